@@ -1,0 +1,138 @@
+"""What must be true of the stored cells for a transaction to commit: data, and two functions.
+
+An assertion is evaluated once, under the locks, against the newest visible version of each of its
+keys. Build larger ones from smaller ones with `&`, `|` and `~`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import assert_never
+
+from txn.errors import InvalidRequestError, describe
+from txn.model import Cell, Key, as_bytes, check_key, check_value
+
+MAX_DEPTH = 100
+
+
+class _Operators:
+    """`a & b`, `a | b` and `~a` for every assertion."""
+
+    __slots__ = ()
+
+    def __and__(self, other: object) -> And:
+        return And(self, other)  # type: ignore[arg-type]
+
+    def __or__(self, other: object) -> Or:
+        return Or(self, other)  # type: ignore[arg-type]
+
+    def __invert__(self) -> Not:
+        return Not(self)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Exact(_Operators):
+    """The key's value is exactly this one."""
+
+    key: Key
+    value: bytes
+
+    def __init__(self, key: Key, value: str | bytes) -> None:
+        object.__setattr__(self, "key", key)
+        object.__setattr__(self, "value", as_bytes("value", value))
+
+
+@dataclass(frozen=True, slots=True)
+class Some(_Operators):
+    """The key has a value, whichever."""
+
+    key: Key
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class GreaterThan(_Operators):
+    """The key's value is greater than this one, byte by byte as HBase orders; absent is false."""
+
+    key: Key
+    value: bytes
+
+    def __init__(self, key: Key, value: str | bytes) -> None:
+        object.__setattr__(self, "key", key)
+        object.__setattr__(self, "value", as_bytes("value", value))
+
+
+@dataclass(frozen=True, slots=True)
+class Version(_Operators):
+    """The key's newest version has this timestamp (ms); None: the key has no value."""
+
+    key: Key
+    timestamp: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Not(_Operators):
+    """The assertion does not hold."""
+
+    assertion: Assertion
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class And(_Operators):
+    """All of two or more assertions hold."""
+
+    assertions: tuple[Assertion, ...]
+
+    def __init__(self, *assertions: Assertion) -> None:
+        object.__setattr__(self, "assertions", assertions)
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Or(_Operators):
+    """At least one of two or more assertions holds."""
+
+    assertions: tuple[Assertion, ...]
+
+    def __init__(self, *assertions: Assertion) -> None:
+        object.__setattr__(self, "assertions", assertions)
+
+
+Assertion = Exact | Some | GreaterThan | Version | Not | And | Or
+
+
+def holds(assertion: Assertion, cells: Mapping[Key, Cell | None]) -> bool:
+    """Return whether the assertion holds for these cells; `cells` has each of its keys."""
+    match assertion:
+        case Exact(key, value):
+            cell = cells[key]
+            return cell is not None and cell.value == value
+        case Some(key):
+            return cells[key] is not None
+        case GreaterThan(key, value):
+            cell = cells[key]
+            return cell is not None and cell.value > value
+        case Version(key, timestamp):
+            cell = cells[key]
+            return timestamp == (None if cell is None else cell.timestamp)
+        case Not(inner):
+            return not holds(inner, cells)
+        case And(parts):
+            return all(holds(part, cells) for part in parts)
+        case Or(parts):
+            return any(holds(part, cells) for part in parts)
+        case _:
+            assert_never(assertion)
+
+
+def keys(assertion: Assertion) -> Iterator[Key]:
+    """Yield the keys that the assertion speaks of, in the order of its text, with repetitions."""
+    match assertion:
+        case Exact(key) | Some(key) | GreaterThan(key) | Version(key):
+            yield key
+        case Not(inner):
+            yield from keys(inner)
+        case And(parts) | Or(parts):
+            for part in parts:
+                yield from keys(part)
+        case _:
+            assert_never(assertion)

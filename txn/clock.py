@@ -1,0 +1,65 @@
+"""The only module that reads time or sleeps.
+
+Wall-clock time orders nothing in the protocol; it names transaction rows and ages them. Durations
+(leases, deadlines, backoff) are measured on the monotonic clock alone.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Time as an argument. All units are milliseconds."""
+
+    def wall_ms(self) -> int:
+        """Return the time of day since the Unix epoch; it may jump, also backwards."""
+        ...
+
+    def monotonic_ms(self) -> int:
+        """Return a time that never goes back; only differences mean anything."""
+        ...
+
+    def sleep_ms(self, duration_ms: int) -> None:
+        """Wait for at least the duration."""
+        ...
+
+
+class SystemClock:
+    """The machine's own clocks."""
+
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic_ms(self) -> int:
+        return time.monotonic_ns() // 1_000_000
+
+    def sleep_ms(self, duration_ms: int) -> None:
+        time.sleep(duration_ms / 1000)
+
+
+class ManualClock:
+    """A clock that moves only when told to, or by the sleeps that are asked of it."""
+
+    def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
+        self._wall_ms = now_ms
+        self._monotonic_ms = 0
+
+    def wall_ms(self) -> int:
+        return self._wall_ms
+
+    def monotonic_ms(self) -> int:
+        return self._monotonic_ms
+
+    def sleep_ms(self, duration_ms: int) -> None:
+        self.advance(duration_ms)
+
+    def advance(self, duration_ms: int) -> None:
+        """Let both clocks go forward by the duration."""
+        self._wall_ms += duration_ms
+        self._monotonic_ms += duration_ms
+
+    def set_wall_ms(self, now_ms: int) -> None:
+        """Set the time of day, as an operator or NTP would; the monotonic clock stays."""
+        self._wall_ms = now_ms

@@ -1,0 +1,87 @@
+"""Every error of the library, arranged by what its receiver should do next.
+
+An expected "no" (a checked put that finds another value) is never an exception; these are for calls
+that could not do what they were asked. Messages are lower case with the facts last, `name=value`.
+"""
+
+from __future__ import annotations
+
+
+def describe(message: str, **facts: object) -> str:
+    """Join a message and its facts the way every error of this library prints them."""
+    known = [f"{name}={value!r}" for name, value in facts.items() if value is not None]
+    return " ".join([message, *known])
+
+
+class TxnError(Exception):
+    """The root: catch it to catch everything that this library raises on purpose."""
+
+
+class InvalidRequestError(TxnError, ValueError):
+    """The request can never succeed as it is: change it. Nothing was written."""
+
+
+class AbortedError(TxnError):
+    """The transaction wrote nothing and never will. The subclass says whether to run it again."""
+
+    def __init__(self, reason: str, *, transaction: bytes | None = None) -> None:
+        super().__init__(describe(reason, transaction=transaction))
+        self.reason = reason
+        self.transaction = transaction
+
+
+class ConflictError(AbortedError):
+    """Another transaction was in the way: run it again. Names the key and its holder."""
+
+    def __init__(
+        self,
+        reason: str,
+        *,
+        key: object = None,
+        holder: bytes | None = None,
+        transaction: bytes | None = None,
+    ) -> None:
+        super().__init__(describe(reason, key=key, holder=holder), transaction=transaction)
+        self.key = key
+        self.holder = holder
+
+
+class AssertionFailedError(AbortedError):
+    """An assertion was false under the locks: read again and decide. Names it and what was seen."""
+
+    def __init__(
+        self, assertion: object, seen: dict[object, object], *, transaction: bytes | None = None
+    ) -> None:
+        super().__init__(
+            describe("assertion failed", assertion=assertion, seen=seen), transaction=transaction
+        )
+        self.assertion = assertion
+        self.seen = seen
+
+
+class DeadlineError(AbortedError):
+    """The deadline passed before the decision: run it again with more time or less load."""
+
+
+class CommitOutcomeUnknown(TxnError):
+    """The decision was sent and could not be read back: ask `engine.outcome(error.transaction)`."""
+
+    def __init__(self, transaction: bytes) -> None:
+        super().__init__(describe("commit outcome unknown", transaction=transaction))
+        self.transaction = transaction
+
+
+class CorruptRowError(TxnError):
+    """Stored bytes do not decode: keep the row and look at it. It is never deleted or guessed."""
+
+
+class StoreError(TxnError):
+    """The store could not do what it was asked: mend the store or the connection."""
+
+
+class NotApplied(StoreError):
+    """The call certainly had no effect: it is safe to send it again."""
+
+
+class MaybeApplied(StoreError):
+    """The call may have taken effect, now or later: read before doing anything else."""

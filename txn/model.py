@@ -1,0 +1,181 @@
+"""The data that everything else speaks of: keys, mutations, and the cells that a store returns.
+
+Frozen values, no I/O. Text is accepted wherever HBase takes bytes, and becomes UTF-8. Keys and
+cells are tuples because they are hashed and compared more than anything else in the library.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+from txn.errors import InvalidRequestError, describe
+
+Value = bytes
+
+LOCK_SUFFIX = b"_lock"
+TAG_SUFFIX = b"_tag"
+
+MAX_ROW = 32_767
+MAX_COLUMN = 32_767
+MAX_FAMILY = 127
+MAX_TABLE = 255
+MAX_VALUE = 10 * 1024 * 1024
+
+
+class _KeyFields(NamedTuple):
+    row: bytes
+    family: bytes
+    column: bytes
+    table: bytes | None = None
+
+
+class Key(_KeyFields):
+    """Names one cell: `Key(row, family, column, table=None)`, each part text (UTF-8) or bytes.
+
+    Without a table it means the engine's default table. Keys order as tuples: by row first.
+    """
+
+    __slots__ = ()
+
+    def __new__(
+        cls,
+        row: str | bytes,
+        family: str | bytes,
+        column: str | bytes,
+        table: str | bytes | None = None,
+    ) -> Self:
+        return super().__new__(
+            cls,
+            as_bytes("row", row),
+            as_bytes("family", family),
+            as_bytes("column", column),
+            None if table is None else as_bytes("table", table),
+        )
+
+    @property
+    def lock(self) -> Key:
+        """The cell that holds the row key of the transaction that has this key locked."""
+        return self._replace(column=self.column + LOCK_SUFFIX)
+
+    @property
+    def tag(self) -> Key:
+        """The cell that holds, in flight, the timestamp of the version being replaced."""
+        return self._replace(column=self.column + TAG_SUFFIX)
+
+    def __repr__(self) -> str:
+        table = "" if self.table is None else f", {self.table!r}"
+        return f"Key({self.row!r}, {self.family!r}, {self.column!r}{table})"
+
+
+class Cell(NamedTuple):
+    """One visible version: its value and its timestamp in milliseconds."""
+
+    value: bytes
+    timestamp: int
+
+
+class Edit(NamedTuple):
+    """One cell to write at an explicit timestamp; a value of None is a delete-column marker."""
+
+    key: Key
+    value: bytes | None
+    timestamp: int
+
+
+class Check(NamedTuple):
+    """A checked put: if `key` equals `expected` (empty and absent are equal), put `puts`.
+
+    The puts are of the same table and row as the checked key and get the server's time.
+    """
+
+    key: Key
+    expected: bytes
+    puts: tuple[tuple[Key, bytes], ...]
+
+
+class Row(NamedTuple):
+    """What a scan returns of one row: the newest visible version of each of its cells."""
+
+    row: bytes
+    cells: dict[Key, Cell]
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """Set a key to a value when the transaction commits. The value is bytes, or text as UTF-8."""
+
+    key: Key
+    value: bytes
+
+    def __init__(self, key: Key, value: str | bytes) -> None:
+        object.__setattr__(self, "key", key)
+        object.__setattr__(self, "value", as_bytes("value", value))
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Remove a key, all its versions, when the transaction commits."""
+
+    key: Key
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """The settings of a column family that matter to the protocol; None: the store's default."""
+
+    versions: int = 3
+    ttl_ms: int | None = None
+
+
+def as_bytes(name: str, value: object) -> bytes:
+    """Return text as UTF-8 and bytes as they are; anything else is an InvalidRequestError."""
+    if type(value) is bytes:
+        return value
+    if isinstance(value, str):
+        return value.encode()
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(value)
+    raise InvalidRequestError(
+        describe(f"{name} must be bytes or str", given=value, type=type(value).__name__)
+    )
+
+
+def check_key(key: object) -> None:
+    """Raise InvalidRequestError unless this is a key that users may read and write."""
+    if not isinstance(key, Key):
+        raise InvalidRequestError(describe("not a Key", given=key, type=type(key).__name__))
+    _check_part("row", key.row, MAX_ROW, key)
+    _check_part("family", key.family, MAX_FAMILY, key)
+    _check_part("column", key.column, MAX_COLUMN, key)
+    if key.table is not None:
+        _check_part("table", key.table, MAX_TABLE, key)
+    if key.column.endswith((LOCK_SUFFIX, TAG_SUFFIX)):
+        raise InvalidRequestError(
+            describe("columns ending in _lock or _tag are reserved for the protocol", key=key)
+        )
+
+
+def check_value(key: Key, value: object) -> None:
+    """Raise InvalidRequestError unless this is a value that a cell of ours may hold."""
+    if not isinstance(value, bytes):
+        raise InvalidRequestError(
+            describe("value must be bytes", key=key, type=type(value).__name__)
+        )
+    if not value:
+        raise InvalidRequestError(
+            describe("value is empty, which HBase cannot tell from absent: use Delete", key=key)
+        )
+    if len(value) > MAX_VALUE:
+        raise InvalidRequestError(
+            describe("value is too large", key=key, bytes=len(value), limit=MAX_VALUE)
+        )
+
+
+def _check_part(name: str, part: bytes, limit: int, key: Key) -> None:
+    if not part:
+        raise InvalidRequestError(describe(f"{name} is empty", key=key))
+    if len(part) > limit:
+        raise InvalidRequestError(
+            describe(f"{name} is too long", bytes=len(part), limit=limit, starts=part[:40])
+        )

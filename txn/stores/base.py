@@ -1,0 +1,58 @@
+"""The contract between the protocol and whatever keeps the cells.
+
+Every call is a batch. A call that returns has taken effect for all other clients; one that raises
+`NotApplied` has not and never will; any other exception means that it may have, or still may.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Literal, Protocol
+
+from txn.model import Cell, Check, Edit, Family, Key, Row
+
+Feature = Literal["multi_cell_check", "describe"]
+
+
+class Store(Protocol):
+    """Cells of tables, as HBase keeps them."""
+
+    features: frozenset[Feature]
+
+    def read(self, keys: Collection[Key]) -> dict[Key, Cell | None]:
+        """Return the newest visible version of each key, and None for each absent one.
+        Cells of one row come from one instant."""
+
+    def write(self, edits: Sequence[Edit], *, durable: bool = True) -> None:
+        """Write puts and delete-column markers at their own timestamps.
+        Repeating the call changes nothing. No atomicity is promised, not even within a row."""
+
+    def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
+        """For each check: if the cell has the expected value, put the cells at the server's time.
+        An empty expectation is met by an absent cell and by an empty one.
+        Each item is atomic in its row; the batch is not, and later items see earlier ones.
+        The timestamp is never below that of the checked cell. An expected no is False.
+        With durable=False, here and in `write`, a power failure may undo the call together with
+        everything after it; the next durable call makes it last."""
+
+    def scan(
+        self,
+        table: bytes,
+        start: bytes = b"",
+        stop: bytes | None = None,
+        columns: Collection[tuple[bytes, bytes]] | None = None,
+    ) -> Iterator[Row]:
+        """Yield the rows from start (included) to stop (excluded) in byte order, lazily.
+        Only the named (family, column) pairs, if given; rows without a visible cell are skipped."""
+
+    def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
+        """Return the table's families and their settings, or None for an absent table."""
+
+    def ensure_table(
+        self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes] = ()
+    ) -> None:
+        """Create the table and the families that are missing. Repeating the call changes nothing.
+        Raise InvalidRequestError where an existing family's settings differ."""
+
+    def close(self) -> None:
+        """Release connections and files; the store cannot be used afterwards."""
