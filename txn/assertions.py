@@ -6,7 +6,7 @@ keys. Build larger ones from smaller ones with `&`, `|` and `~`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -136,3 +136,63 @@ def keys(assertion: Assertion) -> Iterator[Key]:
                 yield from keys(part)
         case _:
             assert_never(assertion)
+
+
+def bind(assertion: Assertion, bound: Callable[[Key], Key]) -> Assertion:
+    """Return the assertion with each key replaced by what `bound` makes of it."""
+    match assertion:
+        case Exact(key, value):
+            return Exact(bound(key), value)
+        case Some(key):
+            return Some(bound(key))
+        case GreaterThan(key, value):
+            return GreaterThan(bound(key), value)
+        case Version(key, timestamp):
+            return Version(bound(key), timestamp)
+        case Not(inner):
+            return Not(bind(inner, bound))
+        case And(parts):
+            return And(*(bind(part, bound) for part in parts))
+        case Or(parts):
+            return Or(*(bind(part, bound) for part in parts))
+        case _:
+            assert_never(assertion)
+
+
+def check_assertion(assertion: object, depth: int = 1) -> Assertion:
+    """Return what was given if it is a well-formed assertion, else raise InvalidRequestError."""
+    if depth > MAX_DEPTH:
+        raise InvalidRequestError(describe("assertion is nested too deeply", limit=MAX_DEPTH))
+    match assertion:
+        case Exact(key, value) | GreaterThan(key, value):
+            check_key(key)
+            check_value(key, value)
+        case Some(key):
+            check_key(key)
+        case Version(key, timestamp):
+            check_key(key)
+            _check_timestamp(key, timestamp)
+        case Not(inner):
+            check_assertion(inner, depth + 1)
+        case And(parts) | Or(parts):
+            _check_parts(assertion, parts, depth)
+        case _:
+            raise InvalidRequestError(
+                describe("not an assertion", given=assertion, type=type(assertion).__name__)
+            )
+    return assertion
+
+
+def _check_timestamp(key: Key, timestamp: object) -> None:
+    if timestamp is not None and (not isinstance(timestamp, int) or timestamp < 1):
+        raise InvalidRequestError(
+            describe("version must be a timestamp in ms or None", key=key, given=timestamp)
+        )
+
+
+def _check_parts(assertion: object, parts: tuple[object, ...], depth: int) -> None:
+    if len(parts) < 2:
+        name = type(assertion).__name__
+        raise InvalidRequestError(describe(f"{name} takes two or more assertions", given=len(parts)))
+    for part in parts:
+        check_assertion(part, depth + 1)

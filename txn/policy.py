@@ -1,0 +1,49 @@
+"""How long and how often: every bound of the library's loops, in one value.
+
+Nothing here is needed for correctness. A lease that is too short costs needless aborts, one that is
+too long makes others wait for the dead; neither can lose or invent a commit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from random import Random
+
+from txn.errors import InvalidRequestError, describe
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Bounds of a client. Durations are in milliseconds.
+
+    attempts: transactions that a commit may start before a conflict is reported.
+    deadline_ms: from the call until the decision; past it the attempt aborts.
+    lease_ms: how long an undecided row must be seen unchanged before others may abort it.
+    courtesy_ms: how long a decided row must be seen unchanged before others finish it.
+    skew_ms: how far a cell may lie in the locks' future before its transaction refuses it.
+    first_pause_ms, longest_pause_ms: backoff between tries; it doubles, with jitter.
+    store_tries: how often a failing call of the store is sent before the error is reported.
+    read_tries: optimistic tries of an atomic read before it takes the locks.
+    """
+
+    attempts: int = 10
+    deadline_ms: int = 30_000
+    lease_ms: int = 10_000
+    courtesy_ms: int = 20
+    skew_ms: int = 60_000
+    first_pause_ms: int = 1
+    longest_pause_ms: int = 50
+    store_tries: int = 5
+    read_tries: int = 10
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if getattr(self, name) < 1:
+                raise InvalidRequestError(
+                    describe("policy value must be at least 1", **{name: getattr(self, name)})
+                )
+
+    def pause_ms(self, tries: int, random: Random) -> int:
+        """Return how long to wait after so many tries: between half and all of the backoff."""
+        longest = min(self.first_pause_ms << min(tries, 20), self.longest_pause_ms)
+        return random.randint((longest + 1) // 2, longest)

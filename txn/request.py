@@ -1,0 +1,126 @@
+"""What a user asks to be committed, and the checks that it passes before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from txn.assertions import Assertion, Not, Some, bind, check_assertion, keys
+from txn.errors import InvalidRequestError, describe
+from txn.model import Delete, Key, Mutation, as_bytes, check_key, check_value
+
+MAX_TOKEN = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Mutations that happen together, and only if every assertion holds.
+
+    once: a token; of all requests with one token, from anywhere, at most one commits.
+    labels: short texts for people, kept in the transaction row.
+    """
+
+    mutations: tuple[Mutation | Delete, ...]
+    assertions: tuple[Assertion, ...] = ()
+    once: bytes | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        """Each distinct key of the mutations and assertions, mutated ones first."""
+        found = dict.fromkeys(mutation.key for mutation in self.mutations)
+        for assertion in self.assertions:
+            found.update(dict.fromkeys(keys(assertion)))
+        return tuple(found)
+
+
+def checked(
+    mutations: Iterable[object],
+    assertions: Iterable[object] = (),
+    *,
+    once: str | bytes | None = None,
+    labels: Mapping[str, str] | None = None,
+    table: bytes | None = None,
+) -> Request:
+    """Return a valid request whose keys all name a table, or raise InvalidRequestError.
+
+    table: the default for keys that name none.
+    """
+    request = Request(
+        tuple(_bound_mutation(mutation, table) for mutation in _items("mutations", mutations)),
+        tuple(_bound_assertion(item, table) for item in _items("assertions", assertions)),
+        None if once is None else _token(once),
+        _labels(labels),
+    )
+    if not request.mutations and not request.assertions:
+        raise InvalidRequestError("a transaction needs a mutation or an assertion")
+    _check_distinct(request.mutations)
+    return request
+
+
+def with_marker(request: Request, marker: Key, transaction: bytes) -> Request:
+    """Return the request that also puts its transaction's row key where `once` looks for it."""
+    return replace(
+        request,
+        mutations=(*request.mutations, Mutation(marker, transaction)),
+        assertions=(Not(Some(marker)), *request.assertions),
+    )
+
+
+def bound_key(key: object, table: bytes | None) -> Key:
+    """Return a valid user's key that names its table, or raise InvalidRequestError."""
+    check_key(key)
+    assert isinstance(key, Key)
+    if key.table is not None:
+        return key
+    if table is None:
+        raise InvalidRequestError(
+            describe("key names no table and there is no default table", key=key)
+        )
+    return key._replace(table=table)
+
+
+def _bound_mutation(mutation: object, table: bytes | None) -> Mutation | Delete:
+    if not isinstance(mutation, Mutation | Delete):
+        raise InvalidRequestError(
+            describe("not a Mutation or Delete", given=mutation, type=type(mutation).__name__)
+        )
+    key = bound_key(mutation.key, table)
+    if isinstance(mutation, Mutation):
+        check_value(key, mutation.value)
+    return mutation if key is mutation.key else replace(mutation, key=key)
+
+
+def _bound_assertion(assertion: object, table: bytes | None) -> Assertion:
+    valid = check_assertion(assertion)
+    return bind(valid, lambda key: bound_key(key, table))
+
+
+def _items(name: str, given: object) -> Iterable[object]:
+    if isinstance(given, Iterable) and not isinstance(given, (str, bytes, Key)):
+        return given
+    raise InvalidRequestError(describe(f"{name} must be a list", type=type(given).__name__))
+
+
+def _check_distinct(mutations: tuple[Mutation | Delete, ...]) -> None:
+    seen: set[Key] = set()
+    for mutation in mutations:
+        if mutation.key in seen:
+            raise InvalidRequestError(describe("key is mutated twice", key=mutation.key))
+        seen.add(mutation.key)
+
+
+def _token(once: str | bytes) -> bytes:
+    token = as_bytes("once", once)
+    if not 1 <= len(token) <= MAX_TOKEN:
+        raise InvalidRequestError(
+            describe("once must have 1 to 1024 bytes", bytes=len(token), limit=MAX_TOKEN)
+        )
+    return token
+
+
+def _labels(labels: Mapping[str, str] | None) -> Mapping[str, str]:
+    for name, text in (labels or {}).items():
+        if not isinstance(name, str) or not isinstance(text, str):
+            raise InvalidRequestError(describe("labels must be text", name=name, value=text))
+    return dict(labels or {})

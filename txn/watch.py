@@ -1,0 +1,53 @@
+"""Named events of the protocol, for metrics, progress and tests. The default is silence.
+
+A watch is called on the commit path: it must be quick and must not raise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from txn.model import Key
+
+Outcome = Literal["started", "done", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """A batch of transactions enters or leaves a phase; `failed` counts those that left the path.
+
+    The phase is named by the status that ends it. `elapsed_ms` is set when the phase is over.
+    """
+
+    name: str
+    outcome: Outcome
+    transactions: int
+    failed: int = 0
+    elapsed_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """A lock that was wanted is held by another transaction."""
+
+    transaction: bytes
+    key: Key
+    holder: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Helped:
+    """Another client's transaction was finished, or its leftover locks were freed."""
+
+    holder: bytes
+    action: Literal["rolled forward", "rolled back", "freed"]
+
+
+Event = Phase | Conflict | Helped
+Watch = Callable[[Event], None]
+
+
+def silent(event: Event) -> None:
+    """Ignore the event."""
