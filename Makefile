@@ -1,0 +1,58 @@
+# Everything runs in .venv, which is made on first use. `make help` lists the targets.
+# Variables: PYTHON (the interpreter to build .venv with), ARGS (added to the command of a target).
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help run test check coverage sim bench docs clean
+
+VENV := .venv
+BIN := $(VENV)/bin
+ARGS ?=
+PYTHON ?=
+
+help: ## list the targets
+	@awk -F ': .*## ' '/^[a-z]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+run: $(VENV)/.ready-demo ## the main job: real flights through Spark, killed part way, repaired, proven
+	$(BIN)/txn demo flights $(ARGS)
+
+test: $(VENV)/.ready-dev ## all tests
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/.ready-dev ## lint, types, import rules and the fast tests: under a minute
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m pytest -q -m fast $(ARGS)
+
+coverage: $(VENV)/.ready-dev ## branches of the protocol's modules: 100 % or an error
+	$(BIN)/python -m pytest -q -m fast --cov --cov-report=term-missing $(ARGS)
+
+sim: $(VENV)/.ready-dev ## a million simulated schedules
+	TXN_SCHEDULES=1000000 $(BIN)/python -m pytest tests/simulation --timeout=0 $(ARGS)
+
+bench: $(VENV)/.ready-dev ## measure commits on the embedded store beside its floor
+	$(BIN)/python -m tests.bench $(ARGS)
+
+docs: $(VENV)/.ready-dev ## draw the figures of docs/ again, from the last measurements
+	$(BIN)/python -m tests.bench --plot-only $(ARGS)
+
+clean: ## remove .venv, caches and what was built
+	rm -rf $(VENV) build dist *.egg-info spark-warehouse metastore_db derby.log .coverage
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find txn recovery tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# One stamp for each set of extras: a second call is quick, a changed pyproject.toml installs again.
+$(VENV)/.ready-%: pyproject.toml $(BIN)/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	@touch $@
+
+# A name on PATH may be a stub that does not run, and Debian's python3 may lack venv: try each.
+$(BIN)/python:
+	@for python in $(or $(PYTHON),python3.14 python3.13 python3.12 python3.11 python3 python); do \
+	  if $$python -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; \
+	  then echo "making $(VENV) with $$($$python --version)"; exec $$python -m venv $(VENV); fi; \
+	done; \
+	echo "error: no Python 3.11 or newer with the module venv (on Debian: apt install" \
+	  "python3-venv); name one with make PYTHON=/path/to/python3" >&2; exit 1
