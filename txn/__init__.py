@@ -1,0 +1,53 @@
+"""Transactions for Apache HBase: cells in many rows and tables change all or not at all."""
+
+from txn.assertions import And, Assertion, Exact, GreaterThan, Not, Or, Some, Version
+from txn.engine import Committed, Engine, Outcome, connect
+from txn.errors import (
+    AbortedError,
+    AssertionFailedError,
+    CommitOutcomeUnknown,
+    ConflictError,
+    CorruptRowError,
+    DeadlineError,
+    InvalidRequestError,
+    MaybeApplied,
+    NotApplied,
+    StoreError,
+    TxnError,
+)
+from txn.model import Cell, Delete, Key, Mutation, Value
+from txn.policy import Policy
+from txn.request import Request
+
+__all__ = [
+    "AbortedError",
+    "And",
+    "Assertion",
+    "AssertionFailedError",
+    "Cell",
+    "CommitOutcomeUnknown",
+    "Committed",
+    "ConflictError",
+    "CorruptRowError",
+    "DeadlineError",
+    "Delete",
+    "Engine",
+    "Exact",
+    "GreaterThan",
+    "InvalidRequestError",
+    "Key",
+    "MaybeApplied",
+    "Mutation",
+    "Not",
+    "NotApplied",
+    "Or",
+    "Outcome",
+    "Policy",
+    "Request",
+    "Some",
+    "StoreError",
+    "TxnError",
+    "Value",
+    "Version",
+    "connect",
+]

@@ -192,7 +192,8 @@ def _check_timestamp(key: Key, timestamp: object) -> None:
 
 def _check_parts(assertion: object, parts: tuple[object, ...], depth: int) -> None:
     if len(parts) < 2:
-        name = type(assertion).__name__
-        raise InvalidRequestError(describe(f"{name} takes two or more assertions", given=len(parts)))
+        raise InvalidRequestError(
+            describe(f"{type(assertion).__name__} takes two or more assertions", given=len(parts))
+        )
     for part in parts:
         check_assertion(part, depth + 1)

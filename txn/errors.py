@@ -6,6 +6,9 @@ that could not do what they were asked. Messages are lower case with the facts l
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 
 def describe(message: str, **facts: object) -> str:
     """Join a message and its facts the way every error of this library prints them."""
@@ -50,7 +53,7 @@ class AssertionFailedError(AbortedError):
     """An assertion was false under the locks: read again and decide. Names it and what was seen."""
 
     def __init__(
-        self, assertion: object, seen: dict[object, object], *, transaction: bytes | None = None
+        self, assertion: object, seen: Mapping[Any, Any], *, transaction: bytes | None = None
     ) -> None:
         super().__init__(
             describe("assertion failed", assertion=assertion, seen=seen), transaction=transaction

@@ -1,10 +1,10 @@
 """The statuses of a transaction row and the steps between them, as one table.
 
-A transaction goes 0, 1, 2, 3, 4, 5, or it leaves that line before 2 and goes 6, 7. The step from 1
-to 2 is the decision: only the owner takes it, and once it is taken nothing can take it back. The
-steps from 0 and 1 to 6 are the opposite decision, and anyone may take them. Both are compare-and-set
-on the one status cell, so exactly one of them happens. Every other step only records what has
-already been done to the data, and anyone may take it, any number of times:
+A transaction goes 0, 1, 2, 3, 4, 5, or it leaves that line before 2 and goes 6, 7. The step from
+1 to 2 is the decision: only the owner takes it, and once it is taken nothing can take it back. The
+steps from 0 and 1 to 6 are the opposite decision, and anyone may take them. Both are
+compare-and-set on the one status cell, so exactly one of them happens. Every other step only
+records what has already been done to the data, and anyone may take it, any number of times:
 
     0-WRITTEN ──> 1-LOCKED ══> 2-ASSERTED ──> 3-PUT ──> 4-CLEANING ──> 5-COMPLETE
         │             │
@@ -12,8 +12,8 @@ already been done to the data, and anyone may take it, any number of times:
                v
           6-ABORTING ──> 7-ABORTED
 
-A status says what *was finished*, so recovery repeats the work that follows it. The names begin with
-their digit so that a person who scans the table sees them in order.
+A status says what *was finished*, so recovery repeats the work that follows it. The names begin
+with their digit so that a person who scans the table sees them in order.
 """
 
 from __future__ import annotations

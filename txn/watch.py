@@ -11,7 +11,7 @@ from typing import Literal
 
 from txn.model import Key
 
-Outcome = Literal["started", "done", "failed"]
+PhaseOutcome = Literal["started", "done", "failed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Phase:
     """
 
     name: str
-    outcome: Outcome
+    outcome: PhaseOutcome
     transactions: int
     failed: int = 0
     elapsed_ms: int | None = None

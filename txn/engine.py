@@ -1,0 +1,342 @@
+"""The object that users hold: `connect(uri)` gives an Engine, which commits, reads and answers.
+
+An engine is safe to share between threads. It keeps no transaction state of its own: whatever it
+began and did not finish is in the transaction rows, where every other client can finish it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from types import TracebackType
+from typing import Literal, Self
+
+from txn.assertions import Assertion, Not, Or, Some
+from txn.background import Finisher
+from txn.clock import Clock, SystemClock
+from txn.codec import FAMILY, marker_key
+from txn.errors import (
+    AssertionFailedError,
+    ConflictError,
+    CorruptRowError,
+    InvalidRequestError,
+    StoreError,
+    TxnError,
+    describe,
+)
+from txn.model import Cell, Delete, Family, Key, Mutation, as_bytes
+from txn.policy import Policy
+from txn.protocol import Lock, commit, lock_at_once, lock_in_order, roll_forward
+from txn.reads import read_atomically
+from txn.request import Request, bound_key, checked
+from txn.resolve import Resolver, is_over, read_rows
+from txn.steps import Context, Transaction, begin
+from txn.stores import open_store
+from txn.stores.base import Store
+from txn.watch import Watch, silent
+
+Ack = Literal["complete", "decided"]
+Given = Request | tuple[Iterable[Mutation | Delete], Iterable[Assertion]]
+TRANSACTIONS = "txn"
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A committed transaction.
+
+    transaction: its row key. timestamp: that of all its cells (ms). repeated: a request with this
+    `once` token had committed before, as that transaction; this call changed nothing. complete:
+    every lock is released; otherwise that is still under way, by this engine or by whoever comes.
+    """
+
+    transaction: bytes
+    timestamp: int
+    repeated: bool = False
+    complete: bool = True
+
+
+class Outcome(Enum):
+    """What is known of a transaction. UNKNOWN: its row is absent; it may have been either."""
+
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    UNDECIDED = "undecided"
+    UNKNOWN = "unknown"
+
+
+def connect(
+    uri: str,
+    *,
+    table: str | bytes | None = None,
+    transactions: str | bytes = TRANSACTIONS,
+    buckets: int = 1,
+    policy: Policy | None = None,
+    watch: Watch = silent,
+    clock: Clock | None = None,
+) -> Engine:
+    """Open a store by its URI and return an engine on it.
+
+    uri: `embedded:///path` (durable, many processes), `embedded:///path?sync=off` (survives killed
+    processes, not a power failure), or `memory://`.
+    table: what keys without a table mean. transactions: the transaction table, made where missing.
+    buckets: how many prefixes spread the transaction rows, 1 to 100.
+    """
+    clock = clock or SystemClock()
+    store = open_store(uri, clock)
+    return Engine(
+        store,
+        table=table,
+        transactions=transactions,
+        buckets=buckets,
+        policy=policy,
+        watch=watch,
+        clock=clock,
+    )
+
+
+class Engine:
+    """Commits and reads through one store. See `connect` for the arguments."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        table: str | bytes | None = None,
+        transactions: str | bytes = TRANSACTIONS,
+        buckets: int = 1,
+        policy: Policy | None = None,
+        watch: Watch = silent,
+        clock: Clock | None = None,
+        chance: random.Random | None = None,
+    ) -> None:
+        if not 1 <= buckets <= 100:
+            raise InvalidRequestError(describe("buckets must be 1 to 100", buckets=buckets))
+        self._context = Context(
+            store,
+            as_bytes("transactions", transactions),
+            clock or SystemClock(),
+            chance or random.SystemRandom(),
+            policy or Policy(),
+            watch,
+        )
+        self._table = None if table is None else as_bytes("table", table)
+        self._buckets = buckets
+        self._families: dict[bytes, Mapping[bytes, Family]] = {}
+        self._resolver = Resolver(self._context)
+        self._finisher = Finisher(self._context)
+        store.ensure_table(self._context.table, {FAMILY: Family(versions=1)}, self._splits())
+
+    @property
+    def context(self) -> Context:
+        """The store, the transaction table, the clock and the policy, as recovery needs them."""
+        return self._context
+
+    # ----------------------------------------------------------------------------- committing
+
+    def commit(
+        self,
+        mutations: Iterable[Mutation | Delete],
+        assertions: Iterable[Assertion] = (),
+        *,
+        once: str | bytes | None = None,
+        labels: Mapping[str, str] | None = None,
+        ack: Ack = "complete",
+    ) -> Committed:
+        """Apply all mutations if all assertions hold, else none.
+
+        once: of all requests with this token, whoever sends them, at most one commits; the others
+        return its result with `repeated=True`.
+        ack: "complete" returns when every lock is released, "decided" as soon as it is committed.
+        Raises InvalidRequestError, AbortedError (ConflictError, AssertionFailedError,
+        DeadlineError), CommitOutcomeUnknown or StoreError.
+        """
+        request = self._checked(mutations, assertions, once=once, labels=labels)
+        (result,) = self._commit_many([request], ack)
+        if isinstance(result, TxnError):
+            raise result
+        return result
+
+    def commit_many(
+        self, requests: Iterable[Given], *, ack: Ack = "complete"
+    ) -> list[Committed | TxnError]:
+        """Commit many independent transactions together; return the result of each, in order.
+
+        Each stands alone, as in `commit`; errors are returned, not raised. Those that share a key
+        happen in the order given. Raises InvalidRequestError, naming the first bad request, before
+        anything is written.
+        """
+        return self._commit_many([self._given(i, given) for i, given in enumerate(requests)], ack)
+
+    def _commit_many(self, requests: Sequence[Request], ack: Ack) -> list[Committed | TxnError]:
+        policy, clock = self._context.policy, self._context.clock
+        deadline_ms = clock.monotonic_ms() + policy.deadline_ms
+        attempts = [begin(self._context, r, deadline_ms, self._buckets) for r in requests]
+        results: list[Committed | TxnError | None] = [None] * len(attempts)
+        for wave in waves([t.keys for t in attempts]):
+            self._run([attempts[i] for i in wave], lock_at_once, ack)
+            for i in wave:
+                results[i] = self._settled(requests[i], attempts[i], ack)
+        return [result for result in results if result is not None]
+
+    def _settled(self, request: Request, t: Transaction, ack: Ack) -> Committed | TxnError:
+        """Return the result of an attempt, after further attempts if it met a conflict."""
+        policy, clock = self._context.policy, self._context.clock
+        for tries in range(1, policy.attempts):
+            if not isinstance(t.failure, ConflictError) or clock.monotonic_ms() >= t.deadline_ms:
+                break
+            clock.sleep_ms(policy.pause_ms(tries, self._context.random))
+            t = begin(self._context, request, t.deadline_ms, self._buckets)
+            self._run([t], lock_in_order, ack)
+        return self._result(t)
+
+    def _run(self, transactions: Sequence[Transaction], lock: Lock, ack: Ack) -> None:
+        finish = roll_forward if ack == "complete" else self._finisher.submit
+        try:
+            commit(self._context, transactions, lock, self._resolver.settle, finish)
+        except StoreError as error:
+            for t in transactions:
+                t.failure = t.failure or error
+
+    def _result(self, t: Transaction) -> Committed | TxnError:
+        if t.failure is None:
+            return Committed(t.row_key, t.decided.timestamp, complete=is_complete(t))
+        if isinstance(t.failure, AssertionFailedError) and t.request.once is not None:
+            marker = marker_key(self._context.table, t.request.once)
+            first = t.seen[marker]
+            if first is not None and t.failure.assertion == Not(Some(marker)):
+                return Committed(first.value, first.timestamp, repeated=True)
+        return t.failure
+
+    # -------------------------------------------------------------------------------- reading
+
+    def read(self, keys: Collection[Key]) -> dict[Key, Cell | None]:
+        """Return the keys' cells as of one instant: every transaction wholly or not at all.
+
+        It never waits for a writer. Only where writers leave it no such instant, again and again,
+        does it take the locks; then it may raise what `commit` raises.
+        """
+        bound = {key: self._bound(key) for key in keys}
+        wanted = list(dict.fromkeys(bound.values()))
+        found = read_atomically(self._context, wanted) if wanted else {}
+        if found is None:
+            found = self._read_locked(wanted)
+        return {key: found[wanted_key] for key, wanted_key in bound.items()}
+
+    def _read_locked(self, keys: Sequence[Key]) -> dict[Key, Cell | None]:
+        deadline_ms = self._context.clock.monotonic_ms() + self._context.policy.deadline_ms
+        request = Request((), tuple(Or(Some(key), Not(Some(key))) for key in keys))
+        t = begin(self._context, request, deadline_ms, self._buckets)
+        self._run([t], lock_in_order, "complete")
+        if t.failure is not None:
+            raise t.failure
+        return t.seen
+
+    def outcome(self, transaction: str | bytes) -> Outcome:
+        """Return what has become of a transaction, by its row key."""
+        row_key = as_bytes("transaction", transaction)
+        row = read_rows(self._context, [row_key])[row_key]
+        if row.status is None and row.corrupt:
+            raise CorruptRowError(describe(row.corrupt, row=row_key))
+        if row.status is None or (row.buffer is None and is_over(row)):
+            return Outcome.UNKNOWN
+        if row.status.is_undecided:
+            return Outcome.UNDECIDED
+        return Outcome.COMMITTED if row.status.is_decided else Outcome.ABORTED
+
+    # ----------------------------------------------------------------------- tables and ending
+
+    def ensure_table(self, table: str | bytes, families: Iterable[str | bytes]) -> None:
+        """Create the table and those of its families that are missing."""
+        wanted = {as_bytes("family", family): Family() for family in families}
+        self._context.store.ensure_table(as_bytes("table", table), wanted)
+
+    def flush(self) -> None:
+        """Wait until everything committed with ack="decided" is complete, or left to others."""
+        self._finisher.flush()
+
+    def close(self) -> None:
+        """Flush, and close the store."""
+        self._finisher.close()
+        self._context.store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # -------------------------------------------------------------------------------- details
+
+    def _given(self, index: int, given: Given) -> Request:
+        try:
+            if isinstance(given, Request):
+                return self._checked(
+                    given.mutations, given.assertions, once=given.once, labels=given.labels
+                )
+            mutations, assertions = given
+            return self._checked(mutations, assertions)
+        except InvalidRequestError as error:
+            raise InvalidRequestError(describe(str(error), request=index)) from error
+
+    def _checked(
+        self,
+        mutations: Iterable[Mutation | Delete],
+        assertions: Iterable[Assertion],
+        once: str | bytes | None = None,
+        labels: Mapping[str, str] | None = None,
+    ) -> Request:
+        request = checked(mutations, assertions, once=once, labels=labels, table=self._table)
+        for key in request.keys:
+            self._check_exists(key)
+        return request
+
+    def _bound(self, key: Key) -> Key:
+        bound = bound_key(key, self._table)
+        self._check_exists(bound)
+        return bound
+
+    def _check_exists(self, key: Key) -> None:
+        assert key.table is not None
+        if key.family in self._families.get(key.table, ()):
+            return
+        families = self._context.store.describe(key.table)
+        if families is None:
+            raise InvalidRequestError(
+                describe("no such table: create it with ensure_table", table=key.table, key=key)
+            )
+        self._families[key.table] = families
+        if key.family not in families:
+            raise InvalidRequestError(
+                describe("no such family", family=key.family, known=sorted(families), key=key)
+            )
+
+    def _splits(self) -> list[bytes]:
+        return (
+            [b"%02d." % bucket for bucket in range(1, self._buckets)] if self._buckets > 1 else []
+        )
+
+
+def is_complete(t: Transaction) -> bool:
+    """Whether nothing of a committed transaction is left to do."""
+    return t.status is not None and t.status.is_finished
+
+
+def waves(keys: Sequence[Collection[Key]]) -> list[list[int]]:
+    """Group transactions, by their position, so that those of one group share no key, and those
+    that share one are in groups of the order given."""
+    groups: list[list[int]] = []
+    next_wave: dict[Key, int] = {}
+    for position, touched in enumerate(keys):
+        wave = max((next_wave.get(key, 0) for key in touched), default=0)
+        if wave == len(groups):
+            groups.append([])
+        groups[wave].append(position)
+        next_wave.update(dict.fromkeys(touched, wave + 1))
+    return groups

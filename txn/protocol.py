@@ -1,0 +1,356 @@
+"""Commit as six phases over a batch, and the two ways in which anybody may end what was begun.
+
+Each phase takes the transactions that are still on the path and returns those that stay on it. A
+definite abort ends one transaction and leaves the others alone. Any other failure leaves the rows
+as a crash would, for `roll_forward` and `roll_back`, which is what the client itself runs. The
+argument for each rule is in docs/protocol.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import wraps
+from typing import Concatenate, ParamSpec, cast
+
+from txn import assertions
+from txn.assertions import Assertion, holds
+from txn.codec import Plan, column, encode_plan
+from txn.errors import (
+    AbortedError,
+    AssertionFailedError,
+    CommitOutcomeUnknown,
+    ConflictError,
+    DeadlineError,
+    StoreError,
+    describe,
+)
+from txn.model import Cell, Check, Delete, Edit, Key
+from txn.phases import Status
+from txn.steps import (
+    FREE,
+    Context,
+    Transaction,
+    advance,
+    by_holder,
+    read_statuses,
+    retried,
+    take,
+)
+from txn.watch import Conflict, Phase, PhaseOutcome
+
+Settle = Callable[[Mapping[bytes, Collection[Key]]], Collection[bytes]]
+"""Meets holders (row key -> the lock cells they were met in); returns those that let go."""
+
+Lock = Callable[[Context, Sequence[Transaction], Settle], list[Transaction]]
+Finish = Callable[[Context, Sequence[Transaction]], None]
+
+P = ParamSpec("P")
+
+
+def commit(
+    context: Context,
+    transactions: Sequence[Transaction],
+    lock: Lock,
+    settle: Settle,
+    finish: Finish,
+) -> None:
+    """Run a batch of transactions that have no key in common.
+
+    Afterwards each has a failure or is committed. Raises StoreError where the store did not answer
+    before the decision: those without a failure are then not committed, and never will be.
+    """
+    live = write(context, transactions)
+    live = lock(context, live, settle)
+    live = hold(context, live)
+    live = decide(context, live)
+    # From here all is decided: what a failing store leaves undone, anybody can finish.
+    as_a_crash_would(context, finish, live)
+    as_a_crash_would(context, release, [t for t in transactions if t.failure is not None])
+
+
+def announced(
+    work: Callable[Concatenate[Context, Sequence[Transaction], P], list[Transaction]],
+) -> Callable[Concatenate[Context, Sequence[Transaction], P], list[Transaction]]:
+    """Tell the watch when a phase starts and how it ends."""
+
+    @wraps(work)
+    def phase(
+        context: Context, transactions: Sequence[Transaction], *args: P.args, **kwargs: P.kwargs
+    ) -> list[Transaction]:
+        name, count = work.__name__, len(transactions)
+        context.watch(Phase(name, "started", count))
+        started_ms = context.clock.monotonic_ms()
+        live: list[Transaction] = []
+        try:
+            live = work(context, transactions, *args, **kwargs)
+        finally:
+            elapsed_ms = context.clock.monotonic_ms() - started_ms
+            outcome: PhaseOutcome = "done" if live or not count else "failed"
+            context.watch(Phase(name, outcome, count, count - len(live), elapsed_ms))
+        return live
+
+    return cast(Callable[..., list[Transaction]], phase)
+
+
+# --------------------------------------------------------------------- until the decision
+
+
+@announced
+def write(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
+    """Make each buffer durable. Nothing is locked before this is acknowledged, since a lock whose
+    row is absent may be freed by whoever meets it."""
+
+    def buffer(t: Transaction) -> list[tuple[Key, bytes]]:
+        return [(column(context.table, t.row_key, b"buffer"), t.buffer)]
+
+    advance(context, transactions, Status.WRITTEN, buffer)
+    return _not_aborted(transactions, Status.WRITTEN)
+
+
+@announced
+def lock_at_once(
+    context: Context, transactions: Sequence[Transaction], settle: Settle
+) -> list[Transaction]:
+    """Ask for every lock in one batch and never wait: a conflict that settling the holder does not
+    end makes the transaction leave."""
+    missing = take(context, [(t, key) for t in transactions for key in t.keys])
+    if missing:
+        _tell_conflicts(context, missing)
+        gone = {FREE, *settle(by_holder(missing))}
+        kept = [item for item in missing if item[2] not in gone]
+        kept += take(context, [(t, key) for t, key, holder in missing if holder in gone])
+        for t, key, holder in kept:
+            t.failure = _in_the_way(t, key, holder)
+    return [t for t in transactions if t.failure is None]
+
+
+@announced
+def lock_in_order(
+    context: Context, transactions: Sequence[Transaction], settle: Settle
+) -> list[Transaction]:
+    """Take the locks one by one in key order, waiting for each holder. Whoever waits waits in this
+    order, so nobody waits in a circle."""
+    for t in transactions:
+        for key in sorted(t.keys):
+            if not _wait_for(context, t, key, settle):
+                break
+    return [t for t in transactions if t.failure is None]
+
+
+@announced
+def hold(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
+    """Read every cell under the locks, evaluate the assertions, and plan what replaces what."""
+    advance(context, transactions, Status.LOCKED)
+    live = _not_aborted(transactions, Status.LOCKED)
+    tags = {key: key.tag for t in live for key in t.keys}
+    wanted = [cell for t in live for key in t.keys for cell in (key, t.locks[key], tags[key])]
+    cells = retried(context, lambda: context.store.read(wanted)) if live else {}
+    for t in live:
+        t.seen = {key: cells[key] for key in t.keys}
+        t.plan, t.failure = _verdict(context, t, cells, tags)
+    return [t for t in live if t.failure is None]
+
+
+@announced
+def decide(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
+    """Take the decision, durably, with the plan. It is asked for once here, and only by the owner;
+    where the answer cannot be had, the outcome is unknown and nothing is undone."""
+
+    def plan(t: Transaction) -> list[tuple[Key, bytes]]:
+        return [(column(context.table, t.row_key, b"plan"), encode_plan(t.decided))]
+
+    lost: StoreError | None = None
+    try:
+        advance(context, transactions, Status.ASSERTED, plan, durable=True)
+    except StoreError as error:
+        lost = error
+    for t in transactions:
+        if t.status is Status.LOCKED or t.status is None:
+            t.failure = CommitOutcomeUnknown(t.row_key)
+            t.failure.__cause__ = lost
+    return _not_aborted(transactions, Status.ASSERTED)
+
+
+# ----------------------------------------------------------------------- after the decision
+
+
+def roll_forward(context: Context, transactions: Sequence[Transaction]) -> None:
+    """Finish decided transactions, each from the status that its row has reached. Anybody may, any
+    number of times: every later writer of a cell has a greater commit timestamp."""
+    for status, work, reached in FORWARD:
+        due = [t for t in transactions if t.status is status]
+        if due:
+            work(context, due)
+            advance(context, due, reached)
+
+
+@announced
+def put(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
+    """Put each value, or delete marker, with a tag that names the version it replaces."""
+    edits: list[Edit] = []
+    for t in transactions:
+        timestamp, replaced = t.decided.timestamp, t.decided.replaced
+        for mutation, version in zip(t.request.mutations, replaced, strict=True):
+            value = None if isinstance(mutation, Delete) else mutation.value
+            edits.append(Edit(mutation.key, value, timestamp))
+            edits.append(Edit(mutation.key.tag, b"%d" % version, timestamp))
+    retried(context, lambda: context.store.write(edits, durable=False))
+    return list(transactions)
+
+
+@announced
+def clean(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
+    """Empty each tag. The empty tag stays, as the witness of when its cell last changed."""
+    edits = [
+        Edit(mutation.key.tag, FREE, t.decided.timestamp)
+        for t in transactions
+        for mutation in t.request.mutations
+    ]
+    retried(context, lambda: context.store.write(edits, durable=False))
+    return list(transactions)
+
+
+@announced
+def unlock(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
+    """Free each lock that is still the transaction's own. A "no" is as good as a "yes": somebody
+    else freed it, or it was never taken."""
+    checks = [
+        Check(cell, t.row_key, ((cell, FREE),)) for t in transactions for cell in t.locks.values()
+    ]
+    retried(context, lambda: context.store.check_and_put(checks, durable=False))
+    return list(transactions)
+
+
+FORWARD = (
+    (Status.ASSERTED, put, Status.PUT),
+    (Status.PUT, clean, Status.CLEANING),
+    (Status.CLEANING, unlock, Status.COMPLETE),
+)
+
+
+# --------------------------------------------------------------------------------- aborting
+
+
+def roll_back(
+    context: Context, transactions: Sequence[Transaction], reason: Callable[[Transaction], str]
+) -> None:
+    """Abort what is undecided and release what is aborting. What its owner decided meanwhile stays
+    as it is, with its new status."""
+
+    def because(t: Transaction) -> list[tuple[Key, bytes]]:
+        return [(column(context.table, t.row_key, b"reason"), reason(t).encode())]
+
+    for undecided in (Status.WRITTEN, Status.LOCKED):  # its owner may step between the two
+        due = [t for t in transactions if t.status is undecided]
+        if due:
+            advance(context, due, Status.ABORTING, because)
+    due = [t for t in transactions if t.status is Status.ABORTING]
+    if due:
+        unlock(context, due)
+        advance(context, due, Status.ABORTED)
+
+
+def release(context: Context, transactions: Sequence[Transaction]) -> None:
+    """Undo what certainly aborted. Where somebody else had aborted it, we may have taken locks
+    afterwards: these are freed too."""
+    aborted = [t for t in transactions if isinstance(t.failure, AbortedError)]
+    late = [t for t in aborted if t.status is None or t.status is Status.ABORTED]
+    if late:
+        unlock(context, late)
+    roll_back(context, aborted, lambda t: str(t.failure))
+
+
+def as_a_crash_would(context: Context, work: Finish, transactions: Sequence[Transaction]) -> None:
+    """Do work whose outcome is already decided. A store that does not answer leaves it to whoever
+    comes next, as if this client had died; the watch is told."""
+    if not transactions:
+        return
+    try:
+        work(context, transactions)
+    except StoreError:
+        count = len(transactions)
+        context.watch(Phase(work.__name__, "failed", count, count))
+
+
+# ------------------------------------------------------------------------------- the details
+
+
+def _not_aborted(transactions: Sequence[Transaction], reached: Status) -> list[Transaction]:
+    for t in transactions:
+        gone = t.status is None or t.status in (Status.ABORTING, Status.ABORTED)
+        if gone and t.failure is None:
+            t.failure = ConflictError(
+                f"aborted by another client before {reached}", transaction=t.row_key
+            )
+    return [t for t in transactions if t.failure is None]
+
+
+def _wait_for(context: Context, t: Transaction, key: Key, settle: Settle) -> bool:
+    beaten_ms = context.clock.monotonic_ms()
+    tries = 0
+    while missing := take(context, [(t, key)]):
+        holder = missing[0][2]
+        if tries == 0:
+            _tell_conflicts(context, missing)
+        if context.clock.monotonic_ms() >= t.deadline_ms:
+            t.failure = DeadlineError(
+                describe("deadline passed waiting for a lock", key=key, holder=holder),
+                transaction=t.row_key,
+            )
+            return False
+        if holder != FREE and not settle(by_holder(missing)):
+            context.clock.sleep_ms(context.policy.pause_ms(tries, context.random))
+        if context.clock.monotonic_ms() - beaten_ms >= t.lease_ms // 3:
+            beaten_ms = context.clock.monotonic_ms()
+            if not _beat(context, t):
+                return False
+        tries += 1
+    return True
+
+
+def _beat(context: Context, t: Transaction) -> bool:
+    """Show that the owner lives, and see whether anybody thought that it does not."""
+    beat = Edit(column(context.table, t.row_key, b"beat"), FREE, context.clock.wall_ms())
+    retried(context, lambda: context.store.write([beat], durable=False))
+    retried(context, lambda: read_statuses(context, [t]))
+    return bool(_not_aborted([t], Status.LOCKED))
+
+
+def _verdict(
+    context: Context, t: Transaction, cells: Mapping[Key, Cell | None], tags: Mapping[Key, Key]
+) -> tuple[Plan | None, AbortedError | None]:
+    newest = newest_lock = 0
+    for key in t.keys:
+        value, lock, tag = cells[key], cells[t.locks[key]], cells[tags[key]]
+        if lock is None or lock.value != t.row_key:
+            return None, _in_the_way(t, key, lock.value if lock else FREE)
+        newest_lock = max(newest_lock, lock.timestamp)
+        newest = max(newest, lock.timestamp, *(c.timestamp for c in (value, tag) if c))
+    if context.clock.monotonic_ms() > t.deadline_ms:
+        return None, DeadlineError("deadline passed before the decision", transaction=t.row_key)
+    for assertion in t.request.assertions:
+        if not holds(assertion, t.seen):
+            return None, _failed(t, assertion)
+    if newest - newest_lock > context.policy.skew_ms:
+        ahead = describe(
+            "a cell lies in the future",
+            ahead_ms=newest - newest_lock,
+            limit_ms=context.policy.skew_ms,
+        )
+        return None, AbortedError(ahead, transaction=t.row_key)
+    replaced = (t.seen[mutation.key] for mutation in t.request.mutations)
+    return Plan(newest + 1, tuple(cell.timestamp if cell else 0 for cell in replaced)), None
+
+
+def _failed(t: Transaction, assertion: Assertion) -> AssertionFailedError:
+    seen = {key: t.seen[key] for key in assertions.keys(assertion)}
+    return AssertionFailedError(assertion, seen, transaction=t.row_key)
+
+
+def _in_the_way(t: Transaction, key: Key, holder: bytes) -> ConflictError:
+    return ConflictError("key is locked", key=key, holder=holder, transaction=t.row_key)
+
+
+def _tell_conflicts(context: Context, missing: Iterable[tuple[Transaction, Key, bytes]]) -> None:
+    for t, key, holder in missing:
+        context.watch(Conflict(t.row_key, key, holder))

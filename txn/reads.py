@@ -1,0 +1,71 @@
+"""Atomic reads: each transaction is seen wholly or not at all, and no writer is waited for.
+
+The cells are read, then the rows of the transactions that hold them, then both again. If the cells
+are the same both times, and no holder crossed its decision between the two looks at the rows, then
+there was an instant at which all of it was so. A key whose holder is at 2-ASSERTED has its new
+value already, in the holder's buffer; in every other case the cell speaks for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from txn.codec import TransactionRow
+from txn.errors import CorruptRowError, describe
+from txn.model import Cell, Delete, Key
+from txn.phases import Status
+from txn.resolve import is_over, read_rows
+from txn.steps import Context, retried
+
+Snapshot = dict[Key, Cell | None]
+
+
+def read_atomically(context: Context, keys: Sequence[Key]) -> Snapshot | None:
+    """Return the cells of the keys as of one instant, or None if writers left no such instant
+    within the policy's tries. A decided value that is not yet put has its commit timestamp."""
+    for tries in range(context.policy.read_tries):
+        if tries:
+            context.clock.sleep_ms(context.policy.pause_ms(tries, context.random))
+        found = _try(context, keys)
+        if found is not None:
+            return found
+    return None
+
+
+def _try(context: Context, keys: Sequence[Key]) -> Snapshot | None:
+    wanted = [cell for key in keys for cell in (key, key.lock, key.tag)]
+    first = retried(context, lambda: context.store.read(wanted))
+    holders = {cell.value for key in keys if (cell := first[key.lock]) and cell.value}
+    if not holders and len({(key.table, key.row) for key in keys}) == 1:
+        return {key: first[key] for key in keys}  # cells of one row come from one instant
+    rows = read_rows(context, holders) if holders else {}
+    if retried(context, lambda: context.store.read(wanted)) != first:
+        return None
+    again = read_rows(context, holders) if holders else {}
+    if any(_has_crossed(rows[holder], again[holder]) for holder in holders):
+        return None
+    return {key: _value(key, first, rows) for key in keys}
+
+
+def _has_crossed(before: TransactionRow, after: TransactionRow) -> bool:
+    """Whether the holder decided, or may have, between the two looks."""
+    if before.status is None or after.status is None:
+        return before.status is not after.status
+    return before.status.is_decided != after.status.is_decided
+
+
+def _value(key: Key, cells: Snapshot, rows: dict[bytes, TransactionRow]) -> Cell | None:
+    lock = cells[key.lock]
+    holder = rows.get(lock.value) if lock else None
+    if holder is None or is_over(holder) or holder.status not in (Status.ASSERTED, None):
+        return cells[key]
+    if holder.buffer is None or holder.plan is None:
+        raise CorruptRowError(
+            describe("transaction row does not decode", row=holder.row_key, cause=holder.corrupt)
+        )
+    for mutation in holder.buffer.request.mutations:
+        if mutation.key == key:
+            if isinstance(mutation, Delete):
+                return None
+            return Cell(mutation.value, holder.plan.timestamp)
+    return cells[key]

@@ -1,0 +1,111 @@
+"""Meeting somebody else's lock: find out what its holder is, and end what may be ended.
+
+A holder that is finished, or whose row is absent, can never decide again: its lock is a late
+request, and is freed. One that was decided is finished for it, one that is aborting is released.
+One that is undecided is left alone until its row has been seen unchanged for its whole lease, on
+this observer's own monotonic clock. Aborting a living transaction costs it a retry, nothing more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from txn.codec import FAMILY, TransactionRow, decode_row
+from txn.model import Check, Key, Row
+from txn.phases import Status
+from txn.protocol import roll_back, roll_forward
+from txn.steps import FREE, Context, from_row, retried
+from txn.watch import Helped
+
+COLUMNS = (b"status", b"buffer", b"plan", b"reason", b"beat")
+REMEMBERED = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Sighting:
+    status: Status
+    status_at: int
+    beat: int
+    since_ms: int
+
+
+class Resolver:
+    """Settles holders, and remembers since when each has been seen as it is."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._sightings: dict[bytes, _Sighting] = {}
+
+    def settle(self, holders: Mapping[bytes, Collection[Key]]) -> set[bytes]:
+        """Resolve holders, each with the lock cells it was met in; return those that let go."""
+        if not holders:
+            return set()
+        rows = read_rows(self._context, holders)
+        return {holder for holder, row in rows.items() if self._settle(row, holders[holder])}
+
+    def _settle(self, row: TransactionRow, locks: Collection[Key]) -> bool:
+        context = self._context
+        if is_over(row):
+            free(context, row.row_key, locks)
+            return True
+        if row.status is None or (row.status.is_decided and row.corrupt):
+            return False  # nobody can know what it decided: fsck reports it
+        lease_ms = row.buffer.lease_ms if row.buffer else context.policy.lease_ms
+        if not self._may_be_ended(row, row.status, lease_ms):
+            return False
+        t = from_row(row)
+        if row.status.is_decided:
+            roll_forward(context, [t])
+            context.watch(Helped(row.row_key, "rolled forward"))
+        else:
+            roll_back(context, [t], lambda _: "its owner was silent for its whole lease")
+            context.watch(Helped(row.row_key, "rolled back"))
+        if t.status is not None and not t.status.is_finished:
+            return False
+        self._sightings.pop(row.row_key, None)
+        free(context, row.row_key, locks)  # a late lock request may have landed meanwhile
+        return True
+
+    def _may_be_ended(self, row: TransactionRow, status: Status, lease_ms: int) -> bool:
+        if status is Status.ABORTING:
+            return True
+        now_ms = self._context.clock.monotonic_ms()
+        seen = self._sightings.get(row.row_key)
+        if seen is None or (seen.status, seen.status_at, seen.beat) != (
+            status,
+            row.status_at,
+            row.beat,
+        ):
+            if len(self._sightings) >= REMEMBERED:
+                self._sightings.clear()  # costs a lease of waiting at worst
+            seen = self._sightings[row.row_key] = _Sighting(status, row.status_at, row.beat, now_ms)
+        patience_ms = lease_ms if status.is_undecided else self._context.policy.courtesy_ms
+        return now_ms - seen.since_ms >= patience_ms
+
+
+def is_over(row: TransactionRow) -> bool:
+    """Whether the row can do nothing any more: finished, absent, or debris of what is finished.
+    A row that does not decode is over only if its status says so."""
+    if row.status is not None and row.status.is_finished:
+        return True
+    return row.corrupt is None and (row.status is None or row.buffer is None)
+
+
+def free(context: Context, holder: bytes, locks: Collection[Key]) -> None:
+    """Free lock cells of a finished or absent transaction; a "no" means that they are free."""
+    checks = [Check(lock, holder, ((lock, FREE),)) for lock in locks]
+    answers = retried(context, lambda: context.store.check_and_put(checks, durable=False))
+    if any(answers):
+        context.watch(Helped(holder, "freed"))
+
+
+def read_rows(context: Context, row_keys: Collection[bytes]) -> dict[bytes, TransactionRow]:
+    """Return the transaction rows, each from one instant; an absent one has no status."""
+    wanted = [Key(row_key, FAMILY, name, context.table) for row_key in row_keys for name in COLUMNS]
+    found = retried(context, lambda: context.store.read(wanted))
+    cells: dict[bytes, Row] = {row_key: Row(row_key, {}) for row_key in row_keys}
+    for key, cell in found.items():
+        if cell is not None:
+            cells[key.row].cells[key] = cell
+    return {row_key: decode_row(row) for row_key, row in cells.items()}

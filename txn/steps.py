@@ -1,0 +1,200 @@
+"""What the phases are made of: one transaction in memory, and the three ways to touch its row.
+
+Every change of status is a compare-and-set; its "no" and its lost reply are settled by reading the
+row, never believed. A store that does not answer is asked again a bounded number of times; then its
+error is raised, and the row stays as a crash would leave it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import TypeVar
+
+from txn.clock import Clock
+from txn.codec import (
+    Buffer,
+    Plan,
+    TransactionRow,
+    column,
+    encode_buffer,
+    marker_key,
+    new_row_key,
+    status_key,
+)
+from txn.errors import StoreError, TxnError, describe
+from txn.model import Cell, Check, Key
+from txn.phases import STEPS, Status
+from txn.policy import Policy
+from txn.request import Request, with_marker
+from txn.stores.base import Store
+from txn.watch import Watch
+
+FREE = b""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What every phase works with. `table` is the transaction table."""
+
+    store: Store
+    table: bytes
+    clock: Clock
+    random: Random
+    policy: Policy
+    watch: Watch
+
+
+@dataclass(slots=True, eq=False)
+class Transaction:
+    """One attempt at a request, under a row key that no other attempt has ever had.
+
+    buffer: the request as its row keeps it. deadline_ms: by the monotonic clock.
+    status: what its row is known to have reached; None: the row is not there.
+    failure: why it left the commit path; None while it is on it, and once it is committed.
+    seen: the cells that its assertions were evaluated on.
+    """
+
+    row_key: bytes
+    request: Request
+    lease_ms: int
+    status: Status | None = None
+    plan: Plan | None = None
+    failure: TxnError | None = None
+    buffer: bytes = b""
+    deadline_ms: int = 0
+    keys: tuple[Key, ...] = ()
+    locks: dict[Key, Key] = field(default_factory=dict)
+    seen: dict[Key, Cell | None] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.keys = self.request.keys
+        self.locks = {key: key.lock for key in self.keys}
+
+    @property
+    def decided(self) -> Plan:
+        """The plan of a transaction that has one."""
+        assert self.plan is not None, self.row_key
+        return self.plan
+
+
+def begin(context: Context, request: Request, deadline_ms: int, buckets: int = 1) -> Transaction:
+    """Return a new attempt at the request, with its buffer encoded: InvalidRequestError where that
+    is too large. Nothing is written yet."""
+    row_key = new_row_key(context.clock.wall_ms(), context.random.getrandbits(128), buckets)
+    if request.once is not None:
+        request = with_marker(request, marker_key(context.table, request.once), row_key)
+    lease_ms = context.policy.lease_ms
+    buffer = encode_buffer(Buffer(request, lease_ms))
+    return Transaction(row_key, request, lease_ms, buffer=buffer, deadline_ms=deadline_ms)
+
+
+def from_row(row: TransactionRow) -> Transaction:
+    """Return the transaction of a row, to be ended by somebody else. Where the buffer does not
+    decode it has no keys: such a row may be rolled back, never forward."""
+    buffer = row.buffer or Buffer(Request(()), lease_ms=0)
+    return Transaction(row.row_key, buffer.request, buffer.lease_ms, row.status, row.plan)
+
+
+Cells = list[tuple[Key, bytes]]
+
+
+def advance(
+    context: Context,
+    transactions: Sequence[Transaction],
+    new: Status,
+    cells: Callable[[Transaction], Cells] = lambda t: [],
+    *,
+    durable: bool = False,
+) -> None:
+    """Step each row from the status that it is known to have to the new one.
+
+    `cells` go into the row together with the status. Afterwards each transaction has the status
+    that its row has reached, by this call or by somebody else's. Raises StoreError where a row
+    could not be reached; the request may then still take effect later.
+    """
+    checks = {t: _status_check(context, t, new, cells(t)) for t in transactions}
+    pending = list(transactions)
+
+    def attempt() -> None:
+        answers = context.store.check_and_put([checks[t] for t in pending], durable=durable)
+        for t, moved in zip(pending, answers, strict=True):
+            if moved:
+                t.status = new
+        refused = [t for t, moved in zip(pending, answers, strict=True) if not moved]
+        olds = [t.status for t in refused]
+        read_statuses(context, refused)
+        # Unchanged after a "no" settles nothing: the first request may still be on its way.
+        pending[:] = [t for t, old in zip(refused, olds, strict=True) if t.status is old]
+        if pending:
+            raise StoreError(describe("status does not change", transaction=pending[0].row_key))
+
+    retried(context, attempt)
+
+
+def read_statuses(context: Context, transactions: Sequence[Transaction]) -> None:
+    """Set each transaction's status to what its row says."""
+    if transactions:
+        keys = {t: status_key(context.table, t.row_key) for t in transactions}
+        cells = context.store.read(list(keys.values()))
+        for t, key in keys.items():
+            cell = cells[key]
+            t.status = Status(cell.value) if cell and cell.value else None
+
+
+def take(
+    context: Context, wanted: Sequence[tuple[Transaction, Key]]
+) -> list[tuple[Transaction, Key, bytes]]:
+    """Ask for locks; return those not got, each with its holder (FREE where it just went)."""
+
+    def attempt() -> list[tuple[Transaction, Key, bytes]]:
+        checks = [Check(t.locks[key], FREE, ((t.locks[key], t.row_key),)) for t, key in wanted]
+        answers = context.store.check_and_put(checks, durable=False)
+        refused = [item for item, got in zip(wanted, answers, strict=True) if not got]
+        if not refused:
+            return []
+        cells = context.store.read([t.locks[key] for t, key in refused])
+        missing = []
+        for t, key in refused:
+            cell = cells[t.locks[key]]
+            holder = cell.value if cell else FREE
+            if holder != t.row_key:  # a repeated request is refused by the lock it took
+                missing.append((t, key, holder))
+        return missing
+
+    return retried(context, attempt) if wanted else []
+
+
+def retried(context: Context, call: Callable[[], T]) -> T:
+    """Return what an idempotent call returns, sending it again while the store fails, with
+    backoff, a bounded number of times."""
+    for tries in range(1, context.policy.store_tries):
+        try:
+            return call()
+        except StoreError:
+            context.clock.sleep_ms(context.policy.pause_ms(tries, context.random))
+    return call()
+
+
+def by_holder(
+    missing: Collection[tuple[Transaction, Key, bytes]],
+) -> Mapping[bytes, list[Key]]:
+    """Return the lock cells that each holder was met in."""
+    met: dict[bytes, list[Key]] = {}
+    for t, key, holder in missing:
+        if holder != FREE:
+            met.setdefault(holder, []).append(t.locks[key])
+    return met
+
+
+def _status_check(context: Context, t: Transaction, new: Status, cells: Cells) -> Check:
+    assert t.status is None or new in STEPS[t.status], (t.status, new)
+    status = status_key(context.table, t.row_key)
+    if "multi_cell_check" in context.store.features:
+        cells = [*cells, (column(context.table, t.row_key, b"at." + new.value), FREE)]
+    expected = FREE if t.status is None else t.status.value
+    # The checked cell goes last: where a transport sends one cell at a time, what goes with a
+    # status is there before the status is.
+    return Check(status, expected, (*cells, (status, new.value)))
