@@ -1,0 +1,132 @@
+"""Assertions: what each means, which keys it needs, and which trees are refused."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from txn.assertions import (
+    MAX_DEPTH,
+    And,
+    Assertion,
+    Exact,
+    GreaterThan,
+    Not,
+    Or,
+    Some,
+    Version,
+    bind,
+    check_assertion,
+    holds,
+    keys,
+)
+from txn.errors import InvalidRequestError
+from txn.model import Cell, Key
+
+A, B, C = Key("a", "d", "x", "t"), Key("b", "d", "x", "t"), Key("c", "d", "x", "t")
+CELLS = {A: Cell(b"5", 10), B: Cell(b"50", 20), C: None}
+
+
+@pytest.mark.parametrize(
+    ("assertion", "expected"),
+    [
+        (Exact(A, b"5"), True),
+        (Exact(A, b"6"), False),
+        (Exact(C, b"5"), False),
+        (Some(A), True),
+        (Some(C), False),
+        (GreaterThan(A, b"4"), True),
+        (GreaterThan(A, b"5"), False),
+        (GreaterThan(B, b"5"), True),  # as bytes: "50" comes after "5"
+        (GreaterThan(B, b"6"), False),  # and before "6"
+        (GreaterThan(C, b"\0"), False),
+        (Version(A, 10), True),
+        (Version(A, 11), False),
+        (Version(A, None), False),
+        (Version(C, None), True),
+        (Version(C, 10), False),
+        (Not(Some(C)), True),
+        (And(Some(A), Some(B)), True),
+        (And(Some(A), Some(C)), False),
+        (Or(Some(C), Some(B)), True),
+        (Or(Some(C), Exact(A, b"6")), False),
+    ],
+)
+def test_holds(assertion: Assertion, expected: bool) -> None:
+    """The one place where a commit is allowed or refused."""
+    assert holds(assertion, CELLS) is expected
+
+
+def test_operators_build_the_tree() -> None:
+    """`&`, `|` and `~` are how people write assertions."""
+    assert Some(A) & Some(B) == And(Some(A), Some(B))
+    assert Some(A) | Some(B) == Or(Some(A), Some(B))
+    assert ~Some(A) == Not(Some(A))
+
+
+def test_keys_are_found_everywhere_in_the_tree() -> None:
+    """A key that is not found is not locked, and its assertion means nothing."""
+    tree = (Exact(A, "1") | ~GreaterThan(B, "1")) & (Some(C) | Version(A, 3))
+    assert list(keys(tree)) == [A, B, C, A]
+
+
+trees = st.recursive(
+    st.sampled_from([Exact(A, b"5"), Some(C), GreaterThan(B, b"6"), Version(C, None)]),
+    lambda inner: (
+        st.builds(Not, inner)
+        | st.builds(lambda parts: And(*parts), st.lists(inner, min_size=2, max_size=4))
+        | st.builds(lambda parts: Or(*parts), st.lists(inner, min_size=2, max_size=4))
+    ),
+)
+
+
+@given(trees, trees)
+def test_de_morgan(a: Assertion, b: Assertion) -> None:
+    """The connectives are logic's own, however deep the tree."""
+    assert holds(~(a & b), CELLS) is holds(~a | ~b, CELLS)
+
+
+@given(trees)
+def test_binding_keeps_the_tree(tree: Assertion) -> None:
+    """Giving keys their table must change nothing else."""
+    moved = bind(tree, lambda key: key._replace(table=b"other"))
+    assert {key.table for key in keys(moved)} == {b"other"}
+    assert bind(moved, lambda key: key._replace(table=b"t")) == tree
+
+
+@given(trees)
+def test_well_formed_trees_are_accepted(tree: Assertion) -> None:
+    """What the operators can build, a commit takes."""
+    assert check_assertion(tree) is tree
+
+
+@pytest.mark.parametrize(
+    ("assertion", "message"),
+    [
+        (True, "not an assertion"),
+        (None, "not an assertion"),
+        (Not("x"), "not an assertion"),  # type: ignore[arg-type]
+        (And(Some(A)), "And takes two or more"),
+        (Or(), "Or takes two or more"),
+        (And(Some(A), 7), "not an assertion"),  # type: ignore[arg-type]
+        (Some("a"), "not a Key"),  # type: ignore[arg-type]
+        (Exact(Key("a", "d", "x_lock"), b"1"), "reserved"),
+        (Exact(A, b""), "empty"),
+        (Version(A, 0), "version must be"),
+        (Version(A, "1"), "version must be"),  # type: ignore[arg-type]
+    ],
+)
+def test_malformed_assertions_are_refused(assertion: object, message: str) -> None:
+    """A typo in an assertion must never become one that holds."""
+    with pytest.raises(InvalidRequestError, match=message):
+        check_assertion(assertion)
+
+
+def test_bottomless_trees_are_refused() -> None:
+    """They would exhaust the stack of whoever recovers them."""
+    tree: Assertion = Some(A)
+    for _ in range(MAX_DEPTH):
+        tree = Not(tree)
+    with pytest.raises(InvalidRequestError, match="nested too deeply"):
+        check_assertion(tree)

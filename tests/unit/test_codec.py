@@ -1,0 +1,174 @@
+"""The bytes of a transaction row: what goes in comes out, and what is damaged is never guessed."""
+
+from __future__ import annotations
+
+import zlib
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.unit.test_assertions import trees
+from txn import codec
+from txn.assertions import Assertion
+from txn.codec import Buffer, Plan, decode_buffer, decode_plan, encode_buffer, encode_plan
+from txn.errors import CorruptRowError, InvalidRequestError
+from txn.model import Cell, Delete, Key, Mutation, Row
+from txn.phases import Status
+from txn.request import Request
+
+part = st.binary(min_size=1, max_size=20)
+mutations = st.builds(Key, part, part, part, part).flatmap(
+    lambda key: st.one_of(st.just(Delete(key)), st.builds(Mutation, st.just(key), part))
+)
+buffers = st.builds(
+    Buffer,
+    st.builds(
+        Request,
+        st.lists(mutations, max_size=4).map(tuple),
+        st.lists(trees, max_size=3).map(tuple),
+        st.none() | part,
+        st.dictionaries(st.text(max_size=5), st.text(max_size=5), max_size=2),
+    ),
+    st.integers(1, 2**40),
+)
+ROW_KEY = codec.new_row_key(1_700_000_000_000, 7)
+
+
+@given(buffers)
+def test_a_buffer_survives_its_bytes(buffer: Buffer) -> None:
+    """Recovery has nothing but these bytes to finish a commit from."""
+    assert decode_buffer(encode_buffer(buffer)) == buffer
+
+
+@given(st.integers(1, 2**62), st.lists(st.integers(0, 2**62), max_size=5).map(tuple))
+def test_a_plan_survives_its_bytes(timestamp: int, replaced: tuple[int, ...]) -> None:
+    """The commit timestamp is computed once; everybody after must read the same."""
+    assert decode_plan(encode_plan(Plan(timestamp, replaced))) == Plan(timestamp, replaced)
+
+
+@given(buffers, st.data())
+def test_one_flipped_bit_is_noticed(buffer: Buffer, data: st.DataObject) -> None:
+    """A damaged buffer must be reported, not rolled forward."""
+    encoded = bytearray(encode_buffer(buffer))
+    place = data.draw(st.integers(0, len(encoded) - 1))
+    encoded[place] ^= 1 << data.draw(st.integers(0, 7))
+    with pytest.raises(CorruptRowError):
+        decode_buffer(bytes(encoded))
+
+
+@pytest.mark.parametrize("length", [0, 4, 5, 12])
+def test_bytes_cut_short_are_noticed(length: int) -> None:
+    """A truncated cell is damage like any other."""
+    with pytest.raises(CorruptRowError, match=r"cut short|checksum"):
+        decode_plan(encode_plan(Plan(5, (1, 2)))[:length])
+
+
+def framed(body: object) -> bytes:
+    return codec._frame(body)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [7, [], [[], [], None, 1], [[[1]], [], None, 1, {}], [[], [["other", 1]], None, 1, {}]],
+)
+def test_bodies_of_another_shape_are_noticed(body: object) -> None:
+    """A checksum that matches says that the bytes are whole, not that they are ours."""
+    with pytest.raises(CorruptRowError, match="buffer has an unknown shape"):
+        decode_buffer(framed(body))
+
+
+def test_a_plan_of_another_shape_is_noticed() -> None:
+    """The same for plans."""
+    with pytest.raises(CorruptRowError, match="plan has an unknown shape"):
+        decode_plan(framed([1]))
+
+
+def test_a_body_that_is_not_msgpack_is_noticed() -> None:
+    """0xc1 is the one byte that msgpack never uses."""
+    body = b"\xc1"
+    with pytest.raises(CorruptRowError, match="not msgpack"):
+        decode_plan(b"\x01" + zlib.crc32(body).to_bytes(4, "big") + body)
+
+
+def test_a_newer_format_is_named() -> None:
+    """An older client beside newer ones must say so, and keep its hands off."""
+    encoded = b"\x02" + encode_plan(Plan(5, ()))[1:]
+    with pytest.raises(CorruptRowError, match=r"unknown format version=2 known=1"):
+        decode_plan(encoded)
+
+
+def test_a_buffer_larger_than_a_cell_is_refused() -> None:
+    """Each value may fit its cell while all of them together do not fit the buffer's."""
+    values = [Mutation(Key("a", "d", f"x{i}", "t"), b"v" * 6_000_000) for i in range(2)]
+    with pytest.raises(InvalidRequestError, match=r"too large for one cell.*limit=10485760"):
+        encode_buffer(Buffer(Request(tuple(values)), 1))
+
+
+def test_row_keys_tell_their_time() -> None:
+    """`txn ls` ages rows by it, and people read it."""
+    assert ROW_KEY == b"transaction.1700000000000.00000000000000000000000000000007"
+    assert codec.is_row_key(ROW_KEY)
+    assert codec.created_ms(ROW_KEY) == 1_700_000_000_000
+
+
+def test_buckets_prefix_the_row_key() -> None:
+    """They spread the rows over regions; the uid chooses, so that a retry goes elsewhere."""
+    assert codec.new_row_key(1, 23, 10).startswith(b"03.transaction.")
+    assert codec.created_ms(codec.new_row_key(1, 23, 10)) == 1
+
+
+@pytest.mark.parametrize(
+    "row", [b"", b"once.t", b"transaction.1.2", ROW_KEY + b"0", b"3." + ROW_KEY]
+)
+def test_other_rows_are_not_transactions(row: bytes) -> None:
+    """The transaction table also keeps the markers of `once`."""
+    assert not codec.is_row_key(row)
+    with pytest.raises(InvalidRequestError, match="not a transaction row key"):
+        codec.created_ms(row)
+
+
+def row_of(**cells: tuple[bytes, int]) -> Row:
+    keys = {name: codec.column(b"txn", ROW_KEY, name.replace("__", ".").encode()) for name in cells}
+    return Row(ROW_KEY, {keys[name]: Cell(*cell) for name, cell in cells.items()})
+
+
+def test_a_row_is_decoded_as_a_whole() -> None:
+    """Everything that is known of a transaction, in one value."""
+    buffer, plan = Buffer(Request((Delete(Key("a", "d", "x", "t")),)), 9), Plan(5, (3,))
+    cells = row_of(
+        status=(b"2-ASSERTED", 7),
+        buffer=(encode_buffer(buffer), 3),
+        plan=(encode_plan(plan), 7),
+        reason=(b"because", 8),
+        beat=(b"", 9),
+    )
+    cells.cells[codec.column(b"txn", ROW_KEY, b"at.0-WRITTEN")] = Cell(b"", 3)
+    row = codec.decode_row(cells)
+    assert (row.status, row.status_at, row.buffer, row.plan) == (Status.ASSERTED, 7, buffer, plan)
+    assert (row.reason, row.beat, row.newest, row.corrupt) == ("because", 9, 9, None)
+    assert row.began == {Status.WRITTEN: 3}
+
+
+def test_an_absent_row_has_nothing() -> None:
+    """Absent must be told from damaged: the first may be freed, the second never."""
+    row = codec.decode_row(Row(ROW_KEY, {}))
+    assert (row.status, row.buffer, row.corrupt) == (None, None, None)
+    assert codec.decode_row(row_of(status=(b"", 5))).status is None
+
+
+def test_a_damaged_row_says_what_is_damaged() -> None:
+    """It never raises, since a scan must show the other rows as well."""
+    row = codec.decode_row(row_of(status=(b"9-NEW", 7), buffer=(b"\x01junk", 3), plan=(b"", 7)))
+    assert row.status is None and row.buffer is None and row.plan is None
+    assert row.corrupt is not None
+    for what in ("unknown status", "buffer is cut short", "plan is cut short"):
+        assert what in row.corrupt
+
+
+@given(trees)
+def test_assertions_are_plain_msgpack(tree: Assertion) -> None:
+    """Another language can read the rows with nothing but a msgpack library."""
+    encoded = encode_buffer(Buffer(Request((), (tree,)), 1))
+    assert msgpack.unpackb(encoded[5:])[1]
