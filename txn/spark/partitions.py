@@ -1,0 +1,203 @@
+"""Transactions from Spark tasks: `commit_partition`, for `foreachPartition`.
+
+Spark may run a task again, and may run it twice at once. With a `once` token for each row this
+changes nothing: whoever comes second is told what the first one committed. A Python worker opens
+one engine for each store, after Spark has forked it, and keeps it for all its tasks.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from itertools import islice
+from typing import Literal, TypeVar
+
+from pyspark import Accumulator, SparkContext
+from pyspark.sql import SparkSession
+
+from txn.assertions import Assertion
+from txn.engine import Ack, Committed, Engine, connect
+from txn.errors import AssertionFailedError, InvalidRequestError, TxnError, describe
+from txn.model import Delete, Mutation
+from txn.policy import Policy
+from txn.request import Request
+from txn.watch import Conflict, Event, Helped
+
+T = TypeVar("T")
+Given = Request | tuple[Iterable[Mutation | Delete], Iterable[Assertion]]
+OnAssertion = Literal["fail", "count"]
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What became of requests.
+
+    repeated: their `once` token had been committed before. refused: an assertion was false.
+    conflicts: locks met that another transaction held. helped: others' transactions finished.
+    """
+
+    committed: int = 0
+    repeated: int = 0
+    refused: int = 0
+    conflicts: int = 0
+    helped: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """A Summary that grows with each task that succeeds, for the driver to read.
+
+    Spark adds what a task counted once, however often the task ran; so with `once`, committed and
+    repeated together are exactly the rows.
+    """
+
+    committed: Accumulator[int]
+    repeated: Accumulator[int]
+    refused: Accumulator[int]
+    conflicts: Accumulator[int]
+    helped: Accumulator[int]
+
+    @classmethod
+    def of(cls, spark: SparkSession) -> Counts:
+        """Return new counts, all zero, for a job of this session."""
+        context: SparkContext = spark.sparkContext
+        return cls(*(context.accumulator(0) for _ in fields(cls)))
+
+    def add(self, summary: Summary) -> None:
+        """Add what a task counted; called in the task."""
+        for field in fields(Summary):
+            getattr(self, field.name).add(getattr(summary, field.name))
+
+    def summary(self) -> Summary:
+        """Return the present values; called in the driver."""
+        return Summary(**{field.name: getattr(self, field.name).value for field in fields(Summary)})
+
+
+class PartitionError(TxnError):
+    """A request of the task did not commit: its message names the first one, its row and why."""
+
+
+def commit_partition(
+    uri: str,
+    rows: Iterable[T],
+    to_request: Callable[[T], Given],
+    *,
+    once: Callable[[T], str] | None = None,
+    batch: int = 100,
+    counts: Counts | None = None,
+    on_assertion: OnAssertion = "fail",
+    ack: Ack = "complete",
+    table: str | bytes | None = None,
+    transactions: str | bytes = "txn",
+    policy: Policy | None = None,
+) -> Summary:
+    """Commit a transaction for each row of a Spark partition, a batch at a time.
+
+    to_request: what a row's transaction is, a Request or (mutations, assertions).
+    once: a row's token, the same whenever the row is seen; without it a task that Spark runs again
+    commits again. It takes the place of a token in the Request.
+    on_assertion: whether a false assertion fails the task, or is only counted as refused.
+    table, transactions, policy: as `txn.connect` takes them.
+    When it returns, or raises, everything that it committed is complete. Raises PartitionError for
+    a batch with a request that failed; the batches before it, and the rest of that one, stay
+    committed, and later ones were not begun.
+    """
+    worker = _worker(os.getpid(), uri, table, transactions, policy)
+    seen: Counter[str] = Counter()
+    before = worker.events.copy()
+    try:
+        for some in _batches(rows, batch):
+            requests = [_request(row, to_request, once) for row in some]
+            results = _results(worker.engine, requests, ack)
+            seen.update(_kind(result) for result in results)
+            _raise_first(some, results, on_assertion)
+    finally:
+        worker.engine.flush()
+    seen.update(worker.events - before)
+    summary = Summary(**{field.name: seen[field.name] for field in fields(Summary)})
+    if counts is not None:
+        counts.add(summary)
+    return summary
+
+
+@dataclass(frozen=True, slots=True)
+class _Worker:
+    """The engine of this process, and the events that its watch has counted so far."""
+
+    engine: Engine
+    events: Counter[str]
+
+
+@cache
+def _worker(
+    process: int,
+    uri: str,
+    table: str | bytes | None,
+    transactions: str | bytes,
+    policy: Policy | None,
+) -> _Worker:
+    """Cached by process id too: what a fork inherits must be neither used nor closed."""
+    events: Counter[str] = Counter()
+
+    def count(event: Event) -> None:
+        match event:
+            case Conflict():
+                events["conflicts"] += 1
+            case Helped():
+                events["helped"] += 1
+
+    engine = connect(uri, table=table, transactions=transactions, policy=policy, watch=count)
+    return _Worker(engine, events)
+
+
+def _batches(rows: Iterable[T], size: int) -> Iterator[list[T]]:
+    iterator = iter(rows)
+    while batch := list(islice(iterator, size)):
+        yield batch
+
+
+def _request(row: T, to_request: Callable[[T], Given], once: Callable[[T], str] | None) -> Request:
+    given = to_request(row)
+    if not isinstance(given, Request):
+        mutations, assertions = given
+        given = Request(tuple(mutations), tuple(assertions))
+    return given if once is None else replace(given, once=once(row).encode())
+
+
+def _results(
+    engine: Engine, requests: Sequence[Request], ack: Ack
+) -> Sequence[Committed | TxnError]:
+    """A batch with an invalid request wrote nothing: then each is sent alone, to find that one."""
+    try:
+        return engine.commit_many(requests, ack=ack)
+    except InvalidRequestError as error:
+        if len(requests) == 1:
+            return [error]
+        return [result for request in requests for result in _results(engine, [request], ack)]
+
+
+def _kind(result: Committed | TxnError) -> str:
+    match result:
+        case Committed(repeated=True):
+            return "repeated"
+        case Committed():
+            return "committed"
+        case AssertionFailedError():
+            return "refused"
+        case _:
+            return "failed"
+
+
+def _raise_first(
+    rows: Sequence[object], results: Sequence[Committed | TxnError], on_assertion: OnAssertion
+) -> None:
+    for row, result in zip(rows, results, strict=True):
+        if isinstance(result, Committed):
+            continue
+        if isinstance(result, AssertionFailedError) and on_assertion == "count":
+            continue
+        message = f"request failed: {type(result).__name__}: {result}"
+        raise PartitionError(describe(message, row=row)) from result

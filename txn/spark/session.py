@@ -1,0 +1,74 @@
+"""A Spark session in local mode on a Java that fits, and its end without leftovers.
+
+Everything that Spark writes goes into the folder it is given; it listens on 127.0.0.1 only.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from txn.spark.java import find_java_home
+
+JVM_ENDS_WITHIN_S = 30
+
+
+@contextmanager
+def local_session(
+    name: str,
+    folder: Path,
+    *,
+    cores: int = 2,
+    failures: int = 4,
+    config: Mapping[str, str] | None = None,
+) -> Iterator[SparkSession]:
+    """Run a session in this process; afterwards its JVM and its Python workers have ended.
+
+    cores: how many tasks run at once. failures: how often a task may fail before its job does.
+    config: more of Spark's settings. Raises JavaNotFoundError.
+    """
+    os.environ["JAVA_HOME"] = str(find_java_home())
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    settings = {
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.local.dir": str(folder / "spark"),
+        "spark.log.level": "ERROR",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.shuffle.partitions": str(2 * cores),
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        **(config or {}),
+    }
+    builder = SparkSession.Builder().appName(name).master(f"local[{cores},{failures}]")
+    spark = builder.config(map=dict(settings)).getOrCreate()
+    try:
+        yield spark
+    finally:
+        spark.stop()
+        _end_jvm()
+
+
+def _end_jvm() -> None:
+    """Spark keeps its JVM for the next session of the process; ours is to leave nothing running."""
+    gateway = SparkContext._gateway
+    process: subprocess.Popen[bytes] | None = getattr(gateway, "proc", None)
+    if gateway is None or process is None or process.stdin is None:
+        return
+    gateway.shutdown()
+    SparkContext._gateway = SparkContext._jvm = None
+    process.stdin.close()
+    try:
+        process.wait(JVM_ENDS_WITHIN_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
