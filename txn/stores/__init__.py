@@ -1,0 +1,59 @@
+"""Opening a store by its URI: one dict from scheme to factory.
+
+memory://                       a fresh store in this process
+memory://name                   the one of this name, for as long as the process lives
+embedded:///path?sync=off       a directory; without sync it survives the death of processes only
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from urllib.parse import SplitResult, parse_qsl, urlsplit
+
+from txn.clock import Clock, SystemClock
+from txn.errors import InvalidRequestError, describe
+from txn.stores.base import Store
+from txn.stores.local import LocalStore
+from txn.tables.memory import MemoryStore
+
+_NAMED: dict[str, MemoryStore] = {}
+
+
+def open_store(uri: str, clock: Clock | None = None) -> Store:
+    """Open the store that the URI names; InvalidRequestError says what is wrong with a bad one."""
+    parts = urlsplit(uri)
+    factory = _FACTORIES.get(parts.scheme)
+    if factory is None:
+        raise InvalidRequestError(
+            describe("unknown kind of store", uri=uri, known=sorted(_FACTORIES))
+        )
+    return factory(parts, clock or SystemClock())
+
+
+def _memory(parts: SplitResult, clock: Clock) -> Store:
+    _options(parts, {})
+    name = parts.netloc + parts.path
+    ordered = _NAMED.setdefault(name, MemoryStore()) if name else MemoryStore()
+    return LocalStore(ordered, clock)
+
+
+def _options(parts: SplitResult, known: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
+    """Return the options of a URI, each of which must be known and have one of its values."""
+    if parts.fragment:
+        raise InvalidRequestError(describe("a store has no fragment", uri=parts.geturl()))
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    for name, value in options.items():
+        if name not in known:
+            raise InvalidRequestError(
+                describe("unknown option", option=name, uri=parts.geturl(), known=sorted(known))
+            )
+        if value not in known[name]:
+            raise InvalidRequestError(
+                describe("unknown value", option=name, given=value, known=list(known[name]))
+            )
+    return options
+
+
+_FACTORIES: dict[str, Callable[[SplitResult, Clock], Store]] = {
+    "memory": _memory,
+}

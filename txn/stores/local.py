@@ -1,0 +1,70 @@
+"""The store contract over tables on this machine: `memory://` and `embedded:///path?sync=off`.
+
+`memory://` is what every other store is compared with. `embedded://` keeps its cells in a directory
+that many processes may use at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+from txn.clock import Clock
+from txn.model import Cell, Check, Edit, Family, Key, Row
+from txn.stores.base import Feature
+from txn.tables.ordered import OrderedStore
+from txn.tables.tables import Tables
+
+
+class LocalStore:
+    """Tables kept by an ordered key-value store in this process."""
+
+    __slots__ = ("_ordered", "_tables")
+
+    features: frozenset[Feature] = frozenset({"multi_cell_check", "describe"})
+
+    def __init__(self, ordered: OrderedStore, clock: Clock) -> None:
+        self._ordered = ordered
+        self._tables = Tables(ordered, clock)
+
+    def read(self, keys: Collection[Key]) -> dict[Key, Cell | None]:
+        """Read all the keys in one instant, rows and all."""
+        return self._tables.read(keys)
+
+    def write(self, edits: Sequence[Edit], *, durable: bool = True) -> None:
+        """Write all the edits in one local transaction."""
+        self._tables.write(edits, durable=durable)
+
+    def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
+        """Carry out the checks one after the other in one local transaction."""
+        return self._tables.check_and_put(checks, durable=durable)
+
+    def scan(
+        self,
+        table: bytes,
+        start: bytes = b"",
+        stop: bytes | None = None,
+        columns: Collection[tuple[bytes, bytes]] | None = None,
+    ) -> Iterator[Row]:
+        """Yield the rows of some hundreds at a time; nothing is held between them."""
+        return self._tables.scan(table, start, stop, columns)
+
+    def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
+        """Return the families' settings, which are complete here."""
+        return self._tables.describe(table)
+
+    def ensure_table(
+        self,
+        table: bytes,
+        families: Mapping[bytes, Family],
+        splits: Sequence[bytes] = (),
+    ) -> None:
+        """Create what is missing; splits mean nothing on one machine."""
+        self._tables.ensure_table(table, families)
+
+    def compact(self, table: bytes, purge_before_ms: int | None = None) -> None:
+        """Do what a major compaction of HBase does: see `Tables.compact`."""
+        self._tables.compact(table, purge_before_ms)
+
+    def close(self) -> None:
+        """Close the ordered store."""
+        self._ordered.close()

@@ -1,0 +1,75 @@
+"""An ordered key-value store in memory, for one process: what the others are compared with.
+
+One lock serialises all local transactions, readers too, which makes each of them one instant.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from sortedcontainers import SortedDict
+
+from txn.tables.ordered import Reader, Writer
+
+R = TypeVar("R")
+
+
+class MemoryStore:
+    """Keys and values that live as long as the object; `close` keeps them for other users."""
+
+    __slots__ = ("_data", "_lock")
+
+    def __init__(self) -> None:
+        self._data: Any = SortedDict()
+        self._lock = threading.RLock()
+
+    def read(self, body: Callable[[Reader], R]) -> R:
+        """Run the function while nothing else runs."""
+        with self._lock:
+            return body(_Transaction(self._data))
+
+    def write(self, body: Callable[[Writer], R], *, durable: bool = True) -> R:
+        """Run the function while nothing else runs; if it raises, undo what it did."""
+        with self._lock:
+            transaction = _Transaction(self._data)
+            try:
+                return body(transaction)
+            except BaseException:
+                transaction.undo()
+                raise
+
+    def close(self) -> None:
+        """Do nothing: a named store is shared."""
+
+
+class _Transaction:
+    """Changes are made in place; the first old value of each key is kept to undo them."""
+
+    __slots__ = ("_before", "_data", "get")
+
+    def __init__(self, data: Any) -> None:
+        self._data = data
+        self._before: dict[bytes, bytes | None] = {}
+        self.get: Callable[[bytes], bytes | None] = data.get
+
+    def keys(self, start: bytes, stop: bytes) -> Iterator[bytes]:
+        return iter(self._data.irange(start, stop, inclusive=(True, False)))
+
+    def put(self, key: bytes, value: bytes) -> None:
+        if key not in self._before:
+            self._before[key] = self._data.get(key)
+        self._data[key] = value
+
+    def delete(self, key: bytes) -> None:
+        if key not in self._before:
+            self._before[key] = self._data.get(key)
+        self._data.pop(key, None)
+
+    def undo(self) -> None:
+        for key, value in self._before.items():
+            if value is None:
+                self._data.pop(key, None)
+            else:
+                self._data[key] = value

@@ -1,0 +1,251 @@
+"""Tables, families and cells as HBase has them, over any ordered key-value store.
+
+Each call is one local transaction, so a whole batch is atomic here and rows always are; a scan is
+one for each page. The server's time is that of the clock, but never below the checked cell's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from txn.clock import Clock
+from txn.errors import InvalidRequestError, describe
+from txn.model import Cell, Check, Edit, Family, Key, Row
+from txn.tables import catalog, cells
+from txn.tables.catalog import Catalog, Place, cell_key
+from txn.tables.ordered import OrderedStore, Reader, Writer
+
+PAGE_ROWS = 500
+PAGE_CELLS = 20_000
+PAGE_BYTES = 4 * 1024 * 1024
+MAX_TIMESTAMP = (1 << 63) - 1
+
+_Columns = frozenset[tuple[bytes, bytes]] | None
+
+
+class _Page(NamedTuple):
+    rows: list[Row]
+    resume: bytes | None
+
+
+class Tables:
+    """HBase's data model; safe for threads and processes as far as the ordered store is."""
+
+    __slots__ = ("_catalog", "_clock", "_store")
+
+    def __init__(self, store: OrderedStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._catalog: Catalog | None = None
+
+    def read(self, keys: Collection[Key]) -> dict[Key, Cell | None]:
+        """Return the newest visible version of each key, None for an absent one, in one instant."""
+
+        def body(reader: Reader) -> dict[Key, Cell | None]:
+            known = self._load(reader)
+            places, now, get, newest = known.places, self._clock.wall_ms(), reader.get, cells.newest
+            found: dict[Key, Cell | None] = {}
+            for key in keys:
+                row, family, column, table = key
+                place = places.get((table, family))
+                if place is None:
+                    raise known.missing(table, family)
+                state = get(cell_key(place, row, column))
+                found[key] = None if state is None else newest(state, _oldest(place, now))
+            return found
+
+        return self._store.read(body)
+
+    def write(self, edits: Sequence[Edit], *, durable: bool = True) -> None:
+        """Write puts and delete-column markers at their own timestamps."""
+
+        def body(writer: Writer) -> None:
+            known = self._load(writer)
+            places, get, put = known.places, writer.get, writer.put
+            for (row, family, column, table), value, timestamp in edits:
+                place = places.get((table, family))
+                if place is None:
+                    raise known.missing(table, family)
+                _check_edit(value, timestamp)
+                name = cell_key(place, row, column)
+                old = get(name) or b""
+                if value is None:
+                    new = cells.delete(old, timestamp)
+                else:
+                    new = cells.put(old, timestamp, value, place.versions)
+                if new is not old:
+                    put(name, new)
+
+        self._store.write(body, durable=durable)
+
+    def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
+        """Carry out each check that finds its expected value, at the server's time."""
+
+        def body(writer: Writer) -> list[bool]:
+            known = self._load(writer)
+            now = self._clock.wall_ms()
+            return [_check(writer, known, check, now) for check in checks]
+
+        return self._store.write(body, durable=durable)
+
+    def scan(
+        self,
+        table: bytes,
+        start: bytes = b"",
+        stop: bytes | None = None,
+        columns: Collection[tuple[bytes, bytes]] | None = None,
+    ) -> Iterator[Row]:
+        """Yield rows in byte order; an empty stop means the end of the table, as in HBase."""
+        wanted = None if columns is None else frozenset(columns)
+        resume: bytes | None = catalog.escape_row(start)
+        while resume is not None:
+            page = self._page(table, resume, stop, wanted)
+            yield from page.rows
+            resume = page.resume
+
+    def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
+        """Return the table's families and their settings, or None for an absent table."""
+        found = self._store.read(self._load).tables.get(table)
+        return None if found is None else dict(found.families)
+
+    def ensure_table(self, table: bytes, families: Mapping[bytes, Family]) -> None:
+        """Create the table and the families that are missing."""
+        self._store.write(
+            lambda writer: catalog.ensure(writer, self._load(writer), table, families)
+        )
+
+    def compact(self, table: bytes, purge_before_ms: int | None = None) -> None:
+        """Do what HBase's major compaction does: drop what has expired, and delete markers.
+
+        Only the markers below `purge_before_ms` go (None: all), as with the setting
+        `hbase.hstore.time.to.purge.deletes`.
+        """
+        resume: bytes | None = b""
+        while resume is not None:
+            resume = self._compact_page(table, resume, purge_before_ms)
+
+    def _load(self, reader: Reader) -> Catalog:
+        self._catalog = found = catalog.load(reader, self._catalog)
+        return found
+
+    def _page(self, table: bytes, resume: bytes, stop: bytes | None, wanted: _Columns) -> _Page:
+        def body(reader: Reader) -> _Page:
+            known = self._load(reader)
+            found = known.table(table)
+            for family, _ in wanted or ():
+                if family not in found.families:
+                    raise known.missing(table, family)
+            end = found.prefix + catalog.escape_row(stop) if stop else found.stop
+            keys = reader.keys(found.prefix + resume, end)
+            return _read_page(reader, keys, known.places, (table, wanted, self._clock.wall_ms()))
+
+        return self._store.read(body)
+
+    def _compact_page(
+        self, table: bytes, resume: bytes, purge_before_ms: int | None
+    ) -> bytes | None:
+        def body(writer: Writer) -> bytes | None:
+            known = self._load(writer)
+            found, now = known.table(table), self._clock.wall_ms()
+            for count, key in enumerate(list(_first(writer, found.prefix + resume, found.stop))):
+                if count == PAGE_ROWS:
+                    return key[len(found.prefix) :]
+                family, _ = catalog.family_and_column(key, catalog.split_row(key))
+                oldest = _oldest(known.places[table, family], now)
+                old = writer.get(key) or b""
+                new = cells.compact(old, oldest, purge_before_ms)
+                if not new:
+                    writer.delete(key)
+                elif new != old:
+                    writer.put(key, new)
+            return None
+
+        return self._store.write(body)
+
+
+def _first(reader: Reader, start: bytes, stop: bytes) -> Iterator[bytes]:
+    for _, key in zip(range(PAGE_ROWS + 1), reader.keys(start, stop), strict=False):
+        yield key
+
+
+def _oldest(place: Place, now: int) -> int:
+    return 0 if place.ttl_ms is None else now - place.ttl_ms
+
+
+def _check_edit(value: bytes | None, timestamp: int) -> None:
+    if not 0 <= timestamp < MAX_TIMESTAMP:
+        raise InvalidRequestError(describe("not a timestamp in ms", timestamp=timestamp))
+    if value is not None and len(value) > cells.MAX_SIZE:
+        raise InvalidRequestError(
+            describe("value is too large", bytes=len(value), limit=cells.MAX_SIZE)
+        )
+
+
+def _check(writer: Writer, known: Catalog, check: Check, now: int) -> bool:
+    """Carry out one check in the caller's transaction; an expected no is False."""
+    key, expected, puts = check
+    row, family, column, table = key
+    place = known.places.get((table, family))
+    if place is None:
+        raise known.missing(table, family)
+    name = cell_key(place, row, column)
+    state = writer.get(name)
+    cell = None if state is None else cells.newest(state, _oldest(place, now))
+    if cell is None:
+        if expected:
+            return False
+    elif cell.value != expected:
+        return False
+    elif cell.timestamp > now:
+        now = cell.timestamp
+    for target, value in puts:
+        if target[0] != row or target[3] != table:
+            raise InvalidRequestError(
+                describe("a checked put is of one row", checked=key, put=target)
+            )
+        _put(writer, known, target, value, now)
+    return True
+
+
+def _put(writer: Writer, known: Catalog, key: Key, value: bytes, timestamp: int) -> None:
+    row, family, column, table = key
+    place = known.places.get((table, family))
+    if place is None:
+        raise known.missing(table, family)
+    _check_edit(value, timestamp)
+    name = cell_key(place, row, column)
+    old = writer.get(name) or b""
+    new = cells.put(old, timestamp, value, place.versions)
+    if new is not old:
+        writer.put(name, new)
+
+
+def _read_page(
+    reader: Reader,
+    keys: Iterator[bytes],
+    places: Mapping[tuple[bytes | None, bytes], Place],
+    asked: tuple[bytes, _Columns, int],
+) -> _Page:
+    """Read whole rows until the page is full by rows, cells looked at, or bytes."""
+    table, wanted, now = asked
+    rows: list[Row] = []
+    current = None
+    found: dict[Key, Cell] = {}
+    size = 0
+    for count, name in enumerate(keys):
+        end = catalog.split_row(name)
+        if name[4:end] != current:
+            if len(rows) >= PAGE_ROWS or count >= PAGE_CELLS or size >= PAGE_BYTES:
+                return _Page(rows, name[4:end])
+            current, row, found = name[4:end], catalog.row_of(name, end), {}
+        family, column = pair = catalog.family_and_column(name, end)
+        if wanted is not None and pair not in wanted:
+            continue
+        cell = cells.newest(reader.get(name) or b"", _oldest(places[table, family], now))
+        if cell is not None:
+            if not found:
+                rows.append(Row(row, found))
+            found[catalog.make_key(row, family, column, table)] = cell
+            size += len(cell.value)
+    return _Page(rows, None)
