@@ -123,7 +123,7 @@ class Engine:
         )
         self._table = None if table is None else as_bytes("table", table)
         self._buckets = buckets
-        self._families: dict[bytes, Mapping[bytes, Family]] = {}
+        self._families: dict[bytes, set[bytes]] = {}
         self._resolver = Resolver(self._context)
         self._finisher = Finisher(self._context)
         store.ensure_table(self._context.table, {FAMILY: Family(versions=1)}, self._splits())
@@ -280,8 +280,11 @@ class Engine:
                 return self._checked(
                     given.mutations, given.assertions, once=given.once, labels=given.labels
                 )
-            mutations, assertions = given
-            return self._checked(mutations, assertions)
+            if not isinstance(given, tuple) or len(given) != 2:
+                raise InvalidRequestError(
+                    describe("neither a Request nor (mutations, assertions)", given=given)
+                )
+            return self._checked(*given)
         except InvalidRequestError as error:
             raise InvalidRequestError(describe(str(error), request=index)) from error
 
@@ -311,11 +314,16 @@ class Engine:
             raise InvalidRequestError(
                 describe("no such table: create it with ensure_table", table=key.table, key=key)
             )
-        self._families[key.table] = families
-        if key.family not in families:
+        family = families.get(key.family)
+        if family is None:
             raise InvalidRequestError(
                 describe("no such family", family=key.family, known=sorted(families), key=key)
             )
+        if family.ttl_ms is not None:
+            raise InvalidRequestError(
+                describe("family has a TTL: its locks would expire", ttl_ms=family.ttl_ms, key=key)
+            )
+        self._families.setdefault(key.table, set()).add(key.family)
 
     def _splits(self) -> list[bytes]:
         return (
