@@ -8,12 +8,13 @@ embedded:///path?sync=off       a directory; without sync it survives the death 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from urllib.parse import SplitResult, parse_qsl, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from txn.clock import Clock, SystemClock
 from txn.errors import InvalidRequestError, describe
 from txn.stores.base import Store
 from txn.stores.local import LocalStore
+from txn.tables.lmdb import LmdbStore
 from txn.tables.memory import MemoryStore
 
 _NAMED: dict[str, MemoryStore] = {}
@@ -37,6 +38,16 @@ def _memory(parts: SplitResult, clock: Clock) -> Store:
     return LocalStore(ordered, clock)
 
 
+def _embedded(parts: SplitResult, clock: Clock) -> Store:
+    options = _options(parts, {"sync": ("on", "off")})
+    path = unquote(parts.path)
+    if parts.netloc or path in {"", "/"} or "\0" in path:
+        raise InvalidRequestError(
+            describe("write embedded:///path, with three slashes", uri=parts.geturl())
+        )
+    return LocalStore(LmdbStore(path, sync=options.get("sync") != "off"), clock)
+
+
 def _options(parts: SplitResult, known: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
     """Return the options of a URI, each of which must be known and have one of its values."""
     if parts.fragment:
@@ -55,5 +66,6 @@ def _options(parts: SplitResult, known: Mapping[str, tuple[str, ...]]) -> dict[s
 
 
 _FACTORIES: dict[str, Callable[[SplitResult, Clock], Store]] = {
+    "embedded": _embedded,
     "memory": _memory,
 }

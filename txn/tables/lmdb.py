@@ -1,0 +1,367 @@
+"""The ordered key-value store on LMDB: durable, for many threads and processes at once.
+
+Each commit flushes its data before the page that makes it visible, so a power failure can only undo
+the last commits, never a part of one, and never spoils the file; `durable=True` flushes that page
+too before the call returns. With `sync=False` nothing is flushed: a store survives the death of
+processes, not a power failure. A local transaction that finds the map too small, resized by another
+process, or its slots taken by dead readers starts again after that was mended.
+LMDB wants one environment a process and file, untouched by a forked child. The registry below, the
+only state of this module, sees to both: before a fork every idle environment is closed, to be
+opened again at its next use, and one that stays busy cannot be used in the child.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+import lmdb
+
+from txn.errors import InvalidRequestError, MaybeApplied, NotApplied, StoreError, describe
+from txn.tables import directory, layers
+from txn.tables.layers import SLICE
+from txn.tables.ordered import Reader, Writer
+
+FIRST_MAP_SIZE = 16 * 1024 * 1024
+MAX_READERS = 1024
+FORK_PATIENCE_S = 2.0
+
+_TRIES = 64
+
+R = TypeVar("R")
+
+
+class LmdbStore:
+    """One user's handle on the store in a directory; all of a process share what is open."""
+
+    __slots__ = ("_closed", "_shared")
+
+    def __init__(self, path: str, *, sync: bool = True, max_readers: int = MAX_READERS) -> None:
+        self._closed = False
+        self._shared = _acquire(directory.prepare(path), sync, max_readers)
+
+    def read(self, body: Callable[[Reader], R]) -> R:
+        """Run the function on one instant of the store, beside writers and other readers."""
+        return self._run(lambda: self._shared.read(body))
+
+    def write(self, body: Callable[[Writer], R], *, durable: bool = True) -> R:
+        """Run the function as the only writer of all processes, and commit it unless it raises."""
+        return self._run(lambda: self._shared.write(body, durable))
+
+    def close(self) -> None:
+        """Give the handle back; the last one of the process closes the files."""
+        if not self._closed:
+            self._closed = True
+            _release(self._shared)
+
+    def _run(self, attempt: Callable[[], R]) -> R:
+        """Make attempts until one is not stopped by something that can be mended."""
+        if self._closed:
+            raise StoreError(describe("the store is closed", path=self._shared.path))
+        shared = self._shared
+        for _ in range(_TRIES):
+            size = shared.map_size
+            try:
+                return attempt()
+            except (lmdb.MapFullError, lmdb.MapResizedError) as error:
+                shared.grow(size, error)
+            except lmdb.ReadersFullError as error:
+                shared.free_readers(error)
+            except lmdb.PanicError:
+                shared.reopen()
+            except lmdb.Error as error:
+                raise NotApplied(
+                    describe("the store refused", path=shared.path, reason=str(error))
+                ) from error
+        raise NotApplied(describe("the store is too busy", path=shared.path, tries=_TRIES))
+
+
+class _Shared:
+    """The environment of one directory in this process, and who is using it.
+
+    Local transactions enter and leave; whoever must be alone (to resize the map, to close) waits
+    until the last has left, and holds the lock meanwhile.
+    """
+
+    def __init__(self, path: str, sync: bool, max_readers: int) -> None:
+        self.path = path
+        self.sync = sync
+        self.max_readers = max_readers
+        self.map_size = FIRST_MAP_SIZE
+        self.users = 0
+        self.lock = threading.RLock()
+        self._changed = threading.Condition(self.lock)
+        self._active = 0
+        self._waiting = 0
+        self._closed = False
+        self._poisoned = False
+        self._environment: lmdb.Environment | None = None
+        self._enter()
+        self._leave()
+
+    def read(self, body: Callable[[Reader], R]) -> R:
+        environment = self._enter()
+        try:
+            transaction = environment.begin(buffers=False)
+            try:
+                return body(_Reader(transaction))
+            finally:
+                self._abort(transaction)
+        finally:
+            self._leave()
+
+    def write(self, body: Callable[[Writer], R], durable: bool) -> R:
+        environment = self._enter()
+        try:
+            transaction = environment.begin(write=True, buffers=False)
+            try:
+                result = body(_Writer(transaction))
+            except BaseException:
+                self._abort(transaction)
+                raise
+            self._commit(environment, transaction, durable)
+            return result
+        finally:
+            self._leave()
+
+    def grow(self, seen: int, cause: lmdb.Error) -> None:
+        """Make the map large enough, unless another thread has done so since `seen`."""
+        with self._alone() as environment:
+            if self.map_size != seen:
+                return
+            # The pages that dead readers seemed to read are free again: that may be room enough.
+            if isinstance(cause, lmdb.MapFullError) and environment.reader_check():
+                return
+            used = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
+            size = seen * 2
+            while size < used:
+                size *= 2
+            try:
+                environment.set_mapsize(size)
+            except (lmdb.Error, MemoryError) as error:
+                self._shut()  # a failed resize has left no map at all
+                raise NotApplied(
+                    describe(
+                        "the store cannot grow in this process's address space",
+                        path=self.path,
+                        bytes=size,
+                        reason=str(error),
+                    )
+                ) from error
+            self.map_size = size
+
+    def free_readers(self, cause: lmdb.Error) -> None:
+        """Take back the slots of processes that died while reading."""
+        with self._alone() as environment:
+            if not environment.reader_check():
+                raise NotApplied(
+                    describe("too many readers at once", path=self.path, limit=self.max_readers)
+                ) from cause
+
+    def reopen(self) -> None:
+        """Close an environment that has given up after a failed write; the next use opens it."""
+        with self._alone():
+            self._shut()
+
+    def close(self) -> None:
+        """Close for good, when the last transaction has left; in a child leave a busy one alone."""
+        with self.lock:
+            if self._poisoned:
+                return
+        with self._alone():
+            self._shut()
+            self._closed = True
+
+    def before_fork(self) -> None:
+        """Close, if transactions end in time, and keep everyone out until after the fork."""
+        self.lock.acquire()
+        self._waiting += 1
+        self._changed.wait_for(lambda: not self._active, FORK_PATIENCE_S)
+        self._waiting -= 1
+        if not self._active and not self._poisoned:
+            self._shut()
+
+    def after_fork(self, in_child: bool) -> None:
+        """Let everyone in again; in the child only if the environment was closed."""
+        if in_child and self._environment is not None and not self._poisoned:
+            self._poisoned = True
+            # Even the end of the interpreter must not free it: that would wait for the parent's
+            # transactions. So it gets a reference that nobody gives back.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._environment))
+        self._changed.notify_all()
+        self.lock.release()
+
+    def _enter(self) -> lmdb.Environment:
+        with self.lock:
+            while self._waiting:
+                self._changed.wait()
+            environment = self._usable()
+            self._active += 1
+            return environment
+
+    def _leave(self) -> None:
+        with self.lock:
+            self._active -= 1
+            if self._waiting and not self._active:
+                self._changed.notify_all()
+
+    @contextmanager
+    def _alone(self) -> Iterator[lmdb.Environment]:
+        with self.lock:
+            self._waiting += 1
+            try:
+                self._changed.wait_for(lambda: not self._active)
+                yield self._usable()
+            finally:
+                self._waiting -= 1
+                self._changed.notify_all()
+
+    def _usable(self) -> lmdb.Environment:
+        """Return the environment, opened if need be; the lock is held."""
+        if self._poisoned:
+            raise StoreError(
+                describe(
+                    "the store was busy when this process was forked: fork before using it",
+                    path=self.path,
+                    pid=os.getpid(),
+                )
+            )
+        if self._closed:
+            raise StoreError(describe("the store is closed", path=self.path))
+        if self._environment is None:
+            self._environment = self._open()
+        return self._environment
+
+    def _open(self) -> lmdb.Environment:
+        try:
+            environment = lmdb.Environment(
+                self.path,
+                map_size=self.map_size,
+                metasync=False,
+                sync=self.sync,
+                max_readers=self.max_readers,
+                max_spare_txns=1,
+            )
+            environment.reader_check()
+        except (lmdb.Error, OSError, MemoryError) as error:
+            raise StoreError(
+                describe("cannot open the store", path=self.path, reason=str(error))
+            ) from error
+        self.map_size = environment.info()["map_size"]
+        return environment
+
+    def _shut(self) -> None:
+        if self._environment is not None:
+            self._environment.close()
+            self._environment = None
+
+    def _abort(self, transaction: lmdb.Transaction[bytes]) -> None:
+        if not self._poisoned:  # else this is a child, and the transaction is its parent's
+            transaction.abort()
+
+    def _commit(
+        self, environment: lmdb.Environment, transaction: lmdb.Transaction[bytes], durable: bool
+    ) -> None:
+        if self._poisoned:
+            self._usable()
+        try:
+            transaction.commit()
+            if durable and self.sync:
+                environment.sync(True)
+        except lmdb.MapFullError:
+            raise  # it is found out before anything is written
+        except lmdb.Error as error:
+            raise MaybeApplied(
+                describe("the commit failed", path=self.path, reason=str(error))
+            ) from error
+
+
+class _Reader:
+    """A local transaction of LMDB; keys that fit are its own, longer ones go through layers."""
+
+    __slots__ = ("_transaction", "get_short")
+
+    def __init__(self, transaction: lmdb.Transaction[bytes]) -> None:
+        self._transaction = transaction
+        self.get_short: Callable[[bytes], bytes | None] = transaction.get
+
+    def get(self, key: bytes) -> bytes | None:
+        if len(key) <= SLICE:
+            return self.get_short(key)
+        stored = layers.find(self.get_short, key)
+        return None if stored is None else self.get_short(stored)
+
+    def keys(self, start: bytes, stop: bytes) -> Iterator[bytes]:
+        return layers.keys(self.get_short, self._seek, start, stop)
+
+    def _seek(self, start: bytes) -> Iterator[bytes]:
+        cursor = self._transaction.cursor()
+        return cursor.iternext(keys=True, values=False) if cursor.set_range(start) else iter(())
+
+
+class _Writer(_Reader):
+    """A reader that also writes."""
+
+    __slots__ = ("_put_short",)
+
+    def __init__(self, transaction: lmdb.Transaction[bytes]) -> None:
+        super().__init__(transaction)
+        self._put_short = transaction.put
+
+    def put(self, key: bytes, value: bytes) -> None:
+        if len(key) > SLICE:
+            key = layers.make(self.get_short, self._put_short, key)
+        self._put_short(key, value)
+
+    def delete(self, key: bytes) -> None:
+        layers.remove(self.get_short, self._transaction.delete, self._seek, key)
+
+
+_REGISTRY: dict[str, _Shared] = {}
+_REGISTRY_LOCK = threading.RLock()
+
+
+def _acquire(path: str, sync: bool, max_readers: int) -> _Shared:
+    """Return this process's environment of the directory, with one more user."""
+    with _REGISTRY_LOCK:
+        shared = _REGISTRY.get(path)
+        if shared is None:
+            shared = _REGISTRY[path] = _Shared(path, sync, max_readers)
+        elif shared.sync != sync:
+            raise InvalidRequestError(
+                describe("the store is open here with another sync", path=path, sync=shared.sync)
+            )
+        shared.users += 1
+        return shared
+
+
+def _release(shared: _Shared) -> None:
+    """Take back one user; the last one closes the environment."""
+    with _REGISTRY_LOCK:
+        shared.users -= 1
+        if not shared.users:
+            shared.close()
+            _REGISTRY.pop(shared.path, None)
+
+
+def _before_fork() -> None:
+    _REGISTRY_LOCK.acquire()
+    for shared in _REGISTRY.values():
+        shared.before_fork()
+
+
+def _after_fork(in_child: bool) -> None:
+    for shared in _REGISTRY.values():
+        shared.after_fork(in_child)
+    _REGISTRY_LOCK.release()
+
+
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=lambda: _after_fork(False),
+    after_in_child=lambda: _after_fork(True),
+)
