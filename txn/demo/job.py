@@ -1,0 +1,111 @@
+"""The Spark job of the demonstration, in a process of its own so that it can be killed.
+
+It speaks to whoever started it in lines of JSON on its standard output: the number of flights, how
+many are in, twice a second or so, and at the end what it was asked for.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as f
+
+from txn.demo.data import YEAR, Flight, flight_request, flight_row
+from txn.demo.reconcile import reconcile
+from txn.policy import Policy
+from txn.spark.partitions import Counts, commit_partition
+from txn.spark.session import local_session
+
+CORES = 2
+FLIGHTS_A_TASK = 100
+FLIGHTS_A_BATCH = 25
+REPORT_EACH_S = 0.2
+# What a killed worker leaves undecided is waited for so long: the default suits clusters better.
+POLICY = Policy(lease_ms=2_000)
+
+
+def say(event: str, **facts: Any) -> None:
+    """Send a line to whoever started the job."""
+    print(json.dumps({"event": event, **facts}), flush=True)
+
+
+def read_flights(spark: SparkSession, csv: Path, days: int) -> DataFrame:
+    """Return the flights of the year's first days, every column as text, NA as null."""
+    date = f.make_date(*(f.col(name).cast("int") for name in ("year", "month", "day")))
+    last = f.date_add(f.lit(f"{YEAR}-01-01").cast("date"), days - 1)
+    return spark.read.csv(str(csv), header=True, nullValue="NA").where(date <= last)
+
+
+def load(spark: SparkSession, uri: str, flights: DataFrame) -> None:
+    """Commit each flight that is not yet in, once whatever happens to the tasks."""
+    total = flights.count()
+    say("total", flights=total)
+    counts = Counts.of(spark)
+    over = Event()
+    reporter = Thread(target=report, args=(counts, over))
+    reporter.start()
+    try:
+        tasks = flights.repartition(-(-total // FLIGHTS_A_TASK))
+        tasks.foreachPartition(partition_loader(uri, counts))
+    finally:
+        over.set()
+        reporter.join()
+    say("loaded", **asdict(counts.summary()))
+
+
+def partition_loader(uri: str, counts: Counts) -> Callable[[Iterable[Row]], None]:
+    """Return what a task does. It refers to modules and plain data only, so that it travels."""
+
+    def load_partition(rows: Iterable[Row]) -> None:
+        commit_partition(
+            uri,
+            (row.asDict() for row in rows),
+            flight_request,
+            once=token,
+            batch=FLIGHTS_A_BATCH,
+            counts=counts,
+            policy=POLICY,
+        )
+
+    return load_partition
+
+
+def token(flight: Flight) -> str:
+    """Return what makes a flight's transaction happen once."""
+    return f"flights/{flight_row(flight)}"
+
+
+def report(counts: Counts, over: Event) -> None:
+    """Say how far the job is until it is over."""
+    while not over.wait(REPORT_EACH_S):
+        say("progress", **asdict(counts.summary()))
+
+
+def main(arguments: list[str]) -> int:
+    """Run the job; its exit code is 0 unless it failed."""
+    parser = argparse.ArgumentParser(prog="txn.demo.job")
+    parser.add_argument("--store", required=True)
+    parser.add_argument("--csv", type=Path, required=True)
+    parser.add_argument("--days", type=int, required=True)
+    parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--reconcile", action="store_true")
+    asked = parser.parse_args(arguments)
+    with local_session("flights", asked.folder, cores=CORES) as spark:
+        flights = read_flights(spark, asked.csv, asked.days)
+        load(spark, asked.store, flights)
+        if asked.reconcile:
+            checks = reconcile(spark, asked.store, flights)
+            say("reconciled", checks=[asdict(check) for check in checks])
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,132 @@
+"""A job as the processes that it consists of, to kill some or all of them without warning.
+
+The job runs in a session of its own, by which its processes are known even when their parents have
+died; they are found in /proc, so killing needs Linux.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from queue import Empty, Queue
+from threading import Thread
+from typing import Any, Self
+
+import txn
+from txn.errors import TxnError, describe
+
+SILENCE_S = 300
+ENDS_WITHIN_S = 60
+LOG_LINES = 30
+WORKER = b"pyspark.daemon"
+
+Line = dict[str, Any]
+
+
+class JobError(TxnError):
+    """The job failed by itself: the message has the end of its log."""
+
+
+class Job:
+    """A Python module that runs in a process of its own and says lines of JSON."""
+
+    def __init__(self, module: str, arguments: Sequence[str], folder: Path) -> None:
+        """Start it in the folder, where it leaves its log."""
+        self._log = folder / "job.log"
+        library = Path(txn.__file__).parent.parent
+        path = os.pathsep.join(filter(None, [str(library), os.environ.get("PYTHONPATH")]))
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", module, *arguments],
+                cwd=folder,
+                env={**os.environ, "PYTHONPATH": path, "TMPDIR": str(folder)},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+            )
+        self._said: Queue[bytes | None] = Queue()
+        self._reader = Thread(target=self._listen, daemon=True)
+        self._reader.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+
+    def lines(self) -> Iterator[Line]:
+        """Yield what the job says until it ends. Raises JobError if it failed or fell silent."""
+        while (line := self._next()) is not None:
+            if line.startswith(b"{"):
+                yield json.loads(line)
+        code = self._process.wait(ENDS_WITHIN_S)
+        if code != 0:
+            raise JobError(self._failure("the job failed", code=code))
+
+    def workers(self) -> list[int]:
+        """Return the Python workers of Spark: what its daemon has forked."""
+        daemons = {pid for pid, _, command in self._processes() if WORKER in command}
+        return [pid for pid, parent, _ in self._processes() if parent in daemons]
+
+    def kill_workers(self) -> int:
+        """Send SIGKILL to every Python worker and return how many there were."""
+        return _kill(self.workers())
+
+    def kill(self) -> int:
+        """Send SIGKILL to every process of the job, and return how many there were."""
+        killed = 0
+        while found := [pid for pid, _, _ in self._processes()]:
+            killed += _kill(found)
+            if self._process.pid in found:
+                self._process.wait()
+        self._process.wait()
+        self._reader.join()
+        return killed
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as out:
+            for line in out:
+                self._said.put(line)
+        self._said.put(None)
+
+    def _next(self) -> bytes | None:
+        try:
+            return self._said.get(timeout=SILENCE_S)
+        except Empty:
+            raise JobError(self._failure("the job is silent", seconds=SILENCE_S)) from None
+
+    def _failure(self, what: str, **facts: object) -> str:
+        end = self._log.read_text(errors="replace").splitlines()[-LOG_LINES:]
+        return "\n".join([describe(what, **facts), *end])
+
+    def _processes(self) -> list[tuple[int, int, bytes]]:
+        """The living processes of the job's session: id, parent's id, command."""
+        found = []
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                fields = (folder / "stat").read_text().rpartition(")")[2].split()
+                command = (folder / "cmdline").read_bytes()
+            except OSError:
+                continue  # it has just ended
+            state, parent, session = fields[0], int(fields[1]), int(fields[3])
+            if session == self._process.pid and state not in "ZX":
+                found.append((int(folder.name), parent, command))
+        return found
+
+
+def _kill(processes: Sequence[int]) -> int:
+    killed = 0
+    for process in processes:
+        try:
+            os.kill(process, signal.SIGKILL)
+            killed += 1
+        except ProcessLookupError:
+            continue
+    return killed

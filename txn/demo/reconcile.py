@@ -1,0 +1,193 @@
+"""Proves with Spark that the tables hold every flight of the CSV exactly once, and nothing else.
+
+The tables are read raw, through the store and not through the engine, so that locks and tags are
+seen. Each check says what was counted and what it must be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from pyspark import RDD
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+from txn.clock import SystemClock
+from txn.codec import decode_row, is_row_key
+from txn.demo.data import COLUMNS, ENTRY, FLIGHTS, INDEXES, flight_row, index_rows
+from txn.engine import TRANSACTIONS
+from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Row
+from txn.phases import Status
+from txn.stores import open_store
+
+# Where the scans of a table are divided between tasks; the first and the last are open.
+SPLITS = {
+    FLIGHTS: (b"JFK/", b"LGA/"),
+    INDEXES: (b"route/", b"route/JFK", b"route/LGA"),
+    TRANSACTIONS: (b"transaction.",),
+}
+STORED = ", ".join(f"{name} string" for name in ("row", *COLUMNS))
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A number that was counted, and what it must be."""
+
+    name: str
+    expected: int
+    found: int
+
+    @property
+    def holds(self) -> bool:
+        """Whether the number is the expected one."""
+        return self.expected == self.found
+
+
+def reconcile(spark: SparkSession, uri: str, csv: DataFrame) -> list[Check]:
+    """Compare the flights of the CSV with the tables, in both directions."""
+    expected = csv_flights(spark, csv).cache()
+    stored = spark.createDataFrame(rows_of(spark, uri, FLIGHTS, flight_cells), STORED).cache()
+    entries = spark.createDataFrame(
+        rows_of(spark, uri, INDEXES, index_cells), "entry string, row string"
+    ).cache()
+    return [
+        Check("flights", expected.count(), stored.count()),
+        *both_ways("flights", expected, stored),
+        *index_checks(spark, "route", stored, entries),
+        *index_checks(spark, "aircraft", stored, entries),
+        *leftover_checks(spark, uri),
+        *transaction_checks(spark, uri, expected.count()),
+    ]
+
+
+def csv_flights(spark: SparkSession, csv: DataFrame) -> DataFrame:
+    """Return the CSV in the form of the table: the row key and the stored columns."""
+    rows = csv.rdd.map(lambda row: (flight_row(row.asDict()), *(row[name] for name in COLUMNS)))
+    return spark.createDataFrame(rows, STORED)
+
+
+def both_ways(what: str, expected: DataFrame, stored: DataFrame) -> Iterator[Check]:
+    """Nothing is missing and nothing is there that should not be, cell by cell."""
+    yield Check(f"{what}: missing or different", 0, expected.exceptAll(stored).count())
+    yield Check(f"{what}: not in the source", 0, stored.exceptAll(expected).count())
+
+
+def index_checks(
+    spark: SparkSession, index: str, stored: DataFrame, entries: DataFrame
+) -> Iterator[Check]:
+    """Each flight has its entry in the index, and each entry its flight."""
+    wanted = spark.createDataFrame(
+        stored.rdd.flatMap(lambda row: [(e, row.row) for e in entries_of(row) if is_in(e, index)]),
+        "entry string, row string",
+    ).cache()
+    found = entries.where(f.col("entry").startswith(f"{index}/")).cache()
+    yield Check(f"index by {index}: entries", wanted.count(), found.count())
+    yield Check(f"index by {index}: flights without entry", 0, wanted.exceptAll(found).count())
+    yield Check(f"index by {index}: entries without flight", 0, found.exceptAll(wanted).count())
+
+
+def entries_of(row: Any) -> Iterator[str]:
+    """Yield the row keys of a stored flight's index entries."""
+    return index_rows(row.row.split("/")[0], row.row, row.dest, row.tailnum)
+
+
+def is_in(entry: str, index: str) -> bool:
+    """Whether a row of the index table belongs to this index."""
+    return entry.startswith(f"{index}/")
+
+
+def leftover_checks(spark: SparkSession, uri: str) -> Iterator[Check]:
+    """No cell of the data tables or of a marker is locked or tagged."""
+    left = spark.sparkContext.union(
+        [rows_of(spark, uri, table, leftovers) for table in (FLIGHTS, INDEXES, TRANSACTIONS)]
+    ).countByValue()
+    yield Check("cells locked", 0, left.get("lock", 0))
+    yield Check("cells tagged", 0, left.get("tag", 0))
+
+
+def transaction_checks(spark: SparkSession, uri: str, flights: int) -> Iterator[Check]:
+    """Every transaction row is finished, and each flight was committed by exactly one of them."""
+    rows = spark.createDataFrame(
+        rows_of(spark, uri, TRANSACTIONS, transaction_cells), "row string, status string"
+    ).cache()
+    markers = spark.createDataFrame(
+        rows_of(spark, uri, TRANSACTIONS, marker_cells), "token string, row string"
+    ).cache()
+    finished = f.col("status").isin(str(Status.COMPLETE), str(Status.ABORTED))
+    complete = rows.where(f.col("status") == str(Status.COMPLETE))
+    aborted = rows.where(f.col("status") == str(Status.ABORTED))
+    unfinished = rows.where(f.col("status").isNull() | ~finished).count()
+    yield Check("transaction rows unfinished", 0, unfinished)
+    yield Check("flights with a marker", flights, markers.count())
+    yield Check("markers of one transaction", flights, markers.select("row").distinct().count())
+    yield Check("markers of an aborted one", 0, markers.join(aborted, "row", "left_semi").count())
+    unmarked = complete.join(markers, "row", "left_anti").count()
+    yield Check("flights committed twice", 0, unmarked)
+
+
+def rows_of(
+    spark: SparkSession, uri: str, table: str, take: Callable[[Row], Iterable[Any]]
+) -> RDD[Any]:
+    """Return what `take` makes of each row of a table; each task scans a part of it."""
+    bounds = list(pairwise((None, *SPLITS[table], None)))
+
+    def scan(bound: tuple[bytes | None, bytes | None]) -> Iterator[Any]:
+        store = open_store(uri, SystemClock())
+        try:
+            for row in store.scan(table.encode(), bound[0] or b"", bound[1]):
+                yield from take(row)
+        finally:
+            store.close()
+
+    return spark.sparkContext.parallelize(bounds, len(bounds)).flatMap(scan)
+
+
+def flight_cells(row: Row) -> Iterator[tuple[str | None, ...]]:
+    """Yield a stored flight: its row key and its columns."""
+    cells = texts(row)
+    if cells:
+        yield (row.row.decode(), *(cells.pop(name, None) for name in COLUMNS))
+    for name in cells:  # a column that no flight has: let it be found as a row of its own
+        yield (f"{row.row.decode()}:{name}", *(None for _ in COLUMNS))
+
+
+def index_cells(row: Row) -> Iterator[tuple[str, str | None]]:
+    """Yield an index entry: its row key and the flight's."""
+    cells = texts(row)
+    if cells:
+        yield (row.row.decode(), cells.get(ENTRY))
+
+
+def leftovers(row: Row) -> Iterator[str]:
+    """Yield a word for each cell of the row that is locked, or tagged."""
+    for key, cell in row.cells.items():
+        if cell.value and key.column.endswith(LOCK_SUFFIX):
+            yield "lock"
+        if cell.value and key.column.endswith(TAG_SUFFIX):
+            yield "tag"
+
+
+def transaction_cells(row: Row) -> Iterator[tuple[str, str | None]]:
+    """Yield a transaction row: its key and status."""
+    if is_row_key(row.row):
+        status = decode_row(row).status
+        yield (row.row.decode(), None if status is None else str(status))
+
+
+def marker_cells(row: Row) -> Iterator[tuple[str, str]]:
+    """Yield a marker: its token and the transaction that committed it."""
+    if row.row.startswith(b"once."):
+        for value in texts(row).values():
+            yield (row.row.decode(), value)
+
+
+def texts(row: Row) -> dict[str, str]:
+    """Return the user's cells of a row."""
+    return {
+        key.column.decode(): cell.value.decode()
+        for key, cell in row.cells.items()
+        if not key.column.endswith((LOCK_SUFFIX, TAG_SUFFIX))
+    }
