@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from queue import Empty, Queue
 from threading import Thread
@@ -76,18 +77,21 @@ class Job:
 
     def kill_workers(self) -> int:
         """Send SIGKILL to every Python worker and return how many there were."""
-        return _kill(self.workers())
+        workers = self.workers()
+        _kill(workers)
+        return len(workers)
 
     def kill(self) -> int:
         """Send SIGKILL to every process of the job, and return how many there were."""
-        killed = 0
+        killed: set[int] = set()
         while found := [pid for pid, _, _ in self._processes()]:
-            killed += _kill(found)
+            _kill(found)
+            killed.update(found)
             if self._process.pid in found:
                 self._process.wait()
         self._process.wait()
         self._reader.join()
-        return killed
+        return len(killed)
 
     def _listen(self) -> None:
         assert self._process.stdout is not None
@@ -121,12 +125,7 @@ class Job:
         return found
 
 
-def _kill(processes: Sequence[int]) -> int:
-    killed = 0
+def _kill(processes: Sequence[int]) -> None:
     for process in processes:
-        try:
+        with suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
-            killed += 1
-        except ProcessLookupError:
-            continue
-    return killed

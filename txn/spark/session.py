@@ -39,6 +39,7 @@ def local_session(
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     settings = {
         "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.extraJavaOptions": f'"-Djava.io.tmpdir={folder}"',
         "spark.driver.host": "127.0.0.1",
         "spark.local.dir": str(folder / "spark"),
         "spark.log.level": "ERROR",
