@@ -1,0 +1,169 @@
+"""One transaction, broken in one way, and what must hold of it ever after.
+
+A late request arrives before one of the client's later calls, or at one of the stages that follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import Literal
+
+from tests.simulation.shapes import BEFORE, PUTS, Shape, after
+from tests.simulation.world import World
+from txn import (
+    CommitOutcomeUnknown,
+    Committed,
+    Delete,
+    Engine,
+    Key,
+    Mutation,
+    Outcome,
+    TxnError,
+)
+from txn.phases import Status
+from txn.stores.faulty import NO_FAULT, Call, Crash, Fault, FaultyStore, Reply
+
+Stage = Literal["ended", "mended", "followed"]
+STAGES: tuple[Stage, ...] = ("ended", "mended", "followed")
+NONE: frozenset[int] = frozenset()
+CHANGING = ("write", "check_and_put")
+
+
+@dataclass(slots=True)
+class Run:
+    """What a broken transaction has come to. result: None where its client crashed."""
+
+    shape: Shape
+    world: World
+    engine: Engine
+    store: FaultyStore
+    result: Committed | TxnError | None
+    calls: list[Call] = field(default_factory=list)
+
+
+def run(
+    shape: Shape,
+    faults: Mapping[int, Fault] | None = None,
+    deliver: int | Stage | None = None,
+    *,
+    one_cell: bool = False,
+) -> Run:
+    """Commit the shape with faults at these calls. Late requests arrive before the call of the
+    number `deliver`, or when the stage of that name is reached."""
+    world = World(one_cell=one_cell)
+    world.engine().commit([Mutation(key, value) for key, value in BEFORE.items()])
+    calls: list[Call] = []
+
+    def plan(call: Call) -> Fault:
+        calls.append(call)
+        if call.number == deliver:
+            deliver_all(store)
+        return (faults or {}).get(call.number, NO_FAULT)
+
+    engine, store = world.client(plan)
+    result: Committed | TxnError | None = None
+    try:
+        result = engine.commit(shape.mutations, shape.assertions, once=shape.once)
+    except TxnError as error:
+        result = error
+    except Crash:
+        pass
+    return Run(shape, world, engine, store, result, calls)
+
+
+def live_on(run: Run, deliver: int | Stage | None = None) -> None:
+    """Let fsck mend the world and a second transaction follow, and check what must hold."""
+    reach(run, "ended", deliver)
+    run.world.mend()
+    is_there = verify(run)
+    reach(run, "mended", deliver)
+    if deliver == "mended":
+        run.world.mend()
+        assert verify(run) == is_there, "a late request changed what fsck had settled"
+    expected = follow(run)
+    reach(run, "followed", deliver)
+    run.world.mend()
+    assert run.world.values(expected) == expected
+
+
+def reach(run: Run, stage: Stage, deliver: int | Stage | None) -> None:
+    """Deliver what is late if it is due now."""
+    if stage == deliver:
+        deliver_all(run.store)
+
+
+def deliver_all(store: FaultyStore) -> None:
+    """Make everything happen that is in flight."""
+    while store.in_flight:
+        store.deliver()
+
+
+def verify(run: Run) -> bool:
+    """Check that the transaction happened as a whole or not at all, that its client was told the
+    truth, and that its rows say so too. Return whether it happened."""
+    shape, world, result = run.shape, run.world, run.result
+    values = world.values(shape.keys)
+    committed = [row for row in world.rows()[1:] if row.status is Status.COMPLETE]
+    assert len(committed) <= 1
+    assert values == (shape.after if committed else shape.before)
+    if isinstance(result, Committed):
+        assert shape.holds
+        assert [row.row_key for row in committed] == [result.transaction]
+    elif isinstance(result, CommitOutcomeUnknown):
+        known = world.engine().outcome(result.transaction)
+        assert known is (Outcome.COMMITTED if committed else Outcome.ABORTED)
+    elif result is not None:
+        assert not committed, "an error says that nothing happened"
+    return bool(committed)
+
+
+def follow(run: Run) -> dict[Key, bytes | None]:
+    """Commit a second transaction over all keys, which nothing may keep from happening."""
+    expected = second(run.shape)
+    mutations: list[Mutation | Delete] = [
+        Delete(key) if value is None else Mutation(key, value) for key, value in expected.items()
+    ]
+    run.world.engine().commit(mutations)
+    values = run.world.values(expected)
+    assert values == expected
+    return expected
+
+
+def second(shape: Shape) -> dict[Key, bytes | None]:
+    """Return what the second transaction writes: it deletes what the first one put."""
+    first = after(shape.mutations)
+    return {key: None if first.get(key) else key.column + b"2" for key in PUTS}
+
+
+def faults(call: Call) -> Iterator[Fault]:
+    """Yield what can go wrong with a call, now."""
+    yield Fault(applied=NONE, reply=Reply.NOT_APPLIED)
+    for applied in parts(call):
+        yield Fault(applied=applied, reply=Reply.MAYBE_APPLIED)
+        yield Fault(applied=applied, reply=Reply.CRASH)
+    if call.method in CHANGING:
+        yield Fault(twice=True)
+
+
+def parts(call: Call) -> Iterator[frozenset[int]]:
+    """Yield which items of a call may take effect without the others: every set of up to four
+    items; of more items the beginnings, the single ones, and all but one."""
+    positions = range(len(call.items)) if call.method in CHANGING else range(0)
+    if len(positions) <= 4:
+        for size in range(len(positions) + 1):
+            yield from map(frozenset, combinations(positions, size))
+        return
+    everything = frozenset(positions)
+    beginnings = {frozenset(range(size)) for size in range(len(positions) + 1)}
+    singles = {frozenset({position}) for position in positions}
+    yield from beginnings | singles | {everything - single for single in singles}
+
+
+def late_parts(call: Call) -> Iterator[frozenset[int]]:
+    """Yield which items of a changing call may come late: all, or any one."""
+    if call.method in CHANGING:
+        yield frozenset(range(len(call.items)))
+        if len(call.items) > 1:
+            yield from (frozenset({position}) for position in range(len(call.items)))

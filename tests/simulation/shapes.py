@@ -1,0 +1,72 @@
+"""The transactions that are broken in every way: 1 to 4 keys in 1 to 3 rows, and what they leave.
+
+Each mixes puts, deletes and assertions. `before` is what a first transaction has stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from tests.simulation.world import key
+from txn import Delete, Exact, GreaterThan, Key, Mutation, Not, Or, Some
+from txn.assertions import Assertion
+
+A, B = key("row-1", "a"), key("row-1", "b")
+C, E = key("row-2", "c"), key("row-3", "e")
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A transaction. holds: whether its assertions are true of what is there before it."""
+
+    name: str
+    mutations: tuple[Mutation | Delete, ...]
+    assertions: tuple[Assertion, ...] = ()
+    holds: bool = True
+    once: str | None = None
+
+    @property
+    def keys(self) -> tuple[Key, ...]:
+        """The keys that it may change."""
+        return tuple(mutation.key for mutation in self.mutations)
+
+    @property
+    def before(self) -> Mapping[Key, bytes | None]:
+        """What they hold if it does not commit."""
+        return {key: BEFORE.get(key) for key in self.keys}
+
+    @property
+    def after(self) -> Mapping[Key, bytes | None]:
+        """What they hold once it has committed."""
+        return after(self.mutations)
+
+
+def after(mutations: Iterable[Mutation | Delete]) -> dict[Key, bytes | None]:
+    """Return what the mutations leave."""
+    return {m.key: m.value if isinstance(m, Mutation) else None for m in mutations}
+
+
+BEFORE: Mapping[Key, bytes] = {A: b"a0", B: b"b0", C: b"c0"}
+PUTS = {k: Mutation(k, k.column + b"1") for k in (A, B, C, E)}
+
+SHAPES = (
+    Shape("one put", (PUTS[A],)),
+    Shape("one delete", (Delete(A),)),
+    Shape("a new key and an assertion on it", (PUTS[E],), (Not(Some(E)),)),
+    Shape("put and delete in one row", (PUTS[A], Delete(B))),
+    Shape("two rows, asserted", (PUTS[A], PUTS[C]), (Exact(A, "a0"), GreaterThan(C, "b"))),
+    Shape("two rows, assertion on a third key", (Delete(A), PUTS[C]), (Some(B),)),
+    Shape("three rows", (PUTS[B], Delete(C), PUTS[E]), (Exact(C, "c0"),)),
+    Shape("four keys in three rows", (PUTS[A], Delete(B), PUTS[C], PUTS[E]), (Not(Some(E)),)),
+    Shape("false assertion", (PUTS[A], Delete(C)), (Exact(B, "other"),), holds=False),
+    Shape(
+        "false assertion, four keys",
+        (Delete(A), PUTS[B], PUTS[C]),
+        (Or(Some(E), Exact(A, "z")),),
+        holds=False,
+    ),
+    Shape("assertions alone", (), (Some(A), Not(Some(E)))),
+    Shape("once", (PUTS[A], Delete(C)), once="token"),
+)
+BY_NAME = {shape.name: shape for shape in SHAPES}

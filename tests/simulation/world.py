@@ -1,0 +1,128 @@
+"""A small world to break: one store in memory, clients that fail as planned, and what must hold.
+
+Nothing here waits or draws random numbers. Whatever happened in a world, `mend` is how it ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from random import Random
+from typing import Any
+
+from tests.simulation import fsck
+from txn import Engine, Key, Policy
+from txn.clock import Clock, ManualClock
+from txn.codec import FAMILY, TransactionRow, decode_row, is_row_key
+from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Check, Family
+from txn.resolve import is_over
+from txn.steps import Context
+from txn.stores.base import Store
+from txn.stores.faulty import FaultyStore, Plan, faultless
+from txn.stores.local import LocalStore
+from txn.tables.memory import MemoryStore
+
+TABLE = b"data"
+TRANSACTIONS = b"txn"
+D = b"d"
+POLICY = Policy(lease_ms=1000, deadline_ms=20_000, courtesy_ms=5, store_tries=3)
+MOST_ROUNDS = 4
+
+
+def key(row: str, column: str = "v") -> Key:
+    """Return a key of the data table."""
+    return Key(row, D, column, TABLE)
+
+
+class World:
+    """One store, and as many clients as one likes.
+
+    one_cell: they speak through a transport whose checked writes carry one cell.
+    """
+
+    def __init__(self, *, one_cell: bool = False) -> None:
+        self.clock = ManualClock()
+        self.memory = LocalStore(MemoryStore(), self.clock)
+        self.memory.ensure_table(TABLE, {D: Family()})
+        self.memory.ensure_table(TRANSACTIONS, {FAMILY: Family(versions=1)})
+        self._one_cell = one_cell
+        self._clients = 0
+
+    def client(
+        self,
+        plan: Plan = faultless,
+        *,
+        policy: Policy = POLICY,
+        clock: Clock | None = None,
+        store: Store | None = None,
+    ) -> tuple[Engine, FaultyStore]:
+        """Return a new client and its view of the store; its plan sees calls from here on."""
+        self._clients += 1
+        faulty = FaultyStore(store or self.memory)
+        engine = Engine(
+            OneCell(faulty) if self._one_cell else faulty,
+            table=TABLE,
+            transactions=TRANSACTIONS,
+            policy=policy,
+            clock=clock or self.clock,
+            chance=Random(self._clients),
+        )
+        engine._check_exists(key("any"))  # else it would ask for it within the first commit
+        faulty.calls, faulty.plan = 0, plan
+        return engine, faulty
+
+    def engine(self) -> Engine:
+        """Return a new client without faults."""
+        return self.client()[0]
+
+    def values(self, keys: Collection[Key]) -> dict[Key, bytes | None]:
+        """Return what is stored, without any protocol."""
+        cells = self.memory.read(keys)
+        return {key: None if (cell := cells[key]) is None else cell.value for key in keys}
+
+    def rows(self) -> list[TransactionRow]:
+        """Return all transaction rows, in the order of their keys."""
+        found = self.memory.scan(TRANSACTIONS)
+        return [decode_row(row) for row in found if is_row_key(row.row)]
+
+    def leftovers(self) -> dict[Key, Cell]:
+        """Return each lock that is held and each tag that is not empty, in all tables."""
+        return {
+            key: cell
+            for table in (TABLE, TRANSACTIONS)
+            for row in self.memory.scan(table)
+            for key, cell in row.cells.items()
+            if cell.value and key.column.endswith((LOCK_SUFFIX, TAG_SUFFIX))
+        }
+
+    def mend(self, context: Context | None = None) -> None:
+        """Run fsck until it finds nothing, and look for what it should have found."""
+        context = context or self.engine().context
+        for _ in range(MOST_ROUNDS):
+            findings = list(fsck.check(context, [TABLE]))
+            if not findings:
+                break
+            for finding in findings:
+                fsck.repair(context, finding)
+        else:
+            raise AssertionError(f"fsck does not end: {findings}")
+        assert not self.leftovers()
+        assert all(is_over(row) for row in self.rows())
+
+
+class OneCell:
+    """A transport whose checked writes carry one cell, as Thrift 1 has it: the cells of a check go
+    one after the other on the same condition, the checked cell last."""
+
+    def __init__(self, inner: Store) -> None:
+        self.features = inner.features - {"multi_cell_check"}
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
+        return [self._check_and_put(check, durable) for check in checks]
+
+    def _check_and_put(self, check: Check, durable: bool) -> bool:
+        one_by_one = (Check(check.key, check.expected, (put,)) for put in check.puts)
+        return all(self._inner.check_and_put([one], durable=durable)[0] for one in one_by_one)
