@@ -22,7 +22,10 @@ _NAMED: dict[str, MemoryStore] = {}
 
 def open_store(uri: str, clock: Clock | None = None) -> Store:
     """Open the store that the URI names; InvalidRequestError says what is wrong with a bad one."""
-    parts = urlsplit(uri)
+    try:
+        parts = urlsplit(uri)
+    except (ValueError, AttributeError) as error:
+        raise InvalidRequestError(describe("not a URI", given=uri)) from error
     factory = _FACTORIES.get(parts.scheme)
     if factory is None:
         raise InvalidRequestError(
@@ -34,7 +37,7 @@ def open_store(uri: str, clock: Clock | None = None) -> Store:
 def _memory(parts: SplitResult, clock: Clock) -> Store:
     _options(parts, {})
     name = parts.netloc + parts.path
-    ordered = _NAMED.setdefault(name, MemoryStore()) if name else MemoryStore()
+    ordered = _NAMED.setdefault(name, MemoryStore()).share() if name else MemoryStore()
     return LocalStore(ordered, clock)
 
 

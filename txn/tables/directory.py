@@ -16,6 +16,7 @@ from txn.errors import StoreError, describe
 FORMAT = 1
 
 _NAME = "format"
+_ASIDE = ".format-"
 _TEXT = "hbase-txn embedded store, format {}\n"
 _PATTERN = re.compile(re.escape(_TEXT).replace(r"\{\}", r"(\d{1,9})"))
 
@@ -66,12 +67,12 @@ def _check(path: str, text: str) -> None:
 
 def _claim(path: str) -> None:
     """Write the format file; two processes that do so at once write the same."""
-    others = [name for name in os.listdir(path) if not name.startswith(_NAME)]
+    others = [name for name in os.listdir(path) if not name.startswith(_ASIDE)]
     if others and _read(path) is None:
         raise StoreError(
             describe("the directory is not a store of ours", path=path, contains=sorted(others)[:5])
         )
-    handle, aside = tempfile.mkstemp(prefix=_NAME, dir=path)
+    handle, aside = tempfile.mkstemp(prefix=_ASIDE, dir=path)
     with open(handle, "w", encoding="ascii") as file:
         file.write(_TEXT.format(FORMAT))
         os.fchmod(file.fileno(), 0o644)

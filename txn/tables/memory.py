@@ -11,28 +11,38 @@ from typing import Any, TypeVar
 
 from sortedcontainers import SortedDict
 
+from txn.errors import StoreError
 from txn.tables.ordered import Reader, Writer
 
 R = TypeVar("R")
 
 
 class MemoryStore:
-    """Keys and values that live as long as the object; `close` keeps them for other users."""
+    """A handle on keys and values that live as long as any handle on them."""
 
-    __slots__ = ("_data", "_lock")
+    __slots__ = ("_closed", "_data", "_lock")
 
     def __init__(self) -> None:
+        self._closed = False
         self._data: Any = SortedDict()
         self._lock = threading.RLock()
+
+    def share(self) -> MemoryStore:
+        """Return another handle on the same keys and values."""
+        other = MemoryStore()
+        other._data, other._lock = self._data, self._lock
+        return other
 
     def read(self, body: Callable[[Reader], R]) -> R:
         """Run the function while nothing else runs."""
         with self._lock:
+            self._check_open()
             return body(_Transaction(self._data))
 
     def write(self, body: Callable[[Writer], R], *, durable: bool = True) -> R:
         """Run the function while nothing else runs; if it raises, undo what it did."""
         with self._lock:
+            self._check_open()
             transaction = _Transaction(self._data)
             try:
                 return body(transaction)
@@ -41,7 +51,12 @@ class MemoryStore:
                 raise
 
     def close(self) -> None:
-        """Do nothing: a named store is shared."""
+        """Give the handle back; what other handles see stays."""
+        self._closed = True
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreError("the store is closed")
 
 
 class _Transaction:

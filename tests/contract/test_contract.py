@@ -1,0 +1,449 @@
+"""What every store promises: each sentence of `txn.stores.base`, on each store."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+import pytest
+
+from txn.clock import SystemClock
+from txn.errors import InvalidRequestError, StoreError
+from txn.model import Cell, Check, Edit, Family, Key
+from txn.stores.base import Store
+
+HOUR_MS = 3_600_000
+
+
+class Subject(Protocol):
+    """What the fixture of conftest.py hands out."""
+
+    uri: str
+    store: Store
+    table: bytes
+
+    def key(self, row: str | bytes, column: str | bytes, family: str = "d") -> Key: ...
+    def get(self, key: Key) -> Cell | None: ...
+    def another_client(self) -> Store: ...
+
+
+def put_if(key: Key, expected: bytes, *puts: tuple[Key, bytes]) -> Check:
+    return Check(key, expected, puts)
+
+
+@contextmanager
+def running(body: object) -> Iterator[None]:
+    """Run body(stop) in a thread beside the block; its failure fails the test."""
+    stop = threading.Event()
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            body(stop)  # type: ignore[operator]
+        except BaseException as error:  # noqa: BLE001
+            failures.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+    assert not failures, failures
+
+
+# --- the module: every call is a batch; what returned has taken effect for all ------------------
+
+
+def test_an_empty_batch_does_nothing(subject: Subject) -> None:
+    """The protocol calls with what there is, without asking whether there is anything."""
+    assert subject.store.read([]) == {}
+    subject.store.write([])
+    assert subject.store.check_and_put([]) == []
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_what_returned_has_taken_effect_for_all_clients(subject: Subject, durable: bool) -> None:
+    """Locks mean nothing unless the next client sees them."""
+    key = subject.key("r", "x")
+    other = subject.another_client()
+    subject.store.write([Edit(key, b"1", 10)], durable=durable)
+    assert other.read([key]) == {key: Cell(b"1", 10)}
+    assert subject.store.check_and_put([put_if(key, b"1", (key, b"2"))], durable=durable) == [True]
+    assert other.check_and_put([put_if(key, b"1", (key, b"3"))]) == [False]
+    other.close()
+
+
+# --- read ---------------------------------------------------------------------------------------
+
+
+def test_read_returns_the_newest_visible_version_of_each_key(subject: Subject) -> None:
+    """Newest is by timestamp; the order of arrival decides nothing else."""
+    x, y = subject.key("r", "x"), subject.key("s", "y", "e")
+    subject.store.write([Edit(x, b"new", 20), Edit(y, b"only", 5), Edit(x, b"old", 10)])
+    assert subject.store.read([x, y]) == {x: Cell(b"new", 20), y: Cell(b"only", 5)}
+
+
+def test_read_returns_none_for_each_absent_key(subject: Subject) -> None:
+    """Absent must be said, so that an answer that lacks a key is an error."""
+    absent, deleted = subject.key("r", "x"), subject.key("r", "y")
+    subject.store.write([Edit(deleted, b"1", 10), Edit(deleted, None, 10)])
+    assert subject.store.read([absent, deleted]) == {absent: None, deleted: None}
+
+
+def test_cells_of_one_row_come_from_one_instant(subject: Subject) -> None:
+    """An atomic read of one row without locks is one get."""
+    x, y, z = (subject.key("r", column, family) for column, family in ("xd", "yd", "ze"))
+    subject.store.check_and_put([put_if(x, b"", (x, b"0"), (y, b"0"), (z, b"0"))])
+
+    def write(stop: threading.Event) -> None:
+        for count in itertools.count(1):
+            value = b"%d" % count
+            old = b"%d" % (count - 1)
+            puts = ((x, value), (y, value), (z, value))
+            assert subject.store.check_and_put([Check(x, old, puts)], durable=False) == [True]
+            if stop.is_set():
+                return
+
+    with running(write):
+        for _ in range(300):
+            cells = subject.store.read([z, x, y])
+            assert len({cell and cell.value for cell in cells.values()}) == 1, cells
+
+
+def test_an_empty_value_is_read_with_its_timestamp(subject: Subject) -> None:
+    """The cleared tag is the witness of when the cell last changed."""
+    key = subject.key("r", "x_tag")
+    subject.store.write([Edit(key, b"", 10)])
+    assert subject.get(key) == Cell(b"", 10)
+
+
+# --- write --------------------------------------------------------------------------------------
+
+
+def test_a_marker_masks_what_is_at_or_below_it_whenever_it_arrives(subject: Subject) -> None:
+    """The protocol puts commit timestamps above all that were read because of this."""
+    key = subject.key("r", "x")
+    subject.store.write([Edit(key, None, 10)])
+    subject.store.write([Edit(key, b"at", 10), Edit(key, b"below", 9)])
+    assert subject.get(key) is None
+    subject.store.write([Edit(key, b"above", 11)])
+    assert subject.get(key) == Cell(b"above", 11)
+
+
+def test_a_marker_leaves_what_is_above_it(subject: Subject) -> None:
+    """A late duplicate of a delete must not remove a later transaction's value."""
+    key = subject.key("r", "x")
+    subject.store.write([Edit(key, b"old", 10), Edit(key, b"new", 20)])
+    subject.store.write([Edit(key, None, 15)])
+    assert subject.get(key) == Cell(b"new", 20)
+
+
+def test_a_marker_is_of_one_column(subject: Subject) -> None:
+    """Deleting x must not touch x_lock, x_tag or the other family."""
+    key = subject.key("r", "x")
+    others = [subject.key("r", "x_lock"), subject.key("r", "x", "e"), subject.key("s", "x")]
+    subject.store.write([Edit(other, b"kept", 5) for other in [*others, key]])
+    subject.store.write([Edit(key, None, 10)])
+    assert subject.store.read([*others, key]) == {
+        **dict.fromkeys(others, Cell(b"kept", 5)),
+        key: None,
+    }
+
+
+def test_at_an_equal_timestamp_the_later_write_is_seen(subject: Subject) -> None:
+    """The tag and its clearing are both put at the commit timestamp."""
+    key = subject.key("r", "x_tag")
+    subject.store.write([Edit(key, b"9", 10)])
+    subject.store.write([Edit(key, b"", 10)])
+    assert subject.get(key) == Cell(b"", 10)
+
+
+def test_repeating_a_write_changes_nothing(subject: Subject) -> None:
+    """Owner and helpers may repeat steps 4 and 5, and a gateway may retry."""
+    x, y = subject.key("r", "x"), subject.key("r", "y")
+    edits = [Edit(x, b"1", 10), Edit(y, None, 10)]
+    subject.store.write([Edit(y, b"old", 9)])
+    for _ in range(3):
+        subject.store.write(edits)
+        assert subject.store.read([x, y]) == {x: Cell(b"1", 10), y: None}
+    subject.store.write([Edit(x, b"2", 11), Edit(y, b"2", 11)])
+    subject.store.write(edits)
+    assert subject.store.read([x, y]) == {x: Cell(b"2", 11), y: Cell(b"2", 11)}
+
+
+def test_a_value_of_ten_megabytes_is_kept(subject: Subject) -> None:
+    """HBase's own limit of a cell, with what its key needs."""
+    key = subject.key("r", "x")
+    value = b"0123456789abcdef" * (10 * 1024 * 64 - 64)
+    subject.store.write([Edit(key, value, 10)])
+    assert subject.get(key) == Cell(value, 10)
+
+
+# --- check_and_put ------------------------------------------------------------------------------
+
+
+def test_a_check_that_holds_puts_its_cells(subject: Subject) -> None:
+    """Status and plan are written by one such put."""
+    status, plan = subject.key("r", "status"), subject.key("r", "plan", "e")
+    subject.store.write([Edit(status, b"1", 10)])
+    check = put_if(status, b"1", (status, b"2"), (plan, b"p"))
+    if "multi_cell_check" not in subject.store.features:
+        check = put_if(status, b"1", (status, b"2"))
+    assert subject.store.check_and_put([check]) == [True]
+    assert subject.store.read([status])[status] is not None
+    assert {key: (subject.get(key) or Cell(b"", 0)).value for key, _ in check.puts} == dict(
+        check.puts
+    )
+
+
+def test_a_check_that_does_not_hold_is_false_and_writes_nothing(subject: Subject) -> None:
+    """An expected no is a value, not an exception."""
+    key, other = subject.key("r", "x"), subject.key("r", "y")
+    subject.store.write([Edit(key, b"1", 10)])
+    wrong = [b"", b"2", b"11", b"\x001"]
+    checks = [put_if(key, expected, (other, b"no")) for expected in wrong]
+    assert subject.store.check_and_put(checks) == [False] * len(wrong)
+    absent = put_if(other, b"something", (other, b"no"))
+    assert subject.store.check_and_put([absent]) == [False]
+    assert subject.store.read([key, other]) == {key: Cell(b"1", 10), other: None}
+
+
+@pytest.mark.parametrize("state", ["absent", "empty", "deleted"])
+def test_an_empty_expectation_is_met_by_absent_and_empty_cells(
+    subject: Subject, state: str
+) -> None:
+    """A free lock may be any of the three."""
+    lock = subject.key("r", "x_lock")
+    edits = {
+        "absent": [],
+        "empty": [Edit(lock, b"", 10)],
+        "deleted": [Edit(lock, b"1", 9), Edit(lock, None, 10)],
+    }
+    subject.store.write(edits[state])
+    assert subject.store.check_and_put([put_if(lock, b"", (lock, b"mine"))]) == [True]
+    assert subject.store.check_and_put([put_if(lock, b"", (lock, b"other"))]) == [False]
+    assert (subject.get(lock) or Cell(b"", 0)).value == b"mine"
+
+
+def test_the_server_s_time_is_its_clock_s(subject: Subject) -> None:
+    """The skew of a cell from the future is judged by the locks' timestamps."""
+    key, clock = subject.key("r", "x"), SystemClock()
+    before = clock.wall_ms()
+    subject.store.check_and_put([put_if(key, b"", (key, b"1"))])
+    cell = subject.get(key)
+    assert cell is not None
+    assert before <= cell.timestamp <= clock.wall_ms()
+
+
+def test_the_timestamp_is_never_below_that_of_the_checked_cell(subject: Subject) -> None:
+    """A lock is never hidden by the unlock before it, even when the clock goes back."""
+    lock = subject.key("r", "x_lock")
+    ahead = SystemClock().wall_ms() + HOUR_MS
+    subject.store.write([Edit(lock, b"", ahead)])
+    assert subject.store.check_and_put([put_if(lock, b"", (lock, b"mine"))]) == [True]
+    assert subject.get(lock) == Cell(b"mine", ahead)
+
+
+def test_a_checked_put_under_a_marker_answers_true_and_stays_masked(subject: Subject) -> None:
+    """HBase does so, which is why a free lock is an empty value and never a delete."""
+    lock = subject.key("r", "x_lock")
+    subject.store.write([Edit(lock, None, SystemClock().wall_ms() + HOUR_MS)])
+    assert subject.store.check_and_put([put_if(lock, b"", (lock, b"mine"))]) == [True]
+    assert subject.get(lock) is None
+
+
+def test_the_checked_cell_need_not_be_among_those_put(subject: Subject) -> None:
+    """A check is a condition on the row, not a change of the cell."""
+    key, other = subject.key("r", "x"), subject.key("r", "y")
+    assert subject.store.check_and_put([put_if(key, b"", (other, b"1"))]) == [True]
+    assert subject.get(key) is None
+    assert (subject.get(other) or Cell(b"", 0)).value == b"1"
+
+
+def test_later_items_of_a_batch_see_earlier_ones(subject: Subject) -> None:
+    """Two transactions of one batch that want one lock must not both get it."""
+    lock = subject.key("r", "x_lock")
+    checks = [put_if(lock, b"", (lock, owner)) for owner in (b"a", b"b")]
+    release = put_if(lock, b"a", (lock, b""))
+    assert subject.store.check_and_put([*checks, release, checks[1]]) == [True, False, True, True]
+
+
+def test_of_many_that_compare_and_set_one_cell_one_wins(subject: Subject) -> None:
+    """The decision against an abort, and every lock, stand on this."""
+    keys = [subject.key(f"r{row}", "x_lock") for row in range(50)]
+    wins: list[list[bool]] = []
+
+    def compete(owner: bytes) -> None:
+        client = subject.another_client()
+        wins.append([client.check_and_put([put_if(key, b"", (key, owner))])[0] for key in keys])
+        client.close()
+
+    threads = [threading.Thread(target=compete, args=(b"%d" % owner,)) for owner in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [sum(column) for column in zip(*wins, strict=True)] == [1] * len(keys)
+
+
+def test_the_cells_of_a_checked_put_are_of_one_row(subject: Subject) -> None:
+    """HBase is atomic within a row only, so other puts are refused before anything is written."""
+    key, other = subject.key("r", "x"), subject.key("s", "x")
+    with pytest.raises(InvalidRequestError, match="one row"):
+        subject.store.check_and_put([put_if(key, b"", (key, b"1"), (other, b"1"))])
+    assert subject.store.read([key, other]) == {key: None, other: None}
+
+
+# --- scan ---------------------------------------------------------------------------------------
+
+
+def fill(subject: Subject, rows: list[bytes]) -> None:
+    subject.store.write([Edit(subject.key(row, "x"), row[:10], 10) for row in rows])
+
+
+def test_scan_yields_rows_from_start_to_stop_in_byte_order(subject: Subject) -> None:
+    """Rows are bytes; nothing in them is special, not even the bytes 00 and FF."""
+    rows = [b"a", b"a\0", b"a\0\0", b"a\0\xff", b"a\x01", b"a\xff", b"b", b"\xff", b"\xff\xff"]
+    fill(subject, list(reversed(rows)))
+    assert [row.row for row in subject.store.scan(subject.table)] == rows
+    bounds = [*rows, b"a\0\x01", b"A", b"zz"]
+    for start, stop in itertools.product(bounds, bounds):
+        expected = [row for row in rows if start <= row < stop]
+        found = [row.row for row in subject.store.scan(subject.table, start, stop)]
+        assert found == expected, (start, stop)
+        after = [row.row for row in subject.store.scan(subject.table, start)]
+        assert after == [row for row in rows if row >= start]
+
+
+def test_rows_of_a_kilobyte_and_longer_are_in_order_too(subject: Subject) -> None:
+    """HBase allows rows of 32,767 bytes, many more than LMDB's keys."""
+    long = [
+        b"k" * count + end for count in (480, 490, 500, 1024, 5000) for end in (b"", b"a", b"z")
+    ]
+    rows = sorted([*long, b"k" * 32_767, b"k\0" * 600, b"j", b"l"])
+    fill(subject, rows)
+    assert [row.row for row in subject.store.scan(subject.table)] == rows
+    assert [row.row for row in subject.store.scan(subject.table, rows[4], rows[9])] == rows[4:9]
+    keys = [subject.key(row, "x") for row in rows]
+    assert subject.store.read(keys) == {key: Cell(key.row[:10], 10) for key in keys}
+
+
+def test_scan_returns_the_newest_visible_version_of_each_cell(subject: Subject) -> None:
+    """A scan and a read of the same cells agree."""
+    x, y, z = subject.key("r", "x"), subject.key("r", "y", "e"), subject.key("r", "z")
+    subject.store.write([Edit(x, b"old", 5), Edit(x, b"new", 6), Edit(y, b"", 7), Edit(z, b"1", 8)])
+    subject.store.write([Edit(z, None, 8)])
+    (row,) = subject.store.scan(subject.table)
+    assert row.row == b"r"
+    assert row.cells == {x: Cell(b"new", 6), y: Cell(b"", 7)}
+
+
+def test_scan_returns_only_the_named_columns(subject: Subject) -> None:
+    """fsck looks at every status without reading every buffer."""
+    x, y, other = subject.key("r", "x"), subject.key("r", "y"), subject.key("s", "x")
+    same_name = subject.key("r", "x", "e")
+    subject.store.write([Edit(key, b"1", 5) for key in (x, y, other, same_name)])
+    found = list(subject.store.scan(subject.table, columns=[(b"d", b"x")]))
+    assert [row.cells for row in found] == [{x: Cell(b"1", 5)}, {other: Cell(b"1", 5)}]
+
+
+def test_rows_without_a_visible_cell_are_skipped(subject: Subject) -> None:
+    """A row of markers, or of other columns, is not there."""
+    gone, other, seen = subject.key("a", "x"), subject.key("b", "y"), subject.key("c", "x")
+    subject.store.write([Edit(key, b"1", 5) for key in (gone, other, seen)])
+    subject.store.write([Edit(gone, None, 5)])
+    assert [row.row for row in subject.store.scan(subject.table)] == [b"b", b"c"]
+    found = subject.store.scan(subject.table, columns=[(b"d", b"x")])
+    assert [row.row for row in found] == [b"c"]
+
+
+def test_a_scan_is_lazy_and_goes_on_beside_writers(subject: Subject) -> None:
+    """fsck repairs what it finds while it scans; no row that stays is missed or met twice."""
+    rows = [b"%05d" % number for number in range(1300)]
+    fill(subject, rows)
+    found = []
+    for row in subject.store.scan(subject.table):
+        found.append(row.row)
+        if len(found) % 100 == 0:
+            key = subject.key(row.row, "x")
+            subject.store.write([Edit(key, None, 10), Edit(subject.key(b"zzz", "x"), b"1", 10)])
+    assert [row for row in found if row != b"zzz"] == rows
+
+
+def test_a_scan_stops_when_its_reader_does(subject: Subject) -> None:
+    """An abandoned scan holds nothing that others wait for."""
+    fill(subject, [b"%05d" % number for number in range(1300)])
+    rows = subject.store.scan(subject.table)
+    assert next(rows).row == b"00000"
+    subject.store.write([Edit(subject.key("new", "x"), b"1", 10)])
+    del rows
+
+
+# --- describe, ensure_table, close --------------------------------------------------------------
+
+
+def test_describe_returns_the_families_or_none(subject: Subject) -> None:
+    """doctor judges tables by this."""
+    families = subject.store.describe(subject.table)
+    assert families is not None
+    assert {name: family.versions for name, family in families.items()} == {b"d": 3, b"e": 1}
+    assert subject.store.describe(b"no-such-table") is None
+
+
+def test_ensure_table_adds_what_is_missing_and_may_be_repeated(subject: Subject) -> None:
+    """Every client ensures the transaction table when it starts."""
+    other = subject.another_client()
+    key = subject.key("r", "x", "f")
+    with pytest.raises(InvalidRequestError, match="no such family"):
+        other.read([key])
+    for _ in range(2):
+        subject.store.ensure_table(subject.table, {b"f": Family(versions=2)})
+    assert set(other.describe(subject.table) or ()) == {b"d", b"e", b"f"}
+    other.write([Edit(key, b"1", 10)])
+    assert subject.get(key) == Cell(b"1", 10)
+    other.close()
+
+
+def test_ensure_table_refuses_other_settings_of_a_family(subject: Subject) -> None:
+    """Silently keeping fewer versions than asked for would lose data."""
+    families = {b"new": Family(), b"d": Family(versions=7)}
+    with pytest.raises(InvalidRequestError, match="other settings"):
+        subject.store.ensure_table(subject.table, families)
+    assert set(subject.store.describe(subject.table) or ()) == {b"d", b"e"}
+
+
+def test_an_absent_table_or_family_is_named(subject: Subject) -> None:
+    """The commonest mistake of a newcomer deserves the name of what is missing."""
+    key = subject.key("r", "x")
+    with pytest.raises(InvalidRequestError, match=r"no such table.*'nowhere'"):
+        subject.store.read([Key("r", "d", "x", "nowhere")])
+    with pytest.raises(InvalidRequestError, match=r"no such family.*'nothing'"):
+        subject.store.write([Edit(key, b"1", 1), Edit(subject.key("r", "x", "nothing"), b"1", 1)])
+    with pytest.raises(InvalidRequestError, match=r"no such table.*'nowhere'"):
+        list(subject.store.scan(b"nowhere"))
+    missing = put_if(key, b"", (subject.key("r", "x", "nothing"), b"1"))
+    with pytest.raises(InvalidRequestError, match=r"no such family.*'nothing'"):
+        subject.store.check_and_put([missing])
+
+
+@pytest.mark.parametrize("row", [b"", b"k" * 32_768])
+def test_a_row_that_hbase_refuses_is_refused(subject: Subject, row: bytes) -> None:
+    """A program that works here must work on HBase."""
+    with pytest.raises(InvalidRequestError, match="row"):
+        subject.store.write([Edit(subject.key(row, "x"), b"1", 10)])
+
+
+def test_a_closed_store_cannot_be_used(subject: Subject) -> None:
+    """A clear error, not a crash in a driver; and closing twice is closing."""
+    key = subject.key("r", "x")
+    client = subject.another_client()
+    client.close()
+    client.close()
+    with pytest.raises(StoreError, match="closed"):
+        client.read([key])
+    assert subject.get(key) is None
