@@ -1,0 +1,22 @@
+"""The operator's side of hbase-txn: what crashed clients left behind, and its repair."""
+
+from recovery.findings import Finding, Kind, Severity
+from recovery.fsck import LeftAlone, NothingToDo, Repaired, Result, check, repair
+from recovery.inspect import Explanation, explain
+from recovery.scan import Summary, summary
+
+__all__ = [
+    "Explanation",
+    "Finding",
+    "Kind",
+    "LeftAlone",
+    "NothingToDo",
+    "Repaired",
+    "Result",
+    "Severity",
+    "Summary",
+    "check",
+    "explain",
+    "repair",
+    "summary",
+]

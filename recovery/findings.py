@@ -1,0 +1,129 @@
+"""The kinds of Finding: what each means, what repair does about it, and how bad it is.
+
+A finding is plain data. It names what was seen and never what to call; `fsck.repair` acts on it,
+after looking again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from txn.model import Key
+
+
+class Severity(Enum):
+    """What a finding asks for."""
+
+    CLEAN = "clean"  # nothing is wrong: garbage that repair removes
+    REPAIRABLE = "repairable"  # somebody stopped half-way: repair finishes or undoes it
+    REPORT_ONLY = "report-only"  # a person has to look: repair leaves it as it is
+
+
+class Kind(Enum):
+    """What was found; its properties explain each."""
+
+    UNDECIDED = "undecided"
+    DECIDED = "decided"
+    ABORTING = "aborting"
+    EXPIRED = "expired"
+    DEBRIS = "debris"
+    UNREADABLE = "unreadable"
+    ORPHAN_LOCK = "orphan-lock"
+    STALE_TAG = "stale-tag"
+    FOREIGN_CELL = "foreign-cell"
+    FOREIGN_VERSION = "foreign-version"
+
+    @property
+    def meaning(self) -> str:
+        """What it is, in a sentence for an operator."""
+        return EXPLAINED[self].meaning
+
+    @property
+    def remedy(self) -> str:
+        """What repair does about it."""
+        return EXPLAINED[self].remedy
+
+    @property
+    def severity(self) -> Severity:
+        """What it asks for."""
+        return EXPLAINED[self].severity
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """One line of the table of kinds."""
+
+    severity: Severity
+    meaning: str
+    remedy: str
+
+
+EXPLAINED: Mapping[Kind, Explained] = {
+    Kind.UNDECIDED: Explained(
+        Severity.REPAIRABLE,
+        "its owner has been silent for longer than the grace, before the decision",
+        "abort it and release its locks; nothing of it was written",
+    ),
+    Kind.DECIDED: Explained(
+        Severity.REPAIRABLE,
+        "it is committed, and its owner stopped before everything was in place",
+        "roll it forward: put its values, clear its tags, release its locks",
+    ),
+    Kind.ABORTING: Explained(
+        Severity.REPAIRABLE,
+        "it will not commit, and its locks are not all released",
+        "release the rest of its locks",
+    ),
+    Kind.EXPIRED: Explained(
+        Severity.CLEAN,
+        "it finished longer ago than the retention",
+        "delete its row",
+    ),
+    Kind.DEBRIS: Explained(
+        Severity.CLEAN,
+        "leftover cells of a transaction row that was deleted longer ago than the retention",
+        "delete them",
+    ),
+    Kind.UNREADABLE: Explained(
+        Severity.REPORT_ONLY,
+        "its row does not decode, or is of a newer format, and it may be committed",
+        "nothing: the row is kept with its locks, for a newer version or a person",
+    ),
+    Kind.ORPHAN_LOCK: Explained(
+        Severity.REPAIRABLE,
+        "a lock whose holder is finished, or has no row: a late request, which blocks nobody long",
+        "free it, if it is still the holder's",
+    ),
+    Kind.STALE_TAG: Explained(
+        Severity.REPAIRABLE,
+        "a tag that was left by a finished transaction, or put again by a late request",
+        "empty it, at its own timestamp",
+    ),
+    Kind.FOREIGN_CELL: Explained(
+        Severity.REPORT_ONLY,
+        "a column ending in _lock or _tag holds what the protocol never writes there",
+        "nothing: it may be somebody's data",
+    ),
+    Kind.FOREIGN_VERSION: Explained(
+        Severity.REPORT_ONLY,
+        "the newest version is not the one that the last transaction on this key left",
+        "nothing: somebody wrote or deleted past the protocol, and meant something by it",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is not as a finished transaction leaves it.
+
+    transaction: the row key of the transaction, or of a lock's holder; None where there is none.
+    key: the data key; None for findings in the transaction table.
+    facts: what was seen, by name: text, numbers or bytes. Times are server timestamps in ms.
+    """
+
+    kind: Kind
+    transaction: bytes | None = None
+    key: Key | None = None
+    facts: Mapping[str, object] = field(default_factory=dict)

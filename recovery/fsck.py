@@ -1,0 +1,246 @@
+"""Find what crashed clients left behind, and finish or undo it, with the protocol's own steps.
+
+`check` never writes. `repair` acts on one finding and looks again first, so a finding may be old,
+repairs may run twice at once, and clients may be at work: whatever has moved on is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass
+from typing import assert_never
+
+from recovery.findings import Finding, Kind
+from recovery.scan import MARKERS, State, long_ago_ms, state_of, whole_row
+from recovery.tables import check_rows, is_stale, look
+from txn.codec import TransactionRow, decode_row, is_row_key
+from txn.errors import InvalidRequestError
+from txn.model import Cell, Edit, Row
+from txn.protocol import roll_back, roll_forward
+from txn.resolve import free, is_over, read_rows
+from txn.steps import FREE, Context, from_row, retried
+
+GRACE_MS = 60_000
+RETENTION_MS = 24 * 3_600_000
+NO_PLAN = "the plan is missing, or does not fit the buffer"
+
+Looked = Callable[[bytes], None]
+"""Is told the table of each row that check has looked at, for a progress bar."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """The finding is no more; `action` says what was done."""
+
+    action: str
+
+
+@dataclass(frozen=True, slots=True)
+class NothingToDo:
+    """The finding was no more, or its transaction has moved on by itself."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeftAlone:
+    """It cannot be repaired without guessing, and is as it was."""
+
+    why: str
+
+
+Result = Repaired | NothingToDo | LeftAlone
+
+
+def check(
+    context: Context,
+    *,
+    grace_ms: int = GRACE_MS,
+    retention_ms: int = RETENTION_MS,
+    scan: Collection[bytes] = (),
+    looked: Looked = lambda table: None,
+) -> Iterator[Finding]:
+    """Yield what a crash left: first transaction rows, then keys of the tables to scan.
+
+    grace_ms: how long a transaction must have been silent; 0 takes every unfinished one.
+    retention_ms: how long finished rows are kept; more than the longest life of a request.
+    Memory is bounded, and nothing is written. A transaction of a live client that got on within
+    the grace is not a finding. Raises StoreError, or InvalidRequestError for an absent table.
+    """
+    for row in _told(context, context.table, looked):
+        if is_row_key(row.row):
+            yield from _check_row(context, row, grace_ms, retention_ms)
+    for rows in _data_rows(context, scan, looked) if scan else ():
+        yield from check_rows(
+            context,
+            rows,
+            grace_ms=grace_ms,
+            doomed=lambda holder: _doomed(context, holder, grace_ms),
+        )
+
+
+def judge(
+    row: TransactionRow, now_ms: int, grace_ms: int = GRACE_MS, retention_ms: int = RETENTION_MS
+) -> Finding | None:
+    """Return what is to be said of a transaction row at this time, or None if nothing is."""
+    silent_ms, old_ms = long_ago_ms(now_ms, grace_ms), long_ago_ms(now_ms, retention_ms)
+    beat = row.beat if row.beat <= now_ms + grace_ms else 0  # a client's clock: it may be wrong
+    alive_at = max(row.status_at, beat)
+    match state_of(row):
+        case State.FINISHED:
+            return _since(Kind.EXPIRED, row, row.status_at <= old_ms, _seen(row))
+        case State.DEBRIS:
+            return _since(Kind.DEBRIS, row, row.newest <= old_ms, {"newest": row.newest})
+        case State.UNREADABLE:
+            facts = _seen(row) | {"cause": row.corrupt or NO_PLAN}
+            return _since(Kind.UNREADABLE, row, max(alive_at, row.newest) <= silent_ms, facts)
+        case State.UNDECIDED | State.DECIDED | State.ABORTING as state:
+            return _since(Kind(state.value), row, alive_at <= silent_ms, _seen(row))
+        case never:
+            assert_never(never)
+
+
+def repair(context: Context, finding: Finding) -> Result:
+    """Act on one finding. Afterwards it is no more, unless it was LeftAlone.
+
+    Raises StoreError where the store does not answer; then anybody can repair it again.
+    """
+    match finding.kind:
+        case Kind.UNDECIDED | Kind.DECIDED | Kind.ABORTING:
+            return _end(context, finding)
+        case Kind.EXPIRED | Kind.DEBRIS:
+            return _delete(context, finding)
+        case Kind.ORPHAN_LOCK:
+            return _free(context, finding)
+        case Kind.STALE_TAG:
+            return _empty(context, finding)
+        case Kind.UNREADABLE | Kind.FOREIGN_CELL | Kind.FOREIGN_VERSION:
+            return LeftAlone(finding.kind.remedy)
+        case _:
+            assert_never(finding.kind)
+
+
+def _told(
+    context: Context, table: bytes, looked: Looked, start: bytes = b"", stop: bytes | None = None
+) -> Iterator[Row]:
+    for row in context.store.scan(table, start, stop):
+        looked(table)
+        yield row
+
+
+def _data_rows(
+    context: Context, scan: Collection[bytes], looked: Looked
+) -> Iterator[Iterator[Row]]:
+    """Yield the rows of each table, and of the markers of `once`, which are data as well."""
+    if context.table not in scan:
+        yield _told(context, context.table, looked, *MARKERS)
+    for table in dict.fromkeys(scan):
+        rows = _told(context, table, looked)
+        yield (row for row in rows if table != context.table or not is_row_key(row.row))
+
+
+def _doomed(context: Context, holder: TransactionRow, grace_ms: int) -> bool:
+    """Whether repair aborts the holder without knowing which locks it has."""
+    found = judge(holder, context.clock.wall_ms(), grace_ms)
+    return (
+        found is not None
+        and found.kind in (Kind.UNDECIDED, Kind.ABORTING)
+        and holder.buffer is None
+    )
+
+
+def _check_row(context: Context, row: Row, grace_ms: int, retention_ms: int) -> Iterator[Finding]:
+    """Judge a row, and again as it is now: the scan may be behind what live clients do."""
+    seen = judge(decode_row(row), context.clock.wall_ms(), grace_ms, retention_ms)
+    if seen is None:
+        return
+    if seen.kind is Kind.EXPIRED:  # which nothing can change
+        yield seen
+    elif now := whole_row(context, row.row):
+        found = judge(decode_row(now), context.clock.wall_ms(), grace_ms, retention_ms)
+        yield from [found] if found else []
+
+
+def _since(
+    kind: Kind, row: TransactionRow, long_enough: bool, facts: dict[str, object]
+) -> Finding | None:
+    return Finding(kind, row.row_key, None, facts) if long_enough else None
+
+
+def _end(context: Context, finding: Finding) -> Result:
+    """Finish or undo a transaction. One that was undecided must be exactly as it was found: its
+    owner may have come back to life."""
+    assert finding.transaction is not None
+    row = read_rows(context, [finding.transaction])[finding.transaction]
+    state = state_of(row)
+    if is_over(row):
+        return NothingToDo("it is finished")
+    if state is State.UNREADABLE:
+        return LeftAlone(row.corrupt or NO_PLAN)
+    was_undecided = finding.kind is Kind.UNDECIDED
+    if state is not State.ABORTING and was_undecided and not _is_as_found(row, finding):
+        return NothingToDo("its owner has moved on")
+    t = from_row(row)
+    try:
+        roll_forward(context, [t])
+        roll_back(context, [t], lambda _: "fsck: its owner had stopped")
+    except InvalidRequestError as error:  # a table or a family that is gone
+        return LeftAlone(str(error))
+    if t.status is not None and not t.status.is_finished:
+        return NothingToDo(f"its owner took it to {t.status} meanwhile")
+    return Repaired("rolled forward" if state is State.DECIDED else "rolled back")
+
+
+def _is_as_found(row: TransactionRow, finding: Finding) -> bool:
+    return _seen(row).items() <= finding.facts.items()
+
+
+def _seen(row: TransactionRow) -> dict[str, object]:
+    return {"status": str(row.status), "since": row.status_at, "beat": row.beat}
+
+
+def _is_same(cell: Cell, finding: Finding) -> bool:
+    facts = finding.facts
+    return (cell.value, cell.timestamp) == (facts.get("value"), facts.get("timestamp"))
+
+
+def _delete(context: Context, finding: Finding) -> Result:
+    """Delete the cells of a row at their own timestamps, so that whatever comes later stays."""
+    assert finding.transaction is not None
+    cells = whole_row(context, finding.transaction)
+    if cells is None:
+        return NothingToDo("the row is gone")
+    row = decode_row(cells)
+    if finding.kind is Kind.EXPIRED:
+        same = state_of(row) is State.FINISHED and _is_as_found(row, finding)
+    else:
+        same = state_of(row) is State.DEBRIS and finding.facts.get("newest") == row.newest
+    if not same:
+        return NothingToDo("the row has changed")
+    edits = [Edit(key, None, cell.timestamp) for key, cell in cells.cells.items()]
+    retried(context, lambda: context.store.write(edits, durable=False))
+    return Repaired("deleted")
+
+
+def _free(context: Context, finding: Finding) -> Result:
+    assert finding.transaction is not None and finding.key is not None
+    if look(context, [finding.key])[finding.key].holder != finding.transaction:
+        return NothingToDo("the lock is free, or another's")
+    if not is_over(read_rows(context, [finding.transaction])[finding.transaction]):
+        return NothingToDo("its holder is not finished")
+    free(context, finding.transaction, [finding.key.lock])
+    return Repaired("freed")
+
+
+def _empty(context: Context, finding: Finding) -> Result:
+    assert finding.key is not None
+    found = look(context, [finding.key])[finding.key]
+    if found.tag is None or not _is_same(found.tag, finding):
+        return NothingToDo("the tag has changed")
+    holder = found.holder if is_row_key(found.holder) else None
+    row = read_rows(context, [holder])[holder] if holder else None
+    if not is_stale(found, row):
+        return NothingToDo("the tag is its holder's")
+    edit = Edit(finding.key.tag, FREE, found.tag.timestamp)
+    retried(context, lambda: context.store.write([edit], durable=False))
+    return Repaired("emptied")

@@ -1,0 +1,156 @@
+"""One transaction explained for a person: what it wanted, how far it got, and what is to be done.
+
+The row is read first and the data cells after it, so on a running transaction the two may differ by
+what happened between. Nothing here writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import assert_never
+
+from recovery.findings import Finding
+from recovery.fsck import GRACE_MS, RETENTION_MS, judge
+from recovery.scan import State, state_of, whole_row
+from txn.assertions import Assertion
+from txn.codec import TransactionRow, created_ms, decode_row
+from txn.model import Cell, Delete, Key
+from txn.phases import Status
+from txn.request import Request
+from txn.steps import Context, retried
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseTime:
+    """When a phase was reached, by the server's time (ms), and how long after the one before."""
+
+    status: Status
+    began: int
+    after_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a mutation does to its key.
+
+    new: the value; None for a delete. replaced: the timestamp of the version that it replaces, 0
+    where there was none; None before the decision. old: that version (before the decision: the
+    newest one), unless it has been overwritten. held: its lock is the transaction's now.
+    """
+
+    key: Key
+    new: bytes | None
+    replaced: int | None
+    old: Cell | None
+    held: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """A transaction row and what the data cells say of it. Times are in ms since the epoch."""
+
+    row_key: bytes
+    state: State
+    status: Status | None
+    created: int
+    phases: tuple[PhaseTime, ...]
+    labels: Mapping[str, str]
+    once: bytes | None
+    lease_ms: int | None
+    beat: int | None
+    timestamp: int | None
+    changes: tuple[Change, ...]
+    assertions: tuple[Assertion, ...]
+    held: tuple[Key, ...]
+    reason: str | None
+    corrupt: str | None
+    finding: Finding | None
+
+    @property
+    def advice(self) -> str:
+        """What fsck does about it, now or later."""
+        if self.finding is not None:
+            return f"{self.finding.kind.meaning}: {self.finding.kind.remedy}"
+        match self.state:
+            case State.FINISHED | State.DEBRIS:
+                return "nothing until the retention has passed; then it deletes the row"
+            case State.UNREADABLE:
+                return "nothing: it reports the row once the grace has passed"
+            case State.UNDECIDED | State.DECIDED | State.ABORTING:
+                return "nothing yet: its owner was at work within the grace"
+            case _:
+                assert_never(self.state)
+
+
+def explain(
+    context: Context,
+    row_key: bytes,
+    *,
+    grace_ms: int = GRACE_MS,
+    retention_ms: int = RETENTION_MS,
+) -> Explanation | None:
+    """Return the transaction explained, or None if it has no row."""
+    cells = whole_row(context, row_key)
+    if cells is None:
+        return None
+    row = decode_row(cells)
+    request = row.buffer.request if row.buffer else Request(())
+    data = _read(context, request)
+    held = tuple(key for key in request.keys if _value(data[key.lock]) == row_key)
+    return Explanation(
+        row_key,
+        state=state_of(row),
+        status=row.status,
+        created=created_ms(row_key),
+        phases=_phases(row),
+        labels=request.labels,
+        once=request.once,
+        lease_ms=row.buffer.lease_ms if row.buffer else None,
+        beat=row.beat or None,
+        timestamp=row.plan.timestamp if row.plan else None,
+        changes=_changes(row, request, data, held),
+        assertions=request.assertions,
+        held=held,
+        reason=row.reason,
+        corrupt=row.corrupt,
+        finding=judge(row, context.clock.wall_ms(), grace_ms, retention_ms),
+    )
+
+
+def _read(context: Context, request: Request) -> dict[Key, Cell | None]:
+    wanted = [cell for key in request.keys for cell in (key, key.lock)]
+    return retried(context, lambda: context.store.read(wanted)) if wanted else {}
+
+
+def _value(cell: Cell | None) -> bytes:
+    return cell.value if cell else b""
+
+
+def _phases(row: TransactionRow) -> tuple[PhaseTime, ...]:
+    """Where the transport kept no times of the earlier phases, there is the status's own."""
+    began = dict(row.began)
+    if row.status is not None:
+        began.setdefault(row.status, row.status_at)
+    order = sorted(began, key=lambda status: status.value)
+    times = [began[status] for status in order]
+    gaps = [None, *(later - earlier for earlier, later in pairwise(times))]
+    return tuple(map(PhaseTime, order, times, gaps))
+
+
+def _changes(
+    row: TransactionRow, request: Request, data: Mapping[Key, Cell | None], held: tuple[Key, ...]
+) -> tuple[Change, ...]:
+    replaced: tuple[int | None, ...] = (None,) * len(request.mutations)
+    if row.plan is not None and len(row.plan.replaced) == len(request.mutations):
+        replaced = row.plan.replaced
+    undecided = row.status is not None and row.status.is_undecided
+    changes = []
+    for mutation, version in zip(request.mutations, replaced, strict=True):
+        now = data[mutation.key]
+        is_old = now is not None and (now.timestamp == version or undecided)
+        new = None if isinstance(mutation, Delete) else mutation.value
+        key = mutation.key
+        changes.append(Change(key, new, version, now if is_old else None, key in held))
+    return tuple(changes)

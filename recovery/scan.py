@@ -1,0 +1,127 @@
+"""Every transaction row of a store, classified, and the counts of what a quiet store has none of.
+
+Rows come lazily and in byte order, a page of the store at a time. Rows of the transaction table
+that are no transaction's, such as the markers of `once`, are passed over. Nothing here writes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from txn.codec import TransactionRow, decode_row, is_row_key
+from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Row
+from txn.steps import Context
+
+MAX_TIMESTAMP = (1 << 63) - 1
+MARKERS = (b"once.", b"once/")
+_NAME = b"transaction."
+
+
+class State(Enum):
+    """What a transaction row calls for, whoever looks at it."""
+
+    UNDECIDED = "undecided"
+    DECIDED = "decided"
+    ABORTING = "aborting"
+    FINISHED = "finished"
+    DEBRIS = "debris"
+    UNREADABLE = "unreadable"
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a store holds, counted. transactions: how many rows have each status, or `no status`;
+    unfinished: how many of them are neither finished nor debris. locks and tags: in data tables
+    and on the markers of `once`."""
+
+    transactions: Mapping[str, int]
+    unfinished: int
+    locks: int
+    tags: int
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing is under way and nothing was left: no lock, no tag, all finished."""
+        return not (self.unfinished or self.locks or self.tags)
+
+
+def state_of(row: TransactionRow) -> State:
+    """Return what the row calls for. An absent row is debris: it, too, can never decide."""
+    status = row.status
+    if status is None:
+        return State.UNREADABLE if row.corrupt else State.DEBRIS
+    if status.is_finished:
+        return State.FINISHED
+    if row.buffer is None and row.corrupt is None:
+        return State.DEBRIS
+    if status.is_undecided:
+        return State.UNDECIDED
+    if status.is_decided:
+        return State.DECIDED if _can_be_finished(row) else State.UNREADABLE
+    return State.ABORTING
+
+
+def long_ago_ms(now_ms: int, age_ms: int) -> int:
+    """Return the newest timestamp that is so old. With an age of 0 everything is, even what a
+    server wrote whose clock is ahead of ours."""
+    return now_ms - age_ms if age_ms else MAX_TIMESTAMP
+
+
+def transactions(
+    context: Context, start: bytes = b"", stop: bytes | None = None
+) -> Iterator[TransactionRow]:
+    """Yield the transaction rows from start (included) to stop (excluded), in byte order."""
+    for row in context.store.scan(context.table, start, stop):
+        if is_row_key(row.row):
+            yield decode_row(row)
+
+
+def whole_row(context: Context, row_key: bytes) -> Row | None:
+    """Return all cells of a transaction row as of one instant, or None for an absent one."""
+    return next(iter(context.store.scan(context.table, row_key, row_key + b"\0")), None)
+
+
+def find(context: Context, part: bytes) -> Iterator[bytes]:
+    """Yield the row keys that end with the part, or begin with it when their bucket, the word
+    `transaction` or the time is left out."""
+    if is_row_key(part):
+        yield from [part] if whole_row(context, part) else []
+        return
+    for row in context.store.scan(context.table):
+        if is_row_key(row.row) and _is_part(part, row.row):
+            yield row.row
+
+
+def summary(context: Context, tables: Iterable[bytes] = ()) -> Summary:
+    """Count the transaction rows by status, and the locks and tags that the tables hold."""
+    statuses: Counter[str] = Counter()
+    unfinished = 0
+    for row in transactions(context):
+        statuses[str(row.status) if row.status else "no status"] += 1
+        unfinished += state_of(row) not in (State.FINISHED, State.DEBRIS)
+    counts: Counter[bytes] = Counter()
+    for rows in (context.store.scan(context.table, *MARKERS), *map(context.store.scan, tables)):
+        for row_of_data in rows:
+            counts.update(
+                suffix
+                for key, cell in row_of_data.cells.items()
+                for suffix in (LOCK_SUFFIX, TAG_SUFFIX)
+                if cell.value and key.column.endswith(suffix)
+            )
+    return Summary(dict(statuses), unfinished, counts[LOCK_SUFFIX], counts[TAG_SUFFIX])
+
+
+def _can_be_finished(row: TransactionRow) -> bool:
+    """Whether a decided row tells what was decided."""
+    if row.buffer is None or row.plan is None:
+        return False
+    return len(row.plan.replaced) == len(row.buffer.request.mutations)
+
+
+def _is_part(part: bytes, row_key: bytes) -> bool:
+    name, uid = row_key[row_key.index(_NAME) :], row_key[row_key.rindex(b".") + 1 :]
+    begins = (row_key, name, name[len(_NAME) :], uid)
+    return row_key.endswith(part) or any(text.startswith(part) for text in begins)

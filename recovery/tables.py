@@ -1,0 +1,148 @@
+"""What fsck finds in data tables: orphan locks, stale tags, and versions past the protocol.
+
+A key is looked at three times: in the scan, then its holder's row, then the key again. Only what is
+the same both times is judged, so the holder that was read speaks for it, and what live clients
+change meanwhile is never a finding. Rows without a lock, a tag or a strange version cost the scan
+and nothing more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import NamedTuple
+
+from recovery.findings import Finding, Kind
+from recovery.scan import State, long_ago_ms, state_of
+from txn.codec import TransactionRow, is_row_key
+from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Delete, Key, Row
+from txn.resolve import is_over, read_rows
+from txn.steps import Context, retried
+
+BATCH = 200
+
+Doomed = Callable[[TransactionRow], bool]
+"""Whether repair will abort a holder without knowing its keys, which leaves its locks."""
+
+
+class Guarded(NamedTuple):
+    """A key of a data table with the two cells that guard it, as of one instant."""
+
+    key: Key
+    value: Cell | None
+    lock: Cell | None
+    tag: Cell | None
+
+    @property
+    def holder(self) -> bytes:
+        """What the lock cell says; empty where the key is free."""
+        return self.lock.value if self.lock else b""
+
+    @property
+    def tagged(self) -> bytes:
+        """What the tag cell says; empty where no transaction is writing the key."""
+        return self.tag.value if self.tag else b""
+
+
+def check_rows(
+    context: Context, rows: Iterable[Row], *, grace_ms: int, doomed: Doomed
+) -> Iterator[Finding]:
+    """Yield the findings of rows of data tables, which may be stale by now. A lock or tag that is
+    younger than the grace is not one."""
+    suspects = (item for row in rows for item in guarded(row) if is_suspect(item))
+    while batch := list(islice(suspects, BATCH)):
+        holders = {item.holder for item in batch if is_row_key(item.holder)}
+        found = read_rows(context, holders) if holders else {}
+        now = look(context, [item.key for item in batch])
+        old_ms = long_ago_ms(context.clock.wall_ms(), grace_ms)
+        for item in batch:
+            if now[item.key] == item:
+                yield from _judged(item, found.get(item.holder), old_ms, doomed)
+
+
+def guarded(row: Row) -> Iterator[Guarded]:
+    """Yield the keys of a row that have a lock or a tag cell."""
+    suffixes = (LOCK_SUFFIX, TAG_SUFFIX)
+    keys = {
+        key._replace(column=key.column.removesuffix(suffix))
+        for key in row.cells
+        for suffix in suffixes
+        if key.column.endswith(suffix) and key.column != suffix
+    }
+    for key in sorted(keys):
+        yield Guarded(key, row.cells.get(key), row.cells.get(key.lock), row.cells.get(key.tag))
+
+
+def is_suspect(item: Guarded) -> bool:
+    """Whether the key is other than a finished transaction leaves it."""
+    return bool(item.holder or item.tagged) or is_foreign(item, None)
+
+
+def look(context: Context, keys: Iterable[Key]) -> dict[Key, Guarded]:
+    """Return the keys as they are now."""
+    wanted = [cell for key in keys for cell in (key, key.lock, key.tag)]
+    cells = retried(context, lambda: context.store.read(wanted))
+    return {key: Guarded(key, cells[key], cells[key.lock], cells[key.tag]) for key in keys}
+
+
+def is_stale(item: Guarded, holder: TransactionRow | None) -> bool:
+    """Whether the tag is nobody's any more: its key is free, or held by a transaction that has put
+    nothing yet, or has another commit timestamp."""
+    if holder is None:
+        return True
+    state = state_of(holder)
+    if state is State.DECIDED and holder.plan and item.tag:
+        return holder.plan.timestamp != item.tag.timestamp
+    return state is not State.UNREADABLE
+
+
+def is_foreign(item: Guarded, holder: TransactionRow | None) -> bool:
+    """Whether the newest version is none that a transaction has left. The tag's timestamp is that
+    of the last commit on the key, which a delete leaves without a version."""
+    state = None if holder is None else state_of(holder)
+    if state is State.UNREADABLE:
+        return False
+    version = item.value.timestamp if item.value else 0
+    planned = _planned(item.key, holder) if holder and state is State.DECIDED else None
+    if planned is not None:
+        return version not in planned
+    return item.tag is not None and version not in (0, item.tag.timestamp)
+
+
+def _planned(key: Key, holder: TransactionRow) -> tuple[int, int] | None:
+    """The versions that a key may have while a decided transaction is writing it; 0: none."""
+    assert holder.buffer is not None and holder.plan is not None
+    for mutation, old in zip(holder.buffer.request.mutations, holder.plan.replaced, strict=True):
+        if mutation.key == key:
+            return old, 0 if isinstance(mutation, Delete) else holder.plan.timestamp
+    return None
+
+
+def _judged(
+    item: Guarded, holder: TransactionRow | None, old_ms: int, doomed: Doomed
+) -> Iterator[Finding]:
+    key, lock, tag = item.key, item.lock, item.tag
+    if lock and lock.value:
+        if holder is None:
+            yield Finding(Kind.FOREIGN_CELL, None, key.lock, _facts(lock))
+        elif lock.timestamp <= old_ms and (is_over(holder) or doomed(holder)):
+            yield Finding(Kind.ORPHAN_LOCK, lock.value, key, {"since": lock.timestamp})
+    if tag and tag.value:
+        if not tag.value.isdigit():
+            yield Finding(Kind.FOREIGN_CELL, None, key.tag, _facts(tag))
+        elif tag.timestamp <= old_ms and is_stale(item, holder):
+            yield Finding(Kind.STALE_TAG, None, key, _facts(tag))
+    if is_foreign(item, holder):
+        yield Finding(Kind.FOREIGN_VERSION, None, key, _versions(item, holder))
+
+
+def _facts(cell: Cell) -> dict[str, object]:
+    return {"value": cell.value, "timestamp": cell.timestamp}
+
+
+def _versions(item: Guarded, holder: TransactionRow | None) -> dict[str, object]:
+    decided = holder is not None and state_of(holder) is State.DECIDED
+    planned = _planned(item.key, holder) if holder and decided else None
+    last = item.tag.timestamp if item.tag else 0
+    version = item.value.timestamp if item.value else 0
+    return {"version": version, "expected": max(planned) if planned else last}
