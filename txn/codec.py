@@ -162,18 +162,20 @@ def decode_plan(encoded: bytes) -> Plan:
 def decode_row(row: Row) -> TransactionRow:
     """Return a transaction row from its cells. It never raises: see `corrupt`."""
     cells = {key.column: cell for key, cell in row.cells.items()}
+    newest = max((cell.timestamp for cell in cells.values()), default=0)
+    status = cells.get(b"status")
+    if status is None or not status.value:  # whatever else is there can never be decided
+        return TransactionRow(row.row, newest=newest)
     corrupt: list[str] = []
-    status_cell = cells.get(b"status")
-    buffer_cell, plan_cell = cells.get(b"buffer"), cells.get(b"plan")
     return TransactionRow(
         row.row,
-        status=_status(status_cell, corrupt),
-        status_at=status_cell.timestamp if status_cell else 0,
-        buffer=_decoded(decode_buffer, buffer_cell, corrupt),
-        plan=_decoded(decode_plan, plan_cell, corrupt),
+        status=_status(status, corrupt),
+        status_at=status.timestamp,
+        buffer=_decoded(decode_buffer, cells.get(b"buffer"), corrupt),
+        plan=_decoded(decode_plan, cells.get(b"plan"), corrupt),
         reason=cells[b"reason"].value.decode(errors="replace") if b"reason" in cells else None,
         beat=cells[b"beat"].timestamp if b"beat" in cells else 0,
-        newest=max((cell.timestamp for cell in cells.values()), default=0),
+        newest=newest,
         began=_began(cells),
         corrupt="; ".join(corrupt) or None,
     )
@@ -184,9 +186,7 @@ def _began(cells: Mapping[bytes, Cell]) -> dict[Status, int]:
     return {status: cell.timestamp for status, cell in times.items() if cell is not None}
 
 
-def _status(cell: Cell | None, corrupt: list[str]) -> Status | None:
-    if cell is None or not cell.value:
-        return None
+def _status(cell: Cell, corrupt: list[str]) -> Status | None:
     try:
         return Status(cell.value)
     except ValueError:

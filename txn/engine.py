@@ -31,8 +31,8 @@ from txn.policy import Policy
 from txn.protocol import Lock, commit, lock_at_once, lock_in_order, roll_forward
 from txn.reads import read_atomically
 from txn.request import Request, bound_key, checked
-from txn.resolve import Resolver, is_over, read_rows
-from txn.steps import Context, Transaction, begin
+from txn.resolve import Resolver, read_rows
+from txn.steps import Context, Transaction, begin, retried
 from txn.stores import open_store
 from txn.stores.base import Store
 from txn.watch import Watch, silent
@@ -239,7 +239,7 @@ class Engine:
         row = read_rows(self._context, [row_key])[row_key]
         if row.status is None and row.corrupt:
             raise CorruptRowError(describe(row.corrupt, row=row_key))
-        if row.status is None or (row.buffer is None and is_over(row)):
+        if row.status is None or (row.buffer is None and row.corrupt is None):
             return Outcome.UNKNOWN
         if row.status.is_undecided:
             return Outcome.UNDECIDED
@@ -306,13 +306,14 @@ class Engine:
         return bound
 
     def _check_exists(self, key: Key) -> None:
-        assert key.table is not None
-        if key.family in self._families.get(key.table, ()):
+        table = key.table
+        assert table is not None
+        if key.family in self._families.get(table, ()):
             return
-        families = self._context.store.describe(key.table)
+        families = retried(self._context, lambda: self._context.store.describe(table))
         if families is None:
             raise InvalidRequestError(
-                describe("no such table: create it with ensure_table", table=key.table, key=key)
+                describe("no such table: create it with ensure_table", table=table, key=key)
             )
         family = families.get(key.family)
         if family is None:
@@ -323,7 +324,7 @@ class Engine:
             raise InvalidRequestError(
                 describe("family has a TTL: its locks would expire", ttl_ms=family.ttl_ms, key=key)
             )
-        self._families.setdefault(key.table, set()).add(key.family)
+        self._families.setdefault(table, set()).add(key.family)
 
     def _splits(self) -> list[bytes]:
         return (

@@ -66,8 +66,3 @@ STEPS: dict[Status, frozenset[Status]] = {
 UNDECIDED = frozenset({Status.WRITTEN, Status.LOCKED})
 COMMITTED = frozenset({Status.ASSERTED, Status.PUT, Status.CLEANING, Status.COMPLETE})
 FINISHED = frozenset({Status.COMPLETE, Status.ABORTED})
-
-
-def is_step(old: Status, new: Status) -> bool:
-    """Whether a transaction row may go from the old status to the new one."""
-    return new in STEPS[old]

@@ -16,7 +16,7 @@ from txn.model import Check, Key, Row
 from txn.phases import Status
 from txn.protocol import roll_back, roll_forward
 from txn.steps import FREE, Context, from_row, retried
-from txn.watch import Helped
+from txn.watch import Action, Helped
 
 COLUMNS = (b"status", b"buffer", b"plan", b"reason", b"beat")
 REMEMBERED = 10_000
@@ -57,12 +57,12 @@ class Resolver:
         t = from_row(row)
         if row.status.is_decided:
             roll_forward(context, [t])
-            context.watch(Helped(row.row_key, "rolled forward"))
         else:
             roll_back(context, [t], lambda _: "its owner was silent for its whole lease")
-            context.watch(Helped(row.row_key, "rolled back"))
         if t.status is not None and not t.status.is_finished:
-            return False
+            return False  # its owner decided meanwhile
+        done: Action = "rolled forward" if t.status is Status.COMPLETE else "rolled back"
+        context.watch(Helped(row.row_key, done))
         self._sightings.pop(row.row_key, None)
         free(context, row.row_key, locks)  # a late lock request may have landed meanwhile
         return True

@@ -12,6 +12,7 @@ from typing import Literal
 from txn.model import Key
 
 PhaseOutcome = Literal["started", "done", "failed"]
+Action = Literal["rolled forward", "rolled back", "freed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Helped:
     """Another client's transaction was finished, or its leftover locks were freed."""
 
     holder: bytes
-    action: Literal["rolled forward", "rolled back", "freed"]
+    action: Action
 
 
 Event = Phase | Conflict | Helped

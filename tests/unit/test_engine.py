@@ -1,0 +1,151 @@
+"""The engine beside committing and reading: outcomes, acknowledgements, opening and closing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import txn
+from tests.unit.test_commit import after_status, stopped_at
+from tests.unit.worlds import POLICY, World, X, Y
+from txn.assertions import Some
+from txn.codec import column, is_row_key
+from txn.engine import Engine, Outcome, connect, waves
+from txn.errors import AssertionFailedError, InvalidRequestError
+from txn.model import Cell, Edit, Key, Mutation
+from txn.phases import Status
+from txn.policy import Policy
+from txn.stores import open_store
+from txn.stores.faulty import Crash, Fault, Reply
+
+
+def test_outcomes() -> None:
+    """The answer to CommitOutcomeUnknown, at whatever time it is asked."""
+    world = World()
+    undecided = stopped_at(world, Status.LOCKED, key=X)
+    decided = stopped_at(world, Status.ASSERTED, key=Y)
+    with pytest.raises(AssertionFailedError) as caught:
+        world.engine.commit([Mutation(Key("q", "d", "x"), b"1")], [Some(Key("z", "d", "x"))])
+    aborted = caught.value.transaction
+    assert aborted is not None
+    assert world.engine.outcome(undecided) is Outcome.UNDECIDED
+    assert world.engine.outcome(decided.decode()) is Outcome.COMMITTED
+    assert world.engine.outcome(aborted) is Outcome.ABORTED
+    assert world.engine.outcome(b"transaction.0") is Outcome.UNKNOWN
+
+
+def test_an_absent_row_is_unknown_and_never_aborted() -> None:
+    """It may be that of a commit whose row was removed after its retention."""
+    world = World()
+    done = world.engine.commit([Mutation(X, b"1")])
+    now = world.clock.wall_ms() + 1
+    world.store.write([Edit(column(b"txn", done.transaction, b"status"), None, now)])
+    assert world.engine.outcome(done.transaction) is Outcome.UNKNOWN
+
+
+def test_decided_is_acknowledged_before_it_is_complete() -> None:
+    """The caller waits for the commit point only; the rest is done behind its back."""
+    world = World()
+    done = world.engine.commit([Mutation(X, b"1")], ack="decided")
+    assert not done.complete
+    world.engine.flush()
+    assert world.statuses() == [Status.COMPLETE]
+    assert world.cell(X) == Cell(b"1", done.timestamp)
+
+
+def test_close_finishes_what_was_acknowledged() -> None:
+    """A program that ends right after its last commit leaves nothing to repair."""
+    store = open_store("memory://left")
+    with Engine(store, table="data") as engine:
+        engine.ensure_table("data", ["d"])
+        for number in range(50):
+            engine.commit([Mutation(Key(f"r{number}", "d", "x"), b"1")], ack="decided")
+    rows = [row for row in open_store("memory://left").scan(b"txn") if is_row_key(row.row)]
+    statuses = {row.cells[column(b"txn", row.row, b"status")].value for row in rows}
+    assert (len(rows), statuses) == (50, {b"5-COMPLETE"})
+
+
+def test_a_finisher_that_dies_leaves_decided_rows() -> None:
+    """The background is no different from any other client."""
+    world = World()
+    down = Fault(applied=frozenset(), reply=Reply.NOT_APPLIED)
+    world.faults.plan = lambda call: (
+        down if any(isinstance(item, Edit) for item in call.items) else Fault()
+    )
+    world.engine.commit([Mutation(X, b"1")], ack="decided")
+    world.engine.flush()
+    assert world.statuses() == [Status.ASSERTED]
+
+
+def test_too_many_unfinished_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that commits faster than it finishes must not fill its memory."""
+    monkeypatch.setattr("txn.background.MAX_WAITING", 0)
+    world = World()
+    world.engine.commit([Mutation(X, b"1")], ack="decided")
+    assert world.statuses() == [Status.COMPLETE]
+
+
+def test_waves_keep_apart_what_shares_a_key() -> None:
+    """Transactions of one batch must not be in each other's way."""
+    assert waves([["a", "b"], ["c"], ["b", "d"], ["d"], ["e"]]) == [[0, 1, 4], [2], [3]]  # type: ignore[list-item]
+    assert waves([]) == []
+
+
+def test_rows_are_spread_over_buckets() -> None:
+    """One region must not take every transaction's writes."""
+    engine = connect("memory://", table="data", buckets=10)
+    engine.ensure_table("data", ["d"])
+    keys = [Key(f"r{number}", "d", "x") for number in range(50)]
+    engine.commit_many([([Mutation(key, b"1")], []) for key in keys])
+    prefixes = {row.row[:3] for row in engine.context.store.scan(b"txn")}
+    assert len(prefixes) > 5 and prefixes <= {b"%02d." % bucket for bucket in range(10)}
+    engine.close()
+
+
+@pytest.mark.parametrize("buckets", [0, 101])
+def test_impossible_buckets_are_refused(buckets: int) -> None:
+    """Their prefix has two digits."""
+    with pytest.raises(InvalidRequestError, match="buckets must be 1 to 100"):
+        connect("memory://", buckets=buckets)
+
+
+def test_impossible_policies_are_refused() -> None:
+    """A deadline of zero would abort everything, quietly."""
+    with pytest.raises(InvalidRequestError, match="deadline_ms=0"):
+        Policy(deadline_ms=0)
+
+
+def test_a_crash_before_the_first_status_leaves_nothing() -> None:
+    """Nothing is locked before the row is there."""
+    world = World()
+    after_status(world, Status.WRITTEN, Fault(applied=frozenset(), reply=Reply.CRASH))
+    with pytest.raises(Crash):
+        world.engine.commit([Mutation(X, b"1")])
+    assert world.rows() == [] and world.holder(X) == b""
+
+
+def test_sightings_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that lives for months meets many holders."""
+    monkeypatch.setattr("txn.resolve.REMEMBERED", 1)
+    world = World()
+    first = stopped_at(world, Status.LOCKED, key=X)
+    second = stopped_at(world, Status.LOCKED, key=Y)
+    resolver = world.engine._resolver
+    assert resolver.settle({first: [X.lock]}) == set()
+    assert resolver.settle({second: [Y.lock]}) == set()
+    world.clock.advance(POLICY.lease_ms)
+    assert resolver.settle({second: [Y.lock]}) == {second}
+    assert resolver.settle({first: [X.lock]}) == set()  # seen anew
+
+
+def test_the_public_names_are_there() -> None:
+    """`from txn import ...` is the whole interface of a program."""
+    for name in txn.__all__:
+        assert getattr(txn, name) is not None
+    assert list(txn.__all__) == sorted(txn.__all__)
+
+
+def test_type_information_is_shipped() -> None:
+    """Type checkers ignore a package without the marker."""
+    assert (Path(txn.__file__).parent / "py.typed").exists()

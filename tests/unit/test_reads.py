@@ -1,0 +1,215 @@
+"""Atomic reads: what is seen while a writer is at each point of its way."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.test_commit import after_status, ghost, stopped_at
+from tests.unit.worlds import World, X, Y
+from txn.assertions import Exact, Version
+from txn.codec import column
+from txn.errors import CorruptRowError, DeadlineError, NotApplied
+from txn.model import Cell, Check, Delete, Edit, Key, Mutation
+from txn.phases import Status
+from txn.stores.counting import CountingStore
+from txn.stores.faulty import Call, Crash, Fault, Reply
+
+
+@pytest.mark.parametrize("status", list(Status)[:5])
+def test_a_writer_is_seen_from_its_decision_on(status: Status) -> None:
+    """Before it nothing of it, after it all of it, though the cells change later."""
+    world = World()
+    world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
+    after_status(world, status, Fault(reply=Reply.CRASH))
+    with pytest.raises(Crash):
+        world.engine.commit([Mutation(X, b"2"), Delete(Y)])
+    before = world.clock.monotonic_ms()
+    found = world.client(seed=2).read([X, Y])
+    expected = (b"2", None) if status.is_decided else (b"1", b"1")
+    assert tuple(cell and cell.value for cell in found.values()) == expected
+    assert world.clock.monotonic_ms() == before  # nobody was waited for
+
+
+def test_a_decided_value_has_its_commit_timestamp() -> None:
+    """It is the same before and after it is put, so that it can be asserted as a version."""
+    world = World()
+    stopped_at(world, Status.ASSERTED)
+    early = world.client(seed=2).read([X])[X]
+    world.client(seed=3).commit([], [Exact(X, b"2")])  # finishes the holder
+    assert early == world.cell(X)
+
+
+def test_a_holder_that_only_asserts_leaves_the_value() -> None:
+    """Its buffer has no value for the key; the cell has."""
+    world = World()
+    world.put(Y, b"old")
+    after_status(world, Status.ASSERTED, Fault(reply=Reply.CRASH))
+    with pytest.raises(Crash):
+        world.engine.commit([Mutation(X, b"2")], [~Version(Y, None)])
+    assert world.client(seed=2).read([Y])[Y] == world.cell(Y)
+
+
+@pytest.mark.parametrize("status", [None, Status.COMPLETE])
+def test_a_ghost_does_not_bring_its_value_back(status: Status | None) -> None:
+    """The lock of a finished transaction says nothing about the cell."""
+    world = World()
+    holder = ghost(world, status)
+    world.store.check_and_put([Check(X.lock, holder, ((X.lock, b""),))])
+    world.client(seed=2).commit([Mutation(X, b"3")])
+    world.store.check_and_put([Check(X.lock, b"", ((X.lock, holder),))])
+    cell = world.client(seed=3).read([X])[X]
+    assert cell is not None and cell.value == b"3"
+
+
+def test_a_damaged_row_is_not_guessed() -> None:
+    """Its value is in the buffer, and nobody can read that."""
+    world = World()
+    holder = stopped_at(world, Status.ASSERTED)
+    world.store.write([Edit(column(b"txn", holder, b"buffer"), b"junk", world.clock.wall_ms())])
+    with pytest.raises(CorruptRowError, match="does not decode"):
+        world.client(seed=2).read([X])
+
+
+def test_a_status_of_a_newer_version_is_not_guessed() -> None:
+    """It may be a decided one."""
+    world = World()
+    holder = stopped_at(world, Status.LOCKED)
+    now = world.clock.wall_ms() + 1
+    world.store.write([Edit(column(b"txn", holder, b"status"), b"9-NEW", now)])
+    with pytest.raises(CorruptRowError, match="unknown status"):
+        world.client(seed=2).read([X])
+    with pytest.raises(CorruptRowError, match="unknown status"):
+        world.client(seed=2).outcome(holder)
+    with pytest.raises(DeadlineError):
+        world.client(seed=3).commit([Mutation(X, b"3")])
+
+
+@pytest.mark.parametrize(
+    ("keys", "locked", "calls"),
+    [([X], False, 1), ([X, X._replace(column=b"y")], False, 1), ([X, Y], False, 2), ([X], True, 4)],
+    ids=["one row", "two cells of a row", "two rows", "under a lock"],
+)
+def test_what_a_read_costs(keys: list[Key], locked: bool, calls: int) -> None:
+    """One row without locks is one get; the second look is paid only where it is needed."""
+    world = World()
+    world.put(X, b"1")
+    if locked:
+        stopped_at(world, Status.LOCKED)
+    counting = CountingStore(world.store)
+    engine = world.client(counting)  # type: ignore[arg-type]
+    engine.read(keys)
+    counting.reset()
+    engine.read(keys)
+    assert dict(counting.calls) == {"read": calls}
+
+
+def racing(world: World, value_of: list[bytes]) -> None:
+    """Let another client commit to both keys between any two reads, while values remain."""
+    writer = world.client(seed=9)
+    both = [X, Y]
+
+    def plan(call: Call) -> Fault:
+        if call.method == "read" and value_of:
+            value = value_of.pop()
+            writer.commit([Mutation(key, value) for key in both])
+        return Fault()
+
+    world.faults.plan = plan
+
+
+def test_a_read_between_two_looks_is_tried_again() -> None:
+    """The cells of two rows come from two instants; only an unchanged second look joins them."""
+    world = World()
+    world.engine.commit([Mutation(X, b"0"), Mutation(Y, b"0")])
+    racing(world, [b"3", b"2", b"1"])
+    found = world.engine.read([X, Y])
+    assert {cell.value for cell in found.values() if cell} == {b"3"}
+
+
+def test_a_reader_that_is_always_overtaken_takes_the_locks() -> None:
+    """It has waited for nobody until then; now it must see something."""
+    world = World()
+    world.engine.commit([Mutation(X, b"0"), Mutation(Y, b"0")])
+    racing(world, [b"%d" % i for i in range(1, 21)])
+    found = world.engine.read([X, Y])
+    assert len({cell.value for cell in found.values() if cell}) == 1
+    assert world.statuses().count(Status.COMPLETE) >= 3
+    assert world.holder(X) == b""
+
+
+def test_a_holder_that_decides_between_the_looks_is_read_again() -> None:
+    """Both cells may be unchanged while one holder decided and the other had before."""
+    world = World()
+    world.engine.commit([Mutation(X, b"0")])
+    holder = stopped_at(world, Status.LOCKED)
+    status = column(b"txn", holder, b"status")
+    looks: list[Call] = []
+
+    def decide_after_first_look(call: Call) -> Fault:
+        looks.append(call)
+        if len(looks) == 3:
+            check = Check(status, b"1-LOCKED", ((status, b"6-ABORTING"),))
+            assert world.store.check_and_put([check]) == [True]
+        return Fault()
+
+    engine = world.client(world.faults, seed=2)
+    engine.read([Y])
+    looks.clear()
+    world.faults.plan = decide_after_first_look
+    found = engine.read([X, Y])
+    assert found[X] is not None and found[X].value == b"0"
+
+
+def test_a_row_that_goes_between_the_looks_is_read_again() -> None:
+    """It may have decided, finished and been deleted."""
+    world = World()
+    world.engine.commit([Mutation(X, b"0")])
+    holder = stopped_at(world, Status.LOCKED)
+    looks: list[Call] = []
+
+    def delete_after_first_look(call: Call) -> Fault:
+        looks.append(call)
+        if len(looks) == 3:
+            now = world.clock.wall_ms() + 1
+            world.store.write([Edit(column(b"txn", holder, b"status"), None, now)])
+        return Fault()
+
+    engine = world.client(world.faults, seed=2)
+    engine.read([Y])
+    looks.clear()
+    world.faults.plan = delete_after_first_look
+    assert engine.read([X])[X] == Cell(b"0", world.cell(X).timestamp)  # type: ignore[union-attr]
+    assert len(looks) == 8
+
+
+def test_a_failing_locked_read_is_an_error() -> None:
+    """It may raise what a commit raises; it never returns half a snapshot."""
+    world = World()
+    world.engine.commit([Mutation(X, b"0"), Mutation(Y, b"0")])
+    writer = world.client(seed=9)
+    down = Fault(applied=frozenset(), reply=Reply.NOT_APPLIED)
+
+    def plan(call: Call) -> Fault:
+        if call.method == "read":
+            writer.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
+            return Fault()
+        return down
+
+    world.faults.plan = plan
+
+    with pytest.raises(NotApplied):
+        world.engine.read([X, Y])
+
+
+def test_no_keys_are_no_work() -> None:
+    """And no error."""
+    assert World().engine.read([]) == {}
+
+
+def test_keys_are_answered_as_they_were_asked() -> None:
+    """A key without its table gets its own entry, and one asked twice is read once."""
+    world = World()
+    world.put(X, b"1")
+    short = Key("x", "d", "x")
+    found = world.engine.read([short, X])
+    assert found[short] == found[X] == world.cell(X)
