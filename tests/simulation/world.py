@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 from random import Random
 from typing import Any
 
-from tests.simulation import fsck
+from recovery import check, repair
 from txn import Engine, Key, Policy
 from txn.clock import Clock, ManualClock
 from txn.codec import FAMILY, TransactionRow, decode_row, is_row_key
@@ -98,11 +98,11 @@ class World:
         """Run fsck until it finds nothing, and look for what it should have found."""
         context = context or self.engine().context
         for _ in range(MOST_ROUNDS):
-            findings = list(fsck.check(context, [TABLE]))
+            findings = list(check(context, grace_ms=0, scan=[TABLE]))
             if not findings:
                 break
             for finding in findings:
-                fsck.repair(context, finding)
+                repair(context, finding)
         else:
             raise AssertionError(f"fsck does not end: {findings}")
         assert not self.leftovers()
