@@ -63,21 +63,18 @@ class LmdbStore:
         if self._closed:
             raise StoreError(describe("the store is closed", path=self._shared.path))
         shared = self._shared
+        obstacle: lmdb.Error | None = None
         for _ in range(_TRIES):
             size = shared.map_size
             try:
                 return attempt()
-            except (lmdb.MapFullError, lmdb.MapResizedError) as error:
-                shared.grow(size, error)
-            except lmdb.ReadersFullError as error:
-                shared.free_readers(error)
-            except lmdb.PanicError:
-                shared.reopen()
             except lmdb.Error as error:
-                raise NotApplied(
-                    describe("the store refused", path=shared.path, reason=str(error))
-                ) from error
-        raise NotApplied(describe("the store is too busy", path=shared.path, tries=_TRIES))
+                obstacle = error
+                if not shared.mend(error, size):
+                    break
+        raise NotApplied(
+            describe("the store refused", path=shared.path, reason=str(obstacle))
+        ) from obstacle
 
 
 class _Shared:
@@ -128,13 +125,27 @@ class _Shared:
         finally:
             self._leave()
 
-    def grow(self, seen: int, cause: lmdb.Error) -> None:
-        """Make the map large enough, unless another thread has done so since `seen`."""
+    def mend(self, obstacle: lmdb.Error, seen: int) -> bool:
+        """Remove what stopped a transaction, if possible; `seen` is the map's size before it."""
+        match obstacle:
+            case lmdb.MapFullError() | lmdb.MapResizedError():
+                self._grow(obstacle, seen)
+            case lmdb.ReadersFullError():
+                with self._alone() as environment:
+                    environment.reader_check()
+            case lmdb.PanicError():
+                with self._alone():
+                    self._shut()
+            case _:
+                return False
+        return True
+
+    def _grow(self, obstacle: lmdb.Error, seen: int) -> None:
         with self._alone() as environment:
             if self.map_size != seen:
-                return
+                return  # another thread was faster
             # The pages that dead readers seemed to read are free again: that may be room enough.
-            if isinstance(cause, lmdb.MapFullError) and environment.reader_check():
+            if isinstance(obstacle, lmdb.MapFullError) and environment.reader_check():
                 return
             used = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
             size = seen * 2
@@ -153,19 +164,6 @@ class _Shared:
                     )
                 ) from error
             self.map_size = size
-
-    def free_readers(self, cause: lmdb.Error) -> None:
-        """Take back the slots of processes that died while reading."""
-        with self._alone() as environment:
-            if not environment.reader_check():
-                raise NotApplied(
-                    describe("too many readers at once", path=self.path, limit=self.max_readers)
-                ) from cause
-
-    def reopen(self) -> None:
-        """Close an environment that has given up after a failed write; the next use opens it."""
-        with self._alone():
-            self._shut()
 
     def close(self) -> None:
         """Close for good, when the last transaction has left; in a child leave a busy one alone."""

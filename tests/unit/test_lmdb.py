@@ -1,0 +1,243 @@
+"""The embedded store's map, slots, handles and directory, in one process."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from txn.errors import InvalidRequestError, NotApplied, StoreError
+from txn.model import Family
+from txn.stores import open_store
+from txn.tables import directory
+from txn.tables.lmdb import FIRST_MAP_SIZE, LmdbStore
+from txn.tables.ordered import Reader, Writer
+
+MEGABYTE = 1024 * 1024
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "store")
+
+
+@pytest.fixture
+def store(path: str) -> Iterator[LmdbStore]:
+    store = LmdbStore(path, sync=False)
+    yield store
+    store.close()
+
+
+def get(store: LmdbStore, key: bytes) -> bytes | None:
+    return store.read(lambda reader: reader.get(key))
+
+
+def put(store: LmdbStore, key: bytes, value: bytes) -> None:
+    store.write(lambda writer: writer.put(key, value))
+
+
+def test_a_body_that_raises_changes_nothing(store: LmdbStore) -> None:
+    """A request found illegal half way must not leave its first half."""
+    put(store, b"k", b"old")
+
+    def body(writer: Writer) -> None:
+        writer.put(b"k", b"new")
+        writer.delete(b"other")
+        raise InvalidRequestError("half way")
+
+    with pytest.raises(InvalidRequestError, match="half way"):
+        store.write(body)
+    assert get(store, b"k") == b"old"
+
+
+def test_a_full_map_grows_and_the_transaction_starts_again(store: LmdbStore) -> None:
+    """The map starts small because of address-space limits; nobody should have to size it."""
+    tries = []
+
+    def body(writer: Writer) -> int:
+        tries.append(1)
+        for number in range(3):
+            writer.put(b"%d" % number, bytes(FIRST_MAP_SIZE))
+        return len(tries)
+
+    assert store.write(body) == len(tries) > 1
+    assert [len(get(store, b"%d" % number) or b"") for number in range(3)] == [FIRST_MAP_SIZE] * 3
+
+
+def test_the_map_grows_beside_readers_and_writers(store: LmdbStore) -> None:
+    """It may be resized only while no transaction of this process is active."""
+    put(store, b"k", b"0")
+    stop = threading.Event()
+
+    def repeat(body: Callable[[], None]) -> None:
+        while not stop.is_set():
+            body()
+
+    def read() -> None:
+        assert get(store, b"k") == b"0"
+
+    with ThreadPoolExecutor(3) as pool:
+        others = [pool.submit(repeat, body) for body in (read, read, lambda: put(store, b"o", b""))]
+        for number in range(20):
+            put(store, b"big %d" % number, bytes(5 * MEGABYTE))
+        stop.set()
+        for other in others:
+            other.result(60)
+
+
+def test_a_reader_that_finds_no_slot_waits_for_those_of_its_process(path: str) -> None:
+    """A program with more threads than slots goes on, if slowly."""
+    store = LmdbStore(path, sync=False, max_readers=2)
+    leave = threading.Event()
+    with ThreadPoolExecutor(3) as pool:
+
+        def wait(_: Reader) -> None:
+            inside.release()
+            assert leave.wait(60)
+
+        inside = threading.Semaphore(0)
+        readers = [pool.submit(store.read, wait) for _ in range(2)]
+        for _ in readers:
+            assert inside.acquire(timeout=60)
+        third = pool.submit(get, store, b"k")
+        leave.set()
+        assert third.result(60) is None
+    store.close()
+
+
+def test_handles_of_a_process_share_what_is_open(path: str, store: LmdbStore) -> None:
+    """LMDB must not open a file twice in one process, and engines open stores freely."""
+    os.symlink(path, path + ".link")
+    other = LmdbStore(path + ".link/../store", sync=False)
+    put(other, b"k", b"1")
+    assert get(store, b"k") == b"1"
+    other.close()
+    assert get(store, b"k") == b"1"
+    with pytest.raises(StoreError, match="closed"):
+        get(other, b"k")
+
+
+def test_one_process_cannot_have_both_kinds_of_sync(path: str, store: LmdbStore) -> None:
+    """The environment is shared, and its promise with it."""
+    with pytest.raises(InvalidRequestError, match="another sync"):
+        LmdbStore(path, sync=True)
+
+
+def test_a_closed_store_can_be_opened_again(path: str) -> None:
+    """The last handle closes the files, so the next open starts anew."""
+    for number in range(3):
+        store = LmdbStore(path, sync=number % 2 == 0)
+        assert get(store, b"k") == (b"%d" % (number - 1) if number else None)
+        put(store, b"k", b"%d" % number)
+        store.close()
+
+
+def test_driver_errors_stop_here(store: LmdbStore) -> None:
+    """Callers decide by our types; the driver's error is the cause."""
+    with pytest.raises(NotApplied, match="refused") as caught:
+        put(store, b"", b"an empty key")
+    assert type(caught.value.__cause__).__module__ == "lmdb"
+
+
+# --- the directory ------------------------------------------------------------------------------
+
+
+def test_a_new_store_s_directory_says_what_it_is(path: str) -> None:
+    """A person, or a later version, can tell what these files are."""
+    LmdbStore(path).close()
+    assert sorted(os.listdir(path)) == ["data.mdb", "format", "lock.mdb"]
+    assert (Path(path) / "format").read_text() == "hbase-txn embedded store, format 1\n"
+
+
+def test_a_directory_with_other_files_is_refused(tmp_path: Path) -> None:
+    """A mistyped path must not be filled with our files."""
+    (tmp_path / "letter.txt").write_text("dear")
+    with pytest.raises(StoreError, match=r"not a store of ours.*letter\.txt"):
+        LmdbStore(str(tmp_path))
+    assert os.listdir(tmp_path) == ["letter.txt"]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (f"hbase-txn embedded store, format {directory.FORMAT + 1}\n", "newer format"),
+        ("hbase-txn embedded store, format \n", "not a store of ours"),
+        ("", "not a store of ours"),
+        ("\xff\xfe something else", "not a store of ours"),
+    ],
+)
+def test_a_format_that_is_not_known_is_refused(path: str, text: str, reason: str) -> None:
+    """An older version must not write into what it does not understand."""
+    LmdbStore(path).close()
+    (Path(path) / "format").write_bytes(text.encode("latin-1"))
+    with pytest.raises(StoreError, match=reason):
+        LmdbStore(path)
+
+
+def test_a_claim_that_was_cut_short_does_no_harm(path: str) -> None:
+    """A process killed while it made the directory leaves a file aside, and no format."""
+    os.mkdir(path)
+    (Path(path) / ".format-abc").write_text("hbase-t")
+    LmdbStore(path).close()
+    assert (Path(path) / "format").exists()
+
+
+def test_a_path_that_is_no_directory_is_refused(tmp_path: Path) -> None:
+    """With the path in the message, not a driver's error number."""
+    file = tmp_path / "file"
+    file.write_text("")
+    for path in (file, file / "below"):
+        with pytest.raises(StoreError, match="not a directory"):
+            LmdbStore(str(path))
+
+
+def test_a_data_file_that_is_not_lmdb_s_is_refused(path: str) -> None:
+    """A damaged store is reported, never overwritten."""
+    LmdbStore(path).close()
+    data = Path(path) / "data.mdb"
+    data.write_bytes(b"not a database" * 1000)
+    with pytest.raises(StoreError, match="cannot open the store"):
+        LmdbStore(path)
+    assert data.read_bytes() == b"not a database" * 1000
+
+
+# --- URIs ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("uri", "reason"),
+    [
+        ("cassandra://x", r"unknown kind of store.*known=\['embedded', 'memory'"),
+        ("/var/lib/app", "unknown kind of store"),
+        ("embedded://relative/path", "three slashes"),
+        ("embedded://", "three slashes"),
+        ("embedded:///p?fsync=off", r"unknown option option='fsync'.*known=\['sync'\]"),
+        ("embedded:///p?sync=no", r"unknown value.*known=\['on', 'off'\]"),
+        ("memory://name?sync=off", "unknown option"),
+        ("embedded:///p#part", "fragment"),
+        ("memory://[", "not a URI"),
+    ],
+)
+def test_a_bad_uri_is_refused_with_what_is_known(uri: str, reason: str) -> None:
+    """The message must be enough to mend the URI."""
+    with pytest.raises(InvalidRequestError, match=reason):
+        open_store(uri)
+
+
+def test_a_path_in_a_uri_may_be_escaped(tmp_path: Path) -> None:
+    """Directories have spaces and other characters in their names."""
+    open_store(f"embedded://{tmp_path}/two%20words%3F").close()
+    assert (tmp_path / "two words?" / "format").exists()
+
+
+def test_memory_stores_are_shared_by_name_only() -> None:
+    """A test wants a fresh one; two engines of one process may want the same."""
+    table = b"t"
+    for uri, is_shared in (("memory://", False), ("memory://test-lmdb-shared", True)):
+        one, two = open_store(uri), open_store(uri)
+        one.ensure_table(table, {b"d": Family()})
+        assert (two.describe(table) is not None) == is_shared
