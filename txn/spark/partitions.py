@@ -98,7 +98,8 @@ def commit_partition(
 
     to_request: what a row's transaction is, a Request or (mutations, assertions).
     once: a row's token, the same whenever the row is seen; without it a task that Spark runs again
-    commits again. It takes the place of a token in the Request.
+    commits again, and fails on assertions that its first run made false. It takes the place of a
+    token in the Request.
     on_assertion: whether a false assertion fails the task, or is only counted as refused.
     table, transactions, policy: as `txn.connect` takes them.
     When it returns, or raises, everything that it committed is complete. Raises PartitionError for

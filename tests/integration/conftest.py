@@ -1,0 +1,17 @@
+"""One Spark session for all tests: it takes ten seconds to start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from txn.spark.session import local_session
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Two tasks at once, each of which may fail three times."""
+    with local_session("tests", tmp_path_factory.mktemp("spark"), cores=2, failures=4) as session:
+        yield session

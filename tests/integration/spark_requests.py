@@ -1,0 +1,30 @@
+"""What the Spark tests commit: in a module of its own, which Python workers can import."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from txn import Key, Mutation, Request, Some
+from txn.codec import decode_row, is_row_key
+from txn.stores import open_store
+
+
+def absent_request(row: int) -> Request:
+    """Return the transaction that puts a row which must not be there yet."""
+    key = Key(f"{row:05}", "f", "value")
+    return Request((Mutation(key, str(row)),), (~Some(key),))
+
+
+def token(row: int) -> str:
+    """Return a row's token."""
+    return f"row/{row}"
+
+
+def statuses(uri: str) -> Counter[str]:
+    """Return how many transaction rows have each status."""
+    store = open_store(uri)
+    try:
+        rows = [decode_row(row) for row in store.scan(b"txn") if is_row_key(row.row)]
+        return Counter(str(row.status) for row in rows)
+    finally:
+        store.close()

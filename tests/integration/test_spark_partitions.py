@@ -1,0 +1,109 @@
+"""`commit_partition` without Spark: it takes any rows, and promises the same in one process."""
+
+from __future__ import annotations
+
+import pickle
+import uuid
+from collections.abc import Iterator
+
+import pytest
+
+from tests.integration.spark_requests import absent_request, statuses, token
+from txn import AssertionFailedError, Key, Mutation, Request, Some, connect
+from txn.spark import PartitionError, Summary, commit_partition
+
+pytestmark = pytest.mark.fast
+
+
+@pytest.fixture
+def uri() -> Iterator[str]:
+    uri = f"memory://{uuid.uuid4().hex}"
+    engine = connect(uri, table="rows")
+    engine.ensure_table("rows", ["f"])
+    yield uri
+    engine.close()
+
+
+def stored(uri: str, rows: range) -> list[int]:
+    cells = connect(uri, table="rows").read([Key(f"{row:05}", "f", "value") for row in rows])
+    return [int(cell.value) for cell in cells.values() if cell is not None]
+
+
+def test_every_row_of_a_partition_is_committed_across_batches(uri: str) -> None:
+    """A last batch that is not full is where rows get lost."""
+    summary = commit_partition(uri, range(25), absent_request, table="rows", batch=10)
+    assert summary == Summary(committed=25)
+    assert stored(uri, range(25)) == list(range(25))
+
+
+def test_a_partition_that_runs_again_changes_nothing(uri: str) -> None:
+    """Spark runs a task again whose result was lost, though all that it did is there."""
+    first = commit_partition(uri, range(7), absent_request, table="rows", once=token, batch=3)
+    again = commit_partition(uri, range(7), absent_request, table="rows", once=token, batch=3)
+    assert (first, again) == (Summary(committed=7), Summary(repeated=7))
+    assert statuses(uri) == {"5-COMPLETE": 7, "7-ABORTED": 7}
+
+
+def test_rows_with_one_token_in_one_batch_commit_once(uri: str) -> None:
+    """A source may hold a row twice, and both may come to one task."""
+    summary = commit_partition(uri, [1, 2, 1], absent_request, table="rows", once=token)
+    assert summary == Summary(committed=2, repeated=1)
+
+
+def test_a_token_in_the_request_counts_where_once_is_not_given(uri: str) -> None:
+    """A program that already builds requests with tokens needs no second function."""
+
+    def request(row: int) -> Request:
+        return Request((Mutation(Key("a", "f", "value"), str(row)),), (), b"the token")
+
+    summary = commit_partition(uri, range(3), request, table="rows")
+    assert summary == Summary(committed=1, repeated=2)
+
+
+def test_the_first_failed_request_is_named_by_its_row(uri: str) -> None:
+    """Who reads the error of a task with a million rows must find the one that is wrong."""
+    commit_partition(uri, [13, 17], absent_request, table="rows")
+    with pytest.raises(PartitionError, match=r"AssertionFailedError.*row=13$") as caught:
+        commit_partition(uri, range(25), absent_request, table="rows", batch=10)
+    assert isinstance(caught.value.__cause__, AssertionFailedError)
+    assert stored(uri, range(25)) == [*range(18), 18, 19], "its batch is done, no later one begun"
+
+
+def test_a_false_assertion_is_only_counted_where_that_is_asked(uri: str) -> None:
+    """For an import, "it is there already" is an answer and not a failure."""
+    commit_partition(uri, [3, 5], absent_request, table="rows")
+    summary = commit_partition(
+        uri, range(10), absent_request, table="rows", on_assertion="count", batch=4
+    )
+    assert summary == Summary(committed=8, refused=2)
+
+
+def test_an_invalid_request_is_named_and_does_not_spoil_its_batch(uri: str) -> None:
+    """A batch with an invalid request writes nothing: the task finds which one it is."""
+
+    def request(row: int) -> tuple[list[Mutation], list[Some]]:
+        return [Mutation(Key(f"{row:05}", "f", "value"), str(row) if row != 2 else "")], []
+
+    with pytest.raises(PartitionError, match=r"InvalidRequestError: value is empty.*row=2$"):
+        commit_partition(uri, range(5), request, table="rows")
+    assert stored(uri, range(5)) == [0, 1, 3, 4]
+
+
+def test_everything_is_complete_when_a_partition_returns(uri: str) -> None:
+    """The worker may be gone the moment after, with whatever it did in the background."""
+    commit_partition(uri, range(50), absent_request, table="rows", ack="decided", batch=10)
+    assert statuses(uri) == {"5-COMPLETE": 50}
+
+
+def test_everything_is_complete_when_a_partition_fails(uri: str) -> None:
+    """A failed task may be the last of its worker as well."""
+    with pytest.raises(PartitionError):
+        commit_partition(uri, [1, 2, 3, 1], absent_request, table="rows", ack="decided", batch=3)
+    assert statuses(uri)["5-COMPLETE"] == 3
+    assert statuses(uri).keys() <= {"5-COMPLETE", "7-ABORTED"}
+
+
+def test_the_error_of_a_task_can_be_sent_between_processes() -> None:
+    """Spark's workers pickle what a task raises."""
+    error = PartitionError("request failed: row=7")
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)

@@ -1,0 +1,132 @@
+"""`commit_partition` in Spark's tasks: workers that are killed, tasks that run twice, errors."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from threading import Timer
+
+import pytest
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+
+import txn.spark.partitions
+from tests.integration.spark_requests import absent_request, statuses, token
+from txn import Key, Policy, connect
+from txn.spark import Counts, commit_partition
+
+ROWS = 2_000
+PARTITIONS = 8
+# What a killed worker leaves undecided is waited for so long by the task's next attempt.
+POLICY = Policy(lease_ms=300)
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    uri = f"embedded://{tmp_path}/store?sync=off"
+    with connect(uri) as engine:
+        engine.ensure_table("rows", ["f"])
+    return uri
+
+
+def assert_each_row_once(uri: str, rows: int) -> None:
+    with connect(uri, table="rows") as engine:
+        cells = engine.read([Key(f"{row:05}", "f", "value") for row in range(rows)])
+    assert [cell and int(cell.value) for cell in cells.values()] == list(range(rows))
+    found = statuses(uri)
+    assert found["5-COMPLETE"] == rows
+    assert found.keys() <= {"5-COMPLETE", "7-ABORTED"}
+
+
+def test_tasks_commit_their_rows_and_count_them(spark: SparkSession, uri: str) -> None:
+    """This is the whole use: a DataFrame in, each row committed, the numbers in the driver."""
+    counts = Counts.of(spark)
+
+    def task(rows: Iterable[tuple[int]]) -> None:
+        numbers = (row[0] for row in rows)
+        commit_partition(uri, numbers, absent_request, once=token, table="rows", counts=counts)
+
+    spark.range(ROWS).repartition(PARTITIONS).foreachPartition(task)
+    assert counts.summary().committed == ROWS
+    assert_each_row_once(uri, ROWS)
+
+
+def test_workers_killed_in_the_middle_change_nothing(spark: SparkSession, uri: str) -> None:
+    """A worker that the kernel kills dies inside a commit; its rows are half-way, its locks held.
+    The task runs again: it finds what was committed, finishes or undoes the rest, and goes on."""
+    counts = Counts.of(spark)
+
+    def mortal(rows: Iterable[int]) -> Iterator[int]:
+        context = TaskContext.get()
+        assert context is not None
+        for number, row in enumerate(rows):
+            if number == 30 and context.attemptNumber() == 0:
+                delay_s = 0.002 * context.partitionId()
+                Timer(delay_s, os.kill, (os.getpid(), signal.SIGKILL)).start()
+            yield row
+
+    def task(rows: Iterable[int]) -> None:
+        commit_partition(
+            uri,
+            mortal(rows),
+            absent_request,
+            once=token,
+            table="rows",
+            counts=counts,
+            batch=10,
+            policy=POLICY,
+        )
+
+    spark.sparkContext.parallelize(range(ROWS), PARTITIONS).foreachPartition(task)
+    summary = counts.summary()
+    assert summary.committed + summary.repeated == ROWS
+    assert summary.repeated >= 30 * PARTITIONS
+    assert_each_row_once(uri, ROWS)
+
+
+def test_copies_of_a_task_at_the_same_time_change_nothing(spark: SparkSession, uri: str) -> None:
+    """A speculative copy runs beside the task itself, over the same rows in the same order."""
+    counts = Counts.of(spark)
+    rows = [*range(500), *range(500)]
+
+    def task(part: Iterable[int]) -> None:
+        commit_partition(
+            uri, part, absent_request, once=token, table="rows", counts=counts, batch=20
+        )
+
+    spark.sparkContext.parallelize(rows, 2).foreachPartition(task)
+    summary = counts.summary()
+    assert (summary.committed, summary.repeated) == (500, 500)
+    assert_each_row_once(uri, 500)
+
+
+def test_the_error_of_a_job_names_the_request(spark: SparkSession, uri: str) -> None:
+    """It is all that whoever started the job gets to see. It is the last attempt's error, so with
+    `once` the rows that an earlier attempt committed are not taken for the failure."""
+
+    def task(rows: Iterable[int]) -> None:
+        commit_partition(uri, rows, absent_request, once=token, table="rows")
+
+    with connect(uri, table="rows") as engine:
+        engine.commit(absent_request(7).mutations)
+    with pytest.raises(Exception, match=r"PartitionError: request failed.*row=7"):
+        spark.sparkContext.parallelize(range(20), 2).foreachPartition(task)
+
+
+def test_a_worker_keeps_one_engine_for_all_its_tasks(spark: SparkSession, uri: str) -> None:
+    """Opening a store for each task is slow, and an LMDB directory opens once a process."""
+
+    def task(rows: Iterable[int]) -> Iterator[tuple[int, int]]:
+        commit_partition(uri, rows, absent_request, table="rows")
+        opened = txn.spark.partitions._worker.cache_info()
+        yield os.getpid(), opened.misses
+
+    before = spark.sparkContext.parallelize(range(2), 2).map(lambda _: opened()).collect()
+    after = spark.sparkContext.parallelize(range(200), 20).mapPartitions(task).collect()
+    assert {count for _, count in after} <= {count + 1 for count in before}
+
+
+def opened() -> int:
+    return txn.spark.partitions._worker.cache_info().misses
