@@ -246,7 +246,7 @@ class _Shared:
             )
             environment.reader_check()
         except (lmdb.Error, OSError, MemoryError) as error:
-            raise StoreError(
+            raise NotApplied(
                 describe("cannot open the store", path=self.path, reason=str(error))
             ) from error
         self.map_size = environment.info()["map_size"]
