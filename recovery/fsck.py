@@ -30,9 +30,9 @@ Looked = Callable[[bytes], None]
 
 @dataclass(frozen=True, slots=True)
 class Repaired:
-    """The finding is no more; `action` says what was done."""
+    """The finding is no more; `why` says what was done."""
 
-    action: str
+    why: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,66 @@
+"""The `txn` console script, one command a file.
+
+Each command parses, opens, loops over what the library yields, prints, and says by its exit code
+how it went: 0 clean, 1 something was found or refused, 2 it could not run.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from recovery.commands.commit import commit
+from recovery.commands.common import COULD_NOT_RUN, complain
+from recovery.commands.demo import app as demo_app
+from recovery.commands.fsck import fsck
+from recovery.commands.get import get
+from recovery.commands.ls import ls
+from recovery.commands.show import show
+from recovery.commands.table import app as table_app
+from txn.errors import CommitOutcomeUnknown, TxnError
+
+app = typer.Typer(
+    help="Look at transactions, mend what crashed clients left, read and write atomically.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (ls, show, fsck, get, commit):
+    app.command()(command)
+app.add_typer(table_app, name="table")
+app.add_typer(demo_app, name="demo")
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"hbase-txn {version('hbase-txn')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    show_version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """Take the options that come before the command."""
+
+
+def main() -> None:
+    """Run the command line; print an error of the library as one line."""
+    try:
+        app()
+    except CommitOutcomeUnknown as error:
+        complain(f"{error}: see `txn show`, it may be committed or not")
+        sys.exit(COULD_NOT_RUN)
+    except (TxnError, OSError) as error:
+        if isinstance(error, BrokenPipeError):  # whoever read our output has seen enough
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        else:
+            complain(str(error))
+        sys.exit(COULD_NOT_RUN)

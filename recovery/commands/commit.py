@@ -1,0 +1,51 @@
+"""`txn commit`: one transaction, from a JSON document."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from recovery.commands.common import (
+    DEFAULT_TRANSACTIONS,
+    FOUND,
+    JsonOption,
+    StoreOption,
+    TransactionsOption,
+    complain,
+    engine_at,
+    print_json,
+)
+from recovery.documents import parse_request
+from recovery.text import escape
+from txn.errors import AbortedError
+
+
+def commit(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A JSON document; - reads stdin.")],
+    store: StoreOption,
+    transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
+    as_json: JsonOption = False,
+) -> None:
+    """Commit the mutations of a document if all its assertions hold.
+
+    Exit code 0: committed. 1: nothing was written, an assertion failed or others were in the way.
+    2: it could not be tried, or its outcome is unknown.
+    """
+    request = parse_request(sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes())
+    with engine_at(store, transactions) as engine:
+        try:
+            done = engine.commit(
+                request.mutations, request.assertions, once=request.once, labels=request.labels
+            )
+        except AbortedError as error:
+            complain(str(error))
+            raise typer.Exit(FOUND) from error
+    row_key = escape(done.transaction)
+    if as_json:
+        print_json({"transaction": row_key, "timestamp": done.timestamp, "repeated": done.repeated})
+    else:
+        repeated = "  (had been committed before)" if done.repeated else ""
+        typer.echo(f"committed  {row_key}  at {done.timestamp}{repeated}")

@@ -1,0 +1,106 @@
+"""What the commands share: their options, opening a store, and printing.
+
+A command that only looks never makes a store or a table: a mistyped path is an error.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import unquote, urlsplit
+
+import typer
+from rich.console import Console
+
+from recovery.text import parse_duration
+from txn.clock import SystemClock
+from txn.engine import TRANSACTIONS, Engine
+from txn.errors import InvalidRequestError, describe
+from txn.policy import Policy
+from txn.steps import Context
+from txn.stores import open_store
+from txn.watch import silent
+
+CLEAN, FOUND, COULD_NOT_RUN = 0, 1, 2
+WIDE = 240
+
+StoreOption = Annotated[
+    str,
+    typer.Option("--store", envvar="TXN_STORE", help="The store, such as embedded:///var/lib/app."),
+]
+TransactionsOption = Annotated[
+    str, typer.Option("--transactions", help="The transaction table.", metavar="TABLE")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+DEFAULT_TRANSACTIONS = TRANSACTIONS
+
+
+class Duration(int):
+    """Milliseconds, given as `90s`, `10m` or `24h`."""
+
+
+def duration(text: str) -> Duration:
+    """Return what an option's text means, or tell typer what is wrong with it."""
+    try:
+        return Duration(parse_duration(text))
+    except InvalidRequestError as error:
+        raise typer.BadParameter(str(error)) from error
+
+
+def must_exist(uri: str) -> None:
+    """Raise InvalidRequestError for a store that opening it would make."""
+    parts = urlsplit(uri)
+    if parts.scheme == "embedded":
+        path = Path(unquote(parts.path))
+        if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+            raise InvalidRequestError(describe("no such store", path=str(path)))
+
+
+@contextmanager
+def opened(uri: str, transactions: str) -> Iterator[Context]:
+    """Open a store that has a transaction table, to look at it and to mend it."""
+    must_exist(uri)
+    clock = SystemClock()
+    store = open_store(uri, clock)
+    try:
+        table = transactions.encode()
+        if store.describe(table) is None:
+            raise InvalidRequestError(describe("no such transaction table", table=transactions))
+        yield Context(store, table, clock, random.SystemRandom(), Policy(), silent)
+    finally:
+        store.close()
+
+
+@contextmanager
+def engine_at(uri: str, transactions: str) -> Iterator[Engine]:
+    """Open an engine on a store that exists."""
+    with opened(uri, transactions) as context:
+        yield Engine(context.store, transactions=transactions, clock=context.clock)
+
+
+def console() -> Console:
+    """Return where text for people goes; a pipe gets long lines rather than cut ones."""
+    return Console(width=None if sys.stdout.isatty() else WIDE, highlight=False)
+
+
+def print_json(document: Any, *, pretty: bool = False) -> None:
+    """Print a document on a line of its own, or for a single one on several."""
+    typer.echo(json.dumps(document, ensure_ascii=False, indent=2 if pretty else None))
+
+
+def print_line(line: str) -> None:
+    """Print a line of text as it is; a terminal gets no more of it than fits."""
+    line = line.rstrip()
+    width = shutil.get_terminal_size().columns
+    typer.echo(line if len(line) <= width or not sys.stdout.isatty() else f"{line[: width - 1]}…")
+
+
+def complain(message: str) -> None:
+    """Print an error as one line."""
+    typer.echo(f"error: {' '.join(message.splitlines())}", err=True)

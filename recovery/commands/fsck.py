@@ -1,0 +1,147 @@
+"""`txn fsck`: find what crashed clients left behind, and with --repair finish or undo it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from recovery.commands.common import (
+    DEFAULT_TRANSACTIONS,
+    FOUND,
+    JsonOption,
+    StoreOption,
+    TransactionsOption,
+    console,
+    duration,
+    opened,
+    print_json,
+)
+from recovery.documents import finding_document, result_document
+from recovery.findings import Finding, Kind
+from recovery.fsck import LeftAlone, NothingToDo, Repaired, Result, check, repair
+from recovery.text import escape, key_text, shorten
+
+LISTED = 20
+
+Found = tuple[Finding, Result | None]
+
+
+def fsck(
+    *,
+    store: StoreOption,
+    do_repair: Annotated[bool, typer.Option("--repair", help="Act on each finding.")] = False,
+    scan: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TABLE", help="Look for leftovers in this data table, too."),
+    ] = None,
+    grace: Annotated[
+        str, typer.Option(help="How long a transaction must have been silent.", metavar="TIME")
+    ] = "1m",
+    retention: Annotated[
+        str,
+        typer.Option(
+            help="How long finished rows are kept; longer than any request can live.",
+            metavar="TIME",
+        ),
+    ] = "24h",
+    transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
+    as_json: JsonOption = False,
+) -> None:
+    """Find what crashed clients left behind; with --repair, finish or undo it.
+
+    It is safe at any time, beside live clients and beside itself. Exit code 0: clean, or all is
+    repaired. 1: something was found, or with --repair: is left.
+    """
+    out = console()
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.completed:,} rows"),
+        TimeElapsedColumn(),
+        console=out,
+        transient=True,
+        disable=as_json or not out.is_terminal,
+    )
+    with opened(store, transactions) as context, bar:
+        task = bar.add_task("fsck", total=None)
+        findings = check(
+            context,
+            grace_ms=duration(grace),
+            retention_ms=duration(retention),
+            scan=[table.encode() for table in scan or ()],
+            looked=lambda table: bar.update(task, advance=1, description=escape(table)),
+        )
+        found = ((item, repair(context, item) if do_repair else None) for item in findings)
+        tally = _print_json(found) if as_json else _print(out, found)
+        looked = int(bar.tasks[0].completed)
+    if not as_json:
+        _print_tally(out, tally, looked)
+    if any(result in (None, LeftAlone) for _, result in tally):
+        raise typer.Exit(FOUND)
+
+
+_RESULTS: tuple[type[Result] | None, ...] = (None, Repaired, NothingToDo, LeftAlone)
+Tally = Counter[tuple[Kind, type[Result] | None]]
+
+
+def _print_json(found: Iterator[Found]) -> Tally:
+    tally: Tally = Counter()
+    for finding, result in found:
+        tally[finding.kind, type(result) if result else None] += 1
+        repaired = {"repair": result_document(result)} if result else {}
+        print_json(finding_document(finding) | repaired)
+    return tally
+
+
+def _print(out: Console, found: Iterator[Found]) -> Tally:
+    """Print the first findings of each kind as they come."""
+    tally: Tally = Counter()
+    listed: Counter[Kind] = Counter()
+    for finding, result in found:
+        tally[finding.kind, type(result) if result else None] += 1
+        listed[finding.kind] += 1
+        if listed[finding.kind] <= LISTED:
+            out.print(_line(finding, result))
+        elif listed[finding.kind] == LISTED + 1:
+            out.print(f"{finding.kind.value:15} and more; --json lists all")
+    return tally
+
+
+def _line(finding: Finding, result: Result | None) -> Text:
+    subject = key_text(finding.key) if finding.key else escape(finding.transaction or b"")
+    holder = finding.transaction if finding.key else None
+    facts = {"holder": holder, **finding.facts} if holder else finding.facts
+    seen = ", ".join(
+        f"{name} {shorten(fact) if isinstance(fact, bytes) else fact}"
+        for name, fact in facts.items()
+        if fact not in (0, b"", None)
+    )
+    line = Text.assemble((f"{finding.kind.value:15} ", "yellow"), subject, f"\n{'':15} {seen}")
+    if result is not None:
+        style = "green" if isinstance(result, Repaired) else "red"
+        line.append(f": {result.why}", style)
+    return line
+
+
+def _print_tally(out: Console, tally: Tally, looked: int) -> None:
+    if not tally:
+        out.print(f"clean: {looked:,} rows, nothing found")
+        return
+    table = Table(title=f"{looked:,} rows, {tally.total():,} findings", title_justify="left")
+    columns = ("kind", "found", "repaired", "moved on", "left", "what it is", "what repair does")
+    for name in columns:
+        table.add_column(name, justify="right" if name in columns[1:5] else "left")
+    for kind in Kind:
+        numbers = {result: tally[kind, result] for result in _RESULTS}
+        number = sum(numbers.values())
+        if number:
+            cells = [number, *list(numbers.values())[1:3], numbers[LeftAlone] + numbers[None]]
+            table.add_row(kind.value, *map(str, cells), kind.meaning, kind.remedy)
+    out.print(table)

@@ -1,0 +1,42 @@
+"""`txn get`: an atomic read of any number of cells."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from recovery.commands.common import (
+    DEFAULT_TRANSACTIONS,
+    JsonOption,
+    StoreOption,
+    TransactionsOption,
+    engine_at,
+    print_json,
+    print_line,
+)
+from recovery.documents import cell_document
+from recovery.text import escape, key_text, parse_key
+
+
+def get(
+    keys: Annotated[
+        list[str],
+        typer.Argument(metavar="KEY...", help="table/row/family:column; \\xNN stands for a byte."),
+    ],
+    store: StoreOption,
+    transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
+    as_json: JsonOption = False,
+) -> None:
+    """Print cells as of one instant: each transaction is seen wholly or not at all."""
+    wanted = [parse_key(key) for key in keys]
+    with engine_at(store, transactions) as engine:
+        cells = engine.read(wanted)
+    for key in wanted:
+        cell = cells[key]
+        if as_json:
+            print_json(cell_document(key, cell))
+        elif cell is None:
+            print_line(f"{key_text(key)}  absent")
+        else:
+            print_line(f"{key_text(key)}  {cell.timestamp}  {escape(cell.value)}")

@@ -1,0 +1,91 @@
+"""`txn ls`: every transaction row, with its status and its age, as lines that can be searched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Annotated
+
+import typer
+
+from recovery import scan
+from recovery.commands.common import (
+    DEFAULT_TRANSACTIONS,
+    Duration,
+    JsonOption,
+    StoreOption,
+    TransactionsOption,
+    duration,
+    opened,
+    print_json,
+    print_line,
+)
+from recovery.documents import row_document
+from recovery.text import duration_text, escape
+from txn.codec import TransactionRow
+from txn.phases import Status
+from txn.steps import Context
+
+LINE = "{:58} {:11} {:>9} {:>4} {}"
+NO_STATUS = "none"
+
+
+def _status(text: str) -> str:
+    """Return the status that is meant by its name, its digit or both."""
+    names = {str(status): (str(status), *str(status).split("-")) for status in Status}
+    for name, words in (names | {NO_STATUS: (NO_STATUS,)}).items():
+        if text.upper() in (word.upper() for word in words):
+            return name
+    raise typer.BadParameter(f"is one of {', '.join([*names, NO_STATUS])}")
+
+
+def ls(
+    *,
+    store: StoreOption,
+    status: Annotated[
+        list[str] | None,
+        typer.Option(
+            parser=_status, help="Only these: a digit, a name, or none.", metavar="STATUS"
+        ),
+    ] = None,
+    older_than: Annotated[
+        Duration | None,
+        typer.Option(parser=duration, help="Only with a status older than 10m, 24h..."),
+    ] = None,
+    limit: Annotated[int, typer.Option(min=0, help="At most so many rows; 0: all.")] = 100,
+    transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
+    as_json: JsonOption = False,
+) -> None:
+    """List the transactions, the oldest first."""
+    with opened(store, transactions) as context:
+        rows = _selected(context, set(status or ()), older_than or 0)
+        if not as_json:
+            print_line(LINE.format("transaction", "status", "age", "keys", "labels or reason"))
+        for row in islice(rows, limit or None):
+            now_ms = context.clock.wall_ms()
+            if as_json:
+                print_json(row_document(row, now_ms))
+            else:
+                print_line(_line(row, now_ms))
+        if limit and next(rows, None) is not None and not as_json:
+            print_line(f"and more: these were the first {limit}; --limit 0 shows all")
+
+
+def _selected(context: Context, statuses: set[str], older_than_ms: int) -> Iterator[TransactionRow]:
+    for row in scan.transactions(context):
+        name = str(row.status) if row.status else NO_STATUS
+        age_ms = context.clock.wall_ms() - (row.status_at or row.newest)
+        if (not statuses or name in statuses) and age_ms >= older_than_ms:
+            yield row
+
+
+def _line(row: TransactionRow, now_ms: int) -> str:
+    request = row.buffer.request if row.buffer else None
+    labels = " ".join(f"{name}={text}" for name, text in request.labels.items()) if request else ""
+    return LINE.format(
+        escape(row.row_key),
+        str(row.status) if row.status else NO_STATUS,
+        duration_text(max(0, now_ms - (row.status_at or row.newest))),
+        len(request.keys) if request else "?",
+        "; ".join(filter(None, [labels, row.reason, row.corrupt])),
+    )

@@ -1,0 +1,126 @@
+"""`txn show`: one transaction, explained to a person."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from recovery.commands.common import (
+    DEFAULT_TRANSACTIONS,
+    JsonOption,
+    StoreOption,
+    TransactionsOption,
+    console,
+    opened,
+    print_json,
+)
+from recovery.documents import explanation_document
+from recovery.inspect import Change, Explanation, explain
+from recovery.scan import find
+from recovery.text import (
+    assertion_text,
+    duration_text,
+    escape,
+    key_text,
+    shorten,
+    time_text,
+    unescape,
+)
+from txn.errors import InvalidRequestError, describe
+from txn.steps import Context
+
+CANDIDATES = 5
+
+
+def show(
+    transaction: Annotated[
+        str,
+        typer.Argument(
+            metavar="ID", help="Its row key, or the end of it, or its first random digits."
+        ),
+    ],
+    store: StoreOption,
+    transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
+    as_json: JsonOption = False,
+) -> None:
+    """Explain one transaction: its phases, keys and values, its locks, and what fsck would do."""
+    with opened(store, transactions) as context:
+        row_key = _found(context, transaction)
+        found = explain(context, row_key)
+        if found is None:
+            raise InvalidRequestError(describe("the row has just gone", transaction=row_key))
+        if as_json:
+            print_json(explanation_document(found), pretty=True)
+        else:
+            _print(console(), found)
+
+
+def _found(context: Context, part: str) -> bytes:
+    candidates = list(islice(find(context, unescape(part)), CANDIDATES + 1))
+    if not candidates:
+        raise InvalidRequestError(describe("no such transaction", id=part))
+    if len(candidates) > 1:
+        several = ", ".join(escape(row_key) for row_key in candidates[:CANDIDATES])
+        more = " and more" if len(candidates) > CANDIDATES else ""
+        raise InvalidRequestError(f"several transactions match {part!r}: {several}{more}")
+    return candidates[0]
+
+
+def _print(out: Console, found: Explanation) -> None:
+    facts = Table.grid(padding=(0, 2))
+    for name, text in _facts(found):
+        facts.add_row(Text(name, "bold"), Text(text))
+    out.print(facts)
+    if found.phases:
+        phases = Table("phase", "began", "after", title="phases", title_justify="left")
+        for phase in found.phases:
+            after = "" if phase.after_ms is None else duration_text(phase.after_ms)
+            phases.add_row(str(phase.status), time_text(phase.began), after)
+        out.print(phases)
+    if found.changes:
+        changes = Table("key", "old", "new", "lock", title="mutations", title_justify="left")
+        for change in found.changes:
+            held = "held" if change.held else ""
+            row = (key_text(change.key), _old(change), _new(change), held)
+            changes.add_row(*(Text(cell, overflow="fold") for cell in row))
+        out.print(changes)
+
+
+def _facts(found: Explanation) -> list[tuple[str, str]]:
+    facts = [
+        ("transaction", escape(found.row_key)),
+        ("status", str(found.status) if found.status else "none"),
+        ("created", f"{time_text(found.created)} by its owner's clock"),
+        ("labels", " ".join(f"{name}={text}" for name, text in found.labels.items())),
+        ("once", "" if found.once is None else escape(found.once)),
+        ("lease", "" if found.lease_ms is None else duration_text(found.lease_ms)),
+        ("last beat", "" if found.beat is None else time_text(found.beat)),
+        ("committed at", "" if found.timestamp is None else _timestamp(found.timestamp)),
+        ("aborted because", found.reason or ""),
+        ("does not decode", found.corrupt or ""),
+        *(("asserts", assertion_text(assertion)) for assertion in found.assertions),
+        *(("holds the lock of", key_text(key)) for key in found.held),
+        ("fsck", found.advice),
+    ]
+    return [(name, text) for name, text in facts if text]
+
+
+def _timestamp(timestamp: int) -> str:
+    return f"{timestamp} ({time_text(timestamp)})"
+
+
+def _old(change: Change) -> str:
+    if change.old is not None:
+        return shorten(change.old.value)
+    if change.replaced:
+        return f"version {change.replaced}, overwritten"
+    return "none" if change.replaced == 0 else ""
+
+
+def _new(change: Change) -> str:
+    return "deleted" if change.new is None else shorten(change.new)
