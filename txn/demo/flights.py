@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -51,12 +51,15 @@ class Finding(Protocol):
         """What was found."""
 
 
+F = TypeVar("F", bound=Finding)
+
+
 @dataclass(frozen=True, slots=True)
-class Recovery:
+class Recovery(Generic[F]):
     """The operator's side: `check` yields findings and never writes, `repair` acts on one."""
 
-    check: Callable[[Engine], Iterator[Finding]]
-    repair: Callable[[Engine, Finding], object]
+    check: Callable[[Engine], Iterator[F]]
+    repair: Callable[[Engine, F], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +88,15 @@ class Report:
         return all(check.holds for check in self.checks) and not self.left
 
 
-def run(uri: str, recovery: Recovery, console: Console, *, days: int, crash: bool) -> Report:
+def run(uri: str, recovery: Recovery[F], console: Console, *, days: int, crash: bool) -> Report:
     """Run the whole demonstration on a store that several processes can open; return its report.
 
     days: how many days of the year, from its first. crash: whether the job is killed part way.
     """
     if not 1 <= days <= DAYS:
         raise InvalidRequestError(describe("days must be 1 to 365", days=days))
+    if uri.startswith("memory:"):
+        raise InvalidRequestError(describe("the job's processes cannot share memory", store=uri))
     with tempfile.TemporaryDirectory(prefix="hbase-txn-flights-") as name:
         folder = Path(name)
         with connect(uri) as engine:
@@ -145,7 +150,7 @@ def load_and_prove(
     return flights, loaded, checks
 
 
-def mend(uri: str, recovery: Recovery, console: Console) -> tuple[Counter[str], Counter[str]]:
+def mend(uri: str, recovery: Recovery[F], console: Console) -> tuple[Counter[str], Counter[str]]:
     """Check, repair each finding, and check again; return the findings before and after."""
     with connect(uri) as engine:
         findings = list(recovery.check(engine))

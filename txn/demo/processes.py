@@ -30,7 +30,11 @@ Line = dict[str, Any]
 
 
 class JobError(TxnError):
-    """The job failed by itself: the message has the end of its log."""
+    """The job failed by itself, or fell silent: see the end of its log."""
+
+    def __init__(self, reason: str, log: str) -> None:
+        super().__init__(reason)
+        self.log = log
 
 
 class Job:
@@ -68,7 +72,7 @@ class Job:
                 yield json.loads(line)
         code = self._process.wait(ENDS_WITHIN_S)
         if code != 0:
-            raise JobError(self._failure("the job failed", code=code))
+            raise self._failure("the job failed", code=code)
 
     def workers(self) -> list[int]:
         """Return the Python workers of Spark: what its daemon has forked."""
@@ -104,11 +108,11 @@ class Job:
         try:
             return self._said.get(timeout=SILENCE_S)
         except Empty:
-            raise JobError(self._failure("the job is silent", seconds=SILENCE_S)) from None
+            raise self._failure("the job is silent", seconds=SILENCE_S) from None
 
-    def _failure(self, what: str, **facts: object) -> str:
-        end = self._log.read_text(errors="replace").splitlines()[-LOG_LINES:]
-        return "\n".join([describe(what, **facts), *end])
+    def _failure(self, what: str, **facts: object) -> JobError:
+        log = self._log.read_text(errors="replace").splitlines()
+        return JobError(describe(what, **facts), "\n".join(log[-LOG_LINES:]))
 
     def _processes(self) -> list[tuple[int, int, bytes]]:
         """The living processes of the job's session: id, parent's id, command."""

@@ -1,0 +1,89 @@
+"""`txn demo flights`: real flights through Spark, killed part way, mended and proven."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from recovery.commands.common import FOUND, JsonOption, console, print_json
+from recovery.findings import Finding
+from recovery.fsck import check, repair
+from txn.engine import Engine
+from txn.errors import TxnError
+
+if TYPE_CHECKING:
+    from txn.demo.flights import Report
+
+app = typer.Typer(help="See it at work on real data.", no_args_is_help=True)
+
+
+@app.callback()
+def _group() -> None:
+    """See it at work on real data."""
+
+
+@app.command("flights")
+def flights(
+    store: Annotated[
+        str | None,
+        typer.Option("--store", help="Where to load them; without it, a store that is removed."),
+    ] = None,
+    days: Annotated[int, typer.Option(min=1, max=365, help="Days of the year 2013.")] = 7,
+    crash: Annotated[bool, typer.Option(help="Kill the job part way, and mend.")] = True,
+    as_json: JsonOption = False,
+) -> None:
+    """Load flights with Spark, one transaction each, and prove that each is there exactly once."""
+    try:  # imported here, because other commands neither need Spark nor wait for it
+        from txn.demo.flights import Recovery, run  # noqa: PLC0415
+        from txn.demo.processes import JobError  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise TxnError(f"{error}: install hbase-txn[demo]") from error
+
+    def found(engine: Engine) -> Iterator[Finding]:
+        # The job is dead, whatever its rows say: nothing has to be waited for.
+        return check(engine.context, grace_ms=0, scan=[b"flights", b"indexes"])
+
+    def repaired(engine: Engine, finding: Finding) -> None:
+        repair(engine.context, finding)
+
+    screen = Console(stderr=True) if as_json else console()
+    with _place(store) as uri:
+        try:
+            report = run(uri, Recovery(found, repaired), screen, days=days, crash=crash)
+        except JobError as error:
+            typer.echo(error.log, err=True)
+            raise
+    if as_json:
+        print_json(_document(report), pretty=True)
+    elif store is None:
+        screen.print("to look around afterwards, name a store: --store embedded:///path")
+    if not report.holds:
+        raise typer.Exit(FOUND)
+
+
+@contextmanager
+def _place(store: str | None) -> Iterator[str]:
+    if store is not None:
+        yield store
+        return
+    with tempfile.TemporaryDirectory(prefix="hbase-txn-store-") as folder:
+        yield f"embedded://{Path(folder) / 'store'}"
+
+
+def _document(report: Report) -> dict[str, object]:
+    return {
+        "holds": report.holds,
+        "flights": report.flights,
+        "crash": report.crash and asdict(report.crash),
+        "found": dict(report.found),
+        "left": dict(report.left),
+        "loaded": report.loaded,
+        "checks": [asdict(check) | {"holds": check.holds} for check in report.checks],
+    }
