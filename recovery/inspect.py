@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import assert_never
 
-from recovery.findings import Finding
+from recovery.findings import Finding, Kind
 from recovery.fsck import GRACE_MS, RETENTION_MS, judge
 from recovery.scan import State, state_of, whole_row
 from txn.assertions import Assertion
@@ -49,7 +49,11 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A transaction row and what the data cells say of it. Times are in ms since the epoch."""
+    """A transaction row and what the data cells say of it. Times are in ms since the epoch.
+
+    timestamp: of the commit; None before the decision. keys: all that it locks; held: those that it
+    has locked now. finding: what fsck finds; None where it is not to be mended, or not yet.
+    """
 
     row_key: bytes
     state: State
@@ -63,6 +67,7 @@ class Explanation:
     timestamp: int | None
     changes: tuple[Change, ...]
     assertions: tuple[Assertion, ...]
+    keys: tuple[Key, ...]
     held: tuple[Key, ...]
     reason: str | None
     corrupt: str | None
@@ -79,7 +84,7 @@ class Explanation:
             case State.UNREADABLE:
                 return "nothing: it reports the row once the grace has passed"
             case State.UNDECIDED | State.DECIDED | State.ABORTING:
-                return "nothing yet: its owner was at work within the grace"
+                return f"nothing within the grace; after it: {Kind(self.state.value).remedy}"
             case _:
                 assert_never(self.state)
 
@@ -112,6 +117,7 @@ def explain(
         timestamp=row.plan.timestamp if row.plan else None,
         changes=_changes(row, request, data, held),
         assertions=request.assertions,
+        keys=request.keys,
         held=held,
         reason=row.reason,
         corrupt=row.corrupt,

@@ -52,7 +52,7 @@ def _options(
 
 
 def main() -> None:
-    """Run the command line; print an error of the library as one line."""
+    """Run the command line; print an error of the library as a person reads it."""
     try:
         app()
     except CommitOutcomeUnknown as error:

@@ -102,5 +102,5 @@ def print_line(line: str) -> None:
 
 
 def complain(message: str) -> None:
-    """Print an error as one line."""
-    typer.echo(f"error: {' '.join(message.splitlines())}", err=True)
+    """Print an error, without the trace of how it came about."""
+    typer.echo(f"error: {message}", err=True)

@@ -26,9 +26,10 @@ from recovery.commands.common import (
 from recovery.documents import finding_document, result_document
 from recovery.findings import Finding, Kind
 from recovery.fsck import LeftAlone, NothingToDo, Repaired, Result, check, repair
-from recovery.text import escape, key_text, shorten
+from recovery.text import duration_text, escape, key_text, shorten, time_text
 
 LISTED = 20
+TIMES = ("since", "beat", "newest")
 
 Found = tuple[Finding, Result | None]
 
@@ -79,15 +80,14 @@ def fsck(
             looked=lambda table: bar.update(task, advance=1, description=escape(table)),
         )
         found = ((item, repair(context, item) if do_repair else None) for item in findings)
-        tally = _print_json(found) if as_json else _print(out, found)
+        tally = _print_json(found) if as_json else _print(out, found, context.clock.wall_ms())
         looked = int(bar.tasks[0].completed)
     if not as_json:
-        _print_tally(out, tally, looked)
+        _print_tally(out, tally, looked, do_repair)
     if any(result in (None, LeftAlone) for _, result in tally):
         raise typer.Exit(FOUND)
 
 
-_RESULTS: tuple[type[Result] | None, ...] = (None, Repaired, NothingToDo, LeftAlone)
 Tally = Counter[tuple[Kind, type[Result] | None]]
 
 
@@ -100,7 +100,7 @@ def _print_json(found: Iterator[Found]) -> Tally:
     return tally
 
 
-def _print(out: Console, found: Iterator[Found]) -> Tally:
+def _print(out: Console, found: Iterator[Found], now_ms: int) -> Tally:
     """Print the first findings of each kind as they come."""
     tally: Tally = Counter()
     listed: Counter[Kind] = Counter()
@@ -108,20 +108,20 @@ def _print(out: Console, found: Iterator[Found]) -> Tally:
         tally[finding.kind, type(result) if result else None] += 1
         listed[finding.kind] += 1
         if listed[finding.kind] <= LISTED:
-            out.print(_line(finding, result))
+            out.print(_line(finding, result, now_ms))
         elif listed[finding.kind] == LISTED + 1:
             out.print(f"{finding.kind.value:15} and more; --json lists all")
     return tally
 
 
-def _line(finding: Finding, result: Result | None) -> Text:
+def _line(finding: Finding, result: Result | None, now_ms: int) -> Text:
     subject = key_text(finding.key) if finding.key else escape(finding.transaction or b"")
     holder = finding.transaction if finding.key else None
     facts = {"holder": holder, **finding.facts} if holder else finding.facts
     seen = ", ".join(
-        f"{name} {shorten(fact) if isinstance(fact, bytes) else fact}"
+        f"{name} {_fact(name, fact, now_ms)}"
         for name, fact in facts.items()
-        if fact not in (0, b"", None)
+        if fact or name not in TIMES
     )
     line = Text.assemble((f"{finding.kind.value:15} ", "yellow"), subject, f"\n{'':15} {seen}")
     if result is not None:
@@ -130,18 +130,29 @@ def _line(finding: Finding, result: Result | None) -> Text:
     return line
 
 
-def _print_tally(out: Console, tally: Tally, looked: int) -> None:
+def _fact(name: str, fact: object, now_ms: int) -> str:
+    match fact:
+        case bytes():
+            return shorten(fact)
+        case int() if name in TIMES:
+            return f"{time_text(fact)} ({duration_text(max(0, now_ms - fact))} ago)"
+        case _:
+            return str(fact)
+
+
+def _print_tally(out: Console, tally: Tally, looked: int, repaired: bool) -> None:
     if not tally:
-        out.print(f"clean: {looked:,} rows, nothing found")
+        out.print(f"clean: {looked:,} rows, and nothing was left behind")
         return
-    table = Table(title=f"{looked:,} rows, {tally.total():,} findings", title_justify="left")
-    columns = ("kind", "found", "repaired", "moved on", "left", "what it is", "what repair does")
-    for name in columns:
-        table.add_column(name, justify="right" if name in columns[1:5] else "left")
+    title = f"{looked:,} rows, {tally.total():,} findings"
+    table = Table("kind", title=title, title_justify="left")
+    for name in ("found", *(("repaired", "moved on", "left") if repaired else ())):
+        table.add_column(name, justify="right")
+    table.add_column("what it is")
+    table.add_column("what repair does")
     for kind in Kind:
-        numbers = {result: tally[kind, result] for result in _RESULTS}
-        number = sum(numbers.values())
-        if number:
-            cells = [number, *list(numbers.values())[1:3], numbers[LeftAlone] + numbers[None]]
-            table.add_row(kind.value, *map(str, cells), kind.meaning, kind.remedy)
+        results = [tally[kind, result] for result in (Repaired, NothingToDo, LeftAlone)]
+        numbers = [sum(results), *results] if repaired else [tally[kind, None]]
+        if any(numbers):
+            table.add_row(kind.value, *map(str, numbers), kind.meaning, kind.remedy)
     out.print(table)

@@ -21,7 +21,7 @@ from recovery.commands.common import (
 )
 from recovery.documents import explanation_document
 from recovery.inspect import Change, Explanation, explain
-from recovery.scan import find
+from recovery.scan import State, find
 from recovery.text import (
     assertion_text,
     duration_text,
@@ -65,9 +65,10 @@ def _found(context: Context, part: str) -> bytes:
     if not candidates:
         raise InvalidRequestError(describe("no such transaction", id=part))
     if len(candidates) > 1:
-        several = ", ".join(escape(row_key) for row_key in candidates[:CANDIDATES])
-        more = " and more" if len(candidates) > CANDIDATES else ""
-        raise InvalidRequestError(f"several transactions match {part!r}: {several}{more}")
+        several = [escape(row_key) for row_key in candidates[:CANDIDATES]]
+        more = ["and more"] if len(candidates) > CANDIDATES else []
+        message = describe("several transactions match", id=part)
+        raise InvalidRequestError("\n  ".join([message, *several, *more]))
     return candidates[0]
 
 
@@ -84,9 +85,10 @@ def _print(out: Console, found: Explanation) -> None:
         out.print(phases)
     if found.changes:
         changes = Table("key", "old", "new", "lock", title="mutations", title_justify="left")
+        undecided = found.state is State.UNDECIDED
         for change in found.changes:
             held = "held" if change.held else ""
-            row = (key_text(change.key), _old(change), _new(change), held)
+            row = (key_text(change.key), _old(change, undecided), _new(change), held)
             changes.add_row(*(Text(cell, overflow="fold") for cell in row))
         out.print(changes)
 
@@ -104,22 +106,29 @@ def _facts(found: Explanation) -> list[tuple[str, str]]:
         ("aborted because", found.reason or ""),
         ("does not decode", found.corrupt or ""),
         *(("asserts", assertion_text(assertion)) for assertion in found.assertions),
-        *(("holds the lock of", key_text(key)) for key in found.held),
+        ("locks held now", _locks(found)),
         ("fsck", found.advice),
     ]
     return [(name, text) for name, text in facts if text]
+
+
+def _locks(found: Explanation) -> str:
+    """How many keys it has locked; those that it only asserts by name, the others stand below."""
+    mutated = {change.key for change in found.changes}
+    others = [key_text(key) for key in found.held if key not in mutated]
+    return ", ".join([f"{len(found.held)} of {len(found.keys)}", *others])
 
 
 def _timestamp(timestamp: int) -> str:
     return f"{timestamp} ({time_text(timestamp)})"
 
 
-def _old(change: Change) -> str:
+def _old(change: Change, undecided: bool) -> str:
     if change.old is not None:
         return shorten(change.old.value)
     if change.replaced:
         return f"version {change.replaced}, overwritten"
-    return "none" if change.replaced == 0 else ""
+    return "none" if change.replaced == 0 or undecided else ""
 
 
 def _new(change: Change) -> str:
