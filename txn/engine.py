@@ -170,26 +170,29 @@ class Engine:
         return self._commit_many([self._given(i, given) for i, given in enumerate(requests)], ack)
 
     def _commit_many(self, requests: Sequence[Request], ack: Ack) -> list[Committed | TxnError]:
-        policy, clock = self._context.policy, self._context.clock
-        deadline_ms = clock.monotonic_ms() + policy.deadline_ms
-        attempts = [begin(self._context, r, deadline_ms, self._buckets) for r in requests]
-        results: list[Committed | TxnError | None] = [None] * len(attempts)
+        deadline_ms = self._context.clock.monotonic_ms() + self._context.policy.deadline_ms
+        attempts = [self._begin(request, deadline_ms) for request in requests]
         for wave in waves([t.keys for t in attempts]):
             self._run([attempts[i] for i in wave], lock_at_once, ack)
-            for i in wave:
-                results[i] = self._settled(requests[i], attempts[i], ack)
-        return [result for result in results if result is not None]
+            for tries in range(1, self._context.policy.attempts):
+                again = [i for i in wave if self._may_try_again(attempts[i])]
+                if not again:
+                    break
+                self._pause(tries)
+                for i in again:
+                    attempts[i] = self._begin(requests[i], deadline_ms)
+                self._run([attempts[i] for i in again], lock_in_order, ack)
+        return [self._result(t) for t in attempts]
 
-    def _settled(self, request: Request, t: Transaction, ack: Ack) -> Committed | TxnError:
-        """Return the result of an attempt, after further attempts if it met a conflict."""
-        policy, clock = self._context.policy, self._context.clock
-        for tries in range(1, policy.attempts):
-            if not isinstance(t.failure, ConflictError) or clock.monotonic_ms() >= t.deadline_ms:
-                break
-            clock.sleep_ms(policy.pause_ms(tries, self._context.random))
-            t = begin(self._context, request, t.deadline_ms, self._buckets)
-            self._run([t], lock_in_order, ack)
-        return self._result(t)
+    def _begin(self, request: Request, deadline_ms: int) -> Transaction:
+        return begin(self._context, request, deadline_ms, self._buckets)
+
+    def _may_try_again(self, t: Transaction) -> bool:
+        in_time = self._context.clock.monotonic_ms() < t.deadline_ms
+        return in_time and isinstance(t.failure, ConflictError)
+
+    def _pause(self, tries: int) -> None:
+        self._context.clock.sleep_ms(self._context.policy.pause_ms(tries, self._context.random))
 
     def _run(self, transactions: Sequence[Transaction], lock: Lock, ack: Ack) -> None:
         finish = roll_forward if ack == "complete" else self._finisher.submit
@@ -227,7 +230,7 @@ class Engine:
     def _read_locked(self, keys: Sequence[Key]) -> dict[Key, Cell | None]:
         deadline_ms = self._context.clock.monotonic_ms() + self._context.policy.deadline_ms
         request = Request((), tuple(Or(Some(key), Not(Some(key))) for key in keys))
-        t = begin(self._context, request, deadline_ms, self._buckets)
+        t = self._begin(request, deadline_ms)
         self._run([t], lock_in_order, "complete")
         if t.failure is not None:
             raise t.failure

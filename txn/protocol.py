@@ -128,12 +128,18 @@ def lock_at_once(
 def lock_in_order(
     context: Context, transactions: Sequence[Transaction], settle: Settle
 ) -> list[Transaction]:
-    """Take the locks one by one in key order, waiting for each holder. Whoever waits waits in this
-    order, so nobody waits in a circle."""
-    for t in transactions:
-        for key in sorted(t.keys):
-            if not _wait_for(context, t, key, settle):
-                break
+    """Take the locks of the whole batch one by one in key order, waiting for each holder. Whoever
+    waits waits in this order, so nobody waits in a circle."""
+    beaten_ms = context.clock.monotonic_ms()
+    wanted = {key: t for t in transactions for key in t.keys}
+    for key in sorted(wanted):
+        t, tries = wanted[key], 0
+        while t.failure is None and (missing := take(context, [(t, key)])):
+            if not tries:
+                _tell_conflicts(context, missing)
+            _wait(context, missing[0], settle, tries)
+            beaten_ms = _beat(context, transactions, beaten_ms)
+            tries += 1
     return [t for t in transactions if t.failure is None]
 
 
@@ -285,35 +291,29 @@ def _not_aborted(transactions: Sequence[Transaction], reached: Status) -> list[T
     return [t for t in transactions if t.failure is None]
 
 
-def _wait_for(context: Context, t: Transaction, key: Key, settle: Settle) -> bool:
-    beaten_ms = context.clock.monotonic_ms()
-    tries = 0
-    while missing := take(context, [(t, key)]):
-        holder = missing[0][2]
-        if tries == 0:
-            _tell_conflicts(context, missing)
-        if context.clock.monotonic_ms() >= t.deadline_ms:
-            t.failure = DeadlineError(
-                describe("deadline passed waiting for a lock", key=key, holder=holder),
-                transaction=t.row_key,
-            )
-            return False
-        if holder != FREE and not settle(by_holder(missing)):
-            context.clock.sleep_ms(context.policy.pause_ms(tries, context.random))
-        if context.clock.monotonic_ms() - beaten_ms >= t.lease_ms // 3:
-            beaten_ms = context.clock.monotonic_ms()
-            if not _beat(context, t):
-                return False
-        tries += 1
-    return True
+def _wait(
+    context: Context, missing: tuple[Transaction, Key, bytes], settle: Settle, tries: int
+) -> None:
+    t, key, holder = missing
+    if context.clock.monotonic_ms() >= t.deadline_ms:
+        facts = describe("deadline passed waiting for a lock", key=key, holder=holder)
+        t.failure = DeadlineError(facts, transaction=t.row_key)
+    elif holder != FREE and not settle(by_holder([missing])):
+        context.clock.sleep_ms(context.policy.pause_ms(tries, context.random))
 
 
-def _beat(context: Context, t: Transaction) -> bool:
-    """Show that the owner lives, and see whether anybody thought that it does not."""
-    beat = Edit(column(context.table, t.row_key, b"beat"), FREE, context.clock.wall_ms())
-    retried(context, lambda: context.store.write([beat], durable=False))
-    retried(context, lambda: read_statuses(context, [t]))
-    return bool(_not_aborted([t], Status.LOCKED))
+def _beat(context: Context, transactions: Sequence[Transaction], beaten_ms: int) -> int:
+    """Show, once in a third of the lease, that the owner lives, and see whether anybody thought
+    that it does not. Return when that was done last."""
+    if context.clock.monotonic_ms() - beaten_ms < context.policy.lease_ms // 3:
+        return beaten_ms
+    live = [t for t in transactions if t.failure is None]
+    now_ms = context.clock.wall_ms()
+    beats = [Edit(column(context.table, t.row_key, b"beat"), FREE, now_ms) for t in live]
+    retried(context, lambda: context.store.write(beats, durable=False))
+    retried(context, lambda: read_statuses(context, live))
+    _not_aborted(live, Status.LOCKED)
+    return context.clock.monotonic_ms()
 
 
 def _verdict(
