@@ -17,7 +17,7 @@ from pyspark.sql import functions as f
 
 from txn.clock import SystemClock
 from txn.codec import decode_row, is_row_key
-from txn.demo.data import COLUMNS, ENTRY, FLIGHTS, INDEXES, flight_row, index_rows
+from txn.demo.data import ANCHOR, COLUMNS, ENTRY, FLIGHTS, INDEXES, flight_row, index_rows
 from txn.engine import TRANSACTIONS
 from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Row
 from txn.phases import Status
@@ -79,8 +79,9 @@ def index_checks(
     spark: SparkSession, index: str, stored: DataFrame, entries: DataFrame
 ) -> Iterator[Check]:
     """Each flight has its entry in the index, and each entry its flight."""
+    known = stored.where(f.col(ANCHOR).isNotNull()).rdd  # others are no flights, and were found
     wanted = spark.createDataFrame(
-        stored.rdd.flatMap(lambda row: [(e, row.row) for e in entries_of(row) if is_in(e, index)]),
+        known.flatMap(lambda row: [(e, row.row) for e in entries_of(row) if is_in(e, index)]),
         "entry string, row string",
     ).cache()
     found = entries.where(f.col("entry").startswith(f"{index}/")).cache()

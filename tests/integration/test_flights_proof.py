@@ -1,0 +1,115 @@
+"""The proof at the end of the flights job fails for every way in which the tables can be wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from txn import Engine, Key, connect
+from txn.codec import column, status_key
+from txn.demo.data import FAMILY, FLIGHTS, INDEXES, flight_request, flight_row, unpack
+from txn.demo.job import read_flights, token
+from txn.demo.reconcile import reconcile
+from txn.model import Check, Edit
+from txn.phases import Status
+
+DAMAGE_AT = 1 << 42  # a timestamp (ms) later than any that the test's commits get
+
+
+@pytest.fixture(scope="module")
+def flights(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> DataFrame:
+    csv = unpack(tmp_path_factory.mktemp("csv"))
+    known = read_flights(spark, csv, 1).where("tailnum is not null and dep_time is not null")
+    return known.limit(20).cache()
+
+
+@pytest.fixture
+def uri(flights: DataFrame, tmp_path: Path) -> str:
+    uri = f"embedded://{tmp_path}/store?sync=off"
+    with connect(uri) as engine:
+        engine.ensure_table(FLIGHTS, [FAMILY])
+        engine.ensure_table(INDEXES, [FAMILY])
+        for flight in (row.asDict() for row in flights.collect()):
+            request = flight_request(flight)
+            engine.commit(request.mutations, request.assertions, once=token(flight))
+    return uri
+
+
+def broken(spark: SparkSession, uri: str, flights: DataFrame) -> dict[str, tuple[int, int]]:
+    checks = reconcile(spark, uri, flights)
+    return {check.name: (check.expected, check.found) for check in checks if not check.holds}
+
+
+def put(engine: Engine, row: str, name: str, table: str, value: bytes | None) -> None:
+    engine.context.store.write([Edit(Key(row, FAMILY, name, table), value, DAMAGE_AT)])
+
+
+def test_the_proof_holds_for_what_was_committed(
+    spark: SparkSession, uri: str, flights: DataFrame
+) -> None:
+    """Otherwise the failures below would prove nothing."""
+    assert broken(spark, uri, flights) == {}
+
+
+def test_a_flight_that_differs_or_is_too_many_is_found(
+    spark: SparkSession, uri: str, flights: DataFrame
+) -> None:
+    """The tables are compared with the source cell by cell, in both directions."""
+    first, second, *_ = (flight_row(row.asDict()) for row in flights.collect())
+    with connect(uri) as engine:
+        put(engine, first, "dep_time", FLIGHTS, b"never")
+        put(engine, second, "colour", FLIGHTS, b"red")
+        put(engine, "ZZZ/2013-01-01/0000/XX1", "dest", FLIGHTS, b"ZZZ")
+    found = broken(spark, uri, flights)
+    assert found["flights"] == (20, 22)
+    assert found["flights: missing or different"] == (0, 1)
+    assert found["flights: not in the source"] == (0, 3)
+    assert found["index by route: flights without entry"] == (0, 1)
+
+
+def test_an_index_that_lost_or_invented_an_entry_is_found(
+    spark: SparkSession, uri: str, flights: DataFrame
+) -> None:
+    """An index is right only if both directions are."""
+    flight = flights.collect()[0].asDict()
+    row = flight_row(flight)
+    with connect(uri) as engine:
+        put(engine, f"aircraft/{flight['tailnum']}/{row}", "flight", INDEXES, None)
+        put(engine, "route/EWR-IAH/nothing", "flight", INDEXES, b"nothing")
+    assert broken(spark, uri, flights) == {
+        "index by aircraft: entries": (20, 19),
+        "index by aircraft: flights without entry": (0, 1),
+        "index by route: entries": (20, 21),
+        "index by route: entries without flight": (0, 1),
+    }
+
+
+def test_what_a_transaction_left_behind_is_found(
+    spark: SparkSession, uri: str, flights: DataFrame
+) -> None:
+    """Locks, tags and unfinished rows are what a crash leaves where nobody mends it."""
+    row = flight_row(flights.collect()[0].asDict())
+    with connect(uri) as engine:
+        store, table = engine.context.store, engine.context.table
+        put(engine, row, "dest_lock", FLIGHTS, b"transaction.1")
+        put(engine, row, "dest_tag", FLIGHTS, b"17")
+        begun = b"transaction.1700000000000." + b"0" * 32
+        status = status_key(table, begun)
+        buffer = (column(table, begun, b"buffer"), b"?")
+        store.check_and_put([Check(status, b"", ((status, Status.WRITTEN.value), buffer))])
+    assert broken(spark, uri, flights) == {
+        "cells locked": (0, 1),
+        "cells tagged": (0, 1),
+        "transaction rows unfinished": (0, 1),
+    }
+
+
+def test_a_flight_that_was_committed_twice_is_found(
+    spark: SparkSession, uri: str, flights: DataFrame
+) -> None:
+    """A second commit writes the same values: only the transaction rows tell."""
+    with connect(uri) as engine:
+        engine.commit(flight_request(flights.collect()[0].asDict()).mutations)
+    assert broken(spark, uri, flights) == {"flights committed twice": (0, 1)}
