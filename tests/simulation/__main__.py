@@ -1,0 +1,87 @@
+"""`python -m tests.simulation`: as many schedules as one likes, on some processes, with a bar.
+
+Ends with 1 and the line that replays it at the first failure of each process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from functools import partial
+from itertools import islice
+
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from tests.simulation.schedule import Schedule, run_many
+
+CHUNK = 200
+
+
+def main() -> int:
+    """Parse, run, and say how it went."""
+    options = parse()
+    seeds = range(options.seed, options.seed + options.schedules)
+    if options.trace:
+        for seed in seeds:
+            Schedule(seed, partial(print, flush=True)).run()
+        return 0
+    failure = run_all(seeds, options.processes)
+    if failure is not None:
+        print(failure, file=sys.stderr)
+        return 1
+    print(f"{len(seeds)} schedules from seed {options.seed}: everything held")
+    return 0
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser("python -m tests.simulation", description=__doc__)
+    parser.add_argument("--schedules", type=int, default=1_000_000)
+    parser.add_argument("--seed", type=int, default=0, help="of the first one; the others follow")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--trace", action="store_true", help="print each call of the store")
+    return parser.parse_args()
+
+
+def run_all(seeds: range, processes: int) -> str | None:
+    """Run all seeds; return the first failure."""
+    chunks = (seeds[at : at + CHUNK] for at in range(0, len(seeds), CHUNK))
+    bar = Progress(
+        TextColumn("schedules"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    )
+    with bar, ProcessPoolExecutor(processes) as pool:
+        task = bar.add_task("schedules", total=len(seeds))
+        for chunk, failure in run_chunks(pool, chunks, 2 * processes):
+            bar.advance(task, len(chunk))
+            if failure is not None:
+                pool.shutdown(cancel_futures=True)
+                return failure
+    return None
+
+
+def run_chunks(
+    pool: ProcessPoolExecutor, chunks: Iterator[range], most: int
+) -> Iterator[tuple[range, str | None]]:
+    """Yield each chunk when it is done, with its failure; never more than some are waiting."""
+    running: dict[Future[str | None], range] = {}
+    while True:
+        for chunk in islice(chunks, most - len(running)):
+            running[pool.submit(run_chunk, chunk)] = chunk
+        if not running:
+            return
+        for done in wait(running, return_when=FIRST_COMPLETED).done:
+            yield running.pop(done), done.result()
+
+
+def run_chunk(seeds: range) -> str | None:
+    """Run some seeds; return how they failed."""
+    try:
+        run_many(seeds)
+    except AssertionError as error:
+        return str(error)
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,377 @@
+"""One schedule: two or three clients, readers and fsck on one store, as a seed has it.
+
+The seed decides everything: who does what, who has the next turn, which calls fail and how, what is
+delivered late, and what the clocks say. A schedule that fails says how to run it again.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+
+from recovery import check, repair
+from tests.simulation.bank import Bank, judge
+from tests.simulation.breaking import deliver_all
+from tests.simulation.scheduler import ActorClock, Network, Scheduler
+from tests.simulation.world import TABLE, TRANSACTIONS, D, OneCell, accept, mend
+from txn import (
+    AssertionFailedError,
+    Committed,
+    Engine,
+    Policy,
+    StoreError,
+)
+from txn.codec import FAMILY, is_row_key
+from txn.engine import Ack
+from txn.model import Check, Edit, Family, Key
+from txn.protocol import as_a_crash_would, roll_forward
+from txn.steps import Context, Transaction
+from txn.stores.faulty import NO_FAULT, Call, Crash, Fault, FaultyStore, Item, Reply
+from txn.stores.local import LocalStore
+from txn.tables.memory import MemoryStore
+
+MOST_STEPS = 20_000
+MOST_CRASHES = 3
+LATEST_MS = 300
+RETENTION_MS = 2_000
+Task = Callable[[Engine], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Weather:
+    """What a schedule is like. fault_rate: of all calls. crash_rate: of all faults."""
+
+    clients: int
+    readers: int
+    fscks: int
+    fault_rate: float
+    crash_rate: float
+    tick_ms: int
+    lease_ms: int
+    one_cell: bool
+    clocks_jump: bool
+    collects: bool
+
+    @property
+    def is_calm(self) -> bool:
+        """Whether nothing fails and nobody is hurried, so that every client gets its way."""
+        return not self.fault_rate and not self.fscks and self.lease_ms >= 10_000
+
+
+def weather(random: Random) -> Weather:
+    """Draw the conditions of a schedule."""
+    return Weather(
+        clients=random.choice((2, 2, 3)),
+        readers=random.choice((0, 1, 1)),
+        fscks=random.choice((0, 1, 1, 2)),
+        fault_rate=random.choice((0.0, 0.01, 0.03, 0.1, 0.2)),
+        crash_rate=random.choice((0.0, 0.1, 0.4)),
+        tick_ms=random.choice((0, 1, 5, 30)),
+        lease_ms=random.choice((30, 300, 10_000)),
+        one_cell=random.random() < 0.2,
+        clocks_jump=random.random() < 0.3,
+        collects=random.random() < 0.3,
+    )
+
+
+class Schedule:
+    """Runs one seed; `run` raises AssertionError if anything does not hold."""
+
+    def __init__(self, seed: int, trace: Callable[[str], None] | None = None) -> None:
+        self.random = Random(seed)
+        self.weather = weather(self.random)
+        self.scheduler = Scheduler(self.random, self.weather.tick_ms, MOST_STEPS)
+        self.server = ActorClock(self.scheduler)
+        self.memory = LocalStore(MemoryStore(), self.server)
+        self.memory.ensure_table(TABLE, {D: Family()})
+        self.memory.ensure_table(TRANSACTIONS, {FAMILY: Family(versions=1)})
+        self.bank = Bank(
+            self.random.randint(2, 4), self.random.randint(1, 3), self.random, self._step
+        )
+        self.stores: list[FaultyStore] = []
+        self._trace = trace
+        self._busy = 0
+        self._crashes = MOST_CRASHES
+        self._sent: dict[tuple[int, int], int] = {}
+
+    def run(self) -> None:
+        """Run all actors to their end, mend what is left, and judge."""
+        calm = self._engine("calm", faults=False)
+        self.bank.open(calm)
+        for number, tasks in enumerate(self._tasks()):
+            self._spawn(f"client-{number}", partial(self._client, f"client-{number}", tasks))
+        for number in range(self.weather.readers):
+            self._spawn(f"reader-{number}", partial(self._reader, f"reader-{number}"))
+        for number in range(self.weather.fscks):
+            self._spawn(f"fsck-{number}", partial(self._fsck, f"fsck-{number}"))
+        self.scheduler.spawn("weather", self._nature)
+        self.scheduler.run()
+        self._end(calm)
+
+    # ------------------------------------------------------------------------------- actors
+
+    def _tasks(self) -> list[deque[Task]]:
+        random, bank = self.random, self.bank
+        queues: list[deque[Task]] = [deque() for _ in range(self.weather.clients)]
+        for number, queue in enumerate(queues):
+            for turn in range(random.randint(1, 3)):
+                ack: Ack = random.choice(("complete", "complete", "decided"))
+                kind = random.random()
+                if kind < 0.25:
+                    queue.append(partial(bank.transfer_many, ack=ack, count=random.randint(2, 3)))
+                elif kind < 0.5:
+                    once = f"token-{number}-{turn}"
+                    copies = random.sample(queues, random.randint(1, 2))
+                    for copy in copies:  # the second one is what Spark calls a speculative task
+                        copy.append(Once(partial(bank.transfer, ack=ack, once=once)))
+                else:
+                    queue.append(partial(bank.transfer, ack=ack, once=None))
+        return queues
+
+    def _spawn(self, name: str, body: Callable[[], object]) -> None:
+        self._busy += 1
+
+        def counted() -> None:
+            try:
+                body()
+            finally:
+                self._busy -= 1
+
+        self.scheduler.spawn(name, counted)
+
+    def _client(self, name: str, tasks: deque[Task]) -> None:
+        """Do the tasks. Another client takes over from one that crashed, and does a task again
+        only if it has a token."""
+        engine = self._engine(name)
+        try:
+            while tasks:
+                task = tasks[0]
+                task(engine)
+                tasks.popleft()
+            engine.flush()
+        except Crash:
+            if tasks and not isinstance(tasks[0], Once):
+                tasks.popleft()
+            if tasks:
+                self._spawn(name, partial(self._client, name + "'", tasks))
+            raise
+
+    def _reader(self, name: str) -> None:
+        engine = self._engine(name)
+        for _ in range(self.random.randint(1, 4)):
+            self.bank.look(engine)
+            self.scheduler.sleep_ms(self.random.choice((0, 0, 5, 100)))
+
+    def _fsck(self, name: str) -> None:
+        engine = self._engine(name)
+        for _ in range(self.random.randint(1, 3)):
+            grace_ms = self.random.choice((0, 0, 20, 200))
+            try:
+                self._sweep(engine.context, grace_ms)
+            except StoreError:
+                continue
+            self.scheduler.sleep_ms(self.random.choice((0, 10, 300)))
+
+    def _sweep(self, context: Context, grace_ms: int) -> None:
+        retention_ms = RETENTION_MS if self.weather.collects else 24 * 3_600_000
+        tables = [TABLE] if self.random.random() < 0.7 else []
+        for finding in check(context, grace_ms=grace_ms, retention_ms=retention_ms, scan=tables):
+            accept(finding)
+            repair(context, finding)
+
+    def _nature(self) -> None:
+        """Deliver late requests, compact, and set clocks, as long as anybody is at work."""
+        random = self.random
+        while self._busy:
+            self.scheduler.sleep_ms(random.choice((0, 1, 5, 20, 100)))
+            self._deliver()
+            if self.weather.clocks_jump and random.random() < 0.1:
+                self.server.offset_ms = random.randint(-300, 300)
+            if self.weather.collects and random.random() < 0.1:
+                self.memory.compact(TABLE, self.server.wall_ms() - RETENTION_MS - LATEST_MS)
+
+    def _deliver(self) -> None:
+        """Deliver one late request, or all that have been on their way for too long."""
+        now_ms = self.scheduler.now_ms
+        waiting = [(store, late) for store in self.stores for late in store.in_flight]
+        due = [
+            self._sent.setdefault((id(store), late.call.number), now_ms) + LATEST_MS < now_ms
+            for store, late in waiting
+        ]
+        if waiting and self.random.random() < 0.5:
+            due[self.random.randrange(len(due))] = True
+        for (store, late), is_due in zip(waiting, due, strict=True):
+            if is_due and late in store.in_flight:
+                store.deliver(store.in_flight.index(late))
+
+    # -------------------------------------------------------------------------------- clients
+
+    def _engine(self, name: str, *, faults: bool = True) -> Engine:
+        offset_ms = self.random.randint(-300, 300) if self.weather.clocks_jump else 0
+        clock = ActorClock(self.scheduler, offset_ms)
+        network = Network(self.memory, self.scheduler)
+        store = FaultyStore(network)
+        self.stores.append(store)
+        engine = Engine(
+            OneCell(store) if self.weather.one_cell else store,
+            table=TABLE,
+            transactions=TRANSACTIONS,
+            policy=Policy(
+                lease_ms=self.weather.lease_ms, deadline_ms=20_000, courtesy_ms=5, store_tries=3
+            ),
+            clock=clock,
+            chance=self.random,
+        )
+        engine._finisher = Background(self, name, engine.context)
+        engine._check_exists(self.bank.accounts[0])
+        store.plan = partial(self._plan, name) if faults else partial(self._told, name)
+        return engine
+
+    def _plan(self, name: str, call: Call) -> Fault:
+        fault = NO_FAULT
+        if self.random.random() < self.weather.fault_rate:
+            fault = draw_fault(self.random, call, self.weather.crash_rate if self._crashes else 0)
+            self._crashes -= fault.reply is Reply.CRASH
+        return self._told(name, call, fault)
+
+    def _told(self, name: str, call: Call, fault: Fault = NO_FAULT) -> Fault:
+        if self._trace is not None:
+            self._trace(f"{self._step():5} {self.scheduler.now_ms:6} {name} {told(call, fault)}")
+        return fault
+
+    def _step(self) -> int:
+        return self.scheduler.steps
+
+    # ------------------------------------------------------------------------------ the end
+
+    def _end(self, calm: Engine) -> None:
+        """Mend, deliver what is still late, mend again, and compare with the record."""
+        mend(self.memory, calm.context)
+        self._judge(calm)
+        late = [store for store in self.stores if store.in_flight]
+        for store in late:
+            deliver_all(store)
+        if late:
+            mend(self.memory, calm.context)
+            self._judge(calm)
+
+    def _judge(self, calm: Engine) -> None:
+        logs = [attempt.log for attempt in self.bank.attempts]
+        stored = self.memory.read([*self.bank.accounts, *logs])
+        judge(self.bank, stored, lambda transaction: calm.outcome(transaction).value)
+        if self.weather.is_calm:
+            for attempt in self.bank.attempts[1:]:
+                fine = isinstance(attempt.result, Committed | AssertionFailedError)
+                assert fine, f"nothing was in the way: {attempt}"
+
+
+class Once:
+    """A task that may be done again."""
+
+    def __init__(self, task: Task) -> None:
+        self._task = task
+
+    def __call__(self, engine: Engine) -> object:
+        return self._task(engine)
+
+
+class Background:
+    """What finishes decided transactions here: an actor, where a program has a thread."""
+
+    def __init__(self, schedule: Schedule, name: str, context: Context) -> None:
+        self._schedule = schedule
+        self._name = name
+        self._context = context
+        self._running = 0
+
+    def submit(self, context: Context, transactions: Sequence[Transaction]) -> None:
+        self._running += 1
+
+        def finish() -> None:
+            try:
+                as_a_crash_would(self._context, roll_forward, transactions)
+            finally:
+                self._running -= 1
+
+        self._schedule._spawn(f"{self._name}-finisher", finish)
+
+    def flush(self) -> None:
+        while self._running:
+            self._schedule.scheduler.sleep_ms(1)
+
+    def close(self) -> None:
+        self.flush()
+
+
+def draw_fault(random: Random, call: Call, crash_rate: float) -> Fault:
+    """Draw what goes wrong with a call."""
+    reply = Reply.CRASH if random.random() < crash_rate else Reply.MAYBE_APPLIED
+    if call.method not in ("write", "check_and_put"):
+        return Fault(reply=reply)
+    some = frozenset(i for i in range(len(call.items)) if random.random() < 0.5)
+    rest = frozenset(range(len(call.items))) - some
+    match random.randrange(6):
+        case 0 if reply is not Reply.CRASH:
+            return Fault(applied=frozenset(), reply=Reply.NOT_APPLIED)
+        case 1 if reply is not Reply.CRASH:
+            return Fault(twice=True)
+        case 2 if reply is not Reply.CRASH:
+            return Fault(late=some)
+        case 3:
+            return Fault(applied=frozenset(), reply=reply)
+        case 4:
+            return Fault(applied=some, reply=reply, late=rest)
+        case _:
+            return Fault(applied=None, reply=reply, late=some)
+
+
+def told(call: Call, fault: Fault) -> str:
+    """Return a call and its fault for people, on one line."""
+    items = [brief(item) for item in call.items]
+    order = sorted(items) if call.method == "read" else items  # a set's order is no fact
+    return f"{call.number:3} {call.method} {', '.join(order)}{shown(fault)}"
+
+
+def brief(item: Item) -> str:
+    """Return a key, an edit or a check in a few words."""
+    match item:
+        case Key():
+            return f"{short(item.row)}/{item.column.decode()}"
+        case Edit(key, value, timestamp):
+            return f"{brief(key)}@{timestamp % 10**9}={short(value or b'-')}"
+        case Check(key, expected, puts):
+            return f"{brief(key)}:{short(expected)}->{short(dict(puts).get(key, b'?'))}"
+        case _:
+            return short(item)
+
+
+def short(value: bytes) -> str:
+    """Return a row key by the last digits of its uid, and any other value as it is."""
+    text = value.decode(errors="replace")
+    return f"T{text[-4:]}" if is_row_key(value) else text[:40]
+
+
+def shown(fault: Fault) -> str:
+    """Return what is wrong, if anything is."""
+    if fault is NO_FAULT:
+        return ""
+    applied = "all" if fault.applied is None else sorted(fault.applied)
+    facts = [f"applied={applied}", f"late={sorted(fault.late)}"]
+    return f"   !! {fault.reply.value}{' twice' * fault.twice} {' '.join(facts)}"
+
+
+def run_many(seeds: Iterable[int]) -> None:
+    """Run schedules; a failure says how to run it again, with a trace."""
+    for seed in seeds:
+        try:
+            Schedule(seed).run()
+        except Exception as error:
+            raise AssertionError(f"{error}\n{replay_line(seed)}") from error
+
+
+def replay_line(seed: int) -> str:
+    """Return the command that runs a seed again and prints each call."""
+    return f"python -m tests.simulation --schedules 1 --seed {seed} --trace"

@@ -1,0 +1,197 @@
+"""Actors that take turns at each call of the store, as a seeded random generator has it.
+
+One greenlet each, one clock for all: time passes only when the scheduler lets it, so a schedule is
+the same whenever it is run again with its seed. Every loop of an actor ends in `pause` or `sleep`,
+and a schedule that takes too many steps has somebody in it who waits for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from random import Random
+from typing import Any, TypeVar
+
+from greenlet import getcurrent, greenlet
+
+from txn.model import Cell, Check, Edit, Family, Key, Row
+from txn.stores.base import Store
+from txn.stores.faulty import Crash
+
+T = TypeVar("T")
+LONGEST_PAUSE_MS = 500
+
+
+class Actor:
+    """Somebody who runs until the next pause."""
+
+    __slots__ = ("crashed", "greenlet", "last_ms", "name", "wake_ms")
+
+    def __init__(self, name: str, now_ms: int) -> None:
+        self.name = name
+        self.wake_ms = self.last_ms = now_ms
+        self.crashed = False
+        self.greenlet: Any = None
+
+
+class Scheduler:
+    """Runs actors, one at a time. tick_ms: how much time passes at most between two of them."""
+
+    def __init__(self, random: Random, tick_ms: int, most_steps: int) -> None:
+        self.random = random
+        self.now_ms = 0
+        self.steps = 0
+        self.actors: list[Actor] = []
+        self.current: Actor | None = None
+        self._tick_ms = tick_ms
+        self._most_steps = most_steps
+        self._hub: Any = getcurrent()
+
+    def spawn(self, name: str, body: Callable[[], object]) -> Actor:
+        """Add an actor; it has its first turn when the scheduler thinks fit."""
+        actor = Actor(name, self.now_ms)
+
+        def run() -> None:
+            try:
+                body()
+            except Crash:
+                actor.crashed = True
+
+        actor.greenlet = greenlet(run, self._hub)
+        self.actors.append(actor)
+        return actor
+
+    def run(self) -> None:
+        """Give turns until every actor has ended."""
+        while self.actors:
+            actor = self._next()
+            actor.last_ms = self.now_ms
+            self.current = actor
+            actor.greenlet.switch()
+            self.current = None
+            if actor.greenlet.dead:
+                self.actors.remove(actor)
+            self.steps += 1
+            if self.steps > self._most_steps:
+                raise AssertionError(f"somebody waits for ever: {[a.name for a in self.actors]}")
+
+    def pause(self) -> None:
+        """Let others have a turn."""
+        if self.current is not None:
+            self._hub.switch()
+
+    def sleep_ms(self, duration_ms: int) -> None:
+        """Let others have turns until that much time has passed."""
+        if self.current is None:
+            self.now_ms += duration_ms
+            return
+        self.current.wake_ms = self.now_ms + duration_ms
+        self._hub.switch()
+
+    def _next(self) -> Actor:
+        random, now_ms = self.random, self.now_ms
+        if random.random() < 0.3:
+            self.now_ms = now_ms = now_ms + random.randint(0, self._tick_ms)
+        ready = [actor for actor in self.actors if actor.wake_ms <= now_ms]
+        if not ready:
+            self.now_ms = now_ms = min(actor.wake_ms for actor in self.actors)
+            ready = [actor for actor in self.actors if actor.wake_ms <= now_ms]
+        starved = [a for a in ready if max(a.last_ms, a.wake_ms) < now_ms - LONGEST_PAUSE_MS]
+        ready = starved or ready
+        return ready[int(random.random() * len(ready))]
+
+
+class ActorClock:
+    """The clock of one machine: its time of day is wrong by an offset, which may change."""
+
+    def __init__(self, scheduler: Scheduler, offset_ms: int = 0) -> None:
+        self.offset_ms = offset_ms
+        self._scheduler = scheduler
+
+    def wall_ms(self) -> int:
+        return 1_700_000_000_000 + self._scheduler.now_ms + self.offset_ms
+
+    def monotonic_ms(self) -> int:
+        return self._scheduler.now_ms
+
+    def sleep_ms(self, duration_ms: int) -> None:
+        self._scheduler.sleep_ms(duration_ms)
+
+
+class Network:
+    """The way from a client to the store: it takes turns, and batches arrive in pieces.
+
+    The pieces come in any order. Only the cells of one row are read in one instant.
+    """
+
+    def __init__(self, inner: Store, scheduler: Scheduler) -> None:
+        self.features = inner.features
+        self._inner = inner
+        self._pause = scheduler.pause
+        self._random = scheduler.random
+
+    def read(self, keys: Collection[Key]) -> dict[Key, Cell | None]:
+        rows: dict[tuple[bytes | None, bytes], list[Key]] = {}
+        for key in keys:
+            rows.setdefault((key.table, key.row), []).append(key)
+        found: dict[Key, Cell | None] = {}
+        for piece in self._pieces(sorted(rows)):
+            found.update(self._inner.read([key for name in piece for key in rows[name]]))
+        return found
+
+    def write(self, edits: Sequence[Edit], *, durable: bool = True) -> None:
+        for piece in self._pieces(edits):
+            self._inner.write(piece)
+
+    def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
+        answers: dict[int, bool] = {}
+        for piece in self._pieces(range(len(checks))):
+            moved = self._inner.check_and_put([checks[i] for i in piece])
+            answers.update(zip(piece, moved, strict=True))
+        return [answers[i] for i in range(len(checks))]
+
+    def scan(
+        self,
+        table: bytes,
+        start: bytes = b"",
+        stop: bytes | None = None,
+        columns: Collection[tuple[bytes, bytes]] | None = None,
+    ) -> Iterator[Row]:
+        self._pause()
+        rows = self._inner.scan(table, start, stop, columns)
+        if self._random.random() < 0.5:
+            return rows
+        return self._row_by_row(table, [row.row for row in rows], columns)
+
+    def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
+        return self._inner.describe(table)
+
+    def ensure_table(
+        self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes] = ()
+    ) -> None:
+        self._inner.ensure_table(table, families, splits)
+
+    def close(self) -> None:
+        pass
+
+    def _row_by_row(
+        self, table: bytes, rows: Iterable[bytes], columns: Collection[tuple[bytes, bytes]] | None
+    ) -> Iterator[Row]:
+        for row in rows:
+            if self._random.random() < 0.5:
+                self._pause()
+            yield from self._inner.scan(table, row, row + b"\0", columns)
+
+    def _pieces(self, items: Sequence[T]) -> Iterator[list[T]]:
+        """Yield the items in pieces, each of which has its turn."""
+        self._pause()
+        rest = list(items)
+        if len(rest) == 1 or self._random.random() < 0.5:
+            yield rest
+            return
+        self._random.shuffle(rest)
+        while rest:
+            size = self._random.randint(1, len(rest))
+            yield rest[:size]
+            rest = rest[size:]
+            if rest:
+                self._pause()

@@ -1,0 +1,45 @@
+"""Clients, readers and fsck interleaved at random, twenty thousand times.
+
+`make sim` does it a million times. TXN_SCHEDULES says how many; a failure says how to see it again.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.simulation.schedule import Schedule, replay_line, run_many
+
+SCHEDULES = int(os.environ.get("TXN_SCHEDULES", "20000"))
+GROUPS = 20
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_money_is_neither_made_nor_lost(group: int) -> None:
+    """The sum of all accounts, the truth of every reply, the order of every read: whatever fails,
+    whoever stops, whatever comes late."""
+    each = -(-SCHEDULES // GROUPS)
+    run_many(range(group * each, (group + 1) * each))
+
+
+def test_a_schedule_is_the_same_each_time() -> None:
+    """A failure that cannot be run again cannot be understood."""
+    told: list[list[str]] = [[], []]
+    for lines in told:
+        Schedule(16, lines.append).run()
+    assert told[0] == told[1]
+    assert len(told[0]) > 100
+
+
+def test_a_failure_says_how_to_run_it_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One command line, to be copied from the failure."""
+
+    def lose(self: Schedule) -> None:
+        raise AssertionError("lost update")
+
+    monkeypatch.setattr(Schedule, "run", lose)
+    with pytest.raises(AssertionError, match="lost update") as caught:
+        run_many([41])
+    assert replay_line(41) in str(caught.value)
