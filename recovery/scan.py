@@ -87,8 +87,8 @@ def whole_row(context: Context, row_key: bytes) -> Row | None:
 def find(context: Context, part: bytes) -> Iterator[bytes]:
     """Yield the row keys that end with the part, or begin with it when their bucket, the word
     `transaction` or the time is left out."""
-    if is_row_key(part):
-        yield from [part] if whole_row(context, part) else []
+    if is_row_key(part) and whole_row(context, part):
+        yield part
         return
     for row in context.store.scan(context.table):
         if is_row_key(row.row) and _is_part(part, row.row):

@@ -1,0 +1,268 @@
+"""Check and repair of transaction rows: each status, ages, what does not decode, and races."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+import pytest
+
+from recovery import Finding, Kind, LeftAlone, Repaired, check, repair, summary
+from tests.unit.test_commit import after_status, stopped_at
+from tests.unit.worlds import TABLE, World, X, Y
+from txn.assertions import Assertion
+from txn.codec import column
+from txn.engine import Outcome
+from txn.model import Check, Edit, Key, Mutation
+from txn.phases import Status
+from txn.stores.faulty import Crash, Fault, Reply
+
+HOUR_MS = 3_600_000
+UNFINISHED = [
+    (Status.WRITTEN, Kind.UNDECIDED, Status.ABORTED),
+    (Status.LOCKED, Kind.UNDECIDED, Status.ABORTED),
+    (Status.ASSERTED, Kind.DECIDED, Status.COMPLETE),
+    (Status.PUT, Kind.DECIDED, Status.COMPLETE),
+    (Status.CLEANING, Kind.DECIDED, Status.COMPLETE),
+    (Status.ABORTING, Kind.ABORTING, Status.ABORTED),
+]
+
+
+def left_at(
+    world: World,
+    status: Status,
+    assertions: Collection[Assertion] = (),
+    keys: tuple[Key, ...] = (X, Y),
+) -> bytes:
+    """Let a client of X and Y die right after its row reached this status; return the row key."""
+    world.clock.advance(1)  # so that its row is the last one
+    if status is Status.ABORTING:
+        row_key = left_at(world, Status.LOCKED)
+        key = column(b"txn", row_key, b"status")
+        puts = ((key, status.value),)
+        assert world.store.check_and_put([Check(key, Status.LOCKED.value, puts)]) == [True]
+        return row_key
+    after_status(world, status, Fault(reply=Reply.CRASH))
+    client = world.client(world.faults, seed=50)
+    with pytest.raises(Crash):
+        client.commit([Mutation(key, b"2") for key in keys], assertions)
+    world.faults.crashed, world.faults.plan = False, lambda call: Fault()
+    return world.rows()[-1].row_key
+
+
+def found(world: World, **options: object) -> list[Finding]:
+    return list(check(world.engine.context, **options))  # type: ignore[arg-type]
+
+
+def mended(world: World, **options: object) -> list[object]:
+    """Repair everything found, and see that nothing is found any more."""
+    results = [repair(world.engine.context, finding) for finding in found(world, **options)]
+    assert found(world, **options) == []
+    return results
+
+
+def put_column(world: World, row_key: bytes, name: bytes, value: bytes | None) -> None:
+    """Damage a transaction row."""
+    key = column(b"txn", row_key, name)
+    cell = world.cell(key)
+    world.store.write([Edit(key, value, cell.timestamp if cell else world.clock.wall_ms())])
+
+
+# ------------------------------------------------------------------------- what is found
+
+
+@pytest.mark.parametrize(("status", "kind", "end"), UNFINISHED)
+def test_each_unfinished_status_is_found_and_ended(status: Status, kind: Kind, end: Status) -> None:
+    """What was decided is finished, what was not is undone, and nothing stays locked."""
+    world = World()
+    world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
+    row_key = left_at(world, status)
+    (finding,) = found(world, grace_ms=0, scan=[TABLE])
+    assert (finding.kind, finding.transaction) == (kind, row_key)
+    assert isinstance(repair(world.engine.context, finding), Repaired)
+    assert found(world, grace_ms=0, scan=[TABLE]) == []
+    assert world.rows()[-1].status is end
+    expected = b"2" if end is Status.COMPLETE else b"1"
+    assert (world.value(X), world.value(Y)) == (expected, expected)
+    assert summary(world.engine.context, [TABLE]).is_quiet
+
+
+@pytest.mark.parametrize(("status", "kind", "end"), UNFINISHED)
+def test_within_the_grace_it_is_nobodys_business(status: Status, kind: Kind, end: Status) -> None:
+    """A live client is always somewhere between two statuses."""
+    world = World()
+    left_at(world, status)
+    world.clock.advance(59_999)
+    assert found(world) == []
+    world.clock.advance(1)
+    assert [finding.kind for finding in found(world)] == [kind]
+
+
+def test_a_beat_counts_as_a_sign_of_life() -> None:
+    """An owner that waits for a lock changes nothing else for as long as it waits."""
+    world = World()
+    row_key = left_at(world, Status.WRITTEN)
+    world.clock.advance(50_000)
+    put_column(world, row_key, b"beat", b"")
+    world.clock.advance(50_000)
+    assert found(world) == []
+    world.clock.advance(10_000)
+    assert [finding.kind for finding in found(world)] == [Kind.UNDECIDED]
+
+
+def test_a_beat_from_the_future_counts_for_nothing() -> None:
+    """It is a client's clock; a fast one must not protect a dead owner for years."""
+    world = World()
+    row_key = left_at(world, Status.WRITTEN)
+    year_ms = 365 * 24 * HOUR_MS
+    beat = column(b"txn", row_key, b"beat")
+    world.store.write([Edit(beat, b"", world.clock.wall_ms() + year_ms)])
+    world.clock.advance(60_000)
+    assert [finding.kind for finding in found(world)] == [Kind.UNDECIDED]
+
+
+def test_a_server_clock_ahead_of_ours_makes_nothing_old() -> None:
+    """But without a grace everything is taken, whatever the clocks say."""
+    world = World()
+    left_at(world, Status.ASSERTED)
+    world.clock.set_wall_ms(world.clock.wall_ms() - HOUR_MS)
+    assert found(world) == []
+    assert len(found(world, grace_ms=0)) == 1
+
+
+def test_finished_rows_expire_by_the_time_of_their_last_status() -> None:
+    """One that took long to finish must not be forgotten at once: its outcome may be asked for."""
+    world = World()
+    row_key = left_at(world, Status.ASSERTED)
+    world.clock.advance(100 * HOUR_MS)
+    assert mended(world) != []  # it is complete now
+    world.clock.advance(24 * HOUR_MS - 1)
+    assert found(world) == []
+    assert world.engine.outcome(row_key) is Outcome.COMMITTED
+    world.clock.advance(1)
+    (finding,) = found(world)
+    assert finding.kind is Kind.EXPIRED
+    assert repair(world.engine.context, finding) == Repaired("deleted")
+    assert world.rows() == []
+    assert world.engine.outcome(row_key) is Outcome.UNKNOWN
+    assert (world.value(X), world.value(Y)) == (b"2", b"2")
+
+
+def test_deleting_a_row_leaves_no_cell_of_it() -> None:
+    """A column that stayed would be debris that comes back with each check."""
+    world = World()
+    row_key = left_at(world, Status.WRITTEN)
+    put_column(world, row_key, b"beat", b"")
+    put_column(world, row_key, b"future", b"of a newer version")
+    mended(world, grace_ms=0)
+    mended(world, retention_ms=0)
+    assert list(world.store.scan(b"txn")) == []
+
+
+@pytest.mark.parametrize("gone", [b"buffer", b"status"])
+def test_debris_is_deleted_after_the_retention(gone: bytes) -> None:
+    """Until then it may be a row that is just being written, one cell at a time."""
+    world = World()
+    row_key = left_at(world, Status.WRITTEN)
+    put_column(world, row_key, gone, None)
+    world.clock.advance(24 * HOUR_MS - 1)
+    assert found(world) == []
+    world.clock.advance(1)
+    (finding,) = found(world)
+    assert finding.kind is Kind.DEBRIS
+    assert repair(world.engine.context, finding) == Repaired("deleted")
+    assert world.rows() == []
+
+
+# -------------------------------------------------------------------- what does not decode
+
+
+DAMAGE: list[tuple[bytes, bytes | None]] = [
+    (b"buffer", b"junk"),
+    (b"buffer", b"\x02\0\0\0\0of a newer format"),
+    (b"plan", b"junk"),
+    (b"plan", None),
+    (b"status", b"9-NEWER"),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), DAMAGE)
+def test_a_decided_row_that_does_not_decode_is_kept_with_its_locks(
+    name: bytes, value: bytes | None
+) -> None:
+    """It is a commit; a newer version, or a person, can still finish it."""
+    world = World()
+    row_key = left_at(world, Status.ASSERTED)
+    put_column(world, row_key, name, value)
+    world.clock.advance(1000 * HOUR_MS)
+    before = list(world.store.scan(b"txn")), list(world.store.scan(TABLE))
+    (finding,) = found(world, scan=[TABLE])
+    assert (finding.kind, finding.transaction) == (Kind.UNREADABLE, row_key)
+    assert finding.facts["cause"]
+    assert isinstance(repair(world.engine.context, finding), LeftAlone)
+    assert (list(world.store.scan(b"txn")), list(world.store.scan(TABLE))) == before
+    assert world.holder(X) == row_key
+
+
+def test_a_plan_of_another_length_is_not_guessed() -> None:
+    """It belongs to another buffer."""
+    world = World()
+    row_key = left_at(world, Status.ASSERTED)
+    other = World()
+    stopped_at(other, Status.ASSERTED)
+    plan = other.store.read([column(b"txn", other.rows()[0].row_key, b"plan")]).popitem()[1]
+    assert plan is not None
+    put_column(world, row_key, b"plan", plan.value)
+    assert [finding.kind for finding in found(world, grace_ms=0)] == [Kind.UNREADABLE]
+
+
+@pytest.mark.parametrize("status", [Status.WRITTEN, Status.LOCKED, Status.ABORTING])
+def test_an_undecided_row_that_does_not_decode_is_aborted_and_its_locks_are_found(
+    status: Status,
+) -> None:
+    """Its keys are unknown, so the scan has to tell which locks were its own."""
+    world = World()
+    row_key = left_at(world, status)
+    put_column(world, row_key, b"buffer", b"junk")
+    results = mended(world, grace_ms=0, scan=[TABLE])
+    assert results.count(Repaired("rolled back")) == 1
+    assert results.count(Repaired("freed")) == (0 if status is Status.WRITTEN else 2)
+    assert world.rows()[-1].status is Status.ABORTED
+    assert world.holder(X) == world.holder(Y) == b""
+
+
+def test_a_finished_row_that_does_not_decode_expires_like_any_other() -> None:
+    """Nothing of it is needed any more."""
+    world = World()
+    row_key = world.engine.commit([Mutation(X, b"1")]).transaction
+    put_column(world, row_key, b"buffer", b"junk")
+    assert found(world, grace_ms=0) == []
+    mended(world, retention_ms=0)
+    assert world.rows() == []
+
+
+def test_a_transaction_whose_table_is_gone_is_left_alone() -> None:
+    """Its other keys are not released while nobody knows where the table went."""
+    world = World()
+    row_key = left_at(world, Status.ASSERTED)
+    (finding,) = found(world, grace_ms=0)
+    gone = world.engine.context
+    hidden = WithoutTable(gone.store)
+    result = repair(replace(gone, store=hidden), finding)  # type: ignore[arg-type]
+    assert isinstance(result, LeftAlone) and "no such table" in result.why
+    assert world.holder(X) == row_key
+
+
+class WithoutTable:
+    """A store whose data table was dropped."""
+
+    def __init__(self, inner: object) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._inner, name)
+
+    def write(self, edits: list[Edit], *, durable: bool = True) -> None:
+        self._inner.write(  # type: ignore[attr-defined]
+            [edit._replace(key=edit.key._replace(table=b"gone")) for edit in edits]
+        )

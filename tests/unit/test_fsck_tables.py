@@ -1,0 +1,330 @@
+"""Check and repair of data tables: orphan locks, stale tags, versions past the protocol."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from recovery import Finding, Kind, LeftAlone, NothingToDo, Repaired, check, repair
+from recovery.tables import BATCH
+from tests.unit.test_commit import after_status, ghost, stopped_at
+from tests.unit.worlds import TABLE, World, X, Y
+from txn.assertions import Some
+from txn.codec import column, marker_key
+from txn.errors import InvalidRequestError
+from txn.model import Check, Delete, Edit, Key, Mutation
+from txn.phases import Status
+from txn.stores.counting import CountingStore
+from txn.stores.faulty import Call, Crash, Fault, FaultyStore, Reply
+
+STRANGER = b"transaction.1700000000000." + b"f" * 32
+MINUTE_MS = 60_000
+
+
+def found(world: World, grace_ms: int = 0, table: bytes = TABLE) -> list[Finding]:
+    return list(check(world.engine.context, grace_ms=grace_ms, scan=[table]))
+
+
+def only(world: World) -> Finding:
+    (finding,) = found(world)
+    return finding
+
+
+def lock(world: World, key: Key, holder: bytes) -> None:
+    """A lock request that lands whenever it likes."""
+    assert world.store.check_and_put([Check(key.lock, b"", ((key.lock, holder),))]) == [True]
+
+
+def late_put(world: World, key: Key = X) -> None:
+    """A second delivery of the put of a transaction that has long finished: its tag is back."""
+    done = world.engine.commit([Mutation(key, b"2")])
+    world.store.write([Edit(key, b"2", done.timestamp), Edit(key.tag, b"7", done.timestamp)])
+
+
+def in_plan(context_world: World, status: Status, *mutations: Mutation | Delete) -> None:
+    """Let a client die right after its row reached this status."""
+    after_status(context_world, status, Fault(reply=Reply.CRASH))
+    with pytest.raises(Crash):
+        context_world.client(context_world.faults, seed=60).commit(mutations)
+    context_world.faults.crashed, context_world.faults.plan = False, lambda call: Fault()
+
+
+# --------------------------------------------------------------------------- orphan locks
+
+
+@pytest.mark.parametrize("status", [None, Status.COMPLETE])
+def test_a_lock_of_a_finished_or_absent_holder_is_freed(status: Status | None) -> None:
+    """It can never decide again, so its lock protects nothing."""
+    world = World()
+    holder = ghost(world, status)
+    finding = only(world)
+    assert (finding.kind, finding.key, finding.transaction) == (Kind.ORPHAN_LOCK, X, holder)
+    assert repair(world.engine.context, finding) == Repaired("freed")
+    assert found(world) == []
+    assert world.cell(X.lock) is not None and world.holder(X) == b""
+
+
+def test_a_live_lock_is_told_from_an_orphan() -> None:
+    """Freeing it would let two hold one key."""
+    world = World()
+    row_key = stopped_at(world, Status.LOCKED)
+    assert [item.kind for item in found(world)] == [Kind.UNDECIDED]
+    orphan = Finding(Kind.ORPHAN_LOCK, row_key, X)
+    assert repair(world.engine.context, orphan) == NothingToDo("its holder is not finished")
+    assert world.holder(X) == row_key
+
+
+def test_a_lock_that_changed_hands_is_not_freed() -> None:
+    """The next transaction holds it by right."""
+    world = World()
+    ghost(world, None)
+    finding = only(world)
+    repair(world.engine.context, finding)
+    row_key = stopped_at(world, Status.LOCKED)
+    assert repair(world.engine.context, finding) == NothingToDo("the lock is free, or another's")
+    assert world.holder(X) == row_key
+
+
+def test_a_young_orphan_is_left_to_its_owner() -> None:
+    """An owner that was aborted by others may just be freeing what it took afterwards."""
+    world = World()
+    ghost(world, None)
+    assert found(world, MINUTE_MS) == []
+    world.clock.advance(MINUTE_MS)
+    assert [item.kind for item in found(world, MINUTE_MS)] == [Kind.ORPHAN_LOCK]
+
+
+def test_a_lock_of_a_decided_row_that_does_not_decode_is_kept() -> None:
+    """The commit may still be finished, and nobody knows what it wrote."""
+    world = World()
+    holder = stopped_at(world, Status.PUT)
+    world.store.write([Edit(column(b"txn", holder, b"buffer"), b"junk", world.clock.wall_ms())])
+    assert [item.kind for item in found(world)] == [Kind.UNREADABLE]
+    assert world.holder(X) == holder
+
+
+def test_what_is_no_transaction_is_somebodys_data() -> None:
+    """A table may have had columns of such names before it took part in transactions."""
+    world = World()
+    at = world.clock.wall_ms()
+    world.store.write([Edit(X.lock, b"padlock", at), Edit(Y.tag, b"sale", at)])
+    findings = found(world)
+    assert [(item.kind, item.key) for item in findings] == [
+        (Kind.FOREIGN_CELL, X.lock),
+        (Kind.FOREIGN_CELL, Y.tag),
+    ]
+    for finding in findings:
+        assert isinstance(repair(world.engine.context, finding), LeftAlone)
+    assert world.holder(X) == b"padlock"
+
+
+def test_columns_named_only_by_an_ending_are_none_of_ours() -> None:
+    """There is no data column that they could belong to."""
+    world = World()
+    bare = [Key("x", "d", name, TABLE) for name in ("_lock", "_tag")]
+    world.store.write([Edit(key, b"anything", world.clock.wall_ms()) for key in bare])
+    assert found(world) == []
+
+
+def test_holders_are_read_in_batches() -> None:
+    """A crashed job leaves many locks; one call each would take hours on a cluster."""
+    world = World()
+    count = BATCH + 10
+    for number in range(count):
+        lock(world, Key(f"{number:06}", "d", "x", TABLE), STRANGER[:-6] + b"%06d" % number)
+    counting = CountingStore(world.store)
+    context = replace(world.engine.context, store=counting)
+    findings = list(check(context, grace_ms=0, scan=[TABLE]))
+    assert len(findings) == count
+    assert counting.calls == {"scan": 3, "read": 4}
+
+
+def test_the_markers_of_once_are_scanned_with_any_table() -> None:
+    """They are keys of their transaction, and no operator would think of them."""
+    world = World()
+    world.engine.commit([Mutation(X, b"1")], once="token")
+    marker = marker_key(b"txn", b"token")
+    lock(world, marker, STRANGER)
+    assert [(item.kind, item.key) for item in found(world)] == [(Kind.ORPHAN_LOCK, marker)]
+    assert len(found(world, table=b"txn")) == 1
+    repair(world.engine.context, only(world))
+    assert found(world) == []
+
+
+# ----------------------------------------------------------------------------- stale tags
+
+
+def test_a_tag_of_a_finished_transaction_is_emptied_in_its_place() -> None:
+    """Its timestamp is the witness of the last commit and must not change."""
+    world = World()
+    late_put(world)
+    before = world.cell(X.tag)
+    finding = only(world)
+    assert (finding.kind, finding.key) == (Kind.STALE_TAG, X)
+    assert repair(world.engine.context, finding) == Repaired("emptied")
+    after = world.cell(X.tag)
+    assert before and after and (after.value, after.timestamp) == (b"", before.timestamp)
+    assert found(world) == []
+
+
+def test_a_tag_of_a_transaction_that_is_putting_is_its_own() -> None:
+    """Nothing is stale while its holder is at work."""
+    world = World()
+    stopped_at(world, Status.PUT)
+    assert [item.kind for item in found(world)] == [Kind.DECIDED]
+    cell = world.cell(X.tag)
+    assert cell is not None and cell.value == b"0"
+    tag = Finding(Kind.STALE_TAG, None, X, {"value": cell.value, "timestamp": cell.timestamp})
+    assert repair(world.engine.context, tag) == NothingToDo("the tag is its holder's")
+
+
+def test_an_old_tag_under_a_new_holder_is_stale() -> None:
+    """The holder has put nothing yet, so the tag is of somebody before it."""
+    world = World()
+    late_put(world)
+    stopped_at(world, Status.LOCKED)
+    kinds = [item.kind for item in found(world)]
+    assert kinds == [Kind.UNDECIDED, Kind.STALE_TAG]
+    for finding in found(world):
+        repair(world.engine.context, finding)
+    assert found(world) == []
+
+
+def test_a_tag_that_a_later_commit_replaced_needs_nothing() -> None:
+    """The finding is old."""
+    world = World()
+    late_put(world)
+    finding = only(world)
+    world.engine.commit([Mutation(X, b"3")])
+    assert repair(world.engine.context, finding) == NothingToDo("the tag has changed")
+    assert world.value(X.tag) == b""
+
+
+def test_a_young_tag_is_left_to_its_owner() -> None:
+    """A repeated put is followed by its own clearing of the tag."""
+    world = World()
+    late_put(world)
+    assert found(world, MINUTE_MS) == []
+    world.clock.advance(MINUTE_MS + 2)
+    assert [item.kind for item in found(world, MINUTE_MS)] == [Kind.STALE_TAG]
+
+
+# ----------------------------------------------------------------------- foreign versions
+
+
+def test_a_write_past_the_protocol_is_reported_and_kept() -> None:
+    """It was not isolated from anything; what to do about it only its writer can say."""
+    world = World()
+    done = world.engine.commit([Mutation(X, b"1")])
+    world.clock.advance(5)
+    world.put(X, b"intruder")
+    finding = only(world)
+    assert (finding.kind, finding.key) == (Kind.FOREIGN_VERSION, X)
+    assert finding.facts == {"version": world.clock.wall_ms(), "expected": done.timestamp}
+    assert isinstance(repair(world.engine.context, finding), LeftAlone)
+    assert world.value(X) == b"intruder"
+
+
+def test_it_is_still_known_when_the_transaction_row_is_gone() -> None:
+    """The empty tag's timestamp is that of the last commit, for ever."""
+    world = World()
+    world.engine.commit([Mutation(X, b"1")])
+    for finding in check(world.engine.context, retention_ms=0):
+        repair(world.engine.context, finding)
+    assert world.rows() == []
+    assert found(world) == []
+    world.clock.advance(5)
+    world.put(X, b"intruder")
+    assert only(world).kind is Kind.FOREIGN_VERSION
+
+
+def test_a_value_that_a_delete_had_hidden_is_reported() -> None:
+    """A marker that a compaction dropped too early lets a late duplicate bring a value back."""
+    world = World()
+    first = world.engine.commit([Mutation(X, b"1")])
+    last = world.engine.commit([Delete(X)])
+    world.store.compact(TABLE)  # type: ignore[attr-defined]
+    world.store.write([Edit(X, b"1", first.timestamp)])
+    finding = only(world)
+    assert finding.kind is Kind.FOREIGN_VERSION
+    assert finding.facts == {"version": first.timestamp, "expected": last.timestamp}
+
+
+def test_what_was_there_before_any_transaction_is_no_finding() -> None:
+    """Tables are loaded in bulk before they are used in transactions."""
+    world = World()
+    world.put(X, b"bulk")
+    assert found(world) == []
+    stopped_at(world, Status.LOCKED)
+    assert [item.kind for item in found(world)] == [Kind.UNDECIDED]
+    world.engine.commit([], [Some(Y) | ~Some(Y)])
+
+
+@pytest.mark.parametrize("status", [Status.ASSERTED, Status.PUT, Status.CLEANING])
+@pytest.mark.parametrize("deletes", [False, True])
+def test_a_commit_in_flight_may_have_its_old_or_its_new_version(
+    status: Status, deletes: bool
+) -> None:
+    """Its puts are not atomic, and a reader of raw cells sees either."""
+    world = World()
+    world.engine.commit([Mutation(X, b"1")])
+    in_plan(world, status, Delete(X) if deletes else Mutation(X, b"2"))
+    assert [item.kind for item in found(world)] == [Kind.DECIDED]
+    (row,) = [row for row in world.rows() if not (row.status and row.status.is_finished)]
+    assert row.plan is not None
+    half = row.plan.timestamp
+    world.store.write([Edit(X.tag, b"%d" % row.plan.replaced[0], half)])
+    if status is Status.ASSERTED:  # the tag has arrived and the value has not
+        assert [item.kind for item in found(world)] == [Kind.DECIDED]
+
+
+def test_a_third_version_under_a_commit_in_flight_is_reported() -> None:
+    """Rolling forward hides it, so now is the time to say that it was there."""
+    world = World()
+    world.engine.commit([Mutation(X, b"1")])
+    in_plan(world, Status.ASSERTED, Mutation(X, b"2"))
+    (cell, plan) = (world.cell(X), world.rows()[-1].plan)
+    assert cell is not None
+    world.store.write([Edit(X, b"intruder", world.clock.wall_ms() + 50)])
+    kinds = [item.kind for item in found(world)]
+    assert kinds == [Kind.DECIDED, Kind.FOREIGN_VERSION], plan
+
+
+# ---------------------------------------------------------------------------- live clients
+
+
+def test_what_changes_between_the_looks_is_no_finding() -> None:
+    """A commit may happen whole between the scan of a key and the look at its holder."""
+    for number in range(1, 12):
+        world = World()
+        late_put(world)  # so that there is something to look at again
+        stopped_at(world, Status.PUT, Y)
+        done: list[object] = []
+
+        def plan(
+            call: Call, number: int = number, world: World = world, done: list[object] = done
+        ) -> Fault:
+            if call.number == number:
+                finish(world, done)
+            return Fault()
+
+        context = replace(world.engine.context, store=FaultyStore(world.store, plan))
+        findings = list(check(context, grace_ms=0, scan=[TABLE]))
+        assert all(item.kind in (Kind.STALE_TAG, Kind.DECIDED) for item in findings)
+        assert not any(item.kind is Kind.STALE_TAG and item.key == Y for item in findings)
+        if not done:
+            return
+    raise AssertionError("check does not end")
+
+
+def finish(world: World, done: list[object]) -> None:
+    """Let a client come by that finishes what is in its way, and commits."""
+    done.append(world.client(seed=70).commit([Mutation(X, b"5"), Mutation(Y, b"5")]))
+
+
+def test_a_table_that_is_not_there_is_an_error() -> None:
+    """A mistyped name must not look clean."""
+    world = World()
+    with pytest.raises(InvalidRequestError, match="no such table"):
+        found(world, table=b"dta")
