@@ -183,11 +183,18 @@ def decide(context: Context, transactions: Sequence[Transaction]) -> list[Transa
 def roll_forward(context: Context, transactions: Sequence[Transaction]) -> None:
     """Finish decided transactions, each from the status that its row has reached. Anybody may, any
     number of times: every later writer of a cell has a greater commit timestamp."""
-    for status, work, reached in FORWARD:
-        due = [t for t in transactions if t.status is status]
-        if due:
-            work(context, due)
-            advance(context, due, reached)
+    begun = [(t, t.status) for t in transactions]
+
+    def forward() -> None:
+        for t, status in begun:
+            t.status = status
+        for status, work, reached in FORWARD:
+            due = [t for t in transactions if t.status is status]
+            if due:
+                work(context, due)
+                advance(context, due, reached)
+
+    context.store.together(forward)
 
 
 @announced

@@ -116,7 +116,7 @@ def measure(case: Case, seconds: float, seed: int, folder: Path) -> Measured:
         create(uri)
         ready, results = context.Barrier(case.processes), context.Queue()
         workers = [
-            context.Process(target=work, args=(uri, case.batch, seconds, seed + i, ready, results))
+            context.Process(target=work, args=(uri, case, seconds, seed + i, (ready, results)))
             for i in range(case.processes)
         ]
         for worker in workers:

@@ -447,3 +447,24 @@ def test_a_closed_store_cannot_be_used(subject: Subject) -> None:
     with pytest.raises(StoreError, match="closed"):
         client.read([key])
     assert subject.get(key) is None
+
+
+# --- together -----------------------------------------------------------------------------------
+
+
+def test_what_is_done_together_sees_itself_and_is_done_afterwards(subject: Subject) -> None:
+    """Rolling forward is such a sequence: each step compares with what the one before has put."""
+    key, other = subject.key("r", "x"), subject.key("s", "x")
+    found: list[object] = []
+
+    def work() -> None:
+        subject.store.write([Edit(key, b"1", 10)])
+        found.append(subject.store.read([key])[key])
+        found.append(subject.store.check_and_put([put_if(key, b"1", (key, b"2"))]))
+        subject.store.together(lambda: subject.store.write([Edit(other, b"3", 10)]))
+
+    subject.store.together(work)
+    assert found == [Cell(b"1", 10), [True]]
+    client = subject.another_client()
+    assert [cell and cell.value for cell in client.read([key, other]).values()] == [b"2", b"3"]
+    client.close()

@@ -139,6 +139,18 @@ def test_sightings_are_forgotten_when_there_are_too_many(monkeypatch: pytest.Mon
     assert resolver.settle({first: [X.lock]}) == set()  # seen anew
 
 
+def test_a_roll_forward_that_outgrows_the_store_starts_again(tmp_path: Path) -> None:
+    """The embedded store rolls forward in one local transaction, and its map starts small."""
+    value = bytes([7]) * 9_000_000
+    with connect(f"embedded://{tmp_path}/store?sync=off", table="data") as engine:
+        engine.ensure_table("data", ["d"])
+        for row in "ab":
+            done = engine.commit([Mutation(Key(row, "d", "x"), value)])
+            assert done.complete
+            key = Key(row, "d", "x")
+            assert engine.read([key]) == {key: Cell(value, done.timestamp)}
+
+
 def test_the_public_names_are_there() -> None:
     """`from txn import ...` is the whole interface of a program."""
     for name in txn.__all__:

@@ -1,4 +1,4 @@
-"""Fsck beside clients, beside itself, and again: it never writes in check, and is safe in repair."""
+"""Fsck beside clients, beside itself and again: check never writes, and repair is always safe."""
 
 from __future__ import annotations
 

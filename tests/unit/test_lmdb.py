@@ -54,6 +54,35 @@ def test_a_body_that_raises_changes_nothing(store: LmdbStore) -> None:
     assert get(store, b"k") == b"old"
 
 
+def test_what_is_done_together_is_one_transaction(store: LmdbStore) -> None:
+    """All of it or none of it: half a roll forward would be a state of its own."""
+
+    def work() -> None:
+        put(store, b"j", b"1")
+        assert get(store, b"j") == b"1"
+        raise InvalidRequestError("half way")
+
+    with pytest.raises(InvalidRequestError, match="half way"):
+        store.together(work)
+    assert get(store, b"j") is None
+    put(store, b"j", b"2")  # the thread is on its own again
+    assert get(store, b"j") == b"2"
+
+
+def test_what_is_done_together_starts_again_in_a_larger_map(store: LmdbStore) -> None:
+    """A large transaction must not be stopped by the size the map happens to have."""
+    tries: list[int] = []
+
+    def work() -> None:
+        tries.append(1)
+        for number in range(3):
+            put(store, b"%d" % number, bytes(FIRST_MAP_SIZE))
+
+    store.together(work)
+    assert len(tries) > 1
+    assert [len(get(store, b"%d" % number) or b"") for number in range(3)] == [FIRST_MAP_SIZE] * 3
+
+
 def test_a_full_map_grows_and_the_transaction_starts_again(store: LmdbStore) -> None:
     """The map starts small because of address-space limits; nobody should have to size it."""
     tries = []

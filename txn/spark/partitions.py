@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from txn.assertions import Assertion
 from txn.engine import Ack, Committed, Engine, connect
 from txn.errors import AssertionFailedError, InvalidRequestError, TxnError, describe
-from txn.model import Delete, Mutation
+from txn.model import Delete, Mutation, as_bytes
 from txn.policy import Policy
 from txn.request import Request
 from txn.watch import Conflict, Event, Helped
@@ -85,7 +85,7 @@ def commit_partition(
     rows: Iterable[T],
     to_request: Callable[[T], Given],
     *,
-    once: Callable[[T], str] | None = None,
+    once: Callable[[T], str | bytes] | None = None,
     batch: int = 100,
     counts: Counts | None = None,
     on_assertion: OnAssertion = "fail",
@@ -160,12 +160,14 @@ def _batches(rows: Iterable[T], size: int) -> Iterator[list[T]]:
         yield batch
 
 
-def _request(row: T, to_request: Callable[[T], Given], once: Callable[[T], str] | None) -> Request:
+def _request(
+    row: T, to_request: Callable[[T], Given], once: Callable[[T], str | bytes] | None
+) -> Request:
     given = to_request(row)
     if not isinstance(given, Request):
         mutations, assertions = given
         given = Request(tuple(mutations), tuple(assertions))
-    return given if once is None else replace(given, once=once(row).encode())
+    return given if once is None else replace(given, once=as_bytes("once", once(row)))
 
 
 def _results(

@@ -6,7 +6,7 @@ Every call is a batch. A call that returns has taken effect for all other client
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Literal, Protocol
 
 from txn.model import Cell, Check, Edit, Family, Key, Row
@@ -44,6 +44,10 @@ class Store(Protocol):
     ) -> Iterator[Row]:
         """Yield the rows from start (included) to stop (excluded) in byte order, lazily.
         Only the named (family, column) pairs, if given; rows without a visible cell are skipped."""
+
+    def together(self, work: Callable[[], None]) -> None:
+        """Run a function that uses this store; what it does may take effect all at once.
+        It may be run again, from its start, if nothing of it has taken effect."""
 
     def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
         """Return the table's families and their settings, or None for an absent table."""

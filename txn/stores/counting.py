@@ -6,7 +6,7 @@ What is counted is what was asked for, also where the call fails.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from txn.model import Cell, Check, Edit, Family, Key, Row
@@ -66,6 +66,9 @@ class CountingStore:
     ) -> Iterator[Row]:
         self.trace.append(Counted("scan", (table,)))
         return self._inner.scan(table, start, stop, columns)
+
+    def together(self, work: Callable[[], None]) -> None:
+        work()
 
     def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
         self.trace.append(Counted("describe", (table,)))

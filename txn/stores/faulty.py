@@ -128,6 +128,9 @@ class FaultyStore:
         _report(self._fault("scan", (table,)))
         return self._inner.scan(table, start, stop, columns)
 
+    def together(self, work: Callable[[], None]) -> None:
+        work()  # one call after the other: whatever may come between them, does
+
     def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
         _report(self._fault("describe", (table,)))
         return self._inner.describe(table)

@@ -6,7 +6,7 @@ that many processes may use at once.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from txn.clock import Clock
 from txn.model import Cell, Check, Edit, Family, Key, Row
@@ -47,6 +47,10 @@ class LocalStore:
     ) -> Iterator[Row]:
         """Yield the rows of some hundreds at a time; nothing is held between them."""
         return self._tables.scan(table, start, stop, columns)
+
+    def together(self, work: Callable[[], None]) -> None:
+        """Run the function, in one local transaction where the cells are on disk."""
+        self._ordered.together(work)
 
     def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
         """Return the families' settings, which are complete here."""

@@ -35,22 +35,46 @@ _TRIES = 64
 R = TypeVar("R")
 
 
+class _Joined(threading.local):
+    """The transaction that this thread's calls are part of, if any."""
+
+    writer: Writer | None = None
+
+
 class LmdbStore:
     """One user's handle on the store in a directory; all of a process share what is open."""
 
-    __slots__ = ("_closed", "_shared")
+    __slots__ = ("_closed", "_joined", "_shared")
 
     def __init__(self, path: str, *, sync: bool = True, max_readers: int = MAX_READERS) -> None:
         self._closed = False
+        self._joined = _Joined()
         self._shared = _acquire(directory.prepare(path), sync, max_readers)
 
     def read(self, body: Callable[[Reader], R]) -> R:
         """Run the function on one instant of the store, beside writers and other readers."""
+        if self._joined.writer is not None:
+            return body(self._joined.writer)
         return self._run(lambda: self._shared.read(body))
 
     def write(self, body: Callable[[Writer], R], *, durable: bool = True) -> R:
         """Run the function as the only writer of all processes, and commit it unless it raises."""
+        if self._joined.writer is not None:
+            return body(self._joined.writer)
         return self._run(lambda: self._shared.write(body, durable))
+
+    def together(self, work: Callable[[], None]) -> None:
+        """Run the function; its transactions here, in this thread, become one: one flush for all.
+        Where it finds the map too small it is undone and run again, as any transaction is."""
+
+        def body(writer: Writer) -> None:
+            self._joined.writer = writer
+            try:
+                work()
+            finally:
+                self._joined.writer = None
+
+        self.write(body, durable=False)
 
     def close(self) -> None:
         """Give the handle back; the last one of the process closes the files."""

@@ -50,6 +50,10 @@ class MemoryStore:
                 transaction.undo()
                 raise
 
+    def together(self, work: Callable[[], None]) -> None:
+        """Run the function; each of its transactions stays one of its own."""
+        work()
+
     def close(self) -> None:
         """Give the handle back; what other handles see stays."""
         self._closed = True

@@ -44,5 +44,9 @@ class OrderedStore(Protocol):
         """Run the function in a write transaction and commit it, unless it raises.
         With durable=False a power failure may undo it with everything after it, never a part."""
 
+    def together(self, work: Callable[[], None]) -> None:
+        """Run a function whose transactions here, in its thread, may all become one.
+        That one need not be durable; the function may be run again if nothing of it took effect."""
+
     def close(self) -> None:
         """Release what is held; the store cannot be used afterwards."""

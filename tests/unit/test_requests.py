@@ -1,0 +1,131 @@
+"""What a transaction costs, in calls of the store and in the items below them.
+
+The formula is architecture.md's: a batch of M transactions over K keys makes 11 calls whatever M
+and K are, and a transport that sends one request for each checked item sends 6M + 2K + 3.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from random import Random
+
+import pytest
+
+from txn import Engine, Exact, Key, Mutation
+from txn.clock import ManualClock
+from txn.codec import status_key
+from txn.errors import AssertionFailedError
+from txn.model import Check, Family
+from txn.phases import Status
+from txn.stores import open_store
+from txn.stores.counting import CountingStore
+
+TABLE = b"data"
+
+
+def key(row: int) -> Key:
+    return Key(f"row-{row:03}", "d", "v", TABLE)
+
+
+@pytest.fixture
+def counting() -> CountingStore:
+    store = CountingStore(open_store("memory://", ManualClock()))
+    store.ensure_table(TABLE, {b"d": Family()})
+    return store
+
+
+@pytest.fixture
+def engine(counting: CountingStore) -> Engine:
+    """An engine that knows its table already, and has not been counted yet."""
+    engine = Engine(counting, clock=ManualClock(), chance=Random(1))
+    engine.read([key(0)])
+    counting.reset()
+    return engine
+
+
+def statuses(counting: CountingStore) -> list[bytes]:
+    """Return the statuses that were asked for, one for each call that asks for one."""
+    calls = [call.items for call in counting.trace if call.method == "check_and_put"]
+    found = [dict(c.puts).get(c.key) for c, *_ in calls if isinstance(c, Check)]
+    known = {status.value for status in Status}
+    return [value for value in found if value in known]
+
+
+@pytest.mark.parametrize(("transactions", "keys_of_each"), [(1, 1), (1, 4), (7, 1), (10, 3)])
+def test_a_batch_makes_eleven_calls(
+    engine: Engine, counting: CountingStore, transactions: int, keys_of_each: int
+) -> None:
+    """The number of round trips does not grow with the work, so that batches pay."""
+    requests = [
+        ([Mutation(key(m * keys_of_each + k), b"1") for k in range(keys_of_each)], [])
+        for m in range(transactions)
+    ]
+    engine.commit_many(requests)
+    keys = transactions * keys_of_each
+    assert counting.calls == {"check_and_put": 8, "read": 1, "write": 2}
+    assert counting.items == {
+        "check_and_put": 6 * transactions + 2 * keys,
+        "read": 3 * keys,
+        "write": 2 * keys + keys,
+    }
+
+
+def test_keys_that_are_only_asserted_cost_a_lock_and_no_write(
+    engine: Engine, counting: CountingStore
+) -> None:
+    """Reading in a transaction is validated under locks; it must not write."""
+    engine.commit([Mutation(key(1), b"1")])
+    counting.reset()
+    engine.commit([Mutation(key(2), b"1")], [Exact(key(1), b"1")])
+    assert counting.calls == {"check_and_put": 8, "read": 1, "write": 2}
+    assert counting.items == {"check_and_put": 6 + 2 * 2, "read": 3 * 2, "write": 3}
+
+
+def test_the_decision_is_the_fifth_call(engine: Engine, counting: CountingStore) -> None:
+    """The caller of ack="decided" waits for these: write, lock, locked, read, decide."""
+    engine.commit([Mutation(key(1), b"1")])
+    methods = [call.method for call in counting.trace[:5]]
+    assert methods == ["check_and_put", "check_and_put", "check_and_put", "read", "check_and_put"]
+    assert statuses(counting)[:3] == [b"0-WRITTEN", b"1-LOCKED", b"2-ASSERTED"]
+    (decision,) = counting.trace[4].items
+    assert isinstance(decision, Check)
+    assert decision.key == status_key(b"txn", decision.key.row)
+
+
+def test_a_false_assertion_costs_seven_calls(engine: Engine, counting: CountingStore) -> None:
+    """Nothing is sent for the phases that an aborted transaction does not reach."""
+    with pytest.raises(AssertionFailedError):
+        engine.commit([Mutation(key(1), b"1")], [Exact(key(2), b"1")])
+    assert statuses(counting) == [b"0-WRITTEN", b"1-LOCKED", b"6-ABORTING", b"7-ABORTED"]
+    assert counting.calls == Counter(check_and_put=6, read=1)
+    assert all(call.items for call in counting.trace)
+
+
+def test_no_call_is_empty_when_all_locks_are_refused(
+    engine: Engine, counting: CountingStore
+) -> None:
+    """A conflict is the time when the store has most to do: an empty call is a wasted one."""
+    counting.check_and_put([Check(key(1).lock, b"", ((key(1).lock, b"somebody"),))])
+    counting.reset()
+    engine.commit([Mutation(key(1), b"1")])
+    assert all(call.items for call in counting.trace)
+
+
+def test_a_read_of_one_free_row_is_one_get(engine: Engine, counting: CountingStore) -> None:
+    """Cells of one row come from one instant: a second look would tell nothing."""
+    engine.read([key(1), key(1)._replace(column=b"w")])
+    assert counting.calls == {"read": 1}
+
+
+def test_a_read_of_free_rows_is_two_gets(engine: Engine, counting: CountingStore) -> None:
+    """Without locks there are no transaction rows to look at."""
+    engine.read([key(1), key(2)])
+    assert counting.calls == {"read": 2}
+
+
+def test_a_read_of_a_locked_key_is_four_gets(engine: Engine, counting: CountingStore) -> None:
+    """Cells, holders, cells, holders; and no waiting."""
+    counting.check_and_put([Check(key(1).lock, b"", ((key(1).lock, b"somebody"),))])
+    counting.reset()
+    engine.read([key(1)])
+    assert counting.calls == {"read": 4}
