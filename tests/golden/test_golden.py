@@ -1,0 +1,74 @@
+"""Transaction rows that a release has written stay readable for ever."""
+
+from __future__ import annotations
+
+import pytest
+
+from recovery.scan import State, state_of
+from tests.golden.generate import BUFFERS, FOLDER, PLANS, files
+from txn.codec import FAMILY, column, decode_buffer, decode_plan, decode_row, is_row_key
+from txn.errors import CorruptRowError
+from txn.model import Cell, Row
+from txn.phases import Status
+
+pytestmark = pytest.mark.fast
+FORMAT1 = FOLDER.parent / "format1"
+ROW_KEYS = (
+    b"transaction.1790000000000.00112233445566778899aabbccddeeff",
+    b"07.transaction.1790000000000.00112233445566778899aabbccddeeff",
+)
+
+
+@pytest.mark.parametrize("name", BUFFERS)
+def test_a_buffer_of_format_1_is_read_as_it_was_meant(name: str) -> None:
+    """The row of a crashed client may be met by a client of any later version."""
+    assert decode_buffer((FORMAT1 / f"{name}.buffer").read_bytes()) == BUFFERS[name]
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_a_plan_of_format_1_is_read_as_it_was_meant(name: str) -> None:
+    """It is the only record of what was decided."""
+    assert decode_plan((FORMAT1 / f"{name}.plan").read_bytes()) == PLANS[name]
+
+
+def test_the_current_code_writes_the_golden_bytes() -> None:
+    """A change of the bytes is a change of the format, and needs a new number."""
+    for name, content in files().items():
+        assert (FOLDER / name).read_bytes() == content, name
+
+
+def test_every_golden_file_is_tested() -> None:
+    """A file that nothing reads protects nothing."""
+    assert {path.name for path in FORMAT1.iterdir()} == set(files())
+
+
+@pytest.mark.parametrize("row_key", ROW_KEYS)
+def test_a_row_of_format_1_is_a_decided_transaction(row_key: bytes) -> None:
+    """The names of the columns and of the statuses are part of the format."""
+    content = {
+        b"status": b"2-ASSERTED",
+        b"buffer": (FORMAT1 / "transfer.buffer").read_bytes(),
+        b"plan": (FORMAT1 / "new-and-old.plan").read_bytes(),
+        b"at.1-LOCKED": b"",
+    }
+    cells = {column(b"txn", row_key, name): Cell(value, 7) for name, value in content.items()}
+    row = decode_row(Row(row_key, cells))
+    assert is_row_key(row_key)
+    assert (row.status, row.corrupt, FAMILY) == (Status.ASSERTED, None, b"t")
+    assert row.began == {Status.LOCKED: 7}
+    assert state_of(row) is State.UNREADABLE  # the plan is of another buffer, and that is seen
+
+
+@pytest.mark.parametrize("name", sorted(files()))
+@pytest.mark.parametrize("damage", ["first", "last", "cut", "empty"])
+def test_damage_is_seen(name: str, damage: str) -> None:
+    """A flipped bit must not become another transaction."""
+    whole = (FORMAT1 / name).read_bytes()
+    damaged = {
+        "first": bytes([whole[0] ^ 1]) + whole[1:],
+        "last": whole[:-1] + bytes([whole[-1] ^ 1]),
+        "cut": whole[:-1],
+        "empty": b"",
+    }[damage]
+    with pytest.raises(CorruptRowError):
+        (decode_buffer if name.endswith(".buffer") else decode_plan)(damaged)

@@ -1,0 +1,116 @@
+"""One transaction explained: what is known of it at each point of its way."""
+
+from __future__ import annotations
+
+import pytest
+
+from recovery import Kind
+from recovery.inspect import Explanation, explain
+from recovery.scan import State
+from tests.unit.test_commit import after_status, stopped_at
+from tests.unit.worlds import World, X, Y, Z
+from txn.assertions import Exact, Some
+from txn.codec import column
+from txn.errors import AssertionFailedError
+from txn.model import Delete, Edit, Mutation
+from txn.phases import Status
+from txn.stores.faulty import Crash, Fault, Reply
+
+
+def explained(world: World, row_key: bytes, grace_ms: int = 0) -> Explanation:
+    found = explain(world.engine.context, row_key, grace_ms=grace_ms)
+    assert found is not None
+    return found
+
+
+def test_a_finished_commit_is_explained() -> None:
+    """Its times, its labels, and what it changed."""
+    world = World()
+    done = world.engine.commit(
+        [Mutation(X, b"1"), Delete(Y)], [~Some(Z)], once="token", labels={"job": "load"}
+    )
+    found = explained(world, done.transaction)
+    assert (found.state, found.status) == (State.FINISHED, Status.COMPLETE)
+    assert [phase.status for phase in found.phases] == list(Status)[:6]
+    assert found.phases[0].after_ms is None
+    assert all(phase.after_ms is not None for phase in found.phases[1:])
+    assert (found.labels, found.once) == ({"job": "load"}, b"token")
+    assert found.timestamp == done.timestamp
+    assert [(change.key, change.new) for change in found.changes][:2] == [(X, b"1"), (Y, None)]
+    assert found.held == ()
+    assert len(found.keys) == 4
+    assert found.finding is None
+    assert "retention" in found.advice
+
+
+@pytest.mark.parametrize("status", list(Status)[:5])
+def test_old_and_new_values_stand_side_by_side(status: Status) -> None:
+    """The old value is there for as long as it is the newest version."""
+    world = World()
+    first = world.engine.commit([Mutation(X, b"1")])
+    world.clock.advance(1)
+    after_status(world, status, Fault(reply=Reply.CRASH))
+    with pytest.raises(Crash):
+        world.client(world.faults, seed=50).commit([Mutation(X, b"2")], [Exact(X, b"1")])
+    world.faults.crashed = False
+    found = explained(world, world.rows()[-1].row_key)
+    (change,) = found.changes
+    assert change.new == b"2"
+    assert change.replaced == (first.timestamp if status.is_decided else None)
+    has_old = status in (Status.WRITTEN, Status.LOCKED, Status.ASSERTED)
+    assert (change.old is not None and change.old.value == b"1") == has_old
+    assert change.held == (status is not Status.WRITTEN)
+    assert found.held == ((X,) if change.held else ())
+    assert found.finding is not None
+    assert found.finding.kind.remedy in found.advice
+
+
+def test_a_live_transaction_is_not_threatened() -> None:
+    """Within the grace fsck does nothing, and says what it would do later."""
+    world = World()
+    row_key = stopped_at(world, Status.LOCKED)
+    found = explained(world, row_key, grace_ms=60_000)
+    assert found.finding is None
+    assert "within the grace" in found.advice
+    assert Kind.UNDECIDED.remedy in found.advice
+
+
+def test_an_abort_says_why() -> None:
+    """It is what most people look for."""
+    world = World()
+    with pytest.raises(AssertionFailedError) as caught:
+        world.engine.commit([Mutation(X, b"1")], [Some(Y)])
+    assert caught.value.transaction is not None
+    found = explained(world, caught.value.transaction)
+    assert found.status is Status.ABORTED
+    assert "assertion failed" in (found.reason or "")
+    assert [phase.status for phase in found.phases][-2:] == [Status.ABORTING, Status.ABORTED]
+
+
+@pytest.mark.parametrize("name", [b"buffer", b"plan", b"status"])
+def test_a_damaged_row_is_explained_as_far_as_it_goes(name: bytes) -> None:
+    """It is exactly then that somebody looks."""
+    world = World()
+    row_key = stopped_at(world, Status.ASSERTED)
+    world.store.write([Edit(column(b"txn", row_key, name), b"junk", world.clock.wall_ms())])
+    found = explained(world, row_key)
+    assert found.state is State.UNREADABLE
+    assert found.corrupt
+    assert "kept" in found.advice
+
+
+def test_without_the_times_of_the_phases_there_is_that_of_the_status() -> None:
+    """Transports that send one cell at a time may not keep them."""
+    world = World()
+    row_key = world.engine.commit([Mutation(X, b"1")]).transaction
+    for status in Status:
+        at = column(b"txn", row_key, b"at." + status.value)
+        world.store.write([Edit(at, None, world.clock.wall_ms())])
+    (phase,) = explained(world, row_key).phases
+    assert (phase.status, phase.after_ms) == (Status.COMPLETE, None)
+
+
+def test_an_absent_row_is_none() -> None:
+    """It may have been either, and was deleted."""
+    world = World()
+    assert explain(world.engine.context, b"transaction.1700000000000." + b"0" * 32) is None

@@ -1,0 +1,123 @@
+"""Bytes, keys, assertions, durations and times as text, and back."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as some
+
+from recovery.text import (
+    assertion_text,
+    duration_text,
+    escape,
+    key_text,
+    parse_duration,
+    parse_key,
+    shorten,
+    time_text,
+    unescape,
+)
+from txn.assertions import Exact, GreaterThan, Not, Some, Version
+from txn.errors import InvalidRequestError
+from txn.model import Key
+
+parts = some.binary(min_size=1, max_size=20)
+plain = some.sampled_from([b"t", b"ns:table", b"a-b_c.d"])
+
+
+@given(some.binary())
+def test_escaped_bytes_are_printable_and_come_back(value: bytes) -> None:
+    """Whatever a command prints it also takes."""
+    assert escape(value).isprintable()
+    assert unescape(escape(value)) == value
+
+
+@given(some.builds(Key, parts, plain.filter(lambda f: b":" not in f), parts, plain))
+def test_a_printed_key_is_parsed_as_itself(key: Key) -> None:
+    """Slashes and colons in rows and columns must not move from one part to another."""
+    assert parse_key(key_text(key)) == key
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("t/r/f:c", Key("r", "f", "c", "t")),
+        ("t/a/b/f:c:d", Key("a/b", "f", "c:d", "t")),
+        ("ns:t/a:b/f:c", Key("a:b", "f", "c", "ns:t")),
+        (r"t/\x00\\é/f:a\x2fb", Key(b"\0\\\xc3\xa9", "f", "a/b", "t")),
+    ],
+)
+def test_keys_are_written_as_people_expect(text: str, key: Key) -> None:
+    """Only a slash in a column needs an escape."""
+    assert parse_key(text) == key
+
+
+@pytest.mark.parametrize("text", ["", "t", "t/r", "t/r/f", "t//f:c", "/r/f:c", "t/r/:c", "t/r/f:"])
+def test_half_a_key_is_refused(text: str) -> None:
+    """A part that is missing must not be taken for an empty one."""
+    with pytest.raises(InvalidRequestError, match="table/row/family:column"):
+        parse_key(text)
+
+
+@pytest.mark.parametrize("text", ["\\", "\\n", "\\x", "\\x1", "\\xg0"])
+def test_an_unknown_escape_is_refused(text: str) -> None:
+    """Guessing would read another row."""
+    with pytest.raises(InvalidRequestError, match="backslash"):
+        unescape(text)
+
+
+def test_long_values_are_shortened_with_their_length() -> None:
+    """A cell may have megabytes; a person needs its beginning."""
+    assert shorten(b"short") == "short"
+    assert shorten(b"a" * 60) == "a" * 60
+    assert shorten(b"a" * 5000, 10) == "aaaaaaaaaa… (5,000 bytes)"
+    assert shorten("é".encode() * 100, 4) == "éééé… (200 bytes)"
+
+
+def test_assertions_are_sentences() -> None:
+    """They are read by people who have never seen the code."""
+    key = Key("r", "f", "c", "t")
+    assert assertion_text(Exact(key, b"1") & Some(key)) == "(t/r/f:c = 1) and (t/r/f:c has a value)"
+    assert assertion_text(Not(Some(key)) | GreaterThan(key, b"\0")) == (
+        "(not (t/r/f:c has a value)) or (t/r/f:c > \\x00)"
+    )
+    assert assertion_text(Version(key, None)) == "t/r/f:c has no version"
+    assert assertion_text(Version(key, 7)) == "t/r/f:c has version 7"
+
+
+@pytest.mark.parametrize(
+    ("text", "duration_ms"),
+    [("500ms", 500), ("90s", 90_000), ("1h30m", 5_400_000), ("7d", 604_800_000), ("0s", 0)],
+)
+def test_durations_are_read(text: str, duration_ms: int) -> None:
+    """Operators think in minutes and hours."""
+    assert parse_duration(text) == duration_ms
+
+
+@pytest.mark.parametrize("text", ["", "10", "m", "-1s", "1.5h", "10 minutes"])
+def test_a_duration_without_a_unit_is_refused(text: str) -> None:
+    """Taking milliseconds for seconds would abort everything that lives."""
+    with pytest.raises(InvalidRequestError, match="duration"):
+        parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("duration_ms", "text"),
+    [
+        (0, "0 ms"),
+        (1_234, "1.2 s"),
+        (59_000, "59 s"),
+        (61_000, "1 m 1 s"),
+        (3_700_000, "1 h 1 m"),
+        (100_000_000, "1 d 3 h"),
+    ],
+)
+def test_durations_are_printed_with_two_units(duration_ms: int, text: str) -> None:
+    """More digits than that mean nothing to a person."""
+    assert duration_text(duration_ms) == text
+
+
+def test_times_are_utc_and_never_fail() -> None:
+    """A damaged row may have any timestamp."""
+    assert time_text(1_790_000_000_123) == "2026-09-21 14:13:20.123Z"
+    assert time_text((1 << 63) - 1) == str((1 << 63) - 1)
