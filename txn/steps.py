@@ -123,15 +123,17 @@ def advance(
         for t, moved in zip(pending, answers, strict=True):
             if moved:
                 t.status = new
-        refused = [t for t, moved in zip(pending, answers, strict=True) if not moved]
-        olds = [t.status for t in refused]
-        read_statuses(context, refused)
+        # Those that moved are not asked again, whatever becomes of the look at the others.
+        pending[:] = [t for t, moved in zip(pending, answers, strict=True) if not moved]
+        olds = [t.status for t in pending]
+        read_statuses(context, pending)
         # Unchanged after a "no" settles nothing: the first request may still be on its way.
-        pending[:] = [t for t, old in zip(refused, olds, strict=True) if t.status is old]
+        pending[:] = [t for t, old in zip(pending, olds, strict=True) if t.status is old]
         if pending:
             raise StoreError(describe("status does not change", transaction=pending[0].row_key))
 
-    retried(context, attempt)
+    if transactions:
+        retried(context, attempt)
 
 
 def read_statuses(context: Context, transactions: Sequence[Transaction]) -> None:

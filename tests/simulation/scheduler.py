@@ -162,6 +162,9 @@ class Network:
             return rows
         return self._row_by_row(table, [row.row for row in rows], columns)
 
+    def together(self, work: Callable[[], None]) -> None:
+        work()
+
     def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
         return self._inner.describe(table)
 

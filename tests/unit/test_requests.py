@@ -19,6 +19,7 @@ from txn.model import Check, Family
 from txn.phases import Status
 from txn.stores import open_store
 from txn.stores.counting import CountingStore
+from txn.stores.faulty import Crash, Fault, FaultyStore, Reply, at
 
 TABLE = b"data"
 
@@ -46,9 +47,10 @@ def engine(counting: CountingStore) -> Engine:
 def statuses(counting: CountingStore) -> list[bytes]:
     """Return the statuses that were asked for, one for each call that asks for one."""
     calls = [call.items for call in counting.trace if call.method == "check_and_put"]
-    found = [dict(c.puts).get(c.key) for c, *_ in calls if isinstance(c, Check)]
+    firsts = [items[0] for items in calls if items]
+    found = [dict(c.puts).get(c.key) for c in firsts if isinstance(c, Check)]
     known = {status.value for status in Status}
-    return [value for value in found if value in known]
+    return [value for value in found if value is not None and value in known]
 
 
 @pytest.mark.parametrize(("transactions", "keys_of_each"), [(1, 1), (1, 4), (7, 1), (10, 3)])
@@ -105,9 +107,12 @@ def test_no_call_is_empty_when_all_locks_are_refused(
     engine: Engine, counting: CountingStore
 ) -> None:
     """A conflict is the time when the store has most to do: an empty call is a wasted one."""
-    counting.check_and_put([Check(key(1).lock, b"", ((key(1).lock, b"somebody"),))])
+    stops = FaultyStore(counting, at({4: Fault(reply=Reply.CRASH)}))
+    with pytest.raises(Crash):
+        Engine(stops, clock=ManualClock()).commit([Mutation(key(1), b"1")])
     counting.reset()
     engine.commit([Mutation(key(1), b"1")])
+    assert b"7-ABORTED" in statuses(counting)
     assert all(call.items for call in counting.trace)
 
 

@@ -1,0 +1,96 @@
+"""Batches: what befalls one transaction of a `commit_many` leaves the others alone."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from tests.simulation.breaking import CHANGING, NONE, deliver_all, faults
+from tests.simulation.world import World, key
+from txn import CommitOutcomeUnknown, Committed, Exact, Mutation, StoreError
+from txn.errors import AssertionFailedError
+from txn.phases import Status
+from txn.stores.faulty import Call, Crash, Fault, Reply
+
+A, X, Y, Z = key("a"), key("x"), key("y"), key("z")
+REQUESTS = [
+    ([Mutation(X, b"1")], []),
+    ([Mutation(Y, b"1")], [Exact(A, b"other")]),
+    ([Mutation(Z, b"1"), Mutation(key("z", "w"), b"1")], []),
+]
+
+
+def run(batch_faults: dict[int, Fault]) -> tuple[World, list[object], list[Call]]:
+    world = World()
+    calls: list[Call] = []
+
+    def plan(call: Call) -> Fault:
+        calls.append(call)
+        return batch_faults.get(call.number, Fault())
+
+    engine, store = world.client(plan)
+    results: list[object] = []
+    with suppress(Crash):
+        results = list(engine.commit_many(REQUESTS))
+    world.mend()
+    deliver_all(store)
+    world.mend()
+    return world, results, calls
+
+
+def judge(world: World, results: list[object]) -> None:
+    values = world.values([X, Y, Z, key("z", "w")])
+    there = [values[X] is not None, values[Y] is not None, values[Z] is not None]
+    assert values[Z] == values[key("z", "w")]
+    assert not there[1]
+    for happened, result in zip(there, results, strict=False):
+        if isinstance(result, Committed):
+            assert happened
+        elif not isinstance(result, CommitOutcomeUnknown):
+            assert not happened, result
+
+
+def test_each_transaction_of_a_batch_is_all_or_nothing_and_told_the_truth() -> None:
+    """At every call and within every batch of items: stops, lost replies, late repeats."""
+    _, results, calls = run({})
+    assert [type(result) for result in results] == [Committed, AssertionFailedError, Committed]
+    for call in calls:
+        for fault in faults(call):
+            world, results, _ = run({call.number: fault})
+            judge(world, results)
+        if call.method in CHANGING:
+            everything = frozenset(range(len(call.items)))
+            for fault in (
+                Fault(late=everything),
+                Fault(applied=NONE, reply=Reply.MAYBE_APPLIED, late=everything),
+                Fault(applied=NONE, reply=Reply.CRASH, late=everything),
+            ):
+                world, results, _ = run({call.number: fault})
+                judge(world, results)
+
+
+def test_any_two_calls_of_a_batch_may_fail() -> None:
+    """The look that follows a refused item may fail as well: it costs a retry, and nobody is told
+    that the store had failed."""
+    _, _, calls = run({})
+    for call in calls:
+        for first in faults(call):
+            if first.reply is not Reply.MAYBE_APPLIED:
+                continue
+            for number in (call.number + 1, call.number + 2):
+                world, results, _ = run(
+                    {call.number: first, number: Fault(NONE, Reply.NOT_APPLIED)}
+                )
+                judge(world, results)
+                assert not any(isinstance(result, StoreError) for result in results)
+                assert isinstance(results[0], Committed)
+
+
+def test_a_batch_of_which_a_part_was_decided_is_finished_by_fsck() -> None:
+    """The decision of a batch is one decision for each of its transactions."""
+    _, _, calls = run({})
+    decision = next(c for c in calls if Status.ASSERTED.value in repr(c.items).encode())
+    assert len(decision.items) == 2
+    for only in (0, 1):
+        world, _, _ = run({decision.number: Fault(frozenset({only}), Reply.CRASH)})
+        there = [world.values([k])[k] is not None for k in (X, Z)]
+        assert there == [only == 0, only == 1]

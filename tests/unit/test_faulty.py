@@ -1,0 +1,178 @@
+"""The store that fails as planned: the simulation is worth as much as this is right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from txn import Engine, Key, MaybeApplied, Mutation, NotApplied, StoreError
+from txn.clock import ManualClock
+from txn.model import Check, Edit, Family
+from txn.stores import open_store
+from txn.stores.faulty import Call, Crash, Fault, FaultyStore, Plan, Reply, at, faultless
+
+TABLE = b"data"
+X, Y = Key("x", "d", "v", TABLE), Key("y", "d", "v", TABLE)
+WRITES = [Edit(X, b"1", 5), Edit(Y, b"1", 5)]
+CHECKS = [Check(X, b"", ((X, b"1"),)), Check(Y, b"", ((Y, b"1"),))]
+NONE: frozenset[int] = frozenset()
+FIRST, BOTH = frozenset({0}), frozenset({0, 1})
+
+
+def store_of(plan: Plan = faultless) -> FaultyStore:
+    inner = open_store("memory://", ManualClock())
+    inner.ensure_table(TABLE, {b"d": Family()})
+    return FaultyStore(inner, plan)
+
+
+def there(store: FaultyStore) -> str:
+    """Return which of the two keys have a value, without a fault."""
+    store.plan, store.crashed = faultless, False
+    cells = store.read([X, Y])
+    return "".join(name for name, key in (("x", X), ("y", Y)) if cells[key])
+
+
+def test_without_a_fault_it_is_the_store_below() -> None:
+    """Whatever the simulation finds must come from the faults that it asked for."""
+    store = store_of()
+    assert store.check_and_put(CHECKS) == [True, True]
+    assert store.check_and_put(CHECKS) == [False, False]
+    store.write([Edit(X, b"2", 10**15)])
+    cell = store.read([X])[X]
+    assert cell is not None and cell.value == b"2"
+    assert [row.row for row in store.scan(TABLE)] == [b"x", b"y"]
+    assert store.describe(TABLE) == {b"d": Family()}
+    assert store.calls == 6
+
+
+@pytest.mark.parametrize("method", ["write", "check_and_put"])
+@pytest.mark.parametrize(
+    ("applied", "expected"), [(None, "xy"), (NONE, ""), (FIRST, "x"), (BOTH, "xy")]
+)
+def test_a_lost_reply_leaves_what_was_applied(
+    method: str, applied: frozenset[int] | None, expected: str
+) -> None:
+    """A batch is not atomic, so any part of it may be there."""
+    store = store_of(at({1: Fault(applied=applied, reply=Reply.MAYBE_APPLIED)}))
+    with pytest.raises(MaybeApplied):
+        getattr(store, method)(WRITES if method == "write" else CHECKS)
+    assert there(store) == expected
+
+
+def test_a_refused_call_has_no_effect() -> None:
+    """NotApplied promises that for ever."""
+    store = store_of(at({1: Fault(applied=NONE, reply=Reply.NOT_APPLIED)}))
+    with pytest.raises(NotApplied):
+        store.write(WRITES)
+    assert there(store) == ""
+    assert not store.in_flight
+
+
+def test_a_crashed_client_makes_no_further_call() -> None:
+    """Whatever code still runs after the crash, such as a finally, must not reach the store."""
+    store = store_of(at({1: Fault(applied=FIRST, reply=Reply.CRASH)}))
+    with pytest.raises(Crash):
+        store.write(WRITES)
+    with pytest.raises(Crash):
+        store.read([X])
+    assert store.calls == 1
+    assert there(store) == "x"
+
+
+def test_nothing_in_the_library_catches_a_crash() -> None:
+    """Code that did would tidy up after its own death, which nobody can."""
+    store = store_of()
+    engine = Engine(store, clock=ManualClock(), chance=Random(1))
+    store.plan = lambda call: Fault(reply=Reply.CRASH) if call.method == "write" else Fault()
+    with pytest.raises(Crash):
+        engine.commit([Mutation(X, b"1")])
+
+
+def test_a_late_item_happens_when_it_is_delivered() -> None:
+    """A duplicate in a gateway's queue knows nothing of what happened since."""
+    store = store_of(at({1: Fault(late=FIRST)}))
+    store.write([Edit(X, b"1", 5)])
+    store.write([Edit(X, None, 4)])
+    store.check_and_put([Check(X, b"1", ((X, b"2"),))])
+    assert [late.call.number for late in store.in_flight] == [1]
+    store.deliver()
+    assert not store.in_flight
+    found = store.read([X])[X]
+    assert found is not None and found.value == b"2"
+
+
+def test_a_request_may_happen_only_later() -> None:
+    """A lost reply, nothing applied, and then it lands all the same."""
+    store = store_of(at({1: Fault(applied=NONE, reply=Reply.MAYBE_APPLIED, late=BOTH)}))
+    with pytest.raises(MaybeApplied):
+        store.check_and_put(CHECKS)
+    assert there(store) == ""
+    late = store.deliver()
+    assert late.items == tuple(CHECKS)
+    assert there(store) == "xy"
+
+
+def test_a_repeated_call_reports_its_second_answer() -> None:
+    """So a gateway turns the success of a checked write into a "no"."""
+    store = store_of(at({1: Fault(twice=True)}))
+    assert store.check_and_put(CHECKS) == [False, False]
+    assert there(store) == "xy"
+
+
+@pytest.mark.parametrize("method", ["read", "scan", "describe"])
+def test_reading_can_fail_too(method: str) -> None:
+    """A client may die between any two calls."""
+    store = store_of(lambda call: Fault(reply=Reply.MAYBE_APPLIED))
+    with pytest.raises(MaybeApplied):
+        list(getattr(store, method)([X] if method == "read" else TABLE))
+
+
+def test_a_table_may_be_made_though_nobody_is_told() -> None:
+    """Set-up is repeated until it is acknowledged."""
+    lost = Fault(reply=Reply.MAYBE_APPLIED)
+    refused = Fault(applied=NONE, reply=Reply.NOT_APPLIED)
+    store = store_of(at({1: refused, 3: lost}))
+    with pytest.raises(NotApplied):
+        store.ensure_table(b"other", {b"d": Family()})
+    assert store.describe(b"other") is None
+    with pytest.raises(MaybeApplied):
+        store.ensure_table(b"other", {b"d": Family()})
+    assert store.describe(b"other") == {b"d": Family()}
+
+
+def test_a_plan_is_told_what_is_asked() -> None:
+    """Plans decide by the method and the items, and a trace prints them."""
+    seen: list[Call] = []
+
+    def plan(call: Call) -> Fault:
+        seen.append(call)
+        return Fault()
+
+    store = store_of(plan)
+    store.read([X])
+    store.write(WRITES)
+    assert seen == [Call(1, "read", (X,)), Call(2, "write", tuple(WRITES))]
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ({"applied": NONE}, "has taken effect"),
+        ({"reply": Reply.NOT_APPLIED}, "no effect"),
+        ({"reply": Reply.NOT_APPLIED, "applied": NONE, "late": FIRST}, "no effect"),
+    ],
+)
+def test_faults_that_break_the_contract_are_refused(fault: dict[str, object], message: str) -> None:
+    """They would make the protocol fail for something that no store does."""
+    with pytest.raises(ValueError, match=message):
+        Fault(**fault)  # type: ignore[arg-type]
+
+
+def test_closing_closes_the_store_below(tmp_path: Path) -> None:
+    """A wrapper that kept it open would leave files and connections behind."""
+    store = FaultyStore(open_store(f"embedded://{tmp_path}/store"))
+    store.close()
+    with pytest.raises(StoreError):
+        store.describe(TABLE)
