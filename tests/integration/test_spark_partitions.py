@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.integration.spark_requests import absent_request, statuses, token
-from txn import AssertionFailedError, Key, Mutation, Request, Some, connect
+from txn import AssertionFailedError, InvalidRequestError, Key, Mutation, Request, Some, connect
 from txn.spark import PartitionError, Summary, commit_partition
 
 pytestmark = pytest.mark.fast
@@ -58,6 +58,12 @@ def test_a_token_in_the_request_counts_where_once_is_not_given(uri: str) -> None
 
     summary = commit_partition(uri, range(3), request, table="rows")
     assert summary == Summary(committed=1, repeated=2)
+
+
+def test_a_token_that_is_no_text_is_refused_clearly(uri: str) -> None:
+    """A number of a row is the likeliest token, and two tokens of one row would be no token."""
+    with pytest.raises(InvalidRequestError, match=r"once must be bytes or str given=0"):
+        commit_partition(uri, [0], absent_request, table="rows", once=int)  # type: ignore[arg-type]
 
 
 def test_the_first_failed_request_is_named_by_its_row(uri: str) -> None:

@@ -1,0 +1,72 @@
+"""What README says is tried as it stands there, with a folder of the test's own."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from txn.phases import Status
+from txn.stores import open_store
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+EXAMPLE = re.findall(r"```python\n(.*?)```", README, re.DOTALL)[0]
+COMMANDS = re.findall(r"^txn (.+?)(?:  .*)?$", README, re.MULTILINE)
+
+pytestmark = pytest.mark.fast
+
+
+@pytest.fixture
+def bank(tmp_path: Path) -> str:
+    """The store that the example leaves behind."""
+    example = EXAMPLE.replace("/tmp/bank", f"{tmp_path}/bank")
+    subprocess.run([sys.executable, "-c", example], check=True, cwd=ROOT)
+    return f"embedded://{tmp_path}/bank"
+
+
+def test_the_example_does_what_its_own_assertions_say(bank: str) -> None:
+    """It is the first thing that a newcomer copies."""
+    store = open_store(bank)
+    try:
+        statuses = [cell.value for row in store.scan(b"txn") for cell in row.cells.values()]
+    finally:
+        store.close()
+    assert statuses.count(Status.COMPLETE.value) == 2
+    assert statuses.count(Status.ABORTED.value) == 1
+
+
+def test_the_commands_work_on_what_the_example_left(bank: str) -> None:
+    """They are the second thing."""
+    store = open_store(bank)
+    some_id = next(iter(store.scan(b"txn", b"transaction."))).row.decode()[-32:]
+    store.close()
+    assert COMMANDS
+    for command in COMMANDS:
+        arguments = [some_id if word == "4f1a" else word for word in command.split()]
+        said = subprocess.run(
+            [sys.executable, "-c", "import recovery.commands as c; c.main()", *arguments],
+            env={**os.environ, "TXN_STORE": bank},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert said.returncode == 0, (command, said.stdout, said.stderr)
+
+
+def test_make_has_the_targets_that_the_readme_names() -> None:
+    """A target that was renamed would leave the readme's reader with an error."""
+    listed = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True)
+    targets = {line.split()[1] for line in listed.stdout.splitlines()}
+    assert set(re.findall(r"\bmake ([a-z]+)\b", README)) <= targets
+
+
+def test_the_readme_can_be_read_in_one_go() -> None:
+    """Under two hundred lines, the example about twenty."""
+    assert len(README.splitlines()) < 200
+    assert len(EXAMPLE.splitlines()) <= 22

@@ -1,0 +1,34 @@
+"""The documentation names files and tests; each of them is there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+TESTS = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
+
+pytestmark = pytest.mark.fast
+every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+
+
+@every_page
+def test_every_test_that_a_page_names_exists(page: Path) -> None:
+    """A safeguard whose test was renamed or removed is a safeguard that nobody tests."""
+    named = set(re.findall(r"`?\b(test_\w+)\b(?!\.py)", page.read_text()))
+    missing = {name for name in named if f"def {name}(" not in TESTS and not _is_file(name)}
+    assert not missing
+
+
+@every_page
+def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
+    """Pages are moved more often than the links to them."""
+    links = re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def _is_file(name: str) -> bool:
+    return any((ROOT / "tests").rglob(f"{name}.py"))
