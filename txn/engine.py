@@ -261,7 +261,7 @@ class Engine:
 
     def close(self) -> None:
         """Flush, and close the store."""
-        self._finisher.close()
+        self.flush()
         self._context.store.close()
 
     def __enter__(self) -> Self:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
@@ -81,6 +82,18 @@ def test_a_finisher_that_dies_leaves_decided_rows() -> None:
 def test_too_many_unfinished_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that commits faster than it finishes must not fill its memory."""
     monkeypatch.setattr("txn.background.MAX_WAITING", 0)
+    world = World()
+    world.engine.commit([Mutation(X, b"1")], ack="decided")
+    assert world.statuses() == [Status.COMPLETE]
+
+
+def test_without_a_thread_to_spare_the_caller_finishes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that is ending gets no new threads, and its commits are whole all the same."""
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("threading.Thread.start", refuse)
     world = World()
     world.engine.commit([Mutation(X, b"1")], ack="decided")
     assert world.statuses() == [Status.COMPLETE]
