@@ -1,0 +1,273 @@
+"""The console script as a person runs it: in processes of its own, on an embedded store."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from txn import Delete, Engine, Key, Mutation, connect
+from txn.codec import column
+from txn.model import Edit
+from txn.phases import Status
+from txn.stores import open_store
+from txn.stores.faulty import Call, Crash, Fault, FaultyStore, Reply
+
+OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
+X, Y = Key("x", "d", "v", "data"), Key("y/z", "d", "v", "data")
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    return f"embedded://{tmp_path}/store"
+
+
+@pytest.fixture
+def run(uri: str) -> Run:
+    """Run the command on the store; it must not print a trace, whatever happens."""
+
+    def call(
+        *arguments: str, given: str = "", **variables: str
+    ) -> subprocess.CompletedProcess[str]:
+        environment = os.environ | {"TXN_STORE": uri, "COLUMNS": "100"} | variables
+        command = [sys.executable, "-c", "from recovery.commands import main; main()", *arguments]
+        done = subprocess.run(
+            command, input=given, env=environment, capture_output=True, text=True, check=False
+        )
+        assert "Traceback" not in done.stderr, done.stderr
+        return done
+
+    return call
+
+
+def lines(done: subprocess.CompletedProcess[str]) -> list[dict[str, object]]:
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def crashed(uri: str, status: Status, value: str = "new") -> bytes:
+    """Leave what a client leaves that dies once its row has this status; return the row key."""
+
+    def plan(call: Call) -> Fault:
+        written = any(
+            getattr(item, "puts", ((None, b""),))[-1][1] == status.value for item in call.items
+        )
+        return Fault(reply=Reply.CRASH) if written else Fault()
+
+    store = open_store(uri)
+    try:
+        engine = Engine(FaultyStore(store, plan))
+        engine.ensure_table("data", ["d"])
+        with pytest.raises(Crash):
+            engine.commit([Mutation(X, value), Delete(Y)], labels={"status": str(status)})
+        rows = [row.row for row in store.scan(b"txn")]
+        return max(rows, key=lambda row: row.split(b".")[-2])
+    finally:
+        store.close()
+
+
+def test_the_first_look_of_the_operators_page_works(tmp_path: Path, run: Run) -> None:
+    """A newcomer types exactly this."""
+    (block,) = re.findall(r"## A first look\n\n```\n(.*?)```", OPERATIONS.read_text(), re.S)
+    assert block.count("txn ") >= 5
+    script = block.replace("embedded:///tmp/shop", f"embedded://{tmp_path}/shop")
+    folder = Path(sys.executable).parent
+    done = subprocess.run(
+        ["sh", "-ec", script],
+        env=os.environ | {"PATH": f"{folder}{os.pathsep}{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.search(r"stock/apple/d:count  \d{13}  7\n", done.stdout)
+    assert "5-COMPLETE" in done.stdout
+    assert "clean" in done.stdout
+
+
+def test_the_document_of_the_operators_page_is_taken(uri: str, run: Run) -> None:
+    """It shows every form that there is; its assertions do not hold here, which is exit code 1."""
+    (document,) = re.findall(r"```json\n(.*?)```", OPERATIONS.read_text(), re.S)
+    assert run("table", "create", "stock", "d").returncode == 0
+    done = run("commit", "-", given=document)
+    assert done.returncode == 1
+    assert "assertion failed" in done.stderr
+    assert run("ls", "--json").stdout.count("7-ABORTED") == 1
+
+
+def test_fsck_finds_mends_and_is_clean(uri: str, run: Run) -> None:
+    """The exit codes are what a script goes by: 1 found, 0 repaired, 0 clean."""
+    decided = crashed(uri, Status.ASSERTED)
+    options = ("--scan", "data", "--grace", "0s")
+    assert run("fsck", "--scan", "data").returncode == 0  # within the grace
+
+    found = run("fsck", *options, "--json")
+    assert found.returncode == 1
+    (finding,) = lines(found)
+    assert (finding["kind"], finding["transaction"]) == ("decided", decided.decode())
+    again = run("fsck", *options)
+    assert again.returncode == 1
+    assert "1 findings" in again.stdout and decided.decode() in again.stdout
+
+    repaired = run("fsck", *options, "--repair")
+    assert repaired.returncode == 0
+    assert "rolled forward" in repaired.stdout
+    clean = run("fsck", *options)
+    assert (clean.returncode, clean.stdout[:5]) == (0, "clean")
+    assert run("get", "data/x/d:v").stdout.endswith("  new\n")
+
+
+def test_fsck_leaves_what_does_not_decode_and_says_so(uri: str, run: Run) -> None:
+    """Repair must not be reported where there was none."""
+    row_key = crashed(uri, Status.PUT)
+    store = open_store(uri)
+    buffer = column(b"txn", row_key, b"buffer")
+    cell = store.read([buffer])[buffer]
+    assert cell is not None
+    store.write([Edit(buffer, b"junk", cell.timestamp)])
+    store.close()
+    done = run("fsck", "--repair", "--grace", "0s", "--json")
+    assert done.returncode == 1
+    (finding,) = lines(done)
+    assert (finding["kind"], finding["severity"]) == ("unreadable", "report-only")
+    assert finding["repair"]["result"] == "left-alone"  # type: ignore[index]
+    shown = run("show", row_key.decode())
+    assert shown.returncode == 0
+    assert "cut short" in shown.stdout
+
+
+def test_ls_lists_and_selects(uri: str, run: Run) -> None:
+    """By status and by age, for people and for programs."""
+    undecided, decided = crashed(uri, Status.WRITTEN), crashed(uri, Status.CLEANING)
+    every = run("ls")
+    assert every.returncode == 0
+    assert undecided.decode() in every.stdout and "status=4-CLEANING" in every.stdout
+    assert [row["transaction"] for row in lines(run("ls", "--json", "--status", "4"))] == [
+        decided.decode()
+    ]
+    both = ("--status", "written", "--status", "4-CLEANING")
+    assert len(lines(run("ls", "--json", *both))) == 2
+    assert lines(run("ls", "--json", "--older-than", "1h")) == []
+    assert len(lines(run("ls", "--json", "--limit", "1"))) == 1
+    assert "--limit 0" in run("ls", "--limit", "1").stdout
+    assert run("ls", "--status", "9").returncode == 2
+    assert run("ls", "--older-than", "soon").returncode == 2
+
+
+def test_show_explains_a_transaction(uri: str, run: Run) -> None:
+    """By any unique part of its key; an ambiguous one lists what it may mean."""
+    row_key = crashed(uri, Status.LOCKED).decode()
+    text = run("show", row_key[-8:]).stdout
+    for part in (row_key, "1-LOCKED", "data/y/z/d:v", "deleted", "2 of 2", "abort it"):
+        assert part in text
+    document = json.loads(run("show", row_key, "--json").stdout)
+    assert document["status"] == "1-LOCKED"
+    assert document["locks_held"] == ["data/x/d:v", "data/y/z/d:v"]
+    assert [change["new"] for change in document["mutations"]] == ["new", None]
+
+    other = crashed(uri, Status.WRITTEN).decode()
+    ambiguous = run("show", "transaction")
+    assert ambiguous.returncode == 2
+    assert row_key in ambiguous.stderr and other in ambiguous.stderr
+    absent = run("show", "nothing")
+    assert (absent.returncode, absent.stdout) == (2, "")
+
+
+def test_get_and_commit_take_what_they_print(uri: str, run: Run) -> None:
+    """Keys and values with any bytes go through a shell and back."""
+    assert run("table", "create", "data", "d", "e").returncode == 0
+    key = r"data/a/b\x00\\é/d:c\x2fd:e"
+    document = {"mutations": [{"put": key, "value": {"base64": "AP/DqQ=="}}], "once": "me"}
+    first = json.loads(run("commit", "-", "--json", given=json.dumps(document)).stdout)
+    second = json.loads(run("commit", "-", "--json", given=json.dumps(document)).stdout)
+    assert (first["repeated"], second["repeated"]) == (False, True)
+    assert first["transaction"] == second["transaction"]
+    cells = lines(run("get", key, "data/nobody/e:x", "--json"))
+    assert cells[0] == {"key": key, "value": r"\x00\xffé", "timestamp": first["timestamp"]}
+    assert cells[1] == {"key": "data/nobody/e:x", "value": None, "timestamp": None}
+    assert "absent" in run("get", "data/nobody/e:x").stdout
+
+
+def test_a_refused_commit_says_which_assertion(uri: str, run: Run, tmp_path: Path) -> None:
+    """Exit code 1 is a definite no."""
+    run("table", "create", "data", "d")
+    file = tmp_path / "request.json"
+    file.write_text('{"assertions": [{"some": "data/x/d:v"}]}')
+    done = run("commit", str(file))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: assertion failed")
+
+
+def test_looking_at_a_store_that_is_not_there_does_not_make_it(tmp_path: Path, run: Run) -> None:
+    """Or a mistyped path would be reported clean."""
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    tried = [("ls",), ("show", "x"), ("fsck", "--repair"), ("get", "t/r/f:c"), ("commit", "-")]
+    for folder, command in [*((tmp_path / "nowhere", each) for each in tried), (empty, ("ls",))]:
+        done = run(*command, "--store", f"embedded://{folder}", given='{"assertions": []}')
+        assert done.returncode == 2
+        assert done.stderr.startswith("error: no such store")
+    assert list(tmp_path.iterdir()) == [empty] and not list(empty.iterdir())
+
+
+def test_mistakes_are_errors_in_a_line_and_exit_code_2(uri: str, run: Run, tmp_path: Path) -> None:
+    """A trace tells an operator nothing."""
+    connect(uri).close()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file").touch()
+    for arguments, message in (
+        (("ls", "--store", "ftp://host"), "unknown kind of store"),
+        (("ls", "--store", f"embedded://{tmp_path}/mine"), "not a store of ours"),
+        (("ls", "--transactions", "tnx"), "no such transaction table"),
+        (("fsck", "--scan", "dta"), "no such table"),
+        (("get", "t/r/f:c"), "no such table"),
+        (("get", "t/r"), "table/row/family:column"),
+        (("commit", f"{tmp_path}/none.json"), "No such file"),
+        (("commit", "-"), "not a JSON document"),
+        (("table", "create", "data", "d/"), "not a legal family name"),
+    ):
+        done = run(*arguments)
+        assert (done.returncode, done.stdout) == (2, ""), arguments
+        assert re.fullmatch(r"error: .*\n", done.stderr), done.stderr
+        assert message in done.stderr
+
+
+def test_a_store_must_be_named(run: Run) -> None:
+    """There is no default that would be right for everybody."""
+    done = run("ls", TXN_STORE="")
+    assert done.returncode == 2
+    assert "TXN_STORE" in done.stderr
+
+
+def test_the_version_is_the_distributions(run: Run) -> None:
+    """Whoever reports a problem is asked for it."""
+    done = run("--version")
+    assert re.fullmatch(r"hbase-txn \d+\.\d+\S*\n", done.stdout)
+
+
+def test_a_reader_that_has_seen_enough_is_no_error(uri: str, run: Run) -> None:
+    """`txn ls | head` is the most natural thing to type."""
+    with connect(uri) as engine:
+        engine.ensure_table("data", ["d"])
+        engine.commit_many(
+            [([Mutation(Key(f"{i}", "d", "v", "data"), "1")], []) for i in range(3000)]
+        )
+    script = (
+        f'"{sys.executable}" -c "from recovery.commands import main; main()" ls --limit 0 | head -1'
+    )
+    done = subprocess.run(
+        ["sh", "-c", script],
+        env=os.environ | {"TXN_STORE": uri},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.startswith("transaction")
+    assert done.stderr == ""
