@@ -30,7 +30,7 @@ coverage: $(VENV)/.ready-dev ## branches of the protocol's modules: 100 % or an 
 	$(BIN)/python -m pytest -q tests/unit --cov --cov-report=term-missing:skip-covered $(ARGS)
 
 sim: $(VENV)/.ready-dev ## a million simulated schedules
-	TXN_SCHEDULES=1000000 $(BIN)/python -m pytest tests/simulation --timeout=0 $(ARGS)
+	$(BIN)/python -m tests.simulation --processes $$(getconf _NPROCESSORS_ONLN) $(ARGS)
 
 bench: $(VENV)/.ready-dev ## measure commits on the embedded store beside its floor
 	$(BIN)/python -m tests.bench $(ARGS)
