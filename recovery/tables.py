@@ -126,7 +126,9 @@ def _judged(
         if holder is None:
             yield Finding(Kind.FOREIGN_CELL, None, key.lock, _facts(lock))
         elif lock.timestamp <= old_ms and (is_over(holder) or doomed(holder)):
-            yield Finding(Kind.ORPHAN_LOCK, lock.value, key, {"since": lock.timestamp})
+            status = str(holder.status) if holder.status else "no row"
+            facts = {"since": lock.timestamp, "status": status}
+            yield Finding(Kind.ORPHAN_LOCK, lock.value, key, facts)
     if tag and tag.value:
         if not tag.value.isdigit():
             yield Finding(Kind.FOREIGN_CELL, None, key.tag, _facts(tag))

@@ -8,6 +8,7 @@ the first slash and the row at the last one, so that only a slash in a column mu
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import assert_never
 
@@ -86,6 +87,11 @@ def assertion_text(assertion: Assertion) -> str:
             return word.join(f"({assertion_text(part)})" for part in parts)
         case _:
             assert_never(assertion)
+
+
+def labels_text(labels: Mapping[str, str]) -> str:
+    """Return the labels on one line, whatever is in them."""
+    return escape(" ".join(f"{name}={text}" for name, text in labels.items()).encode())
 
 
 def parse_duration(text: str) -> int:

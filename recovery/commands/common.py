@@ -55,7 +55,10 @@ def duration(text: str) -> Duration:
 
 def must_exist(uri: str) -> None:
     """Raise InvalidRequestError for a store that opening it would make."""
-    parts = urlsplit(uri)
+    try:
+        parts = urlsplit(uri)
+    except ValueError as error:
+        raise InvalidRequestError(describe("not a URI", given=uri)) from error
     if parts.scheme == "embedded":
         path = Path(unquote(parts.path))
         if not path.exists() or (path.is_dir() and not any(path.iterdir())):
@@ -70,7 +73,7 @@ def opened(uri: str, transactions: str) -> Iterator[Context]:
     store = open_store(uri, clock)
     try:
         table = transactions.encode()
-        if store.describe(table) is None:
+        if "describe" in store.features and store.describe(table) is None:
             raise InvalidRequestError(describe("no such transaction table", table=transactions))
         yield Context(store, table, clock, random.SystemRandom(), Policy(), silent)
     finally:

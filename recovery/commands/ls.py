@@ -21,7 +21,7 @@ from recovery.commands.common import (
     print_line,
 )
 from recovery.documents import row_document
-from recovery.text import duration_text, escape
+from recovery.text import duration_text, escape, labels_text
 from txn.codec import TransactionRow
 from txn.phases import Status
 from txn.steps import Context
@@ -81,7 +81,7 @@ def _selected(context: Context, statuses: set[str], older_than_ms: int) -> Itera
 
 def _line(row: TransactionRow, now_ms: int) -> str:
     request = row.buffer.request if row.buffer else None
-    labels = " ".join(f"{name}={text}" for name, text in request.labels.items()) if request else ""
+    labels = labels_text(request.labels) if request else ""
     return LINE.format(
         escape(row.row_key),
         str(row.status) if row.status else NO_STATUS,

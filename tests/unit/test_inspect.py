@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from recovery import Kind
@@ -12,7 +14,7 @@ from tests.unit.worlds import World, X, Y, Z
 from txn.assertions import Exact, Some
 from txn.codec import column
 from txn.errors import AssertionFailedError
-from txn.model import Delete, Edit, Mutation
+from txn.model import Delete, Edit, Key, Mutation
 from txn.phases import Status
 from txn.stores.faulty import Crash, Fault, Reply
 
@@ -114,3 +116,26 @@ def test_an_absent_row_is_none() -> None:
     """It may have been either, and was deleted."""
     world = World()
     assert explain(world.engine.context, b"transaction.1700000000000." + b"0" * 32) is None
+
+
+def test_a_transaction_whose_table_is_gone_is_explained_without_its_cells() -> None:
+    """The row tells what it was about."""
+    world = World()
+    row_key = stopped_at(world, Status.ASSERTED)
+    context = replace(world.engine.context, store=Dropped(world.store))  # type: ignore[arg-type]
+    found = explain(context, row_key)
+    assert found is not None
+    assert [(change.key, change.new, change.old) for change in found.changes] == [(X, b"2", None)]
+
+
+class Dropped:
+    """A store whose data table was dropped."""
+
+    def __init__(self, inner: object) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._inner, name)
+
+    def read(self, keys: list[Key]) -> object:
+        return self._inner.read([key._replace(table=b"gone") for key in keys])  # type: ignore[attr-defined]
