@@ -66,6 +66,12 @@ def test_a_token_that_is_no_text_is_refused_clearly(uri: str) -> None:
         commit_partition(uri, [0], absent_request, table="rows", once=int)  # type: ignore[arg-type]
 
 
+def test_batches_of_nothing_are_refused(uri: str) -> None:
+    """They would commit no row, and the task would succeed."""
+    with pytest.raises(InvalidRequestError, match="batch=0"):
+        commit_partition(uri, [0], absent_request, table="rows", batch=0)
+
+
 def test_the_first_failed_request_is_named_by_its_row(uri: str) -> None:
     """Who reads the error of a task with a million rows must find the one that is wrong."""
     commit_partition(uri, [13, 17], absent_request, table="rows")

@@ -106,6 +106,8 @@ def commit_partition(
     a batch with a request that failed; the batches before it, and the rest of that one, stay
     committed, and later ones were not begun.
     """
+    if batch < 1:
+        raise InvalidRequestError(describe("batch must be at least 1", batch=batch))
     worker = _worker(os.getpid(), uri, table, transactions, policy)
     seen: Counter[str] = Counter()
     before = worker.events.copy()
