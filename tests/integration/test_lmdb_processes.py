@@ -318,10 +318,10 @@ def test_a_child_cannot_use_what_was_busy(
         assert leave.wait(60)
 
     def body(tell: Callable[[bytes], None]) -> None:
-        for use in (store, LmdbStore(path, sync=False)):
+        for handle in (LmdbStore(path, sync=False), store):
             with pytest.raises(StoreError, match="busy when this process was forked"):
-                use.read(lambda one: one.get(b"k"))
-        store.close()
+                handle.read(lambda one: one.get(b"k"))
+            handle.close()
 
     thread = threading.Thread(target=getattr(store, kind), args=(stay,))
     thread.start()
@@ -357,12 +357,62 @@ def test_a_fork_inside_a_transaction_spares_the_parent_s(path: str) -> None:
     assert run(script, path) == "[b'1', b'2']\n"
 
 
+def test_a_child_s_way_out_spares_the_reader_of_its_parent(path: str) -> None:
+    """The slot is in shared memory: given back by the child, the parent's pages would be reused."""
+    script = """
+        import os, subprocess, sys
+        import txn.tables.lmdb as ours
+        ours.FORK_PATIENCE_S = 0.05
+        store = ours.LmdbStore(sys.argv[1], sync=False)
+        store.write(lambda writer: writer.put(b"k", b"1" * 1_000_000))
+        overwrite = '''if True:
+            import os, sys
+            from txn.tables.lmdb import LmdbStore
+            store = LmdbStore(sys.argv[1], sync=False)
+            for _ in range(30):
+                store.write(lambda writer: writer.put(b"k", os.urandom(1_000_000)))
+        '''
+
+        def body(reader):
+            if not os.fork():
+                raise SystemExit(0)
+            assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
+            subprocess.run([sys.executable, "-c", overwrite, sys.argv[1]], check=True)
+            return reader.get(b"k")
+
+        print(store.read(body) == b"1" * 1_000_000)
+    """
+    assert run(script, path) == "True\n"
+
+
+def test_a_child_ends_although_another_thread_of_its_parent_was_writing(path: str) -> None:
+    """The end of its interpreter would wait for that thread, which the child does not have."""
+    script = """
+        import os, sys, threading
+        import txn.tables.lmdb as ours
+        ours.FORK_PATIENCE_S = 0.05
+        store = ours.LmdbStore(sys.argv[1], sync=False)
+        inside, leave = threading.Event(), threading.Event()
+        thread = threading.Thread(
+            target=store.write, args=(lambda writer: (inside.set(), leave.wait(60)),)
+        )
+        thread.start()
+        inside.wait(60)
+        if not os.fork():
+            sys.exit(0)
+        print(os.waitstatus_to_exitcode(os.wait()[1]))
+        leave.set()
+        thread.join()
+    """
+    assert run(script, path) == "0\n"
+
+
 def run(script: str, *arguments: str) -> str:
     done = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(script), *arguments],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=30,
         check=False,
     )
     assert done.returncode == 0, done.stderr

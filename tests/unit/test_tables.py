@@ -1,0 +1,156 @@
+"""What the tables do beyond the contract of a store: bounded pages, names, garbage."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from txn.clock import ManualClock
+from txn.errors import CorruptRowError, InvalidRequestError
+from txn.model import Cell, Edit, Family, Key
+from txn.tables.lmdb import LmdbStore
+from txn.tables.memory import MemoryStore
+from txn.tables.ordered import Reader
+from txn.tables.tables import PAGE_CELLS, PAGE_ROWS, Tables
+
+R = TypeVar("R")
+TABLE = b"t"
+MEGABYTE = 1024 * 1024
+
+
+class Counting(MemoryStore):
+    """A memory store that counts its read transactions."""
+
+    reads = 0
+
+    def read(self, body: Callable[[Reader], R]) -> R:
+        self.reads += 1
+        return super().read(body)
+
+
+def tables(store: MemoryStore | LmdbStore, clock: ManualClock | None = None) -> Tables:
+    found = Tables(store, clock or ManualClock())
+    found.ensure_table(TABLE, {b"d": Family(), b"t": Family(ttl_ms=1000)})
+    return found
+
+
+def key(row: str, column: str = "x", family: str = "d") -> Key:
+    return Key(row, family, column, TABLE)
+
+
+def test_a_scan_of_large_values_takes_little_memory(tmp_path: Path) -> None:
+    """A table is larger than the memory of who scans it."""
+    store = LmdbStore(str(tmp_path / "store"), sync=False)
+    found = tables(store)
+    for number in range(100):
+        found.write([Edit(key(f"{number:05d}"), bytes(MEGABYTE), 1)], durable=False)
+    tracemalloc.start()
+    assert sum(len(cell.value) for row in found.scan(TABLE) for cell in row.cells.values())
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    store.close()
+    assert peak < 20 * MEGABYTE
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "wanted"),
+    [(PAGE_ROWS * 3, 1, None), (3, PAGE_CELLS, None), (PAGE_CELLS, 3, {(b"d", b"y")})],
+)
+def test_a_scan_is_many_short_transactions(
+    rows: int, columns: int, wanted: set[tuple[bytes, bytes]] | None
+) -> None:
+    """A long one would keep old pages from being used again, and writers of memory:// waiting."""
+    store = Counting()
+    found = tables(store)
+    found.write(
+        [
+            Edit(key(f"{row:05d}", f"x{column}"), b"1", 1)
+            for row in range(rows)
+            for column in range(columns)
+        ]
+    )
+    store.reads = 0
+    assert len(list(found.scan(TABLE, columns=wanted))) == (0 if wanted else rows)
+    assert store.reads >= 3
+
+
+def test_cells_of_a_family_with_a_ttl_expire() -> None:
+    """HBase's TTL hides a cell without any write; doctor refuses such families for locks."""
+    clock = ManualClock(10_000)
+    found = tables(MemoryStore(), clock)
+    one = key("r", family="t")
+    found.write([Edit(one, b"1", 9_500)])
+    clock.set_wall_ms(10_500)
+    assert found.read([one]) == {one: Cell(b"1", 9_500)}
+    clock.set_wall_ms(10_501)
+    assert found.read([one]) == {one: None}
+    assert list(found.scan(TABLE)) == []
+
+
+def test_a_compaction_removes_what_nobody_can_see() -> None:
+    """Deleted cells would otherwise stay in an embedded store for ever."""
+    store = MemoryStore()
+    found = tables(store)
+    empty = store.read(lambda reader: list(reader.keys(b"", b"\xff")))
+    rows = [key(f"{number:05d}") for number in range(PAGE_ROWS * 2 + 1)]
+    found.write([Edit(one, b"1", 5) for one in rows])
+    found.write([Edit(one, None, 5) for one in rows])
+    found.compact(TABLE, 5)
+    assert store.read(lambda reader: list(reader.keys(b"", b"\xff"))) != empty
+    found.compact(TABLE, 6)
+    assert store.read(lambda reader: list(reader.keys(b"", b"\xff"))) == empty
+
+
+@pytest.mark.parametrize("timestamp", [-1, 1 << 63])
+def test_a_timestamp_that_hbase_refuses_is_refused(timestamp: int) -> None:
+    """Before anything is written."""
+    found = tables(MemoryStore())
+    with pytest.raises(InvalidRequestError, match="timestamp"):
+        found.write([Edit(key("r"), b"1", 5), Edit(key("s"), b"1", timestamp)])
+    assert found.read([key("r")]) == {key("r"): None}
+
+
+@pytest.mark.parametrize("name", [b"", b"two words", b"-dash", b".dot", b"\xff", b"x" * 256])
+def test_a_table_name_that_hbase_refuses_is_refused(name: bytes) -> None:
+    """A program that works here must work on HBase."""
+    with pytest.raises(InvalidRequestError, match="table name"):
+        tables(MemoryStore()).ensure_table(name, {b"d": Family()})
+
+
+@pytest.mark.parametrize("name", [b"", b"a:b", b"a/b", b".dot", b"\0", b"\xff", b"x" * 128])
+def test_a_family_name_that_hbase_refuses_is_refused(name: bytes) -> None:
+    """The byte 00 would also end the family in a key."""
+    with pytest.raises(InvalidRequestError, match="family name"):
+        tables(MemoryStore()).ensure_table(TABLE, {name: Family()})
+
+
+@pytest.mark.parametrize("family", [Family(versions=0), Family(ttl_ms=0)])
+def test_settings_without_sense_are_refused(family: Family) -> None:
+    """A family of no versions keeps nothing."""
+    with pytest.raises(InvalidRequestError, match="must be positive"):
+        tables(MemoryStore()).ensure_table(TABLE, {b"new": family})
+
+
+def test_a_table_without_families_is_refused() -> None:
+    """HBase refuses it, and nothing could be put into it."""
+    with pytest.raises(InvalidRequestError, match="at least one family"):
+        tables(MemoryStore()).ensure_table(b"new", {})
+
+
+def test_a_key_without_a_table_is_refused() -> None:
+    """The engine fills in its default table; a store has none."""
+    with pytest.raises(InvalidRequestError, match="names no table"):
+        tables(MemoryStore()).read([Key("r", "d", "x")])
+
+
+def test_a_catalog_that_does_not_decode_is_reported() -> None:
+    """It is never guessed: cells under a wrong number would be mixed up."""
+    store = MemoryStore()
+    tables(store)
+    store.write(lambda writer: writer.put(bytes(4) + b"table t", b"{"))
+    with pytest.raises(CorruptRowError, match="does not decode"):
+        Tables(store, ManualClock()).describe(TABLE)
