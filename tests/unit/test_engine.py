@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 import txn
-from tests.unit.test_commit import after_status, stopped_at
-from tests.unit.worlds import POLICY, World, X, Y
+from tests.unit.worlds import POLICY, World, X, Y, after_status, stopped_at
 from txn.assertions import Some
 from txn.codec import column, is_row_key
 from txn.engine import Engine, Outcome, connect, waves

@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from recovery import Finding, Kind, LeftAlone, Repaired, check, repair, summary
-from tests.unit.test_commit import after_status, stopped_at
-from tests.unit.worlds import TABLE, World, X, Y
+from tests.unit.worlds import TABLE, World, X, Y, after_status, stopped_at
 from txn.assertions import Assertion
 from txn.codec import column
 from txn.engine import Outcome

@@ -8,8 +8,7 @@ import pytest
 
 from recovery import Finding, Kind, LeftAlone, NothingToDo, Repaired, check, repair
 from recovery.tables import BATCH
-from tests.unit.test_commit import after_status, ghost, stopped_at
-from tests.unit.worlds import TABLE, World, X, Y
+from tests.unit.worlds import TABLE, World, X, Y, after_status, ghost, stopped_at
 from txn.assertions import Some
 from txn.codec import column, marker_key
 from txn.errors import InvalidRequestError

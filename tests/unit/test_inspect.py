@@ -9,8 +9,7 @@ import pytest
 from recovery import Kind
 from recovery.inspect import Explanation, explain
 from recovery.scan import State
-from tests.unit.test_commit import after_status, stopped_at
-from tests.unit.worlds import World, X, Y, Z
+from tests.unit.worlds import World, X, Y, Z, after_status, stopped_at
 from txn.assertions import Exact, Some
 from txn.codec import column
 from txn.errors import AssertionFailedError

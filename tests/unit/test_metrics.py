@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from prometheus_client import CollectorRegistry
 
-from tests.unit.test_commit import stopped_at
-from tests.unit.worlds import World, X
+from tests.unit.worlds import World, X, stopped_at
 from txn.metrics import Metrics
 from txn.model import Mutation
 from txn.phases import Status

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.test_commit import after_status, ghost, stopped_at
-from tests.unit.worlds import World, X, Y
+from tests.unit.worlds import World, X, Y, after_status, ghost, stopped_at
 from txn.assertions import Exact, Version
 from txn.codec import column
 from txn.errors import CorruptRowError, DeadlineError, NotApplied

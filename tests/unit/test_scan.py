@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from recovery.scan import State, find, state_of, summary, transactions, whole_row
-from tests.unit.test_commit import stopped_at
-from tests.unit.worlds import TABLE, World, X, Y
+from tests.unit.worlds import TABLE, World, X, Y, stopped_at
 from txn.assertions import Some
 from txn.codec import TransactionRow, column, created_ms
 from txn.errors import AssertionFailedError

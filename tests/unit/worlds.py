@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from random import Random
 
+import pytest
+
 from txn.clock import ManualClock
 from txn.codec import TransactionRow, decode_row, is_row_key
 from txn.engine import Engine
-from txn.model import Cell, Edit, Family, Key
+from txn.model import Cell, Check, Edit, Family, Key, Mutation
 from txn.phases import Status
 from txn.policy import Policy
 from txn.request import checked
 from txn.steps import Transaction, begin
 from txn.stores import open_store
-from txn.stores.faulty import FaultyStore
+from txn.stores.faulty import Call, Crash, Fault, FaultyStore, Reply
 from txn.watch import Event
 
 TABLE = b"data"
@@ -68,3 +70,39 @@ class World:
         """A transaction that nothing was written of yet."""
         context = self.engine.context
         return begin(context, checked(mutations, table=TABLE), self.policy.deadline_ms)
+
+
+def after_status(world: World, status: Status, fault: Fault) -> None:
+    """Let the next call that writes this status have the fault, once."""
+    seen: list[Call] = []
+
+    def plan(call: Call) -> Fault:
+        wanted = any(
+            isinstance(item, Check) and (item.puts[-1][1] == status.value) for item in call.items
+        )
+        if wanted and not seen:
+            seen.append(call)
+            return fault
+        return Fault()
+
+    world.faults.plan = plan
+
+
+def stopped_at(world: World, status: Status, key: Key = X, value: bytes = b"2") -> bytes:
+    """Let a client die right after its row reached this status; return the row key."""
+    client = world.client(world.faults, seed=len(world.rows()) + 100)
+    after_status(world, status, Fault(reply=Reply.CRASH))
+    with pytest.raises(Crash):
+        client.commit([Mutation(key, value)])
+    world.faults.crashed = False
+    world.faults.plan = lambda call: Fault()
+    return world.holder(key)
+
+
+def ghost(world: World, status: Status | None) -> bytes:
+    """A lock that lands after its transaction has finished, or was never there."""
+    row_key = b"transaction.1700000000000." + b"0" * 32
+    if status is not None:
+        row_key = world.engine.commit([Mutation(X, b"2")]).transaction
+    world.store.check_and_put([Check(X.lock, b"", ((X.lock, row_key),))])
+    return row_key

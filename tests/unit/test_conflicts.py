@@ -1,0 +1,208 @@
+"""Conflicts: what becomes of somebody else's lock, and of those who wait for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.worlds import POLICY, World, X, Y, after_status, ghost, stopped_at
+from txn.assertions import Exact
+from txn.codec import column, status_key
+from txn.engine import Outcome
+from txn.errors import (
+    DeadlineError,
+)
+from txn.model import Check, Edit, Mutation
+from txn.phases import Status
+from txn.protocol import Lock, lock_at_once, lock_in_order, write
+from txn.resolve import Resolver
+from txn.stores.faulty import Call, Crash, Fault, Reply
+from txn.watch import Conflict, Helped
+
+
+@pytest.mark.parametrize("status", [Status.WRITTEN, Status.LOCKED])
+def test_an_undecided_holder_is_aborted_after_its_lease(status: Status) -> None:
+    """Nobody waits for the dead for longer than that, and not less for the living."""
+    world = World()
+    stopped_at(world, Status.LOCKED)
+    began = world.clock.monotonic_ms()
+    world.engine.commit([Mutation(X, b"3")])
+    assert world.clock.monotonic_ms() - began >= POLICY.lease_ms
+    assert world.value(X) == b"3"
+    assert set(world.statuses()) == {Status.ABORTED, Status.COMPLETE}
+
+
+@pytest.mark.parametrize("status", [Status.ASSERTED, Status.PUT, Status.CLEANING])
+def test_a_decided_holder_is_finished_by_whoever_waits(status: Status) -> None:
+    """It is committed: its value must be seen by the assertion of whoever comes next."""
+    world = World()
+    holder = stopped_at(world, status)
+    world.engine.commit([Mutation(X, b"3")], [Exact(X, b"2")])
+    assert world.value(X) == b"3"
+    assert world.engine.outcome(holder) is Outcome.COMMITTED
+    assert Helped(holder, "rolled forward") in world.events
+
+
+def test_an_aborting_holder_is_released_at_once() -> None:
+    """Nothing is left to wait for."""
+    world = World()
+    world.put(X, b"1")
+    after_status(world, Status.ABORTING, Fault(reply=Reply.CRASH))
+    with pytest.raises(Crash):
+        world.engine.commit([Mutation(X, b"2")], [Exact(X, b"0")])
+    began = world.clock.monotonic_ms()
+    world.client(seed=2).commit([Mutation(X, b"3")])
+    assert world.clock.monotonic_ms() == began
+
+
+@pytest.mark.parametrize("status", [None, Status.COMPLETE])
+def test_a_late_lock_of_a_finished_transaction_is_freed(status: Status | None) -> None:
+    """It can never decide again, so its lock protects nothing."""
+    world = World()
+    holder = ghost(world, status)
+    began = world.clock.monotonic_ms()
+    world.client(seed=2).commit([Mutation(X, b"3")])
+    assert world.clock.monotonic_ms() == began
+    assert Helped(holder, "freed") in world.events
+
+
+@pytest.mark.parametrize("name", [b"buffer", b"status"])
+def test_debris_holds_nothing(name: bytes) -> None:
+    """A row without status, or without buffer, is what is left of a deleted one."""
+    world = World()
+    row_key = ghost(world, None)
+    value = Status.LOCKED.value if name == b"status" else b"junk"
+    world.store.write([Edit(column(b"txn", row_key, name), value, world.clock.wall_ms())])
+    world.client(seed=2).commit([Mutation(X, b"3")])
+    assert world.value(X) == b"3"
+
+
+def test_a_decided_row_that_does_not_decode_keeps_its_locks() -> None:
+    """Nobody can know what it decided; freeing its lock would lose half of a commit."""
+    world = World()
+    holder = stopped_at(world, Status.ASSERTED)
+    world.store.write([Edit(column(b"txn", holder, b"plan"), b"junk", world.clock.wall_ms())])
+    with pytest.raises(DeadlineError, match=holder.decode()):
+        world.client(seed=2).commit([Mutation(X, b"3")])
+    assert world.holder(X) == holder
+
+
+def test_an_undecided_row_that_does_not_decode_is_aborted() -> None:
+    """Aborting is always safe, and its locks are freed as they are met."""
+    world = World()
+    holder = stopped_at(world, Status.LOCKED)
+    world.store.write([Edit(column(b"txn", holder, b"buffer"), b"junk", world.clock.wall_ms())])
+    world.client(seed=2).commit([Mutation(X, b"3")])
+    assert world.value(X) == b"3"
+    assert world.engine.outcome(holder) is Outcome.ABORTED
+
+
+def test_a_conflict_is_told_to_the_watch() -> None:
+    """Jobs count conflicts, and their owner sees who is in whose way."""
+    world = World()
+    holder = stopped_at(world, Status.ASSERTED)
+    world.engine.commit([Mutation(X, b"3")])
+    conflicts = [event for event in world.events if isinstance(event, Conflict)]
+    assert conflicts and {(c.key, c.holder) for c in conflicts} == {(X, holder)}
+
+
+def test_waiting_ends_at_the_deadline() -> None:
+    """A holder that beats for ever must not keep others for ever."""
+    world = World()
+    holder = stopped_at(world, Status.LOCKED)
+    beat = column(b"txn", holder, b"beat")
+
+    def keep_alive(call: Call) -> Fault:
+        world.store.write([Edit(beat, b"", world.clock.wall_ms())])
+        return Fault()
+
+    other = world.client(world.faults, seed=2)
+    world.faults.plan = keep_alive
+    began = world.clock.monotonic_ms()
+    with pytest.raises(DeadlineError, match="waiting for a lock") as caught:
+        other.commit([Mutation(X, b"3")])
+    assert caught.value.transaction is not None
+    assert world.clock.monotonic_ms() - began < 2 * POLICY.deadline_ms
+    assert world.holder(X) == holder
+
+
+def test_whoever_waits_beats() -> None:
+    """Or the next in line takes it for dead, and a hot key ends in endless aborts."""
+    world = World()
+    stopped_at(world, Status.LOCKED, key=Y)
+    waiting = world.client(seed=2)
+    waiting.commit([Mutation(X, b"3"), Mutation(Y, b"3")])
+    beats = [row.beat for row in world.rows() if row.status is Status.COMPLETE]
+    assert max(beats) > 0
+
+
+def test_a_waiting_owner_that_was_aborted_leaves_and_tries_again() -> None:
+    """It sees so when it beats, and releases what it holds."""
+    world = World()
+    holder = stopped_at(world, Status.LOCKED, key=Y)
+    aborted: list[bytes] = []
+
+    def abort_the_waiting(call: Call) -> Fault:
+        waiting = [r for r in world.rows() if r.status is Status.WRITTEN and r.row_key != holder]
+        if call.method == "write" and waiting and not aborted:  # its first beat
+            aborted.append(waiting[-1].row_key)
+            key = status_key(b"txn", aborted[0])
+            check = Check(key, Status.WRITTEN.value, ((key, Status.ABORTING.value),))
+            assert world.store.check_and_put([check]) == [True]
+        return Fault()
+
+    world.faults.plan = abort_the_waiting
+    world.client(world.faults, seed=2).commit([Mutation(X, b"3"), Mutation(Y, b"3")])
+    assert aborted and world.engine.outcome(aborted[0]) is Outcome.ABORTED
+    assert (world.value(X), world.value(Y)) == (b"3", b"3")
+
+
+@pytest.mark.parametrize("lock", [lock_at_once, lock_in_order])
+def test_a_lock_that_goes_between_request_and_look_is_asked_for_again(lock: Lock) -> None:
+    """A "no" whose lock is free when looked at is nobody's conflict."""
+    world = World()
+    context = world.engine.context
+    t = world.begun(Mutation(X, b"1"))
+    write(context, [t])
+    world.store.check_and_put([Check(X.lock, b"", ((X.lock, b"somebody"),))])
+
+    def let_go(call: Call) -> Fault:
+        if call.method == "read":
+            world.store.check_and_put([Check(X.lock, b"somebody", ((X.lock, b""),))])
+        return Fault()
+
+    world.faults.plan = let_go
+    assert lock(context, [t], Resolver(context).settle) == [t]
+    assert world.holder(X) == t.row_key
+
+
+def test_a_lock_that_is_lost_before_the_look_aborts() -> None:
+    """Step 3 trusts no lock that it does not see; a server without its region may answer it."""
+    world = World()
+    other = b"transaction.1700000000000." + b"0" * 32
+    stolen: list[bytes] = []
+
+    def steal(call: Call) -> Fault:
+        if call.method == "read" and X.lock in call.items and not stolen:
+            stolen.append(world.holder(X))
+            world.store.check_and_put([Check(X.lock, stolen[0], ((X.lock, other),))])
+        return Fault()
+
+    world.faults.plan = steal
+    world.engine.commit([Mutation(X, b"1")])
+    assert world.engine.outcome(stolen[0]) is Outcome.ABORTED
+    assert world.value(X) == b"1"
+
+
+def test_a_slow_attempt_aborts_at_its_deadline() -> None:
+    """The caller was promised an answer by then; a commit after it would surprise."""
+    world = World()
+
+    def slow(call: Call) -> Fault:
+        if call.method == "read":
+            world.clock.advance(POLICY.deadline_ms + 1)
+        return Fault()
+
+    world.faults.plan = slow
+    with pytest.raises(DeadlineError, match="before the decision"):
+        world.engine.commit([Mutation(X, b"1")])
+    assert world.value(X) is None and world.holder(X) == b""

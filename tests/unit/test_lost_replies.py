@@ -1,0 +1,251 @@
+"""Calls that fail: what a lost, refused or repeated request is reported as."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.worlds import POLICY, World, X, Y, after_status, stopped_at
+from txn.assertions import Exact, Some
+from txn.codec import Plan, column, encode_plan, status_key
+from txn.engine import Outcome
+from txn.errors import (
+    AssertionFailedError,
+    CommitOutcomeUnknown,
+    ConflictError,
+    MaybeApplied,
+    StoreError,
+)
+from txn.model import Cell, Check, Edit, Key, Mutation
+from txn.phases import Status
+from txn.resolve import read_rows
+from txn.steps import from_row
+from txn.stores.faulty import Call, Crash, Fault, Reply
+from txn.watch import Phase
+
+
+def every_write(fault: Fault) -> World:
+    """A world in which each writing call has the fault the first time it is made."""
+    world = World()
+    seen: set[object] = set()
+
+    def plan(call: Call) -> Fault:
+        if call.method == "read" or call.items in seen:
+            return Fault()
+        seen.add(call.items)
+        return fault
+
+    world.faults.plan = plan
+    return world
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(reply=Reply.MAYBE_APPLIED),
+        Fault(applied=frozenset(), reply=Reply.MAYBE_APPLIED),
+        Fault(applied=frozenset(), reply=Reply.NOT_APPLIED),
+        Fault(twice=True),
+    ],
+    ids=["applied and lost", "not applied and lost", "refused", "sent twice by the gateway"],
+)
+def test_each_call_may_fail_once(fault: Fault) -> None:
+    """A reply that is lost, and a "no" that is the second answer to a success, are read."""
+    world = every_write(fault)
+    done = world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
+    assert done.complete
+    assert (world.value(X), world.value(Y)) == (b"1", b"1")
+    assert world.holder(X) == world.holder(Y) == b""
+    assert world.statuses() == [Status.COMPLETE]
+
+
+@pytest.mark.parametrize("status", [Status.WRITTEN, Status.LOCKED])
+def test_a_store_that_fails_before_the_decision_is_its_own_error(status: Status) -> None:
+    """Nothing can commit any more; the row is left as a crash would leave it."""
+    world = World()
+    down = Fault(applied=frozenset(), reply=Reply.MAYBE_APPLIED)
+    world.faults.plan = lambda call: (
+        down
+        if any(isinstance(i, Check) and i.puts[-1][1] == status.value for i in call.items)
+        else Fault()
+    )
+    with pytest.raises(MaybeApplied):
+        world.engine.commit([Mutation(X, b"1")])
+    assert world.value(X) is None
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_a_decision_that_cannot_be_read_is_unknown(applied: bool) -> None:
+    """Never "failed": it may have been taken."""
+    world = World()
+    lost = Fault(applied=None if applied else frozenset(), reply=Reply.MAYBE_APPLIED)
+
+    def plan(call: Call) -> Fault:
+        decision = any(
+            isinstance(i, Check) and i.puts[-1][1] == Status.ASSERTED.value for i in call.items
+        )
+        return lost if decision else Fault()
+
+    world.faults.plan = plan
+    with pytest.raises(CommitOutcomeUnknown) as caught:
+        world.engine.commit([Mutation(X, b"1")])
+    assert isinstance(caught.value.__cause__, StoreError)
+    expected = Outcome.COMMITTED if applied else Outcome.UNDECIDED
+    assert world.client(seed=2).outcome(caught.value.transaction) is expected
+
+
+def test_a_row_that_vanished_during_the_decision_is_unknown() -> None:
+    """It may have been decided, finished by somebody and deleted while the answer was lost."""
+    world = World()
+
+    def plan(call: Call) -> Fault:
+        for item in call.items:
+            if isinstance(item, Check) and item.puts[-1][1] == Status.ASSERTED.value:
+                now = world.clock.wall_ms() + 1
+                world.store.write([Edit(item.key, None, now)])
+        return Fault()
+
+    world.faults.plan = plan
+    with pytest.raises(CommitOutcomeUnknown):
+        world.engine.commit([Mutation(X, b"1")])
+
+
+def test_an_abort_that_comes_before_the_decision_wins() -> None:
+    """Exactly one of the two happens, and the caller is told which."""
+    world = World()
+    aborted: list[bytes] = []
+
+    def abort_first(call: Call) -> Fault:
+        for item in call.items:
+            decides = isinstance(item, Check) and item.puts[-1][1] == Status.ASSERTED.value
+            if decides and not aborted:
+                aborted.append(item.key.row)
+                check = Check(item.key, Status.LOCKED.value, ((item.key, b"6-ABORTING"),))
+                assert world.store.check_and_put([check]) == [True]
+        return Fault()
+
+    world.faults.plan = abort_first
+    world.engine.commit([Mutation(X, b"1")])
+    assert world.engine.outcome(aborted[0]) is Outcome.ABORTED
+    assert world.value(X) == b"1"
+
+
+def test_attempts_are_bounded() -> None:
+    """Whoever is aborted again and again hears of it."""
+    world = World()
+
+    def abort_always(call: Call) -> Fault:
+        for item in call.items:
+            if isinstance(item, Check) and item.puts[-1][1] == Status.ASSERTED.value:
+                check = Check(item.key, Status.LOCKED.value, ((item.key, b"6-ABORTING"),))
+                assert world.store.check_and_put([check]) == [True]
+        return Fault()
+
+    world.faults.plan = abort_always
+    with pytest.raises(ConflictError, match="aborted by another client before 2-ASSERTED"):
+        world.engine.commit([Mutation(X, b"1")])
+    assert world.statuses() == [Status.ABORTED] * POLICY.attempts
+    assert world.holder(X) == b""
+
+
+def test_locks_taken_after_somebody_aborted_us_are_released() -> None:
+    """Its row is finished by then; the owner still frees what came late."""
+    world = World()
+
+    def abort_and_finish(call: Call) -> Fault:
+        for item in call.items:
+            if isinstance(item, Check) and item.puts[-1][1] == Status.LOCKED.value:
+                check = Check(item.key, Status.WRITTEN.value, ((item.key, b"7-ABORTED"),))
+                world.store.check_and_put([check])
+        return Fault()
+
+    world.faults.plan = abort_and_finish
+    with pytest.raises(ConflictError, match="before 1-LOCKED"):
+        world.engine.commit([Mutation(X, b"1")])
+    assert world.holder(X) == b""
+
+
+def test_a_committed_transaction_is_reported_though_the_store_fails_after() -> None:
+    """It is committed; who comes next finishes it."""
+    world = World()
+    down = Fault(applied=frozenset(), reply=Reply.NOT_APPLIED)
+    world.faults.plan = lambda call: (
+        down if any(isinstance(i, Edit) for i in call.items) else Fault()
+    )
+    done = world.engine.commit([Mutation(X, b"1")])
+    assert not done.complete
+    assert Phase("roll_forward", "failed", 1, 1) in world.events
+    world.faults.plan = lambda call: Fault()
+    world.clock.advance(POLICY.courtesy_ms)
+    assert world.engine.read([X])[X] == Cell(b"1", done.timestamp)
+    world.engine.commit([Mutation(X, b"2")], [Exact(X, b"1")])
+
+
+def test_a_store_that_fails_while_aborting_changes_no_result() -> None:
+    """The assertion was false whether or not its locks could be released."""
+    world = World()
+    down = Fault(applied=frozenset(), reply=Reply.NOT_APPLIED)
+    world.faults.plan = lambda call: (
+        down
+        if any(isinstance(i, Check) and i.puts[-1][1] == b"6-ABORTING" for i in call.items)
+        else Fault()
+    )
+    with pytest.raises(AssertionFailedError):
+        world.engine.commit([Mutation(X, b"1")], [Some(Y)])
+    assert world.statuses() == [Status.LOCKED]
+
+
+def test_a_phase_that_stops_is_told_to_the_watch() -> None:
+    """Also where an exception ends it."""
+    world = World()
+    after_status(world, Status.LOCKED, Fault(reply=Reply.CRASH))
+    with pytest.raises(Crash):
+        world.engine.commit([Mutation(X, b"1")])
+    last = world.events[-1]
+    assert isinstance(last, Phase)
+    assert (last.name, last.outcome, last.failed) == ("hold", "failed", 1)
+
+
+def test_a_no_from_a_server_that_is_behind_is_asked_again() -> None:
+    """Refused, and yet unchanged when it is read: that settles nothing."""
+    world = World()
+    behind: list[Key] = []
+
+    def plan(call: Call) -> Fault:
+        for item in call.items:
+            steps = isinstance(item, Check) and item.puts[-1][1] == Status.LOCKED.value
+            if steps and not behind:
+                behind.append(item.key)
+                world.store.check_and_put([Check(item.key, b"0-WRITTEN", ((item.key, b"?"),))])
+        if call.method == "read" and call.items == tuple(behind):
+            world.store.check_and_put([Check(behind[0], b"?", ((behind[0], b"0-WRITTEN"),))])
+        return Fault()
+
+    world.faults.plan = plan
+    assert world.engine.commit([Mutation(X, b"1")]).complete
+    assert behind
+
+
+def test_a_holder_that_decides_while_it_is_aborted_stays_committed() -> None:
+    """The two are compare-and-set on one cell: the later one is refused, and sees why."""
+    world = World()
+    holder = stopped_at(world, Status.LOCKED)
+    plan_cell = column(b"txn", holder, b"plan")
+    t = from_row(read_rows(world.engine.context, [holder])[holder])
+    decided: list[bytes] = []
+
+    def decide_first(call: Call) -> Fault:
+        for item in call.items:
+            aborts = isinstance(item, Check) and item.puts[-1][1] == Status.ABORTING.value
+            if aborts and item.key.row == holder and not decided:
+                t.plan = Plan(world.clock.wall_ms() + 1, (0,))
+                key = status_key(b"txn", holder)
+                puts = ((plan_cell, encode_plan(t.plan)), (key, Status.ASSERTED.value))
+                assert world.store.check_and_put([Check(key, b"1-LOCKED", puts)]) == [True]
+                decided.append(holder)
+        return Fault()
+
+    other = world.client(world.faults, seed=2)
+    world.faults.plan = decide_first
+    other.commit([Mutation(X, b"3")], [Exact(X, b"2")])
+    assert decided
+    assert world.engine.outcome(holder) is Outcome.COMMITTED
