@@ -55,8 +55,10 @@ class World:
         policy: Policy = POLICY,
         clock: Clock | None = None,
         store: Store | None = None,
+        seed: int | None = None,
     ) -> tuple[Engine, FaultyStore]:
-        """Return a new client and its view of the store; its plan sees calls from here on."""
+        """Return a new client and its view of the store; its plan sees calls from here on.
+        Those with the same seed draw the same row keys, which real ones never do."""
         self._clients += 1
         faulty = FaultyStore(store or self.memory)
         engine = Engine(
@@ -65,7 +67,7 @@ class World:
             transactions=TRANSACTIONS,
             policy=policy,
             clock=clock or self.clock,
-            chance=Random(self._clients),
+            chance=Random(seed or self._clients),
         )
         engine._check_exists(key("any"))  # else it would ask for it within the first commit
         faulty.calls, faulty.plan = 0, plan
@@ -91,6 +93,13 @@ class World:
     def mend(self, context: Context | None = None) -> None:
         """Run fsck until it finds nothing, and look for what it should have found."""
         mend(self.memory, context or self.engine().context)
+
+    def collect(self) -> None:
+        """Delete the rows of finished transactions, as fsck does after the retention."""
+        context = self.engine().context
+        for finding in check(context, grace_ms=0, retention_ms=0):
+            repair(context, finding)
+        assert not self.rows()
 
 
 def rows(store: Store) -> list[TransactionRow]:

@@ -1,0 +1,167 @@
+"""Clients that stop before a call of the store until they are told to go on.
+
+For scenarios that need one exact interleaving: each step of a test says who goes how far.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, Generic, TypeVar
+
+from greenlet import getcurrent, greenlet
+
+from tests.simulation.world import POLICY, World
+from txn import Cell, Engine, Key, Policy
+from txn.clock import Clock
+from txn.model import LOCK_SUFFIX, Check
+from txn.phases import Status
+from txn.steps import FREE
+from txn.stores.base import Store
+from txn.stores.faulty import NO_FAULT, Call, Fault, Plan, faultless
+
+T = TypeVar("T")
+Match = Callable[[Call], bool]
+
+
+class Puppet(Generic[T]):
+    """A client that does one thing. faults: what goes wrong with its calls."""
+
+    def __init__(
+        self,
+        world: World,
+        work: Callable[[Engine], T],
+        *,
+        faults: Plan = faultless,
+        policy: Policy = POLICY,
+        clock: Clock | None = None,
+        by_row: bool = False,
+    ) -> None:
+        self._hub: Any = getcurrent()
+        self._faults = faults
+        store = RowByRow(world.memory, self._stop) if by_row else None
+        sleeping = Sleeping(clock or world.clock, self._stop)
+        self.engine, self.store = world.client(
+            self._plan, policy=policy, clock=sleeping, store=store
+        )
+        self._greenlet: Any = greenlet(lambda: work(self.engine))
+        self._at: Call | None = None
+        self._result: T | None = None
+
+    def until(self, match: Match) -> Call | None:
+        """Let it go on to the next call that matches, which is not made yet; None if it ends."""
+        while (call := self.step()) is not None:
+            if match(call):
+                return call
+        return None
+
+    def step(self) -> Call | None:
+        """Let it make the call that it has stopped at; return the next one."""
+        if not self._greenlet.dead:
+            found = self._greenlet.switch()
+            if self._greenlet.dead:
+                self._result, found = found, None
+            self._at = found
+            return self._at
+        return None
+
+    def finish(self) -> T:
+        """Let it go on to its end; return or raise what it does."""
+        while self.step() is not None:
+            pass
+        assert self._result is not None
+        return self._result
+
+    def _plan(self, call: Call) -> Fault:
+        self._stop(call)
+        return self._faults(call)
+
+    def _stop(self, call: Call) -> None:
+        if getcurrent() is self._greenlet:
+            self._hub.switch(call)
+
+
+class Sleeping:
+    """A clock on which a puppet's sleep moves the time of the world and gives others a turn."""
+
+    def __init__(self, clock: Clock, stop: Callable[[Call], None]) -> None:
+        self._clock = clock
+        self._stop = stop
+
+    def wall_ms(self) -> int:
+        return self._clock.wall_ms()
+
+    def monotonic_ms(self) -> int:
+        return self._clock.monotonic_ms()
+
+    def sleep_ms(self, duration_ms: int) -> None:
+        self._clock.sleep_ms(duration_ms)
+        self._stop(Call(0, "sleep", ()))
+
+
+class RowByRow:
+    """A store that reads one row after the other, in order, with a stop before each."""
+
+    def __init__(self, inner: Store, stop: Callable[[Call], None]) -> None:
+        self.features = inner.features
+        self._inner = inner
+        self._stop = stop
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def read(self, keys: Collection[Key]) -> dict[Key, Cell | None]:
+        found: dict[Key, Cell | None] = {}
+        for row in sorted({key.row for key in keys}):
+            of_row = [key for key in keys if key.row == row]
+            self._stop(Call(0, "row", tuple(of_row)))
+            found.update(self._inner.read(of_row))
+        return found
+
+
+def asks_for(status: Status) -> Match:
+    """Match the call that asks for this status."""
+    return lambda call: any(
+        check.key.column == b"status" and dict(check.puts)[check.key] == status.value
+        for check in checks(call)
+    )
+
+
+def takes(key: Key) -> Match:
+    """Match the call that asks for the key's lock."""
+    return lambda call: any(c.key == key.lock and c.expected == FREE for c in checks(call))
+
+
+def frees(call: Call) -> bool:
+    """Match a call that frees locks."""
+    return any(c.key.column.endswith(LOCK_SUFFIX) and c.expected != FREE for c in checks(call))
+
+
+def reads_row(key: Key) -> Match:
+    """Match the read of the row of a key, by a client that reads row by row."""
+    return lambda call: call.method == "row" and any(key.row == item.row for item in keys(call))
+
+
+def sleeps(call: Call) -> bool:
+    """Match a sleep."""
+    return call.method == "sleep"
+
+
+def when(match: Match, fault: Fault) -> Plan:
+    """Return the plan that has a fault at the first call that matches."""
+    left = [fault]
+    return lambda call: left.pop() if left and match(call) else NO_FAULT
+
+
+def plans(*all_of_them: Plan) -> Plan:
+    """Return the plan that has the first fault that any of these has."""
+    return lambda call: next((f for plan in all_of_them if (f := plan(call)) != NO_FAULT), NO_FAULT)
+
+
+def checks(call: Call) -> Iterable[Check]:
+    """Return the checked puts of a call."""
+    return [item for item in call.items if isinstance(item, Check)]
+
+
+def keys(call: Call) -> Iterable[Key]:
+    """Return the keys of a read."""
+    return [item for item in call.items if isinstance(item, Key)]

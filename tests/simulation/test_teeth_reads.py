@@ -1,0 +1,101 @@
+"""Safeguards of reading, each with and without: the test fails if taking it out does no harm."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.puppets import Puppet, asks_for, reads_row, when
+from tests.simulation.world import World, key
+from txn import Cell, Engine, Key, Mutation, reads
+from txn.codec import TransactionRow
+from txn.phases import COMMITTED, Status
+from txn.resolve import read_rows
+from txn.steps import Context
+from txn.stores.faulty import Crash, Fault, Reply
+
+X, Y = key("x"), key("y")
+with_and_without = pytest.mark.parametrize("rule", [True, False], ids=["with", "without"])
+Cells = dict[Key, Cell | None]
+
+
+def values(cells: Cells) -> list[bytes | None]:
+    return [None if cell is None else cell.value for cell in cells.values()]
+
+
+def put_both(engine: Engine, value: bytes) -> object:
+    return engine.commit([Mutation(X, value), Mutation(Y, value)])
+
+
+@with_and_without
+def test_the_buffer_speaks_only_for_a_holder_at_2_asserted(
+    rule: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """T1 puts, unlocks and stops; T2 overwrites; T1's lock request lands once more. A reader that
+    trusts the buffer of any decided holder reads what T2 has replaced."""
+
+    def trust_all(key: Key, cells: Cells, rows: dict[bytes, TransactionRow]) -> Cell | None:
+        lock = cells[key.lock]
+        holder = rows.get(lock.value) if lock else None
+        if holder and holder.status in COMMITTED and holder.buffer and holder.plan:
+            for mutation in holder.buffer.request.mutations:
+                if mutation.key == key and isinstance(mutation, Mutation):
+                    return Cell(mutation.value, holder.plan.timestamp)
+        return cells[key]
+
+    if not rule:
+        monkeypatch.setattr(reads, "_value", trust_all)
+    world = World()
+    ghost = when(lambda call: call.number == 2, Fault(late=frozenset({0})))
+    stop = when(asks_for(Status.COMPLETE), Fault(frozenset(), Reply.CRASH))
+    first, store = world.client(lambda call: ghost(call) if call.number == 2 else stop(call))
+    with pytest.raises(Crash):
+        first.commit([Mutation(X, b"1")])
+    world.engine().commit([Mutation(X, b"2")])
+    store.deliver()
+    assert world.values([X.lock])[X.lock] == world.rows()[0].row_key
+    assert values(world.engine().read([X])) == [b"2" if rule else b"1"]
+
+
+@with_and_without
+def test_cells_are_read_twice(rule: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transaction commits both keys between the reads of their rows. A reader that looks once
+    sees half of it."""
+
+    def look_once(context: Context, keys: list[Key]) -> Cells:
+        first = context.store.read([cell for key in keys for cell in (key, key.lock, key.tag)])
+        holders = {cell.value for key in keys if (cell := first[key.lock]) and cell.value}
+        rows = read_rows(context, holders) if holders else {}
+        return {key: reads._value(key, first, rows) for key in keys}
+
+    if not rule:
+        monkeypatch.setattr(reads, "_try", look_once)
+    world = World()
+    put_both(world.engine(), b"0")
+    reader = Puppet(world, lambda engine: engine.read([X, Y]), by_row=True)
+    reader.until(reads_row(Y))
+    put_both(world.engine(), b"1")
+    assert values(reader.finish()) == [b"1" if rule else b"0", b"1"]
+
+
+@with_and_without
+def test_holders_are_looked_at_twice(rule: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two keys, two holders. The first decides after the reader has looked at it, then the second
+    decides, then the reader looks at that one: it would have the later commit alone."""
+    if not rule:
+        monkeypatch.setattr(reads, "_has_crossed", lambda before, after: False)
+    world = World()
+    put_both(world.engine(), b"0")
+    writers = {
+        X: Puppet(world, lambda engine: engine.commit([Mutation(X, b"1")])),
+        Y: Puppet(world, lambda engine: engine.commit([Mutation(Y, b"1")])),
+    }
+    for writer in writers.values():
+        writer.until(asks_for(Status.ASSERTED))
+    holders = {k: cell for k in (X, Y) if (cell := world.values([k.lock])[k.lock])}
+    earlier, later = sorted((X, Y), key=lambda k: holders[k])  # as the reader looks at their rows
+    reader = Puppet(world, lambda engine: engine.read([X, Y]), by_row=True)
+    reader.until(reads_row(key("x")._replace(row=holders[later])))
+    for writer in (writers[earlier], writers[later]):
+        writer.until(lambda call: call.method == "write")
+    seen = dict(zip((X, Y), values(reader.finish()), strict=True))
+    assert seen == ({X: b"1", Y: b"1"} if rule else {earlier: b"0", later: b"1"})
