@@ -182,8 +182,10 @@ def _end(context: Context, finding: Finding) -> Result:
         return NothingToDo("its owner has moved on")
     t = from_row(row)
     try:
-        roll_forward(context, [t])
-        roll_back(context, [t], lambda _: "fsck: its owner had stopped")
+        if state is State.DECIDED:
+            roll_forward(context, [t])
+        else:
+            roll_back(context, [t], lambda _: "fsck: its owner had stopped")
     except InvalidRequestError as error:  # a table or a family that is gone
         return LeftAlone(str(error))
     if t.status is not None and not t.status.is_finished:

@@ -130,6 +130,25 @@ def test_a_beat_since_the_check_saves_the_owner() -> None:
     assert world.rows()[-1].status is Status.WRITTEN
 
 
+def test_an_owner_that_decides_at_the_last_moment_wins() -> None:
+    """Its decision and the abort are compare-and-set on one cell, and this time it is first."""
+    world = World()
+    row_key = left_at(world, Status.LOCKED)
+    (finding,) = found(world, grace_ms=0)
+    status = column(b"txn", row_key, b"status")
+    decision = Check(status, Status.LOCKED.value, ((status, Status.ASSERTED.value),))
+
+    def plan(call: Call) -> Fault:
+        if call.method == "check_and_put":
+            world.store.check_and_put([decision])
+        return Fault()
+
+    context = replace(world.engine.context, store=FaultyStore(world.store, plan))
+    assert repair(context, finding) == NothingToDo("its owner took it to 2-ASSERTED meanwhile")
+    assert world.rows()[-1].status is Status.ASSERTED
+    assert world.holder(X) == row_key
+
+
 def test_a_live_owner_that_is_aborted_writes_nothing() -> None:
     """Without a grace fsck aborts the living as well: that costs them the attempt, never more."""
     world = World()
