@@ -70,14 +70,17 @@ class Version(_Operators):
     timestamp: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Not(_Operators):
     """The assertion does not hold."""
 
     assertion: Assertion
 
+    def __repr__(self) -> str:
+        return f"~{self.assertion!r}"
 
-@dataclass(frozen=True, slots=True, init=False)
+
+@dataclass(frozen=True, slots=True, init=False, repr=False)
 class And(_Operators):
     """All of two or more assertions hold."""
 
@@ -86,8 +89,11 @@ class And(_Operators):
     def __init__(self, *assertions: Assertion) -> None:
         object.__setattr__(self, "assertions", assertions)
 
+    def __repr__(self) -> str:
+        return f"({' & '.join(map(repr, self.assertions))})"
 
-@dataclass(frozen=True, slots=True, init=False)
+
+@dataclass(frozen=True, slots=True, init=False, repr=False)
 class Or(_Operators):
     """At least one of two or more assertions holds."""
 
@@ -95,6 +101,9 @@ class Or(_Operators):
 
     def __init__(self, *assertions: Assertion) -> None:
         object.__setattr__(self, "assertions", assertions)
+
+    def __repr__(self) -> str:
+        return f"({' | '.join(map(repr, self.assertions))})"
 
 
 Assertion = Exact | Some | GreaterThan | Version | Not | And | Or

@@ -65,6 +65,13 @@ def test_operators_build_the_tree() -> None:
     assert ~Some(A) == Not(Some(A))
 
 
+def test_an_assertion_prints_as_it_is_written() -> None:
+    """The error that names it must be readable, and can be pasted."""
+    tree = ~(Some(A) | Exact(B, "1")) & GreaterThan(C, "2")
+    assert repr(tree) == f"(~({Some(A)!r} | {Exact(B, '1')!r}) & {GreaterThan(C, '2')!r})"
+    assert eval(repr(tree)) == tree
+
+
 def test_keys_are_found_everywhere_in_the_tree() -> None:
     """A key that is not found is not locked, and its assertion means nothing."""
     tree = (Exact(A, "1") | ~GreaterThan(B, "1")) & (Some(C) | Version(A, 3))

@@ -6,13 +6,13 @@ seen. Each check says what was counted and what it must be.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 from pyspark import RDD
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from txn.clock import SystemClock
@@ -29,6 +29,7 @@ SPLITS = {
     INDEXES: (b"route/", b"route/JFK", b"route/LGA"),
     TRANSACTIONS: (b"transaction.",),
 }
+ENTRIES = "entry string, row string"
 STORED = ", ".join(f"{name} string" for name in ("row", *COLUMNS))
 
 
@@ -48,19 +49,50 @@ class Check:
 
 def reconcile(spark: SparkSession, uri: str, csv: DataFrame) -> list[Check]:
     """Compare the flights of the CSV with the tables, in both directions."""
-    expected = csv_flights(spark, csv).cache()
+    expected = csv_flights(spark, csv)
     stored = spark.createDataFrame(rows_of(spark, uri, FLIGHTS, flight_cells), STORED).cache()
-    entries = spark.createDataFrame(
-        rows_of(spark, uri, INDEXES, index_cells), "entry string, row string"
-    ).cache()
+    entries = spark.createDataFrame(rows_of(spark, uri, INDEXES, index_cells), ENTRIES).cache()
+    flights = compare(expected, stored)
     return [
-        Check("flights", expected.count(), stored.count()),
-        *both_ways("flights", expected, stored),
+        Check("flights", flights.expected, flights.found),
+        Check("flights: missing or different", 0, flights.missing),
+        Check("flights: not in the source", 0, flights.extra),
         *index_checks(spark, "route", stored, entries),
         *index_checks(spark, "aircraft", stored, entries),
         *leftover_checks(spark, uri),
-        *transaction_checks(spark, uri, expected.count()),
+        *transaction_checks(spark, uri, flights.expected),
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two sets of rows, compared: their sizes, and the rows that only one of them has."""
+
+    expected: int
+    found: int
+    missing: int
+    extra: int
+
+
+def compare(expected: DataFrame, found: DataFrame) -> Comparison:
+    """Compare two frames in one pass, every column and each repetition of a row."""
+    columns = expected.columns
+    both = expected.withColumn("side", f.lit(1)).unionAll(found.withColumn("side", f.lit(-1)))
+    rows = both.groupBy(*columns).agg(f.sum("side").alias("surplus"), f.count("*").alias("both"))
+    size, surplus = f.col("both"), f.col("surplus")
+    parts = {
+        "expected": (size + surplus) / 2,
+        "found": (size - surplus) / 2,
+        "missing": f.greatest(surplus, f.lit(0)),
+        "extra": f.greatest(-surplus, f.lit(0)),
+    }
+    return Comparison(**totals(rows, parts))
+
+
+def totals(rows: DataFrame, parts: Mapping[str, Column]) -> dict[str, int]:
+    """Return the sum over all rows of each of some columns, by name."""
+    sums = rows.agg(*(f.sum(part.cast("long")).alias(name) for name, part in parts.items()))
+    return {name: total or 0 for name, total in sums.collect()[0].asDict().items()}
 
 
 def csv_flights(spark: SparkSession, csv: DataFrame) -> DataFrame:
@@ -69,25 +101,17 @@ def csv_flights(spark: SparkSession, csv: DataFrame) -> DataFrame:
     return spark.createDataFrame(rows, STORED)
 
 
-def both_ways(what: str, expected: DataFrame, stored: DataFrame) -> Iterator[Check]:
-    """Nothing is missing and nothing is there that should not be, cell by cell."""
-    yield Check(f"{what}: missing or different", 0, expected.exceptAll(stored).count())
-    yield Check(f"{what}: not in the source", 0, stored.exceptAll(expected).count())
-
-
 def index_checks(
     spark: SparkSession, index: str, stored: DataFrame, entries: DataFrame
 ) -> Iterator[Check]:
     """Each flight has its entry in the index, and each entry its flight."""
     known = stored.where(f.col(ANCHOR).isNotNull()).rdd  # others are no flights, and were found
-    wanted = spark.createDataFrame(
-        known.flatMap(lambda row: [(e, row.row) for e in entries_of(row) if is_in(e, index)]),
-        "entry string, row string",
-    ).cache()
-    found = entries.where(f.col("entry").startswith(f"{index}/")).cache()
-    yield Check(f"index by {index}: entries", wanted.count(), found.count())
-    yield Check(f"index by {index}: flights without entry", 0, wanted.exceptAll(found).count())
-    yield Check(f"index by {index}: entries without flight", 0, found.exceptAll(wanted).count())
+    wanted = known.flatMap(lambda row: [(e, row.row) for e in entries_of(row) if is_in(e, index)])
+    found = entries.where(f.col("entry").startswith(f"{index}/"))
+    compared = compare(spark.createDataFrame(wanted, ENTRIES), found)
+    yield Check(f"index by {index}: entries", compared.expected, compared.found)
+    yield Check(f"index by {index}: flights without entry", 0, compared.missing)
+    yield Check(f"index by {index}: entries without flight", 0, compared.extra)
 
 
 def entries_of(row: Any) -> Iterator[str]:
@@ -113,20 +137,25 @@ def transaction_checks(spark: SparkSession, uri: str, flights: int) -> Iterator[
     """Every transaction row is finished, and each flight was committed by exactly one of them."""
     rows = spark.createDataFrame(
         rows_of(spark, uri, TRANSACTIONS, transaction_cells), "row string, status string"
-    ).cache()
-    markers = spark.createDataFrame(
-        rows_of(spark, uri, TRANSACTIONS, marker_cells), "token string, row string"
-    ).cache()
-    finished = f.col("status").isin(str(Status.COMPLETE), str(Status.ABORTED))
-    complete = rows.where(f.col("status") == str(Status.COMPLETE))
-    aborted = rows.where(f.col("status") == str(Status.ABORTED))
-    unfinished = rows.where(f.col("status").isNull() | ~finished).count()
-    yield Check("transaction rows unfinished", 0, unfinished)
-    yield Check("flights with a marker", flights, markers.count())
-    yield Check("markers of one transaction", flights, markers.select("row").distinct().count())
-    yield Check("markers of an aborted one", 0, markers.join(aborted, "row", "left_semi").count())
-    unmarked = complete.join(markers, "row", "left_anti").count()
-    yield Check("flights committed twice", 0, unmarked)
+    )
+    markers = spark.createDataFrame(rows_of(spark, uri, TRANSACTIONS, marker_cells), "row string")
+    marked = markers.groupBy("row").agg(f.count("*").alias("markers"))
+    has_marker, has_row = f.col("markers").isNotNull(), f.col("status").isNotNull()
+    complete = f.col("status") == str(Status.COMPLETE)
+    aborted = f.col("status") == str(Status.ABORTED)
+    parts = {
+        "unfinished": has_row & ~complete & ~aborted,
+        "markers": f.coalesce("markers", f.lit(0)),
+        "marked": has_marker,
+        "in_vain": has_marker & aborted,
+        "unmarked": ~has_marker & complete,
+    }
+    found = totals(rows.join(marked, "row", "full_outer"), parts)
+    yield Check("transaction rows unfinished", 0, found["unfinished"])
+    yield Check("flights with a marker", flights, found["markers"])
+    yield Check("markers of one transaction", flights, found["marked"])
+    yield Check("markers of an aborted one", 0, found["in_vain"])
+    yield Check("flights committed twice", 0, found["unmarked"])
 
 
 def rows_of(
@@ -171,18 +200,17 @@ def leftovers(row: Row) -> Iterator[str]:
             yield "tag"
 
 
-def transaction_cells(row: Row) -> Iterator[tuple[str, str | None]]:
-    """Yield a transaction row: its key and status."""
+def transaction_cells(row: Row) -> Iterator[tuple[str, str]]:
+    """Yield a transaction row: its key and status, also if that is none."""
     if is_row_key(row.row):
-        status = decode_row(row).status
-        yield (row.row.decode(), None if status is None else str(status))
+        yield (row.row.decode(), str(decode_row(row).status))
 
 
-def marker_cells(row: Row) -> Iterator[tuple[str, str]]:
-    """Yield a marker: its token and the transaction that committed it."""
+def marker_cells(row: Row) -> Iterator[tuple[str]]:
+    """Yield the transaction that a marker says has committed its token."""
     if row.row.startswith(b"once."):
         for value in texts(row).values():
-            yield (row.row.decode(), value)
+            yield (value,)
 
 
 def texts(row: Row) -> dict[str, str]:
