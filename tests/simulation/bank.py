@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice, product
+from itertools import combinations, islice, product
 from random import Random
 
 from tests.simulation.world import key
@@ -33,6 +33,7 @@ from txn.engine import Ack
 
 START = 100
 Balances = Mapping[Key, Cell | None]
+Cut = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +236,8 @@ def _judge_reads(
     histories: Sequence[Sequence[tuple[int, int, Attempt]]],
 ) -> None:
     """Each read is a consistent cut of the histories, and not older than what was finished before
-    it began: commits that were reported, and earlier reads."""
+    it began: commits that were reported, and earlier reads. Of any two, one has all that the
+    other has."""
     place = {
         (id(attempt), i): n
         for i, history in enumerate(histories)
@@ -246,25 +248,29 @@ def _judge_reads(
         for attempt in happened
         if isinstance(attempt.result, Committed) and attempt.ended is not None
     ]
+    cuts: dict[Read, list[Cut]] = {}
     for read in sorted(bank.reads, key=lambda read: read.ended):
         floor = [
             max((at[i] for ended, at in floors if ended <= read.began), default=0)
             for i in range(bank.size)
         ]
-        cut = _cut(read, happened, histories, place, floor)
-        assert cut is not None, f"no instant has what this saw: {read}, not before {floor}"
-        floors.append((read.ended, list(cut)))
+        cuts[read] = _cuts(read, happened, histories, place, floor)
+        assert cuts[read], f"no instant has what this saw: {read}, not before {floor}"
+        floors.append((read.ended, [min(at) for at in zip(*cuts[read], strict=True)]))
+    for one, other in combinations(cuts, 2):
+        in_order = any(_in_order(a, b) for a in cuts[one] for b in cuts[other])
+        assert in_order, f"each saw what the other did not: {one} {other}"
 
 
-def _cut(
+def _cuts(
     read: Read,
     happened: Sequence[Attempt],
     histories: Sequence[Sequence[tuple[int, int, Attempt]]],
     place: Mapping[tuple[int, int], int],
     floor: Sequence[int],
-) -> tuple[int, ...] | None:
-    """Return the earliest versions that the read may have seen, one of each account, if they have
-    each attempt as a whole or not at all."""
+) -> list[Cut]:
+    """Return the versions that the read may have seen, one of each account, if they have each
+    attempt as a whole or not at all. An absent account may be absent in several of its versions."""
     candidates = [
         [
             n
@@ -273,10 +279,16 @@ def _cut(
         ]
         for history, cell, low in zip(histories, read.cells, floor, strict=True)
     ]
-    for cut in islice(product(*candidates), 10_000):
-        if all(_is_whole(attempt, cut, place) for attempt in happened):
-            return cut
-    return None
+    return [
+        cut
+        for cut in islice(product(*candidates), 10_000)
+        if all(_is_whole(attempt, cut, place) for attempt in happened)
+    ]
+
+
+def _in_order(one: Cut, other: Cut) -> bool:
+    pairs = list(zip(one, other, strict=True))
+    return all(a <= b for a, b in pairs) or all(a >= b for a, b in pairs)
 
 
 def _is_whole(attempt: Attempt, cut: Sequence[int], place: Mapping[tuple[int, int], int]) -> bool:

@@ -13,7 +13,7 @@ from greenlet import getcurrent, greenlet
 from tests.simulation.world import POLICY, World
 from txn import Cell, Engine, Key, Policy
 from txn.clock import Clock
-from txn.model import LOCK_SUFFIX, Check
+from txn.model import LOCK_SUFFIX, Check, Edit
 from txn.phases import Status
 from txn.steps import FREE
 from txn.stores.base import Store
@@ -119,10 +119,11 @@ class RowByRow:
 
 
 def asks_for(status: Status) -> Match:
-    """Match the call that asks for this status."""
+    """Match the call that asks for this status, by a checked put or a plain one."""
     return lambda call: any(
-        check.key.column == b"status" and dict(check.puts)[check.key] == status.value
-        for check in checks(call)
+        key.column == b"status" and value == status.value
+        for item in call.items
+        for key, value in puts(item)
     )
 
 
@@ -165,3 +166,10 @@ def checks(call: Call) -> Iterable[Check]:
 def keys(call: Call) -> Iterable[Key]:
     """Return the keys of a read."""
     return [item for item in call.items if isinstance(item, Key)]
+
+
+def puts(item: object) -> Iterable[tuple[Key, bytes | None]]:
+    """Return the cells that an edit or a check puts."""
+    if isinstance(item, Check):
+        return item.puts
+    return [(item.key, item.value)] if isinstance(item, Edit) else []

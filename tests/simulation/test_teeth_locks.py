@@ -9,6 +9,12 @@ import pytest
 
 from tests.simulation.breaking import deliver_all
 from tests.simulation.puppets import Puppet, asks_for, frees, plans, sleeps, takes, when
+from tests.simulation.variants import (
+    set_unlock,
+    unlock_by_marker,
+    unlock_by_write,
+    unlock_whole_rows,
+)
 from tests.simulation.world import POLICY, World, key
 from txn import (
     AbortedError,
@@ -24,10 +30,10 @@ from txn import (
 )
 from txn import engine as engine_module
 from txn.clock import ManualClock
-from txn.model import Check, Edit
+from txn.model import Edit
 from txn.phases import Status
 from txn.request import checked
-from txn.steps import FREE, Context, Transaction, begin, take
+from txn.steps import Context, Transaction, begin, take
 from txn.stores.faulty import Call, Fault
 from txn.tables import cells as cells_module
 from txn.tables import tables
@@ -54,39 +60,6 @@ def two_can_hold(world: World, wanted: Key) -> bool:
     both = [begin(context, checked([Mutation(wanted, b"1")]), 1000) for _ in range(2)]
     assert take(context, [(both[0], wanted)]) == []
     return take(context, [(both[1], wanted)]) == []
-
-
-def set_unlock(monkeypatch: Patch, work: protocol.Finish) -> None:
-    """Use another way to unlock, in committing and in aborting."""
-    *others, (status, _, reached) = protocol.FORWARD
-    monkeypatch.setattr(protocol, "FORWARD", (*others, (status, work, reached)))
-    monkeypatch.setattr(protocol, "unlock", work)
-
-
-def locks_of(transactions: Sequence[Transaction]) -> list[tuple[Key, Transaction]]:
-    return [(cell, t) for t in transactions for cell in t.locks.values()]
-
-
-def unlock_by_write(context: Context, transactions: Sequence[Transaction]) -> None:
-    now_ms = context.clock.wall_ms()
-    context.store.write([Edit(cell, FREE, now_ms) for cell, _ in locks_of(transactions)])
-
-
-def unlock_by_marker(context: Context, transactions: Sequence[Transaction]) -> None:
-    now_ms = context.clock.wall_ms()
-    context.store.write([Edit(cell, None, now_ms) for cell, _ in locks_of(transactions)])
-
-
-def unlock_whole_rows(context: Context, transactions: Sequence[Transaction]) -> None:
-    for t in transactions:
-        rows: dict[bytes, list[Key]] = {}
-        for cell in t.locks.values():
-            rows.setdefault(cell.row, []).append(cell)
-        merged = [
-            Check(of_row[0], t.row_key, tuple((cell, FREE) for cell in of_row))
-            for of_row in rows.values()
-        ]
-        context.store.check_and_put(merged)
 
 
 # ------------------------------------------------------------------------------ how to unlock

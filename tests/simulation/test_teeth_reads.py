@@ -5,12 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.simulation.puppets import Puppet, asks_for, reads_row, when
+from tests.simulation.variants import look_once, trust_all_decided
 from tests.simulation.world import World, key
 from txn import Cell, Engine, Key, Mutation, reads
-from txn.codec import TransactionRow
-from txn.phases import COMMITTED, Status
-from txn.resolve import read_rows
-from txn.steps import Context
+from txn.phases import Status
 from txn.stores.faulty import Crash, Fault, Reply
 
 X, Y = key("x"), key("y")
@@ -33,17 +31,8 @@ def test_the_buffer_speaks_only_for_a_holder_at_2_asserted(
     """T1 puts, unlocks and stops; T2 overwrites; T1's lock request lands once more. A reader that
     trusts the buffer of any decided holder reads what T2 has replaced."""
 
-    def trust_all(key: Key, cells: Cells, rows: dict[bytes, TransactionRow]) -> Cell | None:
-        lock = cells[key.lock]
-        holder = rows.get(lock.value) if lock else None
-        if holder and holder.status in COMMITTED and holder.buffer and holder.plan:
-            for mutation in holder.buffer.request.mutations:
-                if mutation.key == key and isinstance(mutation, Mutation):
-                    return Cell(mutation.value, holder.plan.timestamp)
-        return cells[key]
-
     if not rule:
-        monkeypatch.setattr(reads, "_value", trust_all)
+        monkeypatch.setattr(reads, "_value", trust_all_decided)
     world = World()
     ghost = when(lambda call: call.number == 2, Fault(late=frozenset({0})))
     stop = when(asks_for(Status.COMPLETE), Fault(frozenset(), Reply.CRASH))
@@ -60,12 +49,6 @@ def test_the_buffer_speaks_only_for_a_holder_at_2_asserted(
 def test_cells_are_read_twice(rule: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A transaction commits both keys between the reads of their rows. A reader that looks once
     sees half of it."""
-
-    def look_once(context: Context, keys: list[Key]) -> Cells:
-        first = context.store.read([cell for key in keys for cell in (key, key.lock, key.tag)])
-        holders = {cell.value for key in keys if (cell := first[key.lock]) and cell.value}
-        rows = read_rows(context, holders) if holders else {}
-        return {key: reads._value(key, first, rows) for key in keys}
 
     if not rule:
         monkeypatch.setattr(reads, "_try", look_once)

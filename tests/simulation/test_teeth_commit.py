@@ -1,0 +1,245 @@
+"""Safeguards of the statuses and the decision, each with and without: the test fails if taking it
+out does no harm."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.simulation.breaking import deliver_all
+from tests.simulation.puppets import Puppet, asks_for, frees, plans, when
+from tests.simulation.variants import (
+    believe,
+    decide_as_any_other_call,
+    hold_reading_first,
+    lock_first,
+    step_plainly,
+)
+from tests.simulation.world import TRANSACTIONS, World, key
+from txn import (
+    AbortedError,
+    CommitOutcomeUnknown,
+    Committed,
+    Exact,
+    MaybeApplied,
+    Mutation,
+    protocol,
+    steps,
+)
+from txn import engine as engine_module
+from txn.clock import ManualClock
+from txn.codec import column, status_key
+from txn.model import Check
+from txn.phases import Status
+from txn.steps import Context, Transaction
+from txn.stores.faulty import NO_FAULT, Call, Crash, Fault, Reply
+
+X, Y = key("x"), key("y")
+ADD = [Mutation(X, b"1")], [Exact(X, b"0")]
+NONE: frozenset[int] = frozenset()
+with_and_without = pytest.mark.parametrize("rule", [True, False], ids=["with", "without"])
+Patch = pytest.MonkeyPatch
+
+
+def world_with(value: bytes) -> World:
+    world = World()
+    world.engine().commit([Mutation(X, value)])
+    return world
+
+
+def status_of(world: World, row_key: bytes) -> bytes | None:
+    name = status_key(TRANSACTIONS, row_key)
+    return world.values([name])[name]
+
+
+class Ahead(ManualClock):
+    """A clock that is ahead of the server's, and at another millisecond each time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.advance(5000)
+
+    def wall_ms(self) -> int:
+        self.advance(1)
+        return super().wall_ms()
+
+
+# ------------------------------------------------------------------------ changes of status
+
+
+@with_and_without
+def test_every_change_of_status_compares(rule: bool, monkeypatch: Patch) -> None:
+    """The owner's clock is ahead. An aborter's plain 6-ABORTING would lie below the owner's plain
+    1-LOCKED and be hidden; T2 takes the released lock, and the owner decides all the same."""
+    world = world_with(b"0")
+    if not rule:
+        monkeypatch.setattr(protocol, "advance", step_plainly)
+    owner = Puppet(world, lambda engine: engine.commit_many([ADD])[0], clock=Ahead())
+    owner.until(asks_for(Status.ASSERTED))
+    aborter = world.engine().context
+    t = steps.from_row(world.rows()[-1])
+    protocol.roll_back(aborter, [t], lambda _: "taken for dead")
+    assert isinstance(world.engine().commit_many([ADD])[0], Committed)
+    assert isinstance(owner.finish(), AbortedError if rule else Committed)
+
+
+@with_and_without
+def test_a_row_that_was_deleted_stays_deleted(rule: bool, monkeypatch: Patch) -> None:
+    """The owner is paused, aborted, and its row is deleted. It wakes. A plain 1-LOCKED on the
+    absent row would let it decide without a buffer, which nobody can finish."""
+    world = world_with(b"0")
+    monkeypatch.setattr(protocol, "hold", hold_reading_first)
+    if not rule:
+        monkeypatch.setattr(protocol, "advance", step_plainly)
+    owner = Puppet(
+        world,
+        lambda engine: engine.commit_many([ADD])[0],
+        faults=when(asks_for(Status.ASSERTED), Fault(reply=Reply.CRASH)),
+        clock=Ahead(),
+    )
+    owner.until(asks_for(Status.LOCKED))
+    row_key = world.rows()[-1].row_key
+    with monkeypatch.context() as patch:
+        patch.setattr(protocol, "advance", steps.advance)
+        world.mend()
+        world.collect()
+    if rule:
+        owner.until(lambda call: call.method == "read")
+        assert status_of(world, row_key) is None
+        return
+    with pytest.raises(Crash):
+        owner.finish()
+    assert status_of(world, row_key) == Status.ASSERTED.value
+    with pytest.raises(AssertionError):
+        world.mend()
+    assert world.values([X]) == {X: b"0"}, "decided, and nobody can know what"
+
+
+@with_and_without
+def test_a_paused_helper_does_not_bring_a_row_back(rule: bool, monkeypatch: Patch) -> None:
+    """A helper is paused before 3-PUT until the row is finished and deleted. A plain put would
+    bring the row back for good: without a buffer, never again finished."""
+    world = world_with(b"0")
+    stopped, _ = world.client(when(lambda call: call.method == "write", Fault(NONE, Reply.CRASH)))
+    with pytest.raises(Crash):
+        stopped.commit(*ADD)
+    row_key = world.rows()[-1].row_key
+    if not rule:
+        monkeypatch.setattr(protocol, "advance", step_plainly)
+    helper = Puppet(world, lambda engine: world.mend(engine.context), clock=Ahead())
+    helper.until(asks_for(Status.PUT))
+    with monkeypatch.context() as patch:
+        patch.setattr(protocol, "advance", steps.advance)
+        world.mend()
+        world.collect()
+    helper.step()
+    assert status_of(world, row_key) == (None if rule else Status.PUT.value)
+
+
+@with_and_without
+def test_nothing_is_locked_before_the_row_is_there(rule: bool, monkeypatch: Patch) -> None:
+    """T1 locks before it writes its row. T2 meets the lock, finds no row, and is about to free it;
+    T1's row appears, and T1 looks and decides. Both replace the same value."""
+    if not rule:
+        monkeypatch.setattr(engine_module, "commit", lock_first)
+    world = world_with(b"0")
+    first = Puppet(world, lambda engine: engine.commit_many([ADD])[0])
+    first.until(asks_for(Status.WRITTEN))
+    second = Puppet(world, lambda engine: engine.commit_many([ADD])[0])
+    second.until(frees)
+    first.until(asks_for(Status.ASSERTED))
+    results = [second.finish(), first.finish()]
+    assert all(isinstance(result, Committed) for result in results) is not rule
+
+
+# ------------------------------------------------------------------------------ the decision
+
+
+@with_and_without
+def test_a_no_to_the_decision_is_read_and_not_believed(rule: bool, monkeypatch: Patch) -> None:
+    """The first reply was lost and the gateway has sent the request again, which answers "no". A
+    client that believes it reports a committed transaction as aborted."""
+    if not rule:
+        monkeypatch.setattr(protocol, "decide", believe)
+    world = world_with(b"0")
+    client, _ = world.client(when(asks_for(Status.ASSERTED), Fault(twice=True)))
+    (result,) = client.commit_many([ADD])
+    world.mend()
+    assert world.values([X]) == {X: b"1"}
+    assert isinstance(result, Committed if rule else AbortedError)
+
+
+@with_and_without
+def test_a_lost_decision_is_unknown_and_not_failed(rule: bool, monkeypatch: Patch) -> None:
+    """The decision was sent, nothing is answered, the row still says 1-LOCKED; later the request
+    lands. A client that has said "failed" has lied."""
+    if not rule:
+        monkeypatch.setattr(protocol, "decide", decide_as_any_other_call)
+    world = world_with(b"0")
+    lost = Fault(NONE, Reply.MAYBE_APPLIED, late=frozenset({0}))
+    client, store = world.client(lambda call: lost if asks_for(Status.ASSERTED)(call) else NO_FAULT)
+    (result,) = client.commit_many([ADD])
+    deliver_all(store)
+    world.mend()
+    assert world.values([X]) == {X: b"1"}
+    assert isinstance(result, CommitOutcomeUnknown if rule else MaybeApplied)
+
+
+@with_and_without
+def test_the_plan_comes_with_the_decision(rule: bool, monkeypatch: Patch) -> None:
+    """The owner dies right after its decision. Without the plan nobody knows at which timestamp to
+    put the values, nor whether they were put already."""
+    if not rule:
+        monkeypatch.setattr(protocol, "column", nowhere)
+    world = world_with(b"0")
+    client, _ = world.client(when(asks_for(Status.ASSERTED), Fault(reply=Reply.CRASH)))
+    with pytest.raises(Crash):
+        client.commit(*ADD)
+    monkeypatch.undo()
+    if rule:
+        world.mend()
+        assert world.values([X]) == {X: b"1"}
+    else:
+        with pytest.raises(AssertionError, match="unreadable"):
+            world.mend()
+
+
+def nowhere(table: bytes, row_key: bytes, name: bytes) -> object:
+    return column(table, row_key, b"lost" if name == b"plan" else name)
+
+
+@with_and_without
+def test_the_status_is_the_last_cell_of_its_row(rule: bool, monkeypatch: Patch) -> None:
+    """Where a checked write carries one cell, the owner may die between two of them: a decision
+    that comes before its plan is one that nobody can finish."""
+    if not rule:
+        monkeypatch.setattr(steps, "_status_check", decision_first(steps._status_check))
+    world = World(one_cell=True)
+    world.engine().commit([Mutation(X, b"0")])
+    plan_or_decision = plans(
+        when(asks_for_plan, Fault(reply=Reply.CRASH)),
+        when(asks_for(Status.ASSERTED), Fault(reply=Reply.CRASH)),
+    )
+    client, _ = world.client(plan_or_decision)
+    with pytest.raises(Crash):
+        client.commit(*ADD)
+    monkeypatch.undo()
+    if rule:
+        world.mend()
+        assert world.values([X]) == {X: b"0"}
+    else:
+        with pytest.raises(AssertionError, match="unreadable"):
+            world.mend()
+
+
+def decision_first(in_order: Callable[..., Check]) -> Callable[..., Check]:
+    def check(context: Context, t: Transaction, new: Status, cells: steps.Cells) -> Check:
+        found = in_order(context, t, new, cells)
+        return found._replace(puts=found.puts[::-1]) if new is Status.ASSERTED else found
+
+    return check
+
+
+def asks_for_plan(call: Call) -> bool:
+    return any(isinstance(item, Check) and item.puts[0][0].column == b"plan" for item in call.items)

@@ -1,0 +1,156 @@
+"""Safeguards of resolving, fsck, outcomes and `once`, each with and without: the test fails if
+taking it out does no harm."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from recovery import check, fsck, repair
+from tests.simulation.puppets import Puppet, asks_for, sleeps, when
+from tests.simulation.variants import marker_not_asserted
+from tests.simulation.world import TRANSACTIONS, World, key
+from txn import AbortedError, Committed, Mutation, Outcome, Policy, resolve, steps
+from txn import engine as engine_module
+from txn.codec import TransactionRow, column, created_ms
+from txn.model import Edit
+from txn.phases import FINISHED, Status
+from txn.stores.faulty import Crash, Fault, Reply
+
+X, Y = key("x"), key("y")
+HOUR_MS = 3_600_000
+NONE: frozenset[int] = frozenset()
+with_and_without = pytest.mark.parametrize("rule", [True, False], ids=["with", "without"])
+Patch = pytest.MonkeyPatch
+
+
+# ------------------------------------------------------------------------- fsck and outcomes
+
+
+@with_and_without
+def test_retention_counts_from_the_end_of_a_transaction(rule: bool, monkeypatch: Patch) -> None:
+    """A transaction that took a day longer than the retention ends, and its client asks for the
+    outcome. Counted from its beginning, its row would be gone already."""
+    if not rule:
+        judge = fsck.judge
+
+        def from_its_beginning(row: TransactionRow, now_ms: int, *ages: int) -> object:
+            old = fsck.Finding(
+                fsck.Kind.EXPIRED,
+                row.row_key,
+                None,
+                {"status": str(row.status), "since": row.status_at, "beat": row.beat},
+            )
+            is_old = created_ms(row.row_key) <= now_ms - fsck.RETENTION_MS
+            return old if row.status in FINISHED and is_old else judge(row, now_ms, *ages)
+
+        monkeypatch.setattr(fsck, "judge", from_its_beginning)
+    world = World()
+    patient = Policy(deadline_ms=1000 * HOUR_MS)
+    slow = Puppet(world, lambda engine: engine.commit([Mutation(X, b"1")]), policy=patient)
+    slow.until(asks_for(Status.ASSERTED))
+    world.clock.advance(49 * HOUR_MS)
+    result = slow.finish()
+    context = world.engine().context
+    for finding in check(context):
+        repair(context, finding)
+    known = world.engine().outcome(result.transaction)
+    assert known is (Outcome.COMMITTED if rule else Outcome.UNKNOWN)
+
+
+@with_and_without
+def test_an_absent_row_is_unknown_and_not_aborted(rule: bool, monkeypatch: Patch) -> None:
+    """The row was deleted after the retention. Whoever hears "aborted" does it all again."""
+    if not rule:
+        names = {outcome.name: outcome for outcome in Outcome}
+        monkeypatch.setattr(
+            engine_module, "Outcome", SimpleNamespace(**{**names, "UNKNOWN": Outcome.ABORTED})
+        )
+    world = World()
+    result = world.engine().commit([Mutation(X, b"1")])
+    world.collect()
+    assert world.values([X]) == {X: b"1"}
+    known = world.engine().outcome(result.transaction)
+    assert known is (Outcome.UNKNOWN if rule else Outcome.ABORTED)
+
+
+# ---------------------------------------------------------------------------------- resolving
+
+
+@with_and_without
+def test_a_decided_row_that_does_not_decode_keeps_its_locks(rule: bool, monkeypatch: Patch) -> None:
+    """It may be of a newer version, which knows what it decided. Freed of its locks, its keys
+    would be changed under it, and rolling it forward later would change them back."""
+    if not rule:
+        monkeypatch.setattr(
+            resolve,
+            "is_over",
+            lambda row: row.buffer is None or (row.status is not None and row.status.is_finished),
+        )
+    world = World()
+    stopped, _ = world.client(when(lambda call: call.method == "write", Fault(NONE, Reply.CRASH)))
+    with pytest.raises(Crash):
+        stopped.commit([Mutation(X, b"1")])
+    row_key = world.rows()[0].row_key
+    later_ms = world.clock.wall_ms() + 1
+    world.memory.write([Edit(column(TRANSACTIONS, row_key, b"buffer"), b"\x09new", later_ms)])
+    engine, _ = world.client(policy=Policy(deadline_ms=1000, attempts=2))
+    (result,) = engine.commit_many([([Mutation(X, b"2")], [])])
+    assert isinstance(result, AbortedError if rule else Committed)
+    assert world.values([X.lock]) == {X.lock: row_key if rule else b""}
+
+
+@with_and_without
+def test_an_undecided_holder_is_left_alone_for_its_lease(rule: bool, monkeypatch: Patch) -> None:
+    """Two clients that want one key would abort each other for ever if neither waited."""
+    if not rule:
+        monkeypatch.setattr(resolve.Resolver, "_may_be_ended", lambda *args: True)
+    world = World()
+    clients = [
+        Puppet(world, lambda engine: engine.commit_many([([Mutation(X, b"1")], [])])[0])
+        for _ in range(2)
+    ]
+    first, second = clients
+    first.until(asks_for(Status.ASSERTED))
+    second.until(sleeps)
+    assert world.rows()[0].status is (Status.LOCKED if rule else Status.ABORTED)
+
+
+@with_and_without
+def test_a_decided_holder_is_rolled_forward_and_not_back(rule: bool) -> None:
+    """The decision is final for everybody: whoever finds it finishes it. An abort that is a plain
+    release, without asking the row, would undo what its client was told is done."""
+    world = World()
+    world.engine().commit([Mutation(X, b"0"), Mutation(Y, b"0")])
+    half = Fault(frozenset({0, 1}), Reply.CRASH)
+    stopped, _ = world.client(when(lambda call: call.method == "write", half))
+    with pytest.raises(Crash):
+        stopped.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
+    row = world.rows()[-1]
+    if rule:
+        world.mend()
+    else:
+        locks = [X.lock, Y.lock]
+        resolve.free(world.engine().context, row.row_key, locks)
+    assert world.values([X, Y]) == {X: b"1", Y: b"1" if rule else b"0"}
+
+
+# --------------------------------------------------------------------------------------- once
+
+
+@with_and_without
+def test_a_token_commits_once(rule: bool, monkeypatch: Patch) -> None:
+    """A task dies after its commit and is run again. Were the marker not asserted, it would pay
+    twice."""
+    if not rule:
+        monkeypatch.setattr(steps, "with_marker", marker_not_asserted)
+    world = World()
+    world.engine().commit([Mutation(X, b"0")])
+    dying, _ = world.client(when(asks_for(Status.COMPLETE), Fault(reply=Reply.CRASH)))
+    with pytest.raises(Crash):
+        dying.commit([Mutation(X, b"1")], once="job-1")
+    world.engine().commit([Mutation(X, b"0")])  # somebody has spent it meanwhile
+    again = world.engine().commit([Mutation(X, b"1")], once="job-1")
+    assert again.repeated is rule
+    assert world.values([X]) == {X: b"0" if rule else b"1"}

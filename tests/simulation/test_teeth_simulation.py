@@ -1,0 +1,69 @@
+"""The simulation has to bite too: with a safeguard taken out, it finds what breaks.
+
+What is left out here needs more luck than a few hundred schedules have (the second look at the
+holders), or costs time and no data (beats, leases, the order of locks).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.simulation import variants
+from tests.simulation.breaking import live_on, run
+from tests.simulation.puppets import asks_for
+from tests.simulation.schedule import run_many
+from tests.simulation.shapes import BY_NAME
+from txn import engine as engine_module
+from txn import protocol, reads, steps
+from txn.phases import Status
+from txn.stores.faulty import Fault
+
+Patch = pytest.MonkeyPatch
+MOST = 500
+
+
+VARIANTS: dict[str, Callable[[Patch], None]] = {
+    "a refused decision is believed": lambda patch: patch.setattr(
+        protocol, "decide", variants.believe
+    ),
+    "a lost decision is a failure": lambda patch: patch.setattr(
+        protocol, "decide", variants.decide_as_any_other_call
+    ),
+    "statuses are put plainly": lambda patch: patch.setattr(
+        protocol, "advance", variants.step_plainly
+    ),
+    "locks come before the row": lambda patch: patch.setattr(
+        engine_module, "commit", variants.lock_first
+    ),
+    "unlock by a plain write": lambda patch: variants.set_unlock(patch, variants.unlock_by_write),
+    "unlock by a delete marker": lambda patch: variants.set_unlock(
+        patch, variants.unlock_by_marker
+    ),
+    "cells are read once": lambda patch: patch.setattr(reads, "_try", variants.look_once),
+    "buffers of all decided holders are trusted": lambda patch: patch.setattr(
+        reads, "_value", variants.trust_all_decided
+    ),
+    "tags are not looked at": variants.without_tags,
+    "no marker for a token": lambda patch: patch.setattr(
+        steps, "with_marker", variants.marker_not_asserted
+    ),
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_schedules_find_what_a_missing_safeguard_breaks(name: str, monkeypatch: Patch) -> None:
+    """Random schedules that find nothing prove something only if they find this."""
+    VARIANTS[name](monkeypatch)
+    with pytest.raises(AssertionError, match="--schedules 1 --seed"):
+        run_many(range(MOST))
+
+
+def test_the_exploration_finds_a_client_that_lies(monkeypatch: Patch) -> None:
+    """The same of the exhaustive part."""
+    monkeypatch.setattr(protocol, "decide", variants.believe)
+    shape = BY_NAME["two rows, asserted"]
+    decision = next(call for call in run(shape).calls if asks_for(Status.ASSERTED)(call))
+    with pytest.raises(AssertionError, match="nothing happened"):
+        live_on(run(shape, {decision.number: Fault(twice=True)}))

@@ -1,0 +1,166 @@
+"""The protocol with one safeguard taken out, for the tests that show what it is for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+
+from txn import Cell, ConflictError, Key, Mutation, protocol, reads, steps
+from txn.codec import TransactionRow, column, encode_plan, status_key
+from txn.model import Check, Edit
+from txn.phases import COMMITTED, Status
+from txn.request import Request
+from txn.resolve import read_rows
+from txn.steps import FREE, Context, Transaction
+
+Cells = dict[Key, Cell | None]
+
+
+def step_plainly(
+    context: Context,
+    transactions: Sequence[Transaction],
+    new: Status,
+    cells: Callable[[Transaction], steps.Cells] = lambda t: [],
+    *,
+    durable: bool = False,
+) -> None:
+    """Step statuses by plain puts at the client's time; only the decision compares."""
+    if new is Status.ASSERTED:
+        steps.advance(context, transactions, new, cells, durable=durable)
+        return
+    now_ms = context.clock.wall_ms()
+    for t in transactions:
+        puts = [*cells(t), (status_key(context.table, t.row_key), new.value)]
+        context.store.write([Edit(name, value, now_ms) for name, value in puts])
+        t.status = new
+
+
+def hold_reading_first(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
+    """The look under the locks, before the change to 1-LOCKED, which the protocol allows."""
+    tags = {k: k.tag for t in transactions for k in t.keys}
+    cells = context.store.read([c for k in tags for c in (k, k.lock, k.tag)])
+    protocol.advance(context, transactions, Status.LOCKED)
+    live = protocol._not_aborted(transactions, Status.LOCKED)
+    for t in live:
+        t.seen = {k: cells[k] for k in t.keys}
+        t.plan, t.failure = protocol._verdict(context, t, cells, tags)
+    return [t for t in live if t.failure is None]
+
+
+def lock_first(
+    context: Context,
+    transactions: Sequence[Transaction],
+    lock: protocol.Lock,
+    settle: protocol.Settle,
+    finish: protocol.Finish,
+) -> None:
+    live = lock(context, transactions, settle)
+    live = protocol.write(context, live)
+    live = protocol.hold(context, live)
+    live = protocol.decide(context, live)
+    finish(context, live)
+    protocol.release(context, [t for t in transactions if t.failure is not None])
+
+
+def believe(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
+    for t in transactions:
+        decision = steps._status_check(context, t, Status.ASSERTED, plan_of(context, t))
+        (decided,) = steps.retried(context, partial(context.store.check_and_put, [decision]))
+        if decided:
+            t.status = Status.ASSERTED
+        else:
+            t.failure = ConflictError("the decision was refused")
+    return [t for t in transactions if t.failure is None]
+
+
+def plan_of(context: Context, t: Transaction) -> steps.Cells:
+    return [(column(context.table, t.row_key, b"plan"), encode_plan(t.decided))]
+
+
+def decide_as_any_other_call(
+    context: Context, transactions: Sequence[Transaction]
+) -> list[Transaction]:
+    """A StoreError then says, as it does for all calls before it, that nothing will happen."""
+    steps.advance(context, transactions, Status.ASSERTED, lambda t: plan_of(context, t))
+    return list(transactions)
+
+
+def locks_of(transactions: Sequence[Transaction]) -> list[tuple[Key, Transaction]]:
+    return [(cell, t) for t in transactions for cell in t.locks.values()]
+
+
+def unlock_by_write(context: Context, transactions: Sequence[Transaction]) -> None:
+    now_ms = context.clock.wall_ms()
+    context.store.write([Edit(cell, FREE, now_ms) for cell, _ in locks_of(transactions)])
+
+
+def unlock_by_marker(context: Context, transactions: Sequence[Transaction]) -> None:
+    now_ms = context.clock.wall_ms()
+    context.store.write([Edit(cell, None, now_ms) for cell, _ in locks_of(transactions)])
+
+
+def unlock_whole_rows(context: Context, transactions: Sequence[Transaction]) -> None:
+    for t in transactions:
+        rows: dict[bytes, list[Key]] = {}
+        for cell in t.locks.values():
+            rows.setdefault(cell.row, []).append(cell)
+        merged = [
+            Check(of_row[0], t.row_key, tuple((cell, FREE) for cell in of_row))
+            for of_row in rows.values()
+        ]
+        context.store.check_and_put(merged)
+
+
+def set_unlock(monkeypatch: pytest.MonkeyPatch, work: protocol.Finish) -> None:
+    """Use another way to unlock, in committing and in aborting."""
+    *others, (status, _, reached) = protocol.FORWARD
+    monkeypatch.setattr(protocol, "FORWARD", (*others, (status, work, reached)))
+    monkeypatch.setattr(protocol, "unlock", work)
+
+
+def trust_all_decided(key: Key, cells: Cells, rows: dict[bytes, TransactionRow]) -> Cell | None:
+    lock = cells[key.lock]
+    holder = rows.get(lock.value) if lock else None
+    if holder and holder.status in COMMITTED and holder.buffer and holder.plan:
+        for mutation in holder.buffer.request.mutations:
+            if mutation.key == key and isinstance(mutation, Mutation):
+                return Cell(mutation.value, holder.plan.timestamp)
+    return cells[key]
+
+
+def look_once(context: Context, keys: list[Key]) -> Cells:
+    first = context.store.read([cell for key in keys for cell in (key, key.lock, key.tag)])
+    holders = {cell.value for key in keys if (cell := first[key.lock]) and cell.value}
+    rows = read_rows(context, holders) if holders else {}
+    return {key: reads._value(key, first, rows) for key in keys}
+
+
+def without(
+    monkeypatch: pytest.MonkeyPatch, forget: Callable[[Transaction, Cells], dict[Key, None]]
+) -> None:
+    """Let the commit timestamp be computed without some of the cells that were read."""
+    verdict = protocol._verdict
+
+    def partial_verdict(context: Context, t: Transaction, cells: Cells, tags: Any) -> Any:
+        plan, failure = verdict(context, t, cells, tags)
+        if plan is not None:
+            known = [cell for k, cell in cells.items() if cell and k not in forget(t, cells)]
+            newest = max((cell.timestamp for cell in known), default=0)
+            plan = replace(plan, timestamp=newest + 1)
+        return plan, failure
+
+    monkeypatch.setattr(protocol, "_verdict", partial_verdict)
+
+
+def without_tags(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the commit timestamp be computed from values and locks alone."""
+    without(monkeypatch, lambda t, cells: {key.tag: None for key in t.keys})
+
+
+def marker_not_asserted(request: Request, marker: Key, transaction: bytes) -> Request:
+    """Put the marker of a token, without asserting that it is absent."""
+    return replace(request, mutations=(*request.mutations, Mutation(marker, transaction)))
