@@ -122,10 +122,33 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """The settings of a column family that matter to the protocol; None: the store's default."""
+    """The settings of a column family that matter to the protocol; None: the store's default.
+
+    What follows the first two is what a store has found, where it can see it. keep_deletes_ms: how
+    long delete markers live; None: for ever, or unknown. durability: only one that loses
+    acknowledged writes. replicas: copies of its regions that may be read.
+    """
 
     versions: int = 3
     ttl_ms: int | None = None
+    keep_deletes_ms: int | None = None
+    durability: str | None = None
+    new_version_behavior: bool = False
+    replicas: int = 1
+
+
+def refusal(family: Family) -> str | None:
+    """Return why no transaction may write to the family, or None where all is well."""
+    if family.ttl_ms is not None:
+        return f"family has a TTL: its locks would expire ttl_ms={family.ttl_ms}"
+    if family.new_version_behavior:
+        return "family has NEW_VERSION_BEHAVIOR: its delete markers do not mask late puts"
+    if family.durability is not None:
+        return (
+            "family may lose acknowledged writes, and with them decisions "
+            f"durability={family.durability!r}"
+        )
+    return None
 
 
 def as_bytes(name: str, value: object) -> bytes:

@@ -3,11 +3,15 @@
 memory://                       a fresh store in this process
 memory://name                   the one of this name, for as long as the process lives
 embedded:///path?sync=off       a directory; without sync it survives the death of processes only
+hbase+thrift2://host:port       HBase through its Thrift 2 gateway; its options are in
+                                `txn.stores.gateway`
+hbase+thrift1://host:port       HBase through its Thrift 1 gateway
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from txn.clock import Clock, SystemClock
@@ -51,6 +55,31 @@ def _embedded(parts: SplitResult, clock: Clock) -> Store:
     return LocalStore(LmdbStore(path, sync=options.get("sync") != "off"), clock)
 
 
+def _thrift1(parts: SplitResult, clock: Clock) -> Store:
+    with _drivers(parts):
+        from txn.stores.gateway import parse_gateway  # noqa: PLC0415
+        from txn.stores.thrift1 import thrift1_store  # noqa: PLC0415
+    return thrift1_store(parse_gateway(parts), clock)
+
+
+def _thrift2(parts: SplitResult, clock: Clock) -> Store:
+    with _drivers(parts):
+        from txn.stores.gateway import parse_gateway  # noqa: PLC0415
+        from txn.stores.thrift2 import thrift2_store  # noqa: PLC0415
+    return thrift2_store(parse_gateway(parts), clock)
+
+
+@contextmanager
+def _drivers(parts: SplitResult) -> Iterator[None]:
+    """Say what to install where a driver is missing; they are an extra of the package."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise InvalidRequestError(
+            describe("install hbase-txn[hbase]", uri=parts.geturl(), missing=error.name)
+        ) from error
+
+
 def _options(parts: SplitResult, known: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
     """Return the options of a URI, each of which must be known and have one of its values."""
     if parts.fragment:
@@ -70,5 +99,7 @@ def _options(parts: SplitResult, known: Mapping[str, tuple[str, ...]]) -> dict[s
 
 _FACTORIES: dict[str, Callable[[SplitResult, Clock], Store]] = {
     "embedded": _embedded,
+    "hbase+thrift1": _thrift1,
+    "hbase+thrift2": _thrift2,
     "memory": _memory,
 }

@@ -1,0 +1,240 @@
+"""One connection to a Thrift gateway of HBase, and the URI that says how to make it.
+
+A connection carries one request at a time, which is sent and received in two steps, so that one
+thread can have requests in flight on many of them. It is used again only while it is at rest: no
+request of it is unanswered. Every wait ends at the deadline of the call that waits.
+
+hbase+thrift2://host:9090?transport=framed&protocol=compact&pool=16&timeout_ms=30000&tls=on&ca=file
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, Literal
+from urllib.parse import SplitResult, parse_qsl
+
+from thriftpy2.protocol import TCompactProtocol, TCyBinaryProtocol
+from thriftpy2.thrift import TApplicationException, TMessageType, TPayload
+from thriftpy2.transport import TCyBufferedTransport, TCyFramedTransport
+
+from txn.clock import Clock
+from txn.errors import InvalidRequestError, describe
+
+DEFAULT_PORT = 9090
+BUFFER = 16_384
+IDLE_MS = 1_000  # a connection that rested for longer may have been closed by the gateway
+
+Request = tuple[str, TPayload]
+"""The name of a method of the service, and its arguments."""
+
+
+class Refused(Exception):
+    """The gateway answered a request with an error; the connection is as good as before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gateway:
+    """Where a gateway is and how it wants to be spoken to. The defaults are HBase's own."""
+
+    host: str
+    port: int = DEFAULT_PORT
+    transport: Literal["buffered", "framed"] = "buffered"
+    protocol: Literal["binary", "compact"] = "binary"
+    pool: int = 16
+    timeout_ms: int = 30_000
+    connect_ms: int = 5_000
+    tls: Literal["off", "on"] = "off"
+    ca: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+def parse_gateway(parts: SplitResult) -> Gateway:
+    """Return the gateway of a URI; InvalidRequestError says what is wrong with a bad one."""
+    uri = parts.geturl()
+    try:
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise InvalidRequestError(describe("not a port", uri=uri)) from error
+    if not host or parts.path not in {"", "/"} or parts.fragment or "@" in parts.netloc:
+        raise InvalidRequestError(
+            describe(f"write {parts.scheme}://host:port, and options after a ?", uri=uri)
+        )
+    options: dict[str, Any] = {}
+    for name, value in parse_qsl(parts.query, keep_blank_values=True):
+        known = _OPTIONS.get(name)
+        if known is None:
+            raise InvalidRequestError(
+                describe("unknown option", option=name, uri=uri, known=sorted(_OPTIONS))
+            )
+        options[name] = known(name, value)
+    if "ca" in options:
+        options["tls"] = "on"
+    return Gateway(host, port or DEFAULT_PORT, **options)
+
+
+def _one_of(*values: str) -> Callable[[str, str], str]:
+    def parse(name: str, value: str) -> str:
+        if value not in values:
+            raise InvalidRequestError(
+                describe("unknown value", option=name, given=value, known=list(values))
+            )
+        return value
+
+    return parse
+
+
+def _number(name: str, value: str) -> int:
+    if not value.isdecimal() or not 0 < int(value) < 1_000_000_000:
+        raise InvalidRequestError(describe("not a positive number", option=name, given=value))
+    return int(value)
+
+
+def _path(name: str, value: str) -> str:
+    if not value:
+        raise InvalidRequestError(describe("not a path", option=name, given=value))
+    return value
+
+
+_OPTIONS: dict[str, Callable[[str, str], str | int]] = {
+    "ca": _path,
+    "connect_ms": _number,
+    "pool": _number,
+    "protocol": _one_of("binary", "compact"),
+    "timeout_ms": _number,
+    "tls": _one_of("off", "on"),
+    "transport": _one_of("buffered", "framed"),
+}
+
+
+class Service:
+    """The methods of a Thrift service: the classes of their arguments and results, by name."""
+
+    __slots__ = ("results",)
+
+    def __init__(self, service: ModuleType) -> None:
+        self.results: dict[str, type[TPayload]] = {
+            name: getattr(service, name + "_result") for name in service.thrift_services
+        }
+
+
+class Connection:
+    """A socket to a gateway. `busy` from the start of a request until its reply has been read."""
+
+    __slots__ = ("_protocol", "_results", "_sequence", "_transport", "_wire", "busy", "used_ms")
+
+    def __init__(self, gateway: Gateway, service: Service, clock: Clock) -> None:
+        """Connect; OSError (which covers time-outs and TLS) where that fails."""
+        self.busy = False
+        self.used_ms = clock.monotonic_ms()
+        self._wire = _Wire(_connect(gateway), clock)
+        framed = gateway.transport == "framed"
+        kind = TCyFramedTransport if framed else TCyBufferedTransport
+        self._transport = kind(self._wire, BUFFER)
+        compact = gateway.protocol == "compact"
+        protocol: Any = TCompactProtocol if compact else TCyBinaryProtocol
+        self._protocol: Any = protocol(self._transport)
+        self._results = service.results
+        self._sequence = 0
+
+    def send(self, request: Request, deadline_ms: int) -> None:
+        """Send a request; its reply must be received before the next one is sent."""
+        name, arguments = request
+        self.busy = True
+        self._wire.deadline_ms = deadline_ms
+        self._sequence += 1
+        protocol = self._protocol
+        protocol.write_message_begin(name, TMessageType.CALL, self._sequence)
+        protocol.write_struct(arguments)
+        protocol.write_message_end()
+        self._transport.flush()
+
+    def receive(self) -> Any:
+        """Wait for the reply and return its value; raise Refused where the reply is an error."""
+        protocol = self._protocol
+        name, kind, sequence = protocol.read_message_begin()
+        reply = TApplicationException() if kind == TMessageType.EXCEPTION else self._results[name]()
+        protocol.read_struct(reply)
+        protocol.read_message_end()
+        if sequence != self._sequence:
+            raise ConnectionError("the reply is another request's")
+        self.busy = False
+        if kind == TMessageType.EXCEPTION:
+            raise Refused(str(reply))
+        fields = reply.__dict__
+        if fields.get("success") is None:
+            for name, error in fields.items():
+                if error is not None and name != "success":
+                    raise Refused(getattr(error, "message", None) or type(error).__name__)
+        return fields.get("success")
+
+    def rests_well(self, now_ms: int) -> bool:
+        """Whether it may carry the next request, as far as can be known without sending one."""
+        if self.busy:
+            return False
+        return now_ms - self.used_ms < IDLE_MS or not self._wire.is_readable()
+
+    def close(self) -> None:
+        """Close this process's end. A copy in another process, after a fork, stays usable."""
+        self._wire.close()
+
+
+class _Wire:
+    """What thriftpy2's transports read from and write to: a socket with a deadline."""
+
+    __slots__ = ("_clock", "_socket", "deadline_ms")
+
+    def __init__(self, connected: socket.socket, clock: Clock) -> None:
+        self._socket = connected
+        self._clock = clock
+        self.deadline_ms = 0
+
+    def read(self, size: int) -> bytes:
+        self._socket.settimeout(self._left_s())
+        data = self._socket.recv(size)
+        if not data:
+            raise ConnectionError("the gateway closed the connection")
+        return data
+
+    def write(self, data: bytes) -> None:
+        self._socket.settimeout(self._left_s())
+        self._socket.sendall(data)
+
+    def flush(self) -> None:
+        pass
+
+    def is_readable(self) -> bool:
+        """Whether something came that nobody asked for, such as the end of the stream."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN | select.POLLHUP)
+        return bool(poll.poll(0))
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _left_s(self) -> float:
+        left_ms = self.deadline_ms - self._clock.monotonic_ms()
+        if left_ms <= 0:
+            raise TimeoutError("timed out")
+        return left_ms / 1000
+
+
+def _connect(gateway: Gateway) -> socket.socket:
+    timeout_s = min(gateway.connect_ms, gateway.timeout_ms) / 1000
+    connected = socket.create_connection((gateway.host, gateway.port), timeout_s)
+    try:
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if gateway.tls == "off":
+            return connected
+        context = ssl.create_default_context(cafile=gateway.ca or None)
+        return context.wrap_socket(connected, server_hostname=gateway.host)
+    except BaseException:
+        connected.close()
+        raise

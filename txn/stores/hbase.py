@@ -1,0 +1,364 @@
+"""The store contract over a Thrift gateway of HBase, whichever of the two it is.
+
+What a gateway is asked, request by request, is its dialect's. Here is what holds for both: what
+is refused before it is sent, what is sent in parallel or again, and what an error means.
+A checked write is never repeated here, since its repeat answers "no" where it answered "yes".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol, TypeVar
+
+from txn.errors import InvalidRequestError, MaybeApplied, describe
+from txn.model import MAX_ROW, Cell, Check, Edit, Family, Key, Row, refusal
+from txn.stores.base import Feature
+from txn.stores.gateway import Refused
+from txn.stores.pool import Job, Pool
+
+T = TypeVar("T")
+
+KEEP_DELETES_MS = 25 * 3_600_000
+FOREVER_S = 2_147_483_647
+PURGE = "hbase.hstore.time.to.purge.deletes"
+ROWS_A_REQUEST = 1_000
+BYTES_A_REQUEST = 8_000_000
+PAGE_ROWS = 500
+FIRST_PAGE_ROWS = 32
+PAGE_BYTES = 1_000_000
+
+Places = Mapping[bytes, Sequence[Key]]
+"""The keys of some rows of one table, by row."""
+
+Columns = Collection[tuple[bytes, bytes]] | None
+
+
+class Dialect(Protocol):
+    """How a kind of gateway is asked for things. Nothing is sent before a job is run."""
+
+    features: frozenset[Feature]
+
+    def read(self, table: bytes, rows: Places) -> list[Job[dict[Key, Cell]]]:
+        """Return jobs that read the newest versions; together they find all keys that exist."""
+
+    def write(self, table: bytes, edits: Sequence[Edit]) -> list[Job[None]]:
+        """Return jobs that put and mark; no cell has two edits of one kind and timestamp."""
+
+    def check(self, check: Check) -> Job[bool]:
+        """Return the job of one checked write."""
+
+    def page(
+        self, table: bytes, start: bytes, stop: bytes, columns: Columns, rows: int
+    ) -> Job[list[Row]]:
+        """Return the job that gets the first so many rows of a range, fewer only at its end."""
+
+    def describe(self, table: bytes) -> Job[dict[bytes, Family]]:
+        """Return the job that gets the families' settings; refused where there is no table."""
+
+    def create(
+        self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes]
+    ) -> Job[None]:
+        """Return the job that creates a table, and its namespace."""
+
+    def add(self, table: bytes, name: bytes, family: Family) -> Job[None]:
+        """Return the job that adds a family to a table."""
+
+
+class HBaseStore:
+    """Tables of HBase. Durable at each call, whatever was asked for."""
+
+    def __init__(self, pool: Pool, dialect: Dialect) -> None:
+        self.features = dialect.features
+        self._pool = pool
+        self._dialect = dialect
+
+    def read(self, keys: Collection[Key]) -> dict[Key, Cell | None]:
+        """Read with one request a table, or a few for many rows; a row is always in one."""
+        tables = _by_table(keys)
+        with _Meaning(self, lambda: keys):
+            found = self._pool.run(lambda: self._reads(tables), repeat=True)
+        return _complete(keys, found)
+
+    def read_beside(
+        self, keys: Collection[Key], work: Callable[[], None]
+    ) -> dict[Key, Cell | None] | None:
+        """Send the requests, run the function, then take the replies."""
+        with self._pool.begun(self._reads(_by_table(keys))) as finish:
+            work()
+            if finish is None:
+                return None
+            try:
+                return _complete(keys, finish())
+            except (MaybeApplied, Refused):
+                return None
+
+    def write(self, edits: Sequence[Edit], *, durable: bool = True) -> None:
+        """Write all of it in parallel; nothing of it depends on an order."""
+        for edit in edits:
+            _check_place(edit.key)
+        # Of two puts of a cell at one timestamp, HBase shows the one that arrived last.
+        kept = {(edit.key, edit.timestamp, edit.value is None): edit for edit in edits}
+        tables: dict[bytes, list[Edit]] = {}
+        for edit in kept.values():
+            tables.setdefault(edit.key.table or b"", []).append(edit)
+
+        def jobs() -> list[Job[None]]:
+            return [
+                job for table, part in tables.items() for job in self._dialect.write(table, part)
+            ]
+
+        with _Meaning(self, lambda: [edit.key for edit in edits]):
+            self._pool.run(jobs, repeat=True)
+
+    def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
+        """Send the checks of different rows in parallel, and those of one row in their order."""
+        rows: dict[tuple[bytes | None, bytes], list[int]] = {}
+        for position, check in enumerate(checks):
+            _check_row(check)
+            rows.setdefault((check.key.table, check.key.row), []).append(position)
+
+        def in_turn(positions: Sequence[int]) -> Job[list[bool]]:
+            answers = []
+            for position in positions:
+                answers.append((yield from self._dialect.check(checks[position])))
+            return answers
+
+        answers = [False] * len(checks)
+        with _Meaning(self, lambda: _touched(checks)):
+            found = self._pool.run(
+                lambda: [in_turn(positions) for positions in rows.values()], repeat=False
+            )
+        for positions, part in zip(rows.values(), found, strict=True):
+            for position, answer in zip(positions, part, strict=True):
+                answers[position] = answer
+        return answers
+
+    def scan(
+        self,
+        table: bytes,
+        start: bytes = b"",
+        stop: bytes | None = None,
+        columns: Columns = None,
+    ) -> Iterator[Row]:
+        """Yield the rows, a page at a time; between the pages the gateway holds nothing for us."""
+        limit, wanted = FIRST_PAGE_ROWS, None if columns is None else list(columns)
+        named = [Key(b"-", family, column, table) for family, column in wanted or ()]
+        while not stop or start < stop:
+            with _Meaning(self, lambda: named, table):
+                page = self._one(
+                    lambda: self._dialect.page(table, start, stop or b"", wanted, limit)  # noqa: B023
+                )
+            yield from page
+            if len(page) < limit:
+                return
+            start = _after(page[-1].row)
+            limit = _next_limit(page, limit)
+
+    def together(self, work: Callable[[], None]) -> None:
+        """Run the function: HBase has nothing that would make its calls one."""
+        work()
+
+    def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
+        """Return the settings that the gateway shows."""
+        try:
+            return self._one(lambda: self._dialect.describe(table))
+        except Refused as error:
+            if is_absence(error, table):
+                return None
+            raise self._unexplained(error) from error
+
+    def ensure_table(
+        self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes] = ()
+    ) -> None:
+        """Create what is missing, so that delete markers live as long as the protocol asks."""
+        for name, family in families.items():
+            _refuse(table, name, family)
+        known = self.describe(table)
+        if known is None:
+            known = self._changed(table, lambda: self._dialect.create(table, families, splits))
+        _compare(table, known, families)
+        for name, family in families.items():
+            if name not in known:
+                known = self._changed(table, lambda: self._dialect.add(table, name, family))  # noqa: B023
+        _compare(table, known, families)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._pool.close()
+
+    def explain(self, error: Refused, keys: Collection[Key], table: bytes | None) -> Exception:
+        """Return what an error of the gateway means: most name what is missing, in no fixed way."""
+        for name in {key.table for key in keys} | {table} - {None}:
+            assert name is not None
+            families = self.describe(name)
+            if families is None:
+                return InvalidRequestError(describe("no such table", table=name))
+            for key in keys:
+                if key.table == name and key.family not in families:
+                    return InvalidRequestError(
+                        describe("no such family", table=name, family=key.family)
+                    )
+        return self._unexplained(error)
+
+    def _unexplained(self, error: Refused) -> MaybeApplied:
+        return MaybeApplied(
+            describe(
+                "the gateway answered with an error",
+                gateway=str(self._pool.gateway),
+                cause=first_line(error),
+            )
+        )
+
+    def _reads(self, tables: Mapping[bytes, Places]) -> list[Job[dict[Key, Cell]]]:
+        return [job for table, rows in tables.items() for job in self._dialect.read(table, rows)]
+
+    def _one(self, job: Callable[[], Job[T]]) -> T:
+        return self._pool.run(lambda: [job()], repeat=True)[0]
+
+    def _changed(self, table: bytes, change: Callable[[], Job[None]]) -> Mapping[bytes, Family]:
+        """Make a change to a table that another client may be making too; return its families."""
+        refused: Refused | None = None
+        try:
+            self._pool.run(lambda: [change()], repeat=False)
+        except Refused as error:
+            refused = error
+        known = self.describe(table)
+        if known is None or (refused and "xists" not in str(refused)):
+            raise InvalidRequestError(
+                describe("cannot make the table", table=table, cause=first_line(refused))
+            ) from refused
+        return known
+
+
+class _Meaning:
+    """Turns an error of the gateway into what it means for a request on these keys."""
+
+    __slots__ = ("_keys", "_store", "_table")
+
+    def __init__(
+        self,
+        store: HBaseStore,
+        keys: Callable[[], Collection[Key]],
+        table: bytes | None = None,
+    ) -> None:
+        self._store, self._keys, self._table = store, keys, table
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Refused):
+            raise self._store.explain(error, self._keys(), self._table) from error
+
+
+def first_line(error: object) -> str:
+    """Return what an error of the gateway says, without the trace that comes with it."""
+    return str(error).partition("\n")[0][:300]
+
+
+def is_absence(error: Refused, table: bytes) -> bool:
+    """Whether the gateway says that there is no such table; it says so by its bare name."""
+    line = first_line(error)
+    return line == table.decode(errors="replace") or "TableNotFound" in line
+
+
+def create_command(table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes]) -> str:
+    """Return the command of the HBase shell that makes such a table."""
+    parts = [
+        f"{{NAME => '{name.decode()}', VERSIONS => {family.versions}, CONFIGURATION => "
+        f"{{'{PURGE}' => '{family.keep_deletes_ms or KEEP_DELETES_MS}'}}}}"
+        for name, family in families.items()
+    ]
+    if splits:
+        parts.append(f"SPLITS => {[split.decode() for split in splits]}")
+    return f"create '{table.decode()}', {', '.join(parts)}"
+
+
+def cut(items: Sequence[T], size: Callable[[T], int]) -> Iterator[list[T]]:
+    """Cut what is written at once where it would take too much of a gateway's memory."""
+    part: list[T] = []
+    total = 0
+    for item in items:
+        more = size(item)
+        if part and (total + more > BYTES_A_REQUEST or len(part) == ROWS_A_REQUEST):
+            yield part
+            part, total = [], 0
+        part.append(item)
+        total += more
+    if part:
+        yield part
+
+
+def _by_table(keys: Iterable[Key]) -> dict[bytes, dict[bytes, list[Key]]]:
+    tables: dict[bytes, dict[bytes, list[Key]]] = {}
+    for key in dict.fromkeys(keys):
+        _check_place(key)
+        tables.setdefault(key.table or b"", {}).setdefault(key.row, []).append(key)
+    return tables
+
+
+def _complete(keys: Collection[Key], parts: Sequence[Mapping[Key, Cell]]) -> dict[Key, Cell | None]:
+    cells: dict[Key, Cell | None] = dict.fromkeys(keys)
+    for part in parts:
+        cells.update(part)
+    return cells
+
+
+def _check_place(key: Key) -> None:
+    if not key.table:
+        raise InvalidRequestError(describe("the key names no table", key=key))
+    if not 0 < len(key.row) <= MAX_ROW:
+        raise InvalidRequestError(
+            describe("a row is 1 to 32767 bytes", bytes=len(key.row), starts=key.row[:40])
+        )
+
+
+def _check_row(check: Check) -> None:
+    _check_place(check.key)
+    row, _, _, table = check.key
+    for target, _ in check.puts:
+        if target[0] != row or target[3] != table:
+            raise InvalidRequestError(
+                describe("a checked put is of one row", checked=check.key, put=target)
+            )
+
+
+def _touched(checks: Sequence[Check]) -> list[Key]:
+    return [key for check in checks for key in (check.key, *(put for put, _ in check.puts))]
+
+
+def _after(row: bytes) -> bytes:
+    """Return the least row that comes after this one, of those that HBase takes."""
+    if len(row) < MAX_ROW:
+        return row + b"\0"
+    kept = row.rstrip(b"\xff")
+    return kept[:-1] + bytes([kept[-1] + 1])
+
+
+def _next_limit(page: Sequence[Row], limit: int) -> int:
+    """Return how many rows to ask for next, so that a page takes about the memory that it may."""
+    size = sum(len(key.column) + len(cell.value) for row in page for key, cell in row.cells.items())
+    fitting = PAGE_BYTES * len(page) // max(size, 1)
+    return max(1, min(fitting, 4 * limit, PAGE_ROWS))
+
+
+def _compare(table: bytes, known: Mapping[bytes, Family], asked: Mapping[bytes, Family]) -> None:
+    for name, family in asked.items():
+        found = known.get(name, family)
+        if (found.versions, found.ttl_ms) != (family.versions, family.ttl_ms):
+            raise InvalidRequestError(
+                describe(
+                    "the family exists with other settings",
+                    table=table,
+                    family=name,
+                    existing=found,
+                    given=family,
+                )
+            )
+        _refuse(table, name, found)
+
+
+def _refuse(table: bytes, name: bytes, family: Family) -> None:
+    reason = refusal(family)
+    if reason is not None:
+        raise InvalidRequestError(describe(reason, table=table, family=name))
