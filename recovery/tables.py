@@ -16,6 +16,7 @@ from recovery.findings import Finding, Kind
 from recovery.scan import State, long_ago_ms, state_of
 from txn.codec import TransactionRow, is_row_key
 from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Delete, Key, Row
+from txn.phases import Status
 from txn.resolve import is_over, read_rows
 from txn.steps import Context, retried
 
@@ -110,7 +111,10 @@ def is_foreign(item: Guarded, holder: TransactionRow | None) -> bool:
 
 
 def _planned(key: Key, holder: TransactionRow) -> tuple[int, int] | None:
-    """The versions that a key may have while a decided transaction is writing it; 0: none."""
+    """The versions that a key may have while a decided transaction is writing it; 0: none. Once
+    all is put and clean its keys may be free, and others may have written them."""
+    if holder.status is Status.CLEANING:
+        return None
     assert holder.buffer is not None and holder.plan is not None
     for mutation, old in zip(holder.buffer.request.mutations, holder.plan.replaced, strict=True):
         if mutation.key == key:
