@@ -185,6 +185,15 @@ def test_slots_of_killed_readers_are_taken_back(path: str) -> None:
     store.close()
 
 
+def test_each_open_takes_back_the_slots_of_the_dead(path: str) -> None:
+    """A living process that has a slot of its own would never need to look."""
+    store = LmdbStore(path, sync=False, max_readers=3)
+    for _ in range(6):
+        with other_readers(path, 1):
+            pass
+    store.close()
+
+
 def test_slots_of_living_readers_are_not_taken(path: str) -> None:
     """Too many live readers is an error that says so, and it passes with the first of them."""
     store = LmdbStore(path, sync=False, max_readers=3)
@@ -335,23 +344,31 @@ def test_a_child_cannot_use_what_was_busy(
     store.close()
 
 
-def test_a_fork_inside_a_transaction_spares_the_parent_s(path: str) -> None:
-    """A signal handler may fork at any place; the child's way out must not abort the parent's."""
-    script = """
+@pytest.mark.parametrize("way", ["raise SystemExit(0)", "return"])
+def test_a_fork_inside_a_transaction_spares_the_parent_s(path: str, way: str) -> None:
+    """A signal handler may fork at any place; the child must neither abort nor commit there."""
+    script = f"""
         import os, sys
         import txn.tables.lmdb as ours
         from txn.errors import StoreError
         ours.FORK_PATIENCE_S = 0.05
         store = ours.LmdbStore(sys.argv[1], sync=False)
+        parent = os.getpid()
 
         def body(writer):
             writer.put(b"k", b"1")
             if not os.fork():
-                raise SystemExit(0)
+                {way}
             assert os.waitstatus_to_exitcode(os.wait()[1]) == 0
+            assert writer.get(b"k") == b"1"
             writer.put(b"l", b"2")
 
-        store.write(body)
+        try:
+            store.write(body)
+        except StoreError:
+            assert os.getpid() != parent
+            sys.exit(0)
+        assert os.getpid() == parent
         print(store.read(lambda reader: [reader.get(b"k"), reader.get(b"l")]))
     """
     assert run(script, path) == "[b'1', b'2']\n"
@@ -451,6 +468,33 @@ def test_an_address_space_limit_is_a_clear_error_and_leaves_the_store_whole(path
     store = LmdbStore(path, sync=False)
     assert store.read(lambda one: one.get(b"small")) == b"1"
     store.close()
+
+
+def test_a_full_disk_is_reported_and_leaves_the_store_whole(path: str) -> None:
+    """A commit that fails half way through its writing must never be seen, nor stop the next."""
+    script = """
+        import resource, sys
+        from txn.errors import MaybeApplied
+        from txn.tables.lmdb import LmdbStore
+        store = LmdbStore(sys.argv[1])
+        store.write(lambda writer: writer.put(b"k", b"old"))
+        limit = 8 * 1024 * 1024
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+        def fill(writer):
+            for number in range(12):
+                writer.put(b"%d" % number, bytes(1024 * 1024))
+            writer.put(b"k", b"new")
+
+        try:
+            store.write(fill)
+        except MaybeApplied as error:
+            assert "commit failed" in str(error), error
+            assert store.read(lambda reader: list(reader.keys(b"", b"z"))) == [b"k"]
+            store.write(lambda writer: writer.put(b"l", b"small"))
+            print(store.read(lambda reader: [reader.get(b"k"), reader.get(b"l")]))
+    """
+    assert run(script, path) == "[b'old', b'small']\n"
 
 
 def test_a_directory_that_may_not_be_written_is_refused(path: str) -> None:

@@ -12,7 +12,6 @@ opened again at its next use, and one that stays busy cannot be used in the chil
 
 from __future__ import annotations
 
-import ctypes
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -119,7 +118,7 @@ class _Shared:
         self._active = 0
         self._waiting = 0
         self._closed = False
-        self._poisoned = False
+        self._inherited: lmdb.Environment | None = None
         self._environment: lmdb.Environment | None = None
         self._enter()
         self._leave()
@@ -142,7 +141,9 @@ class _Shared:
             try:
                 result = body(_Writer(transaction))
             except BaseException:
-                self._abort(transaction)
+                # The driver lets an abort wait until no other thread is in it: make that soon.
+                with self._paused():
+                    self._abort(transaction)
                 raise
             self._commit(environment, transaction, durable)
             return result
@@ -171,28 +172,25 @@ class _Shared:
             # The pages that dead readers seemed to read are free again: that may be room enough.
             if isinstance(obstacle, lmdb.MapFullError) and environment.reader_check():
                 return
-            used = (environment.info()["last_pgno"] + 1) * environment.stat()["psize"]
-            size = seen * 2
-            while size < used:
-                size *= 2
             try:
-                environment.set_mapsize(size)
+                environment.set_mapsize(seen * 2)
             except (lmdb.Error, MemoryError) as error:
                 self._shut()  # a failed resize has left no map at all
                 raise NotApplied(
                     describe(
                         "the store cannot grow in this process's address space",
                         path=self.path,
-                        bytes=size,
+                        bytes=seen * 2,
                         reason=str(error),
                     )
                 ) from error
-            self.map_size = size
+            # At least what another process has filled, whatever was asked for.
+            self.map_size = environment.info()["map_size"]
 
     def close(self) -> None:
         """Close for good, when the last transaction has left; in a child leave a busy one alone."""
         with self.lock:
-            if self._poisoned:
+            if self._inherited is not None:
                 return
         with self._alone():
             self._shut()
@@ -202,18 +200,15 @@ class _Shared:
         """Close, if transactions end in time, and keep everyone out until after the fork."""
         self.lock.acquire()
         self._waiting += 1
-        self._changed.wait_for(lambda: not self._active, FORK_PATIENCE_S)
+        self._changed.wait_for(lambda: self._inherited or not self._active, FORK_PATIENCE_S)
         self._waiting -= 1
-        if not self._active and not self._poisoned:
+        if not self._active:
             self._shut()
 
     def after_fork(self, in_child: bool) -> None:
         """Let everyone in again; in the child only if the environment was closed."""
-        if in_child and self._environment is not None and not self._poisoned:
-            self._poisoned = True
-            # Even the end of the interpreter must not free it: that would wait for the parent's
-            # transactions. So it gets a reference that nobody gives back.
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._environment))
+        if in_child and self._environment is not None:
+            self._inherited, self._environment = self._environment, None
         self._changed.notify_all()
         self.lock.release()
 
@@ -232,19 +227,26 @@ class _Shared:
                 self._changed.notify_all()
 
     @contextmanager
-    def _alone(self) -> Iterator[lmdb.Environment]:
+    def _paused(self) -> Iterator[None]:
+        """Let nobody enter meanwhile."""
         with self.lock:
             self._waiting += 1
-            try:
-                self._changed.wait_for(lambda: not self._active)
-                yield self._usable()
-            finally:
+        try:
+            yield
+        finally:
+            with self.lock:
                 self._waiting -= 1
                 self._changed.notify_all()
 
+    @contextmanager
+    def _alone(self) -> Iterator[lmdb.Environment]:
+        with self.lock, self._paused():
+            self._changed.wait_for(lambda: not self._active)
+            yield self._usable()
+
     def _usable(self) -> lmdb.Environment:
         """Return the environment, opened if need be; the lock is held."""
-        if self._poisoned:
+        if self._inherited is not None:
             raise StoreError(
                 describe(
                     "the store was busy when this process was forked: fork before using it",
@@ -282,13 +284,13 @@ class _Shared:
             self._environment = None
 
     def _abort(self, transaction: lmdb.Transaction[bytes]) -> None:
-        if not self._poisoned:  # else this is a child, and the transaction is its parent's
+        if self._inherited is None:  # else this is a child, and the transaction is its parent's
             transaction.abort()
 
     def _commit(
         self, environment: lmdb.Environment, transaction: lmdb.Transaction[bytes], durable: bool
     ) -> None:
-        if self._poisoned:
+        if self._inherited is not None:
             self._usable()
         try:
             transaction.commit()
