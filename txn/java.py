@@ -1,8 +1,8 @@
 """A Java for Spark and HBase: the one of this machine where it fits, else the one from PyPI.
 
 Both run on Java 17 and 21. Spark 4 adds the module `jdk.incubator.vector` on its command line,
-which small runtimes do not have: such a runtime gets a JAVA_HOME of ours whose `bin/java` drops that
-flag (Spark then does the same arithmetic without SIMD). Nothing is downloaded here.
+which small runtimes do not have: such a runtime gets a JAVA_HOME of ours whose `bin/java` drops
+that flag (Spark then does the same arithmetic without SIMD). Nothing is downloaded here.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from recovery.commands.common import COULD_NOT_RUN, complain
 from recovery.commands.demo import app as demo_app
 from recovery.commands.fsck import fsck
 from recovery.commands.get import get
+from recovery.commands.hbase import app as hbase_app
 from recovery.commands.ls import ls
 from recovery.commands.show import show
 from recovery.commands.table import app as table_app
@@ -33,6 +34,7 @@ for command in (ls, show, fsck, get, commit):
     app.command()(command)
 app.add_typer(table_app, name="table")
 app.add_typer(demo_app, name="demo")
+app.add_typer(hbase_app, name="hbase")
 
 
 def _version(wanted: bool) -> None:

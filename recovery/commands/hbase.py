@@ -1,0 +1,229 @@
+"""`txn hbase`: a real HBase on this machine, with nothing installed by hand."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from recovery.commands.common import FOUND, JsonOption, console, print_json
+from txn.clock import SystemClock
+from txn.cluster.cluster import Cluster, open_cluster, start
+from txn.cluster.jars import HBASE_VERSION
+from txn.cluster.processes import ClusterError
+from txn.cluster.settings import Settings
+from txn.errors import InvalidRequestError, describe
+
+LOOK_EACH_MS = 500
+ENDS_FOR = (signal.SIGINT, signal.SIGTERM)
+
+app = typer.Typer(help="Run a real HBase on this machine.", no_args_is_help=True)
+
+
+def _default_data() -> Path:
+    home = os.environ.get("XDG_DATA_HOME") or Path("~/.local/share").expanduser()
+    return Path(home, "hbase-txn", "hbase")
+
+
+DataOption = Annotated[
+    Path,
+    typer.Option(
+        "--data",
+        envvar="TXN_HBASE_DATA",
+        default_factory=_default_data,
+        help="The cluster's folder; each folder is a cluster of its own.",
+        show_default=False,
+        metavar="DIR",
+    ),
+]
+PortOption = Annotated[int | None, typer.Option(min=1, max=65535, metavar="PORT")]
+
+
+@app.command("start")
+def start_command(
+    *,
+    data: DataOption,
+    distributed: Annotated[
+        bool, typer.Option("--distributed", help="On HDFS, each server its own process.")
+    ] = False,
+    region_servers: Annotated[
+        int, typer.Option(min=1, max=9, help="How many; more than one needs --distributed.")
+    ] = 1,
+    memory: Annotated[
+        int, typer.Option(min=256, help="Heap of a region server in megabytes.", metavar="MB")
+    ] = 768,
+    gateway_memory: Annotated[
+        int, typer.Option(min=64, help="Heap of a gateway in megabytes.", metavar="MB")
+    ] = 320,
+    thrift1_port: PortOption = None,
+    thrift2_port: PortOption = None,
+    zookeeper_port: PortOption = None,
+    bind: Annotated[str, typer.Option(help="Where the gateways listen.")] = "127.0.0.1",
+    properties: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="A setting of hbase-site.xml.", metavar="NAME=VALUE"),
+    ] = None,
+    foreground: Annotated[
+        bool, typer.Option("--foreground", help="Stay, and stop it when told to end.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Start HBase with both Thrift gateways, and return once it answers.
+
+    It fetches the jars that this user's cache lacks, and picks the ports that are not given.
+    """
+    ports = {"thrift1": thrift1_port, "thrift2": thrift2_port, "zookeeper": zookeeper_port}
+    settings = Settings(
+        folder=data.expanduser().absolute(),
+        distributed=distributed,
+        region_servers=region_servers,
+        memory_mb=memory,
+        gateway_memory_mb=gateway_memory,
+        bind=bind,
+        ports={name: port for name, port in ports.items() if port is not None},
+        properties=dict(map(_setting, properties or [])),
+    )
+    screen = Console(stderr=True) if as_json else console()
+    with _log_shown(), _progress(screen) as (said, fetched):
+        cluster = start(settings, said=said, fetched=fetched)
+    _print(cluster, as_json)
+    if foreground:
+        _stay(cluster)
+
+
+@app.command("stop")
+def stop_command(
+    *,
+    data: DataOption,
+    now: Annotated[
+        bool, typer.Option("--now", help="Kill it; the last writes may be lost.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """End exactly the processes that `start` started; the data stays."""
+    cluster = open_cluster(data.expanduser().absolute())
+    running = [each.name for each in cluster.processes.values() if each.is_alive]
+    screen = Console(stderr=True) if as_json else console()
+    with screen.status("stopping HBase") if screen.is_terminal else _nothing():
+        killed = [each.name for each in (cluster.stop(grace_ms=0) if now else cluster.stop())]
+    if as_json:
+        print_json({"stopped": running, "killed": killed}, pretty=True)
+    elif running:
+        screen.print(f"stopped: {', '.join(running)}")
+        if killed:
+            screen.print(f"had to be killed: {', '.join(killed)}")
+    else:
+        screen.print("it was not running")
+
+
+@app.command("status")
+def status_command(*, data: DataOption, as_json: JsonOption = False) -> None:
+    """Show the processes, their ports and the stores' names; exit code 1 if it is not all up."""
+    if not _print(open_cluster(data.expanduser().absolute()), as_json):
+        raise typer.Exit(FOUND)
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, sign, value = text.partition("=")
+    if not sign or not name:
+        raise InvalidRequestError(describe("not NAME=VALUE", setting=text))
+    return name, value
+
+
+def _print(cluster: Cluster, as_json: bool) -> bool:
+    """Print what runs, and return whether all of it does and answers."""
+    alive = {name: process.is_alive for name, process in cluster.processes.items()}
+    ready = all(alive.values()) and cluster.is_ready()
+    if as_json:
+        print_json(_document(cluster, alive, ready), pretty=True)
+        return ready
+    folder = cluster.settings.folder
+    table = Table("process", "state", title=f"HBase {HBASE_VERSION} in {folder}")
+    table.title_justify = "left"
+    for name in ("pid", "port"):
+        table.add_column(name, justify="right")
+    table.add_column("store")
+    for name, process in cluster.processes.items():
+        state = "[green]up[/]" if alive[name] else "[red]ended[/]"
+        table.add_row(name, state, str(process.pid), str(process.port), cluster.uris.get(name, ""))
+    screen = console()
+    screen.print(table)
+    screen.print(f"logs: {cluster.log_folder}")
+    if all(alive.values()) and not ready:
+        screen.print("[red]the processes run, but a gateway does not answer[/]")
+    return ready
+
+
+def _document(cluster: Cluster, alive: dict[str, bool], ready: bool) -> dict[str, object]:
+    return {
+        "ready": ready,
+        "version": HBASE_VERSION,
+        "data": str(cluster.settings.folder),
+        "logs": str(cluster.log_folder),
+        "distributed": cluster.settings.distributed,
+        "uris": cluster.uris,
+        "ports": cluster.settings.ports,
+        "processes": [
+            {"name": name, "pid": process.pid, "port": process.port, "alive": alive[name]}
+            for name, process in cluster.processes.items()
+        ],
+    }
+
+
+def _stay(cluster: Cluster) -> None:
+    """Wait until a signal asks for the end, or until a server ends by itself."""
+    asked: list[int] = []
+    for number in ENDS_FOR:
+        signal.signal(number, lambda number, _: asked.append(number))
+    clock = SystemClock()
+    while not asked and all(process.is_alive for process in cluster.processes.values()):
+        clock.sleep_ms(LOOK_EACH_MS)
+    ended = [name for name, process in cluster.processes.items() if not process.is_alive]
+    cluster.stop()
+    if ended:
+        raise ClusterError(describe("a process has ended", names=ended))
+
+
+@contextmanager
+def _log_shown() -> Iterator[None]:
+    """Show the end of a server's log above the error that it explains."""
+    try:
+        yield
+    except ClusterError as error:
+        if error.log:
+            typer.echo(error.log, err=True)
+        raise
+
+
+@contextmanager
+def _progress(
+    screen: Console,
+) -> Iterator[tuple[Callable[[str], None], Callable[[int, int], None]]]:
+    """Show what is being done, and how many jars are there, while it is done."""
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    bar = Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal)
+    with bar:
+        task = bar.add_task("looking for the jars", total=None)
+
+        def said(step: str) -> None:
+            bar.update(task, description=step, total=None)
+
+        def fetched(done: int, total: int) -> None:
+            bar.update(
+                task, description=f"fetching jars: {done} of {total}", completed=done, total=total
+            )
+
+        yield said, fetched
+
+
+@contextmanager
+def _nothing() -> Iterator[None]:
+    yield

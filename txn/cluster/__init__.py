@@ -1,0 +1,1 @@
+"""A real HBase on this machine, for tests, benches and trying things out."""

@@ -1,0 +1,142 @@
+"""HBase's jars: which ones, where they are kept, and how they get there.
+
+`jars.lock` names every jar and its SHA-256: each machine runs the same bytes, and none has to work
+out dependencies. jgo fetches what the user's cache lacks; a jar that is in the cache is whole,
+because it gets its name there only after its hash was compared.
+`python -m txn.cluster.jars` prints a new lock file, after a change of ROOTS.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from txn.errors import TxnError, describe
+from txn.java import cache_folder
+
+if TYPE_CHECKING:
+    from jgo.maven import MavenContext
+
+HBASE_VERSION = "2.6.1"
+ROOTS = (
+    f"org.apache.hbase:hbase-server:{HBASE_VERSION}",
+    f"org.apache.hbase:hbase-thrift:{HBASE_VERSION}",
+)
+DOWNLOADS_AT_ONCE = 8
+REPOSITORY_TIMEOUT_S = 60
+TRIES = 3
+
+
+class JarError(TxnError):
+    """A jar could not be had, or is not the one that was locked: see to the network."""
+
+
+@dataclass(frozen=True, slots=True)
+class Jar:
+    """One jar of the lock file."""
+
+    coordinates: str
+    sha256: str
+
+    @property
+    def name(self) -> str:
+        _, artifact, version = self.coordinates.split(":")
+        return f"{artifact}-{version}.jar"
+
+
+def locked() -> list[Jar]:
+    """Return the jars of the lock file, in the order of the class path."""
+    text = files("txn.cluster").joinpath("jars.lock").read_text()
+    lines = [line.split() for line in text.splitlines() if line and not line.startswith("#")]
+    return [Jar(coordinates, sha256) for coordinates, sha256 in lines]
+
+
+def fetch(
+    folder: Path | None = None, fetched: Callable[[int, int], None] = lambda done, total: None
+) -> list[Path]:
+    """Return the class path, after fetching the jars that the folder lacks.
+
+    folder: by default in the user's cache. fetched: told how many of the missing ones are there.
+    Raises JarError.
+    """
+    folder = folder or cache_folder() / "jars"
+    jars = locked()
+    missing = [jar for jar in jars if not (folder / jar.name).exists()]
+    if missing:
+        folder.mkdir(parents=True, exist_ok=True)
+        with (
+            tempfile.TemporaryDirectory(dir=folder, prefix=".fetch-") as place,
+            ThreadPoolExecutor(DOWNLOADS_AT_ONCE) as pool,
+        ):
+            context = _maven(Path(place))
+            fetched(0, len(missing))
+            tasks = [pool.submit(_fetch_one, context, jar, folder) for jar in missing]
+            try:
+                for done, task in enumerate(as_completed(tasks), start=1):
+                    task.result()
+                    fetched(done, len(missing))
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+    return [folder / jar.name for jar in jars]
+
+
+def _fetch_one(context: MavenContext, jar: Jar, folder: Path) -> None:
+    """Another process may do the same: each fetches for itself, and the last one's file stays."""
+    artifact = context.create_dependency(jar.coordinates).artifact
+    for left in reversed(range(TRIES)):
+        try:
+            path = artifact.resolve()
+        except (OSError, RuntimeError) as error:  # what jgo and its HTTP library raise
+            if not left:
+                raise JarError(describe(f"cannot fetch a jar: {error}", jar=jar.name)) from error
+        else:
+            if (found := _sha256(path)) == jar.sha256:
+                os.replace(path, folder / jar.name)
+                return
+            if not left:
+                raise JarError(describe("a jar is not as locked", jar=jar.name, sha256=found))
+        if artifact.cached_path is not None:
+            artifact.cached_path.unlink(missing_ok=True)  # or jgo would take a torn file for good
+
+
+def _maven(folder: Path) -> MavenContext:
+    """Maven Central, or what the user's jgo settings name in its place."""
+    try:  # imported here, because most users of the package never start a cluster
+        from jgo.config import GlobalSettings  # noqa: PLC0415
+        from jgo.maven import MavenContext  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise JarError(f"{error}: install hbase-txn[hbase]") from error
+    context = MavenContext(repo_cache=folder, local_repos=[], timeout=REPOSITORY_TIMEOUT_S)
+    context.remote_repos.update(GlobalSettings.load().repositories)
+    return context
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def lock() -> Iterator[str]:
+    """Yield the lines of a new lock file: what ROOTS need today, by Maven's rules."""
+    yield f"# The class path of HBase {HBASE_VERSION}; written by `python -m txn.cluster.jars`."
+    with tempfile.TemporaryDirectory() as place:
+        context = _maven(Path(place))
+        roots = [context.create_dependency(root) for root in ROOTS]
+        resolved, others = context.resolver.resolve(roots)
+        for needed in [*resolved, *others]:
+            path = needed.artifact.resolve()
+            name = f"{needed.groupId}:{needed.artifactId}:{needed.version}"
+            yield f"{name} {_sha256(path)}"
+
+
+if __name__ == "__main__":
+    sys.stdout.writelines(f"{line}\n" for line in lock())

@@ -1,0 +1,124 @@
+"""Server processes that outlive whoever starts them, known by process id and mark.
+
+Each carries a random mark on its command line, and nothing is ever signalled whose command line
+does not show it: a process id may long belong to somebody else. The servers are not our children,
+so a dead one never stays behind as a zombie that looks alive.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from txn.clock import Clock
+from txn.errors import TxnError, describe
+
+MARK_PROPERTY = "txn.process"
+POLL_MS = 50
+LOG_LINES = 40
+LOG_BYTES = 64 * 1024
+
+# The shell ends at once and leaves the server to the system; the server keeps the session's id.
+_DETACH = 'out=$1; shift; "$@" </dev/null >>"$out" 2>&1 & echo $!'
+
+
+class ClusterError(TxnError):
+    """The cluster could not do what it was asked; `log` is the end of what the server said."""
+
+    def __init__(self, reason: str, log: str = "") -> None:
+        super().__init__(reason)
+        self.log = log
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A server that was started; it may have ended since."""
+
+    name: str
+    pid: int
+    mark: str
+    port: int
+
+    @property
+    def is_alive(self) -> bool:
+        return _find(self) is not None
+
+    def signal(self, number: int) -> bool:
+        """Send a signal, and return whether the process was still there to get it."""
+        found = _find(self)
+        if found is None:
+            return False
+        try:
+            os.kill(self.pid, number)
+        except ProcessLookupError:
+            return False
+        return True
+
+
+def launch(
+    name: str, command: Sequence[str], *, port: int, mark: str, logs: Path, env: Mapping[str, str]
+) -> Process:
+    """Start a server whose command line holds the mark; what it prints goes to `NAME.out`."""
+    said = subprocess.run(
+        ["/bin/sh", "-c", _DETACH, "sh", str(logs / f"{name}.out"), *command],
+        stdout=subprocess.PIPE,
+        env=env,
+        start_new_session=True,
+        check=True,
+    )
+    return Process(name, int(said.stdout), mark, port)
+
+
+def end(processes: Iterable[Process], clock: Clock, *, grace_ms: int) -> list[Process]:
+    """Ask the processes to end, kill those that have not within the grace, and return these."""
+    processes = list(processes)
+    if grace_ms:
+        for process in processes:
+            process.signal(signal.SIGTERM)
+        _wait(processes, clock, grace_ms)
+    killed = [process for process in processes if process.signal(signal.SIGKILL)]
+    if left := _wait(killed, clock, 30_000):
+        raise ClusterError(describe("a killed process does not end", names=[p.name for p in left]))
+    return killed
+
+
+def log_tail(name: str, logs: Path) -> str:
+    """Return the end of a server's log, and of what it printed beside it."""
+    return "\n".join(line for suffix in ("log", "out") for line in _tail(logs / f"{name}.{suffix}"))
+
+
+def _tail(path: Path) -> list[str]:
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - LOG_BYTES))
+            return file.read().decode(errors="replace").splitlines()[-LOG_LINES:]
+    except FileNotFoundError:
+        return []
+
+
+def _wait(processes: list[Process], clock: Clock, limit_ms: int) -> list[Process]:
+    deadline = clock.monotonic_ms() + limit_ms
+    left = [process for process in processes if process.is_alive]
+    while left and clock.monotonic_ms() < deadline:
+        clock.sleep_ms(POLL_MS)
+        left = [process for process in left if process.is_alive]
+    return left
+
+
+def _find(process: Process) -> object:
+    """The operating system's process, if it is still the one that was started."""
+    try:  # imported here, because most users of the package never start a cluster
+        import psutil  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise ClusterError(f"{error}: install hbase-txn[hbase]") from error
+    try:
+        found = psutil.Process(process.pid)
+        marked = f"-D{MARK_PROPERTY}={process.mark}" in found.cmdline()
+        alive = marked and found.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return None
+    return found if alive else None

@@ -1,0 +1,107 @@
+"""What a cluster is to be: its folder, its kind, its ports and its memory.
+
+Ports that nobody chose are kept from one start to the next where they are still free, so that the
+addresses of a cluster stay the same. They are taken below the range that the system hands out to
+outgoing connections, which would otherwise take one between our look and the server's start.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from txn.errors import TxnError, describe
+
+PORTS_FROM, PORTS_TO = 20_000, 32_000
+PORT_TRIES = 200
+GATEWAYS = ("thrift1", "thrift2")
+
+_ALWAYS = ("zookeeper", "master", *GATEWAYS)
+_HDFS = ("namenode", "namenode-http", "datanode", "datanode-http", "datanode-ipc")
+
+
+class SettingsError(TxnError):
+    """A cluster cannot be had in this way: change the setting that is named."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One cluster. Two clusters differ in their folder; memory is the heap of one process."""
+
+    folder: Path
+    distributed: bool = False
+    region_servers: int = 1
+    memory_mb: int = 768
+    gateway_memory_mb: int = 320
+    bind: str = "127.0.0.1"
+    ports: Mapping[str, int] = field(default_factory=dict)
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not self.folder.is_absolute():
+            raise SettingsError(describe("not an absolute path", folder=str(self.folder)))
+        if self.region_servers < 1 or (self.region_servers > 1 and not self.distributed):
+            raise SettingsError(
+                describe(
+                    "one region server, or several in a distributed cluster",
+                    region_servers=self.region_servers,
+                )
+            )
+        if unknown := sorted(set(self.ports) - set(self.port_names())):
+            raise SettingsError(describe("no such ports", names=unknown))
+
+    def region_names(self) -> list[str]:
+        return [f"region{number}" for number in range(1, self.region_servers + 1)]
+
+    def port_names(self) -> tuple[str, ...]:
+        return (*_ALWAYS, *self.region_names(), *(_HDFS if self.distributed else ()))
+
+    def document(self) -> dict[str, object]:
+        """Return it as what `from_document` takes."""
+        return {**asdict(self), "folder": str(self.folder)}
+
+
+def from_document(document: Mapping[str, Any]) -> Settings:
+    """Return the settings that were written down."""
+    return Settings(**{**document, "folder": Path(document["folder"])})
+
+
+def choose_ports(
+    settings: Settings, chosen: Mapping[str, int], before: Mapping[str, int], chance: random.Random
+) -> dict[str, int]:
+    """Return a port for each name: the chosen one, else the one used before, else a free one.
+
+    Raises SettingsError where a chosen port is taken.
+    """
+    for name, port in chosen.items():
+        if not _is_free(port):
+            raise SettingsError(describe("the port is taken", name=name, port=port))
+    taken = {*chosen.values(), *before.values()}
+    free = (port for port in _candidates(chance) if port not in taken)
+    ports: dict[str, int] = {}
+    for name in settings.port_names():
+        last = before.get(name)
+        ports[name] = chosen.get(name) or (last if last and _is_free(last) else next(free))
+    return ports
+
+
+def _candidates(chance: random.Random) -> Iterator[int]:
+    """Different free ports."""
+    for port in chance.sample(range(PORTS_FROM, PORTS_TO), PORT_TRIES):
+        if _is_free(port):
+            yield port
+    raise SettingsError(describe("no free ports", first=PORTS_FROM, last=PORTS_TO))
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return False
+    return True
