@@ -60,7 +60,7 @@ def state_of(row: TransactionRow) -> State:
     if status.is_undecided:
         return State.UNDECIDED
     if status.is_decided:
-        return State.DECIDED if _can_be_finished(row) else State.UNREADABLE
+        return State.DECIDED if row.tells_its_decision else State.UNREADABLE
     return State.ABORTING
 
 
@@ -112,13 +112,6 @@ def summary(context: Context, tables: Iterable[bytes] = ()) -> Summary:
                 if cell.value and key.column.endswith(suffix)
             )
     return Summary(dict(statuses), unfinished, counts[LOCK_SUFFIX], counts[TAG_SUFFIX])
-
-
-def _can_be_finished(row: TransactionRow) -> bool:
-    """Whether a decided row tells what was decided."""
-    if row.buffer is None or row.plan is None:
-        return False
-    return len(row.plan.replaced) == len(row.buffer.request.mutations)
 
 
 def _is_part(part: bytes, row_key: bytes) -> bool:

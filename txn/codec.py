@@ -74,6 +74,13 @@ class TransactionRow:
     began: Mapping[Status, int] = field(default_factory=dict)
     corrupt: str | None = None
 
+    @property
+    def tells_its_decision(self) -> bool:
+        """Whether buffer and plan say all that is needed to roll a decided transaction forward."""
+        if self.buffer is None or self.plan is None:
+            return False
+        return len(self.plan.replaced) == len(self.buffer.request.mutations)
+
 
 def new_row_key(wall_ms: int, uid: int, buckets: int = 1) -> bytes:
     """Return a row key for a new transaction; uid has 128 random bits."""
@@ -159,6 +166,14 @@ def decode_plan(encoded: bytes) -> Plan:
         raise CorruptRowError(describe("plan has an unknown shape", cause=str(error))) from error
 
 
+def decode_status(encoded: bytes) -> Status:
+    """Return the status; CorruptRowError where it is none that this version knows."""
+    try:
+        return Status(encoded)
+    except ValueError as error:
+        raise CorruptRowError(describe("unknown status", value=encoded)) from error
+
+
 def decode_row(row: Row) -> TransactionRow:
     """Return a transaction row from its cells. It never raises: see `corrupt`."""
     cells = {key.column: cell for key, cell in row.cells.items()}
@@ -169,7 +184,7 @@ def decode_row(row: Row) -> TransactionRow:
     corrupt: list[str] = []
     return TransactionRow(
         row.row,
-        status=_status(status, corrupt),
+        status=_decoded(decode_status, status, corrupt),
         status_at=status.timestamp,
         buffer=_decoded(decode_buffer, cells.get(b"buffer"), corrupt),
         plan=_decoded(decode_plan, cells.get(b"plan"), corrupt),
@@ -184,14 +199,6 @@ def decode_row(row: Row) -> TransactionRow:
 def _began(cells: Mapping[bytes, Cell]) -> dict[Status, int]:
     times = {status: cells.get(b"at." + status.value) for status in Status}
     return {status: cell.timestamp for status, cell in times.items() if cell is not None}
-
-
-def _status(cell: Cell, corrupt: list[str]) -> Status | None:
-    try:
-        return Status(cell.value)
-    except ValueError:
-        corrupt.append(describe("unknown status", value=cell.value))
-        return None
 
 
 def _decoded(decode: Any, cell: Cell | None, corrupt: list[str]) -> Any:

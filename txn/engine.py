@@ -26,7 +26,7 @@ from txn.errors import (
     TxnError,
     describe,
 )
-from txn.model import Cell, Delete, Family, Key, Mutation, as_bytes
+from txn.model import Cell, Delete, Family, Key, Mutation, as_bytes, refusal
 from txn.policy import Policy
 from txn.protocol import Lock, commit, lock_at_once, lock_in_order, roll_forward
 from txn.reads import read_atomically
@@ -198,7 +198,7 @@ class Engine:
         finish = roll_forward if ack == "complete" else self._finisher.submit
         try:
             commit(self._context, transactions, lock, self._resolver.settle, finish)
-        except StoreError as error:
+        except (StoreError, CorruptRowError) as error:
             for t in transactions:
                 t.failure = t.failure or error
 
@@ -323,10 +323,9 @@ class Engine:
             raise InvalidRequestError(
                 describe("no such family", family=key.family, known=sorted(families), key=key)
             )
-        if family.ttl_ms is not None:
-            raise InvalidRequestError(
-                describe("family has a TTL: its locks would expire", ttl_ms=family.ttl_ms, key=key)
-            )
+        reason = refusal(family)
+        if reason is not None:
+            raise InvalidRequestError(describe(reason, key=key))
         self._families.setdefault(table, set()).add(key.family)
 
     def _splits(self) -> list[bytes]:

@@ -20,6 +20,7 @@ from txn.errors import (
     AssertionFailedError,
     CommitOutcomeUnknown,
     ConflictError,
+    CorruptRowError,
     DeadlineError,
     StoreError,
     describe,
@@ -145,12 +146,15 @@ def lock_in_order(
 
 @announced
 def hold(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
-    """Read every cell under the locks, evaluate the assertions, and plan what replaces what."""
-    advance(context, transactions, Status.LOCKED)
+    """Read every cell under the locks, evaluate the assertions, and plan what replaces what. The
+    read may overlap the step to 1-LOCKED: whoever aborts before that step makes the step fail."""
+    owners = [(t, key) for t in transactions for key in t.keys]
+    tags = {key: key.tag for _, key in owners}
+    wanted = [cell for t, key in owners for cell in (key, t.locks[key], tags[key])]
+    cells = context.store.read_beside(wanted, lambda: advance(context, transactions, Status.LOCKED))
     live = _not_aborted(transactions, Status.LOCKED)
-    tags = {key: key.tag for t in live for key in t.keys}
-    wanted = [cell for t in live for key in t.keys for cell in (key, t.locks[key], tags[key])]
-    cells = retried(context, lambda: context.store.read(wanted)) if live else {}
+    if cells is None:
+        cells = retried(context, lambda: context.store.read(wanted)) if live else {}
     for t in live:
         t.seen = {key: cells[key] for key in t.keys}
         t.plan, t.failure = _verdict(context, t, cells, tags)
@@ -188,11 +192,13 @@ def roll_forward(context: Context, transactions: Sequence[Transaction]) -> None:
     def forward() -> None:
         for t, status in begun:
             t.status = status
+        due: list[Transaction] = []
         for status, work, reached in FORWARD:
-            due = [t for t in transactions if t.status is status]
+            due += [t for t, found in begun if found is status]
             if due:
+                # Whoever is overtaken does its later steps all the same: what it put, it cleans.
                 work(context, due)
-                advance(context, due, reached)
+                advance(context, [t for t in due if t.status is status], reached)
 
     context.store.together(forward)
 
@@ -280,7 +286,7 @@ def as_a_crash_would(context: Context, work: Finish, transactions: Sequence[Tran
         return
     try:
         work(context, transactions)
-    except StoreError:
+    except (StoreError, CorruptRowError):
         count = len(transactions)
         context.watch(Phase(work.__name__, "failed", count, count))
 

@@ -59,10 +59,11 @@ def _value(key: Key, cells: Snapshot, rows: dict[bytes, TransactionRow]) -> Cell
     holder = rows.get(lock.value) if lock else None
     if holder is None or is_over(holder) or holder.status not in (Status.ASSERTED, None):
         return cells[key]
-    if holder.buffer is None or holder.plan is None:
+    if not holder.tells_its_decision:
         raise CorruptRowError(
             describe("transaction row does not decode", row=holder.row_key, cause=holder.corrupt)
         )
+    assert holder.buffer is not None and holder.plan is not None
     for mutation in holder.buffer.request.mutations:
         if mutation.key == key:
             if isinstance(mutation, Delete):

@@ -49,7 +49,7 @@ class Resolver:
         if is_over(row):
             free(context, row.row_key, locks)
             return True
-        if row.status is None or (row.status.is_decided and row.corrupt):
+        if row.status is None or (row.status.is_decided and not row.tells_its_decision):
             return False  # nobody can know what it decided: fsck reports it
         lease_ms = row.buffer.lease_ms if row.buffer else context.policy.lease_ms
         if not self._may_be_ended(row, row.status, lease_ms):

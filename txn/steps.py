@@ -18,6 +18,7 @@ from txn.codec import (
     Plan,
     TransactionRow,
     column,
+    decode_status,
     encode_buffer,
     marker_key,
     new_row_key,
@@ -143,7 +144,7 @@ def read_statuses(context: Context, transactions: Sequence[Transaction]) -> None
         cells = context.store.read(list(keys.values()))
         for t, key in keys.items():
             cell = cells[key]
-            t.status = Status(cell.value) if cell and cell.value else None
+            t.status = decode_status(cell.value) if cell and cell.value else None
 
 
 def take(

@@ -9,23 +9,27 @@ from txn.assertions import Exact
 from txn.codec import column, status_key
 from txn.engine import Outcome
 from txn.errors import (
+    CorruptRowError,
     DeadlineError,
 )
 from txn.model import Check, Edit, Mutation
 from txn.phases import Status
-from txn.protocol import Lock, lock_at_once, lock_in_order, write
-from txn.resolve import Resolver
+from txn.protocol import Lock, lock_at_once, lock_in_order, roll_forward, write
+from txn.resolve import Resolver, read_rows
+from txn.steps import from_row
 from txn.stores.faulty import Call, Crash, Fault, Reply
 from txn.watch import Conflict, Helped
 
 
-@pytest.mark.parametrize("status", [Status.WRITTEN, Status.LOCKED])
-def test_an_undecided_holder_is_aborted_after_its_lease(status: Status) -> None:
+@pytest.mark.parametrize("applied", [None, frozenset()], ids=["1-LOCKED", "0-WRITTEN"])
+def test_an_undecided_holder_is_aborted_after_its_lease(applied: frozenset[int] | None) -> None:
     """Nobody waits for the dead for longer than that, and not less for the living."""
     world = World()
-    stopped_at(world, Status.LOCKED)
+    after_status(world, Status.LOCKED, Fault(applied, Reply.CRASH))
+    with pytest.raises(Crash):
+        world.engine.commit([Mutation(X, b"2")])
     began = world.clock.monotonic_ms()
-    world.engine.commit([Mutation(X, b"3")])
+    world.client(seed=2).commit([Mutation(X, b"3")])
     assert world.clock.monotonic_ms() - began >= POLICY.lease_ms
     assert world.value(X) == b"3"
     assert set(world.statuses()) == {Status.ABORTED, Status.COMPLETE}
@@ -206,3 +210,49 @@ def test_a_slow_attempt_aborts_at_its_deadline() -> None:
     with pytest.raises(DeadlineError, match="before the decision"):
         world.engine.commit([Mutation(X, b"1")])
     assert world.value(X) is None and world.holder(X) == b""
+
+
+def test_a_helper_that_is_overtaken_cleans_up_what_it_put() -> None:
+    """Its put brings the tags back after somebody else has finished the transaction."""
+    world = World()
+    holder = stopped_at(world, Status.ASSERTED)
+    overtaken: list[Call] = []
+
+    def finish_first(call: Call) -> Fault:
+        if call.method == "write" and not overtaken:
+            overtaken.append(call)
+            other = world.client(seed=3).context
+            roll_forward(other, [from_row(read_rows(other, [holder])[holder])])
+        return Fault()
+
+    helper = world.client(world.faults, seed=2).context
+    world.faults.plan = finish_first
+    roll_forward(helper, [from_row(read_rows(helper, [holder])[holder])])
+    assert overtaken
+    assert world.value(X.tag) == b""
+    assert world.holder(X) == b""
+
+
+def test_a_decided_row_without_its_plan_keeps_its_locks() -> None:
+    """Nothing is damaged, and yet nobody can know what it decided."""
+    world = World()
+    holder = stopped_at(world, Status.ASSERTED)
+    world.store.write([Edit(column(b"txn", holder, b"plan"), None, world.clock.wall_ms() + 1)])
+    with pytest.raises(DeadlineError, match=holder.decode()):
+        world.client(seed=2).commit([Mutation(X, b"3")])
+    assert world.holder(X) == holder
+
+
+def test_a_status_of_a_newer_version_stops_the_owner() -> None:
+    """It says what it saw; what that means nobody here can know."""
+    world = World()
+
+    def rewrite(call: Call) -> Fault:
+        for item in call.items:
+            if isinstance(item, Check) and item.puts[-1][1] == Status.LOCKED.value:
+                world.store.check_and_put([Check(item.key, b"0-WRITTEN", ((item.key, b"9-NEW"),))])
+        return Fault()
+
+    world.faults.plan = rewrite
+    with pytest.raises(CorruptRowError, match="unknown status value=b'9-NEW'"):
+        world.engine.commit([Mutation(X, b"3")])
