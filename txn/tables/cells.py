@@ -47,6 +47,9 @@ def versions(state: bytes, oldest_ms: int = 0) -> list[Cell]:
 
 def put(state: bytes, timestamp: int, value: bytes, limit: int) -> bytes:
     """Return the state after a put, of at most `limit` versions; the same object if unchanged."""
+    head = _pack(timestamp, len(value))
+    if not state:
+        return head + value
     newer, kept = _newer(state, timestamp)
     if kept >= limit:
         return state
@@ -59,7 +62,6 @@ def put(state: bytes, timestamp: int, value: bytes, limit: int) -> bytes:
         elif found == timestamp:
             older += _HEAD_SIZE + size
     cut, marker = _trim(state, older, limit - kept - 1)
-    head = _pack(timestamp, len(value))
     return b"".join((state[:newer], head, value, state[older:cut], state[marker:]))
 
 

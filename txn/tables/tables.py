@@ -185,37 +185,40 @@ def _check_edit(value: bytes | None, timestamp: int) -> None:
 def _check(writer: Writer, known: Catalog, check: Check, now: int) -> bool:
     """Carry out one check in the caller's transaction; an expected no is False."""
     key, expected, puts = check
-    row, family, column, table = key
-    place = known.places.get((table, family))
-    if place is None:
-        raise known.missing(table, family)
-    name = cell_key(place, row, column)
-    state = writer.get(name)
-    cell = None if state is None else cells.newest(state, _oldest(place, now))
-    if cell is None:
-        if expected:
-            return False
-    elif cell.value != expected:
+    place, name = _locate(known, key)
+    state = writer.get(name) or b""
+    cell = cells.newest(state, _oldest(place, now)) if state else None
+    if (b"" if cell is None else cell.value) != expected:
         return False
-    elif cell.timestamp > now:
+    if cell is not None and cell.timestamp > now:
         now = cell.timestamp
     for target, value in puts:
-        if target[0] != row or target[3] != table:
+        if target == key:
+            # Were it put before by this loop, then at the same timestamp, which this replaces.
+            _put(writer, (place, name, state), value, now)
+        elif target[0] == key[0] and target[3] == key[3]:
+            other, its_name = _locate(known, target)
+            _put(writer, (other, its_name, writer.get(its_name) or b""), value, now)
+        else:
             raise InvalidRequestError(
                 describe("a checked put is of one row", checked=key, put=target)
             )
-        _put(writer, known, target, value, now)
     return True
 
 
-def _put(writer: Writer, known: Catalog, key: Key, value: bytes, timestamp: int) -> None:
+def _locate(known: Catalog, key: Key) -> tuple[Place, bytes]:
+    """Return where a cell goes, and its key there."""
     row, family, column, table = key
     place = known.places.get((table, family))
     if place is None:
         raise known.missing(table, family)
+    return place, cell_key(place, row, column)
+
+
+def _put(writer: Writer, cell: tuple[Place, bytes, bytes], value: bytes, timestamp: int) -> None:
+    """Put a version of the cell that is kept there, under this key, with this state."""
+    place, name, old = cell
     _check_edit(value, timestamp)
-    name = cell_key(place, row, column)
-    old = writer.get(name) or b""
     new = cells.put(old, timestamp, value, place.versions)
     if new is not old:
         writer.put(name, new)
