@@ -49,6 +49,7 @@ def run(
     deliver: int | Stage | None = None,
     *,
     one_cell: bool = False,
+    reads_early: bool = False,
 ) -> Run:
     """Commit the shape with faults at these calls. Late requests arrive before the call of the
     number `deliver`, or when the stage of that name is reached."""
@@ -63,6 +64,7 @@ def run(
         return (faults or {}).get(call.number, NO_FAULT)
 
     engine, store = world.client(plan)
+    store.reads_early = lambda: reads_early
     result: Committed | TxnError | None = None
     try:
         result = engine.commit(shape.mutations, shape.assertions, once=shape.once)

@@ -66,7 +66,7 @@ def weather(random: Random) -> Weather:
     return Weather(
         clients=random.choice((2, 2, 3)),
         readers=random.choice((0, 1, 1)),
-        fscks=random.choice((0, 1, 1, 2)),
+        fscks=random.choice((0, 0, 1, 1, 2)),
         fault_rate=random.choice((0.0, 0.01, 0.03, 0.1, 0.2)),
         crash_rate=random.choice((0.0, 0.1, 0.4)),
         tick_ms=random.choice((0, 1, 5, 30)),
@@ -213,7 +213,7 @@ class Schedule:
         offset_ms = self.random.randint(-300, 300) if self.weather.clocks_jump else 0
         clock = ActorClock(self.scheduler, offset_ms)
         network = Network(self.memory, self.scheduler)
-        store = FaultyStore(network)
+        store = FaultyStore(network, reads_early=lambda: self.random.random() < 0.5)
         self.stores.append(store)
         engine = Engine(
             OneCell(store) if self.weather.one_cell else store,

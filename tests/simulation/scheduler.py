@@ -162,6 +162,12 @@ class Network:
             return rows
         return self._row_by_row(table, [row.row for row in rows], columns)
 
+    def read_beside(
+        self, keys: Collection[Key], work: Callable[[], None]
+    ) -> dict[Key, Cell | None] | None:
+        work()
+        return None
+
     def together(self, work: Callable[[], None]) -> None:
         work()
 

@@ -65,6 +65,16 @@ def test_the_same_where_a_checked_write_carries_one_cell(shape: Shape) -> None:
 
 
 @every_shape
+def test_the_same_where_the_look_under_the_locks_comes_first(shape: Shape) -> None:
+    """It may overlap the step to 1-LOCKED: whoever aborts in between makes that step fail."""
+    calls = run(shape, reads_early=True).calls
+    assert [call.method for call in calls[2:4]] == ["read", "check_and_put"]
+    for call in calls:
+        for fault in faults(call):
+            live_on(run(shape, {call.number: fault}, reads_early=True))
+
+
+@every_shape
 def test_a_reader_sees_all_or_nothing_of_what_a_client_left(shape: Shape) -> None:
     """Readers do not wait for fsck: what they see of a half-done transaction is what it will be."""
     for call in run(shape).calls:

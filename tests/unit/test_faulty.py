@@ -142,6 +142,25 @@ def test_a_table_may_be_made_though_nobody_is_told() -> None:
     assert store.describe(b"other") == {b"d": Family()}
 
 
+@pytest.mark.parametrize("early", [True, False])
+def test_a_read_beside_other_work_comes_early_or_not_at_all(early: bool) -> None:
+    """The two ends of what a transport with two connections does."""
+    store = store_of()
+    store.reads_early = lambda: early
+    store.write(WRITES)
+    found = store.read_beside([X], lambda: store.write([Edit(X, b"2", 6)]))
+    assert found == ({X: (b"1", 5)} if early else None)
+    assert there(store) == "xy"
+
+
+def test_a_read_beside_other_work_may_fail_alone() -> None:
+    """The work is what matters: the read can be made afterwards."""
+    store = store_of(at({1: Fault(reply=Reply.MAYBE_APPLIED)}))
+    store.reads_early = lambda: True
+    assert store.read_beside([X], lambda: store.write(WRITES)) is None
+    assert there(store) == "xy"
+
+
 def test_a_plan_is_told_what_is_asked() -> None:
     """Plans decide by the method and the items, and a trace prints them."""
     seen: list[Call] = []

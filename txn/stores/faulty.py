@@ -8,11 +8,12 @@ call. Nothing here is random and nothing waits: `deliver` makes a late request h
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar, cast
 
-from txn.errors import MaybeApplied, NotApplied, describe
+from txn.errors import MaybeApplied, NotApplied, StoreError, describe
 from txn.model import Cell, Check, Edit, Family, Key, Row
 from txn.stores.base import Feature, Store
 
@@ -90,11 +91,18 @@ class FaultyStore:
     """A client's view of a store that fails as the plan says.
 
     calls: how many calls were made. in_flight: requests that `deliver` makes happen once more.
+    reads_early: whether a read beside other work comes before that work, or not at all.
     """
 
-    def __init__(self, inner: Store, plan: Plan = faultless) -> None:
+    def __init__(
+        self,
+        inner: Store,
+        plan: Plan = faultless,
+        reads_early: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.features: frozenset[Feature] = inner.features
         self.plan = plan
+        self.reads_early = reads_early
         self.calls = 0
         self.crashed = False
         self.in_flight: list[Late] = []
@@ -104,6 +112,16 @@ class FaultyStore:
         fault = self._fault("read", tuple(keys))
         _report(fault)
         return self._inner.read(keys)
+
+    def read_beside(
+        self, keys: Collection[Key], work: Callable[[], None]
+    ) -> dict[Key, Cell | None] | None:
+        found = None
+        if self.reads_early():
+            with suppress(StoreError):
+                found = self.read(keys)
+        work()
+        return found
 
     def write(self, edits: Sequence[Edit], *, durable: bool = True) -> None:
         fault = self._fault("write", tuple(edits))
