@@ -19,6 +19,17 @@ def describe(message: str, **facts: object) -> str:
 class TxnError(Exception):
     """The root: catch it to catch everything that this library raises on purpose."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # The arguments of a subclass are not those of its message, which is what pickle assumes.
+        return _restored, (type(self), self.args, self.__dict__)
+
+
+def _restored(kind: type[TxnError], args: tuple[Any, ...], facts: dict[str, Any]) -> TxnError:
+    error = kind.__new__(kind)
+    error.args = args
+    error.__dict__.update(facts)
+    return error
+
 
 class InvalidRequestError(TxnError, ValueError):
     """The request can never succeed as it is: change it. Nothing was written."""
