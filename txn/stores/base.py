@@ -23,6 +23,12 @@ class Store(Protocol):
         """Return the newest visible version of each key, and None for each absent one.
         Cells of one row come from one instant."""
 
+    def read_beside(
+        self, keys: Collection[Key], work: Callable[[], None]
+    ) -> dict[Key, Cell | None] | None:
+        """Run a function that uses this store, and read the keys meanwhile if that saves waiting.
+        None, where the keys have not been read: read them afterwards."""
+
     def write(self, edits: Sequence[Edit], *, durable: bool = True) -> None:
         """Write puts and delete-column markers at their own timestamps.
         Repeating the call changes nothing. No atomicity is promised, not even within a row."""

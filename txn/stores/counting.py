@@ -49,6 +49,14 @@ class CountingStore:
         self.trace.append(Counted("read", tuple(keys)))
         return self._inner.read(keys)
 
+    def read_beside(
+        self, keys: Collection[Key], work: Callable[[], None]
+    ) -> dict[Key, Cell | None] | None:
+        found = self._inner.read_beside(keys, work)
+        if found is not None:
+            self.trace.append(Counted("read", tuple(keys)))
+        return found
+
     def write(self, edits: Sequence[Edit], *, durable: bool = True) -> None:
         self.trace.append(Counted("write", tuple(edits)))
         self._inner.write(edits, durable=durable)
