@@ -115,12 +115,12 @@ class Bank:
             result = error
         attempt.result, attempt.ended = result, self.step()
 
-    def transfer_many(self, engine: Engine, ack: Ack, count: int) -> None:
+    def transfer_many(self, engine: Engine, ack: Ack, tokens: Sequence[str | None]) -> None:
         """Send some transfers together; most of them cannot all hold."""
         cells = self.look(engine)
         if cells is None:
             return
-        requests, attempts = zip(*(self._request(cells, None) for _ in range(count)), strict=True)
+        requests, attempts = zip(*(self._request(cells, token) for token in tokens), strict=True)
         results = engine.commit_many(requests, ack=ack)
         for attempt, result in zip(attempts, results, strict=True):
             attempt.result, attempt.ended = result, self.step()
@@ -138,7 +138,8 @@ class Bank:
         if random.random() < 0.3:
             watched.add(random.randrange(self.size))
         assertions = tuple(self._as_seen(i, cells[i]) for i in sorted(watched))
-        return Request(self._mutations(attempt), assertions), attempt
+        token = None if once is None else once.encode()
+        return Request(self._mutations(attempt), assertions, token), attempt
 
     def _attempt(self, changes: tuple[Change, ...], once: str | None) -> Attempt:
         attempt = Attempt(key(f"log-{len(self.attempts):04}"), changes, once)

@@ -91,6 +91,14 @@ class Schedule:
         self.bank = Bank(
             self.random.randint(2, 4), self.random.randint(1, 3), self.random, self._step
         )
+        self.policy = Policy(
+            lease_ms=self.weather.lease_ms,
+            deadline_ms=20_000,
+            courtesy_ms=5,
+            store_tries=self.random.choice((1, 3)),
+            read_tries=self.random.choice((1, 10)),
+        )
+        self.buckets = self.random.choice((1, 1, 3))
         self.stores: list[FaultyStore] = []
         self._trace = trace
         self._busy = 0
@@ -117,11 +125,12 @@ class Schedule:
         random, bank = self.random, self.bank
         queues: list[deque[Task]] = [deque() for _ in range(self.weather.clients)]
         for number, queue in enumerate(queues):
-            for turn in range(random.randint(1, 3)):
+            for turn in range(random.choice((1, 1, 2, 3))):
                 ack: Ack = random.choice(("complete", "complete", "decided"))
                 kind = random.random()
                 if kind < 0.25:
-                    queue.append(partial(bank.transfer_many, ack=ack, count=random.randint(2, 3)))
+                    several = [None, None, f"token-{number}-{turn}"][-random.randint(2, 3) :]
+                    queue.append(partial(bank.transfer_many, ack=ack, tokens=several))
                 elif kind < 0.5:
                     once = f"token-{number}-{turn}"
                     copies = random.sample(queues, random.randint(1, 2))
@@ -219,9 +228,8 @@ class Schedule:
             OneCell(store) if self.weather.one_cell else store,
             table=TABLE,
             transactions=TRANSACTIONS,
-            policy=Policy(
-                lease_ms=self.weather.lease_ms, deadline_ms=20_000, courtesy_ms=5, store_tries=3
-            ),
+            buckets=self.buckets,
+            policy=self.policy,
             clock=clock,
             chance=self.random,
         )
