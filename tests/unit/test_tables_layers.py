@@ -86,3 +86,12 @@ def test_removing_the_last_long_key_leaves_no_layer() -> None:
     for key in keys:
         short.delete(key)
     assert [key for key in short.map if not key.startswith(b"\xff" + bytes(8))] == []
+
+
+def test_a_start_beyond_a_slice_skips_the_key_of_that_slice() -> None:
+    """The whole key of the slice is stored beside the pointer, and sorts before the start."""
+    short = Short()
+    keys = [b"k" * SLICE, b"k" * (SLICE + 1), b"k" * (SLICE + 2)]
+    for key in keys:
+        short.put(key, b"1")
+    assert [short.keys(key, b"\xff") for key in keys] == [keys, keys[1:], keys[2:]]
