@@ -449,6 +449,27 @@ def test_a_closed_store_cannot_be_used(subject: Subject) -> None:
     assert subject.get(key) is None
 
 
+def test_a_read_beside_work_answers_fully_or_not_at_all(subject: Subject) -> None:
+    """The work is done either way; half an answer would be taken for absent cells."""
+    x, absent, put = (subject.key("r", column) for column in ("x", "absent", "put"))
+    subject.store.write([Edit(x, b"1", 10)])
+    found = subject.store.read_beside(
+        [x, absent], lambda: subject.store.write([Edit(put, b"2", 5)])
+    )
+    assert found in (None, {x: Cell(b"1", 10), absent: None})
+    assert subject.get(put) == Cell(b"2", 5)
+
+
+def test_a_failure_of_work_beside_a_read_is_raised(subject: Subject) -> None:
+    """The step to 1-LOCKED that failed must not be taken for done."""
+
+    def work() -> None:
+        raise KeyError("inside")
+
+    with pytest.raises(KeyError, match="inside"):
+        subject.store.read_beside([subject.key("r", "x")], work)
+
+
 # --- together -----------------------------------------------------------------------------------
 
 
