@@ -83,14 +83,8 @@ class HBaseStore:
         self, keys: Collection[Key], work: Callable[[], None]
     ) -> dict[Key, Cell | None] | None:
         """Send the requests, run the function, then take the replies."""
-        with self._pool.begun(self._reads(_by_table(keys))) as finish:
-            work()
-            if finish is None:
-                return None
-            try:
-                return _complete(keys, finish())
-            except (MaybeApplied, Refused):
-                return None
+        found = self._pool.run_beside(self._reads(_by_table(keys)), work)
+        return None if found is None else _complete(keys, found)
 
     def write(self, edits: Sequence[Edit], *, durable: bool = True) -> None:
         """Write all of it in parallel; nothing of it depends on an order."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
 from threading import Condition
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from txn.clock import Clock
 from txn.errors import MaybeApplied, NotApplied, StoreError, TxnError, describe
@@ -48,25 +48,25 @@ class Pool:
                 raise
             return self._run(jobs())
 
-    @contextmanager
-    def begun(self, jobs: Sequence[Job[T]]) -> Iterator[Callable[[], list[T]] | None]:
-        """Send the first requests of the jobs, and give the function that goes on with them.
+    def run_beside(self, jobs: Sequence[Job[T]], work: Callable[[], None]) -> list[T] | None:
+        """Run a function after the first requests are sent and before their replies are read.
 
-        None where that would take the last free connection: whoever waits for one while holding
-        another would wait for ever.
+        None where the jobs failed, or would have taken the last free connection: whoever waits for
+        one while holding another might wait for ever.
         """
-        lanes = self._spare(len(jobs)) if jobs else []
-        if not lanes:
-            yield None
-            return
-        with self._lent(lanes):
-            call = _Call(lanes, jobs, self._deadline_ms())
-            try:
-                self._told(call.start)
-            except MaybeApplied:
-                yield None
-            else:
-                yield lambda: self._told(call.finish)
+        flight = Flight(self._spare(len(jobs)), jobs, self._deadline_ms())
+        begun = False
+        try:
+            if flight.lanes:
+                with suppress(MaybeApplied):
+                    begun = self._told(flight.start)
+            work()
+            if begun:
+                with suppress(MaybeApplied, Refused):
+                    return self._told(flight.finish)
+            return None
+        finally:
+            self._give_back(flight.lanes)
 
     def close(self) -> None:
         """Close the connections at rest now, and those in use when they come back."""
@@ -82,29 +82,28 @@ class Pool:
         if not jobs:
             return []
         deadline_ms = self._deadline_ms()
-        lanes, fresh = self._lanes(len(jobs), deadline_ms)
-        with self._lent(lanes):
-            self._open_more(lanes, fresh)
-            call = _Call(lanes, jobs, deadline_ms)
-
-            def both() -> list[T]:
-                call.start()
-                return call.finish()
-
-            return self._told(both)
-
-    def _told(self, work: Callable[[], T]) -> T:
-        """Do what sends requests, and name the gateway in what goes wrong."""
+        lanes = self._lanes(len(jobs), deadline_ms)
         try:
-            return work()
+            if len(jobs) == 1:
+                return [self._told(_alone, lanes[0], jobs[0], deadline_ms)]
+            flight = Flight(lanes, jobs, deadline_ms)
+            self._told(flight.start)
+            return self._told(flight.finish)
+        finally:
+            self._give_back(lanes)
+
+    def _told(self, work: Callable[..., T], *args: object) -> T:
+        """Call what sends requests, and name the gateway in what goes wrong."""
+        try:
+            return work(*args)
         except (Refused, TxnError):
             raise
         except Exception as error:
-            raise MaybeApplied(
-                describe(
-                    "no answer from the gateway", gateway=str(self.gateway), cause=_text(error)
-                )
-            ) from error
+            raise MaybeApplied(self._fact("no answer from the gateway", error)) from error
+
+    def _fact(self, message: str, error: Exception) -> str:
+        cause = str(error) or type(error).__name__
+        return describe(message, gateway=str(self.gateway), cause=cause)
 
     def _deadline_ms(self) -> int:
         return self._clock.monotonic_ms() + self.gateway.timeout_ms
@@ -117,50 +116,51 @@ class Pool:
         self._idle = []
         self._open = 0
 
-    @contextmanager
-    def _lent(self, lanes: list[Connection]) -> Iterator[None]:
-        try:
-            yield
-        finally:
-            now_ms = self._clock.monotonic_ms()
-            with self._changed:
-                for lane in lanes:
-                    lane.used_ms = now_ms
-                    if lane.busy or self._closed:
-                        lane.close()
-                        self._open -= 1
-                    else:
-                        self._idle.append(lane)
-                self._changed.notify(len(lanes))
-
-    def _lanes(self, wanted: int, deadline_ms: int) -> tuple[list[Connection], int]:
+    def _lanes(self, wanted: int, deadline_ms: int) -> list[Connection]:
         """Take at least one connection, waiting for it, and more if they are free."""
         self._forget_parent()
         with self._changed:
             while not self._closed and not self._free():
-                left_ms = deadline_ms - self._clock.monotonic_ms()
-                if left_ms <= 0 or not self._changed.wait(left_ms / 1000):
-                    raise NotApplied(
-                        describe(
-                            "no connection came free in time",
-                            gateway=str(self.gateway),
-                            pool=self.gateway.pool,
-                        )
-                    )
-            return self._take(wanted)
+                self._wait(deadline_ms)
+            lanes = self._take(wanted)
+            fresh = min(wanted - len(lanes), self.gateway.pool - self._open)
+            self._open += fresh
+        if fresh:
+            self._open_more(lanes, fresh)
+        return lanes
 
     def _spare(self, wanted: int) -> list[Connection]:
         """Take connections that are at rest, if at least one stays free."""
         self._forget_parent()
         with self._changed:
             wanted = min(wanted, len(self._idle), self._free() - 1)
-            return self._take(wanted)[0] if wanted > 0 else []
+            return self._take(wanted) if wanted > 0 else []
+
+    def _give_back(self, lanes: Sequence[Connection]) -> None:
+        now_ms = self._clock.monotonic_ms()
+        with self._changed:
+            for lane in lanes:
+                lane.used_ms = now_ms
+                if lane.busy or self._closed:
+                    lane.close()
+                    self._open -= 1
+                else:
+                    self._idle.append(lane)
+            self._changed.notify(len(lanes))
 
     def _free(self) -> int:
         return len(self._idle) + self.gateway.pool - self._open
 
-    def _take(self, wanted: int) -> tuple[list[Connection], int]:
-        """Take up to so many: those at rest, and the right to open some more."""
+    def _wait(self, deadline_ms: int) -> None:
+        left_ms = deadline_ms - self._clock.monotonic_ms()
+        if left_ms <= 0 or not self._changed.wait(left_ms / 1000):
+            pool = self.gateway.pool
+            raise NotApplied(
+                describe("no connection came free in time", gateway=str(self.gateway), pool=pool)
+            )
+
+    def _take(self, wanted: int) -> list[Connection]:
+        """Take up to so many that are at rest; those used last go first."""
         if self._closed:
             raise StoreError(describe("the store is closed", gateway=str(self.gateway)))
         now_ms = self._clock.monotonic_ms()
@@ -172,9 +172,7 @@ class Pool:
             else:
                 lane.close()
                 self._open -= 1
-        fresh = min(wanted - len(lanes), self.gateway.pool - self._open)
-        self._open += fresh
-        return lanes, fresh
+        return lanes
 
     def _open_more(self, lanes: list[Connection], fresh: int) -> None:
         """Open the connections that are missing; do with fewer where there is one."""
@@ -185,13 +183,10 @@ class Pool:
                 opened += 1
         except OSError as error:
             if not lanes:
-                raise NotApplied(
-                    describe(
-                        "cannot connect to the gateway",
-                        gateway=str(self.gateway),
-                        cause=_text(error),
-                    )
-                ) from error
+                raise NotApplied(self._fact("cannot connect to the gateway", error)) from error
+        except BaseException:
+            self._give_back(lanes)
+            raise
         finally:
             if opened < fresh:
                 with self._changed:
@@ -207,26 +202,27 @@ class Pool:
                 connection.close()
 
 
-class _Call:
-    """Jobs on their way, over at least one connection."""
+class Flight(Generic[T]):
+    """Jobs on their way over some connections."""
 
-    __slots__ = ("_deadline_ms", "_flying", "_lanes", "_results", "_waiting")
+    __slots__ = ("_deadline_ms", "_flying", "_results", "_waiting", "lanes")
 
     def __init__(
-        self, lanes: Sequence[Connection], jobs: Sequence[Job[Any]], deadline_ms: int
+        self, lanes: Sequence[Connection], jobs: Sequence[Job[T]], deadline_ms: int
     ) -> None:
-        self._lanes = lanes
+        self.lanes = lanes
         self._deadline_ms = deadline_ms
         self._waiting = enumerate(jobs)
-        self._flying: deque[tuple[Connection, int, Job[Any]]] = deque()
+        self._flying: deque[tuple[Connection, int, Job[T]]] = deque()
         self._results: list[Any] = [None] * len(jobs)
 
-    def start(self) -> None:
-        """Send the first requests."""
-        for lane in self._lanes:
+    def start(self) -> bool:
+        """Send the first requests; return whether there are any."""
+        for lane in self.lanes:
             self._begin_next(lane)
+        return bool(self._flying)
 
-    def finish(self) -> list[Any]:
+    def finish(self) -> list[T]:
         """Read the replies, the oldest request's first, and send what follows them."""
         flying = self._flying
         while flying:
@@ -240,7 +236,7 @@ class _Call:
             if self._step(lane, index, job, None):
                 return
 
-    def _step(self, lane: Connection, index: int, job: Job[Any], reply: Any) -> bool:
+    def _step(self, lane: Connection, index: int, job: Job[T], reply: object) -> bool:
         """Whether the job has sent another request; otherwise it is done."""
         try:
             request = job.send(reply)
@@ -252,5 +248,13 @@ class _Call:
         return True
 
 
-def _text(error: Exception) -> str:
-    return str(error) or type(error).__name__
+def _alone(lane: Connection, job: Job[T], deadline_ms: int) -> T:
+    """Run a single job, which is what most calls are."""
+    try:
+        request = next(job)
+        while True:
+            lane.send(request, deadline_ms)
+            request = job.send(lane.receive())
+    except StopIteration as done:
+        result: T = done.value
+        return result
