@@ -1,7 +1,7 @@
 """The operator's side of hbase-txn: what crashed clients left behind, and its repair."""
 
 from recovery.findings import Finding, Kind, Severity
-from recovery.fsck import LeftAlone, NothingToDo, Repaired, Result, check, repair
+from recovery.fsck import LeftAlone, NothingToDo, Repaired, Result, check, compact, repair
 from recovery.inspect import Explanation, explain
 from recovery.scan import Summary, summary
 
@@ -16,6 +16,7 @@ __all__ = [
     "Severity",
     "Summary",
     "check",
+    "compact",
     "explain",
     "repair",
     "summary",

@@ -79,6 +79,16 @@ def check(
         )
 
 
+def compact(
+    context: Context, *, retention_ms: int = RETENTION_MS, tables: Collection[bytes] = ()
+) -> None:
+    """Drop the delete markers that no request can need any more, in the transaction table and in
+    these. A store that does so by itself is left to it."""
+    purge_before_ms = context.clock.wall_ms() - retention_ms
+    for table in dict.fromkeys((context.table, *tables)):
+        context.store.compact(table, purge_before_ms)
+
+
 def judge(
     row: TransactionRow, now_ms: int, grace_ms: int = GRACE_MS, retention_ms: int = RETENTION_MS
 ) -> Finding | None:

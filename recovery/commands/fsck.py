@@ -25,7 +25,7 @@ from recovery.commands.common import (
 )
 from recovery.documents import finding_document, result_document
 from recovery.findings import Finding, Kind
-from recovery.fsck import LeftAlone, NothingToDo, Repaired, Result, check, repair
+from recovery.fsck import LeftAlone, NothingToDo, Repaired, Result, check, compact, repair
 from recovery.text import duration_text, escape, key_text, shorten, time_text
 
 LISTED = 20
@@ -57,10 +57,11 @@ def fsck(
 ) -> None:
     """Find what crashed clients left behind; with --repair, finish or undo it.
 
+    With --repair an embedded store also gives back the room of what was deleted before the retention.
     It is safe at any time, beside live clients and beside itself. Exit code 0: clean, or all is
     repaired. 1: something was found, or with --repair: is left.
     """
-    out = console()
+    out, tables = console(), [table.encode() for table in scan or ()]
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -76,12 +77,14 @@ def fsck(
             context,
             grace_ms=duration(grace),
             retention_ms=duration(retention),
-            scan=[table.encode() for table in scan or ()],
+            scan=tables,
             looked=lambda table: bar.update(task, advance=1, description=escape(table)),
         )
         found = ((item, repair(context, item) if do_repair else None) for item in findings)
         tally = _print_json(found) if as_json else _print(out, found, context.clock.wall_ms())
         looked = int(bar.tasks[0].completed)
+        if do_repair:
+            compact(context, retention_ms=duration(retention), tables=tables)
     if not as_json:
         _print_tally(out, tally, looked, do_repair)
     if any(result in (None, LeftAlone) for _, result in tally):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from recovery import Finding, Kind, LeftAlone, NothingToDo, Repaired, check, repair
+from recovery import Finding, Kind, LeftAlone, NothingToDo, Repaired, check, compact, repair
 from recovery.tables import BATCH
 from tests.unit.worlds import TABLE, World, X, Y, after_status, ghost, stopped_at
 from txn.assertions import Some
@@ -338,3 +338,19 @@ def test_a_ghost_of_a_transaction_that_is_nearly_complete_blames_nobody() -> Non
     world.client(seed=2).commit([Mutation(X, b"3")])
     lock(world, X, holder)
     assert [finding.kind for finding in found(world)] == [Kind.DECIDED]
+
+
+def test_what_was_deleted_before_the_retention_leaves_nothing() -> None:
+    """An embedded store keeps its delete markers until it is told; a year of them would fill it."""
+    world = World()
+    world.engine.commit([Mutation(X, b"1")])
+    world.clock.advance(2 * MINUTE_MS)
+    kept = world.engine.commit([Mutation(Y, b"1")])
+    context = world.engine.context
+    for finding in check(context, retention_ms=MINUTE_MS):
+        assert isinstance(repair(context, finding), Repaired)
+    before = world.keys_kept()
+    compact(context, retention_ms=MINUTE_MS)
+    assert world.keys_kept() < before
+    assert [row.row_key for row in world.rows()] == [kept.transaction]
+    assert world.value(X) == b"1"

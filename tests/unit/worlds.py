@@ -60,6 +60,11 @@ class World:
     def holder(self, key: Key) -> bytes:
         return self.value(key.lock) or b""
 
+    def keys_kept(self) -> int:
+        """How many cells the store keeps, delete markers among them."""
+        ordered = self.store._ordered  # type: ignore[attr-defined]
+        return ordered.read(lambda reader: sum(1 for _ in reader.keys(b"", b"\xff" * 8)))
+
     def rows(self) -> list[TransactionRow]:
         return [decode_row(row) for row in self.store.scan(b"txn") if is_row_key(row.row)]
 

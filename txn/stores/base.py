@@ -64,5 +64,8 @@ class Store(Protocol):
         """Create the table and the families that are missing. Repeating the call changes nothing.
         Raise InvalidRequestError where an existing family's settings differ."""
 
+    def compact(self, table: bytes, purge_before_ms: int) -> None:
+        """Drop delete markers older than this, unless the store does so by itself in time."""
+
     def close(self) -> None:
         """Release connections and files; the store cannot be used afterwards."""

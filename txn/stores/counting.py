@@ -88,5 +88,9 @@ class CountingStore:
         self.trace.append(Counted("ensure_table", (table,)))
         self._inner.ensure_table(table, families, splits)
 
+    def compact(self, table: bytes, purge_before_ms: int) -> None:
+        self.trace.append(Counted("compact", (table,)))
+        self._inner.compact(table, purge_before_ms)
+
     def close(self) -> None:
         self._inner.close()

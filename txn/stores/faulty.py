@@ -161,6 +161,10 @@ class FaultyStore:
             self._inner.ensure_table(table, families, splits)
         _report(fault)
 
+    def compact(self, table: bytes, purge_before_ms: int) -> None:
+        _report(self._fault("compact", (table,)))
+        self._inner.compact(table, purge_before_ms)
+
     def close(self) -> None:
         self._inner.close()
 

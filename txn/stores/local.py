@@ -73,7 +73,7 @@ class LocalStore:
         self._tables.ensure_table(table, families)
 
     def compact(self, table: bytes, purge_before_ms: int | None = None) -> None:
-        """Do what a major compaction of HBase does: see `Tables.compact`."""
+        """Do what a major compaction of HBase does, which nobody else does here."""
         self._tables.compact(table, purge_before_ms)
 
     def close(self) -> None:
