@@ -57,8 +57,8 @@ def fsck(
 ) -> None:
     """Find what crashed clients left behind; with --repair, finish or undo it.
 
-    With --repair an embedded store also gives back the room of what was deleted before the retention.
-    It is safe at any time, beside live clients and beside itself. Exit code 0: clean, or all is
+    With --repair an embedded store also gives back the room of what was deleted long ago. It is
+    safe at any time, beside live clients and beside itself. Exit code 0: clean, or all is
     repaired. 1: something was found, or with --repair: is left.
     """
     out, tables = console(), [table.encode() for table in scan or ()]
