@@ -50,6 +50,7 @@ def _names(settings: Settings) -> dict[str, object]:
         "root": f"{file_system}/hbase" if settings.distributed else f"file://{folder}/hbase",
         "session_timeout": SESSION_MS if settings.distributed else STANDALONE_SESSION_MS,
         "master_port": settings.ports["master"],
+        "region_servers": settings.region_servers,
         "region_port": settings.ports["region1"],
         "properties": "\n".join(_property(*item) for item in settings.properties.items()),
         **{

@@ -1,0 +1,145 @@
+"""The HBase that tests use: one that is named, else one from Docker, else one of our own.
+
+HBASE_TXN_TEST_THRIFT1 and HBASE_TXN_TEST_THRIFT2 (each `host:port`) name the gateways of a running
+one; where a Docker engine answers, the image of `docker/` runs; else `txn hbase` does. It is started
+on first use, shared by all tests and all workers of a run, and ended with the last of them. Tests
+therefore make tables of their own, under names of their own.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from txn.clock import SystemClock
+from txn.cluster.cluster import Cluster, open_cluster, start
+from txn.cluster.probe import gateway_answers
+from txn.cluster.settings import GATEWAYS, Settings
+from txn.errors import TxnError
+
+VARIABLES = {"thrift1": "HBASE_TXN_TEST_THRIFT1", "thrift2": "HBASE_TXN_TEST_THRIFT2"}
+PORTS_IN_IMAGE = {"thrift1": 9090, "thrift2": 9091}
+IMAGE_ANSWERS_WITHIN_MS = 180_000
+ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True, slots=True)
+class HBase:
+    """The stores behind both gateways of one HBase; cluster is None unless it is our own."""
+
+    thrift1: str
+    thrift2: str
+    cluster: Cluster | None = None
+
+
+@pytest.fixture(scope="session")
+def hbase(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HBase]:
+    """An HBase with both gateways; without one a test is skipped, which CI does not accept."""
+    with ExitStack() as stack:
+        try:
+            found = stack.enter_context(some_hbase(_shared_folder(tmp_path_factory)))
+        except TxnError as error:
+            pytest.skip(f"no HBase: {error}")
+        yield found
+
+
+@contextmanager
+def some_hbase(folder: Path) -> Iterator[HBase]:
+    """Give the HBase that there is, else start one in the folder."""
+    if named := _named():
+        yield named
+    elif engine := _docker_engine():
+        with _from_docker(engine) as found:
+            yield found
+    else:
+        with shared(Settings(folder)) as cluster:
+            ports = cluster.settings.ports
+            yield _at({name: f"127.0.0.1:{ports[name]}" for name in GATEWAYS}, cluster)
+
+
+@contextmanager
+def shared(settings: Settings) -> Iterator[Cluster]:
+    """Start a cluster for the first who asks, and end it, data and all, after the last."""
+    folder = settings.folder
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    users = folder.with_suffix(".users")
+    with _counted(users) as count:
+        cluster = open_cluster(folder) if count else start(settings)
+        users.write_text(str(count + 1))
+    try:
+        yield cluster
+    finally:
+        with _counted(users) as count:
+            users.write_text(str(count - 1))
+            if count == 1:
+                cluster.stop(grace_ms=0)
+
+
+@contextmanager
+def _counted(path: Path) -> Iterator[int]:
+    """How many use it; nobody else starts or ends meanwhile."""
+    with path.with_suffix(".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield int(path.read_text()) if path.exists() else 0
+
+
+def _shared_folder(factory: pytest.TempPathFactory) -> Path:
+    base = factory.getbasetemp()
+    return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "hbase"
+
+
+def _at(addresses: Mapping[str, str], cluster: Cluster | None = None) -> HBase:
+    thrift1, thrift2 = (f"hbase+{name}://{addresses[name]}" for name in GATEWAYS)
+    return HBase(thrift1, thrift2, cluster)
+
+
+def _named() -> HBase | None:
+    given = {name: os.environ.get(variable, "") for name, variable in VARIABLES.items()}
+    if not any(given.values()):
+        return None
+    if not all(given.values()):
+        raise pytest.UsageError(f"set both or none of {', '.join(VARIABLES.values())}")
+    return _at(given)
+
+
+def _docker_engine() -> Any:
+    """The client of a Docker engine that answers, or None."""
+    import docker  # noqa: PLC0415  (none of this is needed where a HBase is named)
+
+    try:
+        return docker.from_env(timeout=5)
+    except docker.errors.DockerException:
+        return None
+
+
+@contextmanager
+def _from_docker(engine: Any) -> Iterator[HBase]:
+    image, _ = engine.images.build(path=str(ROOT), dockerfile="docker/hbase/Dockerfile", rm=True)
+    ports = {f"{port}/tcp": ("127.0.0.1", None) for port in PORTS_IN_IMAGE.values()}
+    container = engine.containers.run(image, detach=True, init=True, ports=ports, remove=True)
+    try:
+        container.reload()
+        bound = {
+            name: int(container.ports[f"{port}/tcp"][0]["HostPort"])
+            for name, port in PORTS_IN_IMAGE.items()
+        }
+        _wait_until_ready(bound)
+        yield _at({name: f"127.0.0.1:{port}" for name, port in bound.items()})
+    finally:
+        container.kill()
+
+
+def _wait_until_ready(ports: dict[str, int]) -> None:
+    clock = SystemClock()
+    deadline = clock.monotonic_ms() + IMAGE_ANSWERS_WITHIN_MS
+    while not all(gateway_answers(name, port) for name, port in ports.items()):
+        if clock.monotonic_ms() > deadline:
+            raise TxnError(f"the container does not answer ports={ports}")
+        clock.sleep_ms(500)
