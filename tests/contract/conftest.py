@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.gateways import Gateways
 from txn.model import Cell, Family, Key
 from txn.stores import open_store
 from txn.stores.base import Store
@@ -18,15 +19,24 @@ STORES: dict[str, Callable[[Path], str]] = {
     "embedded": lambda path: f"embedded://{path}/store",
     "embedded without sync": lambda path: f"embedded://{path}/store?sync=off",
 }
+# On a real HBase: the store under test, and the one that makes its tables.
+HBASE: dict[str, Callable[[Gateways], tuple[str, str]]] = {
+    "thrift 2": lambda found: (found.thrift2, found.thrift2),
+    "thrift 1": lambda found: (found.thrift1, found.thrift2),
+}
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A store under test, with a table of its own that has the families d (3 versions) and e."""
+    """A store under test, with a table of its own that has the families d (3 versions) and e.
+
+    maker: a store of the same cells that makes tables and checks several cells at once.
+    """
 
     uri: str
     store: Store
     table: bytes
+    maker: Store
 
     def key(self, row: str | bytes, column: str | bytes, family: str = "d") -> Key:
         return Key(row, family, column, self.table)
@@ -38,11 +48,16 @@ class Subject:
         return open_store(self.uri)
 
 
-@pytest.fixture(params=STORES)
+@pytest.fixture(params=[*STORES, *HBASE])
 def subject(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Subject]:
-    uri = STORES[request.param](tmp_path)
+    if request.param in STORES:
+        uri = maker_uri = STORES[request.param](tmp_path)
+    else:
+        uri, maker_uri = HBASE[request.param](request.getfixturevalue("gateways"))
     store = open_store(uri)
+    maker = store if maker_uri == uri else open_store(maker_uri)
     table = f"contract-{uuid.uuid4().hex}".encode()
-    store.ensure_table(table, {b"d": Family(versions=3), b"e": Family(versions=1)})
-    yield Subject(uri, store, table)
+    maker.ensure_table(table, {b"d": Family(versions=3), b"e": Family(versions=1)})
+    yield Subject(uri, store, table, maker)
+    maker.close()
     store.close()

@@ -24,6 +24,7 @@ class Subject(Protocol):
     uri: str
     store: Store
     table: bytes
+    maker: Store
 
     def key(self, row: str | bytes, column: str | bytes, family: str = "d") -> Key: ...
     def get(self, key: Key) -> Cell | None: ...
@@ -98,14 +99,14 @@ def test_read_returns_none_for_each_absent_key(subject: Subject) -> None:
 def test_cells_of_one_row_come_from_one_instant(subject: Subject) -> None:
     """An atomic read of one row without locks is one get."""
     x, y, z = (subject.key("r", column, family) for column, family in ("xd", "yd", "ze"))
-    subject.store.check_and_put([put_if(x, b"", (x, b"0"), (y, b"0"), (z, b"0"))])
+    subject.maker.check_and_put([put_if(x, b"", (x, b"0"), (y, b"0"), (z, b"0"))])
 
     def write(stop: threading.Event) -> None:
         for count in itertools.count(1):
             value = b"%d" % count
             old = b"%d" % (count - 1)
             puts = ((x, value), (y, value), (z, value))
-            assert subject.store.check_and_put([Check(x, old, puts)], durable=False) == [True]
+            assert subject.maker.check_and_put([Check(x, old, puts)], durable=False) == [True]
             if stop.is_set():
                 return
 
@@ -402,7 +403,7 @@ def test_ensure_table_adds_what_is_missing_and_may_be_repeated(subject: Subject)
     with pytest.raises(InvalidRequestError, match="no such family"):
         other.read([key])
     for _ in range(2):
-        subject.store.ensure_table(subject.table, {b"f": Family(versions=2)})
+        subject.maker.ensure_table(subject.table, {b"f": Family(versions=2)})
     assert set(other.describe(subject.table) or ()) == {b"d", b"e", b"f"}
     other.write([Edit(key, b"1", 10)])
     assert subject.get(key) == Cell(b"1", 10)
