@@ -26,12 +26,13 @@ import msgpack
 
 from txn.assertions import And, Assertion, Exact, GreaterThan, Not, Or, Some, Version
 from txn.errors import CorruptRowError, InvalidRequestError, describe
-from txn.model import MAX_VALUE, Cell, Delete, Key, Mutation, Row
+from txn.model import MAX_CELL, Cell, Delete, Key, Mutation, Row
 from txn.phases import Status
 from txn.request import Request
 
 FAMILY = b"t"
 FORMAT = 1
+MAX_BUFFER = MAX_CELL - 256  # the cell's key has its share
 _FRAME = struct.Struct(">BI")
 _ROW_KEY = re.compile(rb"(?:(\d\d)\.)?transaction\.(\d{13})\.([0-9a-f]{32})")
 
@@ -128,9 +129,9 @@ def encode_buffer(buffer: Buffer) -> bytes:
             dict(request.labels),
         ]
     )
-    if len(encoded) > MAX_VALUE:
+    if len(encoded) > MAX_BUFFER:
         raise InvalidRequestError(
-            describe("transaction is too large for one cell", bytes=len(encoded), limit=MAX_VALUE)
+            describe("transaction is too large for one cell", bytes=len(encoded), limit=MAX_BUFFER)
         )
     return encoded
 

@@ -20,7 +20,9 @@ MAX_ROW = 32_767
 MAX_COLUMN = 32_767
 MAX_FAMILY = 127
 MAX_TABLE = 255
-MAX_VALUE = 10 * 1024 * 1024
+# What HBase takes by default (hbase.server.keyvalue.maxsize): the whole cell, its key included.
+MAX_CELL = 10 * 1024 * 1024
+CELL_OVERHEAD = 64
 
 
 class _KeyFields(NamedTuple):
@@ -164,6 +166,11 @@ def as_bytes(name: str, value: object) -> bytes:
     )
 
 
+def cell_bytes(key: Key, value: bytes) -> int:
+    """Return about how many bytes HBase counts for a cell, rather more than fewer."""
+    return CELL_OVERHEAD + len(key.row) + len(key.family) + len(key.column) + len(value)
+
+
 def check_key(key: object) -> None:
     """Raise InvalidRequestError unless this is a key that users may read and write."""
     if not isinstance(key, Key):
@@ -189,9 +196,10 @@ def check_value(key: Key, value: object) -> None:
         raise InvalidRequestError(
             describe("value is empty, which HBase cannot tell from absent: use Delete", key=key)
         )
-    if len(value) > MAX_VALUE:
+    size = cell_bytes(key, value)
+    if size > MAX_CELL:
         raise InvalidRequestError(
-            describe("value is too large", key=key, bytes=len(value), limit=MAX_VALUE)
+            describe("value is too large for a cell", key=key, cell_bytes=size, limit=MAX_CELL)
         )
 
 

@@ -102,7 +102,7 @@ def test_a_newer_format_is_named() -> None:
 def test_a_buffer_larger_than_a_cell_is_refused() -> None:
     """Each value may fit its cell while all of them together do not fit the buffer's."""
     values = [Mutation(Key("a", "d", f"x{i}", "t"), b"v" * 6_000_000) for i in range(2)]
-    with pytest.raises(InvalidRequestError, match=r"too large for one cell.*limit=10485760"):
+    with pytest.raises(InvalidRequestError, match=r"too large for one cell.*limit=10485504"):
         encode_buffer(Buffer(Request(tuple(values)), 1))
 
 

@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from txn.errors import InvalidRequestError
-from txn.model import MAX_ROW, MAX_VALUE, Delete, Key, Mutation, check_key, check_value
+from txn.model import MAX_CELL, MAX_ROW, Delete, Key, Mutation, cell_bytes, check_key, check_value
 
 
 def test_text_becomes_utf8() -> None:
@@ -90,12 +90,12 @@ def test_the_largest_key_and_value_are_accepted() -> None:
     """The limits are inclusive, as HBase's are."""
     key = Key("a" * MAX_ROW, "d", "x", "t")
     check_key(key)
-    check_value(key, b"v" * MAX_VALUE)
+    check_value(key, b"v" * (MAX_CELL - cell_bytes(key, b"")))
 
 
 @pytest.mark.parametrize(
     ("value", "message"),
-    [(b"", "empty"), (b"v" * (MAX_VALUE + 1), "too large.*limit=10485760"), ("text", "bytes")],
+    [(b"", "empty"), (b"v" * MAX_CELL, "too large.*limit=10485760"), ("text", "bytes")],
 )
 def test_values_that_no_cell_can_hold_are_refused(value: object, message: str) -> None:
     """An empty value cannot be told from none in HBase's checked writes."""
