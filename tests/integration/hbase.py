@@ -1,8 +1,8 @@
 """The HBase that tests use: one that is named, else one from Docker, else one of our own.
 
 HBASE_TXN_TEST_THRIFT1 and HBASE_TXN_TEST_THRIFT2 (each `host:port`) name the gateways of a running
-one; where a Docker engine answers, the image of `docker/` runs; else `txn hbase` does. It is started
-on first use, shared by all tests and all workers of a run, and ended with the last of them. Tests
+one; where a Docker engine answers, the image of `docker/` runs; else `txn hbase` does. It starts on
+first use, is shared by all tests and all workers of a run, and ends with the last of them. Tests
 therefore make tables of their own, under names of their own.
 """
 

@@ -12,7 +12,7 @@ import hashlib
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from importlib.resources import files
@@ -60,15 +60,18 @@ def locked() -> list[Jar]:
 
 
 def fetch(
-    folder: Path | None = None, fetched: Callable[[int, int], None] = lambda done, total: None
+    folder: Path | None = None,
+    fetched: Callable[[int, int], None] = lambda done, total: None,
+    jars: Sequence[Jar] | None = None,
 ) -> list[Path]:
     """Return the class path, after fetching the jars that the folder lacks.
 
     folder: by default in the user's cache. fetched: told how many of the missing ones are there.
+    jars: by default those of the lock file.
     Raises JarError.
     """
     folder = folder or cache_folder() / "jars"
-    jars = locked()
+    jars = locked() if jars is None else jars
     missing = [jar for jar in jars if not (folder / jar.name).exists()]
     if missing:
         folder.mkdir(parents=True, exist_ok=True)

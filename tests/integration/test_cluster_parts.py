@@ -1,0 +1,252 @@
+"""The parts of a cluster, without one: jars, ports, configuration and processes."""
+
+from __future__ import annotations
+
+import gc
+import hashlib
+import os
+import random
+import signal
+import socket
+import sys
+import tomllib
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from xml.etree import ElementTree
+
+import pytest
+
+from txn.clock import SystemClock
+from txn.cluster import configuration
+from txn.cluster.cluster import open_cluster, start
+from txn.cluster.jars import HBASE_VERSION, ROOTS, Jar, JarError, fetch, locked
+from txn.cluster.probe import data_node_is_known, gateway_answers, port_answers
+from txn.cluster.processes import ClusterError, Process, end, launch, log_tail
+from txn.cluster.roles import command, roles
+from txn.cluster.settings import Settings, SettingsError, choose_ports
+
+pytestmark = pytest.mark.fast
+
+ROOT = Path(__file__).parents[2]
+CONTENT = b"a jar"
+JAR = Jar("some.group:thing:1.0", hashlib.sha256(CONTENT).hexdigest())
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A repository of jars on this machine, as a user's settings would name one."""
+
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    folder = tmp_path / "repository"
+    jar = folder / "some/group/thing/1.0/thing-1.0.jar"
+    jar.parent.mkdir(parents=True)
+    jar.write_bytes(CONTENT)
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder))) as server:
+        thread = Thread(target=server.serve_forever)
+        thread.start()
+        settings = tmp_path / "jgo.conf"
+        settings.write_text(
+            f"[repositories]\ncentral = http://127.0.0.1:{server.server_address[1]}\n"
+        )
+        monkeypatch.setenv("JGO_CONFIG_FILE", str(settings))
+        yield jar
+        server.shutdown()
+        thread.join()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()  # jgo does not close the answers that it does not want
+
+
+def test_lock_names_each_jar_once_by_version_and_hash() -> None:
+    """Two jars of one name would overwrite each other in the cache."""
+    jars = locked()
+    assert set(ROOTS) <= {jar.coordinates for jar in jars}
+    assert len({jar.name for jar in jars}) == len(jars)
+    assert all(len(jar.sha256) == 64 for jar in jars)
+
+
+def test_fetches_what_is_missing_and_nothing_twice(repository: Path, tmp_path: Path) -> None:
+    """The second start of a cluster works without a network."""
+    cache, seen = tmp_path / "cache", []
+    paths = fetch(cache, lambda done, total: seen.append((done, total)), [JAR])
+    assert [path.read_bytes() for path in paths] == [CONTENT]
+    assert seen == [(0, 1), (1, 1)]
+    repository.unlink()
+    assert fetch(cache, jars=[JAR]) == paths
+    assert os.listdir(cache) == ["thing-1.0.jar"]
+
+
+@pytest.mark.parametrize("content", [b"", b"a ja", b"another jar"])
+def test_jar_that_is_not_the_locked_one_is_refused(
+    repository: Path, tmp_path: Path, content: bytes
+) -> None:
+    """A torn or exchanged file must never get into the cache, where it would be trusted."""
+    repository.write_bytes(content)
+    with pytest.raises(JarError, match=r"not as locked jar='thing-1\.0\.jar'"):
+        fetch(tmp_path / "cache", jars=[JAR])
+    assert os.listdir(tmp_path / "cache") == []
+
+
+def test_jar_that_the_repository_lacks_is_named(repository: Path, tmp_path: Path) -> None:
+    """Whoever is without a network should read which download failed."""
+    repository.unlink()
+    with pytest.raises(JarError, match=r"cannot fetch a jar.*thing-1\.0\.jar"):
+        fetch(tmp_path / "cache", jars=[JAR])
+
+
+def test_ports_stay_from_start_to_start_unless_taken(tmp_path: Path) -> None:
+    """The addresses of a cluster are written into other programs' settings."""
+    settings, chance = Settings(tmp_path), random.Random(1)
+    first = choose_ports(settings, {}, {}, chance)
+    assert len(set(first.values())) == len(first)
+    with ExitStack() as stack:
+        server = stack.enter_context(socket.create_server(("127.0.0.1", first["thrift1"])))
+        second = choose_ports(settings, {}, first, chance)
+        assert {name for name in first if first[name] != second[name]} == {"thrift1"}
+        with pytest.raises(SettingsError, match="the port is taken name='thrift1'"):
+            choose_ports(settings, {"thrift1": server.getsockname()[1]}, first, chance)
+
+
+def test_settings_that_make_no_cluster_are_refused(tmp_path: Path) -> None:
+    """The servers would start and wait for each other for ever."""
+    with pytest.raises(SettingsError, match="region_servers=2"):
+        Settings(tmp_path, region_servers=2)
+    with pytest.raises(SettingsError, match="no such ports"):
+        Settings(tmp_path, ports={"namenode": 1})
+    with pytest.raises(SettingsError, match="not an absolute path"):
+        Settings(Path("here"))
+
+
+@pytest.mark.parametrize("distributed", [False, True])
+def test_configuration_is_well_formed_and_complete(tmp_path: Path, distributed: bool) -> None:
+    """HBase takes a property that it does not find for its default, and listens anywhere."""
+    place = tmp_path / "a & b"
+    settings = Settings(place, distributed, properties={"hbase.some": "<1>"})
+    ports = choose_ports(settings, {}, {}, random.Random(2))
+    settings = Settings(place, distributed, ports=ports, properties=settings.properties)
+    configuration.write(settings)
+    found: dict[str, str] = {}
+    for page in (place / "conf").glob("*.xml"):
+        for item in ElementTree.parse(page).getroot().iter("property"):
+            found[item.findtext("name") or ""] = item.findtext("value") or ""
+    assert not [value for value in found.values() if "$" in value]
+    assert found["hbase.some"] == "<1>"
+    assert found["hbase.rootdir"].startswith("hdfs://" if distributed else f"file://{place}")
+    assert found["hbase.cluster.distributed"] == str(distributed).lower()
+    used = " ".join([*found.values(), *(" ".join(role.arguments) for role in roles(settings))])
+    assert all(str(port) in used for port in ports.values())
+
+
+def test_templates_are_shipped() -> None:
+    """An installed package has only the files that its metadata names."""
+    document = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    shipped = document["tool"]["setuptools"]["package-data"]["txn"]
+    folder = ROOT / "txn" / "cluster"
+    wanted = {path for path in folder.rglob("*") if path.is_file() and path.suffix != ".py"}
+    found = {path for pattern in shipped for path in (ROOT / "txn").glob(pattern)}
+    assert {path for path in wanted if "__pycache__" not in path.parts} <= found
+
+
+def test_every_process_carries_its_mark_and_heap(tmp_path: Path) -> None:
+    """Without the mark, `stop` would refuse to touch it."""
+    settings = Settings(tmp_path, distributed=True, region_servers=2)
+    ports = choose_ports(settings, {}, {}, random.Random(3))
+    settings = Settings(tmp_path, distributed=True, region_servers=2, ports=ports)
+    names = [role.name for role in roles(settings)]
+    assert names == [
+        "namenode",
+        "datanode",
+        "zookeeper",
+        "master",
+        "region1",
+        "region2",
+        "thrift1",
+        "thrift2",
+    ]
+    for role in roles(settings):
+        line = command(role, settings, Path("/java"), [Path("/a.jar")], "abc")
+        assert "-Dtxn.process=abc" in line
+        assert f"-Xmx{role.memory_mb}m" in line
+
+
+def running(tmp_path: Path, code: str, mark: str = "mark") -> Process:
+    """A stand-in for a server: it says that it is there, and then does what the code says."""
+    line = [sys.executable, "-c", f"{code}\nprint('there', flush=True)\ntime.sleep(600)"]
+    process = launch(
+        "server",
+        [*line, f"-Dtxn.process={mark}"],
+        port=1,
+        mark=mark,
+        logs=tmp_path,
+        env=dict(os.environ),
+    )
+    clock = SystemClock()
+    while "there" not in log_tail("server", tmp_path):
+        assert process.is_alive
+        clock.sleep_ms(20)
+    return process
+
+
+def test_process_ends_when_asked(tmp_path: Path) -> None:
+    """It gets the time to write down what it holds in memory."""
+    process = running(tmp_path, "import time")
+    assert end([process], SystemClock(), grace_ms=10_000) == []
+    assert not process.is_alive
+
+
+def test_process_that_does_not_end_when_asked_is_killed(tmp_path: Path) -> None:
+    """`stop` leaves nothing running, whatever a server is doing."""
+    process = running(tmp_path, "import signal, time\nsignal.signal(signal.SIGTERM, lambda *_: 0)")
+    assert end([process], SystemClock(), grace_ms=300) == [process]
+    assert not process.is_alive
+
+
+def test_process_of_somebody_else_is_never_touched(tmp_path: Path) -> None:
+    """After a restart of the machine, the process ids on record are other programs'."""
+    process = running(tmp_path, "import time")
+    try:
+        stale = Process("server", process.pid, "another mark", 1)
+        assert not stale.is_alive
+        assert not stale.signal(signal.SIGKILL)
+        assert end([stale], SystemClock(), grace_ms=100) == []
+        assert process.is_alive
+    finally:
+        end([process], SystemClock(), grace_ms=0)
+
+
+def test_folder_of_something_else_is_refused(tmp_path: Path) -> None:
+    """A mistyped path must not be filled with a database."""
+    (tmp_path / "letters.txt").write_text("dear")
+    with pytest.raises(ClusterError, match="the folder is not a cluster's"):
+        start(Settings(tmp_path))
+    with pytest.raises(ClusterError, match="no cluster was started here"):
+        open_cluster(tmp_path)
+    assert (tmp_path / "letters.txt").read_text() == "dear"
+
+
+def test_probe_takes_silence_and_nonsense_for_a_no(repository: Path) -> None:
+    """Something else may listen on the port: it is not a gateway because it accepts."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        server.close()
+        assert not port_answers(port)
+        assert not gateway_answers("thrift1", port)
+        assert not data_node_is_known(port)
+    conf = Path(os.environ["JGO_CONFIG_FILE"]).read_text()
+    web = int(conf.rpartition(":")[2])
+    assert port_answers(web)
+    assert not gateway_answers("thrift2", web)
+    assert not data_node_is_known(web)
+
+
+def test_docs_and_lock_speak_of_one_version() -> None:
+    """Who changes the version changes the lock file with it."""
+    assert f"HBase {HBASE_VERSION};" in (ROOT / "txn/cluster/jars.lock").read_text().splitlines()[0]
