@@ -10,12 +10,12 @@ import os
 import signal
 import time
 import uuid
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
-from tests.gateways import Gateways, running
+from tests.integration.hbase import hbase  # noqa: F401  (a fixture for all folders)
 
 RUN_VARIABLE = "HBASE_TXN_TEST_RUN"
 GRACE_S = 10
@@ -31,15 +31,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(HERE / "unit") and not item.get_closest_marker("slow"):
             item.add_marker("fast")
-
-
-@pytest.fixture(scope="session")
-def gateways(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gateways]:
-    """Both Thrift gateways of a real HBase: it takes twenty seconds to start."""
-    base = tmp_path_factory.getbasetemp()
-    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
-    with running(shared) as found:
-        yield found
 
 
 @pytest.hookimpl(wrapper=True)

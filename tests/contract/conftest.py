@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.gateways import Gateways
+from tests.integration.hbase import HBase
 from txn.model import Cell, Family, Key
 from txn.stores import open_store
 from txn.stores.base import Store
@@ -20,7 +20,7 @@ STORES: dict[str, Callable[[Path], str]] = {
     "embedded without sync": lambda path: f"embedded://{path}/store?sync=off",
 }
 # On a real HBase: the store under test, and the one that makes its tables.
-HBASE: dict[str, Callable[[Gateways], tuple[str, str]]] = {
+ON_HBASE: dict[str, Callable[[HBase], tuple[str, str]]] = {
     "thrift 2": lambda found: (found.thrift2, found.thrift2),
     "thrift 1": lambda found: (found.thrift1, found.thrift2),
 }
@@ -48,12 +48,12 @@ class Subject:
         return open_store(self.uri)
 
 
-@pytest.fixture(params=[*STORES, *HBASE])
+@pytest.fixture(params=[*STORES, *ON_HBASE])
 def subject(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Subject]:
     if request.param in STORES:
         uri = maker_uri = STORES[request.param](tmp_path)
     else:
-        uri, maker_uri = HBASE[request.param](request.getfixturevalue("gateways"))
+        uri, maker_uri = ON_HBASE[request.param](request.getfixturevalue("hbase"))
     store = open_store(uri)
     maker = store if maker_uri == uri else open_store(maker_uri)
     table = f"contract-{uuid.uuid4().hex}".encode()
