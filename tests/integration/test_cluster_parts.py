@@ -50,7 +50,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
     jar.parent.mkdir(parents=True)
     jar.write_bytes(CONTENT)
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(folder))) as server:
-        thread = Thread(target=server.serve_forever)
+        thread = Thread(target=server.serve_forever, args=(0.02,))
         thread.start()
         settings = tmp_path / "jgo.conf"
         settings.write_text(
@@ -236,14 +236,22 @@ def test_probe_takes_silence_and_nonsense_for_a_no(repository: Path) -> None:
     """Something else may listen on the port: it is not a gateway because it accepts."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-        server.close()
-        assert not port_answers(port)
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(b"\x80\x01\x00\x03")
+
+        thread = Thread(target=answer)
+        thread.start()
         assert not gateway_answers("thrift1", port)
-        assert not data_node_is_known(port)
-    conf = Path(os.environ["JGO_CONFIG_FILE"]).read_text()
-    web = int(conf.rpartition(":")[2])
+        thread.join()
+    assert not port_answers(port)
+    assert not gateway_answers("thrift2", port)
+    assert not data_node_is_known(port)
+    web = int(Path(os.environ["JGO_CONFIG_FILE"]).read_text().rpartition(":")[2])
     assert port_answers(web)
-    assert not gateway_answers("thrift2", web)
     assert not data_node_is_known(web)
 
 
