@@ -1,0 +1,131 @@
+"""One case in one round: so many clients, in processes of their own, for so long."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+from statistics import median
+from typing import Any, Literal
+
+from tests.bench import workloads
+from txn import Engine, connect
+from txn.engine import Ack
+
+THREADS = 4
+PATIENCE_S = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """work: what is done. batch: how many at once; 0 is the floor. clients: how many at a time."""
+
+    work: Literal["transfer", "ten cells"]
+    batch: int
+    clients: int
+    accounts: int = 1000
+    ack: Ack = "complete"
+
+    @property
+    def name(self) -> str:
+        if self.batch == 0:
+            return "floor"
+        decided = ", until decided" if self.ack == "decided" else ""
+        return "commit" + decided if self.batch == 1 else f"commit_many of {self.batch}"
+
+    @property
+    def subject(self) -> str:
+        if self.work == "ten cells":
+            return "10 cells on 10 rows"
+        return f"transfers, {self.accounts:,} accounts"
+
+    @property
+    def floor(self) -> Case:
+        """What it is measured beside."""
+        return Case(self.work, 0, self.clients, self.accounts)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """per_second: of all clients. call_ms: median and 99th percentile. attempts: for one commit."""
+
+    per_second: float
+    call_ms: float
+    slow_ms: float
+    attempts: float
+
+
+def measure(case: Case, uri: str, seconds: float, seed: int) -> Measured:
+    """Run one case on a store that has its accounts."""
+    context = multiprocessing.get_context("spawn")
+    processes = max(1, case.clients // THREADS) if case.clients > 2 else case.clients
+    ready, results = context.Barrier(processes), context.Queue()
+    threads = case.clients // processes
+    workers = [
+        context.Process(
+            target=_process, args=(uri, case, seconds, (seed + i * 100, threads), (ready, results))
+        )
+        for i in range(processes)
+    ]
+    for worker in workers:
+        worker.start()
+    try:
+        found = [results.get(timeout=seconds + PATIENCE_S) for _ in workers]
+        for worker in workers:
+            worker.join()
+    finally:
+        for worker in workers:
+            worker.kill()
+    times = sorted(each for part in found for each, _ in part)
+    attempts = sum(tries for part in found for _, tries in part)
+    done = len(times) * max(case.batch, 1)
+    return Measured(
+        per_second=done * case.clients / sum(times),
+        call_ms=median(times) * 1000,
+        slow_ms=times[len(times) * 99 // 100] * 1000,
+        attempts=attempts / done,
+    )
+
+
+def _process(
+    uri: str, case: Case, seconds: float, seeds: tuple[int, int], start: tuple[Any, Any]
+) -> None:
+    """The body of one measuring process; `start` is a barrier, and a queue for what it found."""
+    seed, threads = seeds
+    ready, results = start
+    with connect(uri, table=workloads.TABLE) as engine:
+        calls = [_call(engine, case, Random(seed + i)) for i in range(threads)]
+        for call in calls:
+            call()
+        ready.wait()
+        found: list[tuple[float, int]] = []
+        clients = [threading.Thread(target=_repeat, args=(c, seconds, found)) for c in calls]
+        for client in clients:
+            client.start()
+        for client in clients:
+            client.join()
+    results.put(found)
+
+
+def _call(engine: Engine, case: Case, chance: Random) -> Callable[[], int]:
+    store = engine.context.store
+    match case.work, case.batch:
+        case "transfer", 0:
+            return partial(workloads.plain_transfer, store, chance, case.accounts)
+        case "transfer", batch:
+            return partial(workloads.transfers, engine, chance, case.accounts, batch, case.ack)
+        case _, 0:
+            return partial(workloads.ten_plain_cells, store, chance)
+        case _:
+            return partial(workloads.ten_cells, engine, chance, case.ack)
+
+
+def _repeat(call: Callable[[], int], seconds: float, found: list[tuple[float, int]]) -> None:
+    end = time.perf_counter() + seconds
+    while (began := time.perf_counter()) < end:
+        attempts = call()
+        found.append((time.perf_counter() - began, attempts))
