@@ -76,7 +76,7 @@ class Cluster:
             raise ClusterError(describe("the process is still running", name=name))
         role = next(role for role in roles(self.settings) if role.name == name)
         self._launch(role, find_java_home() / "bin" / "java", fetch())
-        self._wait_for(name, partial(self._answers, name), within_ms)
+        self._wait_for(name, partial(self._answers, name), within_ms, watched=(name,))
 
     def stop(self, *, grace_ms: int = GRACE_MS) -> list[Process]:
         """End every process and return those that had to be killed; data stays in the folder.
@@ -139,12 +139,16 @@ class Cluster:
         return probe.gateway_answers(name, port) if name in GATEWAYS else probe.port_answers(port)
 
     def _wait_for(
-        self, name: str, is_there: Callable[[], bool], within_ms: int = READY_WITHIN_MS
+        self,
+        name: str,
+        is_there: Callable[[], bool],
+        within_ms: int = READY_WITHIN_MS,
+        watched: Sequence[str] = (),
     ) -> None:
-        """Wait until something is there; a process that dies meanwhile ends the waiting."""
+        """Wait until something is there; the end of a watched process, or of any, is an error."""
         deadline = self._clock.monotonic_ms() + within_ms
         while not is_there():
-            for process in self._processes.values():
+            for process in map(self._process, watched or self._processes):
                 if not process.is_alive:
                     self._fail("a process has ended", process.name)
             if self._clock.monotonic_ms() > deadline:
