@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from random import Random
+from typing import ClassVar
 
 import pytest
 
@@ -15,6 +17,7 @@ from txn.policy import Policy
 from txn.request import checked
 from txn.steps import Transaction, begin
 from txn.stores import open_store
+from txn.stores.base import Store
 from txn.stores.faulty import Call, Crash, Fault, FaultyStore, Reply
 from txn.watch import Event
 
@@ -23,12 +26,22 @@ X, Y, Z = (Key(row, "d", "x", TABLE) for row in ("x", "y", "z"))
 POLICY = Policy(attempts=4, deadline_ms=5_000, lease_ms=1_000, courtesy_ms=20, store_tries=3)
 
 
+def in_memory() -> tuple[Store, ManualClock]:
+    """A fresh memory store, and the clock that it takes for the server's."""
+    clock = ManualClock()
+    return open_store("memory://", clock), clock
+
+
 class World:
-    """One memory store, one clock, and any number of clients with stores that can fail."""
+    """One store, one clock, and any number of clients with stores that can fail.
+
+    opened: gives the store and the clock; the suite on HBase has its own.
+    """
+
+    opened: ClassVar[Callable[[], tuple[Store, ManualClock]]] = staticmethod(in_memory)
 
     def __init__(self, policy: Policy = POLICY) -> None:
-        self.clock = ManualClock()
-        self.store = open_store("memory://", self.clock)
+        self.store, self.clock = World.opened()
         self.store.ensure_table(TABLE, {b"d": Family()})
         self.policy = policy
         self.events: list[Event] = []

@@ -1,0 +1,101 @@
+"""The protocol's own tests once more, on a real HBase through each of its gateways."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from types import ModuleType
+
+import pytest
+
+from tests.integration.hbase import HBase
+from tests.integration.scoped import ScopedStore
+from tests.unit import (
+    test_commit,
+    test_conflicts,
+    test_engine,
+    test_fsck,
+    test_fsck_safety,
+    test_fsck_tables,
+    test_lost_replies,
+    test_reads,
+)
+from tests.unit.worlds import World
+from txn.clock import ManualClock, SystemClock
+from txn.codec import FAMILY
+from txn.model import Family
+from txn.stores import open_store
+from txn.stores.base import Store
+
+SUITES = (
+    test_commit,
+    test_conflicts,
+    test_engine,
+    test_fsck,
+    test_fsck_safety,
+    test_fsck_tables,
+    test_lost_replies,
+    test_reads,
+)
+
+
+# These need a clock that stands still, a store that can be looked into or told to compact, one of
+# their own, or (the phases' times) one that both gateways do not give.
+ONLY_IN_MEMORY = {
+    "test_a_family_with_a_ttl_is_refused",
+    "test_a_value_that_a_delete_had_hidden_is_reported",
+    "test_a_write_past_the_protocol_is_reported_and_kept",
+    "test_close_finishes_what_was_acknowledged",
+    "test_debris_is_deleted_after_the_retention",
+    "test_every_phase_is_in_the_row_with_its_time",
+    "test_finished_rows_expire_by_the_time_of_their_last_status",
+    "test_what_was_deleted_before_the_retention_leaves_nothing",
+    "test_within_the_grace_it_is_nobodys_business",
+}
+
+
+class ServerClock(ManualClock):
+    """The server's time, which goes by itself, and what a test adds to it or takes away."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self._system = SystemClock()
+
+    def wall_ms(self) -> int:
+        return self._system.wall_ms() + super().wall_ms()
+
+    def set_wall_ms(self, now_ms: int) -> None:
+        super().set_wall_ms(now_ms - self._system.wall_ms())
+
+
+@pytest.fixture(scope="module", params=["thrift1", "thrift2"])
+def store(request: pytest.FixtureRequest, hbase: HBase) -> Iterator[Store]:
+    maker = open_store(hbase.thrift2)
+    maker.ensure_table(b"txn", {FAMILY: Family(versions=1)})
+    maker.ensure_table(b"data", {b"d": Family()})
+    store = open_store(getattr(hbase, request.param))
+    yield store
+    store.close()
+    maker.close()
+
+
+@pytest.fixture(autouse=True)
+def on_hbase(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def opened() -> tuple[Store, ManualClock]:
+        prefix = uuid.uuid4().hex[:12].encode() + b"/"
+        return ScopedStore(store, prefix), ServerClock()
+
+    monkeypatch.setattr(World, "opened", staticmethod(opened))
+
+
+def renamed(suite: ModuleType) -> dict[str, object]:
+    name = suite.__name__.rpartition(".")[2]
+    return {
+        test.replace("test_", f"{name}_", 1): body
+        for test, body in vars(suite).items()
+        if test.startswith("test_") and test not in ONLY_IN_MEMORY
+    }
+
+
+for suite in SUITES:
+    globals().update(renamed(suite))
