@@ -130,7 +130,7 @@ class Bank:
         source = random.choice([i for i, cell in enumerate(cells) if cell is not None])
         target = random.choice([i for i in range(self.size) if i != source])
         old = balance(cells[source])
-        amount = old if random.random() < 0.3 else random.randint(1, old)
+        amount = old if random.random() < 0.4 else random.randint(1, old)
         there = balance(cells[target])
         changes = (Change(source, old, old - amount), Change(target, there, there + amount))
         attempt = self._attempt(changes, once)

@@ -35,7 +35,7 @@ from txn.tables.memory import MemoryStore
 
 MOST_STEPS = 20_000
 MOST_CRASHES = 3
-LATEST_MS = 300
+LATEST_MS = 500
 RETENTION_MS = 2_000
 Task = Callable[[Engine], object]
 
@@ -160,6 +160,7 @@ class Schedule:
                 task = tasks[0]
                 task(engine)
                 tasks.popleft()
+                self._rest()
             engine.flush()
         except Crash:
             if tasks and not isinstance(tasks[0], Once):
@@ -167,6 +168,11 @@ class Schedule:
             if tasks:
                 self._spawn(name, partial(self._client, name + "'", tasks))
             raise
+
+    def _rest(self) -> None:
+        """Let so much time pass between two tasks that rows and markers are collected."""
+        if self.weather.collects:
+            self.scheduler.sleep_ms(self.random.choice((0, RETENTION_MS // 2, 2 * RETENTION_MS)))
 
     def _reader(self, name: str) -> None:
         engine = self._engine(name)
@@ -183,6 +189,7 @@ class Schedule:
             except StoreError:
                 continue
             self.scheduler.sleep_ms(self.random.choice((0, 10, 300)))
+            self._rest()
 
     def _sweep(self, context: Context, grace_ms: int) -> None:
         retention_ms = RETENTION_MS if self.weather.collects else 24 * 3_600_000
@@ -199,7 +206,7 @@ class Schedule:
             self._deliver()
             if self.weather.clocks_jump and random.random() < 0.1:
                 self.server.offset_ms = random.randint(-300, 300)
-            if self.weather.collects and random.random() < 0.1:
+            if self.weather.collects and random.random() < 0.2:
                 self.memory.compact(TABLE, self.server.wall_ms() - RETENTION_MS - LATEST_MS)
 
     def _deliver(self) -> None:
@@ -210,7 +217,7 @@ class Schedule:
             self._sent.setdefault((id(store), late.call.number), now_ms) + LATEST_MS < now_ms
             for store, late in waiting
         ]
-        if waiting and self.random.random() < 0.5:
+        if waiting and self.random.random() < 0.2:
             due[self.random.randrange(len(due))] = True
         for (store, late), is_due in zip(waiting, due, strict=True):
             if is_due and late in store.in_flight:

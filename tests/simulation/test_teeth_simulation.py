@@ -41,6 +41,7 @@ VARIANTS: dict[str, Callable[[Patch], None]] = {
     "unlock by a delete marker": lambda patch: variants.set_unlock(
         patch, variants.unlock_by_marker
     ),
+    "unlock of whole rows": lambda patch: variants.set_unlock(patch, variants.unlock_whole_rows),
     "cells are read once": lambda patch: patch.setattr(reads, "_try", variants.look_once),
     "buffers of all decided holders are trusted": lambda patch: patch.setattr(
         reads, "_value", variants.trust_all_decided
