@@ -1,0 +1,40 @@
+"""The short form of `make chaos`: a client, a gateway and a region server are killed, and more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.report import document
+from tests.chaos.run import Plan, run
+from txn.cluster.jars import JarError, fetch
+from txn.java import JavaNotFoundError, find_java_home
+
+SECONDS = 20
+LONGEST_S = 600
+
+
+@pytest.fixture
+def cluster_is_to_be_had() -> None:
+    """Without Java or the jars the test is skipped, which CI does not accept."""
+    try:
+        find_java_home()
+        fetch()
+    except (JavaNotFoundError, JarError) as error:
+        pytest.skip(f"no HBase: {error}")
+
+
+@pytest.mark.usefixtures("cluster_is_to_be_had")
+@pytest.mark.slow
+@pytest.mark.timeout(LONGEST_S)
+def test_nothing_is_lost_when_clients_and_servers_are_killed(tmp_path: Path) -> None:
+    """On a real HBase: no reported commit is lost, no reported abort appears, the total holds at
+    every atomic read, the history is strictly serialisable, and fsck ends clean."""
+    result = run(Plan(tmp_path, SECONDS, client_fault_each_s=1.0))
+    figures = document(result)
+    assert result.violations == [], figures
+    killed = {what.partition(" (")[0][:11] for what in figures["faults"]}
+    assert {"kill client", "kill thrift", "kill region"} <= killed
+    assert figures["transfers"]["committed"] > 50
+    assert figures["atomic_reads"] > 50
