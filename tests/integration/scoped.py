@@ -6,19 +6,31 @@ is taken off again before the test sees them.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
+from tests.integration.hbase import HBase
+from txn.clock import ManualClock, SystemClock
+from txn.codec import FAMILY
 from txn.model import Cell, Check, Edit, Family, Key, Row
+from txn.stores import open_store
 from txn.stores.base import Feature, Store
 
 
 class ScopedStore:
-    """The rows of another store that begin with a prefix; which ends in a byte below 0xff."""
+    """The rows of another store that begin with a prefix; which ends in a byte below 0xff.
 
-    def __init__(self, inner: Store, prefix: bytes) -> None:
+    tables: what is known of them already; they are not asked for, or made, again.
+    """
+
+    def __init__(
+        self, inner: Store, prefix: bytes, tables: dict[bytes, Mapping[bytes, Family]]
+    ) -> None:
         self.features: frozenset[Feature] = inner.features
         self._inner = inner
         self._prefix = prefix
+        self._tables = tables
 
     def read(self, keys: Collection[Key]) -> dict[Key, Cell | None]:
         found = self._inner.read([self._there(key) for key in keys])
@@ -61,12 +73,18 @@ class ScopedStore:
         self._inner.together(work)
 
     def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
-        return self._inner.describe(table)
+        if table not in self._tables:
+            found = self._inner.describe(table)
+            if found is None:
+                return None
+            self._tables[table] = found
+        return self._tables[table]
 
     def ensure_table(
         self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes] = ()
     ) -> None:
-        self._inner.ensure_table(table, families, splits)
+        if not set(families) <= set(self._tables.get(table, ())):
+            self._inner.ensure_table(table, families, splits)
 
     def compact(self, table: bytes, purge_before_ms: int) -> None:
         self._inner.compact(table, purge_before_ms)
@@ -79,3 +97,47 @@ class ScopedStore:
 
     def _here(self, key: Key) -> Key:
         return key._replace(row=key.row.removeprefix(self._prefix))
+
+
+class ServerClock(ManualClock):
+    """The server's time, which goes by itself, and what a test adds to it or takes away."""
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self._system = SystemClock()
+
+    def wall_ms(self) -> int:
+        return self._system.wall_ms() + super().wall_ms()
+
+    def set_wall_ms(self, now_ms: int) -> None:
+        super().set_wall_ms(now_ms - self._system.wall_ms())
+
+
+class Worlds:
+    """A HBase that is many worlds, one after the other."""
+
+    def __init__(self, store: Store, tables: dict[bytes, Mapping[bytes, Family]]) -> None:
+        self._store = store
+        self._tables = dict(tables)
+
+    def opened(self) -> tuple[Store, ManualClock]:
+        """A world without rows, and a clock near its server's."""
+        prefix = uuid.uuid4().hex[:12].encode() + b"/"
+        return ScopedStore(self._store, prefix, self._tables), ServerClock()
+
+
+@contextmanager
+def worlds(hbase: HBase, gateway: str) -> Iterator[Worlds]:
+    """Worlds that have the table data with the family d, through one of the gateways."""
+    maker, store = open_store(hbase.thrift2), open_store(getattr(hbase, gateway))
+    try:
+        tables: dict[bytes, Mapping[bytes, Family]] = {
+            b"txn": {FAMILY: Family(versions=1)},
+            b"data": {b"d": Family()},
+        }
+        for table, families in tables.items():
+            maker.ensure_table(table, families)
+        yield Worlds(store, tables)
+    finally:
+        store.close()
+        maker.close()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from types import ModuleType
 
 import pytest
 
 from tests.integration.hbase import HBase
-from tests.integration.scoped import ScopedStore
+from tests.integration.scoped import Worlds, worlds
 from tests.unit import (
     test_commit,
     test_conflicts,
@@ -21,11 +20,6 @@ from tests.unit import (
     test_reads,
 )
 from tests.unit.worlds import World
-from txn.clock import ManualClock, SystemClock
-from txn.codec import FAMILY
-from txn.model import Family
-from txn.stores import open_store
-from txn.stores.base import Store
 
 SUITES = (
     test_commit,
@@ -54,38 +48,15 @@ ONLY_IN_MEMORY = {
 }
 
 
-class ServerClock(ManualClock):
-    """The server's time, which goes by itself, and what a test adds to it or takes away."""
-
-    def __init__(self) -> None:
-        super().__init__(0)
-        self._system = SystemClock()
-
-    def wall_ms(self) -> int:
-        return self._system.wall_ms() + super().wall_ms()
-
-    def set_wall_ms(self, now_ms: int) -> None:
-        super().set_wall_ms(now_ms - self._system.wall_ms())
-
-
 @pytest.fixture(scope="module", params=["thrift1", "thrift2"])
-def store(request: pytest.FixtureRequest, hbase: HBase) -> Iterator[Store]:
-    maker = open_store(hbase.thrift2)
-    maker.ensure_table(b"txn", {FAMILY: Family(versions=1)})
-    maker.ensure_table(b"data", {b"d": Family()})
-    store = open_store(getattr(hbase, request.param))
-    yield store
-    store.close()
-    maker.close()
+def many(request: pytest.FixtureRequest, hbase: HBase) -> Iterator[Worlds]:
+    with worlds(hbase, request.param) as found:
+        yield found
 
 
 @pytest.fixture(autouse=True)
-def on_hbase(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    def opened() -> tuple[Store, ManualClock]:
-        prefix = uuid.uuid4().hex[:12].encode() + b"/"
-        return ScopedStore(store, prefix), ServerClock()
-
-    monkeypatch.setattr(World, "opened", staticmethod(opened))
+def on_hbase(many: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(World, "opened", many.opened)
 
 
 def renamed(suite: ModuleType) -> dict[str, object]:

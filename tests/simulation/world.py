@@ -5,9 +5,9 @@ Nothing here waits or draws random numbers. Whatever happened in a world, `mend`
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 from recovery import Finding, Kind, check, repair
 from txn import Engine, Key, Policy
@@ -34,15 +34,23 @@ def key(row: str, column: str = "v") -> Key:
     return Key(row, D, column, TABLE)
 
 
+def in_memory() -> tuple[Store, ManualClock]:
+    """A fresh memory store, and the clock that it takes for the server's."""
+    clock = ManualClock()
+    return LocalStore(MemoryStore(), clock), clock
+
+
 class World:
     """One store, and as many clients as one likes.
 
-    one_cell: they speak through a transport whose checked writes carry one cell.
+    one_cell: they speak through a transport whose checked writes carry one cell. opened: gives the
+    store and the clock; the suite on HBase has its own.
     """
 
+    opened: ClassVar[Callable[[], tuple[Store, ManualClock]]] = staticmethod(in_memory)
+
     def __init__(self, *, one_cell: bool = False) -> None:
-        self.clock = ManualClock()
-        self.memory = LocalStore(MemoryStore(), self.clock)
+        self.memory, self.clock = World.opened()
         self.memory.ensure_table(TABLE, {D: Family()})
         self.memory.ensure_table(TRANSACTIONS, {FAMILY: Family(versions=1)})
         self._one_cell = one_cell
