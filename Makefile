@@ -16,8 +16,8 @@ help: ## list the targets
 run: $(VENV)/.ready-demo ## the main job: real flights through Spark, killed part way, repaired, proven
 	$(BIN)/txn demo flights $(ARGS)
 
-test: $(VENV)/.ready-dev ## all tests
-	$(BIN)/python -m pytest $(ARGS)
+test: coverage ## all tests; ARGS are for those beside the unit tests
+	$(BIN)/python -m pytest --ignore=tests/unit $(ARGS)
 
 check: $(VENV)/.ready-dev ## lint, types, import rules and the fast tests: under a minute
 	$(BIN)/ruff check
@@ -27,7 +27,7 @@ check: $(VENV)/.ready-dev ## lint, types, import rules and the fast tests: under
 	$(BIN)/python -m pytest -q -m fast $(ARGS)
 
 coverage: $(VENV)/.ready-dev ## branches of the protocol's modules: 100 % or an error
-	$(BIN)/python -m pytest -q tests/unit --cov --cov-report=term-missing:skip-covered $(ARGS)
+	$(BIN)/python -m pytest -q tests/unit --cov --cov-report=term-missing:skip-covered
 
 sim: $(VENV)/.ready-dev ## a million simulated schedules
 	$(BIN)/python -m tests.simulation --processes $$(getconf _NPROCESSORS_ONLN) $(ARGS)

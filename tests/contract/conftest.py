@@ -13,12 +13,16 @@ from tests.integration.hbase import HBase
 from txn.model import Cell, Family, Key
 from txn.stores import open_store
 from txn.stores.base import Store
+from txn.stores.counting import CountingStore
+from txn.stores.faulty import FaultyStore
 
 STORES: dict[str, Callable[[Path], str]] = {
     "memory": lambda _: f"memory://{uuid.uuid4().hex}",
     "embedded": lambda path: f"embedded://{path}/store",
     "embedded without sync": lambda path: f"embedded://{path}/store?sync=off",
 }
+# Around another store; while they let it be, nobody can tell.
+AROUND: dict[str, Callable[[Store], Store]] = {"faulty": FaultyStore, "counting": CountingStore}
 # On a real HBase: the store under test, and the one that makes its tables.
 ON_HBASE: dict[str, Callable[[HBase], tuple[str, str]]] = {
     "thrift 2": lambda found: (found.thrift2, found.thrift2),
@@ -48,13 +52,13 @@ class Subject:
         return open_store(self.uri)
 
 
-@pytest.fixture(params=[*STORES, *ON_HBASE])
+@pytest.fixture(params=[*STORES, *AROUND, *ON_HBASE])
 def subject(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Subject]:
-    if request.param in STORES:
-        uri = maker_uri = STORES[request.param](tmp_path)
+    if request.param not in ON_HBASE:
+        uri = maker_uri = STORES.get(request.param, STORES["memory"])(tmp_path)
     else:
         uri, maker_uri = ON_HBASE[request.param](request.getfixturevalue("hbase"))
-    store = open_store(uri)
+    store = AROUND.get(request.param, lambda store: store)(open_store(uri))
     maker = store if maker_uri == uri else open_store(maker_uri)
     table = f"contract-{uuid.uuid4().hex}".encode()
     maker.ensure_table(table, {b"d": Family(versions=3), b"e": Family(versions=1)})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
+
 import pytest
 
 from tests.unit.worlds import POLICY, TABLE, World, X, Y, Z
@@ -236,3 +238,20 @@ def test_tables_are_told_apart() -> None:
     world.engine.commit([Mutation(X, b"1"), Mutation(there, b"2")])
     assert (world.value(X), world.value(there)) == (b"1", b"2")
     assert world.store.describe(TABLE) is not None
+
+
+def test_a_look_that_overlaps_the_step_is_taken() -> None:
+    """Over a network the look at the cells and the step to 1-LOCKED cost one wait, not two."""
+    world = World()
+    looks: list[int] = []
+
+    def read_beside(keys: Collection[Key], work: Callable[[], None]) -> dict[Key, Cell | None]:
+        looks.append(len(keys))
+        found = world.store.read(keys)
+        work()
+        return found
+
+    world.faults.read_beside = read_beside  # type: ignore[method-assign]
+    assert world.engine.commit([Mutation(X, b"1")], [~Some(Y)]).complete
+    assert looks == [6]
+    assert world.value(X) == b"1"

@@ -7,7 +7,18 @@ import pickle
 import pytest
 
 from txn.errors import InvalidRequestError
-from txn.model import MAX_CELL, MAX_ROW, Delete, Key, Mutation, cell_bytes, check_key, check_value
+from txn.model import (
+    MAX_CELL,
+    MAX_ROW,
+    Delete,
+    Family,
+    Key,
+    Mutation,
+    cell_bytes,
+    check_key,
+    check_value,
+    refusal,
+)
 
 
 def test_text_becomes_utf8() -> None:
@@ -101,3 +112,19 @@ def test_values_that_no_cell_can_hold_are_refused(value: object, message: str) -
     """An empty value cannot be told from none in HBase's checked writes."""
     with pytest.raises(InvalidRequestError, match=message):
         check_value(Key("a", "d", "x"), value)
+
+
+@pytest.mark.parametrize(
+    ("family", "reason"),
+    [
+        (Family(), None),
+        (Family(ttl_ms=1), "TTL"),
+        (Family(new_version_behavior=True), "NEW_VERSION_BEHAVIOR"),
+        (Family(durability="ASYNC_WAL"), "ASYNC_WAL"),
+    ],
+)
+def test_families_that_break_the_protocol_are_refused(family: Family, reason: str | None) -> None:
+    """Each of these would lose a lock, a delete or a decision without a word."""
+    refused = refusal(family)
+    assert (reason is None) is (refused is None)
+    assert reason is None or (refused is not None and reason in refused)
