@@ -71,6 +71,10 @@ def start_command(
         list[str] | None,
         typer.Option("--set", help="A setting of hbase-site.xml.", metavar="NAME=VALUE"),
     ] = None,
+    java_options: Annotated[
+        list[str] | None,
+        typer.Option("--java-option", help="An option of every process's Java.", metavar="OPTION"),
+    ] = None,
     foreground: Annotated[
         bool, typer.Option("--foreground", help="Stay, and stop it when told to end.")
     ] = False,
@@ -90,6 +94,7 @@ def start_command(
         bind=bind,
         ports={name: port for name, port in ports.items() if port is not None},
         properties=dict(map(_setting, properties or [])),
+        java_options=tuple(java_options or ()),
     )
     screen = Console(stderr=True) if as_json else console()
     with _log_shown(), _progress(screen) as (said, fetched):

@@ -12,6 +12,7 @@ import signal
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from pathlib import Path
 
 from txn.clock import Clock
@@ -21,6 +22,7 @@ MARK_PROPERTY = "txn.process"
 POLL_MS = 50
 LOG_LINES = 40
 LOG_BYTES = 64 * 1024
+KERNEL = 2  # the parent of threads of the kernel, which have no command line either
 
 # The shell ends at once and leaves the server to the system; the server keeps the session's id.
 _DETACH = 'out=$1; shift; "$@" </dev/null >>"$out" 2>&1 & echo $!'
@@ -34,6 +36,14 @@ class ClusterError(TxnError):
         self.log = log
 
 
+class State(Enum):
+    """Running: the mark is seen. Ending: its memory is gone already, its ports perhaps not."""
+
+    RUNNING = auto()
+    ENDING = auto()
+    GONE = auto()
+
+
 @dataclass(frozen=True, slots=True)
 class Process:
     """A server that was started; it may have ended since."""
@@ -45,12 +55,11 @@ class Process:
 
     @property
     def is_alive(self) -> bool:
-        return _find(self) is not None
+        return _state(self) is State.RUNNING
 
     def signal(self, number: int) -> bool:
         """Send a signal, and return whether the process was still there to get it."""
-        found = _find(self)
-        if found is None:
+        if not self.is_alive:
             return False
         try:
             os.kill(self.pid, number)
@@ -101,24 +110,28 @@ def _tail(path: Path) -> list[str]:
 
 
 def _wait(processes: list[Process], clock: Clock, limit_ms: int) -> list[Process]:
+    """Wait until the processes are gone, with their ports and locks; return those that are not."""
     deadline = clock.monotonic_ms() + limit_ms
-    left = [process for process in processes if process.is_alive]
-    while left and clock.monotonic_ms() < deadline:
+    left = processes
+    while left := [process for process in left if _state(process) is not State.GONE]:
+        if clock.monotonic_ms() > deadline:
+            break
         clock.sleep_ms(POLL_MS)
-        left = [process for process in left if process.is_alive]
     return left
 
 
-def _find(process: Process) -> object:
-    """The operating system's process, if it is still the one that was started."""
+def _state(process: Process) -> State:
     try:  # imported here, because most users of the package never start a cluster
         import psutil  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise ClusterError(f"{error}: install hbase-txn[hbase]") from error
     try:
         found = psutil.Process(process.pid)
-        marked = f"-D{MARK_PROPERTY}={process.mark}" in found.cmdline()
-        alive = marked and found.status() != psutil.STATUS_ZOMBIE
+        if found.status() == psutil.STATUS_ZOMBIE:  # of its threads the first has ended, or all
+            return State.ENDING if found.num_threads() > 1 else State.GONE
+        line = found.cmdline()
+        if f"-D{MARK_PROPERTY}={process.mark}" in line:
+            return State.RUNNING
+        return State.GONE if line or found.ppid() == KERNEL else State.ENDING
     except psutil.Error:
-        return None
-    return found if alive else None
+        return State.GONE

@@ -90,6 +90,7 @@ def command(
         "-XX:+ExitOnOutOfMemoryError",
         "-XX:-UsePerfData",
         f"-XX:ErrorFile={logs / f'{role.name}.crash'}",
+        *settings.java_options,
         *opened,
         f"-Djava.io.tmpdir={temporary}",
         "-Djava.net.preferIPv4Stack=true",
