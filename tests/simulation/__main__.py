@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from functools import partial
 from itertools import islice
+from multiprocessing import get_context
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -19,9 +20,9 @@ from tests.simulation.schedule import Schedule, run_many
 CHUNK = 200
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Parse, run, and say how it went."""
-    options = parse()
+    options = parse(arguments)
     seeds = range(options.seed, options.seed + options.schedules)
     if options.trace:
         for seed in seeds:
@@ -35,13 +36,13 @@ def main() -> int:
     return 0
 
 
-def parse() -> argparse.Namespace:
+def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser("python -m tests.simulation", description=__doc__)
     parser.add_argument("--schedules", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=0, help="of the first one; the others follow")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--trace", action="store_true", help="print each call of the store")
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
 def run_all(seeds: range, processes: int) -> str | None:
@@ -50,7 +51,8 @@ def run_all(seeds: range, processes: int) -> str | None:
     bar = Progress(
         TextColumn("schedules"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
     )
-    with bar, ProcessPoolExecutor(processes) as pool:
+    context = get_context("spawn")  # a fork would copy the bar's thread half-way
+    with bar, ProcessPoolExecutor(processes, context) as pool:
         task = bar.add_task("schedules", total=len(seeds))
         for chunk, failure in run_chunks(pool, chunks, 2 * processes):
             bar.advance(task, len(chunk))

@@ -6,13 +6,18 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
+from tests.simulation.__main__ import main
 from tests.simulation.schedule import Schedule, replay_line, run_many
 
 SCHEDULES = int(os.environ.get("TXN_SCHEDULES", "20000"))
 GROUPS = 20
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
@@ -43,3 +48,19 @@ def test_a_failure_says_how_to_run_it_again(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(AssertionError, match="lost update") as caught:
         run_many([41])
     assert replay_line(41) in str(caught.value)
+
+
+def test_the_command_runs_schedules_in_processes() -> None:
+    """What `make sim` calls."""
+    options = ["--schedules", "30", "--seed", "7", "--processes", "2"]
+    command = [sys.executable, "-m", "tests.simulation", *options]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert "30 schedules from seed 7: everything held" in done.stdout
+
+
+def test_a_trace_names_each_call_and_each_fault(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever replays a failure reads this."""
+    assert main(["--schedules", "3", "--seed", "16", "--trace"]) == 0
+    told = capsys.readouterr().out
+    assert "/status:1-LOCKED->2-ASSERTED" in told
+    assert "!! maybe applied" in told
