@@ -15,7 +15,7 @@ from multiprocessing import get_context
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tests.simulation.schedule import Schedule, run_many
+from tests.simulation.schedule import Schedule, run_chunk
 
 CHUNK = 200
 
@@ -74,15 +74,6 @@ def run_chunks(
             return
         for done in wait(running, return_when=FIRST_COMPLETED).done:
             yield running.pop(done), done.result()
-
-
-def run_chunk(seeds: range) -> str | None:
-    """Run some seeds; return how they failed."""
-    try:
-        run_many(seeds)
-    except AssertionError as error:
-        return str(error)
-    return None
 
 
 if __name__ == "__main__":

@@ -387,6 +387,15 @@ def run_many(seeds: Iterable[int]) -> None:
             raise AssertionError(f"{error}\n{replay_line(seed)}") from error
 
 
+def run_chunk(seeds: range) -> str | None:
+    """Run some seeds; return how they failed."""
+    try:
+        run_many(seeds)
+    except AssertionError as error:
+        return str(error)
+    return None
+
+
 def replay_line(seed: int) -> str:
     """Return the command that runs a seed again and prints each call."""
     return f"python -m tests.simulation --schedules 1 --seed {seed} --trace"
