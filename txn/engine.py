@@ -26,7 +26,7 @@ from txn.errors import (
     TxnError,
     describe,
 )
-from txn.model import Cell, Delete, Family, Key, Mutation, as_bytes, refusal
+from txn.model import Cell, Delete, Family, Key, Mutation, as_bytes, delete_refusal, refusal
 from txn.policy import Policy
 from txn.protocol import Lock, commit, lock_at_once, lock_in_order, roll_forward
 from txn.reads import read_atomically
@@ -123,7 +123,7 @@ class Engine:
         )
         self._table = None if table is None else as_bytes("table", table)
         self._buckets = buckets
-        self._families: dict[bytes, set[bytes]] = {}
+        self._families: dict[tuple[bytes, bytes], Family] = {}
         self._resolver = Resolver(self._context)
         self._finisher = Finisher(self._context)
         store.ensure_table(self._context.table, {FAMILY: Family(versions=1)}, self._splits())
@@ -301,6 +301,9 @@ class Engine:
         request = checked(mutations, assertions, once=once, labels=labels, table=self._table)
         for key in request.keys:
             self._check_exists(key)
+        for mutation in request.mutations:
+            if isinstance(mutation, Delete):
+                _refuse(mutation.key, delete_refusal(self._check_exists(mutation.key)))
         return request
 
     def _bound(self, key: Key) -> Key:
@@ -308,11 +311,12 @@ class Engine:
         self._check_exists(bound)
         return bound
 
-    def _check_exists(self, key: Key) -> None:
+    def _check_exists(self, key: Key) -> Family:
         table = key.table
         assert table is not None
-        if key.family in self._families.get(table, ()):
-            return
+        known = self._families.get((table, key.family))
+        if known is not None:
+            return known
         families = retried(self._context, lambda: self._context.store.describe(table))
         if families is None:
             raise InvalidRequestError(
@@ -323,15 +327,19 @@ class Engine:
             raise InvalidRequestError(
                 describe("no such family", family=key.family, known=sorted(families), key=key)
             )
-        reason = refusal(family)
-        if reason is not None:
-            raise InvalidRequestError(describe(reason, key=key))
-        self._families.setdefault(table, set()).add(key.family)
+        _refuse(key, refusal(family))
+        self._families[table, key.family] = family
+        return family
 
     def _splits(self) -> list[bytes]:
         return (
             [b"%02d." % bucket for bucket in range(1, self._buckets)] if self._buckets > 1 else []
         )
+
+
+def _refuse(key: Key, reason: str | None) -> None:
+    if reason is not None:
+        raise InvalidRequestError(describe(reason, key=key))
 
 
 def is_complete(t: Transaction) -> bool:

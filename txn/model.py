@@ -21,6 +21,7 @@ MAX_COLUMN = 32_767
 MAX_FAMILY = 127
 MAX_TABLE = 255
 # What HBase takes by default (hbase.server.keyvalue.maxsize): the whole cell, its key included.
+KEEP_DELETES_MS = 24 * 3_600_000  # for as long as transaction rows are retained
 MAX_CELL = 10 * 1024 * 1024
 CELL_OVERHEAD = 64
 
@@ -149,6 +150,20 @@ def refusal(family: Family) -> str | None:
         return (
             "family may lose acknowledged writes, and with them decisions "
             f"durability={family.durability!r}"
+        )
+    return None
+
+
+def delete_refusal(family: Family) -> str | None:
+    """Return why no transaction may delete in the family, or None where it may.
+
+    A marker that a compaction purges no longer masks a late duplicate of an older put.
+    """
+    kept_ms = family.keep_deletes_ms
+    if kept_ms is not None and kept_ms < KEEP_DELETES_MS:
+        return (
+            "family does not keep its delete markers as long as transactions may be repeated: set "
+            f"hbase.hstore.time.to.purge.deletes to {KEEP_DELETES_MS} keep_deletes_ms={kept_ms}"
         )
     return None
 

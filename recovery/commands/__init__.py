@@ -16,6 +16,7 @@ import typer
 from recovery.commands.commit import commit
 from recovery.commands.common import COULD_NOT_RUN, complain
 from recovery.commands.demo import app as demo_app
+from recovery.commands.doctor import doctor
 from recovery.commands.fsck import fsck
 from recovery.commands.get import get
 from recovery.commands.hbase import app as hbase_app
@@ -30,7 +31,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (ls, show, fsck, get, commit):
+for command in (ls, show, fsck, doctor, get, commit):
     app.command()(command)
 app.add_typer(table_app, name="table")
 app.add_typer(demo_app, name="demo")

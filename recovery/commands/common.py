@@ -73,7 +73,7 @@ def opened(uri: str, transactions: str) -> Iterator[Context]:
     store = open_store(uri, clock)
     try:
         table = transactions.encode()
-        if "describe" in store.features and store.describe(table) is None:
+        if store.describe(table) is None:
             raise InvalidRequestError(describe("no such transaction table", table=transactions))
         yield Context(store, table, clock, random.SystemRandom(), Policy(), silent)
     finally:

@@ -8,6 +8,7 @@ import pytest
 
 from txn.errors import InvalidRequestError
 from txn.model import (
+    KEEP_DELETES_MS,
     MAX_CELL,
     MAX_ROW,
     Delete,
@@ -17,6 +18,7 @@ from txn.model import (
     cell_bytes,
     check_key,
     check_value,
+    delete_refusal,
     refusal,
 )
 
@@ -128,3 +130,12 @@ def test_families_that_break_the_protocol_are_refused(family: Family, reason: st
     refused = refusal(family)
     assert (reason is None) is (refused is None)
     assert reason is None or (refused is not None and reason in refused)
+
+
+@pytest.mark.parametrize(
+    ("keep_deletes_ms", "refused"),
+    [(None, False), (KEEP_DELETES_MS, False), (KEEP_DELETES_MS - 1, True), (0, True)],
+)
+def test_deletes_need_markers_that_are_kept(keep_deletes_ms: int | None, refused: bool) -> None:
+    """Once a marker is purged, a late duplicate of an older put would bring its value back."""
+    assert (delete_refusal(Family(keep_deletes_ms=keep_deletes_ms)) is not None) is refused

@@ -12,6 +12,7 @@ from typing import Literal, Protocol
 from txn.model import Cell, Check, Edit, Family, Key, Row
 
 Feature = Literal["multi_cell_check", "describe"]
+"""A checked write carries any cells of its row; `describe` shows all settings that matter."""
 
 
 class Store(Protocol):

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol, TypeVar
 
-from txn.errors import InvalidRequestError, MaybeApplied, describe
-from txn.model import MAX_ROW, Cell, Check, Edit, Family, Key, Row, refusal
+from txn.errors import InvalidRequestError, MaybeApplied, TxnError, describe
+from txn.model import KEEP_DELETES_MS, MAX_ROW, Cell, Check, Edit, Family, Key, Row, refusal
 from txn.stores.base import Feature
 from txn.stores.gateway import Refused
 from txn.stores.pool import Job, Pool
 
 T = TypeVar("T")
 
-KEEP_DELETES_MS = 25 * 3_600_000
+PURGE_MS = KEEP_DELETES_MS + 3_600_000
 FOREVER_S = 2_147_483_647
 PURGE = "hbase.hstore.time.to.purge.deletes"
 ROWS_A_REQUEST = 1_000
@@ -197,7 +197,15 @@ class HBaseStore:
                     )
         return self._unexplained(error)
 
-    def _unexplained(self, error: Refused) -> MaybeApplied:
+    def _unexplained(self, error: Refused) -> TxnError:
+        if "nvalid method name" in str(error):
+            return InvalidRequestError(
+                describe(
+                    "the gateway is of the other kind, Thrift 1 or 2, or too old",
+                    gateway=str(self._pool.gateway),
+                    cause=first_line(error),
+                )
+            )
         return MaybeApplied(
             describe(
                 "the gateway answered with an error",
@@ -263,7 +271,7 @@ def create_command(table: bytes, families: Mapping[bytes, Family], splits: Seque
     """Return the command of the HBase shell that makes such a table."""
     parts = [
         f"{{NAME => '{name.decode()}', VERSIONS => {family.versions}, CONFIGURATION => "
-        f"{{'{PURGE}' => '{family.keep_deletes_ms or KEEP_DELETES_MS}'}}}}"
+        f"{{'{PURGE}' => '{family.keep_deletes_ms or PURGE_MS}'}}}}"
         for name, family in families.items()
     ]
     if splits:

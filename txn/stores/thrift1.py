@@ -37,7 +37,7 @@ def thrift1_store(gateway: Gateway, clock: Clock) -> HBaseStore:
 class Thrift1:
     """The requests of Thrift 1."""
 
-    features: frozenset[Feature] = frozenset({"describe"})
+    features: frozenset[Feature] = frozenset()
 
     def read(self, table: bytes, rows: Places) -> list[Job[dict[Key, Cell]]]:
         """One getRowsWithColumns for all the rows of which the same columns are wanted."""

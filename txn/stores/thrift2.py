@@ -20,8 +20,8 @@ from txn.stores.base import Feature
 from txn.stores.gateway import Gateway, Refused, Request, Service
 from txn.stores.hbase import (
     FOREVER_S,
-    KEEP_DELETES_MS,
     PURGE,
+    PURGE_MS,
     ROWS_A_REQUEST,
     Columns,
     HBaseStore,
@@ -171,7 +171,7 @@ def _column(name: bytes, family: Family) -> Any:
         raise InvalidRequestError(
             describe("a TTL is whole seconds in HBase", family=name, ttl_ms=family.ttl_ms)
         )
-    keep_ms = family.keep_deletes_ms or KEEP_DELETES_MS
+    keep_ms = family.keep_deletes_ms or PURGE_MS
     return IDL.TColumnFamilyDescriptor(
         name=name,
         configuration={PURGE: str(keep_ms)},

@@ -1,0 +1,68 @@
+"""`txn doctor`: whether a store and its tables are safe for transactions, and how to mend them."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from recovery.commands.common import (
+    DEFAULT_TRANSACTIONS,
+    FOUND,
+    JsonOption,
+    StoreOption,
+    TransactionsOption,
+    console,
+    must_exist,
+    print_json,
+)
+from recovery.doctor import Diagnosis, Verdict, examine
+from txn.clock import SystemClock
+from txn.policy import Policy
+from txn.steps import Context
+from txn.stores import open_store
+from txn.watch import silent
+
+STYLES = {Verdict.FINE: "green", Verdict.CAUTION: "yellow", Verdict.WRONG: "red"}
+
+
+def doctor(
+    tables: Annotated[
+        list[str] | None, typer.Argument(help="Data tables to examine.", metavar="[TABLE]...")
+    ] = None,
+    *,
+    store: StoreOption,
+    transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
+    as_json: JsonOption = False,
+) -> None:
+    """Examine the store, its clock and its tables, and say how to mend what is wrong.
+
+    It writes to the row `doctor` of the transaction table. Exit code 1: something is wrong.
+    """
+    must_exist(store)
+    clock = SystemClock()
+    opened = open_store(store, clock)
+    context = Context(opened, transactions.encode(), clock, random.SystemRandom(), Policy(), silent)
+    wrong = False
+    try:
+        for diagnosis in examine(context, [table.encode() for table in tables or ()]):
+            wrong = wrong or diagnosis.verdict is Verdict.WRONG
+            if as_json:
+                print_json(asdict(diagnosis) | {"verdict": diagnosis.verdict.value})
+            else:
+                console().print(_text(diagnosis))
+    finally:
+        opened.close()
+    if wrong:
+        raise typer.Exit(FOUND)
+
+
+def _text(diagnosis: Diagnosis) -> Text:
+    verdict = diagnosis.verdict
+    text = Text.assemble(
+        (f"{verdict.value:8} ", STYLES[verdict]), f"{diagnosis.about}: {diagnosis.seen}"
+    )
+    return text.append(f"\n{'':8} {diagnosis.mend}") if diagnosis.mend else text

@@ -1,0 +1,153 @@
+"""The doctor: what it examines, and that it tells a safe store from one that is not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import pytest
+
+from recovery.doctor import Diagnosis, Verdict, examine
+from recovery.scan import transactions
+from tests.unit.worlds import TABLE, World
+from txn.errors import NotApplied
+from txn.model import Cell, Check, Edit, Family, Key
+from txn.steps import Context
+from txn.stores.base import Store
+from txn.stores.counting import CountingStore
+
+
+class Odd(CountingStore):
+    """A store that is not as it should be in one way: what it shows, or how it behaves."""
+
+    def __init__(self, inner: Store, family: Family | None = None, fault: str = "") -> None:
+        super().__init__(inner)
+        self.family = family
+        self.fault = fault
+
+    def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
+        if self.fault == "away":
+            raise NotApplied("cannot connect to the gateway gateway='there:9090'")
+        found = super().describe(table)
+        if self.family is None or found is None:
+            return found
+        return dict.fromkeys(found, self.family)
+
+    def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
+        if self.fault == "empty is not free" and checks[0].key.column == b"manners":
+            return [False]
+        answers = super().check_and_put(checks)
+        if self.fault == "own time" and checks[0].puts[0][1] == b"held":
+            key = checks[0].key
+            cell = self.read([key])[key]
+            assert cell is not None
+            self.write([Edit(key, None, cell.timestamp)])
+        return answers
+
+    def read(self, keys: Sequence[Key]) -> dict[Key, Cell | None]:  # type: ignore[override]
+        found = super().read(keys)
+        if self.fault == "clock":
+            later = 5_000
+            return {
+                key: cell and replace_time(cell, cell.timestamp + later)
+                for key, cell in found.items()
+            }
+        return found
+
+
+def replace_time(cell: Cell, timestamp: int) -> Cell:
+    return cell._replace(timestamp=timestamp)
+
+
+def examined(store: Store, world: World) -> list[Diagnosis]:
+    context = replace(world.engine.context, store=store)
+    return list(examine(context, [TABLE]))
+
+
+def wrong(found: Sequence[Diagnosis]) -> list[Diagnosis]:
+    return [diagnosis for diagnosis in found if diagnosis.verdict is not Verdict.FINE]
+
+
+def test_a_store_of_ours_is_fine() -> None:
+    """What the engine makes must pass its own examination, again and again."""
+    world = World()
+    for _ in range(3):
+        found = examined(world.store, world)
+        assert wrong(found) == []
+        about = [diagnosis.about for diagnosis in found]
+        assert about[1:] == [
+            "store",
+            "table txn, family t",
+            "clock",
+            "checked writes",
+            "table data, family d",
+        ]
+
+
+def test_what_it_writes_is_nobodys_transaction() -> None:
+    """Its row in the transaction table must not be taken for one by ls and fsck."""
+    world = World()
+    examined(world.store, world)
+    context: Context = world.engine.context
+    assert list(transactions(context)) == []
+
+
+@pytest.mark.parametrize(
+    ("family", "verdict", "mend"),
+    [
+        (Family(ttl_ms=60_000), Verdict.WRONG, "TTL => 'FOREVER'"),
+        (Family(new_version_behavior=True), Verdict.WRONG, "NEW_VERSION_BEHAVIOR => 'false'"),
+        (Family(durability="SKIP_WAL"), Verdict.WRONG, "DURABILITY => 'USE_DEFAULT'"),
+        (Family(keep_deletes_ms=0), Verdict.CAUTION, "purge.deletes' => '86400000'"),
+        (Family(replicas=3), Verdict.CAUTION, "strong consistency"),
+    ],
+)
+def test_each_setting_that_breaks_the_protocol_is_found(
+    family: Family, verdict: Verdict, mend: str
+) -> None:
+    """A finding without the cure would only frighten."""
+    world = World()
+    found = wrong(examined(Odd(world.store, family), world))
+    assert [(d.about, d.verdict) for d in found] == [
+        ("table txn, family t", verdict),
+        ("table data, family d", verdict),
+    ]
+    assert all(mend in diagnosis.mend for diagnosis in found)
+
+
+def test_what_a_store_does_not_show_is_said() -> None:
+    """Thrift 1 shows neither durability nor markers: silence would be taken for health."""
+    world = World()
+    store = Odd(world.store)
+    store.features = frozenset()
+    found = wrong(examined(store, world))
+    assert {d.verdict for d in found} == {Verdict.CAUTION}
+    assert all("Thrift 2" in d.mend for d in found)
+
+
+@pytest.mark.parametrize(
+    ("fault", "about"),
+    [
+        ("away", "store"),
+        ("clock", "clock"),
+        ("empty is not free", "checked writes"),
+        ("own time", "checked writes"),
+    ],
+)
+def test_a_server_that_does_not_behave_is_found(fault: str, about: str) -> None:
+    """Locks rest on these manners of HBase, which another server or version may lack."""
+    world = World()
+    (found,) = wrong(examined(Odd(world.store, fault=fault), world))
+    assert (found.about, found.verdict) == (about, Verdict.WRONG)
+    assert found.mend
+
+
+def test_missing_tables_are_named() -> None:
+    """The commonest reason why nothing works."""
+    world = World()
+    context = replace(world.engine.context, table=b"other")
+    found = wrong(list(examine(context, [b"none"])))
+    assert [(d.about, d.seen) for d in found] == [
+        ("table other", "is not there"),
+        ("table none", "is not there"),
+    ]
