@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
@@ -17,7 +17,7 @@ from rich.table import Table
 from recovery.commands.common import FOUND, JsonOption, console, print_json
 from txn.clock import SystemClock
 from txn.cluster.cluster import Cluster, open_cluster, start
-from txn.cluster.jars import HBASE_VERSION
+from txn.cluster.jars import HBASE_VERSION, fetch
 from txn.cluster.processes import ClusterError
 from txn.cluster.settings import Settings
 from txn.errors import InvalidRequestError, describe
@@ -96,12 +96,22 @@ def start_command(
         properties=dict(map(_setting, properties or [])),
         java_options=tuple(java_options or ()),
     )
+    signal.signal(signal.SIGTERM, _leave)
     screen = Console(stderr=True) if as_json else console()
     with _log_shown(), _progress(screen) as (said, fetched):
         cluster = start(settings, said=said, fetched=fetched)
     _print(cluster, as_json)
     if foreground:
         _stay(cluster)
+
+
+@app.command("fetch")
+def fetch_command() -> None:
+    """Fetch the jars that this user's cache lacks, and start nothing."""
+    screen = console()
+    with _progress(screen) as (_, fetched):
+        jars = fetch(fetched=fetched)
+    screen.print(f"HBase {HBASE_VERSION}: {len(jars)} jars in {jars[0].parent}")
 
 
 @app.command("stop")
@@ -181,6 +191,11 @@ def _document(cluster: Cluster, alive: dict[str, bool], ready: bool) -> dict[str
             for name, process in cluster.processes.items()
         ],
     }
+
+
+def _leave(number: int, _: object) -> NoReturn:
+    """End as by an exception, so that what was started is ended, too."""
+    raise SystemExit(128 + number)
 
 
 def _stay(cluster: Cluster) -> None:

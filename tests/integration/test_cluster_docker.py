@@ -1,0 +1,115 @@
+"""What docker/ says, checked as far as that goes without an engine to build it."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from recovery.commands import app
+from tests.integration.hbase import PORTS_IN_IMAGE
+
+pytestmark = pytest.mark.fast
+
+ROOT = Path(__file__).parents[2]
+DOCKERFILES = sorted((ROOT / "docker").glob("*/Dockerfile"))
+COMPOSE = ROOT / "docker" / "compose.yaml"
+
+
+def instructions(path: Path, name: str) -> list[str]:
+    """The arguments of every instruction of a name, with lines that were continued joined."""
+    text = re.sub(r"\\\n\s*", "", path.read_text())
+    return [line.partition(" ")[2] for line in text.splitlines() if line.startswith(f"{name} ")]
+
+
+def services() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load(COMPOSE.read_text())["services"]
+    return found
+
+
+def test_there_is_an_image() -> None:
+    """The tests below would hold for none."""
+    assert [path.parent.name for path in DOCKERFILES] == ["hbase"]
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.parent.name)
+def test_copied_paths_exist_and_are_not_ignored(path: Path) -> None:
+    """A build would fail at the first file that was moved."""
+    allowed = [
+        line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line[:1] == "!"
+    ]
+    copies = [line.split()[:-1] for line in instructions(path, "COPY")]
+    assert copies
+    for source in (source for sources in copies for source in sources):
+        assert (ROOT / source).exists(), source
+        assert any(fnmatch(source, pattern) for pattern in allowed), source
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.parent.name)
+def test_image_holds_what_the_package_is_built_from(path: Path) -> None:
+    """pyproject.toml names files, too: without them the package does not build in the image."""
+    copied = {name for line in instructions(path, "COPY") for name in line.split()[:-1]}
+    assert {"pyproject.toml", "README.md", "LICENSE", "txn", "recovery"} <= copied
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.parent.name)
+def test_commands_of_the_image_are_commands_of_ours(path: Path) -> None:
+    """An option that was renamed would be found by the first who runs the image."""
+    health = [line.partition(" CMD ")[2] for line in instructions(path, "HEALTHCHECK")]
+    lines = [json.loads(line) for line in [*instructions(path, "CMD"), *health]]
+    for step in " && ".join(instructions(path, "RUN")).split("&&"):
+        words = shlex.split(step)
+        lines += [words] if words[:1] == ["txn"] else []
+    assert len(lines) >= 3
+    for line in lines:
+        result = CliRunner().invoke(app, [*line[1:], "--help"])
+        assert result.exit_code == 0, (line, result.output)
+        options = {word for word in line if word.startswith("--")}
+        assert not {option for option in options if option not in result.output}, line
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="hadolint comes as a package for linux only")
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.parent.name)
+def test_hadolint_has_no_complaint(path: Path) -> None:
+    """It knows the mistakes that only a build, or a reader with time, would find."""
+    hadolint = shutil.which("hadolint", path=str(Path(sys.executable).parent))
+    assert hadolint
+    done = subprocess.run([hadolint, path], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "")
+
+
+def test_services_build_from_what_exists() -> None:
+    """`docker compose config` takes a path that does not exist."""
+    for service in services().values():
+        context = (COMPOSE.parent / service["build"]["context"]).resolve()
+        assert context == ROOT
+        assert (context / service["build"]["dockerfile"]) in DOCKERFILES
+
+
+def test_gateways_are_offered_to_this_machine_alone() -> None:
+    """They ask for no password."""
+    published = services()["hbase"]["ports"]
+    exposed = instructions(DOCKERFILES[0], "EXPOSE")[0].split()
+    assert published == [f"127.0.0.1:{port}:{port}" for port in PORTS_IN_IMAGE.values()]
+    assert exposed == [str(port) for port in PORTS_IN_IMAGE.values()]
+
+
+def test_compose_takes_its_file() -> None:
+    """Compose knows every key; where it is not installed, the keys are at least ours to know."""
+    docker = shutil.which("docker") or "false"
+    line = [docker, "compose", "-f", str(COMPOSE), "config", "--quiet"]
+    if subprocess.run([docker, "compose", "version"], capture_output=True, check=False).returncode:
+        known = {"build", "init", "ports", "stop_grace_period", "volumes"}
+        assert all(set(service) <= known for service in services().values())
+    else:
+        subprocess.run(line, check=True)
