@@ -1,0 +1,122 @@
+"""A Thrift 2 gateway in a thread, which answers without thinking and fails when it is told to.
+
+It is for what a real one cannot be made to do at a chosen moment: to break, or to be silent.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from thriftpy2.protocol import TCyBinaryProtocol
+from thriftpy2.thrift import TProcessor
+from thriftpy2.transport import TCyBufferedTransport, TSocket, TTransportException
+
+from txn.stores.thrift2 import IDL
+
+
+class Break(Exception):
+    """Close the connection instead of answering."""
+
+
+class FakeGateway:
+    """What it was asked, and what it does before it answers.
+
+    names: of the requests, in the order of arrival. before: called with the number of the request
+    (from 1) and its name; may raise Break or an exception of the service, or wait.
+    """
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.before: Callable[[int, str], None] = lambda number, name: None
+        self.connections = 0
+        self.at_once = 0
+        self.most_at_once = 0
+        self._lock = threading.Lock()
+        self._sockets: list[socket.socket] = []
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self._threads = [threading.Thread(target=self._listen)]
+        self._threads[0].start()
+
+    @property
+    def uri(self) -> str:
+        return f"hbase+thrift2://127.0.0.1:{self._listening.getsockname()[1]}"
+
+    def cut(self) -> None:
+        """Close all connections, as a gateway does that restarts."""
+        with self._lock:
+            cut, self._sockets = self._sockets, []
+        for connection in cut:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+        self.cut()
+        for thread in self._threads:
+            thread.join()
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name not in IDL.THBaseService.thrift_services:
+            raise AttributeError(name)
+
+        def answer(*arguments: Any) -> Any:
+            with self._lock:
+                self.names.append(name)
+                number = len(self.names)
+                self.at_once += 1
+                self.most_at_once = max(self.most_at_once, self.at_once)
+            try:
+                self.before(number, name)
+            finally:
+                with self._lock:
+                    self.at_once -= 1
+            return _answer(name, arguments)
+
+        return answer
+
+    def _listen(self) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = self._listening.accept()
+                with self._lock:
+                    self.connections += 1
+                    self._sockets.append(connection)
+                self._threads.append(threading.Thread(target=self._serve, args=(connection,)))
+                self._threads[-1].start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        processor = TProcessor(IDL.THBaseService, self)
+        transport = TCyBufferedTransport(TSocket(sock=connection))
+        protocol = TCyBinaryProtocol(transport)
+        with connection, suppress(OSError, TTransportException, Break):
+            while True:
+                processor.process(protocol, protocol)
+
+
+def _answer(name: str, arguments: tuple[Any, ...]) -> Any:
+    match name:
+        case "getMultiple":
+            return [IDL.TResult(None, []) for _ in arguments[1]]
+        case "checkAndPut":
+            return True
+        case "getTableDescriptor":
+            family = IDL.TColumnFamilyDescriptor(name=b"d", maxVersions=3, timeToLive=2_147_483_647)
+            return IDL.TTableDescriptor(arguments[0], [family], {}, 0)
+        case "deleteMultiple" | "getScannerResults":
+            return []
+        case _:
+            return None
+
+
+@contextmanager
+def fake_gateway() -> Iterator[FakeGateway]:
+    gateway = FakeGateway()
+    try:
+        yield gateway
+    finally:
+        gateway.close()

@@ -1,0 +1,298 @@
+"""The connections of a Thrift store: how many, how long, and what becomes of broken ones."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from tests.unit.fake_gateway import Break, FakeGateway, fake_gateway
+from txn.clock import ManualClock
+from txn.errors import InvalidRequestError, MaybeApplied, NotApplied, StoreError
+from txn.model import Check, Edit, Key
+from txn.stores import open_store
+from txn.stores.base import Store
+from txn.stores.thrift2 import IDL
+
+KEYS = [Key(f"r{number}", "d", "x", "t") for number in range(20)]
+CHECKS = [Check(key, b"", ((key, b"1"),)) for key in KEYS]
+ERROR = IDL.TIOError("java.io.IOException: out of order\n\tat java.lang.Thread.run")
+
+
+@pytest.fixture
+def gateway() -> Iterator[FakeGateway]:
+    with fake_gateway() as gateway:
+        yield gateway
+
+
+@pytest.fixture
+def store(gateway: FakeGateway) -> Iterator[Store]:
+    store = open_store(gateway.uri + "?timeout_ms=5000")
+    yield store
+    store.close()
+
+
+def breaks_at(*numbers: int) -> object:
+    def before(number: int, name: str) -> None:
+        if number in numbers:
+            raise Break
+
+    return before
+
+
+# --- in parallel --------------------------------------------------------------------------------
+
+
+def test_the_checks_of_a_batch_go_in_parallel(gateway: FakeGateway, store: Store) -> None:
+    """A transaction takes its locks in the time of one."""
+    meeting = threading.Barrier(5)
+
+    def before(number: int, name: str) -> None:
+        meeting.wait(timeout=5)
+
+    gateway.before = before
+    assert store.check_and_put(CHECKS[:5]) == [True] * 5
+    assert gateway.most_at_once == 5
+
+
+def test_the_checks_of_a_row_go_one_after_the_other(gateway: FakeGateway, store: Store) -> None:
+    """Later items see earlier ones, which connections of their own would not promise."""
+    assert store.check_and_put([CHECKS[0]] * 4) == [True] * 4
+    assert gateway.most_at_once == 1
+
+
+def test_there_are_never_more_connections_than_the_pool_allows(gateway: FakeGateway) -> None:
+    """A gateway gives each connection a thread: a client must not take them all."""
+    store = open_store(gateway.uri + "?pool=3")
+    assert store.check_and_put(CHECKS) == [True] * len(CHECKS)
+    store.check_and_put(CHECKS)
+    assert gateway.connections == 3
+    assert gateway.most_at_once <= 3
+    store.close()
+
+
+@pytest.mark.parametrize("pool", [1, 2])
+def test_many_threads_share_a_small_pool(gateway: FakeGateway, pool: int) -> None:
+    """Whoever holds a connection never waits for another one, or all would wait for ever."""
+    store = open_store(f"{gateway.uri}?pool={pool}")
+    done = []
+
+    def work() -> None:
+        for _ in range(20):
+            store.read_beside(KEYS, lambda: done.extend(store.check_and_put(CHECKS[:3])))
+
+    threads = [threading.Thread(target=work) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=30)
+    assert len(done) == 8 * 20 * 3
+    assert gateway.connections <= pool
+    store.close()
+
+
+def test_a_read_beside_work_is_under_way_during_the_work(
+    gateway: FakeGateway, store: Store
+) -> None:
+    """That is what it is for: one round trip less until a transaction is decided."""
+    store.check_and_put(CHECKS[:2])
+    del gateway.names[:]
+    assert store.read_beside(KEYS[:3], lambda: store.write([])) == dict.fromkeys(KEYS[:3])
+    met = threading.Event()
+    gateway.before = lambda number, name: met.set() if name == "getMultiple" else None
+    assert store.read_beside(KEYS[:3], lambda: None if met.wait(5) else pytest.fail("late"))
+
+
+def test_a_failed_read_beside_work_leaves_the_work_done(gateway: FakeGateway, store: Store) -> None:
+    """None says that the read is to be made again; the step beside it was made."""
+    store.check_and_put(CHECKS[:2])
+
+    def before(number: int, name: str) -> None:
+        if name == "getMultiple":
+            raise ERROR if number % 2 else Break
+
+    gateway.before = before
+    for _ in range(4):
+        done: list[bool] = []
+        assert store.read_beside(KEYS, lambda: done.extend(store.check_and_put(CHECKS[:1]))) is None  # noqa: B023
+        assert done == [True]
+
+
+# --- what goes wrong ----------------------------------------------------------------------------
+
+
+def test_a_refused_connection_has_no_effect(gateway: FakeGateway) -> None:
+    """Nothing was sent: the only failure after which a repeat is safe, whatever was asked."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    store = open_store(f"hbase+thrift2://127.0.0.1:{port}")
+    for call in (lambda: store.read(KEYS), lambda: store.check_and_put(CHECKS)):
+        with pytest.raises(NotApplied, match=f"cannot connect.*gateway='127.0.0.1:{port}'"):
+            call()
+    store.close()
+
+
+def test_a_lost_reply_of_a_checked_write_may_have_taken_effect(
+    gateway: FakeGateway, store: Store
+) -> None:
+    """It is never sent again here: its repeat would answer "no" where it answered "yes"."""
+    gateway.before = breaks_at(1)
+    with pytest.raises(MaybeApplied, match=r"no answer from the gateway.*gateway='127\.0\.0\.1"):
+        store.check_and_put(CHECKS[:1])
+    assert gateway.names == ["checkAndPut"]
+    assert store.check_and_put(CHECKS[:1]) == [True]
+
+
+@pytest.mark.parametrize("call", ["read", "write", "scan"])
+def test_what_may_be_repeated_is_repeated_once(
+    gateway: FakeGateway, store: Store, call: str
+) -> None:
+    """A gateway that was started again leaves broken connections, which are nobody's problem."""
+    calls = {
+        "read": lambda: store.read(KEYS),
+        "write": lambda: store.write([Edit(KEYS[0], b"1", 1)]),
+        "scan": lambda: list(store.scan(b"t")),
+    }
+    gateway.before = breaks_at(1, 3, 4)
+    calls[call]()
+    assert len(gateway.names) == 2
+    with pytest.raises(MaybeApplied):
+        calls[call]()
+    assert len(gateway.names) == 4
+
+
+def test_a_silent_gateway_is_waited_for_until_the_deadline(gateway: FakeGateway) -> None:
+    """A client must be able to say how long; what was sent may still take effect."""
+    store = open_store(gateway.uri + "?timeout_ms=100")
+    go_on = threading.Event()
+    gateway.before = lambda number, name: None if go_on.wait(10) else pytest.fail("never")
+    for call in (lambda: store.check_and_put(CHECKS[:3]), lambda: store.read(KEYS)):
+        with pytest.raises(MaybeApplied, match="timed out"):
+            call()
+    go_on.set()
+    gateway.before = lambda number, name: None
+    assert store.check_and_put(CHECKS[:1]) == [True]
+    store.close()
+
+
+def test_a_late_reply_is_never_taken_for_another_s(gateway: FakeGateway) -> None:
+    """The connection of a request that timed out is thrown away with the reply to come."""
+    store = open_store(gateway.uri + "?timeout_ms=200&pool=1")
+    go_on = threading.Event()
+
+    def before(number: int, name: str) -> None:
+        if number == 1:
+            go_on.wait(10)
+
+    gateway.before = before
+    with pytest.raises(MaybeApplied):
+        store.check_and_put(CHECKS[:1])
+    go_on.set()
+    assert store.read(KEYS[:1]) == {KEYS[0]: None}
+    assert gateway.connections == 2
+    store.close()
+
+
+def test_an_error_of_the_gateway_is_told_without_its_trace(
+    gateway: FakeGateway, store: Store
+) -> None:
+    """HBase sends whole stack traces; the first line says it. The connection stays."""
+
+    def before(number: int, name: str) -> None:
+        if name == "checkAndPut":
+            raise ERROR
+
+    gateway.before = before
+    with pytest.raises(MaybeApplied, match=r"out of order'$") as caught:
+        store.check_and_put(CHECKS[:1])
+    assert "Thread.run" not in str(caught.value)
+    store.read(KEYS)
+    assert gateway.connections == 1
+
+
+def test_one_broken_connection_of_a_batch_fails_the_batch(
+    gateway: FakeGateway, store: Store
+) -> None:
+    """Some items may have taken effect: the caller looks at all of them again."""
+    gateway.before = breaks_at(3)
+    with pytest.raises(MaybeApplied):
+        store.check_and_put(CHECKS)
+    gateway.before = breaks_at()
+    assert store.check_and_put(CHECKS) == [True] * len(CHECKS)
+
+
+def test_connections_that_the_gateway_closed_are_not_used(gateway: FakeGateway) -> None:
+    """It closes those that rested for a minute. A checked write on one would be in doubt."""
+    clock = ManualClock()
+    store = open_store(gateway.uri, clock)
+    store.check_and_put(CHECKS[:4])
+    gateway.cut()
+    while gateway._threads[-1].is_alive():
+        gateway._threads[-1].join(timeout=5)
+    clock.advance(60_000)
+    assert store.check_and_put(CHECKS[:4]) == [True] * 4
+    store.close()
+
+
+def test_a_caller_that_is_interrupted_leaves_no_reply_behind(
+    gateway: FakeGateway, store: Store
+) -> None:
+    """The next caller would take it for its own."""
+    store.check_and_put(CHECKS[:2])
+
+    def work() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        store.read_beside(KEYS, work)
+    assert store.check_and_put(CHECKS[:2]) == [True, True]
+
+
+def test_a_child_makes_connections_of_its_own(gateway: FakeGateway, store: Store) -> None:
+    """Spark forks its workers: two processes on one connection would mix up their replies."""
+    store.read(KEYS)
+    child = os.fork()
+    if child == 0:
+        ok = store.check_and_put(CHECKS[:2]) == [True, True]
+        store.close()
+        os._exit(0 if ok else 1)
+    assert store.read(KEYS) == dict.fromkeys(KEYS)
+    assert os.waitpid(child, 0)[1] == 0
+    assert gateway.connections == 3
+    assert store.read(KEYS) == dict.fromkeys(KEYS)
+    assert gateway.connections == 3
+
+
+def test_a_closed_store_says_so(gateway: FakeGateway) -> None:
+    """Also to whoever is still at work in another thread."""
+    store = open_store(gateway.uri)
+    store.close()
+    with pytest.raises(StoreError, match="closed"):
+        store.check_and_put(CHECKS)
+
+
+# --- the URI ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("uri", "message"),
+    [
+        ("hbase+thrift2://", r"write hbase\+thrift2://host:port"),
+        ("hbase+thrift1:///path", "write"),
+        ("hbase+thrift2://user@host", "write"),
+        ("hbase+thrift2://host:notaport", "not a port"),
+        ("hbase+thrift2://host:99999", "not a port"),
+        ("hbase+thrift2://host?pools=3", "unknown option.*'pools'.*'pool'"),
+        ("hbase+thrift2://host?pool=0", "not a positive number"),
+        ("hbase+thrift2://host?timeout_ms=1.5", "not a positive number"),
+        ("hbase+thrift2://host?transport=udp", "unknown value.*buffered.*framed"),
+        ("hbase+thrift2://host?ca=", "not a path"),
+    ],
+)
+def test_a_bad_uri_is_refused_with_what_is_known(uri: str, message: str) -> None:
+    """Before anything is connected."""
+    with pytest.raises(InvalidRequestError, match=message):
+        open_store(uri)
