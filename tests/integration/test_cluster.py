@@ -25,10 +25,13 @@ pytestmark = pytest.mark.slow
 COLUMN = b"d:x"
 
 
-def txn(*arguments: object) -> subprocess.CompletedProcess[str]:
+def command(*arguments: object) -> list[str]:
     code = "from recovery.commands import main; main()"
-    line = [sys.executable, "-c", code, "hbase", *map(str, arguments)]
-    return subprocess.run(line, capture_output=True, text=True, check=False)
+    return [sys.executable, "-c", code, "hbase", *map(str, arguments)]
+
+
+def txn(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command(*arguments), capture_output=True, text=True, check=False)
 
 
 def document(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
@@ -151,6 +154,18 @@ def test_failed_start_shows_the_log_and_leaves_nothing_running(folder: Path) -> 
     assert re.search(r"No FileSystem for scheme.*nosuch", done.stderr)
     assert done.stderr.splitlines()[-1].startswith("error: a process has ended name='master'")
     assert not [each for each in open_cluster(folder).processes.values() if each.is_alive]
+
+
+def test_foreground_start_ends_the_servers_when_it_is_asked_to_end(folder: Path) -> None:
+    """An image and a service manager know only the process that they started."""
+    line = ["start", "--foreground", "--data", folder, "--java-option", QUICK_JAVA, "--json"]
+    with subprocess.Popen(command(*line), stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        said = "".join(iter(process.stdout.readline, "}\n"))
+        pids = [each["pid"] for each in json.loads(said + "}")["processes"]]
+        process.terminate()
+    assert process.returncode == 0
+    assert not [pid for pid in pids if is_running(pid)]
 
 
 def test_marks_come_from_this_run(hbase: HBase) -> None:
