@@ -16,6 +16,7 @@ from recovery import check, repair
 from tests.simulation.bank import Bank, judge
 from tests.simulation.breaking import deliver_all
 from tests.simulation.scheduler import ActorClock, Network, Scheduler
+from tests.simulation.telling import told
 from tests.simulation.world import TABLE, TRANSACTIONS, D, OneCell, accept, mend
 from txn import (
     AssertionFailedError,
@@ -24,12 +25,12 @@ from txn import (
     Policy,
     StoreError,
 )
-from txn.codec import FAMILY, is_row_key
+from txn.codec import FAMILY
 from txn.engine import Ack
-from txn.model import Check, Edit, Family, Key
+from txn.model import Family
 from txn.protocol import as_a_crash_would, roll_forward
 from txn.steps import Context, Transaction
-from txn.stores.faulty import NO_FAULT, Call, Crash, Fault, FaultyStore, Item, Reply
+from txn.stores.faulty import NO_FAULT, Call, Crash, Fault, FaultyStore, Reply
 from txn.stores.local import LocalStore
 from txn.tables.memory import MemoryStore
 
@@ -341,41 +342,6 @@ def draw_fault(random: Random, call: Call, crash_rate: float) -> Fault:
             return Fault(applied=some, reply=reply, late=rest)
         case _:
             return Fault(applied=None, reply=reply, late=some)
-
-
-def told(call: Call, fault: Fault) -> str:
-    """Return a call and its fault for people, on one line."""
-    items = [brief(item) for item in call.items]
-    order = sorted(items) if call.method == "read" else items  # a set's order is no fact
-    return f"{call.number:3} {call.method} {', '.join(order)}{shown(fault)}"
-
-
-def brief(item: Item) -> str:
-    """Return a key, an edit or a check in a few words."""
-    match item:
-        case Key():
-            return f"{short(item.row)}/{item.column.decode()}"
-        case Edit(key, value, timestamp):
-            return f"{brief(key)}@{timestamp % 10**9}={short(value or b'-')}"
-        case Check(key, expected, puts):
-            return f"{brief(key)}:{short(expected)}->{short(dict(puts).get(key, b'?'))}"
-        case _:
-            return short(item)
-
-
-def short(value: bytes) -> str:
-    """Return a row key by the last digits of its uid, and any other value as it is."""
-    text = value.decode(errors="replace")
-    return f"T{text[-4:]}" if is_row_key(value) else text[:40]
-
-
-def shown(fault: Fault) -> str:
-    """Return what is wrong, if anything is."""
-    if fault is NO_FAULT:
-        return ""
-    applied = "all" if fault.applied is None else sorted(fault.applied)
-    facts = [f"applied={applied}", f"late={sorted(fault.late)}"]
-    return f"   !! {fault.reply.value}{' twice' * fault.twice} {' '.join(facts)}"
 
 
 def run_many(seeds: Iterable[int]) -> None:

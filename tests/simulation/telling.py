@@ -1,0 +1,42 @@
+"""Calls of a store as a trace tells them: one line each, and the same for the same seed."""
+
+from __future__ import annotations
+
+from txn.codec import is_row_key
+from txn.model import Check, Edit, Key
+from txn.stores.faulty import NO_FAULT, Call, Fault, Item
+
+
+def told(call: Call, fault: Fault) -> str:
+    """Return a call and its fault for people, on one line."""
+    items = [brief(item) for item in call.items]
+    order = sorted(items) if call.method == "read" else items  # a set's order is no fact
+    return f"{call.number:3} {call.method} {', '.join(order)}{shown(fault)}"
+
+
+def brief(item: Item) -> str:
+    """Return a key, an edit or a check in a few words."""
+    match item:
+        case Key():
+            return f"{short(item.row)}/{item.column.decode()}"
+        case Edit(key, value, timestamp):
+            return f"{brief(key)}@{timestamp % 10**9}={short(value or b'-')}"
+        case Check(key, expected, puts):
+            return f"{brief(key)}:{short(expected)}->{short(dict(puts).get(key, b'?'))}"
+        case _:
+            return short(item)
+
+
+def short(value: bytes) -> str:
+    """Return a row key by the last digits of its uid, and any other value as it is."""
+    text = value.decode(errors="replace")
+    return f"T{text[-4:]}" if is_row_key(value) else text[:40]
+
+
+def shown(fault: Fault) -> str:
+    """Return what is wrong, if anything is."""
+    if fault is NO_FAULT:
+        return ""
+    applied = "all" if fault.applied is None else sorted(fault.applied)
+    facts = [f"applied={applied}", f"late={sorted(fault.late)}"]
+    return f"   !! {fault.reply.value}{' twice' * fault.twice} {' '.join(facts)}"
