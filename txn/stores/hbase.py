@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol, TypeVar
 
-from txn.errors import InvalidRequestError, MaybeApplied, TxnError, describe
+from txn.clock import Clock
+from txn.errors import InvalidRequestError, MaybeApplied, StoreError, TxnError, describe
 from txn.model import KEEP_DELETES_MS, MAX_ROW, Cell, Check, Edit, Family, Key, Row, refusal
 from txn.stores.base import Feature
 from txn.stores.gateway import Refused
@@ -23,6 +24,8 @@ FOREVER_S = 2_147_483_647
 PURGE = "hbase.hstore.time.to.purge.deletes"
 ROWS_A_REQUEST = 1_000
 BYTES_A_REQUEST = 8_000_000
+CHANGE_TRIES = 20
+CHANGE_PAUSE_MS = 200
 PAGE_ROWS = 500
 FIRST_PAGE_ROWS = 32
 PAGE_BYTES = 1_000_000
@@ -67,10 +70,11 @@ class Dialect(Protocol):
 class HBaseStore:
     """Tables of HBase. Durable at each call, whatever was asked for."""
 
-    def __init__(self, pool: Pool, dialect: Dialect) -> None:
+    def __init__(self, pool: Pool, dialect: Dialect, clock: Clock) -> None:
         self.features = dialect.features
         self._pool = pool
         self._dialect = dialect
+        self._clock = clock
 
     def read(self, keys: Collection[Key]) -> dict[Key, Cell | None]:
         """Read with one request a table, or a few for many rows; a row is always in one."""
@@ -167,14 +171,18 @@ class HBaseStore:
         """Create what is missing, so that delete markers live as long as the protocol asks."""
         for name, family in families.items():
             _refuse(table, name, family)
-        known = self.describe(table)
-        if known is None:
-            known = self._changed(table, lambda: self._dialect.create(table, families, splits))
-        _compare(table, known, families)
-        for name, family in families.items():
-            if name not in known:
-                known = self._changed(table, lambda: self._dialect.add(table, name, family))  # noqa: B023
-        _compare(table, known, families)
+        for _ in range(len(families) + CHANGE_TRIES):
+            known = self.describe(table)
+            _compare(table, known or {}, families)
+            missing = [name for name in families if name not in (known or {})]
+            if known is None:
+                self._change(table, lambda: self._dialect.create(table, families, splits))
+            elif missing:
+                name = missing[0]
+                self._change(table, lambda: self._dialect.add(table, name, families[name]))  # noqa: B023
+            else:
+                return
+        raise StoreError(describe("others keep changing the table", table=table))
 
     def compact(self, table: bytes, purge_before_ms: int) -> None:
         """Leave it to HBase, which does so with the setting that `ensure_table` gives a family."""
@@ -220,19 +228,16 @@ class HBaseStore:
     def _one(self, job: Callable[[], Job[T]]) -> T:
         return self._pool.run(lambda: [job()], repeat=True)[0]
 
-    def _changed(self, table: bytes, change: Callable[[], Job[None]]) -> Mapping[bytes, Family]:
-        """Make a change to a table that another client may be making too; return its families."""
-        refused: Refused | None = None
+    def _change(self, table: bytes, change: Callable[[], Job[None]]) -> None:
+        """Make a change to a table; where another client is at it too, wait a little."""
         try:
             self._pool.run(lambda: [change()], repeat=False)
         except Refused as error:
-            refused = error
-        known = self.describe(table)
-        if known is None or (refused and "xists" not in str(refused)):
-            raise InvalidRequestError(
-                describe("cannot make the table", table=table, cause=first_line(refused))
-            ) from refused
-        return known
+            if not any(word in str(error) for word in ("xists", "oncurrent")):
+                raise InvalidRequestError(
+                    describe("cannot make the table", table=table, cause=first_line(error))
+                ) from error
+            self._clock.sleep_ms(CHANGE_PAUSE_MS)
 
 
 class _Meaning:

@@ -79,17 +79,23 @@ struct TNamespaceDescriptor {
   1: required string name
 }
 
+struct THRegionInfo {
+  1: required i64 regionId
+  2: required binary tableName
+  3: optional binary startKey
+  4: optional binary endKey
+}
+
+struct THRegionLocation {
+  2: required THRegionInfo regionInfo
+}
+
 exception TIOError {
   1: optional string message
 }
 
 exception TIllegalArgument {
   1: optional string message
-}
-
-enum TThriftServerType {
-  ONE = 1
-  TWO = 2
 }
 
 service THBaseService {
@@ -108,6 +114,7 @@ service THBaseService {
   ) throws (1: TIOError io)
   list<TResult> getScannerResults(1: required binary table, 2: required TScan tscan, 3: i32 numRows)
     throws (1: TIOError io)
+  list<THRegionLocation> getAllRegionLocations(1: required binary table) throws (1: TIOError io)
   TTableDescriptor getTableDescriptor(1: required TTableName table) throws (1: TIOError io)
   void createTable(1: required TTableDescriptor desc, 2: optional list<binary> splitKeys)
     throws (1: TIOError io)
@@ -115,5 +122,4 @@ service THBaseService {
     throws (1: TIOError io)
   void createNamespace(1: required TNamespaceDescriptor namespaceDesc) throws (1: TIOError io)
   list<string> listNamespaces() throws (1: TIOError io)
-  TThriftServerType getThriftServerType()
 }

@@ -31,7 +31,7 @@ from txn.stores.pool import Job, Pool
 
 def thrift1_store(gateway: Gateway, clock: Clock) -> HBaseStore:
     """Return the store behind a Thrift 1 gateway. Nothing is sent yet."""
-    return HBaseStore(Pool(gateway, Service(Hbase), clock), Thrift1())
+    return HBaseStore(Pool(gateway, Service(Hbase), clock), Thrift1(), clock)
 
 
 class Thrift1:

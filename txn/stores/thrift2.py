@@ -39,7 +39,7 @@ DURABILITIES = {IDL.TDurability.SKIP_WAL: "SKIP_WAL", IDL.TDurability.ASYNC_WAL:
 
 def thrift2_store(gateway: Gateway, clock: Clock) -> HBaseStore:
     """Return the store behind a Thrift 2 gateway. Nothing is sent yet."""
-    return HBaseStore(Pool(gateway, Service(IDL.THBaseService), clock), Thrift2())
+    return HBaseStore(Pool(gateway, Service(IDL.THBaseService), clock), Thrift2(), clock)
 
 
 class Thrift2:
