@@ -318,9 +318,9 @@ def _wait(
 def _beat(context: Context, transactions: Sequence[Transaction], beaten_ms: int) -> int:
     """Show, once in a third of the lease, that the owner lives, and see whether anybody thought
     that it does not. Return when that was done last."""
-    if context.clock.monotonic_ms() - beaten_ms < context.policy.lease_ms // 3:
-        return beaten_ms
     live = [t for t in transactions if t.failure is None]
+    if not live or context.clock.monotonic_ms() - beaten_ms < context.policy.lease_ms // 3:
+        return beaten_ms
     now_ms = context.clock.wall_ms()
     beats = [Edit(column(context.table, t.row_key, b"beat"), FREE, now_ms) for t in live]
     retried(context, lambda: context.store.write(beats, durable=False))
