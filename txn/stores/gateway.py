@@ -12,6 +12,7 @@ from __future__ import annotations
 import select
 import socket
 import ssl
+import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
@@ -147,7 +148,7 @@ class Connection:
         """Send a request; its reply must be received before the next one is sent."""
         name, arguments = request
         self.busy = True
-        self._wire.deadline_ms = deadline_ms
+        self._wire.limit(deadline_ms)
         self._sequence += 1
         protocol = self._protocol
         protocol.write_message_begin(name, TMessageType.CALL, self._sequence)
@@ -155,8 +156,9 @@ class Connection:
         protocol.write_message_end()
         self._transport.flush()
 
-    def receive(self) -> Any:
+    def receive(self, deadline_ms: int) -> Any:
         """Wait for the reply and return its value; raise Refused where the reply is an error."""
+        self._wire.limit(deadline_ms)
         protocol = self._protocol
         name, kind, sequence = protocol.read_message_begin()
         reply = TApplicationException() if kind == TMessageType.EXCEPTION else self._results[name]()
@@ -186,25 +188,44 @@ class Connection:
 
 
 class _Wire:
-    """What thriftpy2's transports read from and write to: a socket with a deadline."""
+    """What thriftpy2's transports read from and write to: a socket whose waits are limited.
 
-    __slots__ = ("_clock", "_socket", "deadline_ms")
+    The kernel keeps the limit where it can. Python's own would ask it twice for each read and
+    write, and let go of the interpreter each time.
+    """
+
+    __slots__ = ("_clock", "_kernel", "_limit_ms", "_socket")
 
     def __init__(self, connected: socket.socket, clock: Clock) -> None:
         self._socket = connected
         self._clock = clock
-        self.deadline_ms = 0
+        self._kernel = not isinstance(connected, ssl.SSLSocket)
+        self._limit_ms = 0
+        connected.settimeout(None)
+
+    def limit(self, deadline_ms: int) -> None:
+        """Let no wait from here on last much beyond the deadline."""
+        left_ms = deadline_ms - self._clock.monotonic_ms()
+        if left_ms <= 0:
+            raise TimeoutError("timed out")
+        if not left_ms <= self._limit_ms <= left_ms + left_ms // 8:
+            self._limit_ms = left_ms
+            self._set_limit()
 
     def read(self, size: int) -> bytes:
-        self._socket.settimeout(self._left_s())
-        data = self._socket.recv(size)
+        try:
+            data = self._socket.recv(size)
+        except BlockingIOError as error:
+            raise TimeoutError("timed out") from error
         if not data:
             raise ConnectionError("the gateway closed the connection")
         return data
 
     def write(self, data: bytes) -> None:
-        self._socket.settimeout(self._left_s())
-        self._socket.sendall(data)
+        try:
+            self._socket.sendall(data)
+        except BlockingIOError as error:
+            raise TimeoutError("timed out") from error
 
     def flush(self) -> None:
         pass
@@ -218,11 +239,14 @@ class _Wire:
     def close(self) -> None:
         self._socket.close()
 
-    def _left_s(self) -> float:
-        left_ms = self.deadline_ms - self._clock.monotonic_ms()
-        if left_ms <= 0:
-            raise TimeoutError("timed out")
-        return left_ms / 1000
+    def _set_limit(self) -> None:
+        if not self._kernel:
+            self._socket.settimeout(self._limit_ms / 1000)
+            return
+        seconds, rest_ms = divmod(self._limit_ms, 1000)
+        limit = struct.pack("@ll", seconds, rest_ms * 1000)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
 
 def _connect(gateway: Gateway) -> socket.socket:

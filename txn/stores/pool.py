@@ -227,7 +227,7 @@ class Flight(Generic[T]):
         flying = self._flying
         while flying:
             lane, index, job = flying.popleft()
-            if not self._step(lane, index, job, lane.receive()):
+            if not self._step(lane, index, job, lane.receive(self._deadline_ms)):
                 self._begin_next(lane)
         return self._results
 
@@ -254,7 +254,7 @@ def _alone(lane: Connection, job: Job[T], deadline_ms: int) -> T:
         request = next(job)
         while True:
             lane.send(request, deadline_ms)
-            request = job.send(lane.receive())
+            request = job.send(lane.receive(deadline_ms))
     except StopIteration as done:
         result: T = done.value
         return result
