@@ -172,7 +172,7 @@ def test_every_process_carries_its_mark_and_heap(tmp_path: Path) -> None:
         "thrift2",
     ]
     for role in roles(settings):
-        line = command(role, settings, Path("/java"), [Path("/a.jar")], "abc")
+        line = command(role, settings, Path("/java"), "abc")
         assert "-Dtxn.process=abc" in line
         assert f"-Xmx{role.memory_mb}m" in line
 

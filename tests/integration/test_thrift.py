@@ -22,7 +22,7 @@ from txn import AbortedError, Delete, Engine, Key, Mutation, Policy, Version, co
 from txn.clock import SystemClock
 from txn.cluster.jars import fetch
 from txn.cluster.processes import end, launch
-from txn.cluster.roles import Role, command
+from txn.cluster.roles import Role, class_path, command
 from txn.errors import InvalidRequestError, NotApplied
 from txn.java import find_java_home
 from txn.model import Cell, Check, Edit, Family
@@ -334,11 +334,11 @@ def test_a_framed_transport_and_the_compact_protocol_work(
     role = Role(f"{kind}-framed", f"org.apache.hadoop.hbase.{package}.ThriftServer", arguments, 256)
     process = launch(
         role.name,
-        command(role, settings, find_java_home() / "bin" / "java", fetch(), mark),
+        command(role, settings, find_java_home() / "bin" / "java", mark),
         port=port,
         mark=mark,
         logs=settings.folder / "logs",
-        env={},
+        env={"CLASSPATH": class_path(settings, fetch())},
     )
     try:
         uri = f"hbase+{kind}://127.0.0.1:{port}?transport=framed&protocol=compact"

@@ -23,7 +23,7 @@ from txn.clock import Clock, SystemClock
 from txn.cluster import configuration, probe
 from txn.cluster.jars import fetch
 from txn.cluster.processes import ClusterError, Process, end, launch, log_tail
-from txn.cluster.roles import NAMENODE, Role, command, roles
+from txn.cluster.roles import NAMENODE, Role, class_path, command, roles
 from txn.cluster.settings import GATEWAYS, Settings, choose_ports, from_document
 from txn.errors import describe
 from txn.java import find_java_home
@@ -117,8 +117,9 @@ class Cluster:
 
     def _format(self, java: Path, jars: Sequence[Path]) -> None:
         role = Role("format", NAMENODE, ("-format", "-nonInteractive"), 192)
-        line = command(role, self.settings, java, jars, secrets.token_hex(8))
-        done = subprocess.run(line, capture_output=True, text=True, check=False)
+        line = command(role, self.settings, java, secrets.token_hex(8))
+        env = self._environ(jars)
+        done = subprocess.run(line, capture_output=True, text=True, env=env, check=False)
         if done.returncode != 0:
             raise ClusterError("cannot format the name node", done.stdout + done.stderr)
 
@@ -126,13 +127,16 @@ class Cluster:
         mark = secrets.token_hex(8)
         self._processes[role.name] = launch(
             role.name,
-            command(role, self.settings, java, jars, mark),
+            command(role, self.settings, java, mark),
             port=self.settings.ports[role.name],
             mark=mark,
             logs=self.log_folder,
-            env=dict(os.environ),
+            env=self._environ(jars),
         )
         self._write()
+
+    def _environ(self, jars: Sequence[Path]) -> dict[str, str]:
+        return {**os.environ, "CLASSPATH": class_path(self.settings, jars)}
 
     def _answers(self, name: str) -> bool:
         port = self._processes[name].port

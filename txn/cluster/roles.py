@@ -74,12 +74,14 @@ def roles(settings: Settings) -> list[Role]:
     ]
 
 
-def command(
-    role: Role, settings: Settings, java: Path, jars: Sequence[Path], mark: str
-) -> list[str]:
+def class_path(settings: Settings, jars: Sequence[Path]) -> str:
+    """Return the variable CLASSPATH: as an option it would fill the screen of every `ps`."""
+    return ":".join(map(str, [conf_folder(settings), *jars]))
+
+
+def command(role: Role, settings: Settings, java: Path, mark: str) -> list[str]:
     """Return the command line of a process."""
     logs, temporary = logs_folder(settings), settings.folder / "tmp"
-    class_path = ":".join(map(str, [conf_folder(settings), *jars]))
     opened = [f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED]
     collector = ["-XX:+UseSerialGC"] if role.memory_mb < SMALL_HEAP_MB else []
     return [
@@ -98,8 +100,6 @@ def command(
         f"-Dhbase.log.dir={logs}",
         "-Dlog4j.configuration=log4j.properties",
         f"-Dtxn.log={logs / f'{role.name}.log'}",
-        "-cp",
-        class_path,
         role.main,
         *role.arguments,
     ]
