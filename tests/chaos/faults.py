@@ -16,13 +16,14 @@ from random import Random
 
 from tests.chaos.bank import POLICY
 from tests.chaos.crew import Crew
-from tests.chaos.history import now_ns
+from tests.chaos.history import Log, now_ns
 from txn.clock import Clock, SystemClock
 from txn.cluster.cluster import Cluster
 from txn.cluster.configuration import SESSION_MS
 
 GATEWAYS = ("thrift1", "thrift2")
 REGIONS = ("region1", "region2")
+MASTER = "master"
 FAILOVER_S = 25.0
 ENDS_WITHIN_S = 20
 LOOK_EACH_S = 0.2
@@ -66,6 +67,8 @@ def _any_fault(chance: Random) -> Fault:
         Fault("kill", (region,), chance.uniform(0, FAILOVER_S)): 4,
         Fault("kill", (gateway, region), chance.uniform(0, FAILOVER_S)): 1,
         Fault("kill", GATEWAYS, chance.uniform(0, 6)): 1,
+        Fault("kill", (MASTER,), chance.uniform(0, 6)): 1,
+        Fault("kill", (MASTER, region), chance.uniform(0, 6)): 1,
         Fault("pause", (gateway,), chance.uniform(1, 8)): 1,
         Fault("pause", (region,), beyond_session_s): 2,
     }
@@ -112,13 +115,16 @@ class ClientFaults:
 class ServerFaults:
     """A thread that hurts a cluster until it is told to stop, and then leaves it whole."""
 
-    def __init__(self, cluster: Cluster, chance: Random, clock: Clock | None = None) -> None:
+    def __init__(
+        self, cluster: Cluster, chance: Random, log: Log, clock: Clock | None = None
+    ) -> None:
         self.inflicted: list[Inflicted] = []
         self.fallen: list[str] = []
         self.failure: Exception | None = None
         self.now = ""
         self._cluster = cluster
         self._chance = chance
+        self._log = log
         self._clock = clock or SystemClock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="server-faults")
@@ -161,6 +167,7 @@ class ServerFaults:
             self._each(fault, self._await_suicide)
         self.now = ""
         self.inflicted.append(Inflicted(fault, at_ns, now_ns()))
+        self._log.did(str(fault), "fault", at_ns, down_s=fault.down_s)
         self._raise_fallen()
 
     def _each(self, fault: Fault, work: Callable[[str], None]) -> None:

@@ -9,6 +9,7 @@ ended before something else started did happen before it. The lines:
     {"op", "kind": "read", "start_ns", "end_ns", "reads"}                  one atomic read
     {"op", "kind": "failed", "start_ns", "end_ns", "error"}                a read that did not come
     {"op", "kind": "fsck", "start_ns", "end_ns", "found", "wrong"}         a round of fsck
+    {"op", "kind": "fault", "start_ns", "end_ns", "down_s"}        servers were hurt, and up again
     {"op", "resolved", "timestamp"}             by the judge, at the end: what became of a transfer
 
 reads and writes: account -> [balance, writer, timestamp], or null for an account without a cell;
@@ -22,6 +23,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -92,20 +94,16 @@ class Log:
 
 @dataclass(slots=True)
 class History:
-    """The operations of all processes, by name, and what else they said."""
+    """The operations of all processes, by name, and what else they said, by its kind."""
 
     operations: dict[str, Operation] = field(default_factory=dict)
-    failed: list[dict[str, Any]] = field(default_factory=list)
-    fsck: list[dict[str, Any]] = field(default_factory=list)
+    others: dict[str, list[dict[str, Any]]] = field(default_factory=lambda: defaultdict(list))
 
     def add(self, line: Mapping[str, Any]) -> Operation | None:
         """Take a line; return the operation that it is about, if any."""
         name, kind = line["op"], line.get("kind")
-        if kind == "failed":
-            self.failed.append(dict(line))
-            return None
-        if kind == "fsck":
-            self.fsck.append(dict(line))
+        if kind not in (None, "transfer", "read"):
+            self.others[kind].append(dict(line))
             return None
         if kind is not None:
             operation = self.operations[name] = Operation(name, kind, line["start_ns"])
@@ -147,7 +145,7 @@ class Tail:
 def load(folder: Path) -> History:
     """Read all the histories in a folder."""
     history = History()
-    for line in Tail(folder).lines():
+    for line in sorted(Tail(folder).lines(), key=lambda line: "resolved" in line):
         history.add(line)
     return history
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from rich.table import Table
 
+from tests.chaos.bank import ACCOUNTS
 from tests.chaos.crew import GATEWAYS
 from tests.chaos.faults import Inflicted
 from tests.chaos.run import Result, Tally
@@ -25,6 +26,8 @@ def document(result: Result) -> dict[str, Any]:
     servers = Counter(
         f"{each.fault.kind} {name}" for each in result.inflicted for name in each.fault.victims
     )
+    reads = result.history.reads()
+    totals = sum(len(each.reads) == len(ACCOUNTS) for each in reads)
     return {
         "holds": not result.violations,
         "violations": result.violations,
@@ -42,11 +45,12 @@ def document(result: Result) -> dict[str, Any]:
             "unknown_committed": unknown["committed"],
             "unknown_aborted": unknown["aborted"],
         },
-        "atomic_reads": len(result.history.reads()),
-        "failed_reads": len(result.history.failed),
-        "fsck_rounds": len(result.history.fsck),
+        "atomic_reads_of_all": totals,
+        "atomic_reads_of_some": len(reads) - totals,
+        "failed_reads": len(result.history.others["failed"]),
+        "fsck_rounds": len(result.history.others["fsck"]),
         "fsck_found": dict(
-            sum((Counter(each["found"]) for each in result.history.fsck), Counter())
+            sum((Counter(each["found"]) for each in result.history.others["fsck"]), Counter())
         ),
         "longest_stall_s": _longest_stall_s(tally),
         "wait_for_commit_s": _waits_s(result.inflicted, tally),
@@ -84,7 +88,7 @@ def _waits_s(inflicted: Iterable[Inflicted], tally: Tally) -> dict[str, list[flo
             for place, ends in tally.commits.items()
             if tally.places[place][1] in victims or victims - set(GATEWAYS)
         ]
-        kind = " and ".join(name[:-1] for name in each.fault.victims)
+        kind = " and ".join(name.rstrip("12") for name in each.fault.victims)
         found.setdefault(f"{each.fault.kind} {kind}", []).append(max(waits, default=0) / 1e9)
     return {name: [round(median(times), 1), round(max(times), 1)] for name, times in found.items()}
 
@@ -99,5 +103,5 @@ def wait_ns(ends: Sequence[int], fault: Inflicted) -> int:
 def _errors(result: Result) -> dict[str, int]:
     """The commonest errors, by their beginnings: what clients must be ready for."""
     texts = [each.error for each in result.history.transfers() if each.error]
-    texts += [each["error"] for each in result.history.failed]
+    texts += [each["error"] for each in result.history.others["failed"]]
     return dict(Counter(text.partition("=")[0][:80] for text in texts).most_common(12))

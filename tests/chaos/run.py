@@ -16,7 +16,7 @@ from tests.chaos.bank import found_bank, open_bank
 from tests.chaos.crew import Crew, place_of, places
 from tests.chaos.faults import ClientFaults, Inflicted, ServerFaults
 from tests.chaos.guard import guarded
-from tests.chaos.history import History, Tail, now_ns
+from tests.chaos.history import History, Log, Tail, now_ns
 from tests.chaos.search import settle
 from tests.chaos.verdict import Ending, judge
 from txn.cluster.cluster import Cluster, start
@@ -100,11 +100,13 @@ class _Run:
     def __init__(self, plan: Plan, cluster: Cluster, tally: Tally, shown: Shown) -> None:
         self._plan, self._cluster, self._tally, self._shown = plan, cluster, tally, shown
         self._chance = Random(plan.seed)
-        histories = plan.folder / "history"
+        histories = self._histories = plan.folder / "history"
         histories.mkdir(parents=True, exist_ok=True)
         self._history, self._tail = History(), Tail(histories)
         self._crew = Crew(tally.places, cluster.uris, histories, plan.seed)
-        self._servers = ServerFaults(cluster, Random(f"{plan.seed}/servers"))
+        self._servers = ServerFaults(
+            cluster, Random(f"{plan.seed}/servers"), Log(histories / "faults.jsonl")
+        )
         self._violations: list[str] = []
 
     def result(self) -> Result:
@@ -124,6 +126,10 @@ class _Run:
         self._say("ending with fsck")
         ending, left = settle(self._cluster.uris, self._history)
         self._violations += [*self._crew.crashes, *left, *judge(self._history, ending)]
+        resolved = Log(self._histories / "resolved.jsonl")
+        for each in self._history.transfers():
+            if each.outcome == "unknown":
+                resolved.write(each.name, resolved=each.resolved, timestamp=each.timestamp)
         return Result(
             self._plan,
             self._history,

@@ -160,7 +160,7 @@ def test_a_balance_past_its_receipts_is_seen() -> None:
 def test_a_finding_that_fsck_cannot_repair_is_seen() -> None:
     """Clients that keep to the protocol leave none."""
     world = World()
-    world.history.fsck.append({"op": "f-1", "wrong": ["Finding(foreign-version)"]})
+    world.history.others["fsck"].append({"op": "f-1", "wrong": ["Finding(foreign-version)"]})
     assert "fsck f-1 found Finding(foreign-version)" in world.judge()
 
 

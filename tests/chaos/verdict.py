@@ -157,7 +157,7 @@ def _serial(history: History, happened: list[Operation], order: Versions) -> Ite
 
 def _fsck(history: History) -> Iterator[str]:
     """Beside clients that keep to the protocol, fsck finds nothing that it cannot repair."""
-    for each in history.fsck:
+    for each in history.others["fsck"]:
         for finding in each["wrong"]:
             yield f"fsck {each['op']} found {finding}"
 

@@ -37,4 +37,4 @@ def test_nothing_is_lost_when_clients_and_servers_are_killed(tmp_path: Path) -> 
     killed = {what.partition(" (")[0][:11] for what in figures["faults"]}
     assert {"kill client", "kill thrift", "kill region"} <= killed
     assert figures["transfers"]["committed"] > 50
-    assert figures["atomic_reads"] > 50
+    assert figures["atomic_reads_of_all"] > 10
