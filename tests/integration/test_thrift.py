@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import socket
 import ssl
@@ -16,6 +17,7 @@ from random import Random
 import pytest
 
 from recovery import check, repair, summary
+from recovery.commands import app
 from recovery.doctor import Verdict, examine
 from tests.integration.hbase import HBase
 from txn import AbortedError, Delete, Engine, Key, Mutation, Policy, Version, connect
@@ -134,6 +136,21 @@ def test_clients_that_make_a_table_at_once_all_find_it(hbase: HBase) -> None:
     client = open_store(hbase.thrift2)
     assert failures == []
     assert set(client.describe(table) or ()) == {b"d", b"f0", b"f1"}
+    client.close()
+
+
+@pytest.mark.parametrize("kind", ["thrift1", "thrift2"])
+@pytest.mark.parametrize("name", [b"", b"a b", b"a:b:c", b"-a", b"nowhere:table"])
+def test_a_table_that_cannot_be_is_not_there(hbase: HBase, kind: str, name: bytes) -> None:
+    """Gateways answer such names with an internal error, which helps nobody."""
+    client = open_store(getattr(hbase, kind))
+    assert client.describe(name) is None
+    if name:
+        with pytest.raises(InvalidRequestError, match="no such table"):
+            client.read([Key("a", "d", "x", name)])
+    if b"where" not in name:
+        with pytest.raises(InvalidRequestError, match="not a legal table name"):
+            client.ensure_table(name, {b"d": Family()})
     client.close()
 
 
@@ -414,3 +431,30 @@ def test_a_gateway_behind_tls_is_trusted_by_its_certificate(
         with pytest.raises(NotApplied, match=r"cannot connect.*certificate verify failed"):
             stranger.read([Key("a", "d", "x", table)])
         stranger.close()
+
+
+# --- the command --------------------------------------------------------------------------------
+
+
+def test_doctor_tells_people_and_programs(
+    hbase: HBase, store: HBaseStore, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 1 where something is wrong, 0 where nothing is; the cure beside it."""
+    good, bad = fresh("good"), fresh("bad")
+    store.ensure_table(good, {b"d": Family()})
+    make_as_hbase_does(store, bad, ttl_s=60)
+    connect(hbase.thrift2).close()
+
+    def run(*arguments: str) -> tuple[int, str]:
+        with pytest.raises(SystemExit) as ended:
+            app(["doctor", "--store", hbase.thrift2, *arguments])
+        return int(ended.value.code or 0), capsys.readouterr().out
+
+    code, said = run(good.decode())
+    assert (code, "wrong" in said) == (0, False)
+    assert "checked writes: behave as the protocol needs" in said
+    code, said = run(bad.decode(), "--json")
+    (found,) = (line for line in map(json.loads, said.splitlines()) if line["verdict"] == "wrong")
+    assert code == 1
+    assert found["about"] == f"table {bad.decode()}, family d"
+    assert found["mend"] == "alter it with TTL => 'FOREVER'"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 
@@ -296,3 +298,19 @@ def test_a_bad_uri_is_refused_with_what_is_known(uri: str, message: str) -> None
     """Before anything is connected."""
     with pytest.raises(InvalidRequestError, match=message):
         open_store(uri)
+
+
+def test_without_the_drivers_it_is_said_what_to_install() -> None:
+    """They are an extra: the embedded store needs none of them."""
+    program = (
+        "import sys; sys.modules['thriftpy2'] = None\n"
+        "from txn import connect\n"
+        "from txn.errors import InvalidRequestError\n"
+        "connect('memory://')\n"
+        "try: connect('hbase+thrift2://host')\n"
+        "except InvalidRequestError as error: print(error)\n"
+    )
+    command = [sys.executable, "-c", program]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert said.startswith("install hbase-txn[hbase]")
+    assert "thriftpy2" in said

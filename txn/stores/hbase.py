@@ -7,6 +7,7 @@ A checked write is never repeated here, since its repeat answers "no" where it a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol, TypeVar
 
@@ -29,6 +30,8 @@ CHANGE_PAUSE_MS = 200
 PAGE_ROWS = 500
 FIRST_PAGE_ROWS = 32
 PAGE_BYTES = 1_000_000
+
+_TABLE = re.compile(rb"(?:\w+:)?\w[\w.-]*")
 
 Places = Mapping[bytes, Sequence[Key]]
 """The keys of some rows of one table, by row."""
@@ -158,6 +161,8 @@ class HBaseStore:
 
     def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
         """Return the settings that the gateway shows."""
+        if _TABLE.fullmatch(table) is None:
+            return None  # there cannot be one, but gateways fail at the question
         try:
             return self._one(lambda: self._dialect.describe(table))
         except Refused as error:
@@ -169,6 +174,8 @@ class HBaseStore:
         self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes] = ()
     ) -> None:
         """Create what is missing, so that delete markers live as long as the protocol asks."""
+        if _TABLE.fullmatch(table) is None:
+            raise InvalidRequestError(describe("not a legal table name", table=table))
         for name, family in families.items():
             _refuse(table, name, family)
         for _ in range(len(families) + CHANGE_TRIES):
