@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test check coverage sim chaos bench docs clean
+.PHONY: help run test check coverage sim chaos hbase bench docs clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -34,6 +34,9 @@ sim: $(VENV)/.ready-dev ## a million simulated schedules
 
 chaos: $(VENV)/.ready-dev ## ten minutes of kill -9 on a real HBase of several processes, then the verdict
 	$(BIN)/python -m tests.chaos $(ARGS)
+
+hbase: $(VENV)/.ready-dev ## start a real HBase on this machine; `txn hbase stop` ends it
+	$(BIN)/txn hbase start $(ARGS)
 
 bench: $(VENV)/.ready-dev ## measure commits on the embedded store beside its floor
 	$(BIN)/python -m tests.bench $(ARGS)

@@ -109,19 +109,22 @@ def test_cluster_is_started_seen_stopped_and_finds_its_data_again(
     again = start(Settings(folder, java_options=[QUICK_JAVA]))
     assert again.settings.ports == started["ports"]
     assert value(again.settings.ports["thrift1"]) == b"100"
-    hurt_a_gateway(again)
+    hurt_a_gateway_and_stop(again)
     connect(port_of(hbase.thrift1)).close()
 
 
-def hurt_a_gateway(cluster: Cluster) -> None:
+def hurt_a_gateway_and_stop(cluster: Cluster) -> None:
     with pytest.raises(ClusterError, match="no such process name='region7'"):
         cluster.kill("region7")
     with pytest.raises(ClusterError, match="the process is still running name='thrift2'"):
         cluster.restart("thrift2")
     cluster.kill("thrift2")
     assert not cluster.is_ready()
-    cluster.restart("thrift2")
+    open_cluster(cluster.settings.folder).restart("thrift2")
     assert cluster.is_ready()
+    cluster.stop(grace_ms=0)
+    recorded = open_cluster(cluster.settings.folder).processes.values()
+    assert not [each for each in recorded if each.is_alive]
 
 
 def test_servers_listen_on_this_machine_only(hbase: HBase) -> None:

@@ -85,6 +85,7 @@ class Cluster:
         """
         killed = []
         with _alone(self.settings.folder):
+            self._processes = _recorded(self.settings.folder)[1]  # others may have restarted some
             for group in _groups(list(self._processes.values())):
                 killed += end(group, self._clock, grace_ms=grace_ms)
         return killed if grace_ms else []
@@ -210,14 +211,16 @@ def open_cluster(folder: Path, clock: Clock | None = None) -> Cluster:
 
     Raises ClusterError where none ever was.
     """
+    return Cluster(*_recorded(folder), clock)
+
+
+def _recorded(folder: Path) -> tuple[Settings, dict[str, Process]]:
     try:
         document = json.loads((folder / RECORD).read_text())
     except FileNotFoundError:
         raise ClusterError(describe("no cluster was started here", folder=str(folder))) from None
     processes = [Process(**process) for process in document["processes"]]
-    return Cluster(
-        from_document(document["settings"]), {each.name: each for each in processes}, clock
-    )
+    return from_document(document["settings"]), {each.name: each for each in processes}
 
 
 def _before(settings: Settings) -> Settings | None:
