@@ -117,11 +117,13 @@ class Pool:
         self._open = 0
 
     def _lanes(self, wanted: int, deadline_ms: int) -> list[Connection]:
-        """Take at least one connection, waiting for it, and more if they are free."""
+        """Take at least one connection, waiting for it, and up to half of what is free beside it:
+        where many threads are at work, each does best with its requests one after the other."""
         self._forget_parent()
         with self._changed:
             while not self._closed and not self._free():
                 self._wait(deadline_ms)
+            wanted = min(wanted, 1 + self._free() // 2)
             lanes = self._take(wanted)
             fresh = min(wanted - len(lanes), self.gateway.pool - self._open)
             self._open += fresh
