@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, NoReturn
@@ -100,9 +100,10 @@ def start_command(
     screen = Console(stderr=True) if as_json else console()
     with _log_shown(), _progress(screen) as (said, fetched):
         cluster = start(settings, said=said, fetched=fetched)
+    asked = _asked_to_end() if foreground else None  # before anybody can know that it is up
     _print(cluster, as_json)
-    if foreground:
-        _stay(cluster)
+    if asked is not None:
+        _stay(cluster, asked)
 
 
 @app.command("fetch")
@@ -198,11 +199,16 @@ def _leave(number: int, _: object) -> NoReturn:
     raise SystemExit(128 + number)
 
 
-def _stay(cluster: Cluster) -> None:
-    """Wait until a signal asks for the end, or until a server ends by itself."""
+def _asked_to_end() -> list[int]:
+    """Return where from now on the signals are noted that ask for the end."""
     asked: list[int] = []
     for number in ENDS_FOR:
         signal.signal(number, lambda number, _: asked.append(number))
+    return asked
+
+
+def _stay(cluster: Cluster, asked: Sequence[int]) -> None:
+    """Wait until a signal asks for the end, or until a server ends by itself."""
     clock = SystemClock()
     while not asked and all(process.is_alive for process in cluster.processes.values()):
         clock.sleep_ms(LOOK_EACH_MS)
