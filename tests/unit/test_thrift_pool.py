@@ -137,6 +137,15 @@ def test_a_refused_connection_has_no_effect(gateway: FakeGateway) -> None:
     store.close()
 
 
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "a..b", "x" * 70])
+def test_a_host_that_is_not_there_has_no_effect(host: str) -> None:
+    """A mistyped name is an error of the store, not of a driver."""
+    store = open_store(f"hbase+thrift2://{host}:1")
+    with pytest.raises(NotApplied, match="cannot connect"):
+        store.read(KEYS)
+    store.close()
+
+
 def test_a_lost_reply_of_a_checked_write_may_have_taken_effect(
     gateway: FakeGateway, store: Store
 ) -> None:
@@ -291,7 +300,8 @@ def test_a_closed_store_says_so(gateway: FakeGateway) -> None:
         ("hbase+thrift2://host?pool=0", "not a positive number"),
         ("hbase+thrift2://host?timeout_ms=1.5", "not a positive number"),
         ("hbase+thrift2://host?transport=udp", "unknown value.*buffered.*framed"),
-        ("hbase+thrift2://host?ca=", "not a path"),
+        ("hbase+thrift2://host?ca=/none", "no such file"),
+        (f"hbase+thrift2://host?ca={__file__}", "not a file of certificates"),
     ],
 )
 def test_a_bad_uri_is_refused_with_what_is_known(uri: str, message: str) -> None:

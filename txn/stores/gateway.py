@@ -15,6 +15,7 @@ import ssl
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 from urllib.parse import SplitResult, parse_qsl
@@ -97,14 +98,14 @@ def _number(name: str, value: str) -> int:
     return int(value)
 
 
-def _path(name: str, value: str) -> str:
-    if not value:
-        raise InvalidRequestError(describe("not a path", option=name, given=value))
+def _file(name: str, value: str) -> str:
+    if not Path(value).is_file():
+        raise InvalidRequestError(describe("no such file", option=name, given=value))
     return value
 
 
 _OPTIONS: dict[str, Callable[[str, str], str | int]] = {
-    "ca": _path,
+    "ca": _file,
     "connect_ms": _number,
     "pool": _number,
     "protocol": _one_of("binary", "compact"),
@@ -130,11 +131,13 @@ class Connection:
 
     __slots__ = ("_protocol", "_results", "_sequence", "_transport", "_wire", "busy", "used_ms")
 
-    def __init__(self, gateway: Gateway, service: Service, clock: Clock) -> None:
+    def __init__(
+        self, gateway: Gateway, service: Service, clock: Clock, tls: ssl.SSLContext | None
+    ) -> None:
         """Connect; OSError (which covers time-outs and TLS) where that fails."""
         self.busy = False
         self.used_ms = clock.monotonic_ms()
-        self._wire = _Wire(_connect(gateway), clock)
+        self._wire = _Wire(_connect(gateway, tls), clock)
         framed = gateway.transport == "framed"
         kind = TCyFramedTransport if framed else TCyBufferedTransport
         self._transport = kind(self._wire, BUFFER)
@@ -249,16 +252,30 @@ class _Wire:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
 
-def _connect(gateway: Gateway) -> socket.socket:
+def tls_context(gateway: Gateway) -> ssl.SSLContext | None:
+    """Return whom to trust, or None without TLS; InvalidRequestError for a bad file."""
+    if gateway.tls == "off":
+        return None
+    try:
+        return ssl.create_default_context(cafile=gateway.ca or None)
+    except ssl.SSLError as error:
+        raise InvalidRequestError(
+            describe("not a file of certificates", ca=gateway.ca, cause=str(error))
+        ) from error
+
+
+def _connect(gateway: Gateway, tls: ssl.SSLContext | None) -> socket.socket:
     timeout_s = min(gateway.connect_ms, gateway.timeout_ms) / 1000
-    connected = socket.create_connection((gateway.host, gateway.port), timeout_s)
+    try:
+        connected = socket.create_connection((gateway.host, gateway.port), timeout_s)
+    except UnicodeError as error:  # what a host name may not be
+        raise OSError(str(error)) from error
     try:
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        if gateway.tls == "off":
+        if tls is None:
             return connected
-        context = ssl.create_default_context(cafile=gateway.ca or None)
-        return context.wrap_socket(connected, server_hostname=gateway.host)
+        return tls.wrap_socket(connected, server_hostname=gateway.host)
     except BaseException:
         connected.close()
         raise

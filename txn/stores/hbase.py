@@ -24,14 +24,14 @@ PURGE_MS = KEEP_DELETES_MS + 3_600_000
 FOREVER_S = 2_147_483_647
 PURGE = "hbase.hstore.time.to.purge.deletes"
 ROWS_A_REQUEST = 1_000
-BYTES_A_REQUEST = 8_000_000
+BYTES_A_REQUEST = 1_500_000  # a framed gateway takes 2 MB by default
 CHANGE_TRIES = 20
 CHANGE_PAUSE_MS = 200
 PAGE_ROWS = 500
 FIRST_PAGE_ROWS = 32
 PAGE_BYTES = 1_000_000
 
-_TABLE = re.compile(rb"(?:\w+:)?\w[\w.-]*")
+_TABLE = re.compile(r"(?:\w+:)?\w[\w.-]*")
 
 Places = Mapping[bytes, Sequence[Key]]
 """The keys of some rows of one table, by row."""
@@ -161,7 +161,7 @@ class HBaseStore:
 
     def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
         """Return the settings that the gateway shows."""
-        if _TABLE.fullmatch(table) is None:
+        if not _is_legal(table):
             return None  # there cannot be one, but gateways fail at the question
         try:
             return self._one(lambda: self._dialect.describe(table))
@@ -174,7 +174,7 @@ class HBaseStore:
         self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes] = ()
     ) -> None:
         """Create what is missing, so that delete markers live as long as the protocol asks."""
-        if _TABLE.fullmatch(table) is None:
+        if not _is_legal(table):
             raise InvalidRequestError(describe("not a legal table name", table=table))
         for name, family in families.items():
             _refuse(table, name, family)
@@ -279,8 +279,10 @@ def is_absence(error: Refused, table: bytes) -> bool:
     return line == table.decode(errors="replace") or "TableNotFound" in line
 
 
-def create_command(table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes]) -> str:
-    """Return the command of the HBase shell that makes such a table."""
+def shell_command(
+    verb: str, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes] = ()
+) -> str:
+    """Return the command of the HBase shell that makes such a table, or adds such families."""
     parts = [
         f"{{NAME => '{name.decode()}', VERSIONS => {family.versions}, CONFIGURATION => "
         f"{{'{PURGE}' => '{family.keep_deletes_ms or PURGE_MS}'}}}}"
@@ -288,7 +290,7 @@ def create_command(table: bytes, families: Mapping[bytes, Family], splits: Seque
     ]
     if splits:
         parts.append(f"SPLITS => {[split.decode() for split in splits]}")
-    return f"create '{table.decode()}', {', '.join(parts)}"
+    return f"{verb} '{table.decode()}', {', '.join(parts)}"
 
 
 def cut(items: Sequence[T], size: Callable[[T], int]) -> Iterator[list[T]]:
@@ -304,6 +306,13 @@ def cut(items: Sequence[T], size: Callable[[T], int]) -> Iterator[list[T]]:
         total += more
     if part:
         yield part
+
+
+def _is_legal(table: bytes) -> bool:
+    try:
+        return _TABLE.fullmatch(table.decode()) is not None
+    except UnicodeDecodeError:
+        return False
 
 
 def _by_table(keys: Iterable[Key]) -> dict[bytes, dict[bytes, list[Key]]]:

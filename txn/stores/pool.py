@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from txn.clock import Clock
 from txn.errors import MaybeApplied, NotApplied, StoreError, TxnError, describe
-from txn.stores.gateway import Connection, Gateway, Refused, Request, Service
+from txn.stores.gateway import Connection, Gateway, Refused, Request, Service, tls_context
 
 T = TypeVar("T")
 
@@ -31,6 +31,7 @@ class Pool:
         self.gateway = gateway
         self._service = service
         self._clock = clock
+        self._tls = tls_context(gateway)
         self._closed = False
         self._idle: list[Connection] = []
         self._start()
@@ -181,7 +182,7 @@ class Pool:
         opened = 0
         try:
             while opened < fresh:
-                lanes.append(Connection(self.gateway, self._service, self._clock))
+                lanes.append(Connection(self.gateway, self._service, self._clock, self._tls))
                 opened += 1
         except OSError as error:
             if not lanes:

@@ -23,8 +23,8 @@ from txn.stores.hbase import (
     Columns,
     HBaseStore,
     Places,
-    create_command,
     cut,
+    shell_command,
 )
 from txn.stores.pool import Job, Pool
 
@@ -99,14 +99,12 @@ class Thrift1:
         self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes]
     ) -> Job[None]:
         """None: say how to make it."""
-        raise _cannot_make(table, create_command(table, families, splits))
+        raise _cannot_make(table, shell_command("create", table, families, splits))
         yield
 
     def add(self, table: bytes, name: bytes, family: Family) -> Job[None]:
         """None: say how to make it."""
-        raise _cannot_make(
-            table, create_command(table, {name: family}, ()).replace("create", "alter")
-        )
+        raise _cannot_make(table, shell_command("alter", table, {name: family}))
         yield
 
 
