@@ -128,7 +128,7 @@ class Worlds:
 
 @contextmanager
 def worlds(hbase: HBase, gateway: str) -> Iterator[Worlds]:
-    """Worlds that have the tables data and other, as Thrift 1 cannot make them, through a gateway."""
+    """Worlds that have the tables data and other, through a gateway, which need not make them."""
     maker, store = open_store(hbase.thrift2), open_store(getattr(hbase, gateway))
     try:
         tables: dict[bytes, Mapping[bytes, Family]] = {
