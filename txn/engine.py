@@ -85,15 +85,19 @@ def connect(
     """
     clock = clock or SystemClock()
     store = open_store(uri, clock)
-    return Engine(
-        store,
-        table=table,
-        transactions=transactions,
-        buckets=buckets,
-        policy=policy,
-        watch=watch,
-        clock=clock,
-    )
+    try:
+        return Engine(
+            store,
+            table=table,
+            transactions=transactions,
+            buckets=buckets,
+            policy=policy,
+            watch=watch,
+            clock=clock,
+        )
+    except BaseException:
+        store.close()
+        raise
 
 
 class Engine:

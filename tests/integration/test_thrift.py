@@ -25,6 +25,7 @@ from txn.clock import SystemClock
 from txn.cluster.jars import fetch
 from txn.cluster.processes import end, launch
 from txn.cluster.roles import Role, class_path, command
+from txn.codec import FAMILY
 from txn.errors import InvalidRequestError, NotApplied
 from txn.java import find_java_home
 from txn.model import Cell, Check, Edit, Family
@@ -108,6 +109,7 @@ def test_a_table_of_a_namespace_is_like_any_other(hbase: HBase, store: HBaseStor
     table = f"ns_{secrets.token_hex(4)}:data".encode()
     store.ensure_table(table, {b"d": Family()})
     store.ensure_table(table, {b"d": Family(), b"e": Family()})
+    store.ensure_table(b"txn", {FAMILY: Family(versions=1)})  # which Thrift 1 cannot make
     with connect(hbase.thrift1, table=table, transactions="txn") as engine:
         key = Key("a", "d", "x")
         done = engine.commit([Mutation(key, b"1")])

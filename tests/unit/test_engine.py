@@ -115,6 +115,14 @@ def test_rows_are_spread_over_buckets() -> None:
     engine.close()
 
 
+def test_an_engine_that_cannot_be_opened_leaves_no_store_open(tmp_path: Path) -> None:
+    """A service that tries again would run out of connections."""
+    path = tmp_path / "store"
+    with pytest.raises(InvalidRequestError):
+        connect(f"embedded://{path}", buckets=0)
+    connect(f"embedded://{path}?sync=off").close()  # refused while it is open with another sync
+
+
 @pytest.mark.parametrize("buckets", [0, 101])
 def test_impossible_buckets_are_refused(buckets: int) -> None:
     """Their prefix has two digits."""
