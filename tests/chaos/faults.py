@@ -2,7 +2,8 @@
 
 The first faults are one of each kind that a run must have: a gateway and a region server. The rest
 is chance. The master is spared: where it dies while regions open, HBase itself stands still for
-minutes (see docs/hbase.md), and no client learns anything. A paused region server loses its regions while it does not know, which is worse than
+minutes (see docs/hbase.md), and no client learns anything. A paused region server loses its
+regions while it does not know, which is worse than
 dying: it may answer as before once it goes on.
 """
 
