@@ -1,10 +1,9 @@
 """Who is hurt, how, and for how long; and doing it to the servers, one fault after the other.
 
 The first faults are one of each kind that a run must have: a gateway and a region server. The rest
-is chance. The master is spared: where it dies while regions open, HBase itself stands still for
-minutes (see docs/hbase.md), and no client learns anything. A paused region server loses its
-regions while it does not know, which is worse than
-dying: it may answer as before once it goes on.
+is chance. A paused region server loses its regions while it does not know, which is worse than
+dying: it may answer as before once it goes on. The master is spared: where it dies while regions
+open, HBase itself stands still for minutes (docs/hbase.md), from which nobody learns anything.
 """
 
 from __future__ import annotations
