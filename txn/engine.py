@@ -79,7 +79,8 @@ def connect(
     """Open a store by its URI and return an engine on it.
 
     uri: `embedded:///path` (durable, many processes), `embedded:///path?sync=off` (survives killed
-    processes, not a power failure), or `memory://`.
+    processes, not a power failure), `memory://`, or a Thrift gateway of HBase:
+    `hbase+thrift2://host:port`, `hbase+thrift1://host:port` (options in txn/stores/gateway.py).
     table: what keys without a table mean. transactions: the transaction table, made where missing.
     buckets: how many prefixes spread the transaction rows, 1 to 100.
     """
@@ -304,18 +305,18 @@ class Engine:
     ) -> Request:
         request = checked(mutations, assertions, once=once, labels=labels, table=self._table)
         for key in request.keys:
-            self._check_exists(key)
+            self._family_of(key)
         for mutation in request.mutations:
             if isinstance(mutation, Delete):
-                _refuse(mutation.key, delete_refusal(self._check_exists(mutation.key)))
+                _refuse(mutation.key, delete_refusal(self._family_of(mutation.key)))
         return request
 
     def _bound(self, key: Key) -> Key:
         bound = bound_key(key, self._table)
-        self._check_exists(bound)
+        self._family_of(bound)
         return bound
 
-    def _check_exists(self, key: Key) -> Family:
+    def _family_of(self, key: Key) -> Family:
         table = key.table
         assert table is not None
         known = self._families.get((table, key.family))
@@ -336,9 +337,7 @@ class Engine:
         return family
 
     def _splits(self) -> list[bytes]:
-        return (
-            [b"%02d." % bucket for bucket in range(1, self._buckets)] if self._buckets > 1 else []
-        )
+        return [b"%02d." % bucket for bucket in range(1, self._buckets)]
 
 
 def _refuse(key: Key, reason: str | None) -> None:

@@ -66,18 +66,25 @@ def must_exist(uri: str) -> None:
 
 
 @contextmanager
-def opened(uri: str, transactions: str) -> Iterator[Context]:
-    """Open a store that has a transaction table, to look at it and to mend it."""
+def examined(uri: str, transactions: str) -> Iterator[Context]:
+    """Open a store that exists, whatever is in it."""
     must_exist(uri)
     clock = SystemClock()
     store = open_store(uri, clock)
     try:
         table = transactions.encode()
-        if store.describe(table) is None:
-            raise InvalidRequestError(describe("no such transaction table", table=transactions))
         yield Context(store, table, clock, random.SystemRandom(), Policy(), silent)
     finally:
         store.close()
+
+
+@contextmanager
+def opened(uri: str, transactions: str) -> Iterator[Context]:
+    """Open a store that has a transaction table, to look at it and to mend it."""
+    with examined(uri, transactions) as context:
+        if context.store.describe(context.table) is None:
+            raise InvalidRequestError(describe("no such transaction table", table=transactions))
+        yield context
 
 
 @contextmanager

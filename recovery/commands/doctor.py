@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import asdict
 from typing import Annotated
 
@@ -16,15 +15,10 @@ from recovery.commands.common import (
     StoreOption,
     TransactionsOption,
     console,
-    must_exist,
+    examined,
     print_json,
 )
 from recovery.doctor import Diagnosis, Verdict, examine
-from txn.clock import SystemClock
-from txn.policy import Policy
-from txn.steps import Context
-from txn.stores import open_store
-from txn.watch import silent
 
 STYLES = {Verdict.FINE: "green", Verdict.CAUTION: "yellow", Verdict.WRONG: "red"}
 
@@ -42,20 +36,14 @@ def doctor(
 
     It writes to the row `doctor` of the transaction table. Exit code 1: something is wrong.
     """
-    must_exist(store)
-    clock = SystemClock()
-    opened = open_store(store, clock)
-    context = Context(opened, transactions.encode(), clock, random.SystemRandom(), Policy(), silent)
     wrong = False
-    try:
+    with examined(store, transactions) as context:
         for diagnosis in examine(context, [table.encode() for table in tables or ()]):
             wrong = wrong or diagnosis.verdict is Verdict.WRONG
             if as_json:
                 print_json(asdict(diagnosis) | {"verdict": diagnosis.verdict.value})
             else:
                 console().print(_text(diagnosis))
-    finally:
-        opened.close()
     if wrong:
         raise typer.Exit(FOUND)
 

@@ -1,4 +1,4 @@
-"""One Spark session for all tests: it takes ten seconds to start."""
+"""What is slow to start, once: a Spark session for all tests, worlds on HBase for each module."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.integration.hbase import HBase
+from tests.integration.scoped import Worlds, worlds
 from txn.spark.session import local_session
 
 
@@ -15,3 +17,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Two tasks at once, each of which may fail three times."""
     with local_session("tests", tmp_path_factory.mktemp("spark"), cores=2, failures=4) as session:
         yield session
+
+
+@pytest.fixture(scope="module", params=["thrift1", "thrift2"])
+def many(request: pytest.FixtureRequest, hbase: HBase) -> Iterator[Worlds]:
+    """Worlds on the HBase of the run, through each of its gateways."""
+    with worlds(hbase, request.param) as found:
+        yield found

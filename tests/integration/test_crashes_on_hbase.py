@@ -2,22 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
-from tests.integration.hbase import HBase
-from tests.integration.scoped import Worlds, worlds
+from tests.integration.scoped import Worlds
 from tests.simulation.breaking import faults, live_on, run
 from tests.simulation.shapes import BY_NAME
 from tests.simulation.world import World
 from txn.stores.faulty import Reply
-
-
-@pytest.fixture(scope="module", params=["thrift1", "thrift2"])
-def many(request: pytest.FixtureRequest, hbase: HBase) -> Iterator[Worlds]:
-    with worlds(hbase, request.param) as found:
-        yield found
 
 
 @pytest.fixture(autouse=True)

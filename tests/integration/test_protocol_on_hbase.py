@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from types import ModuleType
 
 import pytest
 
-from tests.integration.hbase import HBase
-from tests.integration.scoped import Worlds, worlds
+from tests.integration.scoped import Worlds
 from tests.unit import (
     test_commit,
     test_conflicts,
@@ -46,12 +44,6 @@ ONLY_IN_MEMORY = {
     "test_what_was_deleted_before_the_retention_leaves_nothing",
     "test_within_the_grace_it_is_nobodys_business",
 }
-
-
-@pytest.fixture(scope="module", params=["thrift1", "thrift2"])
-def many(request: pytest.FixtureRequest, hbase: HBase) -> Iterator[Worlds]:
-    with worlds(hbase, request.param) as found:
-        yield found
 
 
 @pytest.fixture(autouse=True)
