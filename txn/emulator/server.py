@@ -1,0 +1,184 @@
+"""Thrift services on ports of this machine. It knows nothing of what the services are about.
+
+A thread for each port that listens, and one for each connection. `stop` lets the requests end that
+have begun, and takes no others. Errors that a service does not declare become its
+TApplicationException, and harm nobody else.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import ssl
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from txn.clock import Clock, SystemClock
+from txn.emulator.connection import Connection, Interface, Memory, Shared
+from txn.emulator.options import Limits, Options
+from txn.errors import InvalidRequestError, describe
+
+BACKLOG = 1024
+PAUSE_MS = 50
+TELL_EACH_MS = 1000
+
+
+class Service(NamedTuple):
+    """A service of a Thrift file, and the object whose methods carry it out, in many threads."""
+
+    kind: Any
+    handler: object
+
+
+def listen(bind: str, port: int) -> socket.socket:
+    """Return a socket that will listen on the port; 0 picks one that is free."""
+    family = socket.AF_INET6 if ":" in bind else socket.AF_INET
+    try:
+        return socket.create_server((bind, port), family=family, backlog=BACKLOG)
+    except (OSError, OverflowError) as error:
+        raise InvalidRequestError(
+            describe("cannot listen", bind=bind, port=port, cause=str(error))
+        ) from error
+
+
+def tls_context(options: Options) -> ssl.SSLContext | None:
+    """Return what a server shows of itself, or None without TLS."""
+    if options.tls_cert is None:
+        if options.tls_key is not None:
+            raise InvalidRequestError("a TLS key needs its certificate: give --tls-cert")
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(options.tls_cert, options.tls_key)
+    except (ssl.SSLError, OSError) as error:
+        raise InvalidRequestError(
+            describe("cannot use the certificate", cert=str(options.tls_cert), cause=str(error))
+        ) from error
+    return context
+
+
+class Server:
+    """Serves connections of some listening sockets, in this process, from `start` to `stop`."""
+
+    def __init__(
+        self,
+        services: Sequence[tuple[socket.socket, Service]],
+        limits: Limits | None = None,
+        *,
+        tls: ssl.SSLContext | None = None,
+        clock: Clock | None = None,
+        log: logging.Logger | None = None,
+    ) -> None:
+        self._limits = limits = limits or Limits()
+        self._clock = clock = clock or SystemClock()
+        self._log = log = log or logging.getLogger(__name__)
+        self._shared = Shared(limits, Memory(limits.memory_bytes), clock, log, tls)
+        self._connections: set[Connection] = set()
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._told_ms = -TELL_EACH_MS
+        self._listening = [
+            (listening, Interface(service.kind, service.handler)) for listening, service in services
+        ]
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """The ports, in the order of the services."""
+        return tuple(listening.getsockname()[1] for listening, _ in self._listening)
+
+    def start(self) -> None:
+        """Begin to serve."""
+        for listening, interface in self._listening:
+            threading.Thread(target=self._accept, args=(listening, interface), daemon=True).start()
+
+    def stop(self) -> bool:
+        """Accept nobody, finish what has begun, and return whether that ended within the grace."""
+        due_ms = self._clock.monotonic_ms() + self._limits.grace_ms
+        with self._changed:
+            self._stopping = True
+            connections = list(self._connections)
+        for listening, _ in self._listening:
+            with suppress(OSError):
+                listening.shutdown(socket.SHUT_RDWR)
+            listening.close()
+        for connection in connections:
+            connection.stop()
+        with self._changed:
+            left_s = max(0, due_ms - self._clock.monotonic_ms()) / 1000
+            ended = self._changed.wait_for(lambda: not self._connections, left_s)
+            late = list(self._connections)
+        for connection in late:
+            connection.cut()
+        return ended
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _accept(self, listening: socket.socket, interface: Interface) -> None:
+        while not self._stopping:
+            try:
+                connected, _ = listening.accept()
+            except OSError as error:
+                if not self._stopping:  # such as no more file descriptors
+                    self._tell("cannot accept a connection", cause=str(error))
+                    self._clock.sleep_ms(PAUSE_MS)
+                continue
+            self._welcome(connected, interface)
+
+    def _welcome(self, connected: socket.socket, interface: Interface) -> None:
+        connection = Connection(connected, interface, self._shared)
+        with self._changed:
+            full = len(self._connections) >= self._limits.connections
+            if not full and not self._stopping:
+                self._connections.add(connection)
+        if connection not in self._connections:
+            connected.close()
+            if full:
+                self._tell("too many connections: closed one", limit=self._limits.connections)
+            return
+        try:
+            threading.Thread(target=self._run, args=(connection,), daemon=True).start()
+        except RuntimeError as error:
+            self._tell("cannot start a thread: closed a connection", cause=str(error))
+            connected.close()
+            self._forget(connection)
+
+    def _run(self, connection: Connection) -> None:
+        try:
+            connection.run()
+        finally:
+            self._forget(connection)
+
+    def _forget(self, connection: Connection) -> None:
+        with self._changed:
+            self._connections.discard(connection)
+            if not self._connections:
+                self._changed.notify_all()
+
+    def _tell(self, message: str, **facts: object) -> None:
+        """Log what a stranger can bring about as often as he likes, at most once a second."""
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - self._told_ms >= TELL_EACH_MS:
+            self._told_ms = now_ms
+            self._log.warning(describe(message, **facts))
+
+
+def open_server(
+    services: Mapping[int, Service], options: Options | None = None, **details: Any
+) -> Server:
+    """Return a server of this process that listens on these ports; two may not both be 0."""
+    options = options or Options()
+    pairs = [(listen(options.bind, port), service) for port, service in services.items()]
+    return Server(pairs, options.limits, tls=tls_context(options), **details)
