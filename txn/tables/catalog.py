@@ -2,79 +2,82 @@
 
 The catalog lives under table number 0 of the same ordered store. A counter there changes with every
 change of the catalog, so whoever has loaded it once only compares the counter, in each local
-transaction. Order: by row, then family, then column, each byte by byte.
+transaction. Order: by row, then family, then column, each byte by byte. What masks all columns of a
+family in a row (deletes of rows and families) has a key of its own, before the cells of the row.
 
     key     = table number (u32, big-endian), row, 00 00, family, 00, column
+    masks   = table number, row, 00 00, 00, family          a state of markers alone, as in `cells`
     row     : each byte 00 is written as 00 FF, so that 00 00 ends it and sorts before what goes on
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from txn.errors import CorruptRowError, InvalidRequestError, describe
+from txn.errors import InvalidRequestError, describe
 from txn.model import MAX_FAMILY, MAX_ROW, MAX_TABLE, Family, Key
+from txn.tables import entries
+from txn.tables.entries import Table
+from txn.tables.operations import FamilySettings
 from txn.tables.ordered import Reader, Writer
+from txn.tables.refusal import Refused
 
-_CATALOG = bytes(4)
-_COUNTER = _CATALOG + b"counter"
-_TABLE = _CATALOG + b"table "
-_TABLE_STOP = _CATALOG + b"table!"
+CATALOG = bytes(4)
+
+_COUNTER = CATALOG + b"counter"
+_TABLE = CATALOG + b"table "
+_TABLE_STOP = CATALOG + b"table!"
 _ROW_END = b"\0\0"
+_DEFAULT = b"default:"
 
 
 class Place(NamedTuple):
-    """Where the cells of one family go, and what is kept of them."""
+    """Where the cells of one family go, and what is kept of them.
+
+    masks: what ends the key of a row's masks; None while the table has never had any.
+    """
 
     prefix: bytes
     infix: bytes
     versions: int
     ttl_ms: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """A table's number and its families."""
-
-    number: int
-    families: Mapping[bytes, Family]
-
-    @property
-    def prefix(self) -> bytes:
-        """The first bytes of each of the table's keys."""
-        return self.number.to_bytes(4)
-
-    @property
-    def stop(self) -> bytes:
-        """The first key after those of the table."""
-        return (self.number + 1).to_bytes(4)
+    min_versions: int
+    masks: bytes | None
 
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """All tables, as of one value of the counter."""
+    """All tables, as of one value of the counter; only those that are enabled have places."""
 
     counter: bytes | None
     tables: Mapping[bytes, Table]
     places: Mapping[tuple[bytes | None, bytes], Place] = field(default_factory=dict)
 
-    def table(self, name: bytes) -> Table:
-        """Return the table, or raise InvalidRequestError naming it."""
+    def find(self, name: bytes) -> Table:
+        """Return the table, enabled or not, or raise Refused naming it."""
         found = self.tables.get(name)
         if found is None:
-            raise InvalidRequestError(describe("no such table", table=name))
+            raise Refused("table not found", "no such table", table=name)
+        return found
+
+    def table(self, name: bytes) -> Table:
+        """Return a table that can be read and written, or raise Refused naming it."""
+        found = self.find(name)
+        if not found.enabled:
+            raise Refused("table not enabled", "the table is disabled", table=name)
         return found
 
     def missing(self, table: bytes | None, family: bytes) -> InvalidRequestError:
         """Return the error that says why there is no place for the cells of this family."""
         if table is None:
             return InvalidRequestError(describe("the key names no table", family=family))
-        if table not in self.tables:
-            return InvalidRequestError(describe("no such table", table=table))
-        return InvalidRequestError(describe("no such family", table=table, family=family))
+        try:
+            self.table(table)
+        except Refused as error:
+            return error
+        return Refused("no such column family", "no such family", table=table, family=family)
 
 
 def load(reader: Reader, known: Catalog | None) -> Catalog:
@@ -84,42 +87,73 @@ def load(reader: Reader, known: Catalog | None) -> Catalog:
         return known
     tables = {}
     for key in reader.keys(_TABLE, _TABLE_STOP):
-        tables[key[len(_TABLE) :]] = _decode_table(key, reader.get(key) or b"")
+        tables[key[len(_TABLE) :]] = entries.decode(key, reader.get(key) or b"")
     places: dict[tuple[bytes | None, bytes], Place] = {
-        (name, family): Place(
-            table.prefix, _ROW_END + family + b"\0", settings.versions, settings.ttl_ms
-        )
+        (name, family): _place(table, family, settings)
         for name, table in tables.items()
+        if table.enabled
         for family, settings in table.families.items()
     }
     return Catalog(counter, tables, places)
 
 
-def ensure(writer: Writer, catalog: Catalog, name: bytes, families: Mapping[bytes, Family]) -> None:
+def _place(table: Table, family: bytes, settings: FamilySettings) -> Place:
+    return Place(
+        table.prefix,
+        _ROW_END + family + b"\0",
+        settings.versions,
+        settings.ttl_ms,
+        settings.min_versions,
+        _ROW_END + b"\0" + family if table.masked else None,
+    )
+
+
+def save(writer: Writer, known: Catalog, name: bytes, table: Table | None) -> None:
+    """Set or, for None, remove a table, in the caller's transaction."""
+    if table is None:
+        writer.delete(_TABLE + name)
+    else:
+        writer.put(_TABLE + name, entries.encode(table))
+    writer.put(_COUNTER, next_number(known).to_bytes(8))
+
+
+def next_number(known: Catalog) -> int:
+    """Return the number for a new table, which no table has ever had, and the next counter."""
+    return int.from_bytes(known.counter or b"") + 1
+
+
+def ensure(writer: Writer, known: Catalog, name: bytes, families: Mapping[bytes, Family]) -> None:
     """Create the table and the families that are missing, in the caller's transaction.
 
     Raise InvalidRequestError where an existing family's settings differ, or a name is illegal.
     """
-    counter = int.from_bytes(catalog.counter or b"") + 1
-    table = catalog.tables.get(name)
-    known = {} if table is None else dict(table.families)
-    merged = known | dict(families)
-    _check_names(name, merged)
-    for family, settings in families.items():
-        if known.get(family, settings) != settings:
+    table = known.tables.get(name)
+    existing = {} if table is None else dict(table.families)
+    merged = {
+        family: FamilySettings(versions=given.versions, ttl_ms=given.ttl_ms)
+        for family, given in families.items()
+    } | existing
+    check_names(name, merged)
+    for family, given in families.items():
+        if family in existing and given != entries.family(existing[family]):
             raise InvalidRequestError(
                 describe(
                     "the family exists with other settings",
                     table=name,
                     family=family,
-                    existing=known[family],
-                    given=settings,
+                    existing=entries.family(existing[family]),
+                    given=given,
                 )
             )
-    if merged != known:
-        number = counter if table is None else table.number
-        writer.put(_TABLE + name, _encode_table(Table(number, merged)))
-        writer.put(_COUNTER, counter.to_bytes(8))
+    if table is None:
+        save(writer, known, name, Table(next_number(known), merged))
+    elif merged != existing:
+        save(writer, known, name, replace(table, families=merged))
+
+
+def plain(name: bytes) -> bytes:
+    """Return the name of a table as it is kept: without the default namespace."""
+    return name.removeprefix(_DEFAULT)
 
 
 def escape_row(row: bytes) -> bytes:
@@ -130,12 +164,17 @@ def escape_row(row: bytes) -> bytes:
 def cell_key(place: Place, row: bytes, column: bytes) -> bytes:
     """Return the key of a cell; raise InvalidRequestError for a row that HBase would refuse."""
     if not 0 < len(row) <= MAX_ROW:
-        raise InvalidRequestError(
-            describe("a row is 1 to 32767 bytes", bytes=len(row), starts=row[:40])
+        raise Refused(
+            "illegal argument", "a row is 1 to 32767 bytes", bytes=len(row), starts=row[:40]
         )
     if b"\0" in row:
         row = row.replace(b"\0", b"\0\xff")
     return place[0] + row + place[1] + column
+
+
+def masks_key(place: Place, row: bytes) -> bytes | None:
+    """Return the key of a row's masks of the family; None where there can be none."""
+    return None if place.masks is None else place.prefix + escape_row(row) + place.masks
 
 
 def split_row(key: bytes) -> int:
@@ -150,7 +189,7 @@ def row_of(key: bytes, end: int) -> bytes:
 
 
 def family_and_column(key: bytes, end: int) -> tuple[bytes, bytes]:
-    """Return the family and the column of a cell's key, whose row ends there."""
+    """Return the family and the column of a key whose row ends there; of masks, b"" and family."""
     family, _, column = key[end + 2 :].partition(b"\0")
     return family, column
 
@@ -160,20 +199,49 @@ def make_key(row: bytes, family: bytes, column: bytes, table: bytes) -> Key:
     return Key._make((row, family, column, table))
 
 
-def _check_names(table: bytes, families: Mapping[bytes, Family]) -> None:
-    if not 0 < len(table) <= MAX_TABLE or not _legal(table, ":_-.") or table[:1] in b"-.":
-        raise InvalidRequestError(describe("not a legal table name", table=table))
+def check_names(table: bytes, families: Mapping[bytes, FamilySettings]) -> None:
+    """Raise Refused unless HBase takes the name, and families of these names and settings."""
+    if not 0 < len(table) <= MAX_TABLE or not _legal_table(table):
+        raise Refused("illegal argument", "not a legal table name", table=table)
     if not families:
-        raise InvalidRequestError(describe("a table needs at least one family", table=table))
+        raise Refused("illegal argument", "a table needs at least one family", table=table)
     for family, settings in families.items():
-        if not 0 < len(family) <= MAX_FAMILY or not _legal(family, None) or family[:1] == b".":
-            raise InvalidRequestError(
-                describe("not a legal family name", table=table, family=family)
-            )
-        if settings.versions < 1 or (settings.ttl_ms is not None and settings.ttl_ms <= 0):
-            raise InvalidRequestError(
-                describe("versions and ttl must be positive", family=family, given=settings)
-            )
+        check_family(table, family, settings)
+
+
+def check_family(table: bytes, family: bytes, settings: FamilySettings) -> None:
+    """Raise Refused unless HBase takes the name and the settings, and so do we."""
+    if not 0 < len(family) <= MAX_FAMILY or not _legal(family, None) or family[:1] == b".":
+        raise Refused("illegal argument", "not a legal family name", table=table, family=family)
+    if settings.versions < 1 or (settings.ttl_ms is not None and settings.ttl_ms <= 0):
+        raise Refused(
+            "illegal argument",
+            "versions and ttl must be positive",
+            family=family,
+            versions=settings.versions,
+            ttl_ms=settings.ttl_ms,
+        )
+    if not 0 <= settings.min_versions <= settings.versions:
+        raise Refused(
+            "illegal argument",
+            "min_versions must be 0 to versions",
+            family=family,
+            min_versions=settings.min_versions,
+            versions=settings.versions,
+        )
+    if settings.keep_deleted_cells.upper() != "FALSE" or settings.new_version_behavior:
+        raise Refused(
+            "do not retry",
+            "only KEEP_DELETED_CELLS=FALSE without NEW_VERSION_BEHAVIOR is supported here",
+            family=family,
+        )
+
+
+def _legal_table(name: bytes) -> bool:
+    namespace, colon, qualifier = name.rpartition(b":")
+    if colon and not (namespace and _legal(namespace, "_")):
+        return False
+    return bool(qualifier) and qualifier[:1] not in b"-." and _legal(qualifier, "_-.")
 
 
 def _legal(name: bytes, others: str | None) -> bool:
@@ -185,25 +253,3 @@ def _legal(name: bytes, others: str | None) -> bool:
     if others is None:
         return text.isprintable() and not set(":/\\") & set(text)
     return all(letter.isalnum() or letter in others for letter in text)
-
-
-def _encode_table(table: Table) -> bytes:
-    families = {
-        name.decode(): {"versions": settings.versions, "ttl_ms": settings.ttl_ms}
-        for name, settings in sorted(table.families.items())
-    }
-    return json.dumps({"number": table.number, "families": families}).encode()
-
-
-def _decode_table(key: bytes, value: bytes) -> Table:
-    try:
-        stored = json.loads(value)
-        families = {
-            name.encode(): Family(settings["versions"], settings["ttl_ms"])
-            for name, settings in stored["families"].items()
-        }
-        return Table(stored["number"], families)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CorruptRowError(
-            describe("the catalog does not decode", key=key, stored=value[:200])
-        ) from error

@@ -1,25 +1,34 @@
 """One column's stored state, and which of its versions is visible: pure functions over bytes.
 
-The state is the newest put versions, newest first, and at the end the greatest delete-column marker
-if there is one. A marker masks every put at or below its timestamp, whenever that put arrives, so a
-masked put is dropped at once; so is one that more than enough newer versions hide. Two puts at one
-timestamp: the later arrival replaces. Nothing that is dropped could ever be seen again, which is
-why this small state answers exactly as HBase 2 does (without `NEW_VERSION_BEHAVIOR`).
+The state is the newest put versions, newest first, with the markers that still mask late puts: a
+delete-column marker (everything at or below its timestamp), kept at the end, and exact markers (the
+one version of that timestamp). A masked put is dropped at once, and so is one that more than enough
+newer versions hide. Two puts at one timestamp: the later arrival replaces. This answers as HBase 2
+does (without `NEW_VERSION_BEHAVIOR`, `KEEP_DELETED_CELLS=FALSE`). HBase leaves one thing to chance:
+a version that VERSIONS hides can be seen until a flush, by a time range or after an exact delete of
+a newer one. Here it is gone at once, as if each put were flushed.
 
-    state   = *(timestamp:u64 size:u32 value) [timestamp:u64 0xFFFFFFFF]        big-endian
+    state   = *(timestamp:u64 size:u32 value / exact) [timestamp:u64 0xFFFFFFFF]        big-endian
+    exact   = timestamp:u64 0xFFFFFFFE
+
+The row-level markers of a family are such a state too, of markers alone.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 
 from txn.model import Cell
 
 MAX_SIZE = 1 << 30
+ALL = 1 << 31
+FOREVER = (1 << 63) - 1
 
 _HEAD = struct.Struct(">QI")
 _HEAD_SIZE = _HEAD.size
 _MARKER = 0xFFFF_FFFF
+_EXACT = 0xFFFF_FFFE
 _unpack = _HEAD.unpack_from
 _pack = _HEAD.pack
 
@@ -27,21 +36,41 @@ _pack = _HEAD.pack
 def newest(state: bytes, oldest_ms: int = 0) -> Cell | None:
     """Return the newest visible version; those below `oldest_ms` have expired."""
     timestamp, size = _unpack(state)
-    if size == _MARKER or timestamp < oldest_ms:
+    if size >= _EXACT:
+        return next(iter(versions(state, oldest_ms, limit=1)), None)
+    if timestamp < oldest_ms:
         return None
     return Cell(state[_HEAD_SIZE : _HEAD_SIZE + size], timestamp)
 
 
-def versions(state: bytes, oldest_ms: int = 0) -> list[Cell]:
-    """Return every visible version, newest first."""
-    found = []
+def versions(
+    state: bytes,
+    oldest_ms: int = 0,
+    *,
+    limit: int = ALL,
+    since: int = 0,
+    until: int = FOREVER,
+    at_least: int = 0,
+) -> list[Cell]:
+    """Return the visible versions, newest first, at most so many.
+
+    Only those with timestamps from `since` (included) to `until` (excluded) count; the first
+    `at_least` of them never expire, which is HBase's MIN_VERSIONS.
+    """
+    found: list[Cell] = []
     at, end = 0, len(state)
-    while at < end:
+    while at < end and len(found) < limit:
         timestamp, size = _unpack(state, at)
-        if size == _MARKER or timestamp < oldest_ms:
+        at += _HEAD_SIZE
+        if size == _MARKER or timestamp < since:
             break
-        at += _HEAD_SIZE + size
-        found.append(Cell(state[at - size : at], timestamp))
+        if size == _EXACT:
+            continue
+        at += size
+        if timestamp < until:
+            if timestamp < oldest_ms and len(found) >= at_least:
+                break
+            found.append(Cell(state[at - size : at], timestamp))
     return found
 
 
@@ -53,16 +82,15 @@ def put(state: bytes, timestamp: int, value: bytes, limit: int) -> bytes:
     newer, kept = _newer(state, timestamp)
     if kept >= limit:
         return state
-    older, end = newer, len(state)
-    if newer < end:
+    older = newer
+    if newer < len(state):
         found, size = _unpack(state, newer)
-        if size == _MARKER:
-            if found >= timestamp:
+        if size >= _EXACT:
+            if found == timestamp or (size == _MARKER and found > timestamp):
                 return state
         elif found == timestamp:
             older += _HEAD_SIZE + size
-    cut, marker = _trim(state, older, limit - kept - 1)
-    return b"".join((state[:newer], head, value, state[older:cut], state[marker:]))
+    return b"".join((state[:newer], head, value, *_trim(state, older, limit - kept - 1)))
 
 
 def delete(state: bytes, timestamp: int) -> bytes:
@@ -75,46 +103,105 @@ def delete(state: bytes, timestamp: int) -> bytes:
     return state[:newer] + _pack(timestamp, _MARKER)
 
 
-def compact(state: bytes, oldest_ms: int = 0, purge_before_ms: int | None = None) -> bytes:
+def delete_exact(state: bytes, timestamp: int) -> bytes:
+    """Return the state after a delete of the one version; the same object if nothing changes."""
+    if masks(state, timestamp):
+        return state
+    newer, _ = _newer(state, timestamp)
+    return state[:newer] + _pack(timestamp, _EXACT) + drop_exact(state, timestamp)[newer:]
+
+
+def drop(state: bytes, timestamp: int) -> bytes:
+    """Return the state without what is at or below the timestamp, which is masked from outside."""
+    newer, _ = _newer(state, timestamp)
+    if newer < len(state):
+        found, _ = _unpack(state, newer)
+        if found <= timestamp:
+            return state[:newer]
+    return state
+
+
+def drop_exact(state: bytes, timestamp: int) -> bytes:
+    """Return the state without the one version, which is masked from outside."""
+    newer, _ = _newer(state, timestamp)
+    if newer < len(state):
+        found, size = _unpack(state, newer)
+        if found == timestamp and size < _EXACT:
+            return state[:newer] + state[newer + _HEAD_SIZE + size :]
+    return state
+
+
+def masks(state: bytes, timestamp: int) -> bool:
+    """Return whether a marker of this state hides a put of the timestamp."""
+    newer, _ = _newer(state, timestamp)
+    if newer == len(state):
+        return False
+    found, size = _unpack(state, newer)
+    return bool(size >= _EXACT and (found == timestamp or size == _MARKER and found > timestamp))
+
+
+def compact(
+    state: bytes,
+    oldest_ms: int = 0,
+    purge_before_ms: int | None = None,
+    *,
+    limit: int = ALL,
+    at_least: int = 0,
+) -> bytes:
     """Return what a major compaction keeps, empty where that is nothing.
 
-    Expired versions go, and the marker goes if it lies below `purge_before_ms` (None: always).
+    What has expired or is hidden goes, and markers below `purge_before_ms` (None: all of them).
     """
-    at, end = 0, len(state)
-    while at < end:
-        timestamp, size = _unpack(state, at)
-        if size == _MARKER or timestamp < oldest_ms:
-            break
-        at += _HEAD_SIZE + size
-    _, marker = _trim(state, at, 0)
-    if marker == end:
-        return state[:at]
-    timestamp, _ = _unpack(state, marker)
-    purged = purge_before_ms is None or timestamp < purge_before_ms
-    return state[:at] if purged else state[:at] + state[marker:]
+    kept = []
+    count = 0
+    for at, end, timestamp, size in _entries(state):
+        if size >= _EXACT:
+            keep = purge_before_ms is not None and timestamp >= purge_before_ms
+        else:
+            count += 1
+            keep = count <= limit and (timestamp >= oldest_ms or count <= at_least)
+        if keep:
+            kept.append(state[at:end])
+    return b"".join(kept)
 
 
 def _newer(state: bytes, timestamp: int) -> tuple[int, int]:
-    """Return where the versions above the timestamp end, and how many they are."""
+    """Return where what is above the timestamp ends, and how many versions that is."""
     at, end, count = 0, len(state), 0
     while at < end:
         found, size = _unpack(state, at)
         if found <= timestamp or size == _MARKER:
             break
-        at += _HEAD_SIZE + size
-        count += 1
+        if size == _EXACT:
+            at += _HEAD_SIZE
+        else:
+            at += _HEAD_SIZE + size
+            count += 1
     return at, count
 
 
-def _trim(state: bytes, at: int, room: int) -> tuple[int, int]:
-    """Return where the next `room` versions from here end, and where the marker begins."""
-    cut, end = at, len(state)
+def _trim(state: bytes, at: int, room: int) -> list[bytes]:
+    """Return the parts of the rest of the state that stay: so many versions, and all markers."""
+    parts = []
+    start, end = at, len(state)
     while at < end:
         _, size = _unpack(state, at)
-        if size == _MARKER:
-            break
-        at += _HEAD_SIZE + size
-        if room > 0:
+        if size >= _EXACT:
+            at += _HEAD_SIZE
+        elif room > 0:
             room -= 1
-            cut = at
-    return cut, at
+            at += _HEAD_SIZE + size
+        else:
+            parts.append(state[start:at])
+            at = start = at + _HEAD_SIZE + size
+    parts.append(state[start:])
+    return parts
+
+
+def _entries(state: bytes) -> Iterator[tuple[int, int, int, int]]:
+    """Yield where each version and marker begins and ends, its timestamp and its size."""
+    at, end = 0, len(state)
+    while at < end:
+        timestamp, size = _unpack(state, at)
+        start, at = at, at + _HEAD_SIZE + (size if size < _EXACT else 0)
+        yield start, at, timestamp, size

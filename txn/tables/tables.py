@@ -12,8 +12,8 @@ from typing import NamedTuple
 from txn.clock import Clock
 from txn.errors import InvalidRequestError, describe
 from txn.model import Cell, Check, Edit, Family, Key, Row
-from txn.tables import catalog, cells
-from txn.tables.catalog import Catalog, Place, cell_key
+from txn.tables import catalog, cells, entries
+from txn.tables.catalog import Catalog, Place, cell_key, masks_key
 from txn.tables.ordered import OrderedStore, Reader, Writer
 
 PAGE_ROWS = 500
@@ -72,6 +72,8 @@ class Tables:
                 old = get(name) or b""
                 if value is None:
                     new = cells.delete(old, timestamp)
+                elif place.masks is not None and _masked(writer, place, row, timestamp):
+                    continue
                 else:
                     new = cells.put(old, timestamp, value, place.versions)
                 if new is not old:
@@ -107,7 +109,9 @@ class Tables:
     def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
         """Return the table's families and their settings, or None for an absent table."""
         found = self._store.read(self._load).tables.get(table)
-        return None if found is None else dict(found.families)
+        if found is None:
+            return None
+        return {name: entries.family(settings) for name, settings in found.families.items()}
 
     def ensure_table(self, table: bytes, families: Mapping[bytes, Family]) -> None:
         """Create the table and the families that are missing."""
@@ -151,10 +155,8 @@ class Tables:
             for count, key in enumerate(list(_first(writer, found.prefix + resume, found.stop))):
                 if count == PAGE_ROWS:
                     return key[len(found.prefix) :]
-                family, _ = catalog.family_and_column(key, catalog.split_row(key))
-                oldest = _oldest(known.places[table, family], now)
                 old = writer.get(key) or b""
-                new = cells.compact(old, oldest, purge_before_ms)
+                new = _compacted(known, table, key, (old, now, purge_before_ms))
                 if not new:
                     writer.delete(key)
                 elif new != old:
@@ -170,7 +172,33 @@ def _first(reader: Reader, start: bytes, stop: bytes) -> Iterator[bytes]:
 
 
 def _oldest(place: Place, now: int) -> int:
-    return 0 if place.ttl_ms is None else now - place.ttl_ms
+    """Return the timestamp below which the newest version has expired."""
+    return 0 if place.ttl_ms is None or place.min_versions else now - place.ttl_ms
+
+
+def _compacted(
+    known: Catalog, table: bytes, key: bytes, kept: tuple[bytes, int, int | None]
+) -> bytes:
+    """Return what a major compaction, now, keeps of the state of a column, or of a row's masks."""
+    state, now, purge_before_ms = kept
+    family, column = catalog.family_and_column(key, catalog.split_row(key))
+    place = known.places.get((table, family or column))
+    if place is None:
+        return b""  # of a family that was dropped
+    return cells.compact(
+        state,
+        0 if place.ttl_ms is None else now - place.ttl_ms,
+        purge_before_ms,
+        limit=place.versions,
+        at_least=place.min_versions,
+    )
+
+
+def _masked(reader: Reader, place: Place, row: bytes, timestamp: int) -> bool:
+    """Return whether the row's masks of the family hide a put of the timestamp."""
+    key = masks_key(place, row)
+    masks = None if key is None else reader.get(key)
+    return masks is not None and cells.masks(masks, timestamp)
 
 
 def _check_edit(value: bytes | None, timestamp: int) -> None:
@@ -195,10 +223,11 @@ def _check(writer: Writer, known: Catalog, check: Check, now: int) -> bool:
     for target, value in puts:
         if target == key:
             # Were it put before by this loop, then at the same timestamp, which this replaces.
-            _put(writer, (place, name, state), value, now)
+            _put(writer, (target, place, name, state), value, now)
         elif target[0] == key[0] and target[3] == key[3]:
             other, its_name = _locate(known, target)
-            _put(writer, (other, its_name, writer.get(its_name) or b""), value, now)
+            state_there = writer.get(its_name) or b""
+            _put(writer, (target, other, its_name, state_there), value, now)
         else:
             raise InvalidRequestError(
                 describe("a checked put is of one row", checked=key, put=target)
@@ -215,10 +244,14 @@ def _locate(known: Catalog, key: Key) -> tuple[Place, bytes]:
     return place, cell_key(place, row, column)
 
 
-def _put(writer: Writer, cell: tuple[Place, bytes, bytes], value: bytes, timestamp: int) -> None:
+def _put(
+    writer: Writer, cell: tuple[Key, Place, bytes, bytes], value: bytes, timestamp: int
+) -> None:
     """Put a version of the cell that is kept there, under this key, with this state."""
-    place, name, old = cell
+    key, place, name, old = cell
     _check_edit(value, timestamp)
+    if place.masks is not None and _masked(writer, place, key[0], timestamp):
+        return
     new = cells.put(old, timestamp, value, place.versions)
     if new is not old:
         writer.put(name, new)
@@ -245,7 +278,10 @@ def _read_page(
         family, column = pair = catalog.family_and_column(name, end)
         if wanted is not None and pair not in wanted:
             continue
-        cell = cells.newest(reader.get(name) or b"", _oldest(places[table, family], now))
+        place = places.get((table, family))
+        if place is None:
+            continue  # a row's masks, or of a family that was dropped
+        cell = cells.newest(reader.get(name) or b"", _oldest(place, now))
         if cell is not None:
             if not found:
                 rows.append(Row(row, found))
