@@ -137,7 +137,7 @@ def masks(state: bytes, timestamp: int) -> bool:
     if newer == len(state):
         return False
     found, size = _unpack(state, newer)
-    return bool(size >= _EXACT and (found == timestamp or size == _MARKER and found > timestamp))
+    return bool(size >= _EXACT and (found == timestamp or (size == _MARKER and found > timestamp)))
 
 
 def compact(

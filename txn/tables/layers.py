@@ -20,6 +20,7 @@ _LAST_NUMBER = _LAYER + bytes(8)
 Get = Callable[[bytes], bytes | None]
 Put = Callable[[bytes, bytes], object]
 Seek = Callable[[bytes], Iterator[bytes]]
+SeekBack = Callable[[bytes], bytes | None]
 
 
 def find(get: Get, key: bytes) -> bytes | None:
@@ -74,6 +75,39 @@ def keys(get: Get, seek: Seek, start: bytes, stop: bytes) -> Iterator[bytes]:
             return
         if key >= start:
             yield key
+
+
+def before(get: Get, seek_back: SeekBack, key: bytes) -> bytes | None:
+    """Return the greatest whole key below this one, or None."""
+    return _before(get, seek_back, b"", key)
+
+
+def _before(get: Get, seek_back: SeekBack, layer: bytes, key: bytes) -> bytes | None:
+    """Return the greatest key of a layer and below that is below this one, without its start."""
+    stop = layer + key
+    if len(key) > SLICE:
+        pointer = layer + key[:SLICE] + b"\0"
+        number = get(pointer)
+        if number is not None:
+            found = _before(get, seek_back, _LAYER + number, key[SLICE:])
+            if found is not None:
+                return key[:SLICE] + found
+        stop = pointer
+    return _last(get, seek_back, layer, stop)
+
+
+def _last(get: Get, seek_back: SeekBack, layer: bytes, stop: bytes) -> bytes | None:
+    """Return the greatest key of a layer and below that is stored below the stop."""
+    stored = seek_back(stop)
+    if stored is None or not stored.startswith(layer):
+        return None
+    rest = stored[len(layer) :]
+    if len(rest) <= SLICE:
+        return rest
+    number = get(stored) or b""
+    next_layer = _LAYER + (int.from_bytes(number) + 1).to_bytes(8)
+    below = _last(get, seek_back, _LAYER + number, next_layer)
+    return None if below is None else rest[:SLICE] + below
 
 
 def _walk(get: Get, seek: Seek, where: tuple[bytes, bytes], start: bytes) -> Iterator[bytes]:

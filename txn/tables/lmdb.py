@@ -322,6 +322,14 @@ class _Reader:
     def keys(self, start: bytes, stop: bytes) -> Iterator[bytes]:
         return layers.keys(self.get_short, self._seek, start, stop)
 
+    def before(self, key: bytes) -> bytes | None:
+        return layers.before(self.get_short, self._seek_back, key)
+
+    def _seek_back(self, stop: bytes) -> bytes | None:
+        cursor = self._transaction.cursor()
+        found = cursor.prev() if cursor.set_range(stop) else cursor.last()
+        return cursor.key() if found else None
+
     def _seek(self, start: bytes) -> Iterator[bytes]:
         cursor = self._transaction.cursor()
         return cursor.iternext(keys=True, values=False) if cursor.set_range(start) else iter(())

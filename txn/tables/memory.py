@@ -76,6 +76,10 @@ class _Transaction:
     def keys(self, start: bytes, stop: bytes) -> Iterator[bytes]:
         return iter(self._data.irange(start, stop, inclusive=(True, False)))
 
+    def before(self, key: bytes) -> bytes | None:
+        found = self._data.irange(maximum=key, inclusive=(True, False), reverse=True)
+        return next(iter(found), None)
+
     def put(self, key: bytes, value: bytes) -> None:
         if key not in self._before:
             self._before[key] = self._data.get(key)

@@ -23,6 +23,9 @@ class Reader(Protocol):
         """Yield the keys from start (included) to stop (excluded) in byte order, lazily.
         A writer changes nothing while it iterates."""
 
+    def before(self, key: bytes) -> bytes | None:
+        """Return the greatest key below this one, or None."""
+
 
 class Writer(Reader, Protocol):
     """A reader that sees and makes its own changes, all of them or none."""
