@@ -1,17 +1,33 @@
 """Making, changing and listing tables, families and namespaces, as HBase's clients do.
 
 Names are bytes; `default:t` and `t` are the same table. Refused has the reason that HBase's error
-is made from.
+is made from. What is dropped is gone at once; its cells are removed afterwards in short
+transactions, by whoever comes next if that was interrupted.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import islice, pairwise
 from typing import NamedTuple
 
 from txn.clock import Clock
+from txn.errors import CorruptRowError, describe
+from txn.tables import catalog
+from txn.tables.catalog import CATALOG, Catalog
+from txn.tables.entries import Table
 from txn.tables.operations import FamilySettings
-from txn.tables.ordered import OrderedStore
+from txn.tables.ordered import OrderedStore, Reader, Writer
+from txn.tables.refusal import Refused
+
+_NAMESPACE = CATALOG + b"namespace "
+_NAMESPACE_STOP = CATALOG + b"namespace!"
+_GARBAGE = CATALOG + b"garbage "
+_GARBAGE_STOP = CATALOG + b"garbage!"
+_BUILT_IN = (b"default", b"hbase")
+_SWEEP_KEYS = 5_000
 
 
 class Region(NamedTuple):
@@ -28,82 +44,259 @@ class Region(NamedTuple):
 class Admin:
     """The tables of a store, on the same catalog as `Tables` and `Rows`."""
 
-    __slots__ = ("_clock", "_store")
+    __slots__ = ("_catalog", "_clock", "_store")
 
     def __init__(self, store: OrderedStore, clock: Clock) -> None:
         self._store = store
         self._clock = clock
+        self._catalog: Catalog | None = None
 
     def create(
         self, name: bytes, families: Mapping[bytes, FamilySettings], splits: Sequence[bytes] = ()
     ) -> None:
         """Create a table; `table exists`, `namespace not found`."""
-        raise NotImplementedError
+        name = catalog.plain(name)
+        catalog.check_names(name, families)
+        _check_splits(name, splits)
+
+        def body(writer: Writer) -> None:
+            known = self._load(writer)
+            if name in known.tables:
+                raise Refused("table exists", "the table exists", table=name)
+            _check_namespace(writer, _namespace_of(name))
+            made = Table(
+                catalog.next_number(known),
+                dict(families),
+                splits=tuple(sorted(splits)),
+                created_ms=self._clock.wall_ms(),
+            )
+            catalog.save(writer, known, name, made)
+
+        self._store.write(body)
 
     def drop(self, name: bytes) -> None:
         """Drop a disabled table; `table not found`, `table not disabled`."""
-        raise NotImplementedError
+        name = catalog.plain(name)
+
+        def body(writer: Writer) -> None:
+            known = self._load(writer)
+            table = _disabled(known, name)
+            catalog.save(writer, known, name, None)
+            writer.put(_GARBAGE + table.prefix, b"")
+
+        self._store.write(body)
+        self.sweep()
 
     def truncate(self, name: bytes, *, keep_splits: bool = False) -> None:
         """Empty a disabled table and enable it; `table not found`, `table not disabled`."""
-        raise NotImplementedError
+        name = catalog.plain(name)
+
+        def body(writer: Writer) -> None:
+            known = self._load(writer)
+            table = _disabled(known, name)
+            empty = Table(
+                catalog.next_number(known),
+                table.families,
+                splits=table.splits if keep_splits else (),
+                created_ms=self._clock.wall_ms(),
+            )
+            catalog.save(writer, known, name, empty)
+            writer.put(_GARBAGE + table.prefix, b"")
+
+        self._store.write(body)
+        self.sweep()
 
     def enable(self, name: bytes) -> None:
         """Enable a disabled table; `table not found`, `table not disabled`."""
-        raise NotImplementedError
+        name = catalog.plain(name)
+
+        def body(writer: Writer) -> None:
+            known = self._load(writer)
+            catalog.save(writer, known, name, replace(_disabled(known, name), enabled=True))
+
+        self._store.write(body)
 
     def disable(self, name: bytes) -> None:
         """Disable an enabled table: reads and writes are refused; `table not enabled`."""
-        raise NotImplementedError
+        name = catalog.plain(name)
+
+        def body(writer: Writer) -> None:
+            known = self._load(writer)
+            catalog.save(writer, known, name, replace(known.table(name), enabled=False))
+
+        self._store.write(body)
 
     def is_enabled(self, name: bytes) -> bool:
         """Return whether the table is enabled; `table not found`."""
-        raise NotImplementedError
+        return self._find(name).enabled
 
     def exists(self, name: bytes) -> bool:
         """Return whether there is such a table."""
-        raise NotImplementedError
+        return catalog.plain(name) in self._store.read(self._load).tables
 
     def names(self, namespace: bytes | None = None) -> list[bytes]:
         """Return the names of all tables, or of a namespace's (`namespace not found`), sorted."""
-        raise NotImplementedError
+
+        def body(reader: Reader) -> list[bytes]:
+            if namespace is not None:
+                _check_namespace(reader, namespace)
+            names = sorted(self._load(reader).tables)
+            return [name for name in names if namespace in {None, _namespace_of(name)}]
+
+        return self._store.read(body)
 
     def families(self, name: bytes) -> dict[bytes, FamilySettings]:
         """Return the families and their settings; `table not found`."""
-        raise NotImplementedError
+        return dict(sorted(self._find(name).families.items()))
 
     def regions(self, name: bytes) -> list[Region]:
         """Return the regions in order of their rows; `table not found`."""
-        raise NotImplementedError
+        table = self._find(name)
+        edges = [b"", *table.splits, b""]
+        return [Region(start, stop, table.created_ms) for start, stop in pairwise(edges)]
 
     def modify(self, name: bytes, families: Mapping[bytes, FamilySettings]) -> None:
         """Give the table exactly these families; the cells of those left out are deleted."""
-        raise NotImplementedError
+        name = catalog.plain(name)
+        catalog.check_names(name, families)
+        self.sweep()
+
+        def body(writer: Writer) -> None:
+            known = self._load(writer)
+            table = known.find(name)
+            for family in set(table.families) - set(families):
+                writer.put(_GARBAGE + table.prefix + family, b"")
+            catalog.save(writer, known, name, replace(table, families=dict(families)))
+
+        self._store.write(body)
+        self.sweep()
 
     def add_family(self, name: bytes, family: bytes, settings: FamilySettings) -> None:
         """Add a family; `do not retry` if it is there."""
-        raise NotImplementedError
+        families = self._find(name).families
+        if family in families:
+            raise Refused("do not retry", "the family exists", table=name, family=family)
+        self.modify(name, {**families, family: settings})
 
     def modify_family(self, name: bytes, family: bytes, settings: FamilySettings) -> None:
         """Replace a family's settings; `no such column family`."""
-        raise NotImplementedError
+        families = self._with_family(name, family)
+        self.modify(name, {**families, family: settings})
 
     def drop_family(self, name: bytes, family: bytes) -> None:
-        """Delete a family and its cells; `no such column family`."""
-        raise NotImplementedError
+        """Delete a family and its cells; `no such column family`, or `do not retry` the last."""
+        families = self._with_family(name, family)
+        if len(families) == 1:
+            raise Refused("do not retry", "a table keeps one family", table=name, family=family)
+        self.modify(name, {each: kept for each, kept in families.items() if each != family})
 
     def create_namespace(self, name: bytes, properties: Mapping[str, str]) -> None:
         """Create a namespace; `namespace exists`."""
-        raise NotImplementedError
+        catalog.check_namespace_name(name)
+
+        def body(writer: Writer) -> None:
+            if name in _namespaces(writer):
+                raise Refused("namespace exists", "the namespace exists", namespace=name)
+            writer.put(_NAMESPACE + name, json.dumps(dict(properties)).encode())
+
+        self._store.write(body)
 
     def modify_namespace(self, name: bytes, properties: Mapping[str, str]) -> None:
         """Replace a namespace's properties; `namespace not found`."""
-        raise NotImplementedError
+
+        def body(writer: Writer) -> None:
+            _check_namespace(writer, name)
+            writer.put(_NAMESPACE + name, json.dumps(dict(properties)).encode())
+
+        self._store.write(body)
 
     def drop_namespace(self, name: bytes) -> None:
         """Drop an empty namespace; `namespace not found`, `constraint`."""
-        raise NotImplementedError
+
+        def body(writer: Writer) -> None:
+            if name in _BUILT_IN:
+                raise Refused("constraint", "the namespace is reserved", namespace=name)
+            _check_namespace(writer, name)
+            tables = [each for each in self._load(writer).tables if _namespace_of(each) == name]
+            if tables:
+                raise Refused("constraint", "the namespace has tables", namespace=name)
+            writer.delete(_NAMESPACE + name)
+
+        self._store.write(body)
 
     def namespaces(self) -> dict[bytes, dict[str, str]]:
         """Return all namespaces and their properties, `default` and `hbase` among them."""
-        raise NotImplementedError
+        return self._store.read(_namespaces)
+
+    def sweep(self) -> None:
+        """Remove the cells of what was dropped, some thousands in each transaction."""
+        while self._store.write(_sweep_some, durable=False):
+            pass
+
+    def _find(self, name: bytes) -> Table:
+        return self._store.read(self._load).find(catalog.plain(name))
+
+    def _with_family(self, name: bytes, family: bytes) -> Mapping[bytes, FamilySettings]:
+        families = self._find(name).families
+        if family not in families:
+            raise Refused("no such column family", "no such family", table=name, family=family)
+        return families
+
+    def _load(self, reader: Reader) -> Catalog:
+        self._catalog = found = catalog.load(reader, self._catalog)
+        return found
+
+
+def _disabled(known: Catalog, name: bytes) -> Table:
+    table = known.find(name)
+    if table.enabled:
+        raise Refused("table not disabled", "the table is enabled", table=name)
+    return table
+
+
+def _check_splits(name: bytes, splits: Sequence[bytes]) -> None:
+    if b"" in splits or len(set(splits)) < len(splits):
+        raise Refused("illegal argument", "split keys must be distinct and not empty", table=name)
+
+
+def _namespace_of(name: bytes) -> bytes:
+    namespace, colon, _ = name.partition(b":")
+    return namespace if colon else b"default"
+
+
+def _namespaces(reader: Reader) -> dict[bytes, dict[str, str]]:
+    found: dict[bytes, dict[str, str]] = {name: {} for name in _BUILT_IN}
+    for key in reader.keys(_NAMESPACE, _NAMESPACE_STOP):
+        stored = reader.get(key) or b""
+        try:
+            found[key[len(_NAMESPACE) :]] = dict(json.loads(stored))
+        except ValueError as error:
+            raise CorruptRowError(
+                describe("the catalog does not decode", key=key, stored=stored[:200])
+            ) from error
+    return found
+
+
+def _check_namespace(reader: Reader, name: bytes) -> None:
+    if name not in _BUILT_IN and reader.get(_NAMESPACE + name) is None:
+        raise Refused("namespace not found", "no such namespace", namespace=name)
+
+
+def _sweep_some(writer: Writer) -> bool:
+    """Remove some cells of the first thing that was dropped; return whether there was one."""
+    garbage = next(writer.keys(_GARBAGE, _GARBAGE_STOP), None)
+    if garbage is None:
+        return False
+    at = writer.get(garbage) or b""
+    prefix, family = garbage[len(_GARBAGE) :][:4], garbage[len(_GARBAGE) + 4 :]
+    stop = (int.from_bytes(prefix) + 1).to_bytes(4)
+    keys = list(islice(writer.keys(prefix + at, stop), _SWEEP_KEYS))
+    for key in keys:
+        name, column = catalog.family_and_column(key, catalog.split_row(key))
+        if not family or family == (name or column):
+            writer.delete(key)
+    if len(keys) == _SWEEP_KEYS:
+        writer.put(garbage, keys[-1][4:])
+    else:
+        writer.delete(garbage)
+    return True

@@ -12,7 +12,7 @@ family in a row (deletes of rows and families) has a key of its own, before the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -164,12 +164,24 @@ def escape_row(row: bytes) -> bytes:
 def cell_key(place: Place, row: bytes, column: bytes) -> bytes:
     """Return the key of a cell; raise InvalidRequestError for a row that HBase would refuse."""
     if not 0 < len(row) <= MAX_ROW:
-        raise Refused(
-            "illegal argument", "a row is 1 to 32767 bytes", bytes=len(row), starts=row[:40]
-        )
+        check_row(row)
     if b"\0" in row:
         row = row.replace(b"\0", b"\0\xff")
     return place[0] + row + place[1] + column
+
+
+def check_row(row: bytes) -> None:
+    """Raise Refused for a row that HBase would refuse."""
+    if not 0 < len(row) <= MAX_ROW:
+        raise Refused(
+            "illegal argument", "a row is 1 to 32767 bytes", bytes=len(row), starts=row[:40]
+        )
+
+
+def family_keys(reader: Reader, place: Place, row: bytes) -> Iterator[bytes]:
+    """Yield the keys of all columns of a family in a row, which is given escaped."""
+    start = place.prefix + row + place.infix
+    return reader.keys(start, start[:-1] + b"\1")
 
 
 def masks_key(place: Place, row: bytes) -> bytes | None:
@@ -207,6 +219,12 @@ def check_names(table: bytes, families: Mapping[bytes, FamilySettings]) -> None:
         raise Refused("illegal argument", "a table needs at least one family", table=table)
     for family, settings in families.items():
         check_family(table, family, settings)
+
+
+def check_namespace_name(name: bytes) -> None:
+    """Raise Refused unless HBase takes the name of a namespace."""
+    if not name or not _legal(name, "_"):
+        raise Refused("illegal argument", "not a legal namespace name", namespace=name)
 
 
 def check_family(table: bytes, family: bytes, settings: FamilySettings) -> None:

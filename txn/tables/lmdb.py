@@ -20,7 +20,14 @@ from typing import TypeVar
 
 import lmdb
 
-from txn.errors import InvalidRequestError, MaybeApplied, NotApplied, StoreError, describe
+from txn.errors import (
+    InvalidRequestError,
+    MaybeApplied,
+    NotApplied,
+    StoreClosedError,
+    StoreError,
+    describe,
+)
 from txn.tables import directory, layers
 from txn.tables.layers import SLICE
 from txn.tables.ordered import Reader, Writer
@@ -84,7 +91,7 @@ class LmdbStore:
     def _run(self, attempt: Callable[[], R]) -> R:
         """Make attempts until one is not stopped by something that can be mended."""
         if self._closed:
-            raise StoreError(describe("the store is closed", path=self._shared.path))
+            raise StoreClosedError(describe("the store is closed", path=self._shared.path))
         shared = self._shared
         obstacle: lmdb.Error | None = None
         for _ in range(_TRIES):
@@ -255,7 +262,7 @@ class _Shared:
                 )
             )
         if self._closed:
-            raise StoreError(describe("the store is closed", path=self.path))
+            raise StoreClosedError(describe("the store is closed", path=self.path))
         if self._environment is None:
             self._environment = self._open()
         return self._environment

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from sortedcontainers import SortedDict
 
-from txn.errors import StoreError
+from txn.errors import StoreClosedError
 from txn.tables.ordered import Reader, Writer
 
 R = TypeVar("R")
@@ -60,7 +60,7 @@ class MemoryStore:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise StoreError("the store is closed")
+            raise StoreClosedError("the store is closed")
 
 
 class _Transaction:

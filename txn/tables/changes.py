@@ -1,0 +1,213 @@
+"""What the operations of one mutation do to a row, in the caller's local transaction.
+
+All of them happen at one server time. As in HBase, what is added to or appended to, and which
+version is the newest, is found before anything is written; a put at or below a marker of the same
+mutation is masked. The new version of an Add or Append is above the one it replaces.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import assert_never
+
+from txn.model import MAX_CELL, MAX_COLUMN, Key, cell_bytes
+from txn.tables import catalog, cells
+from txn.tables.catalog import Catalog, Place
+from txn.tables.operations import (
+    MAX_TIMESTAMP,
+    Add,
+    Append,
+    Operation,
+    Put,
+    Remove,
+    Version,
+)
+from txn.tables.ordered import Writer
+from txn.tables.refusal import Refused
+
+_LONG = 8
+
+
+def prepare(
+    writer: Writer, known: Catalog, table: bytes, operations: Sequence[Operation]
+) -> Catalog:
+    """Return the catalog with which the operations can be carried out, or raise Refused.
+
+    The first time that rows or families are deleted, the table is marked as having masks.
+    """
+    found = known.table(table)
+    whole = False
+    for operation in operations:
+        _check(known, table, operation)
+        whole = whole or (isinstance(operation, Remove) and operation.column is None)
+    if whole and not found.masked:
+        catalog.save(writer, known, table, replace(found, masked=True))
+        return catalog.load(writer, None)
+    return known
+
+
+class Change:
+    """One row of a table, at one server time."""
+
+    __slots__ = ("_known", "_now", "_row", "_table", "_writer")
+
+    def __init__(
+        self, writer: Writer, known: Catalog, where: tuple[bytes, bytes], now_ms: int
+    ) -> None:
+        self._writer = writer
+        self._known = known
+        self._table, self._row = where
+        self._now = now_ms
+
+    def carry_out(
+        self, operations: Sequence[Operation], put_ms: int | None = None
+    ) -> tuple[Version, ...]:
+        """Do all the operations; return what Adds and Appends put, in HBase's order.
+
+        put_ms: the time of puts that have none of their own, where it is not the server's.
+        """
+        resolved = self._resolve(operations, self._now if put_ms is None else put_ms)
+        results = []
+        for operation, computed in resolved:
+            if isinstance(operation, Remove):
+                self._remove(operation)
+            else:
+                self._put(operation)
+            if computed:
+                results.append(Version(*operation[:2], operation[3], operation[2]))  # type: ignore[arg-type]
+        return tuple(sorted(results, key=lambda version: version[:2]))
+
+    def _resolve(
+        self, operations: Sequence[Operation], put_ms: int
+    ) -> list[tuple[Put | Remove, bool]]:
+        """Return puts and removes with their timestamps, and which of them were computed."""
+        resolved: list[tuple[Put | Remove, bool]] = []
+        exact: Counter[tuple[bytes, bytes]] = Counter()
+        for operation in operations:
+            match operation:
+                case Put():
+                    timestamp = put_ms if operation.timestamp is None else operation.timestamp
+                    resolved.append((operation._replace(timestamp=timestamp), False))
+                case Add() | Append():
+                    resolved.append((self._computed(operation), True))
+                case Remove():
+                    resolved.append((self._dated(operation, exact), False))
+                case _:
+                    assert_never(operation)
+        return resolved
+
+    def _computed(self, operation: Add | Append) -> Put:
+        found = self._newest(operation.family, operation.column)
+        old = b"" if found is None else found[0][1]
+        if isinstance(operation, Append):
+            value = old + operation.value
+        elif found is None:
+            value = _long(operation.by)
+        elif len(old) != _LONG:
+            raise Refused("do not retry", "the field is not a number of 8 bytes", bytes=len(old))
+        else:
+            value = _long(int.from_bytes(old) + operation.by)
+        above = 0 if found is None else found[0][0] + 1
+        put = Put(operation.family, operation.column, value, max(self._now, above))
+        _check_size(self._row, put)
+        return put
+
+    def _dated(self, operation: Remove, exact: Counter[tuple[bytes, bytes]]) -> Remove:
+        """Return the removal with its timestamp: of the newest version, the next, or now."""
+        if operation.timestamp is not None:
+            return operation
+        family, column = operation.family, operation.column
+        timestamp = self._now
+        if operation.exact and family is not None and column is not None:
+            exact[family, column] += 1
+            number = exact[family, column]
+            found = self._newest(family, column, number)
+            if found is not None and len(found) >= number:
+                timestamp = found[number - 1][0]
+        return operation._replace(timestamp=timestamp)
+
+    def _newest(
+        self, family: bytes, column: bytes, limit: int = 1
+    ) -> list[tuple[int, bytes]] | None:
+        place = self._place(family)
+        state = self._writer.get(catalog.cell_key(place, self._row, column)) or b""
+        oldest = 0 if place.ttl_ms is None else self._now - place.ttl_ms
+        found = cells.versions(
+            state, oldest, limit=min(limit, place.versions), at_least=place.min_versions
+        )
+        return [(cell.timestamp, cell.value) for cell in found] or None
+
+    def _put(self, put: Put) -> None:
+        family, column, value, timestamp = put
+        _check_size(self._row, put)
+        place = self._place(family)
+        masks_key = catalog.masks_key(place, self._row)
+        masks = None if masks_key is None else self._writer.get(masks_key)
+        if masks is not None and cells.masks(masks, timestamp or 0):
+            return
+        name = catalog.cell_key(place, self._row, column)
+        old = self._writer.get(name) or b""
+        self._store(name, old, cells.put(old, timestamp or 0, value, place.versions))
+
+    def _remove(self, remove: Remove) -> None:
+        family, column, timestamp, exact = remove
+        at = timestamp or 0
+        if family is None:
+            for each in self._known.table(self._table).families:
+                self._remove_family(each, at, exact)
+        elif column is None:
+            self._remove_family(family, at, exact)
+        else:
+            name = catalog.cell_key(self._place(family), self._row, column)
+            old = self._writer.get(name) or b""
+            new = cells.delete_exact(old, at) if exact else cells.delete(old, at)
+            self._store(name, old, new)
+
+    def _remove_family(self, family: bytes, timestamp: int, exact: bool) -> None:
+        """Mask what is there and what comes later; reads then need not look at the masks."""
+        place, escaped = self._place(family), catalog.escape_row(self._row)
+        masks_key = catalog.masks_key(place, self._row) or b""
+        old = self._writer.get(masks_key) or b""
+        mask, drop = (cells.delete_exact, cells.drop_exact) if exact else (cells.delete, cells.drop)
+        self._store(masks_key, old, mask(old, timestamp))
+        for name in list(catalog.family_keys(self._writer, place, escaped)):
+            state = self._writer.get(name) or b""
+            self._store(name, state, drop(state, timestamp))
+
+    def _store(self, name: bytes, old: bytes, new: bytes) -> None:
+        if new is old:
+            return
+        if new:
+            self._writer.put(name, new)
+        else:
+            self._writer.delete(name)
+
+    def _place(self, family: bytes) -> Place:
+        place = self._known.places.get((self._table, family))
+        if place is None:
+            raise self._known.missing(self._table, family)
+        return place
+
+
+def _check(known: Catalog, table: bytes, operation: Operation) -> None:
+    family, column = operation[:2]
+    if family is not None and (table, family) not in known.places:
+        raise known.missing(table, family)
+    if isinstance(column, bytes) and len(column) > MAX_COLUMN:
+        raise Refused("illegal argument", "the column is too long", bytes=len(column))
+    timestamp = operation.timestamp if isinstance(operation, (Put, Remove)) else None
+    if timestamp is not None and not 0 <= timestamp <= MAX_TIMESTAMP:
+        raise Refused("illegal argument", "timestamps are not negative", timestamp=timestamp)
+
+
+def _check_size(row: bytes, put: Put) -> None:
+    size = cell_bytes(Key._make((row, put.family, put.column, None)), put.value)
+    if size > MAX_CELL:
+        raise Refused("illegal argument", "the cell is too large", cell_bytes=size, limit=MAX_CELL)
+
+
+def _long(number: int) -> bytes:
+    """Return the number as 8 bytes; as Java's, it begins again from below."""
+    return (number & ((1 << 64) - 1)).to_bytes(_LONG)

@@ -1,0 +1,189 @@
+"""What a selection finds in one row: HBase's way from stored versions to a result.
+
+Families come one after the other, and in each of them columns, and versions newest first. Deleted,
+expired and unwanted versions are left out first; then the filter is asked, of all versions that the
+family keeps; only those that it lets pass count for the selection's limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from txn.model import Cell
+from txn.tables import cells
+from txn.tables.catalog import Catalog, Place, family_keys
+from txn.tables.operations import Selection, Version
+from txn.tables.ordered import Reader
+from txn.tables.sieves import Code, Sieve
+
+
+class Part(NamedTuple):
+    """What is wanted of one family: these columns, in order, or None for all of them."""
+
+    family: bytes
+    place: Place
+    columns: tuple[bytes, ...] | None
+    oldest_ms: int
+
+
+class Plan(NamedTuple):
+    """A selection on the families that there are."""
+
+    parts: tuple[Part, ...]
+    selection: Selection
+
+
+def plan(known: Catalog, table: bytes, selection: Selection, now_ms: int) -> Plan:
+    """Return the plan of a selection; Refused where a family is missing."""
+    wanted: dict[bytes, set[bytes] | None] = {}
+    for family, column in selection.columns:
+        if column is None:
+            wanted[family] = None
+        else:
+            columns = wanted.get(family)
+            wanted[family] = {column} if columns is None else columns | {column}
+    for family in wanted:
+        if (table, family) not in known.places:
+            raise known.missing(table, family)
+    parts = []
+    for family in sorted(wanted or known.table(table).families):
+        place = known.places[table, family]
+        columns = wanted.get(family)
+        oldest_ms = 0 if place.ttl_ms is None else now_ms - place.ttl_ms
+        parts.append(Part(family, place, tuple(sorted(columns)) if columns else None, oldest_ms))
+    return Plan(tuple(parts), selection)
+
+
+def read_row(reader: Reader, asked: Plan, row: bytes) -> list[Version]:
+    """Return what the selection, without its filter, finds in a row, which is given escaped."""
+    found: list[Version] = []
+    selection = asked.selection
+    for part in asked.parts:
+        family = part.family
+        of_family = [
+            Version(family, column, timestamp, value)
+            for column, versions in _columns(reader, part, row, selection, selection.versions)
+            for value, timestamp in versions
+        ]
+        if selection.store_limit is not None or selection.store_offset:
+            of_family = of_family[selection.store_offset :][: selection.store_limit]
+        found += of_family
+    return found
+
+
+class Sifter:
+    """A scan's filter on its way through the rows.
+
+    A filter that wants nothing more ends the scan of the family where it says so; as in HBase, the
+    row is finished by the families after it, which may see it change its mind in the next row.
+    """
+
+    def __init__(self, sieve: Sieve) -> None:
+        self._closed: set[bytes] = set()
+        self.sieve = sieve
+
+    def row(self, reader: Reader, asked: Plan, row: bytes, name: bytes) -> list[Version]:
+        """Return what the selection finds in a row, which is given escaped, and by its name."""
+        sieve = self.sieve
+        open_parts = [part for part in asked.parts if part.family not in self._closed]
+        if not any(_is_there(reader, part, row) for part in open_parts):
+            return []
+        found: list[Version] = []
+        if not sieve.filter_row_key(name):
+            for part in open_parts:
+                found += self._family(reader, asked, part, row)
+            found = _finished(sieve, found)
+        sieve.reset()
+        return found
+
+    def _family(self, reader: Reader, asked: Plan, part: Part, row: bytes) -> list[Version]:
+        selection = asked.selection
+        limit = _store_limit(selection)
+        found: list[Version] = []
+        for version in self._passed(reader, asked, part, row):
+            found.append(version)
+            if len(found) > limit:
+                return found[selection.store_offset : limit]
+        return found[selection.store_offset :]
+
+    def _passed(self, reader: Reader, asked: Plan, part: Part, row: bytes) -> Iterator[Version]:
+        """Yield what the filter lets pass of a family."""
+        hint = b""
+        kept = part.place.versions
+        wanted = min(asked.selection.versions, kept)
+        for column, cells_ in _columns(reader, part, row, asked.selection, kept):
+            if column < hint:
+                continue
+            shown = (Version(part.family, column, time, value) for value, time in cells_)
+            for version, code in self._asked(shown, wanted):
+                if code.includes:
+                    yield self.sieve.transform_cell(version)
+                if code.next_row:
+                    return
+                if code is Code.SEEK:
+                    hint = self.sieve.next_cell_hint(version) or b""
+                if code.next_column or hint > column:
+                    break
+
+    def _asked(self, versions: Iterator[Version], wanted: int) -> Iterator[tuple[Version, Code]]:
+        """Yield a column's versions with what becomes of them; at most so many are included."""
+        included = 0
+        for version in versions:
+            if self.sieve.filter_all_remaining():
+                self._closed.add(version.family)
+                yield version, Code.NEXT_ROW
+                continue
+            code = self.sieve.filter_cell(version)
+            included += code.includes
+            if code.includes and included > wanted:
+                code = Code.NEXT_ROW if code.next_row else Code.NEXT_COLUMN
+            yield version, code
+
+
+def _finished(sieve: Sieve, found: list[Version]) -> list[Version]:
+    """Return what the filter leaves of a row, now that it has seen all of it."""
+    if not found:
+        if sieve.has_filter_row:
+            sieve.filter_row_cells(found)
+        return []
+    if sieve.has_filter_row:
+        found = sieve.filter_row_cells(found)
+        return [] if found and sieve.filter_row() else found
+    return [] if sieve.filter_row() else found
+
+
+def _columns(
+    reader: Reader, part: Part, row: bytes, selection: Selection, limit: int
+) -> Iterator[tuple[bytes, list[Cell]]]:
+    """Yield the columns of a family in a row, with at most so many versions of each."""
+    place = part.place
+    start = place.prefix + row + place.infix
+    names = (
+        list(family_keys(reader, place, row))
+        if part.columns is None
+        else [start + column for column in part.columns]
+    )
+    for name in names:
+        state = reader.get(name)
+        if state:
+            found = cells.versions(
+                state,
+                part.oldest_ms,
+                limit=min(limit, place.versions),
+                since=selection.since,
+                until=selection.until,
+                at_least=place.min_versions,
+            )
+            if found:
+                yield name[len(start) :], found
+
+
+def _is_there(reader: Reader, part: Part, row: bytes) -> bool:
+    return next(family_keys(reader, part.place, row), None) is not None
+
+
+def _store_limit(selection: Selection) -> int:
+    if selection.store_limit is None:
+        return cells.ALL
+    return selection.store_limit + selection.store_offset
