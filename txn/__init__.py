@@ -1,7 +1,8 @@
 """Transactions for Apache HBase: cells in many rows and tables change all or not at all."""
 
 from txn.assertions import And, Assertion, Exact, GreaterThan, Not, Or, Some, Version
-from txn.engine import Committed, Engine, Outcome, connect
+from txn.connecting import connect
+from txn.engine import Committed, Engine, Outcome
 from txn.errors import (
     AbortedError,
     AssertionFailedError,

@@ -21,6 +21,7 @@ from recovery.commands.fsck import fsck
 from recovery.commands.get import get
 from recovery.commands.hbase import app as hbase_app
 from recovery.commands.ls import ls
+from recovery.commands.serve import serve
 from recovery.commands.show import show
 from recovery.commands.table import app as table_app
 from txn.errors import CommitOutcomeUnknown, TxnError
@@ -31,7 +32,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (ls, show, fsck, doctor, get, commit):
+for command in (ls, show, fsck, doctor, get, commit, serve):
     app.command()(command)
 app.add_typer(table_app, name="table")
 app.add_typer(demo_app, name="demo")

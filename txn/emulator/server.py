@@ -8,11 +8,11 @@ TApplicationException, and harm nobody else.
 from __future__ import annotations
 
 import logging
+import select
 import socket
 import ssl
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
@@ -80,8 +80,13 @@ class Server:
         self._changed = threading.Condition()
         self._stopping = False
         self._told_ms = -TELL_EACH_MS
+        self._woken, self._wakes = socket.socketpair()
         self._listening = [
             (listening, Interface(service.kind, service.handler)) for listening, service in services
+        ]
+        self._listeners = [
+            threading.Thread(target=self._accept, args=pair, daemon=True)
+            for pair in self._listening
         ]
 
     @property
@@ -91,8 +96,8 @@ class Server:
 
     def start(self) -> None:
         """Begin to serve."""
-        for listening, interface in self._listening:
-            threading.Thread(target=self._accept, args=(listening, interface), daemon=True).start()
+        for listener in self._listeners:
+            listener.start()
 
     def stop(self) -> bool:
         """Accept nobody, finish what has begun, and return whether that ended within the grace."""
@@ -100,10 +105,12 @@ class Server:
         with self._changed:
             self._stopping = True
             connections = list(self._connections)
+        self._wakes.close()
+        for listener in self._listeners:
+            listener.join()
         for listening, _ in self._listening:
-            with suppress(OSError):
-                listening.shutdown(socket.SHUT_RDWR)
             listening.close()
+        self._woken.close()
         for connection in connections:
             connection.stop()
         with self._changed:
@@ -127,13 +134,20 @@ class Server:
         self.stop()
 
     def _accept(self, listening: socket.socket, interface: Interface) -> None:
+        # Other processes may accept from the same socket: it may not be shut to wake this thread.
+        listening.setblocking(False)
+        poll = select.poll()
+        poll.register(listening, select.POLLIN)
+        poll.register(self._woken, select.POLLIN)
         while not self._stopping:
+            poll.poll()
             try:
                 connected, _ = listening.accept()
-            except OSError as error:
-                if not self._stopping:  # such as no more file descriptors
-                    self._tell("cannot accept a connection", cause=str(error))
-                    self._clock.sleep_ms(PAUSE_MS)
+            except BlockingIOError:
+                continue  # another process was faster
+            except OSError as error:  # such as no more file descriptors
+                self._tell("cannot accept a connection", cause=str(error))
+                self._clock.sleep_ms(PAUSE_MS)
                 continue
             self._welcome(connected, interface)
 

@@ -20,6 +20,7 @@ from txn.stores.base import Store
 from txn.stores.local import LocalStore
 from txn.tables.lmdb import LmdbStore
 from txn.tables.memory import MemoryStore
+from txn.tables.ordered import OrderedStore
 
 _NAMED: dict[str, MemoryStore] = {}
 
@@ -38,21 +39,41 @@ def open_store(uri: str, clock: Clock | None = None) -> Store:
     return factory(parts, clock or SystemClock())
 
 
+def open_ordered(uri: str) -> OrderedStore:
+    """Open the keys and values beneath a store on this machine; see `open_store`."""
+    parts = urlsplit(uri)
+    match parts.scheme:
+        case "memory":
+            return _memory_keys(parts)
+        case "embedded":
+            return _embedded_keys(parts)
+    raise InvalidRequestError(
+        describe("not a store on this machine", uri=uri, known=["embedded", "memory"])
+    )
+
+
 def _memory(parts: SplitResult, clock: Clock) -> Store:
+    return LocalStore(_memory_keys(parts), clock)
+
+
+def _memory_keys(parts: SplitResult) -> MemoryStore:
     _options(parts, {})
     name = parts.netloc + parts.path
-    ordered = _NAMED.setdefault(name, MemoryStore()).share() if name else MemoryStore()
-    return LocalStore(ordered, clock)
+    return _NAMED.setdefault(name, MemoryStore()).share() if name else MemoryStore()
 
 
 def _embedded(parts: SplitResult, clock: Clock) -> Store:
+    return LocalStore(_embedded_keys(parts), clock)
+
+
+def _embedded_keys(parts: SplitResult) -> LmdbStore:
     options = _options(parts, {"sync": ("on", "off")})
     path = unquote(parts.path)
     if parts.netloc or path in {"", "/"} or "\0" in path:
         raise InvalidRequestError(
             describe("write embedded:///path, with three slashes", uri=parts.geturl())
         )
-    return LocalStore(LmdbStore(path, sync=options.get("sync") != "off"), clock)
+    return LmdbStore(path, sync=options.get("sync") != "off")
 
 
 def _thrift1(parts: SplitResult, clock: Clock) -> Store:

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any, Literal, cast
 from urllib.parse import SplitResult, parse_qsl
 
 from thriftpy2.protocol import TCompactProtocol, TCyBinaryProtocol
@@ -36,7 +36,7 @@ Request = tuple[str, TPayload]
 
 
 class Refused(Exception):
-    """The gateway answered a request with an error; the connection is as good as before."""
+    """The gateway answered a request with an error, its cause; the connection is as good as new."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,12 +171,13 @@ class Connection:
             raise ConnectionError("the reply is another request's")
         self.busy = False
         if kind == TMessageType.EXCEPTION:
-            raise Refused(str(reply))
+            raise Refused(str(reply)) from cast(Exception, reply)
         fields = reply.__dict__
         if fields.get("success") is None:
             for name, error in fields.items():
                 if error is not None and name != "success":
-                    raise Refused(getattr(error, "message", None) or type(error).__name__)
+                    message = getattr(error, "message", None) or type(error).__name__
+                    raise Refused(message) from error
         return fields.get("success")
 
     def rests_well(self, now_ms: int) -> bool:

@@ -1,0 +1,92 @@
+"""`txn serve`: HBase's Thrift services without HBase, and transactions over Thrift."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from recovery.commands.common import JsonOption, StoreOption, duration, print_json
+from txn.emulator.options import MEGABYTE, Limits, Options
+from txn.errors import InvalidRequestError, describe
+
+DEFAULTS = Limits()
+PortOption = Annotated[int | None, typer.Option(min=0, max=65535, metavar="PORT")]
+FileOption = Annotated[Path | None, typer.Option(metavar="FILE")]
+
+
+def serve(
+    *,
+    store: StoreOption,
+    thrift1: PortOption = None,
+    thrift2: PortOption = None,
+    transactional: PortOption = None,
+    bind: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    workers: Annotated[
+        int, typer.Option(min=1, max=64, help="Processes that serve the same ports.")
+    ] = 1,
+    tls_cert: FileOption = None,
+    tls_key: FileOption = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="What Transactional requests must show."),
+    ] = None,
+    connections: Annotated[
+        int, typer.Option(min=1, help="Open at once, in a worker.")
+    ] = DEFAULTS.connections,
+    message: Annotated[
+        int, typer.Option(min=1, help="Megabytes of a request.", metavar="MB")
+    ] = DEFAULTS.message_bytes // MEGABYTE,
+    memory: Annotated[
+        int, typer.Option(min=1, help="Megabytes of all requests of a worker.", metavar="MB")
+    ] = DEFAULTS.memory_bytes // MEGABYTE,
+    idle: Annotated[str, typer.Option(help="How long a connection may rest.")] = "10m",
+    request: Annotated[str, typer.Option(help="How long a request may take to arrive.")] = "30s",
+    grace: Annotated[str, typer.Option(help="How long a stop waits for requests.")] = "10s",
+    as_json: JsonOption = False,
+) -> None:
+    """Serve a store on ports of this machine until told to end. A port of 0 picks a free one.
+
+    HBase clients speak to --thrift1 and --thrift2, connect("txn://host:port") to --transactional.
+    """
+    try:
+        from txn.emulator import serving  # noqa: PLC0415  (the driver is an extra)
+        from txn.remote import read_token  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise InvalidRequestError(
+            describe("install hbase-txn[emulator]", missing=error.name)
+        ) from error
+    asked = {"thrift1": thrift1, "thrift2": thrift2, "transactional": transactional}
+    hosted = serving.Hosted(
+        store,
+        {name: port for name, port in asked.items() if port is not None},
+        None if token_file is None else read_token(token_file),
+    )
+    limits = Limits(
+        connections=connections,
+        message_bytes=message * MEGABYTE,
+        memory_bytes=memory * MEGABYTE,
+        idle_ms=duration(idle),
+        request_ms=duration(request),
+        grace_ms=duration(grace),
+    )
+    options = Options(bind, workers, tls_cert, tls_key, limits)
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(process)d %(message)s")
+    log = logging.getLogger("txn.serve")
+    serving.serve(hosted, options, lambda ports: _tell(bind, ports, as_json), log)
+
+
+def _tell(bind: str, ports: Mapping[str, int], as_json: bool) -> None:
+    """Say where it listens, in one line that can be waited for."""
+    host = f"[{bind}]" if ":" in bind else bind
+    uris = {
+        name: f"{'txn' if name == 'transactional' else f'hbase+{name}'}://{host}:{port}"
+        for name, port in ports.items()
+    }
+    if as_json:
+        print_json({"ports": dict(ports), "uris": uris})
+    else:
+        typer.echo("serving  " + "  ".join(uris.values()))

@@ -1,0 +1,114 @@
+"""Commits of many clients together: what arrives while a batch is being committed is the next one.
+
+Nobody waits for company: a commit that finds no batch under way is one at once. The thread of one
+client commits the batch for all of it, and whoever meets a conflict tries again in its own thread,
+so that nobody waits for the locks that another one needs.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from txn.engine import Ack, Committed, Engine
+from txn.errors import ConflictError, InvalidRequestError, TxnError
+from txn.request import Request
+
+MOST = 256  # requests of a batch
+
+
+class _Waiting:
+    """A request in line; `result` once it is known, None where it must be tried alone."""
+
+    __slots__ = ("event", "failure", "leads", "request", "result")
+
+    def __init__(self, request: Request) -> None:
+        self.request = request
+        self.result: Committed | TxnError | None = None
+        self.failure: BaseException | None = None
+        self.leads = False
+        self.event = threading.Event()
+
+
+class Gatherer:
+    """Commits through two engines on one store: one that tries once, and one that is patient."""
+
+    def __init__(self, once: Engine, patient: Engine) -> None:
+        self._once = once
+        self._patient = patient
+        self._lines = {ack: _Line(self._together(ack)) for ack in ("complete", "decided")}
+
+    def commit(self, request: Request, ack: Ack) -> Committed:
+        """Commit it, with what others ask for meanwhile. Raises what Engine.commit does."""
+        result = self._lines[ack].result(request)
+        if isinstance(result, Committed):
+            return result
+        if result is not None and not isinstance(result, ConflictError):
+            raise result
+        return self._patient.commit(
+            request.mutations,
+            request.assertions,
+            once=request.once,
+            labels=request.labels,
+            ack=ack,
+        )
+
+    def _together(self, ack: Ack) -> Callable[[list[Request]], list[Committed | TxnError | None]]:
+        def commit(requests: list[Request]) -> list[Committed | TxnError | None]:
+            try:
+                return [*self._once.commit_many(requests, ack=ack)]
+            except InvalidRequestError:  # one of them; nothing was written: each is told its own
+                return [None] * len(requests)
+
+        return commit
+
+
+class _Line:
+    """Requests in the order of their arrival. One of their threads leads: it commits for all."""
+
+    def __init__(
+        self, together: Callable[[list[Request]], list[Committed | TxnError | None]]
+    ) -> None:
+        self._together = together
+        self._lock = threading.Lock()
+        self._waiting: list[_Waiting] = []
+        self._led = False
+
+    def result(self, request: Request) -> Committed | TxnError | None:
+        """Return the result of the request's first try; None: it has not been tried."""
+        mine = _Waiting(request)
+        with self._lock:
+            self._waiting.append(mine)
+            mine.leads, self._led = not self._led, True
+        if not mine.leads:
+            mine.event.wait()
+        if mine.leads:
+            self._lead()
+        if mine.failure is not None:
+            raise mine.failure
+        return mine.result
+
+    def _lead(self) -> None:
+        with self._lock:
+            batch, self._waiting = self._waiting[:MOST], self._waiting[MOST:]
+        try:
+            for each, result in zip(
+                batch, self._together([each.request for each in batch]), strict=True
+            ):
+                each.result = result
+        except BaseException as error:
+            for each in batch:
+                each.failure = error
+            raise
+        finally:
+            self._hand_over()
+            for each in batch:
+                each.event.set()
+
+    def _hand_over(self) -> None:
+        with self._lock:
+            if self._waiting:
+                self._waiting[0].leads = True
+                self._waiting[0].event.set()
+            else:
+                self._led = False

@@ -1,0 +1,102 @@
+"""What `txn serve` runs: HBase's services and the Transactional one, on ports, over one store."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from txn.clock import Clock, SystemClock
+from txn.emulator.options import Options
+from txn.emulator.server import Server, Service, listen, tls_context
+from txn.emulator.transactional import Transactional
+from txn.emulator.workers import Supervisor, serve_here
+from txn.errors import InvalidRequestError, describe
+from txn.stores import open_ordered
+from txn.stores.local import LocalStore
+from txn.tables.ordered import OrderedStore
+
+NAMES = ("thrift1", "thrift2", "transactional")
+
+
+@dataclass(frozen=True, slots=True)
+class Hosted:
+    """What is served. store: `embedded:///path` or `memory://`. ports: by a name of NAMES; 0 picks
+    one. token: what requests of the Transactional service must show."""
+
+    store: str
+    ports: Mapping[str, int]
+    token: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.ports or not set(self.ports) <= set(NAMES):
+            raise InvalidRequestError(
+                describe("give a port for one of the services", known=NAMES, given=[*self.ports])
+            )
+
+
+def serve(
+    hosted: Hosted,
+    options: Options,
+    ready: Callable[[Mapping[str, int]], None],
+    log: logging.Logger,
+) -> None:
+    """Serve until SIGTERM or SIGINT. `ready` is called with the ports once all are served.
+
+    No threads may be running. Raises InvalidRequestError for what cannot be served.
+    """
+    if options.workers > 1 and urlsplit(hosted.store).scheme != "embedded":
+        raise InvalidRequestError(
+            describe("only an embedded store can have several workers", store=hosted.store)
+        )
+    clock = SystemClock()
+    tls = tls_context(options)
+    keys = open_ordered(hosted.store)  # what is wrong with it is told before anything listens
+    sockets = {name: listen(options.bind, port) for name, port in hosted.ports.items()}
+
+    def start() -> Callable[[], object]:
+        stopped, services = open_services(hosted, keys, clock)
+        pairs = [(sockets[name], service) for name, service in services.items()]
+        server = Server(pairs, options.limits, tls=tls, clock=clock, log=log)
+        server.start()
+
+        def stop() -> None:
+            if not server.stop():
+                log.warning("requests were still under way when the grace was over")
+            stopped()
+
+        return stop
+
+    def tell() -> None:
+        ready({name: _port(listening) for name, listening in sockets.items()})
+
+    if options.workers == 1:
+        serve_here(start, tell)
+    else:
+        Supervisor(start, options.workers, options.limits.grace_ms, clock, log).run(tell)
+
+
+def open_services(
+    hosted: Hosted, keys: OrderedStore, clock: Clock
+) -> tuple[Callable[[], None], dict[str, Service]]:
+    """Return the services over the store, by name, and what to call when they have stopped."""
+    services: dict[str, Service] = {}
+    ends: list[Callable[[], None]] = []
+    if "transactional" in hosted.ports:
+        transactional = Transactional(LocalStore(keys, clock), token=hosted.token)
+        services["transactional"] = transactional.service
+        ends.append(transactional.flush)
+    ends.append(keys.close)
+    return lambda: _call_all(ends), services
+
+
+def _call_all(ends: list[Callable[[], None]]) -> None:
+    for end in ends:
+        end()
+
+
+def _port(listening: socket.socket) -> int:
+    port: int = listening.getsockname()[1]
+    return port

@@ -1,0 +1,172 @@
+"""The Transactional service: commits, atomic reads and outcomes, for clients without the store.
+
+Every error is an exception of the interface that says what to do next. Where the server has a
+token, no request without it does anything.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+
+from txn.codec import decode_row
+from txn.emulator.gather import Gatherer
+from txn.emulator.server import Service
+from txn.engine import Ack, Committed, Engine, Outcome
+from txn.errors import InvalidRequestError, TxnError, describe
+from txn.messages import (
+    IDL,
+    OUTCOMES,
+    REQUEST_LABEL,
+    pack_cells,
+    pack_committed,
+    pack_error,
+    pack_result,
+    unpack_assertions,
+    unpack_key,
+    unpack_mutation,
+)
+from txn.policy import Policy
+from txn.request import Request
+from txn.stores.base import Store
+
+MARGIN_MS = 60_000  # how far the server's clock may have been set back since a request was sent
+LOOK_AT = 100_000  # rows, before the search for a request is given up
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def answered(
+    work: Callable[Concatenate[Transactional, P], T],
+) -> Callable[Concatenate[Transactional, P], T]:
+    """Check the token, which comes with the options, the last argument; tell errors as the
+    interface does."""
+
+    @wraps(work)
+    def answer(self: Transactional, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        self.admit(args[-1])
+        try:
+            return work(self, *args, **kwargs)
+        except TxnError as error:
+            raise pack_error(error) from error
+
+    return cast(Callable[Concatenate["Transactional", P], T], answer)
+
+
+class Transactional:
+    """Carries out the requests of the service, in as many threads as there are clients."""
+
+    def __init__(self, store: Store, *, token: str | None = None) -> None:
+        self._store = store
+        self._token = None if token is None else token.encode()
+        self._engine = Engine(store)
+        self._quick = Engine(store, policy=replace(Policy(), attempts=1))
+        self._gatherer = Gatherer(self._quick, self._engine)
+
+    @property
+    def service(self) -> Service:
+        """What a server needs to offer it."""
+        return Service(IDL.Transactional, self)
+
+    def flush(self) -> None:
+        """Finish what was answered before it was complete."""
+        self._engine.flush()
+        self._quick.flush()
+
+    def admit(self, options: Any) -> None:
+        """Raise Unauthorized unless the request has the token, if one is asked for."""
+        if self._token is None:
+            return
+        given = (options and options.token) or ""
+        if not hmac.compare_digest(given.encode(), self._token):
+            raise IDL.Unauthorized("the token is missing or wrong")
+
+    @answered
+    def commit(self, mutations: Sequence[Any], assertions: Sequence[Any] | None, given: Any) -> Any:
+        """Apply all mutations if all assertions hold, else none."""
+        options = given or IDL.Options()
+        request = Request(
+            tuple(map(unpack_mutation, mutations)),
+            tuple(unpack_assertions(assertions)),
+            options.once,
+            _labels(options.labels, options.request),
+        )
+        return pack_committed(self._gatherer.commit(request, _ack(options)))
+
+    @answered
+    def commitMany(self, requests: Sequence[Any], given: Any) -> list[Any]:
+        """Commit independent requests together; a result for each."""
+        options = given or IDL.Options()
+        wanted = [
+            Request(
+                tuple(map(unpack_mutation, request.mutations)),
+                tuple(unpack_assertions(request.assertions)),
+                request.once,
+                _labels(request.labels, options.request and b"%b/%d" % (options.request, number)),
+            )
+            for number, request in enumerate(requests)
+        ]
+        return [pack_result(each) for each in self._engine.commit_many(wanted, ack=_ack(options))]
+
+    @answered
+    def read(self, keys: Sequence[Any], given: Any) -> list[Any]:
+        """The keys' cells as of one instant."""
+        return pack_cells(self._engine.read([unpack_key(key) for key in keys]))
+
+    @answered
+    def outcome(self, transaction: bytes, given: Any) -> int:
+        """What has become of a transaction."""
+        number: int = OUTCOMES[self._engine.outcome(transaction)]
+        return number
+
+    @answered
+    def settle(self, request: bytes, ago_ms: int, given: Any) -> Any:
+        """What has become of a request, as far as its transactions' rows tell."""
+        outcome, committed = self._settled(request, ago_ms)
+        return IDL.Settled(OUTCOMES[outcome], committed and pack_committed(committed))
+
+    @answered
+    def ensureTable(self, table: bytes, families: Sequence[bytes], given: Any) -> None:
+        """Create the table and those of its families that are missing."""
+        self._engine.ensure_table(table, families)
+
+    def _settled(self, request: bytes, ago_ms: int) -> tuple[Outcome, Committed | None]:
+        """Look for the request among the transactions begun since it was sent. An aborted attempt
+        tells nothing: another may follow."""
+        context = self._engine.context
+        since_ms = max(0, context.clock.wall_ms() - max(0, ago_ms) - MARGIN_MS)
+        wanted, outcome = request.decode(errors="replace"), Outcome.UNKNOWN
+        rows = self._store.scan(context.table, b"transaction.%013d" % since_ms, b"transaction/")
+        for looked_at, row in enumerate(rows):
+            found = decode_row(row)
+            if found.buffer is None or found.status is None or looked_at > LOOK_AT:
+                continue
+            if found.buffer.request.labels.get(REQUEST_LABEL) != wanted:
+                continue
+            if found.status.is_decided and found.plan is not None:
+                timestamp, complete = found.plan.timestamp, found.status.is_finished
+                return Outcome.COMMITTED, Committed(row.row, timestamp, complete=complete)
+            if found.status.is_undecided:
+                outcome = Outcome.UNDECIDED
+        return outcome, None
+
+
+def _labels(given: Mapping[str, str] | None, request: bytes | None) -> dict[str, str]:
+    labels = dict(given or {})
+    if request is not None:
+        labels[REQUEST_LABEL] = request.decode(errors="replace")
+    return labels
+
+
+def _ack(options: Any) -> Ack:
+    match options.ack:
+        case None | IDL.Ack.COMPLETE:
+            return "complete"
+        case IDL.Ack.DECIDED:
+            return "decided"
+        case unknown:
+            raise InvalidRequestError(describe("unknown ack", ack=unknown))

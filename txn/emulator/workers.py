@@ -1,0 +1,119 @@
+"""Several processes that serve the same ports over one store, and their supervisor.
+
+The supervisor listens, serves nobody, and forks: all workers accept from the same sockets, so that
+a client who comes while a worker dies is served by another. A worker that ends by itself is
+replaced. None outlives the supervisor: each notices that the pipe between them has been closed.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable
+from typing import NoReturn
+
+from txn.clock import Clock
+from txn.errors import describe
+
+ASKS_TO_END = (signal.SIGINT, signal.SIGTERM)
+QUICK_MS = 1_000  # a worker that lived for less is not replaced at once
+KILL_AFTER_MS = 5_000  # beyond the grace
+LOOK_EACH_MS = 20
+
+Work = Callable[[], Callable[[], object]]
+"""Starts to serve, in the process that calls it; returns what stops it."""
+
+
+def serve_here(start: Work, ready: Callable[[], None]) -> None:
+    """Serve in this process until a signal asks for the end. No threads may be running yet."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, ASKS_TO_END)
+    stop = start()
+    ready()
+    signal.sigwait(ASKS_TO_END)
+    stop()
+
+
+class Supervisor:
+    """Keeps so many workers alive until a signal asks for the end. No threads may be running."""
+
+    def __init__(
+        self, start: Work, count: int, grace_ms: int, clock: Clock, log: logging.Logger
+    ) -> None:
+        self._start = start
+        self._count = count
+        self._grace_ms = grace_ms
+        self._clock = clock
+        self._log = log
+        self._born_ms: dict[int, int] = {}
+        self._lifeline, self._held = os.pipe()
+
+    def run(self, ready: Callable[[], None]) -> None:
+        """Start the workers, call `ready` once all serve, and see to them until the end."""
+        awaited = {*ASKS_TO_END, signal.SIGCHLD}
+        signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)  # ignored it would not be awaited
+        for _ in range(self._count):
+            self._fork()
+        ready()
+        while signal.sigwait(awaited) not in ASKS_TO_END:
+            self._replace()
+        self._end()
+
+    def _fork(self) -> None:
+        heard, said = os.pipe()
+        pid = os.fork()
+        if not pid:
+            os.close(heard)
+            os.close(self._held)
+            self._work(said)
+        os.close(said)
+        os.read(heard, 1)  # the worker serves, or has ended
+        os.close(heard)
+        self._born_ms[pid] = self._clock.monotonic_ms()
+
+    def _work(self, said: int) -> NoReturn:
+        """The life of a worker."""
+        code = 1
+        try:
+            threading.Thread(target=self._watch_supervisor, daemon=True).start()
+            stop = self._start()
+            os.close(said)
+            signal.sigwait(ASKS_TO_END)
+            stop()
+            code = 0
+        except BaseException:
+            self._log.exception("a worker failed")
+            raise
+        finally:
+            os._exit(code)
+
+    def _watch_supervisor(self) -> None:
+        os.read(self._lifeline, 1)  # ends with the last holder of the other end
+        os._exit(1)
+
+    def _replace(self) -> None:
+        for pid in self._ended():
+            lived_ms = self._clock.monotonic_ms() - self._born_ms.pop(pid)
+            self._log.warning(describe("a worker has ended: replaced", pid=pid, lived_ms=lived_ms))
+            if lived_ms < QUICK_MS:
+                self._clock.sleep_ms(QUICK_MS)
+            self._fork()
+
+    def _ended(self) -> list[int]:
+        return [pid for pid in self._born_ms if os.waitpid(pid, os.WNOHANG)[0]]
+
+    def _end(self) -> None:
+        """Ask all workers to end; kill those that have not after the grace."""
+        for pid in self._born_ms:
+            os.kill(pid, signal.SIGTERM)
+        due_ms = self._clock.monotonic_ms() + self._grace_ms + KILL_AFTER_MS
+        while self._born_ms and self._clock.monotonic_ms() < due_ms:
+            for pid in self._ended():
+                del self._born_ms[pid]
+            self._clock.sleep_ms(LOOK_EACH_MS)
+        for pid in self._born_ms:
+            self._log.warning(describe("a worker did not end: killed", pid=pid))
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)

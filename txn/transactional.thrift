@@ -1,0 +1,185 @@
+// Transactions over Thrift: what `txn serve --transactional` answers and connect("txn://...") asks.
+//
+// Every request may be sent as it stands by any Thrift client: commit(mutations) is enough. Numbers
+// once given are never given again; new fields are optional.
+
+struct Key {
+  1: required binary row
+  2: required binary family
+  3: required binary column
+  4: required binary table
+}
+
+// Without a value it removes the key.
+struct Mutation {
+  1: required Key key
+  2: optional binary value
+}
+
+enum AssertionKind {
+  EXACT = 1,         // key, value
+  SOME = 2,          // key: it has a value
+  GREATER_THAN = 3,  // key, value: byte by byte; an absent key is not
+  VERSION = 4,       // key, timestamp of its newest version; none: the key has no value
+  NOT = 5,           // of the one before
+  AND = 6,           // of the `count` before
+  OR = 7,
+}
+
+// Assertions are a list in which each part stands before what it is part of: NOT takes the one
+// before it, AND and OR the `count` before them. Each that is left at the end must hold.
+struct Assertion {
+  1: required AssertionKind kind
+  2: optional Key key
+  3: optional binary value
+  4: optional i64 timestamp
+  5: optional i32 count
+}
+
+struct Request {
+  1: required list<Mutation> mutations
+  2: optional list<Assertion> assertions
+  3: optional binary once            // of all requests with this token at most one commits
+  4: optional map<string, string> labels
+}
+
+enum Ack {
+  COMPLETE = 1,  // answer when every lock is released
+  DECIDED = 2,   // answer as soon as it is committed
+}
+
+struct Options {
+  1: optional string token           // where the server asks for one
+  2: optional Ack ack
+  3: optional binary once
+  4: optional map<string, string> labels
+  5: optional binary request         // a name for this request, to ask for it with `settle`
+}
+
+struct Committed {
+  1: required binary transaction     // its row key
+  2: required i64 timestamp          // of all its cells, in ms
+  3: required bool repeated          // a request with the same `once` had committed before
+  4: required bool complete          // every lock is released
+}
+
+struct Cell {
+  1: required binary value
+  2: required i64 timestamp
+}
+
+// Without a cell the key has no value.
+struct Found {
+  1: required Key key
+  2: optional Cell cell
+}
+
+enum Outcome {
+  COMMITTED = 1,
+  ABORTED = 2,
+  UNDECIDED = 3,
+  UNKNOWN = 4,   // no trace of it: it may have been either, or may still come
+}
+
+struct Settled {
+  1: required Outcome outcome
+  2: optional Committed committed
+}
+
+// The request can never succeed as it is: change it. Nothing was written.
+exception Invalid {
+  1: required string message
+}
+
+// The token is missing or wrong. Nothing was done.
+exception Unauthorized {
+  1: required string message
+}
+
+// Nothing was written and never will be; running it again may help or not.
+exception Aborted {
+  1: required string message
+  2: optional binary transaction
+}
+
+// Nothing was written: run it again.
+exception Conflict {
+  1: required string message
+  2: optional binary transaction
+  3: optional Key key
+  4: optional binary holder
+}
+
+// Nothing was written: read again and decide. The assertion, its parts before it, and the cells seen.
+exception AssertionFailed {
+  1: required string message
+  2: optional binary transaction
+  3: required list<Assertion> assertion
+  4: required list<Found> seen
+}
+
+// Nothing was written: run it again with more time or less load.
+exception Deadline {
+  1: required string message
+  2: optional binary transaction
+}
+
+// It may be committed: ask `outcome` for the transaction before doing anything else.
+exception OutcomeUnknown {
+  1: required binary transaction
+}
+
+// The server's store could not do it: mend that. A commit is then not committed.
+exception StoreFailed {
+  1: required string message
+}
+
+// Stored bytes do not decode: run fsck.
+exception Corrupt {
+  1: required string message
+}
+
+// One of these, and no more.
+struct Result {
+  1: optional Committed committed
+  2: optional Aborted aborted
+  3: optional Conflict conflict
+  4: optional AssertionFailed failed
+  5: optional Deadline deadline
+  6: optional OutcomeUnknown unknown
+  7: optional StoreFailed store
+  8: optional Corrupt corrupt
+}
+
+service Transactional {
+  // Apply all mutations if all assertions hold, else none.
+  Committed commit(1: required list<Mutation> mutations, 2: list<Assertion> assertions,
+                   3: Options options)
+    throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: Aborted aborted,
+            4: Conflict conflict, 5: AssertionFailed failed, 6: Deadline deadline,
+            7: OutcomeUnknown unknown, 8: StoreFailed store, 9: Corrupt corrupt)
+
+  // Commit independent requests together, each on its own terms; answers in their order. `once` and
+  // `labels` are those of the requests; the name of number n is the given one, "/" and n.
+  list<Result> commitMany(1: required list<Request> requests, 2: Options options)
+    throws (1: Invalid invalid, 2: Unauthorized unauthorized)
+
+  // The keys' cells as of one instant: every transaction wholly or not at all.
+  list<Found> read(1: required list<Key> keys, 2: Options options)
+    throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: Aborted aborted,
+            4: Conflict conflict, 5: Deadline deadline, 6: OutcomeUnknown unknown,
+            7: StoreFailed store, 8: Corrupt corrupt)
+
+  // What has become of a transaction, by its row key.
+  Outcome outcome(1: required binary transaction, 2: Options options)
+    throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: StoreFailed store,
+            4: Corrupt corrupt)
+
+  // What has become of a request whose answer was lost, by its name and how long ago it was sent.
+  Settled settle(1: required binary request, 2: required i64 agoMs, 3: Options options)
+    throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: StoreFailed store)
+
+  // Create the table and those of its families that are missing.
+  void ensureTable(1: required binary table, 2: required list<binary> families, 3: Options options)
+    throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: StoreFailed store)
+}
