@@ -1,0 +1,250 @@
+"""Between Thrift 2's types and those of the tables: rows, changes, conditions, scans, errors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import thriftpy2
+
+from txn.emulator.convert1 import batch_of, range_of, when
+from txn.emulator.refusals import Internal, internal, reason_of, told, told_of_families
+from txn.emulator.scanners import Scan
+from txn.errors import InvalidRequestError, TxnError, describe
+from txn.tables.filters import parse
+from txn.tables.operations import (
+    MAX_TIMESTAMP,
+    Add,
+    Append,
+    Operation,
+    Operator,
+    Put,
+    Remove,
+    Result,
+    Selection,
+    Version,
+)
+from txn.tables.refusal import Refused
+
+IDL: ModuleType = thriftpy2.load(
+    str(Path(__file__).with_name("hbase2.thrift")), module_name="txn_emulator_hbase2_thrift"
+)
+IN_BATCHES = frozenset({"putMultiple", "deleteMultiple", "mutateRow", "checkAndMutate"})
+"""The methods in which HBase collects what was refused, and then calls all of it worth a retry."""
+
+OF_FAMILIES = frozenset({"addColumnFamily", "modifyColumnFamily", "deleteColumnFamily"})
+PUT_TYPE = 4
+OPERATORS: dict[int, Operator] = {0: "<", 1: "<=", 2: "=", 3: "!=", 4: ">=", 5: ">"}
+NOT_DURABLE = (IDL.TDurability.SKIP_WAL, IDL.TDurability.ASYNC_WAL)
+
+
+def explain(method: str, error: TxnError) -> Exception:
+    """Return what HBase's Thrift 2 gateway raises for an error."""
+    if not isinstance(error, InvalidRequestError):
+        return failed(told(error), can_retry=True)
+    if reason_of(error) == "illegal argument":
+        return internal(method, error)
+    if method in IN_BATCHES:
+        return failed(f"Failed 1 action: {told(error)}: 1 time", can_retry=True)
+    if method in OF_FAMILIES:
+        return failed(told_of_families(error), can_retry=False)
+    return failed(told(error), can_retry=False)
+
+
+def failed(message: str, *, can_retry: bool) -> Exception:
+    """Return a TIOError."""
+    made: Exception = IDL.TIOError(message=message, canRetry=can_retry)
+    return made
+
+
+def selection_of(get: Any) -> Selection:
+    """Return what a TGet asks for of its row."""
+    if get.existence_only:
+        raise Internal("what exists alone has no cells to show")
+    if get.maxVersions is not None and get.maxVersions < 1:
+        raise failed("versions must be positive", can_retry=True)
+    _refuse_bytes(get)
+    since, until = _times(get)
+    return Selection(
+        columns=columns_of(get.columns),
+        versions=1 if get.maxVersions is None else get.maxVersions,
+        since=since,
+        until=until,
+        filter=None if get.filterString is None else parse(get.filterString),
+        store_limit=get.storeLimit,
+        store_offset=get.storeOffset or 0,
+    )
+
+
+def scan_of(table: bytes, asked: Any) -> Scan:
+    """Return what a TScan asks for."""
+    _refuse_bytes(asked)
+    if asked.colFamTimeRangeMap:
+        raise Refused("do not retry", "time ranges of single families are not supported")
+    since, until = _range(asked.timeRange)
+    versions = 1 if asked.maxVersions is None else asked.maxVersions
+    return Scan(
+        table,
+        range_of(asked.startRow, asked.stopRow, reverse=bool(asked.reversed)),
+        Selection(
+            columns=columns_of(asked.columns),
+            versions=max(versions, 1),
+            since=since,
+            until=until,
+            filter=None if asked.filterString is None else parse(asked.filterString),
+            batch=batch_of(asked.batchSize),
+        ),
+        limit=_limit(asked.limit, versions),
+    )
+
+
+def columns_of(columns: Iterable[Any] | None) -> tuple[tuple[bytes, bytes | None], ...]:
+    """Return columns; one without a qualifier is a whole family."""
+    return tuple((column.family, column.qualifier) for column in columns or ())
+
+
+def puts_of(put: Any) -> list[Operation]:
+    """Return the operations of a TPut."""
+    if not put.columnValues:
+        raise Internal("no columns to insert")
+    return [
+        Put(cell.family, cell.qualifier, cell.value, _first_time(cell.timestamp, put.timestamp))
+        for cell in put.columnValues
+    ]
+
+
+def removes_of(delete: Any) -> list[Operation]:
+    """Return the operations of a TDelete; an empty list of columns means the row, as in HBase."""
+    if not delete.columns:
+        whole = delete.timestamp if delete.columns is None else None
+        return [Remove(timestamp=_first_time(whole))]
+    kind = delete.deleteType
+    if kind is None:
+        raise Internal("a delete of columns needs its type")
+    return [_remove(column, kind) for column in delete.columns]
+
+
+def mutations_of(row: bytes, mutations: Iterable[Any]) -> list[Operation]:
+    """Return the operations of TMutations, which are all of one row."""
+    found: list[Operation] = []
+    for mutation in mutations:
+        part = mutation.put or mutation.deleteSingle
+        if part is None:
+            continue
+        if part.row != row:
+            text = "The row in the recently added Mutation doesn't match the original one"
+            raise failed(describe(text, row=part.row, original=row), can_retry=True)
+        found += puts_of(part) if mutation.put else removes_of(part)
+    if not found:
+        raise Internal("no mutations")
+    return found
+
+
+def check_same_row(row: bytes, change: Any) -> None:
+    """Refuse a change of another row than the one that is checked."""
+    if change.row != row:
+        text = "the row of the action doesn't match the original one"
+        raise Refused("do not retry", text, row=change.row, original=row)
+
+
+def adds_of(increment: Any) -> list[Operation]:
+    """Return the operations of a TIncrement."""
+    if not increment.columns:
+        raise Internal("no columns to increment")
+    return [
+        Add(column.family, column.qualifier, 1 if column.amount is None else column.amount)
+        for column in increment.columns
+    ]
+
+
+def appends_of(append: Any) -> list[Operation]:
+    """Return the operations of a TAppend; their timestamps mean nothing."""
+    if not append.columns:
+        raise Internal("no columns to append to")
+    return [Append(cell.family, cell.qualifier, cell.value) for cell in append.columns]
+
+
+def operator_of(number: int) -> Operator:
+    """Return how a condition compares."""
+    operator = OPERATORS.get(number)
+    if operator is None:
+        raise failed("Failed 1 action: IOException: no such operator", can_retry=True)
+    return operator
+
+
+def is_durable(change: Any) -> bool:
+    """Whether the change is to survive a power failure."""
+    return change.durability not in NOT_DURABLE
+
+
+def result(found: Result) -> Any:
+    """Return a TResult; nothing there has no row."""
+    values = [_value(version) for version in found.versions]
+    return IDL.TResult(found.row if values else None, values, False, found.partial)
+
+
+def results(found: Sequence[Result]) -> list[Any]:
+    """Return TResults."""
+    return [result(one) for one in found]
+
+
+def _value(version: Version) -> Any:
+    family, column, timestamp, value = version
+    return IDL.TColumnValue(family, column, value, timestamp, None, PUT_TYPE)
+
+
+def _remove(column: Any, kind: int) -> Remove:
+    types = IDL.TDeleteType
+    timestamp = _first_time(column.timestamp)
+    if kind == types.DELETE_FAMILY_VERSION:
+        if timestamp is None:
+            raise Internal("a delete of a version of a family needs its timestamp")
+        return Remove(column.family, None, timestamp, exact=True)
+    if kind == types.DELETE_FAMILY:
+        return Remove(column.family, None, timestamp)
+    qualifier = column.qualifier or b""
+    return Remove(column.family, qualifier, timestamp, exact=kind == types.DELETE_COLUMN)
+
+
+def _first_time(*timestamps: int | None) -> int | None:
+    """Return the first timestamp that is given; None, like HBase's greatest, is "now"."""
+    for timestamp in timestamps:
+        if timestamp is not None:
+            return when(timestamp)
+    return None
+
+
+def _times(get: Any) -> tuple[int, int]:
+    """Return the timestamps that a TGet reads; a single one goes before a range."""
+    if get.timestamp is None:
+        return _range(get.timeRange)
+    if get.timestamp < 0:
+        raise Refused("illegal argument", "timestamps are not negative", timestamp=get.timestamp)
+    return get.timestamp, min(get.timestamp + 1, MAX_TIMESTAMP)
+
+
+def _range(times: Any) -> tuple[int, int]:
+    if times is None:
+        return 0, MAX_TIMESTAMP
+    since, until = times.minStamp, times.maxStamp
+    if since < 0 or until < since:
+        raise Refused("illegal argument", "not a range of timestamps", since=since, until=until)
+    return since, until
+
+
+def _limit(limit: int | None, versions: int) -> int | None:
+    """Return how many rows a scan may find; HBase takes less than no rows for all of them."""
+    if versions < 1:
+        return 0
+    return limit if limit is not None and limit >= 0 else None
+
+
+def _refuse_bytes(asked: Any) -> None:
+    if asked.filterBytes is not None:
+        raise failed(
+            "java.io.IOException: filters of HBase's Java client are not supported: send the "
+            "filter language (filterString)",
+            can_retry=True,
+        )

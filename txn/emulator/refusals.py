@@ -1,0 +1,91 @@
+"""From what the tables refuse to what HBase's gateways say, and a service's methods in one object.
+
+A gateway answers what HBase's server refuses with the exceptions of its interface, and what already
+its own client finds wrong mostly with Thrift's own "Internal error". Both begin here with the
+words that HBase's have, and go on to say what is wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+from thriftpy2.thrift import TApplicationException
+
+from txn.errors import InvalidRequestError, TxnError
+from txn.tables.refusal import Reason, Refused
+
+_HBASE = "org.apache.hadoop.hbase"
+_CLASSES: dict[Reason, str] = {
+    "table not found": f"{_HBASE}.TableNotFoundException",
+    "table exists": f"{_HBASE}.TableExistsException",
+    "table not enabled": f"{_HBASE}.TableNotEnabledException",
+    "table not disabled": f"{_HBASE}.TableNotDisabledException",
+    "no such column family": f"{_HBASE}.regionserver.NoSuchColumnFamilyException",
+    "namespace not found": f"{_HBASE}.NamespaceNotFoundException",
+    "namespace exists": f"{_HBASE}.NamespaceExistException",
+    "constraint": f"{_HBASE}.constraint.ConstraintException",
+    "illegal argument": "java.lang.IllegalArgumentException",
+    "do not retry": f"{_HBASE}.DoNotRetryIOException",
+}
+_OF_FAMILIES = f"{_HBASE}.InvalidFamilyOperationException"
+
+
+class Internal(InvalidRequestError):
+    """A gateway of HBase fails at this request, with no error of its interface."""
+
+
+def reason_of(error: InvalidRequestError) -> Reason:
+    """Return which kind of refusal it is."""
+    return error.reason if isinstance(error, Refused) else "illegal argument"
+
+
+def told(error: TxnError) -> str:
+    """Return the error's message as HBase would begin it, with the name of the Java class."""
+    if not isinstance(error, InvalidRequestError):
+        return f"java.io.IOException: {error}"
+    return f"{_CLASSES[reason_of(error)]}: {error}"
+
+
+def told_of_families(error: InvalidRequestError) -> str:
+    """Return the message of a refused change to a table's families."""
+    if reason_of(error) in ("do not retry", "no such column family"):
+        return f"{_OF_FAMILIES}: {error}"
+    return told(error)
+
+
+def internal(method: str, error: Exception) -> TApplicationException:
+    """Return what HBase's gateways answer where they fail themselves, and why they do."""
+    return TApplicationException(
+        TApplicationException.INTERNAL_ERROR, f"Internal error processing {method}: {error}"
+    )
+
+
+def joined(service: Any, explain: Callable[[str, TxnError], Exception], *parts: object) -> object:
+    """Return an object with all methods of the service, each carried out by the part that has it.
+
+    explain: makes the service's own exception of an error in the method of that name.
+    """
+    return SimpleNamespace(
+        **{name: _explained(name, _find(name, parts), explain) for name in service.thrift_services}
+    )
+
+
+def _find(name: str, parts: tuple[object, ...]) -> Callable[..., Any]:
+    found: Callable[..., Any] = next(getattr(part, name) for part in parts if hasattr(part, name))
+    return found
+
+
+def _explained(
+    name: str, method: Callable[..., Any], explain: Callable[[str, TxnError], Exception]
+) -> Callable[..., Any]:
+    def call(*arguments: object) -> Any:
+        try:
+            return method(*arguments)
+        except Internal as error:
+            raise internal(name, error) from error
+        except TxnError as error:
+            raise explain(name, error) from error
+
+    return call

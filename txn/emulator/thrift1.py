@@ -1,0 +1,294 @@
+"""HBase's Thrift 1 service: rows and scanners. Its tables are in the module beside this one.
+
+What HBase's gateway does in several steps (deletes, then puts, of one mutateRow), or leaves out in
+silence (`isDelete` of a checkAndPut, a put without a qualifier), is done in the same way here,
+because clients can tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from txn.clock import Clock
+from txn.emulator import convert1
+from txn.emulator.convert1 import IDL, Columns
+from txn.emulator.refusals import Internal, joined
+from txn.emulator.scanners import Scan, ScannerLimits, Scanners
+from txn.emulator.thrift1_tables import Tables1
+from txn.tables.admin import Admin
+from txn.tables.operations import (
+    MAX_TIMESTAMP,
+    Add,
+    Append,
+    Condition,
+    Operation,
+    Put,
+    Remove,
+    Selection,
+    Version,
+)
+from txn.tables.ordered import OrderedStore
+from txn.tables.refusal import Refused
+from txn.tables.rows import Rows
+from txn.tables.tables import Tables
+
+SERVICE: Any = IDL.Hbase
+CHANGE_TRIES = 100
+
+Attributes = dict[bytes, bytes] | None
+
+
+def handler(store: OrderedStore, clock: Clock, limits: ScannerLimits | None = None) -> object:
+    """Return what carries out the methods of the service on the tables of a store."""
+    rows = Rows(store, clock)
+    scanners = Scanners(rows, clock, limits or ScannerLimits())
+    tables = Tables1(Admin(store, clock), Tables(store, clock), clock)
+    return joined(SERVICE, convert1.explain, Data1(rows, clock), Scanning1(scanners), tables)
+
+
+class Data1:
+    """Reading and changing rows."""
+
+    def __init__(self, rows: Rows, clock: Clock) -> None:
+        self._rows = rows
+        self._clock = clock
+
+    # ------------------------------------------------------------------------- reading
+
+    def get(self, table: bytes, row: bytes, column: bytes, _: Attributes) -> list[Any]:
+        return self._cells(table, row, convert1.selected([column]))
+
+    def getVer(
+        self, table: bytes, row: bytes, column: bytes, versions: int, _: Attributes
+    ) -> list[Any]:
+        return self._cells(table, row, convert1.selected([column], versions=versions))
+
+    def getVerTs(
+        self, table: bytes, row: bytes, column: bytes, until: int, versions: int, _: Attributes
+    ) -> list[Any]:
+        return self._cells(table, row, convert1.selected([column], until, versions))
+
+    def getRow(self, table: bytes, row: bytes, _: Attributes) -> list[Any]:
+        return self._found(table, [row], None)
+
+    def getRowWithColumns(
+        self, table: bytes, row: bytes, columns: Columns, _: Attributes
+    ) -> list[Any]:
+        return self._found(table, [row], columns)
+
+    def getRowTs(self, table: bytes, row: bytes, until: int, _: Attributes) -> list[Any]:
+        return self._found(table, [row], None, until)
+
+    def getRowWithColumnsTs(
+        self, table: bytes, row: bytes, columns: Columns, until: int, _: Attributes
+    ) -> list[Any]:
+        return self._found(table, [row], columns, until)
+
+    def getRows(self, table: bytes, rows: Sequence[bytes], _: Attributes) -> list[Any]:
+        return self._found(table, rows, None)
+
+    def getRowsWithColumns(
+        self, table: bytes, rows: Sequence[bytes], columns: Columns, _: Attributes
+    ) -> list[Any]:
+        return self._found(table, rows, columns)
+
+    def getRowsTs(
+        self, table: bytes, rows: Sequence[bytes], until: int, _: Attributes
+    ) -> list[Any]:
+        return self._found(table, rows, None, until)
+
+    def getRowsWithColumnsTs(
+        self, table: bytes, rows: Sequence[bytes], columns: Columns, until: int, _: Attributes
+    ) -> list[Any]:
+        return self._found(table, rows, columns, until)
+
+    def _cells(self, table: bytes, row: bytes, selection: Selection) -> list[Any]:
+        return convert1.cells(self._rows.get(table, [row], selection)[0].versions)
+
+    def _found(
+        self, table: bytes, rows: Sequence[bytes], columns: Columns, until: int = MAX_TIMESTAMP
+    ) -> list[Any]:
+        if not rows:
+            return []
+        selection = convert1.selected(columns, until)
+        return convert1.row_results(self._rows.get(table, rows, selection))
+
+    # ------------------------------------------------------------------------ changing
+
+    def mutateRow(
+        self, table: bytes, row: bytes, mutations: Sequence[Any], attributes: Attributes
+    ) -> None:
+        self.mutateRowTs(table, row, mutations, MAX_TIMESTAMP, attributes)
+
+    def mutateRowTs(
+        self, table: bytes, row: bytes, mutations: Sequence[Any], timestamp: int, _: Attributes
+    ) -> None:
+        """The deletes, then the puts, which come later and so survive deletes of "now"."""
+        if not row:
+            raise Refused("illegal argument", "a row is 1 to 32767 bytes", bytes=0)
+        removes, puts = convert1.changes(mutations, convert1.when(timestamp))
+        durable = convert1.is_durable(mutations)
+        if removes:
+            self._rows.mutate(table, [(row, removes)], durable=durable)
+        if removes and puts:
+            self._wait_a_millisecond()
+        if puts:
+            self._rows.mutate(table, [(row, puts)], durable=durable)
+
+    def mutateRows(self, table: bytes, batches: Sequence[Any], attributes: Attributes) -> None:
+        self.mutateRowsTs(table, batches, MAX_TIMESTAMP, attributes)
+
+    def mutateRowsTs(
+        self, table: bytes, batches: Sequence[Any], timestamp: int, _: Attributes
+    ) -> None:
+        """The puts of all rows, then the deletes, which therefore hide them."""
+        changes: list[tuple[bytes, Sequence[Operation]]] = []
+        durable = False
+        for batch in batches:
+            for mutation in batch.mutations:
+                if not mutation.isDelete:
+                    convert1.cell_of(mutation.column)
+            removes, puts = convert1.changes(batch.mutations, convert1.when(timestamp))
+            if removes or puts:
+                changes.append((batch.row or b"", convert1.merged(removes, puts)))
+            durable = durable or convert1.is_durable(batch.mutations)
+        if changes:
+            self._rows.mutate(table, changes, durable=durable)
+
+    def deleteAll(self, table: bytes, row: bytes, column: bytes, attributes: Attributes) -> None:
+        self.deleteAllTs(table, row, column, MAX_TIMESTAMP, attributes)
+
+    def deleteAllTs(
+        self, table: bytes, row: bytes, column: bytes, timestamp: int, _: Attributes
+    ) -> None:
+        family, qualifier = convert1.column_of(column)
+        remove = Remove(family, qualifier, convert1.when(timestamp))
+        self._rows.mutate(table, [(row, [remove])])
+
+    def deleteAllRow(self, table: bytes, row: bytes, attributes: Attributes) -> None:
+        self.deleteAllRowTs(table, row, MAX_TIMESTAMP, attributes)
+
+    def deleteAllRowTs(self, table: bytes, row: bytes, timestamp: int, _: Attributes) -> None:
+        remove = Remove(timestamp=convert1.when(timestamp))
+        self._rows.mutate(table, [(row, [remove])])
+
+    def checkAndPut(
+        self,
+        table: bytes,
+        row: bytes,
+        column: bytes,
+        value: bytes | None,
+        mutation: Any,
+        _: Attributes,
+    ) -> bool:
+        target = convert1.cell_of(mutation.column)
+        family, qualifier = convert1.cell_of(column)
+        return self._rows.check_and_mutate(
+            table,
+            row,
+            Condition(family, qualifier, "=", value),
+            [Put(*target, mutation.value or b"")],
+            durable=mutation.writeToWAL,
+        )
+
+    # ------------------------------------------------------------------------- counting
+
+    def atomicIncrement(self, table: bytes, row: bytes, column: bytes, by: int) -> int:
+        family, qualifier = convert1.column_of(column)
+        return int.from_bytes(self._added(table, row, Add(family, qualifier or b"", by)).value)
+
+    def increment(self, asked: Any) -> None:
+        if not asked.table or not asked.row:
+            raise Internal("an increment needs a table and a row")
+        self._added(asked.table, asked.row, Add(*convert1.cell_of(asked.column), asked.ammount))
+
+    def incrementRows(self, asked: Sequence[Any]) -> None:
+        for increment in asked:
+            self.increment(increment)
+
+    def append(self, asked: Any) -> list[Any]:
+        if not asked.table or not asked.row:
+            raise Internal("an append needs a table and a row")
+        if len(asked.columns) != len(asked.values):
+            raise Internal("an append needs as many values as columns")
+        appends = [
+            Append(*convert1.cell_of(column), value)
+            for column, value in zip(asked.columns, asked.values, strict=True)
+        ]
+        [result] = self._rows.mutate(asked.table, [(asked.row, appends)])
+        return convert1.cells(result.versions)
+
+    def _added(self, table: bytes, row: bytes, add: Add) -> Version:
+        [result] = self._rows.mutate(table, [(row, [add])])
+        return result.versions[0]
+
+    def _wait_a_millisecond(self) -> None:
+        before_ms = self._clock.wall_ms()
+        for _ in range(CHANGE_TRIES):
+            self._clock.sleep_ms(1)
+            if self._clock.wall_ms() != before_ms:
+                return
+
+
+class Scanning1:
+    """Opening, reading and closing scanners."""
+
+    def __init__(self, scanners: Scanners) -> None:
+        self._scanners = scanners
+
+    def scannerOpenWithScan(self, table: bytes, asked: Any, _: Attributes) -> int:
+        return self._scanners.open(convert1.scan_of(table, asked))
+
+    def scannerOpen(self, table: bytes, start: bytes, columns: Columns, _: Attributes) -> int:
+        return self._opened(table, (start, b""), columns)
+
+    def scannerOpenWithStop(
+        self, table: bytes, start: bytes, stop: bytes, columns: Columns, _: Attributes
+    ) -> int:
+        return self._opened(table, (start, stop), columns)
+
+    def scannerOpenWithPrefix(
+        self, table: bytes, prefix: bytes, columns: Columns, _: Attributes
+    ) -> int:
+        scan = Scan(table, convert1.prefixed(prefix), convert1.selected(columns))
+        return self._scanners.open(scan)
+
+    def scannerOpenTs(
+        self, table: bytes, start: bytes, columns: Columns, until: int, _: Attributes
+    ) -> int:
+        return self._opened(table, (start, b""), columns, until)
+
+    def scannerOpenWithStopTs(
+        self, table: bytes, start: bytes, stop: bytes, columns: Columns, until: int, _: Attributes
+    ) -> int:
+        return self._opened(table, (start, stop), columns, until)
+
+    def scannerGet(self, number: int) -> list[Any]:
+        return self.scannerGetList(number, 1)
+
+    def scannerGetList(self, number: int, count: int) -> list[Any]:
+        found = self._scanners.next(number, count)
+        if found is None:
+            raise _unknown()
+        scan, results = found
+        return convert1.row_results(results, in_order=scan.in_order)
+
+    def scannerClose(self, number: int) -> None:
+        if not self._scanners.close(number):
+            raise _unknown()
+
+    def _opened(
+        self,
+        table: bytes,
+        rows: tuple[bytes, bytes],
+        columns: Columns,
+        until: int = MAX_TIMESTAMP,
+    ) -> int:
+        scan = Scan(table, convert1.range_of(*rows), convert1.selected(columns, until))
+        return self._scanners.open(scan)
+
+
+def _unknown() -> Exception:
+    error: Exception = IDL.IllegalArgument(message="scanner ID is invalid")
+    return error

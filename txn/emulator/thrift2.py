@@ -1,0 +1,179 @@
+"""HBase's Thrift 2 service: rows and scanners. Its tables are in the module beside this one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from txn.clock import Clock
+from txn.emulator import convert2
+from txn.emulator.convert2 import IDL
+from txn.emulator.refusals import Internal, joined
+from txn.emulator.scanners import ScannerLimits, Scanners
+from txn.emulator.thrift2_tables import Namespaces2, Tables2
+from txn.tables.admin import Admin
+from txn.tables.operations import Condition, Operation, Operator, Result, Selection
+from txn.tables.ordered import OrderedStore
+from txn.tables.rows import Rows
+
+SERVICE: Any = IDL.THBaseService
+
+
+def handler(store: OrderedStore, clock: Clock, limits: ScannerLimits | None = None) -> object:
+    """Return what carries out the methods of the service on the tables of a store."""
+    rows, admin = Rows(store, clock), Admin(store, clock)
+    scanning = Scanning2(Scanners(rows, clock, limits or ScannerLimits()))
+    parts = Data2(rows), scanning, Tables2(admin), Namespaces2(admin)
+    return joined(SERVICE, convert2.explain, *parts)
+
+
+class Data2:
+    """Reading and changing rows."""
+
+    def __init__(self, rows: Rows) -> None:
+        self._rows = rows
+
+    # ------------------------------------------------------------------------- reading
+
+    def exists(self, table: bytes, get: Any) -> bool:
+        return bool(self._got(table, [get])[0].versions)
+
+    def existsAll(self, table: bytes, gets: Sequence[Any]) -> list[bool]:
+        return [bool(found.versions) for found in self._got(table, gets)]
+
+    def get(self, table: bytes, get: Any) -> Any:
+        return convert2.result(self._got(table, [get])[0])
+
+    def getMultiple(self, table: bytes, gets: Sequence[Any]) -> list[Any]:
+        return convert2.results(self._got(table, gets))
+
+    def _got(self, table: bytes, gets: Sequence[Any]) -> list[Result]:
+        """Read together the rows of which the same is asked."""
+        groups: dict[Selection, list[int]] = {}
+        for position, get in enumerate(gets):
+            groups.setdefault(convert2.selection_of(get), []).append(position)
+        found: list[Result] = [Result(b"")] * len(gets)
+        for selection, positions in groups.items():
+            rows = [gets[position].row for position in positions]
+            for position, result in zip(
+                positions, self._rows.get(table, rows, selection), strict=True
+            ):
+                found[position] = result
+        return found
+
+    # ------------------------------------------------------------------------ changing
+
+    def put(self, table: bytes, put: Any) -> None:
+        self._change(table, [put], convert2.puts_of)
+
+    def putMultiple(self, table: bytes, puts: Sequence[Any]) -> None:
+        self._change(table, puts, convert2.puts_of)
+
+    def deleteSingle(self, table: bytes, delete: Any) -> None:
+        self._change(table, [delete], convert2.removes_of)
+
+    def deleteMultiple(self, table: bytes, deletes: Sequence[Any]) -> list[Any]:
+        self._change(table, deletes, convert2.removes_of)
+        return []
+
+    def mutateRow(self, table: bytes, mutations: Any) -> None:
+        operations = convert2.mutations_of(mutations.row, mutations.mutations)
+        self._rows.mutate(table, [(mutations.row, operations)], durable=_durable(mutations))
+
+    def increment(self, table: bytes, increment: Any) -> Any:
+        return self._computed(table, increment, convert2.adds_of(increment))
+
+    def append(self, table: bytes, append: Any) -> Any:
+        return self._computed(table, append, convert2.appends_of(append))
+
+    def _change(
+        self,
+        table: bytes,
+        changes: Sequence[Any],
+        operations: Callable[[Any], list[Operation]],
+    ) -> None:
+        if changes:
+            self._rows.mutate(
+                table,
+                [(change.row, operations(change)) for change in changes],
+                durable=any(map(convert2.is_durable, changes)),
+            )
+
+    def _computed(self, table: bytes, change: Any, operations: Sequence[Operation]) -> Any:
+        durable = convert2.is_durable(change)
+        [found] = self._rows.mutate(table, [(change.row, operations)], durable=durable)
+        return convert2.result(found if change.returnResults is not False else Result(b""))
+
+    # ------------------------------------------------------------------------ checking
+
+    def checkAndPut(  # noqa: PLR0917  (they are the interface's)
+        self, table: bytes, row: bytes, family: bytes, column: bytes, value: bytes | None, put: Any
+    ) -> bool:
+        operations = convert2.puts_of(put)
+        convert2.check_same_row(row, put)
+        condition = Condition(family, column, "=", value)
+        durable = convert2.is_durable(put)
+        return self._rows.check_and_mutate(table, row, condition, operations, durable=durable)
+
+    def checkAndDelete(  # noqa: PLR0917
+        self,
+        table: bytes,
+        row: bytes,
+        family: bytes,
+        column: bytes,
+        value: bytes | None,
+        delete: Any,
+    ) -> bool:
+        operations = convert2.removes_of(delete)
+        convert2.check_same_row(row, delete)
+        condition = Condition(family, column, "=", value)
+        durable = convert2.is_durable(delete)
+        return self._rows.check_and_mutate(table, row, condition, operations, durable=durable)
+
+    def checkAndMutate(  # noqa: PLR0917
+        self,
+        table: bytes,
+        row: bytes,
+        family: bytes,
+        column: bytes,
+        operator: int,
+        value: bytes | None,
+        mutations: Any,
+    ) -> bool:
+        if value is None:
+            raise Internal("a comparison needs a value")
+        operations = convert2.mutations_of(mutations.row, mutations.mutations)
+        convert2.check_same_row(row, mutations)
+        compared: Operator = convert2.operator_of(operator)
+        condition = Condition(family, column, compared, value)
+        return self._rows.check_and_mutate(
+            table, row, condition, operations, durable=_durable(mutations)
+        )
+
+
+class Scanning2:
+    """Opening, reading and closing scanners."""
+
+    def __init__(self, scanners: Scanners) -> None:
+        self._scanners = scanners
+
+    def openScanner(self, table: bytes, scan: Any) -> int:
+        return self._scanners.open(convert2.scan_of(table, scan))
+
+    def getScannerRows(self, number: int, count: int) -> list[Any]:
+        found = self._scanners.next(number, count)
+        if found is None:
+            raise IDL.TIllegalArgument(message="Invalid scanner Id")
+        return convert2.results(found[1])
+
+    def closeScanner(self, number: int) -> None:
+        """Close it; as in HBase 2, one that is unknown may have expired and is no error."""
+        self._scanners.close(number)
+
+    def getScannerResults(self, table: bytes, scan: Any, count: int) -> list[Any]:
+        return convert2.results(self._scanners.first(convert2.scan_of(table, scan), count))
+
+
+def _durable(mutations: Any) -> bool:
+    parts = [mutation.put or mutation.deleteSingle for mutation in mutations.mutations]
+    return any(convert2.is_durable(part) for part in parts if part is not None)
