@@ -129,6 +129,9 @@ class _SingleColumnValue(Sieve):
     def filter_row(self) -> bool:
         return not self._matched if self._found else self._out_if_missing
 
+    def is_family_essential(self, family: bytes) -> bool:
+        return not self._out_if_missing or family == self._column[0]
+
 
 class _SingleColumnValueExclude(_SingleColumnValue):
     def filter_row_cells(self, found: list[Version]) -> list[Version]:
@@ -180,6 +183,9 @@ class _ColumnValue(Sieve):
             return Code.NEXT_ROW if self._found else Code.NEXT_COLUMN
         self._found = True
         return Code.SKIP if self._fails(version.value) else Code.INCLUDE
+
+    def is_family_essential(self, family: bytes) -> bool:
+        return family == self._column[0]
 
 
 COMPARING: dict[str, Callable[..., Sieve]] = {

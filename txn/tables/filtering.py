@@ -76,6 +76,9 @@ class _List(Sieve):
         for member in self._members:
             member.reset()
 
+    def is_family_essential(self, family: bytes) -> bool:
+        return any(member.is_family_essential(family) for member in self._members)
+
     def filter_row_cells(self, found: list[Version]) -> list[Version]:
         for member in self._members:
             found = member.filter_row_cells(found)
@@ -222,6 +225,9 @@ class _Skip(Sieve):
     def transform_cell(self, version: Version) -> Version:
         return self._inner.transform_cell(version)
 
+    def is_family_essential(self, family: bytes) -> bool:
+        return self._inner.is_family_essential(family)
+
     def filter_row(self) -> bool:
         return self._out
 
@@ -250,6 +256,9 @@ class _While(Sieve):
 
     def transform_cell(self, version: Version) -> Version:
         return self._inner.transform_cell(version)
+
+    def is_family_essential(self, family: bytes) -> bool:
+        return self._inner.is_family_essential(family)
 
     def filter_row(self) -> bool:
         out = self._inner.filter_row()

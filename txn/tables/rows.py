@@ -146,6 +146,8 @@ class Rows:
 
         def body(reader: Reader) -> Page:
             plan = self._plan(reader, table, selection)
+            if rows.reverse and fresh is not None and not fresh.goes_back(plan):
+                raise Refused("do not retry", "this filter does not go with a reverse scan")
             prefix = plan.parts[0].place.prefix
             walk = _Walk(reader, prefix, rows, None if resume is None else resume.at)
             return _page(walk, plan, copy.deepcopy(fresh), limit_rows)

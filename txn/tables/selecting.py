@@ -86,16 +86,27 @@ class Sifter:
     def row(self, reader: Reader, asked: Plan, row: bytes, name: bytes) -> list[Version]:
         """Return what the selection finds in a row, which is given escaped, and by its name."""
         sieve = self.sieve
-        open_parts = [part for part in asked.parts if part.family not in self._closed]
-        if not any(_is_there(reader, part, row) for part in open_parts):
+        parts = [part for part in asked.parts if part.family not in self._closed]
+        first = [part for part in parts if sieve.is_family_essential(part.family)]
+        if not any(_is_there(reader, part, row) for part in first):
             return []
         found: list[Version] = []
         if not sieve.filter_row_key(name):
-            for part in open_parts:
+            for part in first:
                 found += self._family(reader, asked, part, row)
-            found = _finished(sieve, found)
+            passed = _passed_row(sieve, found)
+            found = passed or []
+            if passed is not None and first != parts:
+                for part in parts:
+                    if part not in first:
+                        found += self._family(reader, asked, part, row)
+                found.sort(key=lambda version: version.family)
         sieve.reset()
         return found
+
+    def goes_back(self, asked: Plan) -> bool:
+        """Return whether HBase can do such a scan in reverse: where it decides on whole rows."""
+        return all(self.sieve.is_family_essential(part.family) for part in asked.parts)
 
     def _family(self, reader: Reader, asked: Plan, part: Part, row: bytes) -> list[Version]:
         selection = asked.selection
@@ -141,16 +152,14 @@ class Sifter:
             yield version, code
 
 
-def _finished(sieve: Sieve, found: list[Version]) -> list[Version]:
-    """Return what the filter leaves of a row, now that it has seen all of it."""
+def _passed_row(sieve: Sieve, found: list[Version]) -> list[Version] | None:
+    """Return what the filter leaves of a row that it has seen; None: it leaves the row out."""
     if not found:
-        if sieve.has_filter_row:
-            sieve.filter_row_cells(found)
-        return []
+        return None
     if sieve.has_filter_row:
         found = sieve.filter_row_cells(found)
-        return [] if found and sieve.filter_row() else found
-    return [] if sieve.filter_row() else found
+        return None if found and sieve.filter_row() else found
+    return None if sieve.filter_row() else found
 
 
 def _columns(

@@ -78,6 +78,10 @@ class Sieve:
         """Return whether nothing that follows can pass."""
         return False
 
+    def is_family_essential(self, family: bytes) -> bool:
+        """Return whether the family is needed to decide on a row; the others are read after it."""
+        return True
+
 
 class _KeyOnly(Sieve):
     def __init__(self, length_as_value: bool = False) -> None:

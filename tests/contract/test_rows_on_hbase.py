@@ -1,0 +1,322 @@
+"""The same mutations and questions to `Rows` and to a real HBase: the same answers.
+
+What HBase leaves to chance until a flush (see `txn.tables.cells`) is not asked: family `d` keeps
+more versions than are ever put, and of `e`, which keeps two, no hidden version can come back.
+Timestamps are given, but for those of Adds, Appends and some deletes: these are the present.
+"""
+
+from __future__ import annotations
+
+import itertools
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.contract.rows_gateway import GatewayRows, gateway_rows
+from tests.integration.hbase import HBase
+from txn.clock import SystemClock
+from txn.errors import InvalidRequestError
+from txn.tables.admin import Admin
+from txn.tables.filters import parse
+from txn.tables.memory import MemoryStore
+from txn.tables.operations import (
+    Add,
+    Append,
+    Condition,
+    FamilySettings,
+    Operation,
+    Put,
+    Range,
+    Remove,
+    Result,
+    Selection,
+)
+from txn.tables.rows import Page, Rows
+
+HOUR_MS = 3_600_000
+FAMILIES = {b"d": FamilySettings(versions=50), b"e": FamilySettings(versions=2)}
+ROWS = [b"a", b"ab", b"b", b"b\0", b"c"]
+COLUMNS = [b"", b"x", b"xy", b"y"]
+TRIPS = itertools.count()
+
+
+@dataclass
+class Pair:
+    """A real HBase and ours, with a table of the same name; each example has rows of its own."""
+
+    gateway: GatewayRows
+    rows: Rows
+    table: bytes
+    prefix: bytes = b""
+    now_ms: int = 0
+
+    def both(self, ask: Callable[[GatewayRows | Rows], object]) -> object:
+        """Ask both; return the answer that both give."""
+        answers = []
+        for one in (self.gateway, self.rows):
+            try:
+                answers.append(ask(one))
+            except InvalidRequestError:
+                answers.append("refused")
+        assert answers[1] == answers[0]
+        return answers[0]
+
+    def mutate(self, row: bytes, operation: Operation) -> None:
+        mutations = [(self.prefix + row, [operation])]
+        self.both(lambda one: [self._timeless(r) for r in one.mutate(self.table, mutations)])
+
+    def check(self, row: bytes, condition: Condition, operations: list[Operation]) -> None:
+        self.both(
+            lambda one: one.check_and_mutate(self.table, self.prefix + row, condition, operations)
+        )
+
+    def get(self, rows: list[bytes], selection: Selection, text: bytes | None = None) -> object:
+        names = [self.prefix + row for row in rows]
+
+        def ask(one: GatewayRows | Rows) -> list[Result]:
+            if isinstance(one, GatewayRows):
+                found = one.get(self.table, names, selection, text)
+            else:
+                found = one.get(self.table, names, _with_filter(selection, text))
+            return [self._timeless(result) for result in found]
+
+        return self.both(ask)
+
+    def scan(self, rows: Range, selection: Selection, text: bytes | None = None) -> object:
+        start, stop = rows.start, rows.stop
+        first, last = self.prefix, self.prefix + b"\xff"
+        low, high = (last, first) if rows.reverse else (first, last)
+        there = replace(
+            rows,
+            start=self.prefix + start if start else low,
+            stop=self.prefix + stop if stop else high,
+            # What HBase's old clients, and its gateways, make of it.
+            include_stop=start == stop != b"",
+        )
+
+        def ask(one: GatewayRows | Rows) -> list[Result]:
+            if isinstance(one, GatewayRows):
+                found = one.scan(self.table, there, selection, text)
+            else:
+                found = list(_pages(one, self.table, there, _with_filter(selection, text)))
+            return [self._timeless(result) for result in found]
+
+        return self.both(ask)
+
+    def _timeless(self, result: Result) -> Result:
+        """The result, with one timestamp for all that is the present."""
+        return result._replace(
+            versions=tuple(
+                version._replace(timestamp=1_000)
+                if abs(version.timestamp - self.now_ms) < HOUR_MS
+                else version
+                for version in result.versions
+            )
+        )
+
+
+def _with_filter(selection: Selection, text: bytes | None) -> Selection:
+    return selection if text is None else replace(selection, filter=parse(text))
+
+
+def _pages(rows: Rows, table: bytes, asked: Range, selection: Selection) -> Iterator[Result]:
+    page = Page([], None)
+    while True:
+        page = rows.scan(table, asked, selection, limit_rows=2, resume=page.resume)
+        yield from page.results
+        if page.resume is None:
+            return
+
+
+@pytest.fixture(scope="module")
+def tables(hbase: HBase) -> Iterator[Pair]:
+    clock, store = SystemClock(), MemoryStore()
+    table = b"rows-" + uuid.uuid4().hex[:12].encode()
+    with ExitStack() as stack:
+        gateway = stack.enter_context(gateway_rows(hbase.thrift2))
+        gateway.create(table, FAMILIES)
+        stack.callback(gateway.drop, table)
+        Admin(store, clock).create(table, FAMILIES)
+        yield Pair(gateway, Rows(store, clock), table)
+
+
+@pytest.fixture
+def pair(tables: Pair) -> Pair:
+    return fresh(tables)
+
+
+def fresh(tables: Pair) -> Pair:
+    prefix = b"%06d" % next(TRIPS) + uuid.uuid4().hex[:6].encode() + b"/"
+    return replace(tables, prefix=prefix, now_ms=SystemClock().wall_ms())
+
+
+times = st.integers(1, 6)
+columns = st.sampled_from(COLUMNS)
+values = st.sampled_from([b"", b"1", b"2", b"ab", b"b"])
+numbers = st.sampled_from([1, -1, (1 << 63) - 1])
+rows_ = st.sampled_from(ROWS)
+some_times = st.one_of(times, times, times, st.none())
+operations = st.one_of(
+    st.builds(Put, st.sampled_from([b"d", b"e"]), columns, values, times),
+    st.builds(Put, st.sampled_from([b"d", b"e"]), columns, values, times),
+    st.builds(Put, st.just(b"d"), columns, values, times),
+    st.builds(Remove, st.just(b"d"), columns, some_times, st.booleans()),
+    st.builds(Remove, st.just(b"d"), st.none(), times, st.booleans()),
+    st.builds(Remove, st.just(b"e"), st.one_of(st.none(), columns), some_times, st.just(False)),
+    st.builds(Remove, st.none(), st.none(), some_times, st.just(False)),
+    st.builds(Add, st.just(b"d"), st.just(b"n"), numbers),
+    st.builds(Append, st.just(b"d"), columns, values),
+)
+
+
+@st.composite
+def selections(draw: st.DrawFn) -> Selection:
+    versions = draw(st.sampled_from([1, 2, 3, 100]))
+    if draw(st.booleans()):
+        return Selection(versions=versions)
+    names = st.lists(
+        st.tuples(st.just(b"d"), st.one_of(st.none(), columns)), min_size=1, max_size=3
+    )
+    since = draw(st.integers(0, 5))
+    until = draw(st.integers(since + 1, 7))
+    return Selection(tuple(draw(names)), versions, since, until)
+
+
+def _quote(value: bytes) -> bytes:
+    return b"'" + value.replace(b"'", b"''") + b"'"
+
+
+comparators = st.one_of(
+    st.builds(
+        lambda kind, value: (kind, b":" + value),
+        st.sampled_from([b"binary", b"binaryprefix"]),
+        st.sampled_from([b"", b"1", b"a", b"b", b"x", b"xy", b"d", b"e"]),
+    ),
+    st.builds(
+        lambda kind, value: (kind, b":" + value),
+        st.sampled_from([b"substring", b"regexstring"]),
+        st.sampled_from([b"1", b"A", b"b", b"x"]),
+    ),
+)
+
+
+@st.composite
+def comparisons(draw: st.DrawFn) -> bytes:
+    kind, value = draw(comparators)
+    ordered = [b"<", b"<=", b">", b">="] if kind.startswith(b"binary") else []
+    operator = draw(st.sampled_from([b"=", b"!=", *ordered]))
+    return operator + b", " + _quote(kind + value)
+
+
+def _call(name: bytes, *arguments: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
+    return st.tuples(*arguments).map(lambda found: name + b"(" + b", ".join(found) + b")")
+
+
+quoted_columns = columns.map(_quote)
+quoted_families = st.sampled_from([b"'d'", b"'e'"])
+small = st.integers(0, 3).map(lambda number: b"%d" % number)
+booleans = st.sampled_from([b"true", b"false"])
+prefixes = st.lists(quoted_columns, min_size=1, max_size=2, unique=True).map(b", ".join)
+simple_filters = st.one_of(
+    st.just(b"KeyOnlyFilter()"),
+    st.just(b"FirstKeyOnlyFilter()"),
+    _call(b"ColumnPrefixFilter", quoted_columns),
+    _call(b"MultipleColumnPrefixFilter", prefixes),
+    _call(b"ColumnCountGetFilter", small),
+    _call(b"PageFilter", st.sampled_from([b"1", b"2", b"9"])),
+    _call(b"ColumnPaginationFilter", small, small),
+    _call(b"TimestampsFilter", times.map(lambda time: b"%d" % time), small),
+    _call(b"RowFilter", comparisons()),
+    _call(b"FamilyFilter", comparisons()),
+    _call(b"QualifierFilter", comparisons()),
+    _call(b"ValueFilter", comparisons()),
+    _call(b"ColumnRangeFilter", quoted_columns, booleans, quoted_columns, booleans),
+    _call(b"SingleColumnValueFilter", quoted_families, quoted_columns, comparisons()),
+    _call(
+        b"SingleColumnValueExcludeFilter",
+        quoted_families,
+        quoted_columns,
+        comparisons(),
+        booleans,
+        booleans,
+    ),
+    _call(b"DependentColumnFilter", quoted_families, quoted_columns, booleans),
+    _call(b"DependentColumnFilter", quoted_families, quoted_columns, booleans, comparisons()),
+    _call(b"ColumnValueFilter", quoted_families, quoted_columns, comparisons()),
+)
+filters = st.recursive(
+    simple_filters,
+    lambda inner: st.one_of(
+        st.tuples(st.sampled_from([b"SKIP ", b"WHILE "]), inner).map(b"".join),
+        st.tuples(inner, st.sampled_from([b" AND ", b" OR "]), inner).map(b"".join),
+        inner.map(lambda text: b"(" + text + b")"),
+    ),
+    max_leaves=4,
+)
+histories = st.lists(st.tuples(rows_, operations), max_size=15)
+some = settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@some
+@given(history=histories, questions=st.lists(selections(), min_size=1, max_size=3))
+def test_any_history_leaves_the_same_versions(
+    tables: Pair, history: list[tuple[bytes, Operation]], questions: list[Selection]
+) -> None:
+    """Clients that were written against HBase rely on what its deletes and versions hide."""
+    pair = fresh(tables)
+    for row, operation in history:
+        pair.mutate(row, operation)
+    pair.get(ROWS, Selection(versions=100))
+    for selection in questions:
+        pair.get(ROWS, selection)
+        pair.scan(Range(), selection)
+        pair.scan(Range(reverse=True), selection)
+
+
+@some
+@given(
+    history=histories,
+    asked=st.lists(st.tuples(filters, selections(), st.booleans()), min_size=3, max_size=6),
+)
+def test_any_filter_finds_the_same(
+    tables: Pair,
+    history: list[tuple[bytes, Operation]],
+    asked: list[tuple[bytes, Selection, bool]],
+) -> None:
+    """A filter is the part of a query that runs on the server: nobody else can put it right."""
+    pair = fresh(tables)
+    for row, operation in history:
+        pair.mutate(row, operation)
+    for text, selection, reverse in asked:
+        pair.scan(Range(reverse=reverse), selection, text)
+        pair.get(ROWS, selection, text)
+
+
+@some
+@given(
+    history=histories,
+    ends=st.tuples(st.sampled_from([b"", *ROWS]), st.sampled_from([b"", *ROWS])),
+    reverse=st.booleans(),
+    batch=st.one_of(st.none(), st.integers(1, 3)),
+)
+def test_any_range_is_the_same_rows(
+    tables: Pair,
+    history: list[tuple[bytes, Operation]],
+    ends: tuple[bytes, bytes],
+    reverse: bool,
+    batch: int | None,
+) -> None:
+    """Ends, their order and batches are where an own implementation goes wrong by one."""
+    pair = fresh(tables)
+    for row, operation in history:
+        pair.mutate(row, operation)
+    pair.scan(Range(*ends, reverse=reverse), Selection(versions=100, batch=batch))
