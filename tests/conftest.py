@@ -15,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.hbase import hbase  # noqa: F401  (a fixture for all folders)
+from tests.integration.emulator import emulator  # noqa: F401  (fixtures for all folders)
+from tests.integration.hbase import hbase  # noqa: F401
 
 RUN_VARIABLE = "HBASE_TXN_TEST_RUN"
 GRACE_S = 10

@@ -28,6 +28,8 @@ ON_HBASE: dict[str, Callable[[HBase], tuple[str, str]]] = {
     "thrift 2": lambda found: (found.thrift2, found.thrift2),
     "thrift 1": lambda found: (found.thrift1, found.thrift2),
 }
+# The same on our emulator of it.
+ON_EMULATOR = {f"emulator {name}": uris for name, uris in ON_HBASE.items()}
 
 
 @dataclass(frozen=True)
@@ -52,12 +54,14 @@ class Subject:
         return open_store(self.uri)
 
 
-@pytest.fixture(params=[*STORES, *AROUND, *ON_HBASE])
+@pytest.fixture(params=[*STORES, *AROUND, *ON_EMULATOR, *ON_HBASE])
 def subject(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Subject]:
-    if request.param not in ON_HBASE:
-        uri = maker_uri = STORES.get(request.param, STORES["memory"])(tmp_path)
-    else:
+    if request.param in ON_HBASE:
         uri, maker_uri = ON_HBASE[request.param](request.getfixturevalue("hbase"))
+    elif request.param in ON_EMULATOR:
+        uri, maker_uri = ON_EMULATOR[request.param](request.getfixturevalue("emulator"))
+    else:
+        uri = maker_uri = STORES.get(request.param, STORES["memory"])(tmp_path)
     store = AROUND.get(request.param, lambda store: store)(open_store(uri))
     maker = store if maker_uri == uri else open_store(maker_uri)
     table = f"contract-{uuid.uuid4().hex}".encode()

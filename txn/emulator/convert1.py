@@ -9,6 +9,7 @@ from typing import Any
 
 import thriftpy2
 
+from txn.emulator.places import check_table
 from txn.emulator.refusals import Internal, internal, reason_of, told
 from txn.emulator.scanners import Scan
 from txn.errors import InvalidRequestError, TxnError, describe
@@ -107,7 +108,7 @@ def when(timestamp: int) -> int | None:
 def scan_of(table: bytes, asked: Any) -> Scan:
     """Return what a TScan asks for."""
     return Scan(
-        table,
+        check_table(table),
         range_of(asked.startRow, asked.stopRow, reverse=bool(asked.reversed)),
         Selection(
             columns=tuple(column_of(column) for column in asked.columns or ()),

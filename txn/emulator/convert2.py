@@ -10,6 +10,7 @@ from typing import Any
 import thriftpy2
 
 from txn.emulator.convert1 import batch_of, range_of, when
+from txn.emulator.places import check_table
 from txn.emulator.refusals import Internal, internal, reason_of, told, told_of_families
 from txn.emulator.scanners import Scan
 from txn.errors import InvalidRequestError, TxnError, describe
@@ -73,7 +74,7 @@ def selection_of(get: Any) -> Selection:
         since=since,
         until=until,
         filter=None if get.filterString is None else parse(get.filterString),
-        store_limit=get.storeLimit,
+        store_limit=_store_limit(get.storeLimit),
         store_offset=get.storeOffset or 0,
     )
 
@@ -86,7 +87,7 @@ def scan_of(table: bytes, asked: Any) -> Scan:
     since, until = _range(asked.timeRange)
     versions = 1 if asked.maxVersions is None else asked.maxVersions
     return Scan(
-        table,
+        check_table(table),
         range_of(asked.startRow, asked.stopRow, reverse=bool(asked.reversed)),
         Selection(
             columns=columns_of(asked.columns),
@@ -107,8 +108,8 @@ def columns_of(columns: Iterable[Any] | None) -> tuple[tuple[bytes, bytes | None
 
 def puts_of(put: Any) -> list[Operation]:
     """Return the operations of a TPut."""
-    if not put.columnValues:
-        raise Internal("no columns to insert")
+    if not put.columnValues or not all(cell.family for cell in put.columnValues):
+        raise Internal("no columns to insert, or no family")
     return [
         Put(cell.family, cell.qualifier, cell.value, _first_time(cell.timestamp, put.timestamp))
         for cell in put.columnValues
@@ -239,6 +240,11 @@ def _limit(limit: int | None, versions: int) -> int | None:
     if versions < 1:
         return 0
     return limit if limit is not None and limit >= 0 else None
+
+
+def _store_limit(limit: int | None) -> int | None:
+    """Return how many cells of a family are read; HBase looks only after the first one."""
+    return None if limit is None or limit < 0 else max(limit, 1)
 
 
 def _refuse_bytes(asked: Any) -> None:

@@ -7,14 +7,18 @@ words that HBase's have, and go on to say what is wrong.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
 from thriftpy2.thrift import TApplicationException
 
+from txn.emulator.places import check_table
 from txn.errors import InvalidRequestError, TxnError
+from txn.tables.operations import Operation
 from txn.tables.refusal import Reason, Refused
+from txn.tables.rows import Rows
 
 _HBASE = "org.apache.hadoop.hbase"
 _CLASSES: dict[Reason, str] = {
@@ -29,6 +33,7 @@ _CLASSES: dict[Reason, str] = {
     "illegal argument": "java.lang.IllegalArgumentException",
     "do not retry": f"{_HBASE}.DoNotRetryIOException",
 }
+OF_ONE_ROW = ("no such column family", "do not retry")
 _OF_FAMILIES = f"{_HBASE}.InvalidFamilyOperationException"
 
 
@@ -36,7 +41,7 @@ class Internal(InvalidRequestError):
     """A gateway of HBase fails at this request, with no error of its interface."""
 
 
-def reason_of(error: InvalidRequestError) -> Reason:
+def reason_of(error: TxnError) -> Reason:
     """Return which kind of refusal it is."""
     return error.reason if isinstance(error, Refused) else "illegal argument"
 
@@ -60,6 +65,25 @@ def internal(method: str, error: Exception) -> TApplicationException:
     return TApplicationException(
         TApplicationException.INTERNAL_ERROR, f"Internal error processing {method}: {error}"
     )
+
+
+def change_all(
+    rows: Rows,
+    table: bytes,
+    changes: Sequence[tuple[bytes, Sequence[Operation]]],
+    *,
+    durable: bool,
+) -> None:
+    """Carry out the changes of many rows; where the server refuses some, HBase does the others."""
+    try:
+        rows.mutate(table, changes, durable=durable)
+    except Refused as refused:
+        if refused.reason not in OF_ONE_ROW or len(changes) == 1:
+            raise
+        for change in changes:
+            with suppress(Refused):
+                rows.mutate(table, [change], durable=durable)
+        raise
 
 
 def joined(service: Any, explain: Callable[[str, TxnError], Exception], *parts: object) -> object:
@@ -86,6 +110,16 @@ def _explained(
         except Internal as error:
             raise internal(name, error) from error
         except TxnError as error:
-            raise explain(name, error) from error
+            raise explain(name, _named(error, arguments)) from error
 
     return call
+
+
+def _named(error: TxnError, arguments: tuple[object, ...]) -> TxnError:
+    """Return the error, or a worse one: HBase knows by its name that some table cannot be."""
+    if arguments and isinstance(arguments[0], bytes) and reason_of(error) == "table not found":
+        try:
+            check_table(arguments[0])
+        except Refused as worse:
+            return worse
+    return error

@@ -13,7 +13,8 @@ from typing import Any
 from txn.clock import Clock
 from txn.emulator import convert1
 from txn.emulator.convert1 import IDL, Columns
-from txn.emulator.refusals import Internal, joined
+from txn.emulator.places import check_table
+from txn.emulator.refusals import Internal, change_all, joined
 from txn.emulator.scanners import Scan, ScannerLimits, Scanners
 from txn.emulator.thrift1_tables import Tables1
 from txn.tables.admin import Admin
@@ -154,7 +155,7 @@ class Data1:
                 changes.append((batch.row or b"", convert1.merged(removes, puts)))
             durable = durable or convert1.is_durable(batch.mutations)
         if changes:
-            self._rows.mutate(table, changes, durable=durable)
+            change_all(self._rows, table, changes, durable=durable)
 
     def deleteAll(self, table: bytes, row: bytes, column: bytes, attributes: Attributes) -> None:
         self.deleteAllTs(table, row, column, MAX_TIMESTAMP, attributes)
@@ -196,7 +197,8 @@ class Data1:
 
     def atomicIncrement(self, table: bytes, row: bytes, column: bytes, by: int) -> int:
         family, qualifier = convert1.column_of(column)
-        return int.from_bytes(self._added(table, row, Add(family, qualifier or b"", by)).value)
+        found = self._added(table, row, Add(family, qualifier or b"", by))
+        return int.from_bytes(found.value, signed=True)
 
     def increment(self, asked: Any) -> None:
         if not asked.table or not asked.row:
@@ -251,8 +253,8 @@ class Scanning1:
     def scannerOpenWithPrefix(
         self, table: bytes, prefix: bytes, columns: Columns, _: Attributes
     ) -> int:
-        scan = Scan(table, convert1.prefixed(prefix), convert1.selected(columns))
-        return self._scanners.open(scan)
+        rows, selection = convert1.prefixed(prefix), convert1.selected(columns)
+        return self._scanners.open(Scan(check_table(table), rows, selection))
 
     def scannerOpenTs(
         self, table: bytes, start: bytes, columns: Columns, until: int, _: Attributes
@@ -285,8 +287,8 @@ class Scanning1:
         columns: Columns,
         until: int = MAX_TIMESTAMP,
     ) -> int:
-        scan = Scan(table, convert1.range_of(*rows), convert1.selected(columns, until))
-        return self._scanners.open(scan)
+        selection = convert1.selected(columns, until)
+        return self._scanners.open(Scan(check_table(table), convert1.range_of(*rows), selection))
 
 
 def _unknown() -> Exception:

@@ -8,7 +8,7 @@ from typing import Any
 from txn.clock import Clock
 from txn.emulator import convert2
 from txn.emulator.convert2 import IDL
-from txn.emulator.refusals import Internal, joined
+from txn.emulator.refusals import Internal, change_all, joined
 from txn.emulator.scanners import ScannerLimits, Scanners
 from txn.emulator.thrift2_tables import Namespaces2, Tables2
 from txn.tables.admin import Admin
@@ -93,11 +93,9 @@ class Data2:
         operations: Callable[[Any], list[Operation]],
     ) -> None:
         if changes:
-            self._rows.mutate(
-                table,
-                [(change.row, operations(change)) for change in changes],
-                durable=any(map(convert2.is_durable, changes)),
-            )
+            rows = [(change.row, operations(change)) for change in changes]
+            durable = any(map(convert2.is_durable, changes))
+            change_all(self._rows, table, rows, durable=durable)
 
     def _computed(self, table: bytes, change: Any, operations: Sequence[Operation]) -> Any:
         durable = convert2.is_durable(change)

@@ -1,0 +1,47 @@
+"""The emulator that tests use: both of HBase's services in this process, on ports of its own.
+
+Its cells are in memory, or on disk without sync; tests make tables of their own, as on HBase.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.integration.hbase import HBase
+from txn.clock import Clock, SystemClock
+from txn.emulator import thrift1, thrift2
+from txn.emulator.scanners import ScannerLimits
+from txn.emulator.server import Server, Service, listen
+from txn.tables.lmdb import LmdbStore
+from txn.tables.memory import MemoryStore
+from txn.tables.ordered import OrderedStore
+
+HOST = "127.0.0.1"
+
+
+@contextmanager
+def emulated(
+    path: Path | None = None, clock: Clock | None = None, limits: ScannerLimits | None = None
+) -> Iterator[HBase]:
+    """An emulator that looks like the HBase of tests; in memory, unless there is a path."""
+    keys: OrderedStore = MemoryStore() if path is None else LmdbStore(str(path), sync=False)
+    clock = clock or SystemClock()
+    services = [
+        Service(service.SERVICE, service.handler(keys, clock, limits))
+        for service in (thrift1, thrift2)
+    ]
+    with Server([(listen(HOST, 0), service) for service in services]) as server:
+        one, two = server.ports
+        yield HBase(f"hbase+thrift1://{HOST}:{one}", f"hbase+thrift2://{HOST}:{two}")
+    keys.close()
+
+
+@pytest.fixture(scope="session")
+def emulator() -> Iterator[HBase]:
+    """The emulator that the tests of a run share."""
+    with emulated() as found:
+        yield found
