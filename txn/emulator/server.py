@@ -158,9 +158,9 @@ class Server:
             if not full and not self._stopping:
                 self._connections.add(connection)
         if connection not in self._connections:
-            connected.close()
             if full:
                 self._tell("too many connections: closed one", limit=self._limits.connections)
+            connected.close()
             return
         try:
             threading.Thread(target=self._run, args=(connection,), daemon=True).start()

@@ -6,6 +6,7 @@ import logging
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from urllib.parse import urlsplit
 
 from txn.clock import Clock, SystemClock
@@ -88,6 +89,9 @@ def open_services(
         transactional = Transactional(LocalStore(keys, clock), token=hosted.token)
         services["transactional"] = transactional.service
         ends.append(transactional.flush)
+    for name in sorted({"thrift1", "thrift2"} & set(hosted.ports)):
+        module = import_module(f"txn.emulator.{name}")
+        services[name] = Service(module.SERVICE, module.handler(keys, clock))
     ends.append(keys.close)
     return lambda: _call_all(ends), services
 

@@ -17,7 +17,7 @@ from thriftpy2.thrift import TApplicationException, TMessageType, TPayload, TTyp
 
 from txn.emulator.options import Limits
 
-ITEM_BYTES = 64  # what an element takes in memory, at least
+ITEM_BYTES = 256  # what an element takes in memory, a small struct or so
 PORTION = 65_536
 LONGEST_NAME = 256
 LENGTH = Struct(">i")
