@@ -133,6 +133,15 @@ def holds(assertion: Assertion, cells: Mapping[Key, Cell | None]) -> bool:
             assert_never(assertion)
 
 
+def overtaken(assertion: Assertion, cells: Mapping[Key, Cell | None]) -> bool:
+    """Return whether the assertion can never hold again, whatever has been written since these
+    cells were read: versions only grow, so a greater one ends the asserted one for good."""
+    if not isinstance(assertion, Version) or assertion.timestamp is None:
+        return False
+    cell = cells.get(assertion.key)
+    return cell is not None and cell.timestamp > assertion.timestamp
+
+
 def keys(assertion: Assertion) -> Iterator[Key]:
     """Yield the keys that the assertion speaks of, in the order of its text, with repetitions."""
     match assertion:

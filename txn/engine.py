@@ -35,6 +35,7 @@ from txn.resolve import Resolver, read_rows
 from txn.steps import Context, Transaction, begin, retried
 from txn.stores import open_store
 from txn.stores.base import Store
+from txn.waiting import HotKeys
 from txn.watch import Watch, silent
 
 Ack = Literal["complete", "decided"]
@@ -130,6 +131,7 @@ class Engine:
         self._buckets = buckets
         self._families: dict[tuple[bytes, bytes], Family] = {}
         self._resolver = Resolver(self._context)
+        self._hot = HotKeys(self._context)
         self._finisher = Finisher(self._context)
         store.ensure_table(self._context.table, {FAMILY: Family(versions=1)}, self._splits())
 
@@ -201,8 +203,12 @@ class Engine:
 
     def _run(self, transactions: Sequence[Transaction], lock: Lock, ack: Ack) -> None:
         finish = roll_forward if ack == "complete" else self._finisher.submit
+        settle = self._resolver.settle
         try:
-            commit(self._context, transactions, lock, self._resolver.settle, finish)
+            self._hot.let_pass(transactions, settle)
+            live = [t for t in transactions if t.failure is None]
+            with self._hot.watched(live):
+                commit(self._context, live, lock, settle, finish)
         except (StoreError, CorruptRowError) as error:
             for t in transactions:
                 t.failure = t.failure or error

@@ -93,6 +93,10 @@ class StoreError(TxnError):
     """The store could not do what it was asked: mend the store or the connection."""
 
 
+class StoreClosedError(StoreError):
+    """The store was closed by this program: open another one."""
+
+
 class NotApplied(StoreError):
     """The call certainly had no effect: it is safe to send it again."""
 

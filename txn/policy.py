@@ -22,7 +22,8 @@ class Policy:
     courtesy_ms: how long a decided row must be seen unchanged before others finish it.
     skew_ms: how far a cell may lie in the locks' future before its transaction refuses it.
     first_pause_ms, longest_pause_ms: backoff between tries; it doubles, with jitter.
-    store_tries: how often a failing call of the store is sent before the error is reported.
+    store_patience_ms: how long a failing call of the store is sent again before its error is
+        reported, but never longer than deadline_ms. A gateway restarts in about 10 s.
     read_tries: optimistic tries of an atomic read before it takes the locks.
     """
 
@@ -33,7 +34,7 @@ class Policy:
     skew_ms: int = 60_000
     first_pause_ms: int = 1
     longest_pause_ms: int = 50
-    store_tries: int = 5
+    store_patience_ms: int = 15_000
     read_tries: int = 10
 
     def __post_init__(self) -> None:
@@ -43,7 +44,9 @@ class Policy:
                     describe("policy value must be at least 1", **{name: getattr(self, name)})
                 )
 
-    def pause_ms(self, tries: int, random: Random) -> int:
-        """Return how long to wait after so many tries: between half and all of the backoff."""
-        longest = min(self.first_pause_ms << min(tries, 20), self.longest_pause_ms)
+    def pause_ms(self, tries: int, random: Random, longest_ms: int = 0) -> int:
+        """Return how long to wait after so many tries: between half and all of the backoff, which
+        grows up to `longest_pause_ms`, or to this where it is longer."""
+        most_ms = max(self.longest_pause_ms, longest_ms)
+        longest = min(self.first_pause_ms << min(tries, 20), most_ms)
         return random.randint((longest + 1) // 2, longest)

@@ -8,16 +8,14 @@ argument for each rule is in docs/protocol.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import wraps
 from typing import Concatenate, ParamSpec, cast
 
-from txn import assertions
-from txn.assertions import Assertion, holds
+from txn.assertions import holds
 from txn.codec import Plan, column, encode_plan
 from txn.errors import (
     AbortedError,
-    AssertionFailedError,
     CommitOutcomeUnknown,
     ConflictError,
     CorruptRowError,
@@ -37,10 +35,8 @@ from txn.steps import (
     retried,
     take,
 )
+from txn.waiting import Settle, failed, hopeful, outwait
 from txn.watch import Conflict, Phase, PhaseOutcome
-
-Settle = Callable[[Mapping[bytes, Collection[Key]]], Collection[bytes]]
-"""Meets holders (row key -> the lock cells they were met in); returns those that let go."""
 
 Lock = Callable[[Context, Sequence[Transaction], Settle], list[Transaction]]
 Finish = Callable[[Context, Sequence[Transaction]], None]
@@ -113,16 +109,27 @@ def lock_at_once(
     context: Context, transactions: Sequence[Transaction], settle: Settle
 ) -> list[Transaction]:
     """Ask for every lock in one batch and never wait: a conflict that settling the holder does not
-    end makes the transaction leave."""
-    missing = take(context, [(t, key) for t in transactions for key in t.keys])
-    if missing:
-        _tell_conflicts(context, missing)
-        gone = {FREE, *settle(by_holder(missing))}
-        kept = [item for item in missing if item[2] not in gone]
-        kept += take(context, [(t, key) for t, key, holder in missing if holder in gone])
-        for t, key, holder in kept:
-            t.failure = _in_the_way(t, key, holder)
+    end makes the transaction leave. Keys in demand are asked for first, one by one, so that whoever
+    leaves has kept nobody from the others."""
+    for due in _rounds(transactions):
+        wanted = [(t, key) for t, key in due if t.failure is None]
+        missing = take(context, wanted)
+        if missing:
+            _tell_conflicts(context, missing)
+            missing = hopeful(missing)
+            unknown = [item for item in missing if item[1] not in item[0].hot]
+            gone = {FREE, *settle(by_holder(unknown))}
+            kept = [item for item in missing if item[2] not in gone]
+            kept += take(context, [(t, key) for t, key, holder in missing if holder in gone])
+            for t, key, holder in kept:
+                t.failure = _in_the_way(t, key, holder)
     return [t for t in transactions if t.failure is None]
+
+
+def _rounds(transactions: Sequence[Transaction]) -> Iterator[list[tuple[Transaction, Key]]]:
+    for place in range(max((len(t.hot) for t in transactions), default=0)):
+        yield [(t, t.hot[place]) for t in transactions if place < len(t.hot)]
+    yield [(t, key) for t in transactions for key in t.keys if key not in t.hot]
 
 
 @announced
@@ -136,11 +143,12 @@ def lock_in_order(
     for key in sorted(wanted):
         t, tries = wanted[key], 0
         while t.failure is None and (missing := take(context, [(t, key)])):
-            if not tries:
-                _tell_conflicts(context, missing)
-            _wait(context, missing[0], settle, tries)
-            beaten_ms = _beat(context, transactions, beaten_ms)
-            tries += 1
+            _tell_conflicts(context, missing)
+            missing = hopeful(missing)
+            while missing and t.failure is None:
+                missing = outwait(context, missing, settle, tries)
+                beaten_ms = _beat(context, transactions, beaten_ms)
+                tries += 1
     return [t for t in transactions if t.failure is None]
 
 
@@ -233,10 +241,10 @@ def clean(context: Context, transactions: Sequence[Transaction]) -> list[Transac
 def unlock(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
     """Free each lock that is still the transaction's own. A "no" is as good as a "yes": somebody
     else freed it, or it was never taken."""
-    checks = [
-        Check(cell, t.row_key, ((cell, FREE),)) for t in transactions for cell in t.locks.values()
-    ]
-    retried(context, lambda: context.store.check_and_put(checks, durable=False))
+    cells = [(t, t.locks[key]) for t in transactions for key in t.keys if key in t.held]
+    checks = [Check(cell, t.row_key, ((cell, FREE),)) for t, cell in cells]
+    if checks:
+        retried(context, lambda: context.store.check_and_put(checks, durable=False))
     return list(transactions)
 
 
@@ -304,17 +312,6 @@ def _not_aborted(transactions: Sequence[Transaction], reached: Status) -> list[T
     return [t for t in transactions if t.failure is None]
 
 
-def _wait(
-    context: Context, missing: tuple[Transaction, Key, bytes], settle: Settle, tries: int
-) -> None:
-    t, key, holder = missing
-    if context.clock.monotonic_ms() >= t.deadline_ms:
-        facts = describe("deadline passed waiting for a lock", key=key, holder=holder)
-        t.failure = DeadlineError(facts, transaction=t.row_key)
-    elif holder != FREE and not settle(by_holder([missing])):
-        context.clock.sleep_ms(context.policy.pause_ms(tries, context.random))
-
-
 def _beat(context: Context, transactions: Sequence[Transaction], beaten_ms: int) -> int:
     """Show, once in a third of the lease, that the owner lives, and see whether anybody thought
     that it does not. Return when that was done last."""
@@ -343,7 +340,7 @@ def _verdict(
         return None, DeadlineError("deadline passed before the decision", transaction=t.row_key)
     for assertion in t.request.assertions:
         if not holds(assertion, t.seen):
-            return None, _failed(t, assertion)
+            return None, failed(t, assertion)
     ahead_ms, limit_ms = newest - newest_lock, context.policy.skew_ms
     if ahead_ms > limit_ms:
         future = describe("a cell lies in the future", ahead_ms=ahead_ms, limit_ms=limit_ms)
@@ -352,11 +349,6 @@ def _verdict(
         context.clock.sleep_ms(2)  # a cell that changes every ms outruns the clock: let it catch up
     replaced = (t.seen[mutation.key] for mutation in t.request.mutations)
     return Plan(newest + 1, tuple(cell.timestamp if cell else 0 for cell in replaced)), None
-
-
-def _failed(t: Transaction, assertion: Assertion) -> AssertionFailedError:
-    seen = {key: t.seen[key] for key in assertions.keys(assertion)}
-    return AssertionFailedError(assertion, seen, transaction=t.row_key)
 
 
 def _in_the_way(t: Transaction, key: Key, holder: bytes) -> ConflictError:

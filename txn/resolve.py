@@ -22,12 +22,13 @@ COLUMNS = (b"status", b"buffer", b"plan", b"reason", b"beat")
 REMEMBERED = 10_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Sighting:
-    status: Status
-    status_at: int
-    beat: int
+    """A row as it was found, unchanged since then, and when it was looked at last."""
+
+    found: tuple[Status, int, int]
     since_ms: int
+    looked_ms: int
 
 
 class Resolver:
@@ -39,10 +40,16 @@ class Resolver:
 
     def settle(self, holders: Mapping[bytes, Collection[Key]]) -> set[bytes]:
         """Resolve holders, each with the lock cells it was met in; return those that let go."""
-        if not holders:
-            return set()
-        rows = read_rows(self._context, holders)
+        now_ms = self._context.clock.monotonic_ms()
+        due = [holder for holder in holders if self._is_due(holder, now_ms)]
+        rows = read_rows(self._context, due) if due else {}
         return {holder for holder, row in rows.items() if self._settle(row, holders[holder])}
+
+    def _is_due(self, holder: bytes, now_ms: int) -> bool:
+        """Whether to look at the row again: one that lives needs no more than a look now and then,
+        and who waits for it sees its lock go."""
+        seen = self._sightings.get(holder)
+        return seen is None or now_ms - seen.looked_ms >= self._context.policy.courtesy_ms
 
     def _settle(self, row: TransactionRow, locks: Collection[Key]) -> bool:
         context = self._context
@@ -68,18 +75,14 @@ class Resolver:
         return True
 
     def _may_be_ended(self, row: TransactionRow, status: Status, lease_ms: int) -> bool:
-        if status is Status.ABORTING:
-            return True
         now_ms = self._context.clock.monotonic_ms()
+        found = (status, row.status_at, row.beat)
         seen = self._sightings.get(row.row_key)
-        if seen is None or (seen.status, seen.status_at, seen.beat) != (
-            status,
-            row.status_at,
-            row.beat,
-        ):
+        if seen is None or seen.found != found:
             if len(self._sightings) >= REMEMBERED:
                 self._sightings.clear()  # costs a lease of waiting at worst
-            seen = self._sightings[row.row_key] = _Sighting(status, row.status_at, row.beat, now_ms)
+            seen = self._sightings[row.row_key] = _Sighting(found, now_ms, now_ms)
+        seen.looked_ms = now_ms
         patience_ms = lease_ms if status.is_undecided else self._context.policy.courtesy_ms
         return now_ms - seen.since_ms >= patience_ms
 

@@ -1,7 +1,7 @@
 """What the phases are made of: one transaction in memory, and the three ways to touch its row.
 
 Every change of status is a compare-and-set; its "no" and its lost reply are settled by reading the
-row, never believed. A store that does not answer is asked again a bounded number of times; then its
+row, never believed. A store that does not answer is asked again for a bounded time; then its
 error is raised, and the row stays as a crash would leave it.
 """
 
@@ -24,7 +24,7 @@ from txn.codec import (
     new_row_key,
     status_key,
 )
-from txn.errors import StoreError, TxnError, describe
+from txn.errors import StoreClosedError, StoreError, TxnError, describe
 from txn.model import Cell, Check, Key
 from txn.phases import STEPS, Status
 from txn.policy import Policy
@@ -33,6 +33,7 @@ from txn.stores.base import Store
 from txn.watch import Watch
 
 FREE = b""
+STORE_PAUSE_MS = 1_000
 T = TypeVar("T")
 
 
@@ -55,7 +56,9 @@ class Transaction:
     buffer: the request as its row keeps it. deadline_ms: by the monotonic clock.
     status: what its row is known to have reached; None: the row is not there.
     failure: why it left the commit path; None while it is on it, and once it is committed.
-    seen: the cells that its assertions were evaluated on.
+    seen: the cells that its assertions were evaluated on, or that were met under others' locks.
+    held: the keys whose locks it may hold. hot: those of its keys that are in demand.
+    pace_ms: how long an attempt takes here, as far as is known.
     """
 
     row_key: bytes
@@ -69,6 +72,9 @@ class Transaction:
     keys: tuple[Key, ...] = ()
     locks: dict[Key, Key] = field(default_factory=dict)
     seen: dict[Key, Cell | None] = field(default_factory=dict)
+    held: set[Key] = field(default_factory=set)
+    hot: tuple[Key, ...] = ()
+    pace_ms: int = 0
 
     def __post_init__(self) -> None:
         self.keys = self.request.keys
@@ -96,10 +102,14 @@ def from_row(row: TransactionRow) -> Transaction:
     """Return the transaction of a row, to be ended by somebody else. Where the buffer does not
     decode it has no keys: such a row may be rolled back, never forward."""
     buffer = row.buffer or Buffer(Request(()), lease_ms=0)
-    return Transaction(row.row_key, buffer.request, buffer.lease_ms, row.status, row.plan)
+    t = Transaction(row.row_key, buffer.request, buffer.lease_ms, row.status, row.plan)
+    t.held.update(t.keys)
+    return t
 
 
 Cells = list[tuple[Key, bytes]]
+Missing = list[tuple[Transaction, Key, bytes]]
+"""Locks that were not got, each with its holder."""
 
 
 def advance(
@@ -147,38 +157,54 @@ def read_statuses(context: Context, transactions: Sequence[Transaction]) -> None
             t.status = decode_status(cell.value) if cell and cell.value else None
 
 
-def take(
-    context: Context, wanted: Sequence[tuple[Transaction, Key]]
-) -> list[tuple[Transaction, Key, bytes]]:
-    """Ask for locks; return those not got, each with its holder (FREE where it just went)."""
+def take(context: Context, wanted: Sequence[tuple[Transaction, Key]]) -> Missing:
+    """Ask for locks; return those not got, each with its holder (FREE where it just went), and
+    keep the cells under them as seen."""
 
-    def attempt() -> list[tuple[Transaction, Key, bytes]]:
+    def attempt() -> Missing:
         checks = [Check(t.locks[key], FREE, ((t.locks[key], t.row_key),)) for t, key in wanted]
         answers = context.store.check_and_put(checks, durable=False)
         refused = [item for item, got in zip(wanted, answers, strict=True) if not got]
-        if not refused:
-            return []
-        cells = context.store.read([t.locks[key] for t, key in refused])
-        missing = []
-        for t, key in refused:
-            cell = cells[t.locks[key]]
-            holder = cell.value if cell else FREE
-            if holder != t.row_key:  # a repeated request is refused by the lock it took
-                missing.append((t, key, holder))
-        return missing
+        # A repeated request is refused by the lock it took.
+        return [item for item in look(context, refused) if item[2] != item[0].row_key]
 
-    return retried(context, attempt) if wanted else []
+    for t, key in wanted:
+        t.held.add(key)
+    missing = retried(context, attempt) if wanted else []
+    for t, key, _ in missing:
+        t.held.discard(key)
+    return missing
+
+
+def look(context: Context, wanted: Sequence[tuple[Transaction, Key]]) -> Missing:
+    """Return who holds each lock (FREE: nobody), and keep the cells under them as seen."""
+    if not wanted:
+        return []
+    cells = context.store.read([cell for t, key in wanted for cell in (t.locks[key], key)])
+    found = []
+    for t, key in wanted:
+        t.seen[key] = cells[key]
+        lock = cells[t.locks[key]]
+        found.append((t, key, lock.value if lock else FREE))
+    return found
 
 
 def retried(context: Context, call: Callable[[], T]) -> T:
     """Return what an idempotent call returns, sending it again while the store fails, with
-    backoff, a bounded number of times."""
-    for tries in range(1, context.policy.store_tries):
+    backoff, for as long as the policy's patience lasts."""
+    clock, policy = context.clock, context.policy
+    give_up_ms = clock.monotonic_ms() + min(policy.store_patience_ms, policy.deadline_ms)
+    tries = 0
+    while True:
+        tries += 1
         try:
             return call()
+        except StoreClosedError:
+            raise
         except StoreError:
-            context.clock.sleep_ms(context.policy.pause_ms(tries, context.random))
-    return call()
+            if clock.monotonic_ms() >= give_up_ms:
+                raise
+        clock.sleep_ms(policy.pause_ms(tries, context.random, STORE_PAUSE_MS))
 
 
 def by_holder(

@@ -96,7 +96,7 @@ class Schedule:
             lease_ms=self.weather.lease_ms,
             deadline_ms=20_000,
             courtesy_ms=5,
-            store_tries=self.random.choice((1, 3)),
+            store_patience_ms=self.random.choice((1, 10)),
             read_tries=self.random.choice((1, 10)),
         )
         self.buckets = self.random.choice((1, 1, 3))

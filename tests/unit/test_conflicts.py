@@ -46,8 +46,9 @@ def test_a_decided_holder_is_finished_by_whoever_waits(status: Status) -> None:
     assert Helped(holder, "rolled forward") in world.events
 
 
-def test_an_aborting_holder_is_released_at_once() -> None:
-    """Nothing is left to wait for."""
+def test_an_aborting_holder_is_released_after_a_moment() -> None:
+    """Its owner is most likely at it: under contention a crowd of helpers would only be in its way.
+    Nobody waits for a lease."""
     world = World()
     world.put(X, b"1")
     after_status(world, Status.ABORTING, Fault(reply=Reply.CRASH))
@@ -55,7 +56,7 @@ def test_an_aborting_holder_is_released_at_once() -> None:
         world.engine.commit([Mutation(X, b"2")], [Exact(X, b"0")])
     began = world.clock.monotonic_ms()
     world.client(seed=2).commit([Mutation(X, b"3")])
-    assert world.clock.monotonic_ms() == began
+    assert POLICY.courtesy_ms <= world.clock.monotonic_ms() - began < POLICY.lease_ms
 
 
 @pytest.mark.parametrize("status", [None, Status.COMPLETE])

@@ -27,6 +27,6 @@ def test_phases_conflicts_and_help_are_counted() -> None:
     assert sample("phase_transactions_total", phase="decide", outcome="done") == 1
     assert sample("phase_transactions_total", phase="lock_at_once", outcome="failed") == 1
     assert sample("phase_seconds_count", phase="write", outcome="done") == 2
-    assert sample("conflicts_total") == 2  # at once, and then waiting for it
+    assert sample("conflicts_total") == 1
     assert sample("helped_total", action="rolled forward") == 1
     assert world.holder(X) != holder

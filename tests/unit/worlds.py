@@ -23,7 +23,7 @@ from txn.watch import Event
 
 TABLE = b"data"
 X, Y, Z = (Key(row, "d", "x", TABLE) for row in ("x", "y", "z"))
-POLICY = Policy(attempts=4, deadline_ms=5_000, lease_ms=1_000, courtesy_ms=20, store_tries=3)
+POLICY = Policy(attempts=4, deadline_ms=5_000, lease_ms=1_000, courtesy_ms=20, store_patience_ms=10)
 
 
 def in_memory() -> tuple[Store, ManualClock]:

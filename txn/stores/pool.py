@@ -15,7 +15,7 @@ from threading import Condition
 from typing import Any, Generic, TypeVar
 
 from txn.clock import Clock
-from txn.errors import MaybeApplied, NotApplied, StoreError, TxnError, describe
+from txn.errors import MaybeApplied, NotApplied, StoreClosedError, TxnError, describe
 from txn.stores.gateway import Connection, Gateway, Refused, Request, Service, tls_context
 
 T = TypeVar("T")
@@ -165,7 +165,7 @@ class Pool:
     def _take(self, wanted: int) -> list[Connection]:
         """Take up to so many that are at rest; those used last go first."""
         if self._closed:
-            raise StoreError(describe("the store is closed", gateway=str(self.gateway)))
+            raise StoreClosedError(describe("the store is closed", gateway=str(self.gateway)))
         now_ms = self._clock.monotonic_ms()
         lanes: list[Connection] = []
         while self._idle and len(lanes) < wanted:

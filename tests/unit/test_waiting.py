@@ -1,0 +1,262 @@
+"""Waiting for keys in demand: who fails early, who waits outside, and what that costs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from tests.unit.worlds import POLICY, TABLE, World, X, Y, stopped_at
+from txn import waiting
+from txn.assertions import Exact, Version, overtaken
+from txn.errors import (
+    AssertionFailedError,
+    ConflictError,
+    NotApplied,
+    StoreClosedError,
+    StoreError,
+)
+from txn.model import Cell, Check, Edit, Key, Mutation
+from txn.phases import Status
+from txn.protocol import lock_at_once, write
+from txn.request import checked
+from txn.resolve import Resolver
+from txn.steps import begin, retried
+from txn.stores import open_store
+from txn.stores.faulty import Call, Fault, Reply
+from txn.waiting import HotKeys
+
+OTHER = b"transaction.1700000000000." + b"1" * 32
+
+
+def locked(world: World, key: Key, holder: bytes = OTHER) -> None:
+    assert world.store.check_and_put([Check(key.lock, b"", ((key.lock, holder),))]) == [True]
+
+
+def calls(world: World) -> list[Call]:
+    """The calls of the world's faulty client from here on."""
+    seen: list[Call] = []
+
+    def record(call: Call) -> Fault:
+        seen.append(call)
+        return Fault()
+
+    world.faults.plan = record
+    return seen
+
+
+def version(world: World, key: Key) -> int:
+    cell = world.cell(key)
+    assert cell is not None
+    return cell.timestamp
+
+
+@pytest.mark.parametrize(
+    ("assertion", "cell", "expected"),
+    [
+        (Version(X, 5), Cell(b"v", 6), True),
+        (Version(X, 5), Cell(b"v", 5), False),
+        (Version(X, 5), Cell(b"v", 4), False),  # a stale read tells nothing
+        (Version(X, 5), None, False),  # nor does a delete, of unknown age
+        (Version(X, None), Cell(b"v", 6), False),  # it may be deleted again
+        (Exact(X, b"w"), Cell(b"v", 6), False),  # it may become true again
+        (~Version(X, 5), Cell(b"v", 6), False),
+    ],
+)
+def test_only_a_greater_version_can_never_hold_again(
+    assertion: Exact | Version, cell: Cell | None, expected: bool
+) -> None:
+    """What is judged without the lock has to stay true whatever happens meanwhile."""
+    assert overtaken(assertion, {X: cell}) is expected
+
+
+@pytest.mark.parametrize("status", [Status.PUT, Status.CLEANING])
+def test_an_overtaken_version_fails_while_the_key_is_locked(status: Status) -> None:
+    """What it asserts is lost for good: to wait for the lock would only be in others' way."""
+    world = World()
+    before = world.engine.commit([Mutation(X, b"1")]).timestamp
+    holder = stopped_at(world, status)
+    if status is Status.PUT:
+        world.store.write([Edit(X, b"2", before + 1)])
+    other, began = world.client(seed=2), world.clock.monotonic_ms()
+    with pytest.raises(AssertionFailedError, match="Version"):
+        other.commit([Mutation(X, b"3")], [Version(X, before)])
+    assert world.clock.monotonic_ms() == began
+    assert world.holder(X) == holder
+
+
+def test_with_a_token_the_marker_is_seen_first() -> None:
+    """What overtook the version may be the token's own first commit, whose answer was lost."""
+    world = World()
+    before = world.engine.commit([Mutation(X, b"1")]).timestamp
+    request = ([Mutation(X, b"2")], [Version(X, before)])
+    first = world.engine.commit(*request, once="job")
+    locked(world, X)
+    again = world.client(seed=2).commit(*request, once="job")
+    assert again.repeated
+    assert again.transaction == first.transaction
+
+
+def in_demand(world: World, *keys: Key) -> HotKeys:
+    """What a client remembers that has just met conflicts on these keys."""
+    hot = HotKeys(world.engine.context)
+    for key in keys:
+        t = world.begun(Mutation(key, b"1"))
+        t.failure = ConflictError("key is locked", key=key, holder=OTHER)
+        with hot.watched([t]):
+            pass
+    return hot
+
+
+def test_whoever_waits_for_a_key_in_demand_has_written_nothing() -> None:
+    """A transaction that waits inside keeps others from the keys that it has already."""
+    world = World()
+    hot = in_demand(world, X)
+    locked(world, X)
+    seen = calls(world)
+    t = world.begun(Mutation(X, b"3"), Mutation(Y, b"3"))
+    hot.let_pass([t], lambda holders: set())
+    assert t.hot == (X,)
+    assert t.failure is None
+    assert {call.method for call in seen} == {"read"}
+
+
+def test_waiting_outside_ends_for_those_who_never_let_go() -> None:
+    """Outside there is no turn to get: after some looks it goes in and waits in key order."""
+    world = World()
+    locked(world, X)
+    seen = calls(world)
+    began = world.clock.monotonic_ms()
+    in_demand(world, X).let_pass([world.begun(Mutation(X, b"3"))], lambda holders: set())
+    assert 2 < len(seen) < 20
+    assert world.clock.monotonic_ms() - began < POLICY.deadline_ms
+
+
+def test_what_becomes_hopeless_outside_fails_with_nothing_written() -> None:
+    """The commonest end of waiting for a key whose version is asserted."""
+    world = World()
+    before = world.engine.commit([Mutation(X, b"1")]).timestamp
+    hot = in_demand(world, X)
+    world.engine.commit([Mutation(X, b"2")])
+    rows = len(world.rows())
+    context = world.engine.context
+    t = begin(context, checked([Mutation(X, b"3")], [Version(X, before)], table=TABLE), 5_000)
+    hot.let_pass([t], lambda holders: set())
+    assert isinstance(t.failure, AssertionFailedError)
+    assert len(world.rows()) == rows
+
+
+def test_a_key_is_in_demand_for_a_while_only() -> None:
+    """One conflict must not cost every later transaction a look."""
+    world = World()
+    hot = in_demand(world, X)
+    world.clock.advance(10_000)
+    seen = calls(world)
+    hot.let_pass([world.begun(Mutation(X, b"3"))], lambda holders: set())
+    assert seen == []
+
+
+def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client lives for months, and meets conflicts on millions of keys."""
+    monkeypatch.setattr(waiting, "REMEMBERED", 1)
+    world = World()
+    hot = in_demand(world, X, Y)
+    t = world.begun(Mutation(X, b"3"), Mutation(Y, b"3"))
+    hot.let_pass([t], lambda holders: set())
+    assert t.hot == (Y,)
+
+
+def test_keys_in_demand_are_asked_for_first_and_alone() -> None:
+    """Whoever loses the race for one has then kept nobody from its other keys."""
+    world = World()
+    t = world.begun(Mutation(X, b"3"), Mutation(Y, b"3"))
+    t.hot = (Y,)
+    write(world.engine.context, [t])
+    locked(world, Y)
+    seen = calls(world)
+    assert lock_at_once(world.engine.context, [t], Resolver(world.engine.context).settle) == []
+    assert isinstance(t.failure, ConflictError)
+    asked = [item.key for call in seen for item in call.items if isinstance(item, Check)]
+    assert asked == [Y.lock]
+
+
+def test_who_leaves_releases_what_it_may_hold_and_no_more() -> None:
+    """A refused lock is somebody else's; under contention each needless request delays them."""
+    world = World(replace(POLICY, attempts=1))
+    stopped_at(world, Status.LOCKED, key=Y)
+    seen = calls(world)
+    with pytest.raises(ConflictError):
+        world.engine.commit([Mutation(X, b"3"), Mutation(Y, b"3")])
+    freed = [
+        item.key
+        for call in seen
+        for item in call.items
+        if isinstance(item, Check) and item.puts == ((item.key, b""),)
+    ]
+    assert freed == [X.lock]
+    assert world.holder(X) == b""
+
+
+def test_nobody_looks_more_often_than_transactions_take() -> None:
+    """Each look keeps the servers from the very transaction that is waited for."""
+    world = World()
+    hot = in_demand(world, X)
+    t = world.begun(Mutation(X, b"1"))
+    for _ in range(5):
+        with hot.watched([t]):
+            world.clock.advance(400)
+    locked(world, X)
+    blocked = world.begun(Mutation(X, b"1"))
+    blocked.failure = ConflictError("key is locked", key=X, holder=OTHER)
+    with hot.watched([blocked]):
+        pass
+    times: list[int] = []
+
+    def note(call: Call) -> Fault:
+        times.append(world.clock.monotonic_ms())
+        return Fault()
+
+    world.faults.plan = note
+    hot.let_pass([world.begun(Mutation(X, b"3"))], lambda holders: set())
+    assert min(later - earlier for earlier, later in pairwise(times)) >= 100
+
+
+def test_a_failing_store_is_asked_again_until_patience_ends() -> None:
+    """A gateway that restarts refuses connections for seconds, each of them at once."""
+    world = World()
+    context = world.engine.context
+    began = world.clock.monotonic_ms()
+
+    def refuse() -> None:
+        raise NotApplied("connection refused")
+
+    with pytest.raises(NotApplied):
+        retried(context, refuse)
+    assert world.clock.monotonic_ms() - began >= POLICY.store_patience_ms
+
+
+def test_a_store_that_comes_back_in_time_costs_nothing_but_time() -> None:
+    """The caller of commit never hears of it."""
+    world = World()
+    tries: list[Call] = []
+
+    def down_at_first(call: Call) -> Fault:
+        tries.append(call)
+        return Fault(frozenset(), Reply.NOT_APPLIED) if len(tries) < 3 else Fault()
+
+    world.faults.plan = down_at_first
+    world.engine.commit([Mutation(X, b"1")])
+    assert world.value(X) == b"1"
+
+
+def test_a_closed_store_is_not_asked_again() -> None:
+    """It never opens again by itself."""
+    world = World()
+    store = open_store("memory://")
+    store.close()
+    began = world.clock.monotonic_ms()
+    with pytest.raises(StoreClosedError):
+        retried(world.engine.context, lambda: store.read([X]))
+    assert world.clock.monotonic_ms() == began
+    assert issubclass(StoreClosedError, StoreError)
