@@ -109,14 +109,18 @@ class Pair:
         return self.both(ask)
 
     def _timeless(self, result: Result) -> Result:
-        """The result, with one timestamp for all that is the present."""
+        """The result, with one timestamp for all that is the present.
+
+        Whether HBase knows that nothing follows in the row is up to what is hidden there.
+        """
         return result._replace(
+            partial=False,
             versions=tuple(
                 version._replace(timestamp=1_000)
                 if abs(version.timestamp - self.now_ms) < HOUR_MS
                 else version
                 for version in result.versions
-            )
+            ),
         )
 
 

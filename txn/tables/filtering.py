@@ -88,7 +88,7 @@ class _List(Sieve):
 class _All(_List):
     def __init__(self, members: list[Sieve]) -> None:
         super().__init__(members)
-        self._seeking: list[Sieve] = []
+        self._seeking: Sieve | None = None
 
     def filter_row_key(self, row: bytes) -> bool:
         # Each is asked, since some remember the row.
@@ -99,14 +99,16 @@ class _All(_List):
 
     def filter_cell(self, version: Version) -> Code:
         found = Code.INCLUDE
-        self._seeking = []
+        self._seeking = None
         for member in self._members:
             if member.filter_all_remaining():
                 return Code.NEXT_ROW
             code = member.filter_cell(version)
             if code is Code.SEEK:
-                self._seeking.append(member)
+                self._seeking = member
             found = _both(found, code)
+            if not found.includes:
+                break  # those behind count only what those before let pass
         return found
 
     def transform_cell(self, version: Version) -> Version:
@@ -115,12 +117,10 @@ class _All(_List):
         return version
 
     def next_cell_hint(self, version: Version) -> bytes | None:
-        hints = [
-            member.next_cell_hint(version)
-            for member in self._seeking
-            if not member.filter_all_remaining()
-        ]
-        return max((hint for hint in hints if hint is not None), default=None)
+        seeking = self._seeking
+        if seeking is None or seeking.filter_all_remaining():
+            return None
+        return seeking.next_cell_hint(version)
 
     def filter_row(self) -> bool:
         return any(member.filter_row() for member in self._members)
