@@ -24,8 +24,10 @@ from txn.clock import Clock
 from txn.emulator.options import Limits
 from txn.emulator.protocols import Compact, open_reader
 from txn.emulator.wire import LENGTH, Call, Malformed, Reader, Refused, Source
+from txn.errors import describe
 
 INTERNAL_ERROR = TApplicationException.INTERNAL_ERROR
+TELL_EACH_MS = 1000
 UNCHARGED = 4096  # requests smaller than this are not counted
 
 
@@ -62,6 +64,26 @@ class Interface:
             )
 
 
+class Telling:
+    """A log for what strangers can bring about as often as they like: one line a second."""
+
+    def __init__(self, log: logging.Logger, clock: Clock) -> None:
+        self._log = log
+        self._clock = clock
+        self._told_ms = clock.monotonic_ms() - TELL_EACH_MS
+        self._left_out = 0
+
+    def __call__(self, message: str, error: BaseException | None = None) -> None:
+        """Log a warning, with an error's traceback, unless there was one just now."""
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - self._told_ms < TELL_EACH_MS:
+            self._left_out += 1
+            return
+        more = f" (left out: {self._left_out} lines)" if self._left_out else ""
+        self._told_ms, self._left_out = now_ms, 0
+        self._log.warning("%s%s", message, more, exc_info=error)
+
+
 class Memory:
     """What the requests of all connections may take together."""
 
@@ -90,6 +112,7 @@ class Shared:
     memory: Memory
     clock: Clock
     log: logging.Logger
+    tell: Telling
     tls: ssl.SSLContext | None = None
 
 
@@ -103,6 +126,7 @@ class Connection:
         self._memory = shared.memory
         self._clock = shared.clock
         self._log = shared.log
+        self._tell = shared.tell
         self._tls = shared.tls
         self._charged = 0
         self._taken = 0
@@ -172,8 +196,8 @@ class Connection:
             return b""
         try:
             return _written(call, answer, compact)
-        except Exception:  # noqa: BLE001  (what a handler returned is none of the server's making)
-            self._log.exception("a reply cannot be written method=%r", call.name)
+        except Exception as error:  # noqa: BLE001  (what a handler returned is not of our making)
+            self._tell(describe("a reply cannot be written", method=call.name), error)
             return _written(call, _internal(call.name), compact)
 
     def _carry_out(self, name: str, arguments: TPayload) -> TPayload:
@@ -189,7 +213,7 @@ class Connection:
                 if isinstance(error, kind):
                     setattr(result, field, error)
                     return result
-            self._log.exception("a request failed method=%r", name)
+            self._tell(describe("a request failed", method=name), error)
             return _internal(name)
         return result
 

@@ -17,13 +17,12 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from txn.clock import Clock, SystemClock
-from txn.emulator.connection import Connection, Interface, Memory, Shared
+from txn.emulator.connection import Connection, Interface, Memory, Shared, Telling
 from txn.emulator.options import Limits, Options
 from txn.errors import InvalidRequestError, describe
 
 BACKLOG = 1024
 PAUSE_MS = 50
-TELL_EACH_MS = 1000
 
 
 class Service(NamedTuple):
@@ -74,12 +73,12 @@ class Server:
     ) -> None:
         self._limits = limits = limits or Limits()
         self._clock = clock = clock or SystemClock()
-        self._log = log = log or logging.getLogger(__name__)
-        self._shared = Shared(limits, Memory(limits.memory_bytes), clock, log, tls)
+        log = log or logging.getLogger(__name__)
+        self._tell = Telling(log, clock)
+        self._shared = Shared(limits, Memory(limits.memory_bytes), clock, log, self._tell, tls)
         self._connections: set[Connection] = set()
         self._changed = threading.Condition()
         self._stopping = False
-        self._told_ms = -TELL_EACH_MS
         self._woken, self._wakes = socket.socketpair()
         self._listening = [
             (listening, Interface(service.kind, service.handler)) for listening, service in services
@@ -146,7 +145,7 @@ class Server:
             except BlockingIOError:
                 continue  # another process was faster
             except OSError as error:  # such as no more file descriptors
-                self._tell("cannot accept a connection", cause=str(error))
+                self._tell(describe("cannot accept a connection", cause=str(error)))
                 self._clock.sleep_ms(PAUSE_MS)
                 continue
             self._welcome(connected, interface)
@@ -159,13 +158,14 @@ class Server:
                 self._connections.add(connection)
         if connection not in self._connections:
             if full:
-                self._tell("too many connections: closed one", limit=self._limits.connections)
+                limit = self._limits.connections
+                self._tell(describe("too many connections: closed one", limit=limit))
             connected.close()
             return
         try:
             threading.Thread(target=self._run, args=(connection,), daemon=True).start()
         except RuntimeError as error:
-            self._tell("cannot start a thread: closed a connection", cause=str(error))
+            self._tell(describe("cannot start a thread: closed a connection", cause=str(error)))
             connected.close()
             self._forget(connection)
 
@@ -180,13 +180,6 @@ class Server:
             self._connections.discard(connection)
             if not self._connections:
                 self._changed.notify_all()
-
-    def _tell(self, message: str, **facts: object) -> None:
-        """Log what a stranger can bring about as often as he likes, at most once a second."""
-        now_ms = self._clock.monotonic_ms()
-        if now_ms - self._told_ms >= TELL_EACH_MS:
-            self._told_ms = now_ms
-            self._log.warning(describe(message, **facts))
 
 
 def open_server(

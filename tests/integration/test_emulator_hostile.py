@@ -1,0 +1,232 @@
+"""A client that sends what no client would, beside ones that do nothing wrong.
+
+Its frames are recorded from real calls of every service and then spoilt, or made of chance alone.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager, suppress
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import happybase
+import pytest
+from thriftpy2.protocol import TCompactProtocol, TCyBinaryProtocol
+from thriftpy2.thrift import TClient
+from thriftpy2.transport import TCyMemoryBuffer
+
+from tests.integration.serving import Served, client, raw, rest, served
+from txn import Exact, Key, Mutation, Not, Some, connect
+from txn.emulator import thrift1, thrift2
+from txn.messages import IDL, pack_assertions, pack_key, pack_mutation
+
+FRAMES = 10_000
+A_CONNECTION = 10
+ATTACKERS = 4
+MEGABYTES = 300  # that the server may have taken at its peak
+TWO = thrift2.IDL
+ONE = thrift1.IDL
+X = Key("x", "d", "v", "attacked")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    folder = tmp_path_factory.mktemp("hostile")
+    ports = ["--thrift1", "0", "--thrift2", "0", "--transactional", "0"]
+    with served(f"embedded://{folder}/store?sync=off", folder / "log", *ports) as found:
+        yield found
+
+
+class Recorder(TClient):
+    """A client whose requests go nowhere: it keeps their bytes."""
+
+    def __init__(self, service: Any, protocol: Any, framed: bool) -> None:
+        self.buffer = TCyMemoryBuffer()
+        self.framed = framed
+        self.recorded: list[bytes] = []
+        super().__init__(service, protocol(self.buffer))
+
+    def _recv(self, _api: str) -> None:
+        data = self.buffer.getvalue()
+        self.buffer.clean()
+        self.recorded.append(struct.pack(">i", len(data)) + data if self.framed else data)
+
+
+def calls_of_thrift1(c: Any) -> None:
+    mutations = [ONE.Mutation(column=b"d:q", value=b"v" * 40)]
+    c.getTableNames()
+    c.getColumnDescriptors(b"attacked")
+    c.createTable(b"attacked", [ONE.ColumnDescriptor(name=b"d:", maxVersions=3)])
+    c.get(b"attacked", b"row", b"d:q", {})
+    c.getRow(b"attacked", b"row", {})
+    c.mutateRow(b"attacked", b"row", mutations, {b"a": b"b"})
+    c.mutateRows(b"attacked", [ONE.BatchMutation(row=b"row", mutations=mutations)] * 3, {})
+    c.atomicIncrement(b"attacked", b"row", b"d:n", 1)
+    scan = ONE.TScan(startRow=b"a", stopRow=b"z", columns=[b"d"], filterString=b"PrefixFilter('r')")
+    c.scannerOpenWithScan(b"attacked", scan, {})
+    c.scannerGetList(0, 10)
+    c.scannerClose(0)
+
+
+def calls_of_thrift2(c: Any) -> None:
+    values = [TWO.TColumnValue(b"d", b"q", b"v" * 40)]
+    put = TWO.TPut(row=b"row", columnValues=values)
+    c.put(b"attacked", put)
+    c.putMultiple(b"attacked", [put] * 3)
+    c.get(b"attacked", TWO.TGet(row=b"row", columns=[TWO.TColumn(family=b"d")]))
+    c.getMultiple(b"attacked", [TWO.TGet(row=b"row")] * 3)
+    c.checkAndPut(b"attacked", b"row", b"d", b"q", b"v", put)
+    c.increment(b"attacked", TWO.TIncrement(b"row", [TWO.TColumnIncrement(b"d", b"n", 2)]))
+    c.deleteSingle(b"attacked", TWO.TDelete(row=b"row"))
+    c.openScanner(b"attacked", TWO.TScan(startRow=b"a", caching=10))
+    c.getScannerResults(
+        b"attacked", TWO.TScan(filterString=b"PageFilter(2) AND KeyOnlyFilter()"), 5
+    )
+
+
+def calls_of_transactional(c: Any) -> None:
+    assertions = pack_assertions([Not(Some(X)) | (Exact(X, "1") & Some(X))])
+    c.commit([pack_mutation(Mutation(X, "1"))], assertions, IDL.Options(once=b"o", ack=2))
+    c.commitMany([IDL.Request([pack_mutation(Mutation(X, "1"))], assertions)] * 3, None)
+    c.read([pack_key(X)] * 3, IDL.Options(token="t"))
+    c.outcome(b"transaction.1", None)
+    c.settle(b"request.1.1", 1000, None)
+
+
+RECORDED: dict[str, tuple[Any, Callable[[Any], None]]] = {
+    "thrift1": (thrift1.SERVICE, calls_of_thrift1),
+    "thrift2": (thrift2.SERVICE, calls_of_thrift2),
+    "transactional": (IDL.Transactional, calls_of_transactional),
+}
+
+
+def recorded(name: str) -> list[list[bytes]]:
+    """The calls of a service, for each way to speak."""
+    service, calls = RECORDED[name]
+    found = []
+    for protocol in (TCyBinaryProtocol, TCompactProtocol):
+        for framed in (False, True):
+            recorder = Recorder(service, protocol, framed)
+            calls(recorder)
+            found.append(recorder.recorded)
+    return found
+
+
+NUMBERS = [b"\x7f\xff\xff\xff", b"\xff\xff\xff\xff", b"\x80\0\0\0", b"\0\x10\0\0", b"\0\0\0\0"]
+
+SPOIL: list[Callable[[bytes, int, Random], bytes]] = [
+    lambda data, at, chance: data[:at] + chance.randbytes(1) + data[at + 1 :],
+    lambda data, at, chance: data[:at] + chance.choice(NUMBERS) + data[at + 4 :],
+    lambda data, at, chance: data[:at] + data[at + chance.randint(1, 8) :],
+    lambda data, at, chance: data[:at] + data[at : at + chance.randint(1, 60)] + data[at:],
+    lambda data, at, chance: data[:at],
+    lambda data, at, chance: data[:at] + chance.randbytes(chance.randint(1, 30)) + data[at:],
+]
+
+
+def spoilt(frame: bytes, chance: Random) -> bytes:
+    """The frame with something wrong: bits, numbers, a piece lost or doubled; or chance alone."""
+    if chance.random() < 0.05:
+        return chance.randbytes(chance.randint(1, 200))
+    for _ in range(chance.randint(1, 4)):
+        frame = chance.choice(SPOIL)(frame, chance.randrange(len(frame) + 1), chance)
+    return frame
+
+
+def attack(server: Served, seed: int, frames: int) -> int:
+    """Send so many frames; return how many connections the server has answered or closed."""
+    chance = Random(seed)
+    names = sorted(RECORDED)
+    calls = {name: recorded(name) for name in names}
+    ended = 0
+    for _ in range(frames // A_CONNECTION):
+        name = chance.choice(names)
+        way = chance.choice(calls[name])
+        with raw(server.ports[name]) as connected, suppress(OSError):
+            for _ in range(A_CONNECTION):
+                frame = chance.choice(way)
+                connected.sendall(frame if chance.random() < 0.3 else spoilt(frame, chance))
+            connected.shutdown(socket.SHUT_WR)
+            rest(connected)
+        ended += 1
+    return ended
+
+
+@contextmanager
+def honest(server: Served) -> Iterator[list[int]]:
+    """Clients that write and read back what they wrote, until the end; how often each has."""
+    stop, counts = threading.Event(), [0, 0, 0]
+
+    def one() -> None:
+        with closing(happybase.Connection("127.0.0.1", server.ports["thrift1"])) as connection:
+            table = connection.table("honest")
+            while not stop.is_set():
+                counts[0] += 1
+                table.put(b"one", {b"d:v": b"%d" % counts[0]})
+                assert table.row(b"one") == {b"d:v": b"%d" % counts[0]}
+
+    def two() -> None:
+        with client(server.ports["thrift2"], service=thrift2.SERVICE) as c:
+            while not stop.is_set():
+                counts[1] += 1
+                value = TWO.TColumnValue(b"d", b"v", b"%d" % counts[1])
+                c.put(b"honest", TWO.TPut(row=b"two", columnValues=[value]))
+                assert c.get(b"honest", TWO.TGet(row=b"two")).columnValues[0].value == value.value
+
+    def three() -> None:
+        key = Key("three", "d", "v", "honest")
+        with connect(server.uris["transactional"]) as engine:
+            while not stop.is_set():
+                counts[2] += 1
+                engine.commit([Mutation(key, str(counts[2]))])
+                cell = engine.read([key])[key]
+                assert cell is not None
+                assert cell.value == b"%d" % counts[2]
+
+    with ThreadPoolExecutor(3) as pool, ExitStack() as ending:
+        works = [pool.submit(work) for work in (one, two, three)]
+        ending.callback(lambda: [work.result() for work in works])
+        ending.callback(stop.set)
+        yield counts
+
+
+def peak_megabytes(server: Served) -> int:
+    status = Path(f"/proc/{server.process.pid}/status").read_text()
+    (line,) = (line for line in status.splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) // 1024
+
+
+@pytest.mark.slow
+def test_ten_thousand_hostile_frames_harm_nobody(server: Served) -> None:
+    """The server lives, its memory is bounded, and honest clients beside it see no error."""
+    with connect(server.uris["transactional"]) as engine:
+        for table in ("attacked", "honest"):
+            engine.ensure_table(table, ["d"])
+    with honest(server) as counts, ThreadPoolExecutor(ATTACKERS) as pool:
+        seeds = range(ATTACKERS)
+        ended = list(pool.map(lambda seed: attack(server, seed, FRAMES // ATTACKERS), seeds))
+    assert sum(ended) == FRAMES // A_CONNECTION
+    assert min(counts) > 20
+    assert peak_megabytes(server) < MEGABYTES
+    assert server.process.poll() is None
+
+
+def test_large_promises_take_no_memory(server: Served) -> None:
+    """Every way to announce two gigabytes, a hundred times at once, and nothing behind it."""
+    promise = b"\x7f\xff\xff\xff"
+    head = b"\x80\x01\x00\x01\x00\x00\x00\x06getRow\x00\x00\x00\x01"
+    starts = [promise, head + b"\x0b\x00\x01" + promise, head + b"\x0f\x00\x03\x0b" + promise]
+    starts += [b"\x82\x21\x01\x06getRow\x18\xff\xff\xff\xff\x07", b"\x80\x01\x00\x01" + promise]
+    with ExitStack() as stack:
+        for number in range(100):
+            connected = stack.enter_context(raw(server.ports["thrift1"]))
+            connected.sendall(starts[number % len(starts)] + b"x" * 100)
+        with client(server.ports["thrift1"], service=thrift1.SERVICE) as c:
+            c.getTableNames()
+    assert peak_megabytes(server) < MEGABYTES

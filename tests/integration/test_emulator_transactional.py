@@ -1,0 +1,533 @@
+"""Transactions through a server: done as an engine with its own store would do them.
+
+What is new is the wire between: the token, answers that are lost, and many clients at once.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from thriftpy2.thrift import TApplicationException
+
+from tests.integration.serving import client, served, wire
+from txn import (
+    AbortedError,
+    AssertionFailedError,
+    Cell,
+    CommitOutcomeUnknown,
+    Committed,
+    ConflictError,
+    CorruptRowError,
+    DeadlineError,
+    Delete,
+    Engine,
+    Exact,
+    GreaterThan,
+    InvalidRequestError,
+    Key,
+    Mutation,
+    Not,
+    Outcome,
+    Request,
+    Some,
+    StoreError,
+    TxnError,
+    Version,
+    connect,
+)
+from txn.clock import SystemClock
+from txn.codec import decode_row
+from txn.emulator.gather import Gatherer
+from txn.emulator.server import Server, listen
+from txn.emulator.transactional import Transactional
+from txn.messages import (
+    IDL,
+    REQUEST_LABEL,
+    pack_assertions,
+    pack_error,
+    pack_key,
+    pack_mutation,
+    pack_result,
+    unpack_assertions,
+    unpack_error,
+    unpack_result,
+)
+from txn.model import Check
+from txn.stores import open_store
+from txn.stores.base import Store
+from txn.stores.local import LocalStore
+from txn.tables.memory import MemoryStore
+
+TLS = Path(__file__).with_name("tls")
+X, Y, Z = (Key(row, "d", "v", "data") for row in "xyz")
+
+
+@contextmanager
+def endpoint(store: Store | None = None, token: str | None = None) -> Iterator[tuple[str, Store]]:
+    """The service over a store, in this process; its URI and the store."""
+    store = store or LocalStore(MemoryStore(), SystemClock())
+    transactional = Transactional(store, token=token)
+    with Server([(listen("127.0.0.1", 0), transactional.service)]) as server:
+        yield f"txn://127.0.0.1:{server.ports[0]}", store
+    transactional.flush()
+
+
+def plain(uri: str) -> AbstractContextManager[Any]:
+    """A client as thriftpy2 makes it of the interface."""
+    return client(int(uri.rpartition(":")[2]), service=IDL.Transactional)
+
+
+@pytest.fixture
+def remote() -> Iterator[Engine]:
+    with endpoint() as (uri, _), connect(uri, table="data") as engine:
+        engine.ensure_table("data", ["d"])
+        yield engine
+
+
+# ------------------------------------------------------------------------- as an engine does
+
+
+def test_commits_and_reads_as_an_engine_does(remote: Engine) -> None:
+    """The whole of what a client without a store needs."""
+    done = remote.commit([Mutation(X, "1"), Mutation(Y, "2")], labels={"why": "test"})
+    assert (done.repeated, done.complete) == (False, True)
+    short = Key("x", "d", "v")
+    assert remote.read([short, Z]) == {short: Cell(b"1", done.timestamp), Z: None}
+    assert remote.outcome(done.transaction) is Outcome.COMMITTED
+    decided = remote.commit([Delete(X)], [Exact(X, "1"), Not(Some(Z))], ack="decided")
+    assert remote.read([X]) == {X: None}
+    assert decided.timestamp > done.timestamp
+    assert remote.read([]) == {}
+    assert remote.commit_many([]) == []
+
+
+def test_a_false_assertion_comes_back_with_what_was_seen(remote: Engine) -> None:
+    """The client decides by it."""
+    done = remote.commit([Mutation(X, "1")])
+    wrong = Exact(X, "2") | (Some(Y) & ~GreaterThan(X, "0"))
+    with pytest.raises(AssertionFailedError) as caught:
+        remote.commit([Mutation(X, "3")], [Some(X), wrong])
+    assert caught.value.assertion == wrong
+    assert caught.value.seen == {X: Cell(b"1", done.timestamp), Y: None}
+    assert caught.value.transaction is not None
+    assert remote.outcome(caught.value.transaction) is Outcome.ABORTED
+
+
+def test_many_stand_alone_and_keep_their_order(remote: Engine) -> None:
+    """One answer for each, as from an engine."""
+    results = remote.commit_many(
+        [([Mutation(X, "1")], []), ([Mutation(Y, "1")], [Some(Z)]), Request((Mutation(X, b"2"),))]
+    )
+    assert [type(each) for each in results] == [Committed, AssertionFailedError, Committed]
+    assert remote.read([X])[X].value == b"2"  # type: ignore[union-attr]
+
+
+def test_a_token_commits_once(remote: Engine) -> None:
+    """Wherever the repetition comes from."""
+    first = remote.commit([Mutation(X, "1")], once="job/7")
+    again = remote.commit([Mutation(X, "2")], once="job/7")
+    assert again == Committed(first.transaction, first.timestamp, repeated=True)
+
+
+@pytest.mark.parametrize(
+    ("act", "message"),
+    [
+        (lambda e: e.commit([Mutation(Key("x", "q", "v"), "1")]), "no such family"),
+        (lambda e: e.commit([Mutation(Key("x", "d", "v", "absent"), "1")]), "no such table"),
+        (lambda e: e.read([Key("x", "d", "v", "absent")]), "no such table"),
+        (lambda e: e.commit([Mutation(Key("x", "d", "v_lock"), "1")]), "reserved"),
+        (lambda e: e.commit_many([([Mutation(X, "1")], []), ([], [])]), "request=1"),
+        (lambda e: e.commit([], [Some(Key("x", "d", "v", "absent"))]), "no such table"),
+        (lambda e: e.outcome("request.nonsense"), "not a name"),
+        (lambda e: e.context, "no store of its own"),
+    ],
+)
+def test_what_can_never_succeed_is_an_invalid_request(
+    remote: Engine, act: Callable[[Engine], object], message: str
+) -> None:
+    """Found here or there, it is the same error."""
+    with pytest.raises(InvalidRequestError, match=message):
+        act(remote)
+
+
+def test_an_invalid_request_does_not_spoil_the_batch_it_is_in() -> None:
+    """Others are committed with it: they must not be told about its family."""
+    with endpoint() as (uri, store), connect(uri, table="data") as engine:
+        engine.ensure_table("data", ["d"])
+        gatherer = Gatherer(Engine(store), Engine(store))
+        line = gatherer._lines["complete"]._together
+        bad = Request((Mutation(Key("x", "q", "v", "data"), b"1"),))
+        assert line([Request((Mutation(X, b"1"),)), bad]) == [None, None]
+        assert isinstance(gatherer.commit(Request((Mutation(X, b"1"),)), "complete"), Committed)
+        with pytest.raises(InvalidRequestError, match="no such family"):
+            gatherer.commit(bad, "complete")
+
+
+def test_plain_thrift_is_enough() -> None:
+    """Any Thrift client can commit with two arguments, as with the coprocessor's endpoint."""
+    with (
+        endpoint() as (uri, _),
+        client(int(uri.rpartition(":")[2]), service=IDL.Transactional) as c,
+    ):
+        c.ensureTable(b"data", [b"d"])
+        done = c.commit([pack_mutation(Mutation(X, "1"))])
+        assert done.transaction.startswith(b"transaction.")
+        done = c.commit([pack_mutation(Mutation(X, "2"))], pack_assertions([Exact(X, "1")]))
+        assert c.outcome(done.transaction) == IDL.Outcome.COMMITTED
+        with pytest.raises(IDL.AssertionFailed) as caught:
+            c.commit([pack_mutation(Mutation(X, "3"))], pack_assertions([Exact(X, "1")]))
+        assert caught.value.seen[0].cell.value == b"2"
+        (found,) = c.read([pack_key(X)])
+        assert found.cell == IDL.Cell(b"2", done.timestamp)
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [IDL.Assertion(IDL.AssertionKind.NOT)],
+        [IDL.Assertion(IDL.AssertionKind.AND, count=2)],
+        [IDL.Assertion(IDL.AssertionKind.SOME)],
+        [IDL.Assertion(IDL.AssertionKind.EXACT, pack_key(X))],
+        [IDL.Assertion(99, pack_key(X))],
+        [IDL.Assertion(IDL.AssertionKind.OR, count=-1)],
+        [IDL.Assertion(IDL.AssertionKind.SOME, pack_key(X))] + [IDL.Assertion(5)] * 200,
+        [IDL.Assertion(IDL.AssertionKind.SOME, pack_key(X))] + [IDL.Assertion(5)] * 100_000,
+    ],
+    ids=lambda nodes: f"{nodes[-1].kind}x{len(nodes)}",
+)
+def test_assertions_that_make_no_sense_are_invalid(nodes: list[object]) -> None:
+    """They are from a wire that anybody can write to."""
+    with (
+        endpoint() as (uri, _),
+        client(int(uri.rpartition(":")[2]), service=IDL.Transactional) as c,
+    ):
+        c.ensureTable(b"data", [b"d"])
+        with pytest.raises(IDL.Invalid):
+            c.commit([], nodes)
+
+
+keys = st.sampled_from([X, Y, Z])
+assertions = st.recursive(
+    st.builds(Exact, keys, st.binary(min_size=1))
+    | st.builds(Some, keys)
+    | st.builds(GreaterThan, keys, st.binary(min_size=1))
+    | st.builds(Version, keys, st.none() | st.integers(1, 2**60)),
+    lambda inner: (
+        st.builds(Not, inner)
+        | st.builds(lambda a, b: a & b, inner, inner)
+        | st.lists(inner, min_size=2, max_size=4).map(lambda parts: parts[0] | parts[1])
+    ),
+)
+
+
+@given(st.lists(assertions, max_size=4))
+def test_every_assertion_survives_the_wire(given_ones: list[object]) -> None:
+    """A tree that came out as another one would commit what must not be."""
+    assert unpack_assertions(pack_assertions(given_ones)) == given_ones  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        InvalidRequestError("wrong"),
+        AbortedError("a cell lies in the future", transaction=b"t"),
+        ConflictError("key is locked", key=X, holder=b"other", transaction=b"t"),
+        ConflictError("aborted by another client", transaction=b"t"),
+        AssertionFailedError(Some(X), {X: None}, transaction=b"t"),
+        DeadlineError("deadline passed", transaction=b"t"),
+        CommitOutcomeUnknown(b"t"),
+        StoreError("broken"),
+        CorruptRowError("cannot decode"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_every_error_survives_the_wire(error: TxnError) -> None:
+    """What to do next is in the type, and in these attributes."""
+    back = unpack_error(pack_error(error))
+    assert type(back) is type(error)
+    assert str(back) == str(error)
+    assert back.__dict__ == error.__dict__
+    if not isinstance(error, InvalidRequestError):
+        assert str(unpack_result(pack_result(error))) == str(error)
+
+
+# ---------------------------------------------------------------------------- lost answers
+
+
+@contextmanager
+def lossy(uri: str, method: bytes) -> Iterator[tuple[Engine, Callable[[], int]]]:
+    """An engine that never hears the first answer to a method."""
+    with wire(int(uri.rpartition(":")[2])) as between:
+        between.lose = lambda answer: method in answer and not between.lost
+        with connect(f"txn://127.0.0.1:{between.port}", table="data") as engine:
+            yield engine, lambda: between.lost
+
+
+def test_a_commit_whose_answer_is_lost_is_found_and_not_sent_again() -> None:
+    """Twice would be wrong, and "unknown" is not needed: the rows tell."""
+    with endpoint() as (uri, store), lossy(uri, b"commit") as (engine, lost):
+        engine.ensure_table("data", ["d"])
+        done = engine.commit([Mutation(X, "1")], [Not(Some(X))])
+        assert lost() == 1
+        assert not done.repeated
+        assert engine.outcome(done.transaction) is Outcome.COMMITTED
+        assert engine.read([X]) == {X: Cell(b"1", done.timestamp)}
+        assert len(list(store.scan(b"txn"))) == 1
+
+
+def test_a_commit_with_a_token_is_sent_again() -> None:
+    """Of all requests with the token one commits; the second answer tells which."""
+    with endpoint() as (uri, _), lossy(uri, b"commit") as (engine, lost):
+        engine.ensure_table("data", ["d"])
+        done = engine.commit([Mutation(X, "1")], [Not(Some(X))], once="token")
+        assert (lost(), done.repeated) == (1, True)
+        assert engine.read([X]) == {X: Cell(b"1", done.timestamp)}
+
+
+def test_an_abort_whose_answer_is_lost_is_not_known() -> None:
+    """An aborted attempt may be followed by one that commits: only the server knew better."""
+    with endpoint() as (uri, _), lossy(uri, b"commit") as (engine, _lost):
+        engine.ensure_table("data", ["d"])
+        with pytest.raises(CommitOutcomeUnknown) as caught:
+            engine.commit([Mutation(X, "1")], [Some(X)])
+        assert caught.value.transaction.startswith(b"request.")
+        assert engine.outcome(caught.value.transaction) is Outcome.UNKNOWN
+        assert engine.read([X]) == {X: None}
+
+
+def test_a_repeated_refusal_does_not_tell_what_became_of_the_first() -> None:
+    """The first may still be under way, and commit after the second was refused."""
+    with endpoint() as (uri, _), lossy(uri, b"commit") as (engine, _lost):
+        engine.ensure_table("data", ["d"])
+        with pytest.raises(CommitOutcomeUnknown):
+            engine.commit([Mutation(X, "1")], [Some(X)], once="token")
+
+
+def test_the_lost_answer_of_many_is_found_for_each() -> None:
+    """As far as they committed; the others are unknown, each by its own name."""
+    with endpoint() as (uri, _), lossy(uri, b"commitMany") as (engine, _lost):
+        engine.ensure_table("data", ["d"])
+        first, second, third = engine.commit_many(
+            [([Mutation(X, "1")], []), ([Mutation(Y, "1")], [Some(Z)]), ([Mutation(Z, "1")], [])]
+        )
+        assert isinstance(first, Committed)
+        assert isinstance(third, Committed)
+        assert isinstance(second, CommitOutcomeUnknown)
+        assert second.transaction.endswith(b"/1")
+
+
+def test_a_lost_read_is_asked_again() -> None:
+    """Reading twice harms nobody."""
+    with endpoint() as (uri, _), lossy(uri, b"read") as (engine, lost):
+        engine.ensure_table("data", ["d"])
+        assert engine.read([X]) == {X: None}
+        assert lost() == 1
+
+
+def test_a_server_that_is_not_there_means_not_committed() -> None:
+    """Nothing was sent: the caller may simply try again."""
+    listening = listen("127.0.0.1", 0)
+    uri = f"txn://127.0.0.1:{listening.getsockname()[1]}"
+    listening.close()
+    with connect(uri, table="data") as engine, pytest.raises(StoreError, match="cannot connect"):
+        engine.commit([Mutation(X, "1")])
+
+
+def test_a_name_is_found_among_the_labels() -> None:
+    """So that `txn show` tells which request a transaction was."""
+    with endpoint() as (uri, store), connect(uri, table="data") as engine:
+        engine.ensure_table("data", ["d"])
+        engine.commit([Mutation(X, "1")], labels={"mine": "kept"})
+        (row,) = store.scan(b"txn")
+        buffer = decode_row(row).buffer
+        assert buffer is not None
+        labels = dict(buffer.request.labels)
+        name = labels.pop(REQUEST_LABEL)
+        assert labels == {"mine": "kept"}
+        assert engine.outcome(name) is Outcome.COMMITTED
+
+
+# ---------------------------------------------------------------------------------- token
+
+
+def test_no_request_without_the_token_does_anything() -> None:
+    """It is all that stands between a network and the data."""
+    with endpoint(token="s3cret") as (uri, store):
+        for wrong in (uri, f"{uri}?token=S3cret", f"{uri}?token=", f"{uri}?token=s%C3%A9"):
+            with connect(wrong, table="data") as engine:
+                for act in (
+                    lambda e: e.ensure_table("data", ["d"]),
+                    lambda e: e.commit([Mutation(X, "1")]),
+                    lambda e: e.commit_many([([Mutation(X, "1")], [])]),
+                    lambda e: e.read([X]),
+                    lambda e: e.outcome("transaction.1"),
+                    lambda e: e.outcome("request.1.1"),
+                ):
+                    with pytest.raises(InvalidRequestError, match="token is missing or wrong"):
+                        act(engine)
+        assert store.describe(b"data") is None
+        with connect(f"{uri}?token=s3cret", table="data") as engine:
+            engine.ensure_table("data", ["d"])
+            engine.commit([Mutation(X, "1")])
+
+
+def test_a_token_may_come_from_a_file_and_is_in_no_error(tmp_path: Path) -> None:
+    """URIs are logged, and shown in process lists."""
+    file = tmp_path / "token"
+    file.write_text("s3cret\n")
+    with (
+        endpoint(token="s3cret") as (uri, _),
+        connect(f"{uri}?token_file={file}", table="data") as engine,
+    ):
+        engine.ensure_table("data", ["d"])
+    with pytest.raises(InvalidRequestError) as caught:
+        connect("txn://host?token=s3cret&nonsense=1")
+    assert "s3cret" not in str(caught.value)
+    for bad in (f"token_file={tmp_path}/absent", f"token_file={os.devnull}"):
+        with pytest.raises(InvalidRequestError, match="token"):
+            connect(f"txn://host?{bad}")
+    with pytest.raises(InvalidRequestError, match="the server's own"):
+        connect("txn://host", transactions="other")
+
+
+# ------------------------------------------------------------------------ many at once
+
+
+def test_clients_at_once_share_batches_and_lose_nothing() -> None:
+    """A counter that all of them count up is the sum of what they were told."""
+    with endpoint() as (uri, _), connect(uri, table="data") as engine:
+        engine.ensure_table("data", ["d"])
+        engine.commit([Mutation(X, "0")])
+
+        def count(client_number: int) -> int:
+            own = Key(f"own{client_number}", "d", "v", "data")
+            done = 0
+            for turn in range(20):
+                seen = engine.read([X])[X]
+                assert seen is not None
+                try:
+                    engine.commit(
+                        [Mutation(X, str(int(seen.value) + 1)), Mutation(own, str(turn))],
+                        [Version(X, seen.timestamp)],
+                    )
+                    done += 1
+                except AbortedError:
+                    pass
+            return done
+
+        with ThreadPoolExecutor(8) as pool:
+            told = sum(pool.map(count, range(8)))
+        seen = engine.read([X])[X]
+        assert seen is not None
+        assert int(seen.value) == told > 0
+
+
+def test_a_batch_under_way_gathers_the_next_one() -> None:
+    """That is the whole of the queue: no timer, no size to tune."""
+    with endpoint() as (uri, store), connect(uri, table="data") as engine:
+        engine.ensure_table("data", ["d"])
+        gatherer = Gatherer(Engine(store), Engine(store))
+        line = gatherer._lines["complete"]
+        inner, sizes = line._together, list[int]()
+        first, go = threading.Event(), threading.Event()
+
+        def together(requests: list[Request]) -> list[Committed | TxnError | None]:
+            sizes.append(len(requests))
+            first.set()
+            assert go.wait(10)
+            return inner(requests)
+
+        line._together = together
+        requests = [Request((Mutation(Key(f"r{i}", "d", "v", "data"), b"1"),)) for i in range(9)]
+        with ThreadPoolExecutor(9) as pool:
+            results = [pool.submit(gatherer.commit, requests[0], "complete")]
+            assert first.wait(10)
+            results += [pool.submit(gatherer.commit, each, "complete") for each in requests[1:]]
+            while len(line._waiting) < 8:
+                pass
+            go.set()
+            assert all(isinstance(each.result(10), Committed) for each in results)
+        assert sizes == [1, 8]
+
+
+def test_a_failure_in_a_batch_is_everybodys_and_the_line_goes_on() -> None:
+    """Nobody may wait for a leader that has gone."""
+    with endpoint() as (uri, store), connect(uri, table="data") as engine:
+        engine.ensure_table("data", ["d"])
+        gatherer = Gatherer(Engine(store), Engine(store))
+        line = gatherer._lines["complete"]
+        inner = line._together
+
+        def broken(requests: list[Request]) -> list[Committed | TxnError | None]:
+            raise ZeroDivisionError
+
+        line._together = broken
+        with pytest.raises(ZeroDivisionError):
+            gatherer.commit(Request((Mutation(X, b"1"),)), "complete")
+        line._together = inner
+        assert isinstance(gatherer.commit(Request((Mutation(X, b"1"),)), "complete"), Committed)
+
+
+def test_who_waits_for_a_lock_holds_nobody_else(tmp_path: Path) -> None:
+    """Batches are of strangers: one must not pay for another's conflicts."""
+    with endpoint() as (uri, store), connect(uri, table="data") as engine:
+        engine.ensure_table("data", ["d"])
+        holder = b"transaction.%013d.%032x" % (SystemClock().wall_ms(), 1)
+        alive = [
+            Check(Key(holder, "t", "status", "txn"), b"", ((Key(holder, "t", c, "txn"), v),))
+            for c, v in (("buffer", b"x"), ("status", b"0-WRITTEN"))
+        ]
+        store.check_and_put([*alive, Check(X.lock, b"", ((X.lock, holder),))])
+        with ThreadPoolExecutor(1) as pool:
+            stuck = pool.submit(engine.commit, [Mutation(X, "1")])
+            for turn in range(50):
+                engine.commit([Mutation(Y, str(turn))])
+            assert not stuck.done()
+            store.check_and_put([Check(X.lock, holder, ((X.lock, b""),))])
+            assert isinstance(stuck.result(20), Committed)
+
+
+# ----------------------------------------------------------------------------- the command
+
+
+def test_the_command_serves_with_tls_token_and_workers(tmp_path: Path) -> None:
+    """All of it together, as an operator would."""
+    token = tmp_path / "token"
+    token.write_text("s3cret")
+    arguments = ["--transactional", "0", "--workers", "2", "--token-file", str(token)]
+    arguments += ["--tls-cert", str(TLS / "certificate.pem"), "--tls-key", str(TLS / "key.pem")]
+    with served(f"embedded://{tmp_path}/store", tmp_path / "log", *arguments) as server:
+        uri = f"txn://localhost:{server.ports['transactional']}?ca={TLS / 'certificate.pem'}"
+        with connect(f"{uri}&token_file={token}", table="data") as engine:
+            engine.ensure_table("data", ["d"])
+            with ThreadPoolExecutor(8) as pool:
+                keys = [Key(f"r{i}", "d", "v") for i in range(64)]
+                list(pool.map(lambda key: engine.commit([Mutation(key, "1")]), keys))
+            assert all(engine.read(keys).values())
+        with connect(uri) as engine, pytest.raises(InvalidRequestError, match="token"):
+            engine.read([X])
+        assert server.stop() == 0
+    store = open_store(f"embedded://{tmp_path}/store")
+    assert len(list(store.scan(b"data"))) == 64
+    store.close()
+
+
+def test_a_client_of_another_service_is_answered() -> None:
+    """A mistaken port is the commonest mistake."""
+    from txn.stores.thrift2 import IDL as HBASE2  # noqa: PLC0415
+
+    with (
+        endpoint() as (uri, _),
+        client(int(uri.rpartition(":")[2]), service=HBASE2.THBaseService) as other,
+        pytest.raises(TApplicationException, match="Invalid method name"),
+    ):
+        other.getMultiple(b"t", [])
