@@ -14,11 +14,11 @@ from typing import Any
 
 from thriftpy2.thrift import TApplicationException
 
+from txn.emulator.pacing import PacedRows
 from txn.emulator.places import check_table
 from txn.errors import InvalidRequestError, TxnError
 from txn.tables.operations import Operation
 from txn.tables.refusal import Reason, Refused
-from txn.tables.rows import Rows
 
 _HBASE = "org.apache.hadoop.hbase"
 _CLASSES: dict[Reason, str] = {
@@ -68,7 +68,7 @@ def internal(method: str, error: Exception) -> TApplicationException:
 
 
 def change_all(
-    rows: Rows,
+    rows: PacedRows,
     table: bytes,
     changes: Sequence[tuple[bytes, Sequence[Operation]]],
     *,

@@ -13,6 +13,7 @@ from typing import Any
 from txn.clock import Clock
 from txn.emulator import convert1
 from txn.emulator.convert1 import IDL, Columns
+from txn.emulator.pacing import PacedRows
 from txn.emulator.places import check_table
 from txn.emulator.refusals import Internal, change_all, joined
 from txn.emulator.scanners import Scan, ScannerLimits, Scanners
@@ -35,7 +36,6 @@ from txn.tables.rows import Rows
 from txn.tables.tables import Tables
 
 SERVICE: Any = IDL.Hbase
-CHANGE_TRIES = 100
 
 Attributes = dict[bytes, bytes] | None
 
@@ -45,15 +45,16 @@ def handler(store: OrderedStore, clock: Clock, limits: ScannerLimits | None = No
     rows = Rows(store, clock)
     scanners = Scanners(rows, clock, limits or ScannerLimits())
     tables = Tables1(Admin(store, clock), Tables(store, clock), clock)
-    return joined(SERVICE, convert1.explain, Data1(rows, clock), Scanning1(scanners), tables)
+    return joined(
+        SERVICE, convert1.explain, Data1(PacedRows(rows, clock)), Scanning1(scanners), tables
+    )
 
 
 class Data1:
     """Reading and changing rows."""
 
-    def __init__(self, rows: Rows, clock: Clock) -> None:
+    def __init__(self, rows: PacedRows) -> None:
         self._rows = rows
-        self._clock = clock
 
     # ------------------------------------------------------------------------- reading
 
@@ -125,15 +126,13 @@ class Data1:
     def mutateRowTs(
         self, table: bytes, row: bytes, mutations: Sequence[Any], timestamp: int, _: Attributes
     ) -> None:
-        """The deletes, then the puts, which come later and so survive deletes of "now"."""
+        """The deletes, then the puts, which come later and so survive them."""
         if not row:
             raise Refused("illegal argument", "a row is 1 to 32767 bytes", bytes=0)
         removes, puts = convert1.changes(mutations, convert1.when(timestamp))
         durable = convert1.is_durable(mutations)
         if removes:
             self._rows.mutate(table, [(row, removes)], durable=durable)
-        if removes and puts:
-            self._wait_a_millisecond()
         if puts:
             self._rows.mutate(table, [(row, puts)], durable=durable)
 
@@ -224,13 +223,6 @@ class Data1:
     def _added(self, table: bytes, row: bytes, add: Add) -> Version:
         [result] = self._rows.mutate(table, [(row, [add])])
         return result.versions[0]
-
-    def _wait_a_millisecond(self) -> None:
-        before_ms = self._clock.wall_ms()
-        for _ in range(CHANGE_TRIES):
-            self._clock.sleep_ms(1)
-            if self._clock.wall_ms() != before_ms:
-                return
 
 
 class Scanning1:

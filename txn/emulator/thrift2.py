@@ -8,6 +8,7 @@ from typing import Any
 from txn.clock import Clock
 from txn.emulator import convert2
 from txn.emulator.convert2 import IDL
+from txn.emulator.pacing import PacedRows
 from txn.emulator.refusals import Internal, change_all, joined
 from txn.emulator.scanners import ScannerLimits, Scanners
 from txn.emulator.thrift2_tables import Namespaces2, Tables2
@@ -23,14 +24,14 @@ def handler(store: OrderedStore, clock: Clock, limits: ScannerLimits | None = No
     """Return what carries out the methods of the service on the tables of a store."""
     rows, admin = Rows(store, clock), Admin(store, clock)
     scanning = Scanning2(Scanners(rows, clock, limits or ScannerLimits()))
-    parts = Data2(rows), scanning, Tables2(admin), Namespaces2(admin)
+    parts = Data2(PacedRows(rows, clock)), scanning, Tables2(admin), Namespaces2(admin)
     return joined(SERVICE, convert2.explain, *parts)
 
 
 class Data2:
     """Reading and changing rows."""
 
-    def __init__(self, rows: Rows) -> None:
+    def __init__(self, rows: PacedRows) -> None:
         self._rows = rows
 
     # ------------------------------------------------------------------------- reading
