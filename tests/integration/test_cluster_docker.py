@@ -39,7 +39,7 @@ def services() -> dict[str, Any]:
 
 def test_there_is_an_image() -> None:
     """The tests below would hold for none."""
-    assert [path.parent.name for path in DOCKERFILES] == ["hbase"]
+    assert [path.parent.name for path in DOCKERFILES] == ["emulator", "hbase"]
 
 
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.parent.name)
@@ -97,11 +97,13 @@ def test_services_build_from_what_exists() -> None:
 
 
 def test_gateways_are_offered_to_this_machine_alone() -> None:
-    """They ask for no password."""
-    published = services()["hbase"]["ports"]
-    exposed = instructions(DOCKERFILES[0], "EXPOSE")[0].split()
-    assert published == [f"127.0.0.1:{port}:{port}" for port in PORTS_IN_IMAGE.values()]
-    assert exposed == [str(port) for port in PORTS_IN_IMAGE.values()]
+    """They ask for no password. Both services may run at once."""
+    ports = [*PORTS_IN_IMAGE.values()]
+    for name, offset, offered in (("hbase", 0, ports), ("emulator", 100, [*ports, 9092])):
+        exposed = instructions(ROOT / "docker" / name / "Dockerfile", "EXPOSE")[0].split()
+        assert exposed == [str(port) for port in offered]
+        published = services()[name]["ports"]
+        assert published == [f"127.0.0.1:{port + offset}:{port}" for port in offered]
 
 
 def test_compose_takes_its_file() -> None:
