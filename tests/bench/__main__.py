@@ -22,10 +22,13 @@ from tests.bench.suites import SUITES, Suite, opened
 def run(suite: Suite, rounds: int, seconds: float) -> list[report.Row]:
     """Measure every case in each round; return a row a case, with ratios within the rounds."""
     found: dict[Case, list[Measured]] = {case: [] for case in suite.cases}
-    plan = [(number, case) for number in range(rounds) for case in suite.cases]
+    first = -1 if suite.warm else 0
+    plan = [(number, case) for number in range(first, rounds) for case in suite.cases]
     with opened(suite) as stores:
         for number, case in track(plan, suite.title):
-            found[case].append(measure(case, next(stores), seconds, seed=number))
+            measured = measure(case, next(stores), seconds, seed=number + 1)
+            if number >= 0:
+                found[case].append(measured)
     return [_row(case, found) for case in suite.cases]
 
 
@@ -39,6 +42,8 @@ def _row(case: Case, found: dict[Case, list[Measured]]) -> report.Row:
         "call_ms": median(mine.call_ms for mine, _ in pairs),
         "slow_ms": median(mine.slow_ms for mine, _ in pairs),
         "attempts": median(mine.attempts for mine, _ in pairs),
+        "requests": median(mine.requests for mine, _ in pairs),
+        "server_us": median(mine.server_us for mine, _ in pairs),
         "share_of_floor": [mine.per_second / floor.per_second for mine, floor in pairs],
         "latency_to_floor": [mine.call_ms / floor.call_ms for mine, floor in pairs],
     }

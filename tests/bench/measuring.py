@@ -5,16 +5,19 @@ from __future__ import annotations
 import multiprocessing
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
 from statistics import median
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
+
+import psutil
 
 from tests.bench import workloads
 from txn import Engine, connect
 from txn.engine import Ack
+from txn.stores.gateway import Connection, Request
 
 THREADS = 4
 PATIENCE_S = 120
@@ -51,44 +54,69 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """per_second: of all clients. call_ms: median and 99th percentile. attempts: for one commit."""
+    """per_second: of all clients. call_ms: median and 99th percentile.
+
+    For one transaction each: attempts; requests, of those that failed too; server_us, the processor
+    time of all servers (microseconds), 0 where there is none, or none of our own.
+    """
 
     per_second: float
     call_ms: float
     slow_ms: float
     attempts: float
+    requests: float
+    server_us: float
 
 
-def measure(case: Case, uri: str, seconds: float, seed: int) -> Measured:
-    """Run one case on a store that has its accounts."""
+class Place(NamedTuple):
+    """A store that has its accounts, and the processes that serve it."""
+
+    uri: str
+    servers: tuple[int, ...] = ()
+
+
+def measure(case: Case, place: Place, seconds: float, seed: int) -> Measured:
+    """Run one case."""
     context = multiprocessing.get_context("spawn")
     processes = max(1, case.clients // THREADS) if case.clients > 2 else case.clients
-    ready, results = context.Barrier(processes), context.Queue()
+    ready, results = context.Barrier(processes + 1), context.Queue()
     threads = case.clients // processes
     workers = [
         context.Process(
-            target=_process, args=(uri, case, seconds, (seed + i * 100, threads), (ready, results))
+            target=_process,
+            args=(place.uri, case, seconds, (seed + i * 100, threads), (ready, results)),
         )
         for i in range(processes)
     ]
     for worker in workers:
         worker.start()
     try:
+        ready.wait(PATIENCE_S)
+        before_s = _processor_s(place.servers)
         found = [results.get(timeout=seconds + PATIENCE_S) for _ in workers]
+        spent_s = _processor_s(place.servers) - before_s
         for worker in workers:
             worker.join()
     finally:
         for worker in workers:
             worker.kill()
-    times = sorted(each for part in found for each, _ in part)
-    attempts = sum(tries for part in found for _, tries in part)
+    times = sorted(each for part, _ in found for each, _ in part)
+    attempts = sum(tries for part, _ in found for _, tries in part)
+    requests = sum(sent for _, sent in found)
     done = len(times) * max(case.batch, 1)
     return Measured(
         per_second=done * case.clients / sum(times),
         call_ms=median(times) * 1000,
         slow_ms=times[len(times) * 99 // 100] * 1000,
         attempts=attempts / done,
+        requests=requests / done,
+        server_us=spent_s * 1e6 / done,
     )
+
+
+def _processor_s(processes: Sequence[int]) -> float:
+    times = [psutil.Process(pid).cpu_times() for pid in processes]
+    return float(sum(time.user + time.system for time in times))
 
 
 def _process(
@@ -101,6 +129,7 @@ def _process(
         calls = [_call(engine, case, Random(seed + i)) for i in range(threads)]
         for call in calls:
             call()
+        sent = _counted_requests()
         ready.wait()
         found: list[tuple[float, int]] = []
         clients = [threading.Thread(target=_repeat, args=(c, seconds, found)) for c in calls]
@@ -108,7 +137,21 @@ def _process(
             client.start()
         for client in clients:
             client.join()
-    results.put(found)
+    results.put((found, sent()))
+
+
+def _counted_requests() -> Callable[[], int]:
+    """Count what this process sends to gateways from here on."""
+    count, lock, send = 0, threading.Lock(), Connection.send
+
+    def counted(connection: Connection, request: Request, deadline_ms: int) -> None:
+        nonlocal count
+        with lock:
+            count += 1
+        send(connection, request, deadline_ms)
+
+    Connection.send = counted  # type: ignore[method-assign]
+    return lambda: count
 
 
 def _call(engine: Engine, case: Case, chance: Random) -> Callable[[], int]:

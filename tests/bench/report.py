@@ -17,7 +17,10 @@ from matplotlib import pyplot as plt
 DOCS = Path(__file__).parents[2] / "docs"
 FOLDER = DOCS / "performance"
 PAGE = DOCS / "performance.md"
-HEAD = ("work", "case", "clients", "a second", "call, ms", "99 %", "share of floor", "range")
+HEAD = (
+    *("work", "case", "clients", "a second", "call, ms", "99 %", "share of floor", "range"),
+    *("latency to floor", "attempts", "requests", "server, µs"),
+)
 
 Row = dict[str, Any]
 
@@ -47,6 +50,10 @@ def lines(rows: list[Row]) -> list[list[str]]:
             f"{row['slow_ms']:.1f}",
             f"{median(row['share_of_floor']):.2f}",
             f"{min(row['share_of_floor']):.2f} to {max(row['share_of_floor']):.2f}",
+            f"{median(row['latency_to_floor']):.2f}",
+            f"{row['attempts']:.2f}",
+            f"{row['requests']:.1f}" if row["requests"] else "",
+            f"{row['server_us']:,.0f}" if row["server_us"] else "",
         ]
         for row in rows
     ]
@@ -57,7 +64,7 @@ def show(rows: list[Row], title: str) -> None:
     table = Table(*HEAD, title=title)
     for line in lines(rows):
         table.add_row(*line)
-    Console(width=130).print(table)
+    Console(width=170).print(table)
 
 
 def write(suite: str, rows: list[Row]) -> None:

@@ -9,18 +9,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.bench import workloads
-from tests.bench.measuring import Case
-from tests.integration.hbase import some_hbase
+from tests.bench.measuring import Case, Place
+from tests.integration.hbase import named_hbase
 from txn import connect
+from txn.cluster.cluster import start
+from txn.cluster.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
 class Suite:
-    """title: of its table. cases: each with its floor. store: opens one for a round."""
+    """title: of its table. cases: each with its floor. stores: gives one for each case.
+
+    warm: whether its servers compile themselves as they run: then a round goes before the first.
+    """
 
     title: str
     cases: tuple[Case, ...]
-    stores: Callable[[], Iterator[str]]
+    stores: Callable[[], Iterator[Place]]
+    warm: bool = False
 
 
 def _with_floors(*cases: Case) -> tuple[Case, ...]:
@@ -41,7 +47,7 @@ HBASE = _with_floors(
 )
 
 
-def embedded() -> Iterator[str]:
+def embedded() -> Iterator[Place]:
     """A new store for each case."""
     with tempfile.TemporaryDirectory(prefix="txn-bench-") as folder:
         number = 0
@@ -49,25 +55,31 @@ def embedded() -> Iterator[str]:
             number += 1
             uri = f"embedded://{folder}/store{number}"
             _found(uri)
-            yield uri
+            yield Place(uri)
 
 
-def _hbase(gateway: str) -> Iterator[str]:
-    """One HBase for all of it."""
-    with (
-        tempfile.TemporaryDirectory(prefix="txn-bench-") as folder,
-        some_hbase(Path(folder, "hbase")) as hbase,
-    ):
-        _found(hbase.thrift2)  # Thrift 1 makes no tables
+def _hbase(gateway: str) -> Iterator[Place]:
+    """One HBase for all of it: the one that is named, as for the tests, else one of our own."""
+    if named := named_hbase():
+        _found(named.thrift2)  # Thrift 1 makes no tables
         while True:
-            yield getattr(hbase, gateway)
+            yield Place(getattr(named, gateway))
+    with tempfile.TemporaryDirectory(prefix="txn-bench-") as folder:
+        cluster = start(Settings(Path(folder, "hbase"), memory_mb=1500, gateway_memory_mb=512))
+        try:
+            _found(cluster.uris["thrift2"])
+            servers = tuple(process.pid for process in cluster.processes.values())
+            while True:
+                yield Place(cluster.uris[gateway], servers)
+        finally:
+            cluster.stop(grace_ms=0)
 
 
-def thrift1() -> Iterator[str]:
+def thrift1() -> Iterator[Place]:
     return _hbase("thrift1")
 
 
-def thrift2() -> Iterator[str]:
+def thrift2() -> Iterator[Place]:
     return _hbase("thrift2")
 
 
@@ -78,13 +90,13 @@ def _found(uri: str) -> None:
 
 SUITES = {
     "embedded": Suite("the embedded store", EMBEDDED, embedded),
-    "thrift1": Suite("HBase through Thrift 1", HBASE, thrift1),
-    "thrift2": Suite("HBase through Thrift 2", HBASE, thrift2),
+    "thrift1": Suite("HBase through Thrift 1", HBASE, thrift1, warm=True),
+    "thrift2": Suite("HBase through Thrift 2", HBASE, thrift2, warm=True),
 }
 
 
 @contextmanager
-def opened(suite: Suite) -> Iterator[Iterator[str]]:
+def opened(suite: Suite) -> Iterator[Iterator[Place]]:
     """Give the suite's stores, one after the other, and end them afterwards."""
     stores = suite.stores()
     try:

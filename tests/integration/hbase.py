@@ -56,7 +56,7 @@ def hbase(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HBase]:
 @contextmanager
 def some_hbase(folder: Path) -> Iterator[HBase]:
     """Give the HBase that there is, else start one in the folder."""
-    if named := _named():
+    if named := named_hbase():
         yield named
     elif engine := _docker_engine():
         with _from_docker(engine) as found:
@@ -103,7 +103,8 @@ def _at(addresses: Mapping[str, str], cluster: Cluster | None = None) -> HBase:
     return HBase(thrift1, thrift2, cluster)
 
 
-def _named() -> HBase | None:
+def named_hbase() -> HBase | None:
+    """The HBase that the environment names, if it does."""
     given = {name: os.environ.get(variable, "") for name, variable in VARIABLES.items()}
     if not any(given.values()):
         return None
