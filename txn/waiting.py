@@ -84,10 +84,10 @@ def outwait(context: Context, missing: Missing, settle: Settle, tries: int) -> M
 
 
 def _pause_ms(context: Context, pace_ms: int, tries: int) -> int:
-    """Return how long to wait for a living holder: as long as an attempt takes here, then longer,
-    with jitter. To look more often would keep the servers from what is waited for."""
+    """Return how long to wait for a living holder: one to four times what an attempt takes here.
+    To look more often, or all at a time, would keep the servers from what is waited for."""
     pause_ms = context.policy.pause_ms(tries, context.random)
-    return max(pause_ms, context.random.randint(pace_ms // 2, 2 * pace_ms + 1))
+    return max(pause_ms, context.random.randint(pace_ms, 4 * pace_ms))
 
 
 def hopeful(missing: Missing) -> Missing:
