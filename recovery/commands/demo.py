@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from txn.engine import Engine
 from txn.errors import TxnError
 
 if TYPE_CHECKING:
+    from txn.demo.data import Tables
     from txn.demo.flights import Report
 
 app = typer.Typer(help="See it at work on real data.", no_args_is_help=True)
@@ -35,6 +37,14 @@ def flights(
         str | None,
         typer.Option("--store", help="Where to load them; without it, a store that is removed."),
     ] = None,
+    tables: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="What its tables are called: NAME, NAME-indexes and NAME-transactions, empty or "
+            "not there yet. Without it, a new name.",
+        ),
+    ] = None,
     days: Annotated[int, typer.Option(min=1, max=365, help="Days of the year 2013.")] = 7,
     crash: Annotated[bool, typer.Option(help="Kill the job part way, and mend.")] = True,
     as_json: JsonOption = False,
@@ -46,17 +56,19 @@ def flights(
     except ModuleNotFoundError as error:
         raise TxnError(f"{error}: install hbase-txn[demo]") from error
 
-    def found(engine: Engine) -> Iterator[Finding]:
+    def found(engine: Engine, its: Tables) -> Iterator[Finding]:
         # The job is dead, whatever its rows say: nothing has to be waited for.
-        return check(engine.context, grace_ms=0, scan=[b"flights", b"indexes"])
+        data = [its.flights.encode(), its.indexes.encode()]
+        return check(engine.context, grace_ms=0, scan=data)
 
     def repaired(engine: Engine, finding: Finding) -> None:
         repair(engine.context, finding)
 
+    name = tables or f"flights-{secrets.token_hex(4)}"
     screen = Console(stderr=True) if as_json else console()
     with _place(store) as uri:
         try:
-            report = run(uri, Recovery(found, repaired), screen, days=days, crash=crash)
+            report = run(uri, name, Recovery(found, repaired), screen, days=days, crash=crash)
         except JobError as error:
             typer.echo(error.log, err=True)
             raise
@@ -64,8 +76,17 @@ def flights(
         print_json(_document(report), pretty=True)
     elif store is None:
         screen.print("to look around afterwards, name a store: --store embedded:///path")
+    else:
+        _tell_of_tables(store, report.tables, screen)
     if not report.holds:
         raise typer.Exit(FOUND)
+
+
+def _tell_of_tables(store: str, tables: Tables, screen: Console) -> None:
+    screen.print("its tables stay: drop them when you have seen enough. To look around:")
+    look = f"  txn fsck --store '{store}' --transactions {tables.transactions}"
+    look += f" --scan {tables.flights} --scan {tables.indexes}"
+    screen.print(look, markup=False, soft_wrap=True)
 
 
 @contextmanager
@@ -80,6 +101,7 @@ def _place(store: str | None) -> Iterator[str]:
 def _document(report: Report) -> dict[str, object]:
     return {
         "holds": report.holds,
+        "tables": asdict(report.tables),
         "flights": report.flights,
         "crash": report.crash and asdict(report.crash),
         "found": dict(report.found),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from txn.demo.data import flight_request, flight_row, unpack
+from txn.demo.data import flight_request, flight_row, tables_named, unpack
 
 FLIGHT = {
     "year": "2013",
@@ -29,17 +29,18 @@ FLIGHT = {
     "distance": "1400",
     "time_hour": "2013-01-02T10:00:00Z",
 }
+TABLES = tables_named("flights")
 ROW = "EWR/2013-01-02/0515/UA1545"
 
 
 @pytest.mark.fast
 def test_a_flight_is_a_row_and_an_entry_in_each_index() -> None:
     """The indexes are what needs a transaction: three rows of two tables change together."""
-    mutations = flight_request(FLIGHT).mutations
+    mutations = flight_request(TABLES, FLIGHT).mutations
     assert {(m.key.table, m.key.row) for m in mutations} == {
         (b"flights", ROW.encode()),
-        (b"indexes", f"route/EWR-IAH/{ROW}".encode()),
-        (b"indexes", f"aircraft/N14228/{ROW}".encode()),
+        (b"flights-indexes", f"route/EWR-IAH/{ROW}".encode()),
+        (b"flights-indexes", f"aircraft/N14228/{ROW}".encode()),
     }
 
 
@@ -47,7 +48,7 @@ def test_a_flight_is_a_row_and_an_entry_in_each_index() -> None:
 def test_what_is_not_known_has_no_cell_and_no_entry() -> None:
     """A cancelled flight has no times, and often no aircraft; HBase has no empty values."""
     cancelled = FLIGHT | dict.fromkeys(("tailnum", "dep_time", "air_time"))
-    mutations = flight_request(cancelled).mutations
+    mutations = flight_request(TABLES, cancelled).mutations
     assert not [m for m in mutations if m.key.column in (b"tailnum", b"dep_time", b"air_time")]
     assert not [m for m in mutations if m.key.row.startswith(b"aircraft/")]
 

@@ -6,11 +6,25 @@ import json
 import os
 import subprocess
 import sys
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import astuple
 from pathlib import Path
+from urllib.parse import urlsplit
 
+import happybase
 import pytest
 
+from tests.integration.hbase import HBase
+from txn import Key, Mutation, connect
+from txn.codec import Buffer, column, encode_buffer, new_row_key, status_key
+from txn.demo.data import tables_named
 from txn.demo.processes import Job, JobError
+from txn.engine import Outcome
+from txn.model import Check
+from txn.phases import Status
+from txn.request import Request
 
 
 def processes_of(marker: str) -> list[str]:
@@ -26,13 +40,79 @@ def processes_of(marker: str) -> list[str]:
     return found
 
 
+def demo(uri: str, *options: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "import recovery.commands as c; c.main()", "demo", "flights"]
+    line = [*command, "--store", uri, *options]
+    return subprocess.run(line, capture_output=True, text=True, check=False)
+
+
+def begin_transaction(uri: str) -> bytes:
+    """Lock a cell as another program does that is at work, and return its transaction's row key."""
+    key = Key("row", "d", "v", "another")
+    with connect(uri) as engine:
+        engine.ensure_table("another", ["d"])
+        store, table = engine.context.store, engine.context.table
+        row_key = new_row_key(engine.context.clock.wall_ms(), 1)
+        buffer = encode_buffer(Buffer(Request((Mutation(key, b"1"),)), lease_ms=3_600_000))
+        status = status_key(table, row_key)
+        puts = ((status, Status.WRITTEN.value), (column(table, row_key, b"buffer"), buffer))
+        store.check_and_put([Check(status, b"", puts)])
+        store.check_and_put([Check(key.lock, b"", ((key.lock, row_key),))])
+    return row_key
+
+
+@pytest.fixture
+def emptied(hbase: HBase) -> Iterator[str]:
+    """A name for tables on HBase, which are dropped after the test."""
+    name = f"flights-test-{uuid.uuid4().hex[:8]}"
+    yield name
+    address = urlsplit(hbase.thrift1)
+    with closing(happybase.Connection(address.hostname, address.port)) as connection:
+        for table in astuple(tables_named(name)):
+            connection.delete_table(table, disable=True)
+
+
+@pytest.mark.slow
+def test_the_job_runs_on_hbase(hbase: HBase, emptied: str) -> None:
+    """What holds on a store of one machine has to hold where other programs write as well."""
+    said = demo(hbase.thrift2, "--tables", emptied, "--days", "1", "--json")
+    assert said.returncode == 0, said.stderr
+    report = json.loads(said.stdout)
+    assert report["holds"]
+    assert report["flights"] == 842
+    assert report["left"] == {}
+
+
+@pytest.mark.slow
+def test_the_job_and_its_repairs_leave_others_on_the_store_alone(tmp_path: Path) -> None:
+    """It takes each unfinished transaction for a dead one's, which only its own are; and neither
+    theirs nor those of an earlier run are counted."""
+    uri = f"embedded://{tmp_path}/store?sync=off"
+    row_key = begin_transaction(uri)
+    for options in (["--crash"], ["--no-crash"]):
+        said = demo(uri, "--days", "1", *options, "--json")
+        assert said.returncode == 0, said.stderr
+        assert json.loads(said.stdout)["flights"] == 842
+    with connect(uri) as engine:
+        assert engine.outcome(row_key) is Outcome.UNDECIDED
+
+
+def test_tables_that_hold_something_are_refused(tmp_path: Path) -> None:
+    """Flights of an earlier run would be repeated, or counted as too many."""
+    uri = f"embedded://{tmp_path}/store"
+    with connect(uri) as engine:
+        engine.ensure_table("mine-indexes", ["f"])
+        engine.commit([Mutation(Key("row", "f", "flight", "mine-indexes"), b"1")])
+    said = demo(uri, "--tables", "mine", "--days", "1")
+    assert said.returncode == 2
+    assert "the tables must be empty: choose another name table='mine-indexes'" in said.stderr
+
+
 @pytest.mark.slow
 def test_a_killed_job_is_mended_and_ends_with_every_flight_once(tmp_path: Path) -> None:
     """The promise of the whole library, on real data: SIGKILL anywhere, then fsck, then again."""
     store = tmp_path / "store"
-    command = [sys.executable, "-c", "import recovery.commands as c; c.main()", "demo", "flights"]
-    options = ["--store", f"embedded://{store}", "--days", "2", "--json"]
-    said = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
+    said = demo(f"embedded://{store}", "--days", "2", "--json")
     assert said.returncode == 0, said.stderr
     report = json.loads(said.stdout)
     assert report["holds"]

@@ -9,12 +9,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from txn import Engine, Key, connect
 from txn.codec import column, status_key
-from txn.demo.data import FAMILY, FLIGHTS, INDEXES, flight_request, flight_row, unpack
+from txn.demo.data import FAMILY, flight_request, flight_row, tables_named, unpack
 from txn.demo.job import read_flights, token
 from txn.demo.reconcile import reconcile
 from txn.model import Check, Edit
 from txn.phases import Status
 
+TABLES = tables_named("flights")
 DAMAGE_AT = 1 << 42  # a timestamp (ms) later than any that the test's commits get
 
 
@@ -28,22 +29,31 @@ def flights(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Da
 @pytest.fixture
 def uri(flights: DataFrame, tmp_path: Path) -> str:
     uri = f"embedded://{tmp_path}/store?sync=off"
-    with connect(uri) as engine:
-        engine.ensure_table(FLIGHTS, [FAMILY])
-        engine.ensure_table(INDEXES, [FAMILY])
+    with connect(uri, transactions=TABLES.transactions) as engine:
+        engine.ensure_table(TABLES.flights, [FAMILY])
+        engine.ensure_table(TABLES.indexes, [FAMILY])
         for flight in (row.asDict() for row in flights.collect()):
-            request = flight_request(flight)
+            request = flight_request(TABLES, flight)
             engine.commit(request.mutations, request.assertions, once=token(flight))
     return uri
 
 
 def broken(spark: SparkSession, uri: str, flights: DataFrame) -> dict[str, tuple[int, int]]:
-    checks = reconcile(spark, uri, flights)
+    checks = reconcile(spark, uri, TABLES, flights)
     return {check.name: (check.expected, check.found) for check in checks if not check.holds}
 
 
 def put(engine: Engine, row: str, name: str, table: str, value: bytes | None) -> None:
     engine.context.store.write([Edit(Key(row, FAMILY, name, table), value, DAMAGE_AT)])
+
+
+def begin_transaction(engine: Engine) -> None:
+    """Leave the row of a transaction whose owner died before it had locked anything."""
+    store, table = engine.context.store, engine.context.table
+    row_key = b"transaction.1700000000000." + b"0" * 32
+    status = status_key(table, row_key)
+    buffer = (column(table, row_key, b"buffer"), b"?")
+    store.check_and_put([Check(status, b"", ((status, Status.WRITTEN.value), buffer))])
 
 
 def test_the_proof_holds_for_what_was_committed(
@@ -53,15 +63,31 @@ def test_the_proof_holds_for_what_was_committed(
     assert broken(spark, uri, flights) == {}
 
 
+def test_what_others_do_on_the_store_is_not_counted(
+    spark: SparkSession, uri: str, flights: DataFrame
+) -> None:
+    """A shared HBase has transactions, markers and locks of other programs, also of this one."""
+    flight = flights.collect()[0].asDict()
+    with connect(uri) as engine:
+        others = tables_named("others")
+        for table in (others.flights, others.indexes):
+            engine.ensure_table(table, [FAMILY])
+        engine.commit(flight_request(others, flight).mutations)
+        engine.commit(flight_request(others, flight).mutations, once=token(flight))
+        put(engine, "row", "dest_lock", others.flights, b"transaction.1")
+        begin_transaction(engine)
+    assert broken(spark, uri, flights) == {}
+
+
 def test_a_flight_that_differs_or_is_too_many_is_found(
     spark: SparkSession, uri: str, flights: DataFrame
 ) -> None:
     """The tables are compared with the source cell by cell, in both directions."""
     first, second, *_ = (flight_row(row.asDict()) for row in flights.collect())
-    with connect(uri) as engine:
-        put(engine, first, "dep_time", FLIGHTS, b"never")
-        put(engine, second, "colour", FLIGHTS, b"red")
-        put(engine, "ZZZ/2013-01-01/0000/XX1", "dest", FLIGHTS, b"ZZZ")
+    with connect(uri, transactions=TABLES.transactions) as engine:
+        put(engine, first, "dep_time", TABLES.flights, b"never")
+        put(engine, second, "colour", TABLES.flights, b"red")
+        put(engine, "ZZZ/2013-01-01/0000/XX1", "dest", TABLES.flights, b"ZZZ")
     found = broken(spark, uri, flights)
     assert found["flights"] == (20, 22)
     assert found["flights: missing or different"] == (0, 1)
@@ -75,9 +101,9 @@ def test_an_index_that_lost_or_invented_an_entry_is_found(
     """An index is right only if both directions are."""
     flight = flights.collect()[0].asDict()
     row = flight_row(flight)
-    with connect(uri) as engine:
-        put(engine, f"aircraft/{flight['tailnum']}/{row}", "flight", INDEXES, None)
-        put(engine, "route/EWR-IAH/nothing", "flight", INDEXES, b"nothing")
+    with connect(uri, transactions=TABLES.transactions) as engine:
+        put(engine, f"aircraft/{flight['tailnum']}/{row}", "flight", TABLES.indexes, None)
+        put(engine, "route/EWR-IAH/nothing", "flight", TABLES.indexes, b"nothing")
     assert broken(spark, uri, flights) == {
         "index by aircraft: entries": (20, 19),
         "index by aircraft: flights without entry": (0, 1),
@@ -91,14 +117,10 @@ def test_what_a_transaction_left_behind_is_found(
 ) -> None:
     """Locks, tags and unfinished rows are what a crash leaves where nobody mends it."""
     row = flight_row(flights.collect()[0].asDict())
-    with connect(uri) as engine:
-        store, table = engine.context.store, engine.context.table
-        put(engine, row, "dest_lock", FLIGHTS, b"transaction.1")
-        put(engine, row, "dest_tag", FLIGHTS, b"17")
-        begun = b"transaction.1700000000000." + b"0" * 32
-        status = status_key(table, begun)
-        buffer = (column(table, begun, b"buffer"), b"?")
-        store.check_and_put([Check(status, b"", ((status, Status.WRITTEN.value), buffer))])
+    with connect(uri, transactions=TABLES.transactions) as engine:
+        put(engine, row, "dest_lock", TABLES.flights, b"transaction.1")
+        put(engine, row, "dest_tag", TABLES.flights, b"17")
+        begin_transaction(engine)
     assert broken(spark, uri, flights) == {
         "cells locked": (0, 1),
         "cells tagged": (0, 1),
@@ -110,6 +132,6 @@ def test_a_flight_that_was_committed_twice_is_found(
     spark: SparkSession, uri: str, flights: DataFrame
 ) -> None:
     """A second commit writes the same values: only the transaction rows tell."""
-    with connect(uri) as engine:
-        engine.commit(flight_request(flights.collect()[0].asDict()).mutations)
+    with connect(uri, transactions=TABLES.transactions) as engine:
+        engine.commit(flight_request(TABLES, flights.collect()[0].asDict()).mutations)
     assert broken(spark, uri, flights) == {"flights committed twice": (0, 1)}

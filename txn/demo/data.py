@@ -1,13 +1,15 @@
 """The flights that left New York in 2013, and the transaction that each of them becomes.
 
 The data set's package is never imported: its CSV is read by its path. A value that the CSV calls NA
-is None here, and no cell in the table. What a flight's row key says is not stored again.
+is None here, and no cell in the table. What a flight's row key says is not stored again. Each run
+has tables of its own, the one for its transactions included: others may use the store meanwhile.
 """
 
 from __future__ import annotations
 
 import zipfile
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -16,8 +18,6 @@ from txn.errors import TxnError, describe
 from txn.model import Key, Mutation
 from txn.request import Request
 
-FLIGHTS = "flights"
-INDEXES = "indexes"
 FAMILY = "f"
 ENTRY = "flight"
 YEAR = 2013
@@ -37,6 +37,20 @@ COLUMNS = (
 )
 
 Flight = Mapping[str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """The tables of one run; `transactions` is its transaction table."""
+
+    flights: str
+    indexes: str
+    transactions: str
+
+
+def tables_named(name: str) -> Tables:
+    """Return the tables of the run with this name."""
+    return Tables(name, f"{name}-indexes", f"{name}-transactions")
 
 
 class DataNotFoundError(TxnError):
@@ -72,19 +86,19 @@ def index_rows(origin: str, row: str, dest: str, tailnum: str | None) -> Iterato
         yield f"aircraft/{tailnum}/{row}"
 
 
-def flight_request(flight: Flight) -> Request:
+def flight_request(tables: Tables, flight: Flight) -> Request:
     """Return the transaction of a flight: its row and its entries, if it is not there yet."""
     row = flight_row(flight)
     cells = [
-        Mutation(Key(row, FAMILY, name, FLIGHTS), value)
+        Mutation(Key(row, FAMILY, name, tables.flights), value)
         for name in COLUMNS
         if (value := flight[name]) is not None
     ]
     entries = [
-        Mutation(Key(entry, FAMILY, ENTRY, INDEXES), row)
+        Mutation(Key(entry, FAMILY, ENTRY, tables.indexes), row)
         for entry in index_rows(
             flight["origin"] or "", row, flight["dest"] or "", flight["tailnum"]
         )
     ]
-    absent = ~Some(Key(row, FAMILY, ANCHOR, FLIGHTS))
+    absent = ~Some(Key(row, FAMILY, ANCHOR, tables.flights))
     return Request((*cells, *entries), (absent,))

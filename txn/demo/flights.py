@@ -10,7 +10,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from txn.demo.data import DAYS, FAMILY, FLIGHTS, INDEXES, unpack
+from txn.demo.data import DAYS, FAMILY, Tables, tables_named, unpack
 from txn.demo.processes import Job, Line
 from txn.demo.reconcile import Check
 from txn.engine import Engine, connect
@@ -58,7 +58,7 @@ F = TypeVar("F", bound=Finding)
 class Recovery(Generic[F]):
     """The operator's side: `check` yields findings and never writes, `repair` acts on one."""
 
-    check: Callable[[Engine], Iterator[F]]
+    check: Callable[[Engine, Tables], Iterator[F]]
     repair: Callable[[Engine, F], object]
 
 
@@ -75,6 +75,7 @@ class Crash:
 class Report:
     """What happened. `found` and `left`: findings by kind, before the repair and after it."""
 
+    tables: Tables
     flights: int
     loaded: Line
     checks: Sequence[Check]
@@ -88,30 +89,45 @@ class Report:
         return all(check.holds for check in self.checks) and not self.left
 
 
-def run(uri: str, recovery: Recovery[F], console: Console, *, days: int, crash: bool) -> Report:
+def run(
+    uri: str, name: str, recovery: Recovery[F], console: Console, *, days: int, crash: bool
+) -> Report:
     """Run the whole demonstration on a store that several processes can open; return its report.
 
-    days: how many days of the year, from its first. crash: whether the job is killed part way.
+    name: of its tables, which must be empty or absent. days: how many days of the year, from its
+    first. crash: whether the job is killed part way.
     """
     if not 1 <= days <= DAYS:
         raise InvalidRequestError(describe("days must be 1 to 365", days=days))
     if uri.startswith("memory:"):
         raise InvalidRequestError(describe("the job's processes cannot share memory", store=uri))
-    with tempfile.TemporaryDirectory(prefix="hbase-txn-flights-") as name:
-        folder = Path(name)
-        with connect(uri) as engine:
-            for table in (FLIGHTS, INDEXES):
-                engine.ensure_table(table, [FAMILY])
+    tables = tables_named(name)
+    make_tables(uri, tables)
+    with tempfile.TemporaryDirectory(prefix="hbase-txn-flights-") as place:
+        folder = Path(place)
         asked = ["--store", uri, "--csv", str(unpack(folder)), "--days", str(days)]
-        asked += ["--folder", name]
+        asked += ["--tables", name, "--folder", place]
         killed, found, left = None, Counter[str](), Counter[str]()
         if crash:
             killed = load_and_kill(asked, folder, console)
-            found, left = mend(uri, recovery, console)
+            found, left = mend(uri, tables, recovery, console)
         flights, loaded, checks = load_and_prove([*asked, "--reconcile"], folder, console)
-    report = Report(flights, loaded, checks, killed, found, left)
+    report = Report(tables, flights, loaded, checks, killed, found, left)
     show_checks(report, console)
     return report
+
+
+def make_tables(uri: str, tables: Tables) -> None:
+    """Make the tables, or raise InvalidRequestError for one that holds anything: what is left of
+    an earlier run, or another's, would be counted."""
+    with connect(uri, transactions=tables.transactions) as engine:
+        for table in (tables.flights, tables.indexes):
+            engine.ensure_table(table, [FAMILY])
+        for table in astuple(tables):
+            if next(iter(engine.context.store.scan(table.encode())), None) is not None:
+                raise InvalidRequestError(
+                    describe("the tables must be empty: choose another name", table=table)
+                )
 
 
 def load_and_kill(asked: Sequence[str], folder: Path, console: Console) -> Crash:
@@ -150,14 +166,16 @@ def load_and_prove(
     return flights, loaded, checks
 
 
-def mend(uri: str, recovery: Recovery[F], console: Console) -> tuple[Counter[str], Counter[str]]:
+def mend(
+    uri: str, tables: Tables, recovery: Recovery[F], console: Console
+) -> tuple[Counter[str], Counter[str]]:
     """Check, repair each finding, and check again; return the findings before and after."""
-    with connect(uri) as engine:
-        findings = list(recovery.check(engine))
+    with connect(uri, transactions=tables.transactions) as engine:
+        findings = list(recovery.check(engine, tables))
         show_findings(findings, console)
         for finding in findings:
             recovery.repair(engine, finding)
-        left = Counter(finding.kind.value for finding in recovery.check(engine))
+        left = Counter(finding.kind.value for finding in recovery.check(engine, tables))
     console.print(f"fsck repaired {len(findings)} findings; {left.total()} are left")
     return Counter(finding.kind.value for finding in findings), left
 

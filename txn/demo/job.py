@@ -11,6 +11,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 
-from txn.demo.data import YEAR, Flight, flight_request, flight_row
+from txn.demo.data import YEAR, Flight, Tables, flight_request, flight_row, tables_named
 from txn.demo.reconcile import reconcile
 from txn.policy import Policy
 from txn.spark.partitions import Counts, commit_partition
@@ -44,7 +45,7 @@ def read_flights(spark: SparkSession, csv: Path, days: int) -> DataFrame:
     return spark.read.csv(str(csv), header=True, nullValue="NA").where(date <= last)
 
 
-def load(spark: SparkSession, uri: str, flights: DataFrame) -> None:
+def load(spark: SparkSession, uri: str, tables: Tables, flights: DataFrame) -> None:
     """Commit each flight that is not yet in, once whatever happens to the tasks."""
     total = flights.count()
     say("total", flights=total)
@@ -54,24 +55,25 @@ def load(spark: SparkSession, uri: str, flights: DataFrame) -> None:
     reporter.start()
     try:
         tasks = flights.repartition(-(-total // FLIGHTS_A_TASK))
-        tasks.foreachPartition(partition_loader(uri, counts))
+        tasks.foreachPartition(partition_loader(uri, tables, counts))
     finally:
         over.set()
         reporter.join()
     say("loaded", **asdict(counts.summary()))
 
 
-def partition_loader(uri: str, counts: Counts) -> Callable[[Iterable[Row]], None]:
+def partition_loader(uri: str, tables: Tables, counts: Counts) -> Callable[[Iterable[Row]], None]:
     """Return what a task does. It refers to modules and plain data only, so that it travels."""
 
     def load_partition(rows: Iterable[Row]) -> None:
         commit_partition(
             uri,
             (row.asDict() for row in rows),
-            flight_request,
+            partial(flight_request, tables),
             once=token,
             batch=FLIGHTS_A_BATCH,
             counts=counts,
+            transactions=tables.transactions,
             policy=POLICY,
         )
 
@@ -93,6 +95,7 @@ def main(arguments: list[str]) -> int:
     """Run the job; its exit code is 0 unless it failed."""
     parser = argparse.ArgumentParser(prog="txn.demo.job")
     parser.add_argument("--store", required=True)
+    parser.add_argument("--tables", type=tables_named, required=True)
     parser.add_argument("--csv", type=Path, required=True)
     parser.add_argument("--days", type=int, required=True)
     parser.add_argument("--folder", type=Path, required=True)
@@ -100,9 +103,9 @@ def main(arguments: list[str]) -> int:
     asked = parser.parse_args(arguments)
     with local_session("flights", asked.folder, cores=CORES) as spark:
         flights = read_flights(spark, asked.csv, asked.days)
-        load(spark, asked.store, flights)
+        load(spark, asked.store, asked.tables, flights)
         if asked.reconcile:
-            checks = reconcile(spark, asked.store, flights)
+            checks = reconcile(spark, asked.store, asked.tables, flights)
             say("reconciled", checks=[asdict(check) for check in checks])
     return 0
 

@@ -6,8 +6,9 @@ seen. Each check says what was counted and what it must be.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -17,20 +18,20 @@ from pyspark.sql import functions as f
 
 from txn.clock import SystemClock
 from txn.codec import decode_row, is_row_key
-from txn.demo.data import ANCHOR, COLUMNS, ENTRY, FLIGHTS, INDEXES, flight_row, index_rows
-from txn.engine import TRANSACTIONS
+from txn.demo.data import ANCHOR, COLUMNS, ENTRY, Tables, flight_row, index_rows
 from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Row
 from txn.phases import Status
 from txn.stores import open_store
 
 # Where the scans of a table are divided between tasks; the first and the last are open.
-SPLITS = {
-    FLIGHTS: (b"JFK/", b"LGA/"),
-    INDEXES: (b"route/", b"route/JFK", b"route/LGA"),
-    TRANSACTIONS: (b"transaction.",),
-}
+FLIGHT_SPLITS = (b"JFK/", b"LGA/")
+INDEX_SPLITS = (b"route/", b"route/JFK", b"route/LGA")
+TRANSACTION_SPLITS = (b"transaction.",)
 ENTRIES = "entry string, row string"
 STORED = ", ".join(f"{name} string" for name in ("row", *COLUMNS))
+
+Scan = Callable[[Callable[[Row], Iterable[Any]]], "RDD[Any]"]
+"""Takes what to make of a row, and returns that of every row of a table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +48,14 @@ class Check:
         return self.expected == self.found
 
 
-def reconcile(spark: SparkSession, uri: str, csv: DataFrame) -> list[Check]:
+def reconcile(spark: SparkSession, uri: str, tables: Tables, csv: DataFrame) -> list[Check]:
     """Compare the flights of the CSV with the tables, in both directions."""
+    scan_flights = partial(rows_of, spark, uri, tables.flights, FLIGHT_SPLITS)
+    scan_indexes = partial(rows_of, spark, uri, tables.indexes, INDEX_SPLITS)
+    scan_transactions = partial(rows_of, spark, uri, tables.transactions, TRANSACTION_SPLITS)
     expected = csv_flights(spark, csv)
-    stored = spark.createDataFrame(rows_of(spark, uri, FLIGHTS, flight_cells), STORED).cache()
-    entries = spark.createDataFrame(rows_of(spark, uri, INDEXES, index_cells), ENTRIES).cache()
+    stored = spark.createDataFrame(scan_flights(flight_cells), STORED).cache()
+    entries = spark.createDataFrame(scan_indexes(index_cells), ENTRIES).cache()
     flights = compare(expected, stored)
     return [
         Check("flights", flights.expected, flights.found),
@@ -59,8 +63,8 @@ def reconcile(spark: SparkSession, uri: str, csv: DataFrame) -> list[Check]:
         Check("flights: not in the source", 0, flights.extra),
         *index_checks(spark, "route", stored, entries),
         *index_checks(spark, "aircraft", stored, entries),
-        *leftover_checks(spark, uri),
-        *transaction_checks(spark, uri, flights.expected),
+        *leftover_checks(spark, (scan_flights, scan_indexes, scan_transactions)),
+        *transaction_checks(spark, scan_transactions, flights.expected),
     ]
 
 
@@ -124,21 +128,17 @@ def is_in(entry: str, index: str) -> bool:
     return entry.startswith(f"{index}/")
 
 
-def leftover_checks(spark: SparkSession, uri: str) -> Iterator[Check]:
+def leftover_checks(spark: SparkSession, scans: Sequence[Scan]) -> Iterator[Check]:
     """No cell of the data tables or of a marker is locked or tagged."""
-    left = spark.sparkContext.union(
-        [rows_of(spark, uri, table, leftovers) for table in (FLIGHTS, INDEXES, TRANSACTIONS)]
-    ).countByValue()
+    left = spark.sparkContext.union([scan(leftovers) for scan in scans]).countByValue()
     yield Check("cells locked", 0, left.get("lock", 0))
     yield Check("cells tagged", 0, left.get("tag", 0))
 
 
-def transaction_checks(spark: SparkSession, uri: str, flights: int) -> Iterator[Check]:
+def transaction_checks(spark: SparkSession, scan: Scan, flights: int) -> Iterator[Check]:
     """Every transaction row is finished, and each flight was committed by exactly one of them."""
-    rows = spark.createDataFrame(
-        rows_of(spark, uri, TRANSACTIONS, transaction_cells), "row string, status string"
-    )
-    markers = spark.createDataFrame(rows_of(spark, uri, TRANSACTIONS, marker_cells), "row string")
+    rows = spark.createDataFrame(scan(transaction_cells), "row string, status string")
+    markers = spark.createDataFrame(scan(marker_cells), "row string")
     marked = markers.groupBy("row").agg(f.count("*").alias("markers"))
     has_marker, has_row = f.col("markers").isNotNull(), f.col("status").isNotNull()
     complete = f.col("status") == str(Status.COMPLETE)
@@ -159,10 +159,14 @@ def transaction_checks(spark: SparkSession, uri: str, flights: int) -> Iterator[
 
 
 def rows_of(
-    spark: SparkSession, uri: str, table: str, take: Callable[[Row], Iterable[Any]]
+    spark: SparkSession,
+    uri: str,
+    table: str,
+    splits: Sequence[bytes],
+    take: Callable[[Row], Iterable[Any]],
 ) -> RDD[Any]:
     """Return what `take` makes of each row of a table; each task scans a part of it."""
-    bounds = list(pairwise((None, *SPLITS[table], None)))
+    bounds = list(pairwise((None, *splits, None)))
 
     def scan(bound: tuple[bytes | None, bytes | None]) -> Iterator[Any]:
         store = open_store(uri, SystemClock())
