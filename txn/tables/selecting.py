@@ -8,6 +8,7 @@ family keeps; only those that it lets pass count for the selection's limits.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from typing import NamedTuple
 
 from txn.model import Cell
@@ -67,7 +68,7 @@ def read_row(reader: Reader, asked: Plan, row: bytes) -> list[Version]:
             for value, timestamp in versions
         ]
         if selection.store_limit is not None or selection.store_offset:
-            of_family = of_family[selection.store_offset :][: selection.store_limit]
+            of_family = of_family[selection.store_offset : _store_end(selection)]
         found += of_family
     return found
 
@@ -110,13 +111,8 @@ class Sifter:
 
     def _family(self, reader: Reader, asked: Plan, part: Part, row: bytes) -> list[Version]:
         selection = asked.selection
-        limit = _store_limit(selection)
-        found: list[Version] = []
-        for version in self._passed(reader, asked, part, row):
-            found.append(version)
-            if len(found) > limit:
-                return found[selection.store_offset : limit]
-        return found[selection.store_offset :]
+        passed = self._passed(reader, asked, part, row)
+        return list(islice(passed, selection.store_offset, _store_end(selection)))
 
     def _passed(self, reader: Reader, asked: Plan, part: Part, row: bytes) -> Iterator[Version]:
         """Yield what the filter lets pass of a family."""
@@ -168,6 +164,8 @@ def _columns(
     """Yield the columns of a family in a row, with at most so many versions of each."""
     place = part.place
     start = place.prefix + row + place.infix
+    # HBase gives a named column one expired version more than MIN_VERSIONS promises.
+    named_kept = part.columns is not None and place.min_versions > 0
     names = (
         list(family_keys(reader, place, row))
         if part.columns is None
@@ -178,12 +176,15 @@ def _columns(
         if state:
             found = cells.versions(
                 state,
-                part.oldest_ms,
+                0 if named_kept else part.oldest_ms,
                 limit=min(limit, place.versions),
                 since=selection.since,
                 until=selection.until,
                 at_least=place.min_versions,
             )
+            if named_kept:
+                kept = sum(cell.timestamp >= part.oldest_ms for cell in found)
+                found = found[: max(kept + 1, place.min_versions)]
             if found:
                 yield name[len(start) :], found
 
@@ -192,7 +193,8 @@ def _is_there(reader: Reader, part: Part, row: bytes) -> bool:
     return next(family_keys(reader, part.place, row), None) is not None
 
 
-def _store_limit(selection: Selection) -> int:
+def _store_end(selection: Selection) -> int | None:
+    """Return how many versions of a family HBase looks at: one, at least."""
     if selection.store_limit is None:
-        return cells.ALL
-    return selection.store_limit + selection.store_offset
+        return None
+    return max(selection.store_limit + selection.store_offset, 1)
