@@ -10,9 +10,10 @@ from typing import Any
 import thriftpy2
 
 from txn.emulator.places import check_table
-from txn.emulator.refusals import Internal, internal, reason_of, told
+from txn.emulator.refusals import Internal, Several, internal, reason_of, told
 from txn.emulator.scanners import Scan
 from txn.errors import InvalidRequestError, TxnError, describe
+from txn.model import MAX_ROW
 from txn.tables.filters import parse
 from txn.tables.operations import (
     MAX_TIMESTAMP,
@@ -32,11 +33,14 @@ IDL: ModuleType = thriftpy2.load(
 DECLARING = frozenset({"createTable", "mutateRow", "mutateRowTs", "checkAndPut"})
 """The methods that answer an illegal argument with the exception that the interface has for it."""
 
+SEVERAL = "org.apache.hadoop.hbase.client.RetriesExhaustedWithDetailsException"
 Columns = Sequence[bytes] | None
 
 
 def explain(method: str, error: TxnError) -> Exception:
     """Return what HBase's Thrift 1 gateway raises for an error."""
+    if isinstance(error, Several):
+        return failed(f"{SEVERAL}: {error}", can_retry=True)
     final = isinstance(error, InvalidRequestError)
     if isinstance(error, InvalidRequestError) and reason_of(error) == "illegal argument":
         if method not in DECLARING:
@@ -102,6 +106,7 @@ def is_durable(mutations: Iterable[Any]) -> bool:
 
 def when(timestamp: int) -> int | None:
     """Return the timestamp, None for HBase's "now"."""
+    _refuse_negative(timestamp)
     return None if timestamp == MAX_TIMESTAMP else timestamp
 
 
@@ -123,6 +128,8 @@ def scan_of(table: bytes, asked: Any) -> Scan:
 def range_of(start: bytes | None, stop: bytes | None, *, reverse: bool = False) -> Range:
     """Return a range of rows; as in HBase, from a row to itself means that row."""
     first, last = start or b"", stop or b""
+    if max(len(first), len(last)) > MAX_ROW:
+        raise Refused("illegal argument", "a row is at most 32767 bytes", bytes=len(first))
     return Range(first, last, include_stop=bool(first) and first == last, reverse=reverse)
 
 
@@ -163,6 +170,10 @@ def merged(removes: Sequence[Remove], puts: Sequence[Put]) -> list[Operation]:
 
 
 def _until(timestamp: int) -> int:
+    _refuse_negative(timestamp)
+    return timestamp
+
+
+def _refuse_negative(timestamp: int) -> None:
     if timestamp < 0:
         raise Refused("illegal argument", "timestamps are not negative", timestamp=timestamp)
-    return timestamp

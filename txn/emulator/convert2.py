@@ -11,7 +11,7 @@ import thriftpy2
 
 from txn.emulator.convert1 import batch_of, range_of, when
 from txn.emulator.places import check_table
-from txn.emulator.refusals import Internal, internal, reason_of, told, told_of_families
+from txn.emulator.refusals import Internal, Several, internal, reason_of, told, told_of_families
 from txn.emulator.scanners import Scan
 from txn.errors import InvalidRequestError, TxnError, describe
 from txn.tables.filters import parse
@@ -32,8 +32,8 @@ from txn.tables.refusal import Refused
 IDL: ModuleType = thriftpy2.load(
     str(Path(__file__).with_name("hbase2.thrift")), module_name="txn_emulator_hbase2_thrift"
 )
-IN_BATCHES = frozenset({"putMultiple", "deleteMultiple", "mutateRow", "checkAndMutate"})
-"""The methods in which HBase collects what was refused, and then calls all of it worth a retry."""
+OF_SEVERAL = frozenset({"mutateRow", "checkAndMutate"})
+"""The methods that HBase carries out as a request about many rows."""
 
 OF_FAMILIES = frozenset({"addColumnFamily", "modifyColumnFamily", "deleteColumnFamily"})
 PUT_TYPE = 4
@@ -43,12 +43,14 @@ NOT_DURABLE = (IDL.TDurability.SKIP_WAL, IDL.TDurability.ASYNC_WAL)
 
 def explain(method: str, error: TxnError) -> Exception:
     """Return what HBase's Thrift 2 gateway raises for an error."""
+    if isinstance(error, Refused) and method in OF_SEVERAL and error.reason != "illegal argument":
+        error = Several(error)
+    if isinstance(error, Several):
+        return failed(str(error), can_retry=True)
     if not isinstance(error, InvalidRequestError):
         return failed(told(error), can_retry=True)
     if reason_of(error) == "illegal argument":
         return internal(method, error)
-    if method in IN_BATCHES:
-        return failed(f"Failed 1 action: {told(error)}: 1 time", can_retry=True)
     if method in OF_FAMILIES:
         return failed(told_of_families(error), can_retry=False)
     return failed(told(error), can_retry=False)

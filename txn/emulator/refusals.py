@@ -7,8 +7,8 @@ words that HBase's have, and go on to say what is wrong.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -39,6 +39,24 @@ _OF_FAMILIES = f"{_HBASE}.InvalidFamilyOperationException"
 
 class Internal(InvalidRequestError):
     """A gateway of HBase fails at this request, with no error of its interface."""
+
+
+class Several(InvalidRequestError):
+    """Of a request about many rows some were refused, which HBase calls worth a retry."""
+
+    def __init__(self, refused: Refused) -> None:
+        super().__init__(f"Failed 1 action: {told(refused)}: 1 time")
+
+
+@contextmanager
+def of_many(rows: int = 2) -> Iterator[None]:
+    """Make of what the server refuses in a request about so many rows what HBase makes of it."""
+    try:
+        yield
+    except Refused as refused:
+        if rows < 2 or refused.reason == "illegal argument":
+            raise
+        raise Several(refused) from refused
 
 
 def reason_of(error: TxnError) -> Reason:
@@ -75,15 +93,15 @@ def change_all(
     durable: bool,
 ) -> None:
     """Carry out the changes of many rows; where the server refuses some, HBase does the others."""
-    try:
-        rows.mutate(table, changes, durable=durable)
-    except Refused as refused:
-        if refused.reason not in OF_ONE_ROW or len(changes) == 1:
+    with of_many():
+        try:
+            rows.mutate(table, changes, durable=durable)
+        except Refused as refused:
+            if refused.reason in OF_ONE_ROW and len(changes) > 1:
+                for change in changes:
+                    with suppress(Refused):
+                        rows.mutate(table, [change], durable=durable)
             raise
-        for change in changes:
-            with suppress(Refused):
-                rows.mutate(table, [change], durable=durable)
-        raise
 
 
 def joined(service: Any, explain: Callable[[str, TxnError], Exception], *parts: object) -> object:
@@ -117,9 +135,10 @@ def _explained(
 
 def _named(error: TxnError, arguments: tuple[object, ...]) -> TxnError:
     """Return the error, or a worse one: HBase knows by its name that some table cannot be."""
-    if arguments and isinstance(arguments[0], bytes) and reason_of(error) == "table not found":
+    table = getattr(arguments[0], "table", arguments[0]) if arguments else None
+    if reason_of(error) == "table not found" and isinstance(table, bytes):
         try:
-            check_table(arguments[0])
+            check_table(table)
         except Refused as worse:
             return worse
     return error

@@ -15,7 +15,7 @@ from txn.emulator import convert1
 from txn.emulator.convert1 import IDL, Columns
 from txn.emulator.pacing import PacedRows
 from txn.emulator.places import check_table
-from txn.emulator.refusals import Internal, change_all, joined
+from txn.emulator.refusals import Internal, change_all, joined, of_many
 from txn.emulator.scanners import Scan, ScannerLimits, Scanners
 from txn.emulator.thrift1_tables import Tables1
 from txn.tables.admin import Admin
@@ -114,7 +114,8 @@ class Data1:
         if not rows:
             return []
         selection = convert1.selected(columns, until)
-        return convert1.row_results(self._rows.get(table, rows, selection))
+        with of_many(len(rows)):
+            return convert1.row_results(self._rows.get(table, rows, selection))
 
     # ------------------------------------------------------------------------ changing
 

@@ -9,7 +9,7 @@ from txn.clock import Clock
 from txn.emulator import convert2
 from txn.emulator.convert2 import IDL
 from txn.emulator.pacing import PacedRows
-from txn.emulator.refusals import Internal, change_all, joined
+from txn.emulator.refusals import Internal, change_all, joined, of_many
 from txn.emulator.scanners import ScannerLimits, Scanners
 from txn.emulator.thrift2_tables import Namespaces2, Tables2
 from txn.tables.admin import Admin
@@ -56,25 +56,25 @@ class Data2:
         found: list[Result] = [Result(b"")] * len(gets)
         for selection, positions in groups.items():
             rows = [gets[position].row for position in positions]
-            for position, result in zip(
-                positions, self._rows.get(table, rows, selection), strict=True
-            ):
+            with of_many(len(gets)):
+                results = self._rows.get(table, rows, selection)
+            for position, result in zip(positions, results, strict=True):
                 found[position] = result
         return found
 
     # ------------------------------------------------------------------------ changing
 
     def put(self, table: bytes, put: Any) -> None:
-        self._change(table, [put], convert2.puts_of)
+        self._change(table, put, convert2.puts_of(put))
 
     def putMultiple(self, table: bytes, puts: Sequence[Any]) -> None:
-        self._change(table, puts, convert2.puts_of)
+        self._change_all(table, puts, convert2.puts_of)
 
     def deleteSingle(self, table: bytes, delete: Any) -> None:
-        self._change(table, [delete], convert2.removes_of)
+        self._change(table, delete, convert2.removes_of(delete))
 
     def deleteMultiple(self, table: bytes, deletes: Sequence[Any]) -> list[Any]:
-        self._change(table, deletes, convert2.removes_of)
+        self._change_all(table, deletes, convert2.removes_of)
         return []
 
     def mutateRow(self, table: bytes, mutations: Any) -> None:
@@ -87,7 +87,11 @@ class Data2:
     def append(self, table: bytes, append: Any) -> Any:
         return self._computed(table, append, convert2.appends_of(append))
 
-    def _change(
+    def _change(self, table: bytes, change: Any, operations: Sequence[Operation]) -> None:
+        durable = convert2.is_durable(change)
+        self._rows.mutate(table, [(change.row, operations)], durable=durable)
+
+    def _change_all(
         self,
         table: bytes,
         changes: Sequence[Any],
