@@ -142,7 +142,7 @@ def test_servers_listen_on_this_machine_only(hbase: HBase) -> None:
 
 
 def test_gateway_serves_many_connections_at_once(hbase: HBase) -> None:
-    """A gateway that gives a thread to each of 16 connections lets the next ones wait for ever."""
+    """A gateway gives each connection a thread, and beyond its last one lets them wait for ever."""
     connections = [connect(port_of(hbase.thrift1)) for _ in range(100)]
     for connection in connections:
         connection.tables()
