@@ -1,0 +1,1 @@
+"""Shared and exclusive locks on databases, tables and partitions, as Hive has them."""

@@ -1,0 +1,176 @@
+"""What every lock manager does, and what it tells: the contract of ZooKeeper's and the store's.
+
+A request is for all of its objects or none of them. What is held is lost when its session or its
+lease ends; then the holder is told, and must stop. A fencing token grows with every exclusive
+grant of an object, so that whatever is locked can refuse who has lost the lock without knowing it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Literal, Protocol, Self
+
+from txn.errors import InvalidRequestError, TxnError, describe
+from txn.locks.requests import LockRequest, Path
+
+Fairness = Literal["fair", "hive"]
+"""`hive`: whoever is compatible with the holders gets in, and readers starve writers. `fair`:
+readers that come after a waiting writer wait behind it."""
+
+TRUE, FALSE = "true", "false"
+
+
+class LockDenied(TxnError):
+    """Others hold what was asked for, and still did after the last retry. Nothing is held."""
+
+    def __init__(self, wanted: LockRequest, holders: Sequence[Lock]) -> None:
+        held = ", ".join(f"{lock.request} by {lock.owner}" for lock in holders)
+        super().__init__(
+            describe(f"lock denied: {held or 'somebody is before us'}", wanted=str(wanted))
+        )
+        self.wanted = wanted
+        self.holders = tuple(holders)
+
+
+class LockLost(TxnError):
+    """What was held is not any more: stop, and write nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who wants a lock, for those whom it keeps waiting. query: the statement, if there is one."""
+
+    name: str
+    host: str
+    query: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name}@{self.host}" + (f" ({self.query[:80]})" if self.query else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """A lock as others see it. since_ms: wall clock. explicit: it survives its session."""
+
+    request: LockRequest
+    owner: Owner
+    since_ms: int
+    granted: bool
+    explicit: bool = False
+    token: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """How long and how to wait. Durations in milliseconds; Hive's settings by `from_hive`.
+
+    retries: after the first denial. pause_ms: between them, each between half and all of it.
+    deadline_ms: for all of it, None: only the retries count. unlock_retries: for a release.
+    enabled: False turns locking off.
+    """
+
+    enabled: bool = True
+    retries: int = 100
+    pause_ms: int = 60_000
+    unlock_retries: int = 10
+    deadline_ms: int | None = None
+    fairness: Fairness = "fair"
+
+    def __post_init__(self) -> None:
+        for name, least in (("retries", 0), ("pause_ms", 1), ("unlock_retries", 0)):
+            if getattr(self, name) < least:
+                raise InvalidRequestError(
+                    describe("too small", limit=least, **{name: getattr(self, name)})
+                )
+
+
+def from_hive(settings: Mapping[str, str], base: Waiting | None = None) -> Waiting:
+    """Return what Hive's settings mean: `hive.support.concurrency`, `hive.lock.numretries`,
+    `hive.lock.sleep.between.retries` (`60s`, `500ms`, or seconds), `hive.unlock.numretries`."""
+    found = base or Waiting()
+    if (text := settings.get("hive.support.concurrency")) is not None:
+        if text.lower() not in {TRUE, FALSE}:
+            raise InvalidRequestError(describe("neither true nor false", given=text))
+        found = replace(found, enabled=text.lower() == TRUE)
+    if (text := settings.get("hive.lock.numretries")) is not None:
+        found = replace(found, retries=_number("hive.lock.numretries", text))
+    if (text := settings.get("hive.lock.sleep.between.retries")) is not None:
+        found = replace(found, pause_ms=_duration_ms("hive.lock.sleep.between.retries", text))
+    if (text := settings.get("hive.unlock.numretries")) is not None:
+        found = replace(found, unlock_retries=_number("hive.unlock.numretries", text))
+    return found
+
+
+class Held(Protocol):
+    """Locks that are held, all of a request. Leaving the block releases them."""
+
+    requests: tuple[LockRequest, ...]
+    """In order, the parents among them."""
+
+    tokens: Mapping[Path, int]
+    """The fencing token of each object."""
+
+    @property
+    def lost(self) -> bool:
+        """Whether they are known to be lost; a call that costs nothing."""
+
+    def check(self) -> None:
+        """Raise LockLost unless they are certainly held at this moment."""
+
+    def release(self) -> None:
+        """Give them back; a second call changes nothing."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+
+class LockManager(Protocol):
+    """Grants locks. Safe to share between threads."""
+
+    def hold(
+        self,
+        requests: Iterable[LockRequest],
+        *,
+        query: str = "",
+        explicit: bool = False,
+        waiting: Waiting | None = None,
+    ) -> Held:
+        """Take all of the requests and their parents, or none: LockDenied names who has them."""
+
+    def locks(self, within: Path | None = None) -> list[Lock]:
+        """Return who holds and who waits, in the order of the paths and of their arrival; only an
+        object and what lies in it, if one is given."""
+
+    def release(self, wanted: Path, *, force: bool = False) -> int:
+        """Give back explicit locks on exactly this object, of this owner or with `force` of all;
+        return how many there were."""
+
+    def close(self) -> None:
+        """End the session; what it holds implicitly is given back."""
+
+
+def _number(name: str, text: str) -> int:
+    if not text.isdecimal():
+        raise InvalidRequestError(describe("not a number", setting=name, given=text))
+    return int(text)
+
+
+_UNITS = {"ms": 1, "s": 1000, "sec": 1000, "m": 60_000, "min": 60_000, "": 1000}
+
+
+def _duration_ms(name: str, text: str) -> int:
+    digits = text.rstrip("abcdefghijklmnopqrstuvwxyz ")
+    unit = text[len(digits) :].strip()
+    if unit not in _UNITS or not digits.isdecimal():
+        raise InvalidRequestError(
+            describe("not a duration such as 60s or 500ms", setting=name, given=text)
+        )
+    return int(digits) * _UNITS[unit]

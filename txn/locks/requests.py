@@ -1,0 +1,95 @@
+"""What can be locked and how: paths in a hierarchy, the two modes, and requests in their order.
+
+Shared goes with shared and with nothing else. A lock on an object takes each of its parents as
+shared, and all objects of a request are taken in the order of their paths; so no two requests can
+wait for each other in a circle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+from urllib.parse import quote, unquote
+
+from txn.errors import InvalidRequestError, describe
+
+MAX_PARTS = 32
+MAX_PART = 255
+SAFE = "=-_.+ "
+
+
+class Mode(Enum):
+    """How an object is locked."""
+
+    SHARED = "S"
+    EXCLUSIVE = "X"
+
+    def allows(self, other: Mode) -> bool:
+        """Whether two holders may have the same object in these modes."""
+        return self is other is Mode.SHARED
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Path:
+    """An object: `database/table/part=1/part=2`, from the outermost part inwards."""
+
+    parts: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if not 0 < len(self.parts) <= MAX_PARTS:
+            raise InvalidRequestError(
+                describe("a path has one part at least", parts=len(self.parts), limit=MAX_PARTS)
+            )
+        for part in self.parts:
+            if not part or len(part) > MAX_PART or part in {".", ".."}:
+                raise InvalidRequestError(
+                    describe("not a part of a path", part=part[:40], path=self.parts[:3])
+                )
+
+    @property
+    def parents(self) -> tuple[Path, ...]:
+        """The objects that this one lies in, outermost first."""
+        return tuple(Path(self.parts[:count]) for count in range(1, len(self.parts)))
+
+    def __str__(self) -> str:
+        """The path as text, a `/` within a part as %2F."""
+        return "/".join(quote(part, safe=SAFE) for part in self.parts)
+
+
+def path(text: str) -> Path:
+    """Return the path that a text names."""
+    return Path(tuple(unquote(part) for part in text.split("/")))
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class LockRequest:
+    """An object that somebody wants, and how."""
+
+    path: Path
+    mode: Mode
+
+    def __str__(self) -> str:
+        return f"{self.mode.value} {self.path}"
+
+
+def shared(text: str | Path) -> LockRequest:
+    """Return a request for an object together with others who read it."""
+    return LockRequest(path(text) if isinstance(text, str) else text, Mode.SHARED)
+
+
+def exclusive(text: str | Path) -> LockRequest:
+    """Return a request for an object alone."""
+    return LockRequest(path(text) if isinstance(text, str) else text, Mode.EXCLUSIVE)
+
+
+def in_order(requests: Iterable[LockRequest]) -> tuple[LockRequest, ...]:
+    """Return all that the requests ask for: each object once, in its stronger mode, every parent
+    shared at least, in the order of the paths."""
+    modes: dict[Path, Mode] = {}
+    for request in requests:
+        for parent in request.path.parents:
+            modes.setdefault(parent, Mode.SHARED)
+        if modes.get(request.path) is not Mode.EXCLUSIVE:
+            modes[request.path] = request.mode
+    return tuple(LockRequest(each, modes[each]) for each in sorted(modes))
