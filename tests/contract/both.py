@@ -28,6 +28,7 @@ _JAVA = re.compile(r"(?:[a-z]\w*\.)+([A-Z]\w*)")
 _BARE = {
     re.compile(r"[\w:.-]+"): "TableNotFoundException",
     re.compile(r"[\w:.-]+ is disabled\."): "TableNotEnabledException",
+    re.compile(r"tableName=.*, state=ENABLED"): "TableNotDisabledException",
 }
 
 

@@ -223,9 +223,9 @@ def _times(get: Any) -> tuple[int, int]:
     """Return the timestamps that a TGet reads; a single one goes before a range."""
     if get.timestamp is None:
         return _range(get.timeRange)
-    if get.timestamp < 0:
-        raise Refused("illegal argument", "timestamps are not negative", timestamp=get.timestamp)
-    return get.timestamp, min(get.timestamp + 1, MAX_TIMESTAMP)
+    if not 0 <= get.timestamp < MAX_TIMESTAMP:
+        raise Refused("illegal argument", "not a timestamp to read", timestamp=get.timestamp)
+    return get.timestamp, get.timestamp + 1
 
 
 def _range(times: Any) -> tuple[int, int]:
@@ -238,10 +238,10 @@ def _range(times: Any) -> tuple[int, int]:
 
 
 def _limit(limit: int | None, versions: int) -> int | None:
-    """Return how many rows a scan may find; HBase takes less than no rows for all of them."""
+    """Return how many rows a scan may find; HBase takes what is not positive for all of them."""
     if versions < 1:
         return 0
-    return limit if limit is not None and limit >= 0 else None
+    return limit if limit is not None and limit > 0 else None
 
 
 def _store_limit(limit: int | None) -> int | None:

@@ -46,6 +46,7 @@ class Several(InvalidRequestError):
 
     def __init__(self, refused: Refused) -> None:
         super().__init__(f"Failed 1 action: {told(refused)}: 1 time")
+        self.refused = refused
 
 
 @contextmanager
@@ -136,7 +137,8 @@ def _explained(
 def _named(error: TxnError, arguments: tuple[object, ...]) -> TxnError:
     """Return the error, or a worse one: HBase knows by its name that some table cannot be."""
     table = getattr(arguments[0], "table", arguments[0]) if arguments else None
-    if reason_of(error) == "table not found" and isinstance(table, bytes):
+    refused = error.refused if isinstance(error, Several) else error
+    if reason_of(refused) == "table not found" and isinstance(table, bytes):
         try:
             check_table(table)
         except Refused as worse:
