@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -19,6 +20,7 @@ from hypothesis import strategies as st
 
 from tests.contract.rows_gateway import GatewayRows, gateway_rows
 from tests.integration.hbase import HBase
+from tests.unit import filter_cases as cases
 from txn.clock import SystemClock
 from txn.errors import InvalidRequestError
 from txn.tables.admin import Admin
@@ -39,7 +41,11 @@ from txn.tables.operations import (
 from txn.tables.rows import Page, Rows
 
 HOUR_MS = 3_600_000
-FAMILIES = {b"d": FamilySettings(versions=50), b"e": FamilySettings(versions=2)}
+FAMILIES = {
+    b"d": FamilySettings(versions=50),
+    b"e": FamilySettings(versions=2),
+    b"m": FamilySettings(versions=5, min_versions=1, ttl_ms=60_000),
+}
 ROWS = [b"a", b"ab", b"b", b"b\0", b"c"]
 COLUMNS = [b"", b"x", b"xy", b"y"]
 TRIPS = itertools.count()
@@ -55,7 +61,7 @@ class Pair:
     prefix: bytes = b""
     now_ms: int = 0
 
-    def both(self, ask: Callable[[GatewayRows | Rows], object]) -> object:
+    def both(self, ask: Callable[[GatewayRows | Rows], Any]) -> Any:
         """Ask both; return the answer that both give."""
         answers = []
         for one in (self.gateway, self.rows):
@@ -75,7 +81,7 @@ class Pair:
             lambda one: one.check_and_mutate(self.table, self.prefix + row, condition, operations)
         )
 
-    def get(self, rows: list[bytes], selection: Selection, text: bytes | None = None) -> object:
+    def get(self, rows: list[bytes], selection: Selection, text: bytes | None = None) -> Any:
         names = [self.prefix + row for row in rows]
 
         def ask(one: GatewayRows | Rows) -> list[Result]:
@@ -87,7 +93,7 @@ class Pair:
 
         return self.both(ask)
 
-    def scan(self, rows: Range, selection: Selection, text: bytes | None = None) -> object:
+    def scan(self, rows: Range, selection: Selection, text: bytes | None = None) -> Any:
         start, stop = rows.start, rows.stop
         first, last = self.prefix, self.prefix + b"\xff"
         low, high = (last, first) if rows.reverse else (first, last)
@@ -143,9 +149,10 @@ def tables(hbase: HBase) -> Iterator[Pair]:
     table = b"rows-" + uuid.uuid4().hex[:12].encode()
     with ExitStack() as stack:
         gateway = stack.enter_context(gateway_rows(hbase.thrift2))
-        gateway.create(table, FAMILIES)
-        stack.callback(gateway.drop, table)
-        Admin(store, clock).create(table, FAMILIES)
+        for name, families in ((table, FAMILIES), (table + b"-cases", cases.FAMILIES)):
+            gateway.create(name, families)
+            stack.callback(gateway.drop, name)
+            Admin(store, clock).create(name, families)
         yield Pair(gateway, Rows(store, clock), table)
 
 
@@ -270,6 +277,24 @@ some = settings(
 )
 
 
+def test_each_filter_by_hand_finds_the_same(tables: Pair) -> None:
+    """The cases of the unit tests are HBase's answers, not ours."""
+    pair = replace(fresh(tables), table=tables.table + b"-cases", prefix=b"")
+    for row, put in cases.HISTORY:
+        pair.mutate(row, put)
+    for text, found in cases.FOUND.items():
+        assert cases.shown(pair.scan(Range(), Selection(), text), cases.newest()) == found
+        pair.scan(Range(reverse=True), Selection(), text)
+        pair.get([b"apple", b"banana", b"cherry"], Selection(versions=3), text)
+
+
+@pytest.mark.parametrize("text", cases.REFUSED)
+def test_each_text_that_is_no_filter_is_refused_by_both(pair: Pair, text: bytes) -> None:
+    """What works here must work there."""
+    if text:  # which the gateway takes for no filter at all
+        assert pair.scan(Range(), Selection(), text) == "refused"
+
+
 @some
 @given(history=histories, questions=st.lists(selections(), min_size=1, max_size=3))
 def test_any_history_leaves_the_same_versions(
@@ -324,3 +349,75 @@ def test_any_range_is_the_same_rows(
     for row, operation in history:
         pair.mutate(row, operation)
     pair.scan(Range(*ends, reverse=reverse), Selection(versions=100, batch=batch))
+
+
+conditions = st.builds(
+    Condition,
+    st.just(b"d"),
+    columns,
+    st.sampled_from(["<", "<=", "=", "!=", ">=", ">"]),
+    st.sampled_from([b"", b"1", b"a", b"b"]),
+)
+checked = st.one_of(
+    st.builds(Put, st.just(b"d"), columns, values, st.one_of(times, st.none())),
+    st.builds(Remove, st.just(b"d"), columns, times, st.booleans()),
+)
+
+
+@some
+@given(
+    history=histories,
+    asked=st.lists(
+        st.tuples(rows_, conditions, st.lists(checked, min_size=1, max_size=3)),
+        min_size=1,
+        max_size=4,
+    ),
+)
+def test_any_check_is_decided_and_carried_out_alike(
+    tables: Pair,
+    history: list[tuple[bytes, Operation]],
+    asked: list[tuple[bytes, Condition, list[Operation]]],
+) -> None:
+    """Clients build locks from these calls."""
+    pair = fresh(tables)
+    for row, operation in history:
+        pair.mutate(row, operation)
+    for row, condition, wanted in asked:
+        pair.check(row, condition, wanted)
+    pair.get(ROWS, Selection(versions=100))
+
+
+@pytest.mark.parametrize("versions", [1, 2, 5])
+@pytest.mark.parametrize("named", [(), ((b"m", None),), ((b"m", b"x"), (b"m", b"y"))])
+def test_what_a_ttl_and_min_versions_leave(
+    tables: Pair, versions: int, named: tuple[tuple[bytes, bytes | None], ...]
+) -> None:
+    """With a quirk: a column that is asked for by name shows one expired version more."""
+    pair = fresh(tables)
+    for column, ages in ((b"x", (5, 6, HOUR_MS, HOUR_MS + 1)), (b"y", (HOUR_MS, HOUR_MS + 1))):
+        for age in ages:
+            pair.mutate(b"a", Put(b"m", column, b"%d" % age, pair.now_ms - age))
+    pair.get([b"a"], Selection(named, versions))
+    pair.get([b"a"], Selection(named, versions, until=pair.now_ms - 5))
+
+
+@pytest.mark.parametrize(
+    ("limit", "offset"), [(1, 0), (2, 1), (3, 4), (0, 0), (0, 2), (None, 2), (2, 9)]
+)
+def test_limits_of_a_family_in_a_row(tables: Pair, limit: int | None, offset: int) -> None:
+    """They page through wide rows; a limit of 0 is one of 1 to HBase."""
+    pair = fresh(tables)
+    for family, number in itertools.product((b"d", b"e"), range(6)):
+        pair.mutate(b"a", Put(family, b"c%d" % number, b"1", 5))
+    pair.get([b"a"], Selection(store_limit=limit, store_offset=offset))
+
+
+def test_an_increment_is_above_what_it_replaces(tables: Pair) -> None:
+    """Even where that is of the future; and only of a number of 8 bytes."""
+    pair = fresh(tables)
+    future = pair.now_ms + 2 * HOUR_MS
+    pair.mutate(b"a", Put(b"d", b"n", bytes(7) + b"\5", future))
+    pair.mutate(b"a", Add(b"d", b"n", 3))
+    pair.mutate(b"a", Append(b"d", b"n", b"!"))
+    pair.mutate(b"a", Add(b"d", b"n", 3))
+    pair.get([b"a"], Selection(versions=9))

@@ -194,7 +194,7 @@ def _is_there(reader: Reader, part: Part, row: bytes) -> bool:
 
 
 def _store_end(selection: Selection) -> int | None:
-    """Return how many versions of a family HBase looks at: one, at least."""
+    """Return where the versions of a family that are wanted end; to HBase a limit of 0 is 1."""
     if selection.store_limit is None:
         return None
-    return max(selection.store_limit + selection.store_offset, 1)
+    return selection.store_offset + max(selection.store_limit, 1)

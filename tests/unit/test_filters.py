@@ -1,0 +1,89 @@
+"""The filter language: each filter by hand, and what is no filter."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit import filter_cases as cases
+from txn.clock import ManualClock
+from txn.tables.admin import Admin
+from txn.tables.filters import All, AnyOf, Simple, Skip, While, parse
+from txn.tables.memory import MemoryStore
+from txn.tables.operations import Range, Selection
+from txn.tables.refusal import Refused
+from txn.tables.rows import Rows
+
+
+@pytest.fixture(scope="module")
+def rows() -> Rows:
+    store, clock = MemoryStore(), ManualClock()
+    Admin(store, clock).create(b"t", cases.FAMILIES)
+    found = Rows(store, clock)
+    found.mutate(b"t", [(row, [put]) for row, put in cases.HISTORY])
+    return found
+
+
+@pytest.mark.parametrize("text", cases.FOUND)
+def test_each_filter_finds_what_it_finds_in_hbase(rows: Rows, text: bytes) -> None:
+    """The cases are those that a real HBase answers in the contract suite."""
+    page = rows.scan(b"t", Range(), Selection(filter=parse(text)), limit_rows=100)
+    assert cases.shown(page.results, cases.newest()) == cases.FOUND[text]
+    assert page.resume is None
+
+
+@pytest.mark.parametrize("text", cases.FOUND)
+def test_a_filter_remembers_what_it_has_seen_from_page_to_page(rows: Rows, text: bytes) -> None:
+    """A scan is many short transactions, which a client must not notice."""
+    selection = Selection(filter=parse(text))
+    results, resume = [], None
+    while True:
+        page = rows.scan(b"t", Range(), selection, limit_rows=1, resume=resume)
+        results += page.results
+        resume = page.resume
+        if resume is None:
+            break
+    assert cases.shown(results, cases.newest()) == cases.FOUND[text]
+
+
+def test_a_page_may_be_read_again(rows: Rows) -> None:
+    """A local transaction may be run twice, and a client may ask again."""
+    selection = Selection(filter=parse(b"PageFilter(2)"))
+    first = rows.scan(b"t", Range(), selection, limit_rows=1)
+    pages = [rows.scan(b"t", Range(), selection, limit_rows=9, resume=first.resume)] * 2
+    assert [[result.row for result in page.results] for page in pages] == [[b"apricot"]] * 2
+
+
+@pytest.mark.parametrize("text", cases.REFUSED)
+def test_what_is_no_filter_is_refused_with_its_place(rows: Rows, text: bytes) -> None:
+    """A typing error that finds nothing would look like an empty table."""
+    with pytest.raises(Refused, match=cases.REFUSED[text]) as caught:
+        rows.scan(b"t", Range(), Selection(filter=parse(text)), limit_rows=1)
+    assert caught.value.reason == "illegal argument"
+
+
+def test_and_binds_closer_than_or_and_skip_closer_than_both() -> None:
+    """HBase's precedence, and its lists rather than pairs."""
+    a, b, c = (Simple("PrefixFilter", (name,)) for name in (b"a", b"b", b"c"))
+    text = b"PrefixFilter('a') OR SKIP PrefixFilter('b') AND WHILE SKIP PrefixFilter('c')"
+    assert parse(text) == AnyOf((a, All((Skip(b), While(Skip(c))))))
+    text = b"PrefixFilter('a') AND PrefixFilter('b')AND PrefixFilter('c')"
+    assert parse(text) == All((a, b, c))
+
+
+def test_a_quote_is_written_twice() -> None:
+    """Nothing else has a meaning in quotes: parentheses and commas stand for themselves."""
+    assert parse(b"PrefixFilter('it''s (a), ''b''')") == Simple("PrefixFilter", (b"it's (a), 'b'",))
+
+
+def test_a_filter_that_decides_on_whole_rows_refuses_a_batch(rows: Rows) -> None:
+    """HBase does: it would decide on a part of the row."""
+    selection = Selection(filter=parse(b"PageFilter(1)"), batch=1)
+    with pytest.raises(Refused, match="batch"):
+        rows.scan(b"t", Range(), selection, limit_rows=1)
+
+
+def test_a_filter_that_reads_families_late_refuses_to_go_back(rows: Rows) -> None:
+    """HBase does so too: it cannot read in reverse what it loads on demand."""
+    text = b"SingleColumnValueFilter('d', 'color', =, 'binary:red', true, true)"
+    with pytest.raises(Refused, match="reverse"):
+        rows.scan(b"t", Range(reverse=True), Selection(filter=parse(text)), limit_rows=1)
