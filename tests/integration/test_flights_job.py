@@ -9,8 +9,9 @@ import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import happybase
@@ -83,20 +84,6 @@ def test_the_job_runs_on_hbase(hbase: HBase, emptied: str) -> None:
     assert report["left"] == {}
 
 
-@pytest.mark.slow
-def test_the_job_and_its_repairs_leave_others_on_the_store_alone(tmp_path: Path) -> None:
-    """It takes each unfinished transaction for a dead one's, which only its own are; and neither
-    theirs nor those of an earlier run are counted."""
-    uri = f"embedded://{tmp_path}/store?sync=off"
-    row_key = begin_transaction(uri)
-    for options in (["--crash"], ["--no-crash"]):
-        said = demo(uri, "--days", "1", *options, "--json")
-        assert said.returncode == 0, said.stderr
-        assert json.loads(said.stdout)["flights"] == 842
-    with connect(uri) as engine:
-        assert engine.outcome(row_key) is Outcome.UNDECIDED
-
-
 def test_tables_that_hold_something_are_refused(tmp_path: Path) -> None:
     """Flights of an earlier run would be repeated, or counted as too many."""
     uri = f"embedded://{tmp_path}/store"
@@ -108,20 +95,53 @@ def test_tables_that_hold_something_are_refused(tmp_path: Path) -> None:
     assert "the tables must be empty: choose another name table='mine-indexes'" in said.stderr
 
 
-@pytest.mark.slow
-def test_a_killed_job_is_mended_and_ends_with_every_flight_once(tmp_path: Path) -> None:
-    """The promise of the whole library, on real data: SIGKILL anywhere, then fsck, then again."""
-    store = tmp_path / "store"
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run that was killed part way and mended. another: the transaction that was under way in
+    the default transaction table of its store meanwhile."""
+
+    store: Path
+    another: bytes
+    report: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    store = tmp_path_factory.mktemp("flights") / "store"
+    another = begin_transaction(f"embedded://{store}")
     said = demo(f"embedded://{store}", "--days", "2", "--json")
     assert said.returncode == 0, said.stderr
-    report = json.loads(said.stdout)
+    return Run(store, another, json.loads(said.stdout))
+
+
+@pytest.mark.slow
+def test_a_killed_job_is_mended_and_ends_with_every_flight_once(killed: Run) -> None:
+    """The promise of the whole library, on real data: SIGKILL anywhere, then fsck, then again."""
+    report = killed.report
     assert report["holds"]
     assert report["flights"] == 842 + 943
     assert report["crash"]["workers"] >= 1
     assert report["crash"]["processes"] >= 4, "driver, JVM, daemon and workers"
     assert report["loaded"]["repeated"] >= report["crash"]["flights"]
     assert report["left"] == {}
-    assert processes_of(str(store)) == []
+    assert processes_of(str(killed.store)) == []
+
+
+@pytest.mark.slow
+def test_the_repairs_leave_other_programs_transactions_alone(killed: Run) -> None:
+    """They take whatever is unfinished for a dead job's, and would abort who is at work."""
+    with connect(f"embedded://{killed.store}") as engine:
+        assert engine.outcome(killed.another) is Outcome.UNDECIDED
+
+
+@pytest.mark.slow
+def test_an_earlier_run_on_the_store_changes_nothing(killed: Run) -> None:
+    """Its flights would be repeated instead of committed, and those of its second day too many."""
+    said = demo(f"embedded://{killed.store}", "--days", "1", "--no-crash", "--json")
+    assert said.returncode == 0, said.stderr
+    report = json.loads(said.stdout)
+    assert report["holds"]
+    assert report["loaded"]["committed"] == report["flights"] == 842
 
 
 def test_killing_a_job_leaves_none_of_its_processes(tmp_path: Path) -> None:
