@@ -2,7 +2,7 @@
 
 from txn.assertions import And, Assertion, Exact, GreaterThan, Not, Or, Some, Version
 from txn.connecting import connect
-from txn.engine import Committed, Engine, Outcome
+from txn.engine import Engine, Outcome
 from txn.errors import (
     AbortedError,
     AssertionFailedError,
@@ -18,7 +18,7 @@ from txn.errors import (
 )
 from txn.model import Cell, Delete, Key, Mutation, Value
 from txn.policy import Policy
-from txn.request import Request
+from txn.request import Committed, Request
 
 __all__ = [
     "AbortedError",

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from types import TracebackType
 from typing import Literal, Self
@@ -26,13 +25,14 @@ from txn.errors import (
     TxnError,
     describe,
 )
-from txn.model import Cell, Delete, Family, Key, Mutation, as_bytes, delete_refusal, refusal
+from txn.families import Families
+from txn.model import Cell, Delete, Family, Key, Mutation, as_bytes
 from txn.policy import Policy
 from txn.protocol import Lock, commit, lock_at_once, lock_in_order, roll_forward
 from txn.reads import read_atomically
-from txn.request import Request, bound_key, checked
+from txn.request import Committed, Request, bound_key, checked
 from txn.resolve import Resolver, read_rows
-from txn.steps import Context, Transaction, begin, retried
+from txn.steps import Context, Transaction, begin
 from txn.stores import open_store
 from txn.stores.base import Store
 from txn.waiting import HotKeys
@@ -41,21 +41,6 @@ from txn.watch import Watch, silent
 Ack = Literal["complete", "decided"]
 Given = Request | tuple[Iterable[Mutation | Delete], Iterable[Assertion]]
 TRANSACTIONS = "txn"
-
-
-@dataclass(frozen=True, slots=True)
-class Committed:
-    """A committed transaction.
-
-    transaction: its row key. timestamp: that of all its cells (ms). repeated: a request with this
-    `once` token had committed before, as that transaction; this call changed nothing. complete:
-    every lock is released; otherwise that is still under way, by this engine or by whoever comes.
-    """
-
-    transaction: bytes
-    timestamp: int
-    repeated: bool = False
-    complete: bool = True
 
 
 class Outcome(Enum):
@@ -129,7 +114,7 @@ class Engine:
         )
         self._table = None if table is None else as_bytes("table", table)
         self._buckets = buckets
-        self._families: dict[tuple[bytes, bytes], Family] = {}
+        self._families = Families(self._context)
         self._resolver = Resolver(self._context)
         self._hot = HotKeys(self._context)
         self._finisher = Finisher(self._context)
@@ -310,45 +295,16 @@ class Engine:
         labels: Mapping[str, str] | None = None,
     ) -> Request:
         request = checked(mutations, assertions, once=once, labels=labels, table=self._table)
-        for key in request.keys:
-            self._family_of(key)
-        for mutation in request.mutations:
-            if isinstance(mutation, Delete):
-                _refuse(mutation.key, delete_refusal(self._family_of(mutation.key)))
+        self._families.check(request)
         return request
 
     def _bound(self, key: Key) -> Key:
         bound = bound_key(key, self._table)
-        self._family_of(bound)
+        self._families.of(bound)
         return bound
-
-    def _family_of(self, key: Key) -> Family:
-        table = key.table
-        assert table is not None
-        known = self._families.get((table, key.family))
-        if known is not None:
-            return known
-        families = retried(self._context, lambda: self._context.store.describe(table))
-        if families is None:
-            raise InvalidRequestError(
-                describe("no such table: create it with ensure_table", table=table, key=key)
-            )
-        family = families.get(key.family)
-        if family is None:
-            raise InvalidRequestError(
-                describe("no such family", family=key.family, known=sorted(families), key=key)
-            )
-        _refuse(key, refusal(family))
-        self._families[table, key.family] = family
-        return family
 
     def _splits(self) -> list[bytes]:
         return [b"%02d." % bucket for bucket in range(1, self._buckets)]
-
-
-def _refuse(key: Key, reason: str | None) -> None:
-    if reason is not None:
-        raise InvalidRequestError(describe(reason, key=key))
 
 
 def is_complete(t: Transaction) -> bool:

@@ -8,7 +8,7 @@ value already, in the holder's buffer; in every other case the cell speaks for i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from txn.codec import TransactionRow
 from txn.errors import CorruptRowError, describe
@@ -42,23 +42,26 @@ def _try(context: Context, keys: Sequence[Key]) -> Snapshot | None:
     if retried(context, lambda: context.store.read(wanted)) != first:
         return None
     again = read_rows(context, holders) if holders else {}
-    if any(_has_crossed(rows[holder], again[holder]) for holder in holders):
+    if any(has_crossed(rows[holder], again[holder]) for holder in holders):
         return None
-    return {key: _value(key, first, rows) for key in keys}
+    return {key: value_of(key, first, rows) for key in keys}
 
 
-def _has_crossed(before: TransactionRow, after: TransactionRow) -> bool:
+def has_crossed(before: TransactionRow, after: TransactionRow) -> bool:
     """Whether the holder decided, or may have, between the two looks."""
     if before.status is None or after.status is None:
         return before.status is not after.status
     return before.status.is_decided != after.status.is_decided
 
 
-def _value(key: Key, cells: Snapshot, rows: dict[bytes, TransactionRow]) -> Cell | None:
-    lock = cells[key.lock]
+def value_of(
+    key: Key, cells: Mapping[Key, Cell | None], rows: Mapping[bytes, TransactionRow]
+) -> Cell | None:
+    """Return what the key is worth, of its own cells and the row of its holder."""
+    cell, lock = cells.get(key), cells.get(key.lock)
     holder = rows.get(lock.value) if lock else None
     if holder is None or is_over(holder) or holder.status not in (Status.ASSERTED, None):
-        return cells[key]
+        return cell
     if not holder.tells_its_decision:
         raise CorruptRowError(
             describe("transaction row does not decode", row=holder.row_key, cause=holder.corrupt)
@@ -69,4 +72,4 @@ def _value(key: Key, cells: Snapshot, rows: dict[bytes, TransactionRow]) -> Cell
             if isinstance(mutation, Delete):
                 return None
             return Cell(mutation.value, holder.plan.timestamp)
-    return cells[key]
+    return cell

@@ -17,7 +17,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlencode, urlsplit
 
 from txn.assertions import Assertion
 from txn.clock import Clock, SystemClock
-from txn.engine import Ack, Committed, Engine, Given, Outcome
+from txn.engine import Ack, Engine, Given, Outcome
 from txn.errors import (
     AbortedError,
     CommitOutcomeUnknown,
@@ -42,7 +42,7 @@ from txn.messages import (
     unpack_result,
 )
 from txn.model import Cell, Delete, Key, Mutation, as_bytes
-from txn.request import Request, bound_key, checked
+from txn.request import Committed, Request, bound_key, checked
 from txn.steps import Context
 from txn.stores.gateway import Gateway, Refused, Service, parse_gateway
 from txn.stores.pool import Job, Pool

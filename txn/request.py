@@ -1,4 +1,5 @@
-"""What a user asks to be committed, and the checks that it passes before anything is written."""
+"""What a user asks to be committed, the checks that it passes before anything is written, and what
+comes back."""
 
 from __future__ import annotations
 
@@ -32,6 +33,21 @@ class Request:
         for assertion in self.assertions:
             found.update(dict.fromkeys(keys(assertion)))
         return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """A committed transaction.
+
+    transaction: its row key. timestamp: that of all its cells (ms). repeated: a request with this
+    `once` token had committed before, as that transaction; this call changed nothing. complete:
+    every lock is released; otherwise that is still under way, by this engine or by whoever comes.
+    """
+
+    transaction: bytes
+    timestamp: int
+    repeated: bool = False
+    complete: bool = True
 
 
 def checked(

@@ -242,7 +242,7 @@ class Schedule:
             chance=self.random,
         )
         engine._finisher = Background(self, name, engine.context)
-        engine._family_of(self.bank.accounts[0])
+        engine._families.of(self.bank.accounts[0])
         store.plan = partial(self._plan, name) if faults else partial(self._told, name)
         return engine
 

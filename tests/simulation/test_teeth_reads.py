@@ -32,7 +32,7 @@ def test_the_buffer_speaks_only_for_a_holder_at_2_asserted(
     trusts the buffer of any decided holder reads what T2 has replaced."""
 
     if not rule:
-        monkeypatch.setattr(reads, "_value", trust_all_decided)
+        monkeypatch.setattr(reads, "value_of", trust_all_decided)
     world = World()
     ghost = when(lambda call: call.number == 2, Fault(late=frozenset({0})))
     stop = when(asks_for(Status.COMPLETE), Fault(frozenset(), Reply.CRASH))
@@ -65,7 +65,7 @@ def test_holders_are_looked_at_twice(rule: bool, monkeypatch: pytest.MonkeyPatch
     """Two keys, two holders. The first decides after the reader has looked at it, then the second
     decides, then the reader looks at that one: it would have the later commit alone."""
     if not rule:
-        monkeypatch.setattr(reads, "_has_crossed", lambda before, after: False)
+        monkeypatch.setattr(reads, "has_crossed", lambda before, after: False)
     world = World()
     put_both(world.engine(), b"0")
     writers = {

@@ -44,7 +44,7 @@ VARIANTS: dict[str, Callable[[Patch], None]] = {
     "unlock of whole rows": lambda patch: variants.set_unlock(patch, variants.unlock_whole_rows),
     "cells are read once": lambda patch: patch.setattr(reads, "_try", variants.look_once),
     "buffers of all decided holders are trusted": lambda patch: patch.setattr(
-        reads, "_value", variants.trust_all_decided
+        reads, "value_of", variants.trust_all_decided
     ),
     "tags are not looked at": variants.without_tags,
     "no marker for a token": lambda patch: patch.setattr(

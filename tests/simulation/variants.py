@@ -136,7 +136,7 @@ def look_once(context: Context, keys: list[Key]) -> Cells:
     first = context.store.read([cell for key in keys for cell in (key, key.lock, key.tag)])
     holders = {cell.value for key in keys if (cell := first[key.lock]) and cell.value}
     rows = read_rows(context, holders) if holders else {}
-    return {key: reads._value(key, first, rows) for key in keys}
+    return {key: reads.value_of(key, first, rows) for key in keys}
 
 
 def without(

@@ -77,7 +77,7 @@ class World:
             clock=clock or self.clock,
             chance=Random(seed or self._clients),
         )
-        engine._family_of(key("any"))  # else it would ask for it within the first commit
+        engine._families.of(key("any"))  # else it would ask for it within the first commit
         faulty.calls, faulty.plan = 0, plan
         return engine, faulty
 

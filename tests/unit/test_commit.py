@@ -9,7 +9,7 @@ import pytest
 from tests.unit.worlds import POLICY, TABLE, World, X, Y, Z
 from txn.assertions import Exact, Not, Some, Version
 from txn.codec import FAMILY
-from txn.engine import Committed
+from txn.request import Committed
 from txn.errors import (
     AbortedError,
     AssertionFailedError,

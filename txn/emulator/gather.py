@@ -10,9 +10,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from txn.engine import Ack, Committed, Engine
+from txn.engine import Ack, Engine
 from txn.errors import ConflictError, InvalidRequestError, TxnError
-from txn.request import Request
+from txn.request import Committed, Request
 
 MOST = 256  # requests of a batch
 

@@ -15,7 +15,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 from txn.codec import decode_row
 from txn.emulator.gather import Gatherer
 from txn.emulator.server import Service
-from txn.engine import Ack, Committed, Engine, Outcome
+from txn.engine import Ack, Engine, Outcome
 from txn.errors import InvalidRequestError, TxnError, describe
 from txn.messages import (
     IDL,
@@ -30,7 +30,7 @@ from txn.messages import (
     unpack_mutation,
 )
 from txn.policy import Policy
-from txn.request import Request
+from txn.request import Committed, Request
 from txn.stores.base import Store
 
 MARGIN_MS = 60_000  # how far the server's clock may have been set back since a request was sent

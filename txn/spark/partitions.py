@@ -19,11 +19,11 @@ from pyspark import Accumulator, SparkContext
 from pyspark.sql import SparkSession
 
 from txn.assertions import Assertion
-from txn.engine import Ack, Committed, Engine, connect
+from txn.engine import Ack, Engine, connect
 from txn.errors import AssertionFailedError, InvalidRequestError, TxnError, describe
 from txn.model import Delete, Mutation, as_bytes
 from txn.policy import Policy
-from txn.request import Request
+from txn.request import Committed, Request
 from txn.watch import Conflict, Event, Helped
 
 T = TypeVar("T")

@@ -1,0 +1,53 @@
+"""Which tables and families there are, and which of them transactions may use.
+
+What has been found to be well is remembered: families are not changed under running clients.
+"""
+
+from __future__ import annotations
+
+from txn.errors import InvalidRequestError, describe
+from txn.model import Delete, Family, Key, delete_refusal, refusal
+from txn.request import Request
+from txn.steps import Context, retried
+
+
+class Families:
+    """The families that this client has met, all of them fit for transactions."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._known: dict[tuple[bytes, bytes], Family] = {}
+
+    def of(self, key: Key) -> Family:
+        """Return the family of a key that names its table, or raise InvalidRequestError."""
+        table = key.table
+        assert table is not None
+        known = self._known.get((table, key.family))
+        if known is not None:
+            return known
+        families = retried(self._context, lambda: self._context.store.describe(table))
+        if families is None:
+            raise InvalidRequestError(
+                describe("no such table: create it with ensure_table", table=table, key=key)
+            )
+        family = families.get(key.family)
+        if family is None:
+            raise InvalidRequestError(
+                describe("no such family", family=key.family, known=sorted(families), key=key)
+            )
+        _refuse(key, refusal(family))
+        self._known[table, key.family] = family
+        return family
+
+    def check(self, request: Request) -> None:
+        """Raise InvalidRequestError unless the request may be committed to its families."""
+        for key in request.keys:
+            self.of(key)
+        for mutation in request.mutations:
+            if isinstance(mutation, Delete):
+                _refuse(mutation.key, delete_refusal(self.of(mutation.key)))
+
+
+def _refuse(key: Key, reason: str | None) -> None:
+    if reason is not None:
+        raise InvalidRequestError(describe(reason, key=key))
