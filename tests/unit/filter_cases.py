@@ -103,7 +103,12 @@ FOUND: dict[bytes, dict[str, str]] = {
         "cherry": "e:note",
     },
     b"PageFilter(2)": {"apple": "d:color d:cost e:note", "apricot": "d:color d:size"},
-    b"ColumnCountGetFilter(1)": {"apple": "d:color", "apricot": "d:color", "banana": "d:color"},
+    b"ColumnCountGetFilter(1)": {"apple": "d:color"},
+    b"ColumnCountGetFilter(2)": {
+        "apple": "d:color d:cost",
+        "apricot": "d:color d:size",
+        "banana": "d:color d:cost",
+    },
     b"ColumnPaginationFilter(1, 1)": {
         "apple": "d:cost",
         "apricot": "d:size",

@@ -112,7 +112,10 @@ class Sifter:
     def _family(self, reader: Reader, asked: Plan, part: Part, row: bytes) -> list[Version]:
         selection = asked.selection
         passed = self._passed(reader, asked, part, row)
-        return list(islice(passed, selection.store_offset, _store_end(selection)))
+        found = list(islice(passed, selection.store_offset, _store_end(selection)))
+        if self.sieve.filter_all_remaining() and _is_there(reader, part, row):
+            self._closed.add(part.family)
+        return found
 
     def _passed(self, reader: Reader, asked: Plan, part: Part, row: bytes) -> Iterator[Version]:
         """Yield what the filter lets pass of a family."""
@@ -138,7 +141,6 @@ class Sifter:
         included = 0
         for version in versions:
             if self.sieve.filter_all_remaining():
-                self._closed.add(version.family)
                 yield version, Code.NEXT_ROW
                 continue
             code = self.sieve.filter_cell(version)
