@@ -97,50 +97,125 @@ def test_expired_versions_are_hidden_and_then_dropped() -> None:
     assert cells.compact(state, 21) == b""
 
 
+def test_an_exact_delete_hides_its_version_only_and_late_puts_of_its_time() -> None:
+    """HBase's plain Delete marker, unlike the delete-column marker of the protocol."""
+    state = cells.put(cells.put(b"", 10, b"1", 3), 20, b"2", 3)
+    state = cells.delete_exact(state, 20)
+    assert cells.newest(state) == Cell(b"1", 10)
+    assert cells.put(state, 20, b"late", 3) is state
+    assert cells.delete_exact(state, 20) is state
+    assert cells.versions(cells.put(state, 15, b"3", 3)) == [Cell(b"3", 15), Cell(b"1", 10)]
+
+
+def test_a_delete_column_marker_takes_the_place_of_those_below_it() -> None:
+    """A state does not grow by deletes."""
+    state = cells.delete_exact(cells.delete_exact(b"", 10), 20)
+    assert cells.delete(state, 20) == cells.delete(b"", 20)
+
+
+def test_a_time_range_counts_only_its_own_versions() -> None:
+    """HBase leaves out what is too new before it counts versions."""
+    state = b""
+    for time in (10, 20, 30):
+        state = cells.put(state, time, b"%d" % time, 3)
+    assert cells.versions(state, limit=1, until=30) == [Cell(b"20", 20)]
+    assert cells.versions(state, since=20, until=21) == [Cell(b"20", 20)]
+
+
+def test_some_versions_never_expire() -> None:
+    """MIN_VERSIONS."""
+    state = cells.put(cells.put(b"", 10, b"1", 3), 20, b"2", 3)
+    assert cells.versions(state, 25, at_least=1) == [Cell(b"2", 20)]
+    assert cells.compact(state, 25, at_least=1) == cells.put(b"", 20, b"2", 3)
+
+
 @dataclass
 class Column:
-    """HBase's own way: every cell and marker that arrived, looked at anew by each read."""
+    """HBase's own way: every cell and marker that arrived, looked at anew by each read.
+
+    What VERSIONS hides is flushed away at once, as the module says of itself.
+    """
 
     limit: int
     puts: list[tuple[int, bytes]] = field(default_factory=list)
     markers: list[int] = field(default_factory=list)
+    exact: set[int] = field(default_factory=set)
 
-    def versions(self, oldest: int) -> list[Cell]:
+    def versions(
+        self, oldest: int, since: int = 0, until: int = 99, at_least: int = 0
+    ) -> list[Cell]:
         marker = max(self.markers, default=-1)
-        seen = {timestamp: value for timestamp, value in self.puts if timestamp > marker}
+        seen = {
+            timestamp: value
+            for timestamp, value in self.puts
+            if timestamp > marker and timestamp not in self.exact
+        }
         newest = sorted(seen.items(), reverse=True)[: self.limit]
-        return [Cell(value, timestamp) for timestamp, value in newest if timestamp >= oldest]
+        within = [item for item in newest if since <= item[0] < until]
+        return [
+            Cell(value, timestamp)
+            for number, (timestamp, value) in enumerate(within)
+            if timestamp >= oldest or number < at_least
+        ]
 
-    def compact(self, oldest: int, purge_before: int) -> None:
-        self.puts = [(timestamp, value) for value, timestamp in self.versions(oldest)]
+    def flush(self) -> None:
+        self.puts = [(timestamp, value) for value, timestamp in self.versions(0)]
+
+    def compact(self, oldest: int, purge_before: int, at_least: int) -> None:
+        kept = self.versions(oldest, at_least=at_least)
+        self.puts = [(timestamp, value) for value, timestamp in kept]
         self.markers = [timestamp for timestamp in self.markers if timestamp >= purge_before]
+        self.exact = {timestamp for timestamp in self.exact if timestamp >= purge_before}
 
 
 TIMES = st.integers(0, 9)
 STEPS = st.one_of(
     st.tuples(st.just("put"), TIMES, st.binary(max_size=3)),
-    st.tuples(st.just("delete"), TIMES, st.none()),
+    st.tuples(st.just("put"), TIMES, st.binary(max_size=3)),
+    st.tuples(st.sampled_from(["delete", "exact", "drop", "drop exact"]), TIMES, st.none()),
     st.tuples(st.just("compact"), TIMES, TIMES),
 )
 
 
-@given(st.integers(1, 4), st.lists(STEPS, max_size=20), TIMES)
+@given(st.integers(1, 4), st.lists(STEPS, max_size=20), st.tuples(TIMES, TIMES, TIMES))
 def test_any_history_reads_as_from_the_whole_list_of_arrivals(
-    limit: int, steps: list[tuple[str, int, object]], oldest: int
+    limit: int, steps: list[tuple[str, int, object]], asked: tuple[int, int, int]
 ) -> None:
     """What is dropped early could never have been seen again."""
+    oldest, since, until = asked
     column, state = Column(limit), b""
     for step, time, other in steps:
-        match step, other:
-            case "put", bytes(value):
-                column.puts.append((time, value))
-                state = cells.put(state, time, value, limit)
-            case "compact", int(purge_before):
-                column.compact(time, purge_before)
-                state = cells.compact(state, time, purge_before)
-            case _:
-                column.markers.append(time)
-                state = cells.delete(state, time)
-        expected = column.versions(oldest)
-        assert cells.versions(state, oldest) == expected
-        assert (cells.newest(state, oldest) if state else None) == next(iter(expected), None)
+        state = _step(column, state, step, time, other)
+        column.flush()
+        assert cells.versions(state, oldest) == column.versions(oldest)
+        newest = cells.newest(state, oldest) if state else None
+        assert newest == next(iter(column.versions(oldest)), None)
+        assert cells.versions(
+            state, oldest, since=since, until=until, at_least=1
+        ) == column.versions(oldest, since, until, 1)
+        masked = time <= max(column.markers, default=-1) or time in column.exact
+        assert cells.masks(state, time) == masked
+
+
+def _step(column: Column, state: bytes, step: str, time: int, other: object) -> bytes:
+    match step, other:
+        case "put", bytes(value):
+            column.puts.append((time, value))
+            return cells.put(state, time, value, column.limit)
+        case "compact", int(purge_before):
+            column.compact(time, purge_before, 1)
+            return cells.compact(state, time, purge_before, limit=column.limit, at_least=1)
+        case "exact", _:
+            column.exact.add(time)
+            return cells.delete_exact(state, time)
+        case "drop", _:
+            column.puts = [put for put in column.puts if put[0] > time]
+            column.markers = [marker for marker in column.markers if marker > time]
+            column.exact = {marker for marker in column.exact if marker > time}
+            return cells.drop(state, time)
+        case "drop exact", _:
+            column.puts = [put for put in column.puts if put[0] != time]
+            return cells.drop_exact(state, time)
+        case _:
+            column.markers.append(time)
+            return cells.delete(state, time)

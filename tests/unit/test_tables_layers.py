@@ -31,6 +31,13 @@ class Short:
     def keys(self, start: bytes, stop: bytes) -> list[bytes]:
         return list(layers.keys(self.map.get, self.seek, start, stop))
 
+    def before(self, key: bytes) -> bytes | None:
+        def seek_back(stop: bytes) -> bytes | None:
+            found = self.map.irange(maximum=stop, inclusive=(True, False), reverse=True)
+            return next(found, None)
+
+        return layers.before(self.map.get, seek_back, key)
+
     def seek(self, start: bytes) -> Iterator[bytes]:
         return iter(self.map.irange(start))
 
@@ -68,6 +75,8 @@ def test_any_keys_are_found_and_ordered_as_in_a_plain_map(
     assert {key: short.get(key) for key, _ in steps} == {key: plain.get(key) for key, _ in steps}
     assert short.keys(start, stop) == sorted(key for key in plain if start <= key < stop)
     assert short.keys(b"", b"\xff") == sorted(plain)
+    for key in (start, stop, *plain):
+        assert short.before(key) == max((one for one in plain if one < key), default=None)
 
 
 def test_a_short_key_is_stored_as_it_is() -> None:

@@ -1,0 +1,220 @@
+"""Rows as plain clients see them, beside what a transaction sees of the same cells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from txn.clock import ManualClock
+from txn.errors import InvalidRequestError
+from txn.model import Cell, Check, Edit, Key
+from txn.tables.admin import Admin
+from txn.tables.lmdb import LmdbStore
+from txn.tables.memory import MemoryStore
+from txn.tables.operations import (
+    Add,
+    Append,
+    Condition,
+    FamilySettings,
+    Operation,
+    Put,
+    Remove,
+    Selection,
+)
+from txn.tables.ordered import OrderedStore
+from txn.tables.refusal import Refused
+from txn.tables.rows import Rows
+from txn.tables.tables import Tables
+
+T = b"t"
+X = Key("r", "d", "x", T)
+ALL = Selection(versions=100)
+
+
+class World:
+    """One store with its three views."""
+
+    def __init__(self, store: OrderedStore) -> None:
+        self.store = store
+        self.clock = ManualClock(1_000)
+        self.rows = Rows(store, self.clock)
+        self.tables = Tables(store, self.clock)
+        self.admin = Admin(store, self.clock)
+        self.admin.create(T, {b"d": FamilySettings(versions=3), b"e": FamilySettings()})
+
+    def do(self, *operations: Operation, row: bytes = b"r") -> None:
+        self.rows.mutate(T, [(row, operations)])
+
+    def seen(self, selection: Selection = ALL, row: bytes = b"r") -> list[tuple[bytes, int, bytes]]:
+        (result,) = self.rows.get(T, [row], selection)
+        return [version[1:] for version in result.versions]
+
+
+@pytest.fixture(params=["memory", "embedded"])
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    embedded = request.param == "embedded"
+    store = LmdbStore(str(tmp_path / "store"), sync=False) if embedded else MemoryStore()
+    yield World(store)
+    store.close()
+
+
+def test_a_deleted_family_hides_what_arrives_later_below_it(world: World) -> None:
+    """A gateway's late duplicate must not bring back a deleted row, as in HBase."""
+    world.do(Put(b"d", b"x", b"old", 5), Put(b"d", b"x", b"new", 9))
+    world.do(Remove(b"d", None, 7))
+    world.do(Put(b"d", b"x", b"late", 6), Put(b"d", b"y", b"late", 7), Put(b"d", b"y", b"kept", 8))
+    assert world.seen() == [(b"x", 9, b"new"), (b"y", 8, b"kept")]
+
+
+def test_a_deleted_version_of_a_family_hides_that_timestamp_only(world: World) -> None:
+    """HBase's DeleteFamilyVersion: of all columns, whenever they arrive."""
+    world.do(Put(b"d", b"x", b"1", 5), Put(b"d", b"x", b"2", 6))
+    world.do(Remove(b"d", None, 6, exact=True))
+    world.do(Put(b"d", b"y", b"late", 6), Put(b"d", b"y", b"other", 7))
+    assert world.seen() == [(b"x", 5, b"1"), (b"y", 7, b"other")]
+
+
+def test_a_transaction_sees_what_a_plain_client_deleted(world: World) -> None:
+    """They share the tables: its reads, its writes and its locks obey all markers."""
+    world.tables.write([Edit(X, b"mine", 900)])
+    world.do(Remove())
+    assert world.tables.read([X]) == {X: None}
+    world.tables.write([Edit(X, b"late", 950)])
+    assert world.tables.read([X]) == {X: None}
+    assert world.tables.check_and_put([Check(X, b"", ((X, b"masked"),))]) == [True]
+    assert world.tables.read([X]) == {X: None}
+    world.clock.advance(1)
+    assert world.tables.check_and_put([Check(X, b"", ((X, b"lock"),))]) == [True]
+    assert world.tables.read([X]) == {X: Cell(b"lock", 1_001)}
+    assert [row.row for row in world.tables.scan(T)] == [b"r"]
+
+
+def test_a_plain_client_sees_what_a_transaction_wrote_and_deleted(world: World) -> None:
+    """The other way round."""
+    world.tables.write([Edit(X, b"1", 5), Edit(X, b"2", 6), Edit(X._replace(column=b"y"), b"3", 6)])
+    world.tables.write([Edit(X, None, 5)])
+    assert world.seen() == [(b"x", 6, b"2"), (b"y", 6, b"3")]
+
+
+def test_the_newest_versions_are_deleted_one_by_one(world: World) -> None:
+    """Two deletes of the newest in one mutation are of the two newest, as HBase counts them."""
+    for time in (5, 6, 7):
+        world.do(Put(b"d", b"x", b"%d" % time, time))
+    world.do(Remove(b"d", b"x", None, exact=True), Remove(b"d", b"x", None, exact=True))
+    assert world.seen() == [(b"x", 5, b"5")]
+
+
+def test_a_mutation_is_carried_out_on_what_was_there_before_it(world: World) -> None:
+    """HBase computes first and writes then: a delete in it masks its puts of the same time."""
+    world.do(Put(b"d", b"n", bytes(7) + b"\1", 5))
+    world.do(Remove(b"d", b"x"), Put(b"d", b"x", b"masked"), Add(b"d", b"n", 1))
+    assert world.seen(Selection()) == [(b"n", 1_000, bytes(7) + b"\2")]
+
+
+def test_numbers_grow_and_values_are_appended_to_above_what_they_replace(world: World) -> None:
+    """Also where that is of the future; numbers begin again from below, as Java's do."""
+    world.do(Put(b"d", b"n", b"\x7f" + b"\xff" * 7, 2_000), Put(b"d", b"v", b"a", 10))
+    (result,) = world.rows.mutate(T, [(b"r", [Append(b"d", b"v", b"b"), Add(b"d", b"n", 1)])])
+    assert [version[1:] for version in result.versions] == [
+        (b"n", 2_001, b"\x80" + bytes(7)),
+        (b"v", 1_000, b"ab"),
+    ]
+    with pytest.raises(Refused, match="8 bytes") as caught:
+        world.do(Put(b"d", b"x", b"undone"), Add(b"d", b"v", 1))
+    assert caught.value.reason == "do not retry"
+    assert world.seen(Selection(((b"d", b"x"),))) == []
+
+
+@pytest.mark.parametrize(
+    ("condition", "holds"),
+    [
+        (Condition(b"d", b"x", "=", b"m"), True),
+        (Condition(b"d", b"x", "<", b"a"), True),
+        (Condition(b"d", b"x", ">", b"a"), False),
+        (Condition(b"d", b"none", "!=", b"m"), False),
+        (Condition(b"d", b"none", "=", None), True),
+        (Condition(b"d", b"x", "!=", b""), True),
+    ],
+)
+def test_the_expected_value_stands_on_the_left(
+    world: World, condition: Condition, holds: bool
+) -> None:
+    """HBase compares that way round, and takes an absent cell for equal to nothing only."""
+    world.do(Put(b"d", b"x", b"m", 2_000))
+    assert world.rows.check_and_mutate(T, b"r", condition, [Put(b"d", b"y", b"done")]) is holds
+    # Never below what was looked at, or it would be hidden by it.
+    at = 2_000 if condition.column == b"x" else 1_000
+    assert world.seen(Selection(((b"d", b"y"),))) == ([(b"y", at, b"done")] if holds else [])
+
+
+def test_a_cell_without_a_column_is_a_cell(world: World) -> None:
+    """HBase's null column."""
+    world.do(Put(b"d", b"", b"bare", 5), Put(b"d", b"x", b"1", 5))
+    assert world.seen(Selection(((b"d", b""),))) == [(b"", 5, b"bare")]
+    assert world.seen() == [(b"", 5, b"bare"), (b"x", 5, b"1")]
+
+
+def test_a_compaction_forgets_markers_and_what_has_expired(world: World) -> None:
+    """Afterwards late puts are seen, as after HBase's; nothing is left of what nobody can see."""
+    empty = list(world.store.read(lambda reader: list(reader.keys(b"", b"\xff"))))
+    world.do(Put(b"d", b"x", b"1", 5), Remove(b"d", b"x", 6, exact=True), Remove(timestamp=7))
+    world.tables.compact(T, 7)
+    world.do(Put(b"d", b"x", b"masked", 7))
+    assert world.seen() == []
+    world.tables.compact(T)
+    assert list(world.store.read(lambda reader: list(reader.keys(b"", b"\xff")))) == empty
+    world.do(Put(b"d", b"x", b"seen", 7))
+    assert world.seen() == [(b"x", 7, b"seen")]
+
+
+def test_versions_that_must_stay_outlive_the_ttl(world: World) -> None:
+    """MIN_VERSIONS, in reads of both kinds and in compactions."""
+    world.admin.add_family(T, b"m", FamilySettings(versions=3, min_versions=1, ttl_ms=100))
+    for time in (800, 850, 950):
+        world.do(Put(b"m", b"x", b"%d" % time, time))
+    assert world.seen() == [(b"x", 950, b"950")]
+    world.clock.advance(1_000)
+    key = X._replace(family=b"m")
+    assert world.tables.read([key]) == {key: Cell(b"950", 950)}
+    world.tables.compact(T)
+    assert world.seen() == [(b"x", 950, b"950")]
+
+
+@pytest.mark.parametrize(
+    ("row", "operation", "reason"),
+    [
+        (b"", Put(b"d", b"x", b"1"), "illegal argument"),
+        (b"r" * 32_768, Put(b"d", b"x", b"1"), "illegal argument"),
+        (b"r", Put(b"q", b"x", b"1"), "no such column family"),
+        (b"r", Remove(b"q"), "no such column family"),
+        (b"r", Put(b"d", b"x", b"1", -1), "illegal argument"),
+        (b"r", Put(b"d", b"x", bytes(10 * 1024 * 1024)), "illegal argument"),
+    ],
+)
+def test_what_hbase_refuses_is_refused_with_its_reason(
+    world: World, row: bytes, operation: Operation, reason: str
+) -> None:
+    """The services make HBase's exceptions of the reasons."""
+    with pytest.raises(Refused) as caught:
+        world.do(Put(b"d", b"x", b"undone"), operation, row=row)
+    assert caught.value.reason == reason
+    assert world.seen() == []
+
+
+def test_a_disabled_table_refuses_reads_and_writes_of_all_kinds(world: World) -> None:
+    """Whoever disabled it relies on nothing changing meanwhile."""
+    world.do(Put(b"d", b"x", b"1", 5))
+    world.admin.disable(T)
+    for call in (
+        world.seen,
+        lambda: world.do(Put(b"d", b"x", b"2")),
+        lambda: world.tables.read([X]),
+        lambda: world.tables.write([Edit(X, b"2", 6)]),
+        lambda: list(world.tables.scan(T)),
+    ):
+        with pytest.raises(InvalidRequestError, match="disabled"):
+            call()
+    world.admin.enable(T)
+    assert world.seen() == [(b"x", 5, b"1")]

@@ -1,0 +1,228 @@
+"""Tables, families and namespaces come, change and go as HBase's clients want it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import pytest
+
+from txn.clock import ManualClock
+from txn.model import Family
+from txn.tables import admin as admin_module
+from txn.tables.admin import Admin, Region
+from txn.tables.memory import MemoryStore
+from txn.tables.operations import FamilySettings, Put, Range, Remove, Selection
+from txn.tables.ordered import Writer
+from txn.tables.refusal import Refused
+from txn.tables.rows import Rows
+from txn.tables.tables import Tables
+
+R = TypeVar("R")
+D = {b"d": FamilySettings()}
+
+
+class Interrupted(MemoryStore):
+    """A memory store that is interrupted at one of the write transactions to come."""
+
+    left: int | None = None
+
+    def write(self, body: Callable[[Writer], R], *, durable: bool = True) -> R:
+        if self.left is not None:
+            self.left -= 1
+            if self.left == 0:
+                self.left = None
+                raise KeyboardInterrupt
+        return super().write(body, durable=durable)
+
+
+class World:
+    def __init__(self) -> None:
+        self.store, self.clock = Interrupted(), ManualClock()
+        self.admin = Admin(self.store, self.clock)
+        self.rows = Rows(self.store, self.clock)
+
+    def put(self, table: bytes, family: bytes = b"d", rows: int = 1, time: int = 5) -> None:
+        self.rows.mutate(
+            table,
+            [(b"%05d" % number, [Put(family, b"x", b"1", time)]) for number in range(rows)],
+        )
+
+    def count(self, table: bytes) -> int:
+        return len(self.rows.scan(table, Range(), Selection(), limit_rows=99_999).results)
+
+    def stored(self) -> list[bytes]:
+        return self.store.read(lambda reader: list(reader.keys(b"", b"\xff")))
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_settings_are_shown_as_they_were_given(world: World) -> None:
+    """Clients read them back, also those that mean nothing here."""
+    given = FamilySettings(
+        versions=7,
+        ttl_ms=5_000,
+        compression="GZ",
+        block_cache=False,
+        attributes=((b"\xff", b"\0"),),
+        configuration=(("a", "b"),),
+    )
+    world.admin.create(b"t", {b"d": given, b"e": FamilySettings()})
+    assert world.admin.families(b"t") == {b"d": given, b"e": FamilySettings()}
+    described = Tables(world.store, world.clock).describe(b"t")
+    assert described == {b"d": Family(7, 5_000), b"e": Family(1)}
+
+
+def test_a_table_of_the_protocol_is_a_table_of_the_others(world: World) -> None:
+    """An entry of a store that was written before there were settings is one of defaults."""
+    tables = Tables(world.store, world.clock)
+    tables.ensure_table(b"t", {b"d": Family(3)})
+    assert world.admin.families(b"t") == {b"d": FamilySettings(versions=3)}
+    assert world.admin.is_enabled(b"t")
+    world.put(b"t")
+    assert world.count(b"t") == 1
+
+
+def test_the_default_namespace_may_be_named(world: World) -> None:
+    """HBase's names `default:t` and `t` are one."""
+    world.admin.create(b"default:t", D)
+    world.put(b"default:t")
+    assert world.admin.names() == [b"t"]
+    assert world.count(b"t") == 1
+
+
+def test_a_table_made_again_is_empty(world: World) -> None:
+    """Cells under an old number would be another table's."""
+    for _ in range(2):
+        world.admin.create(b"t", D)
+        assert world.count(b"t") == 0
+        world.put(b"t")
+        world.admin.disable(b"t")
+        world.admin.drop(b"t")
+    assert world.admin.names() == []
+    assert world.stored() == [b"\0\0\0\0counter"]
+
+
+def test_a_truncated_table_is_empty_and_keeps_its_families(world: World) -> None:
+    """Its regions only if asked."""
+    world.admin.create(b"t", D, [b"m"])
+    for keep in (True, False):
+        world.put(b"t")
+        world.admin.disable(b"t")
+        world.admin.truncate(b"t", keep_splits=keep)
+        assert world.count(b"t") == 0
+        assert world.admin.families(b"t") == D
+        assert len(world.admin.regions(b"t")) == 1 + keep
+
+
+def test_what_is_dropped_goes_in_short_transactions_and_never_comes_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large table would otherwise stop all writers; whoever is interrupted leaves the rest."""
+    monkeypatch.setattr(admin_module, "_SWEEP_KEYS", 10)
+    world.admin.create(b"t", {**D, b"e": FamilySettings()})
+    world.put(b"t", rows=25)
+    world.put(b"t", b"e", rows=25)
+    world.rows.mutate(b"t", [(b"r", [Remove(b"e", None, 9)])])
+    world.store.left = 4
+    with pytest.raises(KeyboardInterrupt):
+        world.admin.drop_family(b"t", b"e")
+    assert world.count(b"t") == 25
+    world.admin.add_family(b"t", b"e", FamilySettings())
+    assert not [key for key in world.stored() if b"\0\0e\0" in key or key.endswith(b"\0\0\0e")]
+    world.rows.mutate(b"t", [(b"r", [Put(b"e", b"x", b"1", 8)])])
+    assert world.count(b"t") == 26
+
+
+def test_regions_are_told_by_their_splits(world: World) -> None:
+    """They mean nothing here, but clients divide their work by them."""
+    world.admin.create(b"t", D, [b"m", b"c"])
+    now = world.clock.wall_ms()
+    assert world.admin.regions(b"t") == [
+        Region(b"", b"c", now),
+        Region(b"c", b"m", now),
+        Region(b"m", b"", now),
+    ]
+
+
+def test_a_family_that_keeps_fewer_versions_shows_fewer_at_once(world: World) -> None:
+    """HBase counts when it reads."""
+    world.admin.create(b"t", {b"d": FamilySettings(versions=3)})
+    for time in (1, 2, 3):
+        world.put(b"t", time=time)
+    world.admin.modify_family(b"t", b"d", FamilySettings(versions=2))
+    (result,) = world.rows.get(b"t", [b"00000"], Selection(versions=9))
+    assert [version.timestamp for version in result.versions] == [3, 2]
+
+
+def test_namespaces_have_tables_of_their_own(world: World) -> None:
+    """And go only when they are empty."""
+    world.admin.create_namespace(b"ns", {"a": "1"})
+    world.admin.create(b"ns:t", D)
+    world.admin.create(b"t", D)
+    assert world.admin.names(b"ns") == [b"ns:t"]
+    assert world.admin.names(b"default") == [b"t"]
+    assert world.admin.namespaces() == {b"default": {}, b"hbase": {}, b"ns": {"a": "1"}}
+    world.admin.modify_namespace(b"ns", {})
+    assert world.admin.namespaces()[b"ns"] == {}
+    with pytest.raises(Refused, match="has tables"):
+        world.admin.drop_namespace(b"ns")
+    world.admin.disable(b"ns:t")
+    world.admin.drop(b"ns:t")
+    world.admin.drop_namespace(b"ns")
+    assert b"ns" not in world.admin.namespaces()
+
+
+CALLS: list[tuple[Callable[[Admin], object], str]] = [
+    (lambda admin: admin.create(b"t", D), "table exists"),
+    (lambda admin: admin.create(b"no:t", D), "namespace not found"),
+    (lambda admin: admin.create(b"a:b:c", D), "illegal argument"),
+    (lambda admin: admin.create(b":t", D), "illegal argument"),
+    (lambda admin: admin.create(b"u", {}), "illegal argument"),
+    (lambda admin: admin.create(b"u", D, [b""]), "illegal argument"),
+    (lambda admin: admin.create(b"u", D, [b"a", b"a"]), "illegal argument"),
+    (lambda admin: admin.create(b"u", {b"d": FamilySettings(min_versions=2)}), "illegal argument"),
+    (
+        lambda admin: admin.create(b"u", {b"d": FamilySettings(keep_deleted_cells="TRUE")}),
+        "do not retry",
+    ),
+    (
+        lambda admin: admin.create(b"u", {b"d": FamilySettings(new_version_behavior=True)}),
+        "do not retry",
+    ),
+    (lambda admin: admin.drop(b"t"), "table not disabled"),
+    (lambda admin: admin.truncate(b"t"), "table not disabled"),
+    (lambda admin: admin.enable(b"t"), "table not disabled"),
+    (lambda admin: admin.drop(b"u"), "table not found"),
+    (lambda admin: admin.families(b"u"), "table not found"),
+    (lambda admin: admin.is_enabled(b"u"), "table not found"),
+    (lambda admin: admin.disable(b"off"), "table not enabled"),
+    (lambda admin: admin.add_family(b"t", b"d", FamilySettings()), "do not retry"),
+    (lambda admin: admin.modify_family(b"t", b"e", FamilySettings()), "no such column family"),
+    (lambda admin: admin.drop_family(b"t", b"e"), "no such column family"),
+    (lambda admin: admin.drop_family(b"t", b"d"), "do not retry"),
+    (lambda admin: admin.names(b"no"), "namespace not found"),
+    (lambda admin: admin.create_namespace(b"hbase", {}), "namespace exists"),
+    (lambda admin: admin.create_namespace(b"a-b", {}), "illegal argument"),
+    (lambda admin: admin.modify_namespace(b"no", {}), "namespace not found"),
+    (lambda admin: admin.drop_namespace(b"no"), "namespace not found"),
+    (lambda admin: admin.drop_namespace(b"default"), "constraint"),
+]
+
+
+@pytest.mark.parametrize(("call", "reason"), CALLS)
+def test_what_hbase_refuses_is_refused_with_its_reason(
+    world: World, call: Callable[[Admin], object], reason: str
+) -> None:
+    """The services make HBase's exceptions of the reasons."""
+    world.admin.create(b"t", D)
+    world.admin.create(b"off", D)
+    world.admin.disable(b"off")
+    before = world.stored()
+    with pytest.raises(Refused) as caught:
+        call(world.admin)
+    assert caught.value.reason == reason
+    assert world.stored() == before
