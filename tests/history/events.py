@@ -1,0 +1,63 @@
+"""What a history is made of: transactions that read and wrote versions, with their times.
+
+A version is named by its value, so no value is written twice to a key. In a history of lists a
+write appends one element, and a read gives the whole list; in one of registers a write replaces the
+value, and None is read where there is none.
+
+An ending is what the client knows. Of an UNKNOWN one nothing is assumed: it happened if somebody
+who happened has read a version of it, and it may have happened at any time after its start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, NamedTuple
+
+Value = Any  # hashable, and what JSON can carry where histories are kept in files
+
+
+class Read(NamedTuple):
+    """Lists: value is a tuple of elements. Registers: at is the version's timestamp, if known."""
+
+    key: str
+    value: Value
+    at: int | None = None
+
+
+class Write(NamedTuple):
+    """Lists: value is the element that was appended. Registers: at is the commit timestamp."""
+
+    key: str
+    value: Value
+    at: int | None = None
+
+
+class Ending(Enum):
+    """What its client was told of a transaction."""
+
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Transaction:
+    """What one transaction did, in its order; began after `start`, was over before `end`.
+
+    Times are of one clock that all clients share, in any unit.
+    """
+
+    name: str
+    events: tuple[Read | Write, ...]
+    start: int
+    end: int | None = None
+    ending: Ending = Ending.COMMITTED
+
+    @property
+    def known_end(self) -> int | None:
+        """When it was over for certain: what is unknown may still happen later."""
+        return self.end if self.ending is Ending.COMMITTED else None
+
+    def writes(self) -> list[Write]:
+        return [event for event in self.events if isinstance(event, Write)]

@@ -1,0 +1,84 @@
+"""How clients write their history down while they make it, and how it is read back.
+
+A transaction has two lines: one before the store hears of it, and one when its client knows how it
+ended. So a killed client has told all; what lacks its second line is of unknown ending.
+
+    {"name", "start", "events": [["read" | "write", key, value, timestamp or null], ...]}
+    {"name", "end", "ending": "committed" | "aborted" | "unknown", "at": commit timestamp or null}
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from tests.history.events import Ending, Read, Transaction, Value, Write
+
+Line = dict[str, Any]
+
+
+class Recorder:
+    """Takes down what one or more clients do. tell: takes each line; now: a clock they share."""
+
+    def __init__(
+        self, tell: Callable[[Line], object], now: Callable[[], int] = time.monotonic_ns
+    ) -> None:
+        self.now = now
+        self._tell = tell
+
+    def begin(self, name: str, events: Sequence[Read | Write], start: int | None = None) -> None:
+        """Note what a transaction will do; call it before the store is called."""
+        told = [[type(e).__name__.lower(), *e] for e in events]
+        start = self.now() if start is None else start
+        self._tell({"name": name, "start": start, "events": told})
+
+    def end(self, name: str, ending: Ending, at: int | None = None) -> None:
+        """Note how it ended."""
+        self._tell({"name": name, "end": self.now(), "ending": ending.value, "at": at})
+
+    def did(self, name: str, events: Sequence[Read | Write], start: int) -> None:
+        """Note a read that has come."""
+        self.begin(name, events, start)
+        self.end(name, Ending.COMMITTED)
+
+
+def to_file(path: Path) -> Callable[[Line], object]:
+    """Return what appends lines to a file, each in a single write, which a kill does not split."""
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    return lambda line: os.write(file, f"{json.dumps(line)}\n".encode())
+
+
+def load(folder: Path) -> list[Transaction]:
+    """Read back all the files of a folder."""
+    texts = [path.read_text() for path in sorted(folder.glob("*.jsonl"))]
+    return history(json.loads(line) for text in texts for line in text.splitlines())
+
+
+def history(lines: Iterable[Line]) -> list[Transaction]:
+    """Put the two lines of each transaction together."""
+    found: dict[str, Transaction] = {}
+    for line in lines:
+        name = line["name"]
+        if "start" in line:
+            events = tuple(_event(*event) for event in line["events"])
+            found[name] = Transaction(name, events, line["start"], None, Ending.UNKNOWN)
+        else:
+            known = found[name]
+            events = tuple(_dated(event, line["at"]) for event in known.events)
+            ending = Ending(line["ending"])
+            found[name] = replace(known, events=events, end=line["end"], ending=ending)
+    return list(found.values())
+
+
+def _event(kind: str, key: str, value: Value, at: int | None) -> Read | Write:
+    known = tuple(value) if isinstance(value, list) else value
+    return Read(key, known, at) if kind == "read" else Write(key, known, at)
+
+
+def _dated(event: Read | Write, at: int | None) -> Read | Write:
+    return event._replace(at=at) if isinstance(event, Write) and at is not None else event

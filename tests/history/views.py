@@ -1,0 +1,209 @@
+"""What each transaction saw of the others, and the order of versions that follows from it.
+
+Only what must be so is concluded. Of lists, each read tells the order of all that it contains, and
+what it lacks comes later. Of registers, the order is that of the timestamps where the store gives
+them; else a version comes after the one that its writer had read.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import NamedTuple
+
+from tests.history.anomalies import Anomaly, Kind
+from tests.history.events import Ending, Read, Transaction, Value, Write
+
+Version = tuple[str, Value]  # key and value
+
+
+class View(NamedTuple):
+    """A read that is not of the reader's own writes. versions: what was seen of the key, oldest
+    first; the last one is current, and none means that the key was in its first state."""
+
+    reader: Transaction
+    key: str
+    versions: tuple[Value, ...]
+
+
+class Succession(NamedTuple):
+    """The later version comes after the earlier one; None is the first state."""
+
+    key: str
+    earlier: Value
+    later: Value
+
+
+@dataclass(slots=True)
+class Account:
+    """What is known of a history. happened: the transactions that did; writers: of their versions;
+    views: theirs; successions: of the versions that happened; anomalies: seen on the way."""
+
+    happened: list[Transaction]
+    writers: dict[Version, Transaction]
+    views: list[View]
+    successions: list[Succession] = field(default_factory=list)
+    anomalies: list[Anomaly] = field(default_factory=list)
+
+
+Look = Callable[[Transaction], Iterator[View | Anomaly]]
+
+
+def account_of_lists(history: Sequence[Transaction]) -> Account:
+    """Interpret a history whose writes append."""
+    account = _account(history, _views_of_lists)
+    longest: dict[str, tuple[Value, ...]] = {}
+    for view in account.views:
+        if len(view.versions) > len(longest.get(view.key, ())):
+            longest[view.key] = view.versions
+    account.views = [view for view in account.views if _fits(view, longest, account.anomalies)]
+    loose: dict[str, list[Value]] = defaultdict(list)
+    seen = {(key, value) for key, values in longest.items() for value in values}
+    for key, value in account.writers:
+        if (key, value) not in seen:
+            loose[key].append(value)
+    for key in {*longest, *loose}:
+        order = [None, *(v for v in longest.get(key, ()) if (key, v) in account.writers)]
+        account.successions += (Succession(key, *pair) for pair in pairwise(order))
+        account.successions += (Succession(key, order[-1], value) for value in loose[key])
+    return account
+
+
+def account_of_registers(history: Sequence[Transaction]) -> Account:
+    """Interpret a history whose writes replace."""
+    account = _account(history, _views_of_registers)
+    at = _timestamps(account.happened)
+    order: dict[str, list[Value]] = defaultdict(lambda: [None])
+    for key, value in sorted((v for v in account.writers if v in at), key=lambda v: at[v]):
+        order[key].append(value)
+    for key, values in order.items():
+        account.successions += (Succession(key, *pair) for pair in pairwise(values))
+    for t in account.happened:
+        account.successions += (s for s in _replaced(t) if (s.key, s.later) not in at)
+    return account
+
+
+def _account(history: Sequence[Transaction], look: Look) -> Account:
+    writers = {(w.key, w.value): t for t in history for w in t.writes()}
+    assert len(writers) == sum(len(t.writes()) for t in history), "a version has two writers"
+    happened, views, anomalies = _happened(history, writers, look)
+    for view in views:
+        anomalies += _wrong_sources(view, writers)
+    real = {version: t for version, t in writers.items() if t in happened}
+    told = [(view, view._replace(versions=_known(view, real))) for view in views]
+    known = [known for view, known in told if known.versions or not view.versions]
+    return Account([t for t in history if t in happened], real, known, [], anomalies)
+
+
+def _happened(
+    history: Iterable[Transaction], writers: Mapping[Version, Transaction], look: Look
+) -> tuple[set[Transaction], list[View], list[Anomaly]]:
+    """Return what was committed, and of what is unknown, whatever these have seen, and so on."""
+    happened = {t for t in history if t.ending is Ending.COMMITTED}
+    waiting = [t for t in history if t in happened]
+    views: list[View] = []
+    anomalies: list[Anomaly] = []
+    while waiting:
+        for found in look(waiting.pop()):
+            if isinstance(found, Anomaly):
+                anomalies.append(found)
+                continue
+            views.append(found)
+            for value in found.versions:
+                writer = writers.get((found.key, value))
+                if writer and writer.ending is Ending.UNKNOWN and writer not in happened:
+                    happened.add(writer)
+                    waiting.append(writer)
+    return happened, views, anomalies
+
+
+def _views_of_lists(t: Transaction) -> Iterator[View | Anomaly]:
+    own: dict[str, tuple[Value, ...]] = defaultdict(tuple)
+    for event in t.events:
+        mine = own[event.key]
+        if isinstance(event, Write):
+            own[event.key] = (*mine, event.value)
+            continue
+        seen = tuple(event.value)
+        if len(set(seen)) < len(seen):
+            yield Anomaly(Kind.DUPLICATE, f"{t.name} read {_short(seen)} from {event.key}")
+        elif mine and seen[-len(mine) :] != mine:
+            yield _not_own(t, event, mine)
+        else:
+            yield View(t, event.key, seen[: len(seen) - len(mine)])
+
+
+def _views_of_registers(t: Transaction) -> Iterator[View | Anomaly]:
+    own: dict[str, Value] = {}
+    for event in t.events:
+        if isinstance(event, Write):
+            own[event.key] = event.value
+        elif event.key not in own:
+            yield View(t, event.key, () if event.value is None else (event.value,))
+        elif event.value != own[event.key]:
+            yield _not_own(t, event, own[event.key])
+
+
+def _not_own(t: Transaction, event: Read, mine: Value) -> Anomaly:
+    fact = f"{t.name} wrote {mine!r} to {event.key} and then read {_short(event.value)}"
+    return Anomaly(Kind.INTERNAL, fact)
+
+
+def _wrong_sources(view: View, writers: Mapping[Version, Transaction]) -> Iterator[Anomaly]:
+    """What was seen must have been written, by somebody who committed, as its last word."""
+    saw = f"{view.reader.name} read"
+    for value in view.versions:
+        writer = writers.get((view.key, value))
+        if writer is None:
+            fact = f"{saw} {value!r} from {view.key}, which nobody wrote"
+            yield Anomaly(Kind.GARBAGE_READ, fact)
+        elif writer.ending is Ending.ABORTED:
+            fact = f"{saw} {value!r} from {view.key}, which {writer.name} wrote and aborted"
+            yield Anomaly(Kind.G1A, fact)
+    last = view.versions[-1:]
+    writer = writers.get((view.key, *last)) if last else None
+    if writer is not None and writer is not view.reader:
+        final = [w.value for w in writer.writes() if w.key == view.key][-1]
+        if final != last[0]:
+            fact = f"{saw} {last[0]!r} from {view.key}; {writer.name} went on to write {final!r}"
+            yield Anomaly(Kind.G1B, fact)
+
+
+def _known(view: View, writers: Mapping[Version, Transaction]) -> tuple[Value, ...]:
+    return tuple(value for value in view.versions if (view.key, value) in writers)
+
+
+def _fits(view: View, longest: Mapping[str, tuple[Value, ...]], anomalies: list[Anomaly]) -> bool:
+    order = longest.get(view.key, ())
+    if view.versions == order[: len(view.versions)]:
+        return True
+    fact = (
+        f"{view.reader.name} read {_short(view.versions)} from {view.key}, others {_short(order)}"
+    )
+    anomalies.append(Anomaly(Kind.INCOMPATIBLE_ORDER, fact))
+    return False
+
+
+def _timestamps(happened: Iterable[Transaction]) -> dict[Version, int]:
+    return {
+        (event.key, event.value): event.at
+        for t in happened
+        for event in t.events
+        if event.at is not None and event.value is not None
+    }
+
+
+def _replaced(t: Transaction) -> Iterator[Succession]:
+    """Yield what each write came after, as far as its transaction tells."""
+    current: dict[str, Value] = {}
+    for event in t.events:
+        if isinstance(event, Write):
+            yield Succession(event.key, current.get(event.key), event.value)
+        current[event.key] = event.value
+
+
+def _short(value: Value) -> str:
+    text = repr(list(value) if isinstance(value, tuple) else value)
+    return text if len(text) <= 80 else f"{text[:30]} ... {text[-45:]}"
