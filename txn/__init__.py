@@ -16,7 +16,8 @@ from txn.errors import (
     StoreError,
     TxnError,
 )
-from txn.model import Cell, Delete, Key, Mutation, Value
+from txn.model import Cell, Delete, Key, Mutation, Row, Value
+from txn.optimistic import OptimisticTransaction
 from txn.policy import Policy
 from txn.request import Committed, Request
 
@@ -41,10 +42,12 @@ __all__ = [
     "Mutation",
     "Not",
     "NotApplied",
+    "OptimisticTransaction",
     "Or",
     "Outcome",
     "Policy",
     "Request",
+    "Row",
     "Some",
     "StoreError",
     "TxnError",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from txn.clock import Clock
+from txn.clock import Clock, SystemClock
 from txn.engine import TRANSACTIONS, Engine
-from txn.engine import connect as open_engine
 from txn.errors import InvalidRequestError, describe
 from txn.policy import Policy
+from txn.stores import open_store
 from txn.watch import Watch, silent
 
 
@@ -31,15 +31,21 @@ def connect(
     transaction table, buckets, policy and watch.
     """
     if not (isinstance(uri, str) and uri.startswith("txn:")):
-        return open_engine(
-            uri,
-            table=table,
-            transactions=transactions,
-            buckets=buckets,
-            policy=policy,
-            watch=watch,
-            clock=clock,
-        )
+        clock = clock or SystemClock()
+        store = open_store(uri, clock)
+        try:
+            return Engine(
+                store,
+                table=table,
+                transactions=transactions,
+                buckets=buckets,
+                policy=policy,
+                watch=watch,
+                clock=clock,
+            )
+        except BaseException:
+            store.close()
+            raise
     if (transactions, buckets, policy) != (TRANSACTIONS, 1, None) or watch is not silent:
         raise InvalidRequestError("transactions, buckets, policy and watch are the server's own")
     try:

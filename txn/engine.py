@@ -1,4 +1,4 @@
-"""The object that users hold: `connect(uri)` gives an Engine, which commits, reads and answers.
+"""The object that users hold: `connect(uri)` gives an Engine, which commits and reads.
 
 An engine is safe to share between threads. It keeps no transaction state of its own: whatever it
 began and did not finish is in the transaction rows, where every other client can finish it.
@@ -7,10 +7,10 @@ began and did not finish is in the transaction rows, where every other client ca
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from types import TracebackType
-from typing import Literal, Self
+from typing import Literal, Self, TypeVar
 
 from txn.assertions import Assertion, Not, Or, Some
 from txn.background import Finisher
@@ -26,14 +26,15 @@ from txn.errors import (
     describe,
 )
 from txn.families import Families
-from txn.model import Cell, Delete, Family, Key, Mutation, as_bytes
+from txn.model import Cell, Delete, Family, Key, Mutation, Row, as_bytes
+from txn.optimistic import OptimisticTransaction, Pace, Ways, run
 from txn.policy import Policy
 from txn.protocol import Lock, commit, lock_at_once, lock_in_order, roll_forward
-from txn.reads import read_atomically
+from txn.reads import Snapshot, read_atomically
 from txn.request import Committed, Request, bound_key, checked
 from txn.resolve import Resolver, read_rows
+from txn.scans import Columns, Span, by_row, guarded, scan, span, view
 from txn.steps import Context, Transaction, begin
-from txn.stores import open_store
 from txn.stores.base import Store
 from txn.waiting import HotKeys
 from txn.watch import Watch, silent
@@ -41,6 +42,8 @@ from txn.watch import Watch, silent
 Ack = Literal["complete", "decided"]
 Given = Request | tuple[Iterable[Mutation | Delete], Iterable[Assertion]]
 TRANSACTIONS = "txn"
+RUN_ATTEMPTS = 1_000
+T = TypeVar("T")
 
 
 class Outcome(Enum):
@@ -52,43 +55,8 @@ class Outcome(Enum):
     UNKNOWN = "unknown"
 
 
-def connect(
-    uri: str,
-    *,
-    table: str | bytes | None = None,
-    transactions: str | bytes = TRANSACTIONS,
-    buckets: int = 1,
-    policy: Policy | None = None,
-    watch: Watch = silent,
-    clock: Clock | None = None,
-) -> Engine:
-    """Open a store by its URI and return an engine on it.
-
-    uri: `embedded:///path` (durable, many processes), `embedded:///path?sync=off` (survives killed
-    processes, not a power failure), `memory://`, or a Thrift gateway of HBase:
-    `hbase+thrift2://host:port`, `hbase+thrift1://host:port` (options in txn/stores/gateway.py).
-    table: what keys without a table mean. transactions: the transaction table, made where missing.
-    buckets: how many prefixes spread the transaction rows, 1 to 100.
-    """
-    clock = clock or SystemClock()
-    store = open_store(uri, clock)
-    try:
-        return Engine(
-            store,
-            table=table,
-            transactions=transactions,
-            buckets=buckets,
-            policy=policy,
-            watch=watch,
-            clock=clock,
-        )
-    except BaseException:
-        store.close()
-        raise
-
-
 class Engine:
-    """Commits and reads through one store. See `connect` for the arguments."""
+    """Commits and reads through one store. See `txn.connect` for the arguments."""
 
     def __init__(
         self,
@@ -144,11 +112,7 @@ class Engine:
         Raises InvalidRequestError, AbortedError (ConflictError, AssertionFailedError,
         DeadlineError), CommitOutcomeUnknown or StoreError.
         """
-        request = self._checked(mutations, assertions, once=once, labels=labels)
-        (result,) = self._commit_many([request], ack)
-        if isinstance(result, TxnError):
-            raise result
-        return result
+        return self._commit(self._checked(mutations, assertions, once=once, labels=labels), ack)
 
     def commit_many(
         self, requests: Iterable[Given], *, ack: Ack = "complete"
@@ -161,11 +125,26 @@ class Engine:
         """
         return self._commit_many([self._given(i, given) for i, given in enumerate(requests)], ack)
 
-    def _commit_many(self, requests: Sequence[Request], ack: Ack) -> list[Committed | TxnError]:
-        deadline_ms = self._context.clock.monotonic_ms() + self._context.policy.deadline_ms
+    def _commit(
+        self, request: Request, ack: Ack, spans: Sequence[Span] = (), deadline_ms: int | None = None
+    ) -> Committed:
+        (result,) = self._commit_many([request], ack, spans, deadline_ms)
+        if isinstance(result, TxnError):
+            raise result
+        return result
+
+    def _commit_many(
+        self,
+        requests: Sequence[Request],
+        ack: Ack,
+        spans: Sequence[Span] = (),
+        within_ms: int | None = None,
+    ) -> list[Committed | TxnError]:
+        within_ms = within_ms or self._context.policy.deadline_ms
+        deadline_ms = self._context.clock.monotonic_ms() + within_ms
         attempts = [self._begin(request, deadline_ms) for request in requests]
         for wave in waves([t.keys for t in attempts]):
-            self._run([attempts[i] for i in wave], lock_at_once, ack)
+            self._run([attempts[i] for i in wave], guarded(lock_at_once, spans), ack)
             for tries in range(1, self._context.policy.attempts):
                 again = [i for i in wave if self._may_try_again(attempts[i])]
                 if not again:
@@ -173,7 +152,7 @@ class Engine:
                 self._pause(tries)
                 for i in again:
                     attempts[i] = self._begin(requests[i], deadline_ms)
-                self._run([attempts[i] for i in again], lock_in_order, ack)
+                self._run([attempts[i] for i in again], guarded(lock_in_order, spans), ack)
         return [self._result(t) for t in attempts]
 
     def _begin(self, request: Request, deadline_ms: int) -> Transaction:
@@ -203,7 +182,7 @@ class Engine:
             return Committed(t.row_key, t.decided.timestamp, complete=is_complete(t))
         if isinstance(t.failure, AssertionFailedError) and t.request.once is not None:
             marker = marker_key(self._context.table, t.request.once)
-            first = t.seen[marker]
+            first = t.seen.get(marker)
             if first is not None and t.failure.assertion == Not(Some(marker)):
                 return Committed(first.value, first.timestamp, repeated=True)
         return t.failure
@@ -231,6 +210,98 @@ class Engine:
         if t.failure is not None:
             raise t.failure
         return t.seen
+
+    def scan(
+        self,
+        table: str | bytes | None = None,
+        start: str | bytes = b"",
+        stop: str | bytes | None = None,
+        *,
+        prefix: str | bytes | None = None,
+        columns: Columns | None = None,
+        snapshot: bool = False,
+    ) -> Iterator[Row]:
+        """Yield the rows from start (included) to stop (excluded), or with the prefix, in order,
+        with those of their cells, or of the (family, column) pairs, that have a value.
+
+        Each row is as of one instant during the scan, and no writer is waited for. Two rows may be
+        of different instants: a transaction may be seen in one and not in another, and rows that
+        come behind the scan are not seen. With snapshot=True all rows are of one instant, up to
+        10,000 of them, deleted ones included; ConflictError where writers leave no such instant.
+        """
+        wanted = span(table or self._table, start, stop, prefix, columns)
+        if not snapshot:
+            return self._scan(wanted)
+        return by_row(self._view((), [wanted])[1][0])
+
+    def _scan(self, wanted: Span) -> Iterator[Row]:
+        return scan(self._context, self._known(wanted), self._read_locked)
+
+    def _view(
+        self, keys: Sequence[Key], spans: Sequence[Span]
+    ) -> tuple[Snapshot, list[dict[Key, Cell]]]:
+        if not spans:
+            return self.read(keys), []
+        found = view(self._context, keys, [self._known(wanted) for wanted in spans])
+        if found is None:
+            raise ConflictError("rows keep changing")
+        return found
+
+    def _known(self, wanted: Span) -> Span:
+        self._families.table(wanted.table)
+        for family, column in wanted.columns or ():
+            self._families.of(Key(b"-", family, column, wanted.table))
+        return wanted
+
+    # --------------------------------------------------------------------------- interactively
+
+    def transaction(
+        self,
+        *,
+        once: str | bytes | None = None,
+        labels: Mapping[str, str] | None = None,
+        ack: Ack = "complete",
+        deadline_ms: int | None = None,
+    ) -> OptimisticTransaction:
+        """Return a transaction for one `with` block, which commits it at its end.
+
+        A block that wrote nothing writes nothing, `once` or not: it ends when all that it read is
+        seen to have been so at one instant. deadline_ms: for the commit; None: the policy's.
+        """
+
+        def commit(request: Request, spans: Sequence[Span]) -> Committed:
+            valid = self._checked(request.mutations, request.assertions, once, labels)
+            return self._commit(valid, ack, spans, deadline_ms)
+
+        ways = Ways(self.read, self._scan, self._view, commit)
+        return OptimisticTransaction(ways, self._table)
+
+    def run(
+        self,
+        function: Callable[[OptimisticTransaction], T],
+        *,
+        attempts: int = RUN_ATTEMPTS,
+        deadline_ms: int | None = None,
+        once: str | bytes | None = None,
+        labels: Mapping[str, str] | None = None,
+        ack: Ack = "complete",
+    ) -> T:
+        """Call a function with a transaction, commit, and return what the function returned.
+
+        On a ConflictError all of it is done again, after a pause, so the function should have no
+        other effects. deadline_ms: for all attempts together; None: the policy's. Raises the last
+        ConflictError, DeadlineError, and whatever else `commit` and the function raise.
+        """
+        pace = self._pace
+
+        def begin(left_ms: int) -> OptimisticTransaction:
+            return self.transaction(once=once, labels=labels, ack=ack, deadline_ms=left_ms)
+
+        return run(begin, function, pace, attempts, deadline_ms or pace.policy.deadline_ms)
+
+    @property
+    def _pace(self) -> Pace:
+        return Pace(self._context.clock, self._context.random, self._context.policy)
 
     def outcome(self, transaction: str | bytes) -> Outcome:
         """Return what has become of a transaction, by its row key."""

@@ -39,6 +39,13 @@ class Families:
         self._known[table, key.family] = family
         return family
 
+    def table(self, table: bytes) -> None:
+        """Raise InvalidRequestError unless there is such a table."""
+        if retried(self._context, lambda: self._context.store.describe(table)) is None:
+            raise InvalidRequestError(
+                describe("no such table: create it with ensure_table", table=table)
+            )
+
     def check(self, request: Request) -> None:
         """Raise InvalidRequestError unless the request may be committed to its families."""
         for key in request.keys:

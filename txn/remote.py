@@ -8,7 +8,7 @@ the request's name. What only the server knows, such as conflicts, is settled th
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -41,8 +41,12 @@ from txn.messages import (
     unpack_error,
     unpack_result,
 )
-from txn.model import Cell, Delete, Key, Mutation, as_bytes
+from txn.model import Cell, Delete, Key, Mutation, Row, as_bytes
+from txn.optimistic import Pace
+from txn.policy import Policy
+from txn.reads import Snapshot
 from txn.request import Committed, Request, bound_key, checked
+from txn.scans import Span
 from txn.steps import Context
 from txn.stores.gateway import Gateway, Refused, Service, parse_gateway
 from txn.stores.pool import Job, Pool
@@ -174,6 +178,16 @@ class RemoteEngine(Engine):
         found = unpack_cells(self._ask("read", arguments, repeat=True))
         return {key: found[wanted_key] for key, wanted_key in bound.items()}
 
+    def _scan(self, wanted: Span) -> Iterator[Row]:
+        raise InvalidRequestError("an engine behind txn:// does not scan")
+
+    def _view(
+        self, keys: Sequence[Key], spans: Sequence[Span]
+    ) -> tuple[Snapshot, list[dict[Key, Cell]]]:
+        if spans:
+            raise InvalidRequestError("an engine behind txn:// does not scan")
+        return self.read(keys), []
+
     def outcome(self, transaction: str | bytes) -> Outcome:
         """Return what has become of a transaction, by its row key or the name of its request."""
         key = as_bytes("transaction", transaction)
@@ -262,6 +276,22 @@ class RemoteEngine(Engine):
         except Refused as refused:
             raise _meant(refused, str(self._pool.gateway)) from refused
         return answer
+
+    def _commit(
+        self, request: Request, ack: Ack, spans: Sequence[Span] = (), deadline_ms: int | None = None
+    ) -> Committed:
+        """Commit what a `with` block did; the server has a deadline of its own."""
+        return self.commit(
+            request.mutations,
+            request.assertions,
+            once=request.once,
+            labels=request.labels,
+            ack=ack,
+        )
+
+    @property
+    def _pace(self) -> Pace:
+        return Pace(self._clock, self._chance, Policy())
 
     def _checked(
         self,

@@ -12,12 +12,22 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, replace
 from itertools import groupby, islice, takewhile
 
-from txn.codec import TransactionRow
-from txn.errors import ConflictError, InvalidRequestError, StoreError, describe
+from txn.assertions import Version
+from txn.codec import TransactionRow, marker_key
+from txn.errors import (
+    AbortedError,
+    AssertionFailedError,
+    ConflictError,
+    InvalidRequestError,
+    StoreError,
+    describe,
+)
 from txn.model import LOCK_SUFFIX, MAX_ROW, TAG_SUFFIX, Cell, Key, Row, as_bytes, check_key
+from txn.protocol import Lock
 from txn.reads import Snapshot, has_crossed, value_of
 from txn.resolve import read_rows
-from txn.steps import Context, retried
+from txn.steps import Context, Transaction, retried
+from txn.waiting import Settle
 
 SNAPSHOT_ROWS = 10_000
 PAGE_ROWS = 100
@@ -210,6 +220,60 @@ def _look(context: Context, keys: Sequence[Key], spans: Sequence[Span]) -> list[
             )
         found.append({key: cell for row in rows for key, cell in row.cells.items()})
     return found
+
+
+# --------------------------------------------------------------------------- under the locks
+
+
+def guarded(lock: Lock, spans: Sequence[Span]) -> Lock:
+    """Let a transaction go on, once it holds its locks, only if the spans have no keys but its own.
+
+    Whoever adds a key to a span holds its lock until it is put. So of two transactions that each
+    add to what the other scanned, the one that looks later sees the other's lock, or its key.
+    """
+
+    def locked(
+        context: Context, transactions: Sequence[Transaction], settle: Settle
+    ) -> list[Transaction]:
+        live = lock(context, transactions, settle)
+        for t in live:
+            if not _has_committed(context, t):
+                t.failure = _met(context, t, spans, settle)
+        return [t for t in live if t.failure is None]
+
+    return locked if spans else lock
+
+
+def _has_committed(context: Context, t: Transaction) -> bool:
+    """Whether the token's marker is there: what came into a span may be its own first commit."""
+    if t.request.once is None:
+        return False
+    marker = marker_key(context.table, t.request.once)
+    return retried(context, lambda: context.store.read([marker]))[marker] is not None
+
+
+def _met(
+    context: Context, t: Transaction, spans: Sequence[Span], settle: Settle
+) -> AbortedError | None:
+    mine = frozenset(t.keys)
+    for part in spans:
+        for row in _rows(context, part):
+            for key in _keys(row.cells):
+                if key not in mine and (failure := _stranger(t, key, row.cells, settle)):
+                    return failure
+    return None
+
+
+def _stranger(t: Transaction, key: Key, cells: Cells, settle: Settle) -> AbortedError | None:
+    cell, lock = cells.get(key), cells.get(key.lock)
+    if lock and lock.value:
+        settle({lock.value: [key.lock]})
+        return ConflictError(
+            "key of a scanned range is locked", key=key, holder=lock.value, transaction=t.row_key
+        )
+    if cell is None:
+        return None
+    return AssertionFailedError(Version(key, None), {key: cell}, transaction=t.row_key)
 
 
 # ------------------------------------------------------------------------------- the details

@@ -13,7 +13,7 @@ from recovery.commands.common import (
     TransactionsOption,
     print_json,
 )
-from txn.engine import connect
+from txn.connecting import connect
 
 app = typer.Typer(help="Make tables.", no_args_is_help=True)
 

@@ -11,7 +11,8 @@ import txn
 from tests.unit.worlds import POLICY, World, X, Y, after_status, stopped_at
 from txn.assertions import Some
 from txn.codec import column, is_row_key
-from txn.engine import Engine, Outcome, connect, waves
+from txn.connecting import connect
+from txn.engine import Engine, Outcome, waves
 from txn.errors import AssertionFailedError, InvalidRequestError
 from txn.model import Cell, Edit, Key, Mutation
 from txn.phases import Status

@@ -18,10 +18,11 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from txn.connecting import connect
 from txn.demo.data import DAYS, FAMILY, Tables, tables_named, unpack
 from txn.demo.processes import Job, Line
 from txn.demo.reconcile import Check
-from txn.engine import Engine, connect
+from txn.engine import Engine
 from txn.errors import InvalidRequestError, describe
 
 JOB = "txn.demo.job"

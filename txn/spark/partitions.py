@@ -19,7 +19,8 @@ from pyspark import Accumulator, SparkContext
 from pyspark.sql import SparkSession
 
 from txn.assertions import Assertion
-from txn.engine import Ack, Engine, connect
+from txn.connecting import connect
+from txn.engine import Ack, Engine
 from txn.errors import AssertionFailedError, InvalidRequestError, TxnError, describe
 from txn.model import Delete, Mutation, as_bytes
 from txn.policy import Policy
