@@ -11,8 +11,8 @@ import socket
 import ssl
 import struct
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -27,6 +27,7 @@ from txn.emulator.wire import LENGTH, Call, Malformed, Reader, Refused, Source
 from txn.errors import describe
 
 INTERNAL_ERROR = TApplicationException.INTERNAL_ERROR
+LONG_AT_ONCE = 2
 TELL_EACH_MS = 1000
 UNCHARGED = 4096  # requests smaller than this are not counted
 
@@ -36,12 +37,13 @@ class Overdue(Exception):
 
 
 class Method(NamedTuple):
-    """A method of a service: what carries it out, with its arguments' names in order."""
+    """A method of a service: its arguments' names in order, and whose turn it takes."""
 
     run: Callable[..., Any]
     names: tuple[str, ...]
     result: type[TPayload]
     errors: tuple[tuple[str, type[Exception]], ...]
+    turn: AbstractContextManager[object]
 
 
 class Interface:
@@ -49,7 +51,8 @@ class Interface:
 
     __slots__ = ("arguments", "methods")
 
-    def __init__(self, service: Any, handler: object) -> None:
+    def __init__(self, service: Any, handler: object, long: Collection[str] = ()) -> None:
+        turns = threading.Semaphore(LONG_AT_ONCE)
         self.arguments: dict[str, type[TPayload]] = {}
         self.methods: dict[str, Method] = {}
         for name in service.thrift_services:
@@ -61,6 +64,7 @@ class Interface:
                 tuple(field[1] for field in arguments.thrift_spec.values()),
                 result,
                 tuple((field[1], field[2]) for field in fields),
+                turns if name in long else nullcontext(),
             )
 
 
@@ -205,7 +209,8 @@ class Connection:
         result = method.result()
         given: Mapping[str, Any] = arguments.__dict__
         try:
-            result.__dict__["success"] = method.run(*[given[name] for name in method.names])
+            with method.turn:
+                result.__dict__["success"] = method.run(*[given[name] for name in method.names])
         except TApplicationException as error:
             return error
         except Exception as error:  # noqa: BLE001  (whatever it is, the others are served)

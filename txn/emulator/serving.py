@@ -6,10 +6,10 @@ import logging
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from urllib.parse import urlsplit
 
 from txn.clock import Clock, SystemClock
+from txn.emulator import thrift1, thrift2
 from txn.emulator.options import Options
 from txn.emulator.server import Server, Service, listen, tls_context
 from txn.emulator.transactional import Transactional
@@ -20,6 +20,13 @@ from txn.stores.local import LocalStore
 from txn.tables.ordered import OrderedStore
 
 NAMES = ("thrift1", "thrift2", "transactional")
+LONG = frozenset(  # of HBase's methods, those that read many rows
+    {
+        *("getRows", "getRowsWithColumns", "getRowsTs", "getRowsWithColumnsTs"),
+        *("scannerGet", "scannerGetList"),
+        *("getMultiple", "getScannerRows", "getScannerResults"),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +96,9 @@ def open_services(
         transactional = Transactional(LocalStore(keys, clock), token=hosted.token)
         services["transactional"] = transactional.service
         ends.append(transactional.flush)
-    for name in sorted({"thrift1", "thrift2"} & set(hosted.ports)):
-        module = import_module(f"txn.emulator.{name}")
-        services[name] = Service(module.SERVICE, module.handler(keys, clock))
+    for name, module in (("thrift1", thrift1), ("thrift2", thrift2)):
+        if name in hosted.ports:
+            services[name] = Service(module.SERVICE, module.handler(keys, clock), LONG)
     ends.append(keys.close)
     return lambda: _call_all(ends), services
 
