@@ -183,14 +183,9 @@ class _Shared:
                 environment.set_mapsize(seen * 2)
             except (lmdb.Error, MemoryError) as error:
                 self._shut()  # a failed resize has left no map at all
-                raise NotApplied(
-                    describe(
-                        "the store cannot grow in this process's address space",
-                        path=self.path,
-                        bytes=seen * 2,
-                        reason=str(error),
-                    )
-                ) from error
+                message = "the store cannot grow in this process's address space"
+                facts = {"path": self.path, "bytes": seen * 2, "reason": str(error)}
+                raise NotApplied(describe(message, **facts)) from error
             # At least what another process has filled, whatever was asked for.
             self.map_size = environment.info()["map_size"]
 
@@ -254,13 +249,8 @@ class _Shared:
     def _usable(self) -> lmdb.Environment:
         """Return the environment, opened if need be; the lock is held."""
         if self._inherited is not None:
-            raise StoreError(
-                describe(
-                    "the store was busy when this process was forked: fork before using it",
-                    path=self.path,
-                    pid=os.getpid(),
-                )
-            )
+            message = "the store was busy when this process was forked: fork before using it"
+            raise StoreError(describe(message, path=self.path, pid=os.getpid()))
         if self._closed:
             raise StoreClosedError(describe("the store is closed", path=self.path))
         if self._environment is None:
