@@ -9,7 +9,6 @@ import pytest
 from tests.unit.worlds import POLICY, TABLE, World, X, Y, Z
 from txn.assertions import Exact, Not, Some, Version
 from txn.codec import FAMILY
-from txn.request import Committed
 from txn.errors import (
     AbortedError,
     AssertionFailedError,
@@ -17,6 +16,7 @@ from txn.errors import (
 )
 from txn.model import Cell, Delete, Edit, Family, Key, Mutation
 from txn.phases import Status
+from txn.request import Committed
 from txn.watch import Phase
 
 
