@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from tests.contract.both import Both, both, fresh
 from tests.integration.hbase import HBase
+from txn.clock import SystemClock
 from txn.emulator import convert1, convert2
 from txn.tables.operations import MAX_TIMESTAMP
 
@@ -60,6 +61,7 @@ class Histories(RuleBasedStateMachine):
     """Each call is answered alike, and after it all versions of all rows are alike."""
 
     found: ClassVar[tuple[Both, Both, bytes]]
+    clock: ClassVar = SystemClock()
 
     def __init__(self) -> None:
         super().__init__()
@@ -144,6 +146,7 @@ class Histories(RuleBasedStateMachine):
 
     @invariant()
     def all_versions_are_alike(self) -> None:
+        self.clock.sleep_ms(2)  # two puts in one millisecond would be one version
         gets = [TWO.TGet(self.row(row), maxVersions=MANY) for row in ROWS]
         self.two.ask("getMultiple", self.table, gets)
 

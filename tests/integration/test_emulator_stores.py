@@ -1,0 +1,141 @@
+"""What we make for HBase, on the emulator: engines over both Thrift stores, commands, the job.
+
+The contract of the stores themselves is in tests/contract, on the emulator too.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.integration.emulator import emulated
+from tests.integration.hbase import HBase
+from txn import Exact, Key, Mutation, connect
+from txn.clock import ManualClock
+from txn.emulator.scanners import Scan, ScannerLimits, Scanners
+from txn.errors import StoreError
+from txn.tables.admin import Admin
+from txn.tables.memory import MemoryStore
+from txn.tables.operations import FamilySettings, Put, Range, Selection
+from txn.tables.rows import Rows
+
+
+@pytest.fixture(params=["thrift1", "thrift2"])
+def uri(request: pytest.FixtureRequest, emulator: HBase) -> str:
+    found: str = getattr(emulator, request.param)
+    return found
+
+
+@pytest.fixture
+def accounts(emulator: HBase) -> Iterator[str]:
+    """A table of two accounts, and the transaction table, made through Thrift 2."""
+    name = f"accounts-{uuid.uuid4().hex[:8]}"
+    with connect(emulator.thrift2) as engine:
+        engine.ensure_table(name, ["d"])
+        engine.commit([Mutation(account(name, who), b"100") for who in ("alice", "bob")])
+    yield name
+
+
+def account(table: str, who: str) -> Key:
+    return Key(who, "d", "balance", table)
+
+
+def txn(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", "import recovery.commands as c; c.main()", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+
+
+def test_a_transaction_commits_through_both_services(uri: str, accounts: str) -> None:
+    """They are two doors to the same cells."""
+    alice, bob = account(accounts, "alice"), account(accounts, "bob")
+    with connect(uri) as engine:
+        engine.commit([Mutation(alice, b"90"), Mutation(bob, b"110")], [Exact(alice, b"100")])
+        found = engine.read([alice, bob])
+        assert {key: cell and cell.value for key, cell in found.items()} == {
+            alice: b"90",
+            bob: b"110",
+        }
+
+
+def test_the_doctor_and_fsck_find_nothing_wrong(uri: str, accounts: str) -> None:
+    """Commands that operators know from HBase work here, and say the same."""
+    examined = txn("doctor", "--store", uri, "--json", accounts)
+    assert examined.returncode == 0, examined.stdout + examined.stderr
+    verdicts = {json.loads(line)["verdict"] for line in examined.stdout.splitlines()}
+    assert "wrong" not in verdicts
+    checked = txn("fsck", "--store", uri, "--scan", accounts)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+@pytest.mark.slow
+def test_the_flights_job_runs_is_killed_and_mended(tmp_path: Path) -> None:
+    """Spark's executors are clients like any other."""
+    with emulated(tmp_path / "store") as found:
+        run = txn("demo", "flights", "--store", found.thrift2, "--days", "1", "--json")
+    assert run.returncode == 0, run.stdout + run.stderr
+    report: dict[str, Any] = json.loads(run.stdout)
+    assert report["holds"] is True
+    assert report["crash"] is not None
+
+
+# --- scanners ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+def opened(clock: ManualClock, limits: ScannerLimits) -> Scanners:
+    """Scanners of a table `t` of a hundred rows."""
+    store = MemoryStore()
+    Admin(store, clock).create(b"t", {b"d": FamilySettings()})
+    rows = Rows(store, clock)
+    rows.mutate(b"t", [(b"%02d" % n, [Put(b"d", b"x", b"v" * 100)]) for n in range(100)])
+    return Scanners(rows, clock, limits)
+
+
+ALL = Scan(b"t", Range(), Selection())
+
+
+def test_a_scanner_ends_with_its_lease(clock: ManualClock) -> None:
+    """Clients that went away must not be remembered for ever; using a scanner renews it."""
+    scanners = opened(clock, ScannerLimits(lease_ms=1000))
+    used, forgotten = scanners.open(ALL), scanners.open(ALL)
+    clock.advance(900)
+    assert scanners.next(used, 1) is not None
+    clock.advance(900)
+    assert scanners.next(forgotten, 1) is None
+    assert scanners.next(used, 1) is not None
+    assert not scanners.close(forgotten)
+
+
+def test_only_so_many_scanners_are_open(clock: ManualClock) -> None:
+    """Opening without closing must not take all memory; the others go on."""
+    scanners = opened(clock, ScannerLimits(open=2, lease_ms=1000))
+    first = scanners.open(ALL)
+    scanners.open(ALL)
+    with pytest.raises(StoreError, match="too many open scanners"):
+        scanners.open(ALL)
+    assert scanners.close(first)
+    scanners.open(ALL)
+    clock.advance(1001)
+    scanners.open(ALL)
+
+
+def test_a_reply_is_bounded(clock: ManualClock) -> None:
+    """A client that asks for a whole table in one reply is told to ask for less."""
+    scanners = opened(clock, ScannerLimits(reply_bytes=5000))
+    number = scanners.open(ALL)
+    with pytest.raises(ValueError, match="ask for fewer"):
+        scanners.next(number, 100)
+    found = scanners.next(scanners.open(ALL), 10)
+    assert found is not None
+    assert len(found[1]) == 10
