@@ -1,1 +1,32 @@
 """Shared and exclusive locks on databases, tables and partitions, as Hive has them."""
+
+from txn.locks.manager import (
+    Held,
+    Lock,
+    LockDenied,
+    LockLost,
+    LockManager,
+    Owner,
+    Waiting,
+    from_hive,
+)
+from txn.locks.opening import open_manager
+from txn.locks.requests import LockRequest, Mode, Path, exclusive, path, shared
+
+__all__ = [
+    "Held",
+    "Lock",
+    "LockDenied",
+    "LockLost",
+    "LockManager",
+    "LockRequest",
+    "Mode",
+    "Owner",
+    "Path",
+    "Waiting",
+    "exclusive",
+    "from_hive",
+    "open_manager",
+    "path",
+    "shared",
+]

@@ -66,14 +66,15 @@ class Lock:
 class Waiting:
     """How long and how to wait. Durations in milliseconds; Hive's settings by `from_hive`.
 
-    retries: after the first denial. pause_ms: between them, each between half and all of it.
+    retries: after the first denial. pause_ms: between them, each between half and all of it; Hive's
+    own default is a minute.
     deadline_ms: for all of it, None: only the retries count. unlock_retries: for a release.
     enabled: False turns locking off.
     """
 
     enabled: bool = True
     retries: int = 100
-    pause_ms: int = 60_000
+    pause_ms: int = 1_000
     unlock_retries: int = 10
     deadline_ms: int | None = None
     fairness: Fairness = "fair"
