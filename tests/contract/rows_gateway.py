@@ -107,6 +107,11 @@ class GatewayRows:
             maxVersions=selection.versions,
             filterString=text,
             batchSize=selection.batch,
+            colFamTimeRangeMap={
+                family: self._thrift.TTimeRange(since, until)
+                for family, since, until in selection.family_times
+            }
+            or None,
             **self._shared(selection),
         )
         found = self._call("getScannerResults", table, scan, MANY)

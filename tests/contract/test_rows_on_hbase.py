@@ -412,6 +412,16 @@ def test_limits_of_a_family_in_a_row(tables: Pair, limit: int | None, offset: in
     pair.get([b"a"], Selection(store_limit=limit, store_offset=offset))
 
 
+def test_a_family_may_have_a_time_range_of_its_own(tables: Pair) -> None:
+    """Thrift 2 scans can say so."""
+    pair = fresh(tables)
+    for family, time in itertools.product((b"d", b"m"), (3, 5, 7)):
+        # Family m keeps one version for ever, whatever its age.
+        pair.mutate(b"a", Put(family, b"x", b"1", time))
+    pair.scan(Range(), Selection(versions=9, until=6, family_times=((b"d", 4, 9),)))
+    pair.scan(Range(), Selection(versions=9, family_times=((b"m", 3, 5), (b"d", 0, 4))))
+
+
 def test_an_increment_is_above_what_it_replaces(tables: Pair) -> None:
     """Even where that is of the future; and only of a number of 8 bytes."""
     pair = fresh(tables)

@@ -42,9 +42,10 @@ class Selection:
 
     columns: () means all; (family, None) a whole family, which HBase forgets when a column of that
     family follows. versions: at most so many of each cell. since (included), until (excluded): the
-    timestamps. filter: what `txn.tables.filters.parse` returns. store_limit, store_offset: at most
-    so many versions of each family in a row, after leaving out so many. batch: a scan's results
-    hold at most so many versions; a row of more comes as several results.
+    timestamps; family_times: those of some families instead, each (family, since, until). filter:
+    what `txn.tables.filters.parse` returns. store_limit, store_offset: at most so many versions of
+    each family in a row, after leaving out so many. batch: a scan's results hold at most so many
+    versions; a row of more comes as several results.
     """
 
     columns: tuple[tuple[bytes, bytes | None], ...] = ()
@@ -55,6 +56,7 @@ class Selection:
     store_limit: int | None = None
     store_offset: int = 0
     batch: int | None = None
+    family_times: tuple[tuple[bytes, int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,7 +155,8 @@ class Rows:
         return self._store.read(body)
 
     def _plan(self, reader: Reader, table: bytes, selection: Selection) -> Plan:
-        if selection.versions < 1 or selection.since < 0 or selection.until < selection.since:
+        times = [(selection.since, selection.until), *(each[1:] for each in selection.family_times)]
+        if selection.versions < 1 or any(not 0 <= since <= until for since, until in times):
             raise Refused("illegal argument", "not a selection", given=selection)
         return selecting.plan(self._load(reader), table, selection, self._clock.wall_ms())
 

@@ -26,6 +26,8 @@ class Part(NamedTuple):
     place: Place
     columns: tuple[bytes, ...] | None
     oldest_ms: int
+    since: int
+    until: int
 
 
 class Plan(NamedTuple):
@@ -47,12 +49,15 @@ def plan(known: Catalog, table: bytes, selection: Selection, now_ms: int) -> Pla
     for family in wanted:
         if (table, family) not in known.places:
             raise known.missing(table, family)
+    times = {family: (since, until) for family, since, until in selection.family_times}
     parts = []
     for family in sorted(wanted or known.table(table).families):
         place = known.places[table, family]
         columns = wanted.get(family)
         oldest_ms = 0 if place.ttl_ms is None else now_ms - place.ttl_ms
-        parts.append(Part(family, place, tuple(sorted(columns)) if columns else None, oldest_ms))
+        names = tuple(sorted(columns)) if columns else None
+        since, until = times.get(family, (selection.since, selection.until))
+        parts.append(Part(family, place, names, oldest_ms, since, until))
     return Plan(tuple(parts), selection)
 
 
@@ -64,7 +69,7 @@ def read_row(reader: Reader, asked: Plan, row: bytes) -> list[Version]:
         family = part.family
         of_family = [
             Version(family, column, timestamp, value)
-            for column, versions in _columns(reader, part, row, selection, selection.versions)
+            for column, versions in _columns(reader, part, row, selection.versions)
             for value, timestamp in versions
         ]
         if selection.store_limit is not None or selection.store_offset:
@@ -122,7 +127,7 @@ class Sifter:
         hint = b""
         kept = part.place.versions
         wanted = min(asked.selection.versions, kept)
-        for column, cells_ in _columns(reader, part, row, asked.selection, kept):
+        for column, cells_ in _columns(reader, part, row, kept):
             if column < hint:
                 continue
             shown = (Version(part.family, column, time, value) for value, time in cells_)
@@ -161,7 +166,7 @@ def _passed_row(sieve: Sieve, found: list[Version]) -> list[Version] | None:
 
 
 def _columns(
-    reader: Reader, part: Part, row: bytes, selection: Selection, limit: int
+    reader: Reader, part: Part, row: bytes, limit: int
 ) -> Iterator[tuple[bytes, list[Cell]]]:
     """Yield the columns of a family in a row, with at most so many versions of each."""
     place = part.place
@@ -180,8 +185,8 @@ def _columns(
                 state,
                 0 if named_kept else part.oldest_ms,
                 limit=min(limit, place.versions),
-                since=selection.since,
-                until=selection.until,
+                since=part.since,
+                until=part.until,
                 at_least=place.min_versions,
             )
             if named_kept:
