@@ -17,6 +17,7 @@ class Families:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._known: dict[tuple[bytes, bytes], Family] = {}
+        self._tables: set[bytes] = set()
 
     def of(self, key: Key) -> Family:
         """Return the family of a key that names its table, or raise InvalidRequestError."""
@@ -41,10 +42,13 @@ class Families:
 
     def table(self, table: bytes) -> None:
         """Raise InvalidRequestError unless there is such a table."""
+        if table in self._tables:
+            return
         if retried(self._context, lambda: self._context.store.describe(table)) is None:
             raise InvalidRequestError(
                 describe("no such table: create it with ensure_table", table=table)
             )
+        self._tables.add(table)
 
     def check(self, request: Request) -> None:
         """Raise InvalidRequestError unless the request may be committed to its families."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import count, islice
+from itertools import islice
 from random import Random
 from types import TracebackType
 from typing import Self, TypeVar
@@ -252,7 +252,9 @@ def run(
     begin: makes a transaction that has so many ms left.
     """
     began_ms = pace.clock.monotonic_ms()
-    for tries in count(1):
+    tries = 0
+    while True:
+        tries += 1
         left_ms = began_ms + deadline_ms - pace.clock.monotonic_ms()
         try:
             with begin(max(left_ms, 1)) as t:
@@ -266,4 +268,3 @@ def run(
             facts = describe("deadline passed between attempts", attempts=tries)
             raise DeadlineError(facts, transaction=conflict.transaction) from conflict
         pace.clock.sleep_ms(pause_ms)
-    raise AssertionError

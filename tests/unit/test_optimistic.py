@@ -1,0 +1,578 @@
+"""Interactive transactions: what a block sees, what it commits, and when it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.unit.worlds import TABLE, World, X, Y, Z, after_status, stopped_at
+from txn import optimistic
+from txn.assertions import Exact, Not, Some, Version
+from txn.engine import Engine
+from txn.errors import (
+    AssertionFailedError,
+    CommitOutcomeUnknown,
+    ConflictError,
+    DeadlineError,
+    InvalidRequestError,
+    NotApplied,
+)
+from txn.model import Check, Delete, Edit, Key, Mutation
+from txn.optimistic import OptimisticTransaction
+from txn.phases import Status
+from txn.policy import Policy
+from txn.stores.counting import CountingStore
+from txn.stores.faulty import Call, Crash, Fault, Reply
+
+Work = Callable[[OptimisticTransaction], object]
+
+
+def counter(value: int) -> bytes:
+    return value.to_bytes(8, signed=True)
+
+
+def other(world: World, *mutations: Mutation | Delete) -> None:
+    """Another client commits."""
+    world.client(seed=len(world.rows()) + 50).commit(mutations)
+
+
+def given(**rows: bytes) -> World:
+    """A world with these values of column x."""
+    world = World()
+    if rows:
+        world.engine.commit([Mutation(Key(row, "d", "x"), value) for row, value in rows.items()])
+    return world
+
+
+def counted(world: World) -> tuple[Engine, CountingStore]:
+    counting = CountingStore(world.store)
+    engine = world.client(counting, seed=7)  # type: ignore[arg-type]
+    engine.read([X])
+    list(engine.scan(stop=b"a"))
+    counting.reset()
+    return engine, counting
+
+
+# ---------------------------------------------------------------------- what a block sees
+
+
+def test_a_block_is_committed_at_its_end() -> None:
+    """All of it at one timestamp, or nothing."""
+    world = given(y=b"old")
+    with world.engine.transaction(labels={"job": "7"}) as t:
+        t.put(X, "1")
+        t.delete(Y)
+        assert world.value(X) is None
+        assert t.result is None
+    assert t.result is not None
+    assert world.cell(X) == (b"1", t.result.timestamp)
+    assert world.value(Y) is None
+
+
+def test_a_block_sees_its_own_writes() -> None:
+    """The last of them, in reads and in scans, whatever is stored."""
+    world = given(x=b"1", y=b"1", z=b"1")
+    with world.engine.transaction() as t:
+        t.put(X, b"2")
+        t.delete(Y)
+        t.delete(Z)
+        t.put(Z, b"3")
+        t.put(Key("zz", "d", "x"), b"4")
+        assert t.get_many([X, Y, Z]) == {X: b"2", Y: None, Z: b"3"}
+        assert [cells for _, cells in t.scan()] == [
+            {X: b"2"},
+            {Z: b"3"},
+            {Key("zz", "d", "x", TABLE): b"4"},
+        ]
+    assert (world.value(X), world.value(Y), world.value(Z)) == (b"2", None, b"3")
+
+
+def test_what_a_block_wrote_it_does_not_read() -> None:
+    """Nor is it asserted: two blind writers of one key do not undo each other's commit."""
+    world = given(x=b"1")
+    engine, counting = counted(world)
+    with engine.transaction() as t:
+        t.put(X, b"2")
+        assert t.get(X) == b"2"
+        assert not counting.calls
+        other(world, Mutation(X, b"3"))
+    assert world.value(X) == b"2"
+
+
+def test_a_repeated_read_returns_the_same() -> None:
+    """Whatever others commit meanwhile, and whether the key is read or scanned."""
+    world = given(x=b"1", z=b"1")
+    with pytest.raises(ConflictError), world.engine.transaction() as t:
+        seen = t.get_many([X, Y])
+        other(world, Mutation(X, b"2"), Mutation(Y, b"2"), Delete(Z))
+        assert t.get_many([Y, X]) == seen == {X: b"1", Y: None}
+        assert t.scan() == [(b"x", {X: b"1"})]
+        other(world, Mutation(Z, b"3"), Mutation(Key("new", "d", "x"), b"3"))
+        assert t.scan() == t.scan(start="a") == [(b"x", {X: b"1"})]
+        assert t.get(Z) is None
+
+
+def test_keys_are_answered_as_they_were_asked() -> None:
+    """A key without its table is the same key."""
+    world = given(x=b"1")
+    short = Key("x", "d", "x")
+    with world.engine.transaction() as t:
+        assert t.get_many([short, X]) == {short: b"1", X: b"1"}
+        t.put(short, b"2")
+        assert t.get(X) == b"2"
+
+
+def test_counters_are_those_of_hbase() -> None:
+    """Eight bytes, big-endian, signed; absent is 0."""
+    world = given(y=counter(-2))
+    with world.engine.transaction() as t:
+        assert t.increment(X) == 1
+        assert t.increment(X, 4) == 5
+        assert t.increment(Y, -1) == -3
+    assert (world.value(X), world.value(Y)) == (b"\0" * 7 + b"\5", counter(-3))
+
+
+@pytest.mark.parametrize(
+    ("value", "by", "message"),
+    [(b"12", 1, "not a counter"), (counter(2**63 - 1), 1, "overflows"), (counter(0), 2**64, "ove")],
+)
+def test_what_is_no_counter_is_not_counted(value: bytes, by: int, message: str) -> None:
+    """HBase would wrap around; here it is an error, and nothing is written."""
+    world = given(x=value)
+    with pytest.raises(InvalidRequestError, match=message), world.engine.transaction() as t:
+        t.increment(X, by)
+    assert world.value(X) == value
+
+
+def test_append_adds_to_what_is_there() -> None:
+    """Or begins it."""
+    world = given(x=b"a")
+    with world.engine.transaction() as t:
+        assert (t.append(X, "b"), t.append(X, b"c"), t.append(Y, "d")) == (b"ab", b"abc", b"d")
+    assert (world.value(X), world.value(Y)) == (b"abc", b"d")
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda t: t.put(X, b""),
+        lambda t: t.put(X.lock, b"1"),
+        lambda t: t.put("x", b"1"),
+        lambda t: t.get(Key("", "d", "x")),
+        lambda t: t.delete(Key("x", "d", "x_tag")),
+        lambda t: t.require(True),
+        lambda t: t.scan(columns=[("d", "x_lock")]),
+        lambda t: t.append(X, ""),
+    ],
+)
+def test_what_can_never_be_committed_is_refused_in_the_block(work: Work) -> None:
+    """Where its line is, and not at the end."""
+    world = World()
+    with pytest.raises(InvalidRequestError), world.engine.transaction() as t:
+        work(t)
+    assert not world.rows()
+
+
+def test_a_transaction_is_one_block() -> None:
+    """Outside there is nothing that would commit what it does, or check what it read."""
+    world = World()
+    t = world.engine.transaction()
+    with pytest.raises(InvalidRequestError, match="inside its with"):
+        t.get(X)
+    with t:
+        t.put(X, b"1")
+    for late in (lambda: t.put(X, b"2"), lambda: t.require(Some(X)), t.scan):
+        with pytest.raises(InvalidRequestError, match="inside its with"):
+            late()
+    with pytest.raises(InvalidRequestError, match="one block"), t:
+        pass
+
+
+def test_an_exception_in_the_block_writes_nothing() -> None:
+    """It passes through as it is."""
+    world = World()
+    engine, counting = counted(world)
+    with pytest.raises(KeyError, match="mine"), engine.transaction() as t:
+        t.put(X, b"1")
+        raise KeyError("mine")
+    assert t.result is None
+    assert not counting.calls
+
+
+# ---------------------------------------------------------------------- what is validated
+
+
+@pytest.mark.parametrize(
+    "change",
+    [Mutation(X, b"2"), Delete(X), Mutation(Y, b"2")],
+    ids=["changed", "deleted", "came"],
+)
+@pytest.mark.parametrize("writes", [True, False])
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda t: (t.get(X), t.get(Y)),
+        lambda t: t.get_many([X, Y]) and t.get(Z),
+        lambda t: t.scan(stop="z"),
+        lambda t: t.scan(columns=[("d", "x")]),
+    ],
+    ids=["get", "get_many", "scan", "scan of columns"],
+)
+def test_what_was_read_must_not_have_changed(
+    change: Mutation | Delete, writes: bool, look: Work
+) -> None:
+    """Nor what was read as absent, nor what a scan found nowhere; else the block would be wrong
+    about what it saw. That is a conflict: run it again."""
+    world = given(x=b"1")
+    with (
+        pytest.raises(ConflictError, match="has changed") as caught,
+        world.engine.transaction() as t,
+    ):
+        look(t)
+        other(world, change)
+        if writes:
+            t.put(Z, b"1")
+    assert caught.value.key == change.key
+    assert world.value(Z) is None
+    assert t.result is None
+    assert isinstance(caught.value.__cause__, AssertionFailedError)
+
+
+def test_what_was_not_read_may_change() -> None:
+    """A range is guarded as far as it goes, and in the columns that were asked for."""
+    world = given(x=b"1", y=b"1")
+    with world.engine.transaction() as t:
+        assert len(t.scan(stop="y")) == len(t.scan(columns=[("d", "x")], stop="y")) == 1
+        assert t.scan(prefix="x", columns=[("d", "x")])
+        other(world, Mutation(Y, b"2"), Delete(Z))
+        t.put(Z, b"1")
+    assert world.value(Z) == b"1"
+
+
+def test_columns_beside_those_of_a_scan_may_come() -> None:
+    """They are not in its range."""
+    world = given(x=b"1")
+    with world.engine.transaction() as t:
+        t.scan(columns=[("d", "x")])
+        other(world, Mutation(X._replace(column=b"y"), b"2"))
+        t.put(Z, b"1")
+    assert t.result is not None
+
+
+def test_a_key_that_was_deleted_from_a_scanned_range_stays_away() -> None:
+    """Its lock and tag are there, which say nothing; and what comes and goes was never seen."""
+    world = given(x=b"1")
+    other(world, Mutation(Y, b"1"))
+    other(world, Delete(Y))
+    with world.engine.transaction() as t:
+        assert t.scan() == [(b"x", {X: b"1"})]
+        other(world, Mutation(Y, b"2"))
+        other(world, Delete(Y))
+        t.put(Z, b"1")
+    assert world.value(Z) == b"1"
+
+
+def test_of_two_that_add_to_what_both_scanned_one_commits() -> None:
+    """The phantom of each is in the range of the other: whoever looks later sees a lock."""
+    world = World()
+    engine = world.client(world.faults, seed=2)
+    seen: list[Call] = []
+
+    def plan(call: Call) -> Fault:
+        if call.method == "scan":
+            seen.append(call)
+            if len(seen) == 2:  # the first holds its lock, and is about to look
+                with (
+                    pytest.raises(ConflictError) as caught,
+                    world.client(seed=3).transaction() as t,
+                ):
+                    assert not t.scan()
+                    t.put(Z, b"2")
+                assert caught.value.key == Y
+        return Fault()
+
+    list(engine.scan())
+    world.faults.plan = plan
+    with engine.transaction() as t:
+        assert not t.scan()
+        t.put(Y, b"1")
+    assert len(seen) == 2
+    assert (world.value(Y), world.value(Z)) == (b"1", None)
+
+
+def test_a_lock_in_a_scanned_range_is_waited_for() -> None:
+    """Its owner is about to put a key there, or to go away; a dead one is settled in time."""
+    world = given(x=b"1")
+    holder = stopped_at(world, Status.LOCKED, key=Y)
+    engine = world.client(seed=2)
+    with pytest.raises(ConflictError, match="is locked") as caught, engine.transaction() as t:
+        assert len(t.scan()) == 1
+        t.put(Z, b"1")
+    assert (caught.value.key, caught.value.holder) == (Y, holder)
+    world.clock.advance(world.policy.lease_ms)
+    with engine.transaction() as t:
+        assert len(t.scan()) == 1
+        t.put(Z, b"1")
+    assert world.value(Z) == b"1"
+    assert world.holder(Y) == b""
+
+
+def test_with_a_token_what_came_may_be_its_own() -> None:
+    """The first commit added a row to the range that it scanned, and its answer was lost."""
+    world = given(x=b"1")
+
+    def block() -> OptimisticTransaction:
+        with world.client(seed=len(world.rows()) + 10).transaction(once="job") as t:
+            found = t.scan(stop="z")
+            if len(world.rows()) == 1:
+                other(world) if False else None
+            t.put(Key(f"y{len(found)}", "d", "x"), b"1")
+        return t
+
+    first = block().result
+    again = block().result
+    assert first is not None
+    assert again is not None
+    assert again.repeated
+    assert again.transaction == first.transaction
+    assert len(list(world.engine.scan())) == 2
+
+
+def test_with_a_token_a_stranger_is_a_stranger() -> None:
+    """Where the token has not committed, a key that came is a conflict as without."""
+    world = given(x=b"1")
+    with pytest.raises(ConflictError), world.engine.transaction(once="job") as t:
+        t.scan()
+        other(world, Mutation(Y, b"1"))
+        t.put(Z, b"1")
+
+
+def test_a_required_assertion_must_hold() -> None:
+    """Of what is stored before the block's own changes; it is no conflict."""
+    world = given(x=b"1")
+    with world.engine.transaction() as t:
+        t.put(X, b"2")
+        t.require(Exact(Key("x", "d", "x"), b"1"))
+    for writes in (True, False):
+        with (
+            pytest.raises(AssertionFailedError, match=r"Some\(") as caught,
+            world.engine.transaction() as t,
+        ):
+            t.require(Some(Y))
+            t.get(X)
+            if writes:
+                t.put(X, b"3")
+        assert caught.value.seen == {Y: None}
+    assert world.value(X) == b"2"
+
+
+def test_a_required_version_is_not_one_that_was_read() -> None:
+    """Who asked for it wants to know that it is false."""
+    world = given(x=b"1")
+    with pytest.raises(AssertionFailedError, match="Version"), world.engine.transaction() as t:
+        t.require(Version(X, 5))
+        t.put(Y, b"1")
+
+
+def test_a_conflict_goes_before_a_required_assertion() -> None:
+    """What is required may be false only because the block saw something that has changed."""
+    world = given(x=b"1")
+    for writes in (True, False):
+        with pytest.raises(ConflictError), world.engine.transaction() as t:
+            t.require(Exact(X, t.get(X) or b"-"))
+            other(world, Mutation(X, b"2" if writes else b"3"))
+            if writes:
+                t.put(Y, b"1")
+
+
+# ---------------------------------------------------------------- blocks that write nothing
+
+
+@pytest.mark.parametrize(
+    ("work", "calls"),
+    [
+        (lambda t: None, {}),
+        (lambda t: t.get(X), {"read": 1}),
+        (lambda t: t.get_many([X, Y]), {"read": 2}),
+        (lambda t: (t.get(X), t.get(X)), {"read": 1}),
+        (lambda t: (t.get(X), t.get(Y)), {"read": 4}),
+        (lambda t: t.require(Not(Some(X))), {"read": 1}),
+        (lambda t: t.scan(), {"scan": 3}),
+        (lambda t: (t.scan(), t.get(X)), {"scan": 3, "read": 2}),
+        (lambda t: (t.get(X), t.scan(start="y")), {"scan": 3, "read": 3}),
+    ],
+)
+def test_what_a_block_costs_that_writes_nothing(work: Work, calls: dict[str, int]) -> None:
+    """One read is of one instant already; more are read once more, together."""
+    world = World()
+    engine, counting = counted(world)
+    with engine.transaction(once="job") as t:
+        work(t)
+    assert dict(counting.calls) == calls
+    assert t.result is None
+    assert not world.rows()
+
+
+def test_reads_of_a_block_were_true_together() -> None:
+    """Each get is of its own instant: the sum of two accounts may be one that never was."""
+    world = given(x=b"1", y=b"2")
+    with pytest.raises(ConflictError), world.engine.transaction() as t:
+        first = t.get(X)
+        other(world, Mutation(X, b"2"), Mutation(Y, b"1"))
+        assert (first, t.get(Y)) == (b"1", b"1")
+
+
+# ------------------------------------------------------------------------------------- run
+
+
+def test_run_returns_what_the_function_returned() -> None:
+    """From the attempt that committed."""
+    world = given(x=counter(4))
+    tries: list[int] = []
+
+    def work(t: OptimisticTransaction) -> int:
+        total = t.increment(X)
+        tries.append(total)
+        if len(tries) < 3:
+            other(world, Mutation(X, counter(10 * len(tries))))
+        return total
+
+    assert world.engine.run(work) == 21
+    assert tries == [5, 11, 21]
+    assert world.value(X) == counter(21)
+
+
+def test_run_repeats_what_only_reads() -> None:
+    """A snapshot of several reads is worth as much."""
+    world = given(x=b"1", y=b"1")
+    tries: list[None] = []
+
+    def work(t: OptimisticTransaction) -> bytes | None:
+        first = t.get(X)
+        tries.append(None)
+        if len(tries) == 1:
+            other(world, Mutation(X, b"2"), Mutation(Y, b"2"))
+        assert len(tries) == 1 or first == t.get(Y)
+        return t.get(Y)
+
+    assert world.engine.run(work) == b"2"
+
+
+@pytest.mark.parametrize(
+    ("work", "error"),
+    [
+        (lambda t: t.require(Some(Z)), AssertionFailedError),
+        (lambda t: t.put(X, b""), InvalidRequestError),
+        (lambda t: {}["gone"], KeyError),
+    ],
+)
+def test_run_repeats_nothing_else(work: Work, error: type[Exception]) -> None:
+    """It would be the same again."""
+    tries: list[None] = []
+
+    def counting(t: OptimisticTransaction) -> None:
+        tries.append(None)
+        work(t)
+
+    with pytest.raises(error):
+        World().engine.run(counting)
+    assert len(tries) == 1
+
+
+def test_run_does_not_repeat_what_may_have_committed() -> None:
+    """Its function would happen twice."""
+    world = World()
+    tries: list[None] = []
+
+    def plan(call: Call) -> Fault:
+        checks = [item for item in call.items if isinstance(item, Check)]
+        if world.statuses() == [Status.LOCKED] and (checks or call.method == "read"):
+            return Fault(frozenset(), Reply.MAYBE_APPLIED if checks else Reply.NOT_APPLIED)
+        return Fault()
+
+    def work(t: OptimisticTransaction) -> None:
+        tries.append(None)
+        t.put(X, b"1")
+        world.faults.plan = plan
+
+    with pytest.raises((CommitOutcomeUnknown, NotApplied)):
+        world.engine.run(work)
+    assert len(tries) == 1
+
+
+def always_overtaken(world: World) -> Work:
+    def work(t: OptimisticTransaction) -> None:
+        t.increment(X)
+        other(world, Mutation(X, counter(0)))
+
+    return work
+
+
+def test_run_gives_up_after_its_attempts() -> None:
+    """With the last conflict."""
+    world = World()
+    rows = len(world.rows())
+    with pytest.raises(ConflictError, match="has changed"):
+        world.engine.run(always_overtaken(world), attempts=3)
+    assert len(world.rows()) - rows >= 3
+
+
+def test_run_gives_up_at_its_deadline() -> None:
+    """It holds for all attempts together, and is told apart from a conflict."""
+    world = World()
+    began = world.clock.monotonic_ms()
+    with pytest.raises(DeadlineError, match="deadline passed between attempts") as caught:
+        world.engine.run(always_overtaken(world), deadline_ms=200)
+    assert isinstance(caught.value.__cause__, ConflictError)
+    assert world.clock.monotonic_ms() - began <= 200
+
+
+def test_the_deadline_of_a_run_bounds_its_commit() -> None:
+    """Also while it waits for somebody else's lock."""
+    world = World(Policy(lease_ms=60_000, attempts=4, store_patience_ms=10))
+    stopped_at(world, Status.LOCKED)
+    began = world.clock.monotonic_ms()
+    with pytest.raises(DeadlineError, match="waiting for a lock"):
+        world.client(seed=2).run(lambda t: t.put(X, b"3"), deadline_ms=300)
+    assert 300 <= world.clock.monotonic_ms() - began < 1_000
+
+
+def test_run_hands_on_what_the_commit_takes() -> None:
+    """Token, labels and acknowledgement, with each attempt."""
+    world = World()
+    engine = world.engine
+    for _ in range(2):
+        engine.run(lambda t: t.append(X, "1"), once="job", labels={"a": "b"}, ack="decided")
+    engine.flush()
+    assert world.value(X) == b"1"
+    assert {row.buffer.request.labels.get("a") for row in world.rows() if row.buffer} == {"b"}
+
+
+def test_a_transaction_has_a_limit_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is asserted and locked."""
+    monkeypatch.setattr(optimistic, "SNAPSHOT_ROWS", 1)
+    world = given(x=b"1", y=b"1")
+    with pytest.raises(InvalidRequestError, match="limit=1"), world.engine.transaction() as t:
+        assert len(t.scan(stop="y")) == 1
+        t.scan()
+
+
+def test_a_client_that_dies_at_the_end_of_its_block_is_finished() -> None:
+    """What it decided is there for all: a block is a transaction like any other."""
+    world = given(x=counter(1))
+    after_status(world, Status.ASSERTED, Fault(reply=Reply.CRASH))
+    with pytest.raises(Crash), world.engine.transaction() as t:
+        t.increment(X)
+    with world.client(seed=2).transaction() as t:
+        assert t.increment(X) == 3
+    assert world.value(X) == counter(3)
+
+
+def test_a_stored_cell_that_nobody_committed_is_read_like_any_other() -> None:
+    """Data that was there before."""
+    world = World()
+    world.store.write([Edit(X, b"1", 5)])
+    with world.engine.transaction() as t:
+        t.append(X, "2")
+    assert world.value(X) == b"12"

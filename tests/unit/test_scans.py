@@ -1,0 +1,387 @@
+"""Scans: rows in order, each resolved, row by row or as of one instant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.unit.worlds import TABLE, World, X, Y, after_status, ghost, stopped_at
+from txn import scans
+from txn.assertions import Exact
+from txn.codec import column
+from txn.errors import ConflictError, InvalidRequestError, NotApplied
+from txn.model import MAX_ROW, Cell, Check, Delete, Edit, Key, Mutation, Row
+from txn.phases import Status
+from txn.scans import Span, span
+from txn.stores.counting import CountingStore
+from txn.stores.faulty import Call, Crash, Fault, Reply
+
+both_ways = pytest.mark.parametrize("snapshot", [False, True], ids=["by row", "snapshot"])
+
+
+def key(row: str | bytes, name: str = "x") -> Key:
+    return Key(row, "d", name, TABLE)
+
+
+def values(rows: object) -> dict[bytes, dict[bytes, bytes]]:
+    assert not isinstance(rows, dict)
+    return {
+        row.row: {k.column: cell.value for k, cell in row.cells.items()}
+        for row in rows  # type: ignore[attr-defined]
+    }
+
+
+def filled(world: World, *rows: str | bytes) -> None:
+    world.engine.commit([Mutation(key(row), b"1") for row in rows])
+
+
+def down(times: int, method: str) -> Callable[[Call], Fault]:
+    """Let the first so many calls of a method fail."""
+    left = [Fault(frozenset(), Reply.NOT_APPLIED)] * times
+    return lambda call: left.pop() if call.method == method and left else Fault()
+
+
+# ------------------------------------------------------------------------------ what is asked
+
+
+@both_ways
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({}, "a b b\xff c"),
+        ({"start": "b"}, "b b\xff c"),
+        ({"stop": b"b"}, "a"),
+        ({"stop": b""}, "a b b\xff c"),
+        ({"start": "b", "stop": "c"}, "b b\xff"),
+        ({"prefix": "b"}, "b b\xff"),
+        ({"prefix": b""}, "a b b\xff c"),
+        ({"prefix": b"b\xff"}, "b\xff"),
+        ({"prefix": b"\xff"}, ""),
+        ({"start": "c", "stop": "b"}, ""),
+        ({"columns": [("d", "x")]}, "a b b\xff c"),
+        ({"columns": [("d", "y")]}, ""),
+    ],
+)
+def test_what_a_scan_covers(asked: dict[str, object], expected: str, snapshot: bool) -> None:
+    """From start to stop, or all rows with a prefix, and nothing else."""
+    world = World()
+    filled(world, "c", "a", b"b\xff", "b")
+    found = world.engine.scan(snapshot=snapshot, **asked)  # type: ignore[arg-type]
+    assert [row.row.decode("latin-1") for row in found] == expected.split()
+
+
+@both_ways
+def test_what_a_scan_shows(snapshot: bool) -> None:
+    """Cells as a read shows them; no lock, no tag, and no row that has nothing else."""
+    world = World()
+    filled(world, "a", "b")
+    world.engine.commit([Delete(key("a")), Mutation(key("b", "y"), b"2")])
+    (row,) = world.engine.scan(TABLE, snapshot=snapshot)
+    wanted = [key("b"), key("b", "y")]
+    assert row == Row(b"b", world.engine.read(wanted))  # type: ignore[arg-type]
+    (row,) = world.engine.scan(columns=[("d", "y")], snapshot=snapshot)
+    assert list(row.cells) == [key("b", "y")]
+
+
+@both_ways
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"table": "none"}, "no such table"),
+        ({"columns": [("e", "x")]}, "no such family"),
+        ({"columns": [("d", "x_lock")]}, "reserved"),
+        ({"columns": ["d:x"]}, "pairs"),
+        ({"columns": [("d", "x", "y")]}, "pairs"),
+        ({"prefix": "a", "start": "b"}, "a prefix, or"),
+        ({"start": 5}, "start must be"),
+    ],
+)
+def test_a_bad_scan_is_refused_at_once(
+    asked: dict[str, object], message: str, snapshot: bool
+) -> None:
+    """Not when its first row is asked for."""
+    with pytest.raises(InvalidRequestError, match=message):
+        World().engine.scan(snapshot=snapshot, **asked)  # type: ignore[arg-type]
+
+
+def test_a_scan_needs_a_table() -> None:
+    """Its own or the engine's."""
+    with pytest.raises(InvalidRequestError, match="no table"):
+        span(None)
+
+
+def test_a_span_contains_what_its_scan_finds() -> None:
+    """Transactions ask it which of their own keys belong to a scan."""
+    wanted = span(TABLE, "b", "d", columns=[("d", "x")])
+    assert key("b") in wanted
+    others = [key("a"), key("d"), key("b", "y"), key("b")._replace(table=b"other")]
+    assert not any(other in wanted for other in others)
+    assert key("z", "y") in Span(TABLE)
+
+
+# ------------------------------------------------------------------- beside others, by row
+
+
+@both_ways
+@pytest.mark.parametrize("status", list(Status)[:5])
+def test_a_writer_is_seen_from_its_decision_on(status: Status, snapshot: bool) -> None:
+    """All of a row's cells together, those that are new to it too; and nobody is waited for."""
+    world = World()
+    filled(world, "a", "b", "c")
+    after_status(world, status, Fault(reply=Reply.CRASH))
+    with pytest.raises(Crash):
+        world.engine.commit(
+            [Mutation(key("b"), b"2"), Mutation(key("b", "new"), b"2"), Delete(key("c"))]
+        )
+    began = world.clock.monotonic_ms()
+    found = values(world.client(seed=2).scan(snapshot=snapshot))
+    old: dict[bytes, dict[bytes, bytes]] = {b"b": {b"x": b"1"}, b"c": {b"x": b"1"}}
+    new = {b"b": {b"new": b"2", b"x": b"2"}}
+    assert found == {b"a": {b"x": b"1"}, **(new if status.is_decided else old)}
+    assert world.clock.monotonic_ms() == began
+
+
+@both_ways
+def test_a_ghost_does_not_bring_its_value_back(snapshot: bool) -> None:
+    """The lock of a finished transaction says nothing about the cell."""
+    world = World()
+    ghost(world, Status.COMPLETE)
+    assert values(world.client(seed=2).scan(snapshot=snapshot)) == {b"x": {b"x": b"2"}}
+
+
+def between_looks(world: World, works: list[Callable[[], object]]) -> list[Call]:
+    """Do one thing before each read of the faulty client, while there are any."""
+    seen: list[Call] = []
+
+    def plan(call: Call) -> Fault:
+        if call.method in ("read", "scan"):
+            seen.append(call)
+            if works:
+                works.pop(0)()
+        return Fault()
+
+    world.faults.plan = plan
+    return seen
+
+
+def test_a_row_that_changes_between_the_looks_is_looked_at_again() -> None:
+    """A key may have come to it that the first look knew nothing of."""
+    world = World()
+    filled(world, "x")
+    stopped_at(world, Status.LOCKED)
+    writer = world.client(seed=9)
+    pair = [Mutation(key("x", "y"), b"3"), Mutation(key("x", "z"), b"3")]
+    engine = world.client(world.faults, seed=2)
+    list(engine.scan())
+    works: list[Callable[[], object]] = [lambda: None, lambda: writer.commit(pair)]
+    between_looks(world, works)
+    assert values(engine.scan()) == {b"x": {b"x": b"1", b"y": b"3", b"z": b"3"}}
+
+
+def test_a_holder_that_crosses_its_decision_is_looked_at_again() -> None:
+    """Of two holders of a row, the first may have decided before the second did."""
+    world = World()
+    filled(world, "x")
+    holder = stopped_at(world, Status.LOCKED)
+    status = column(b"txn", holder, b"status")
+    engine = world.client(world.faults, seed=2)
+    list(engine.scan())
+
+    def gone() -> None:
+        world.store.write([Edit(status, None, world.clock.wall_ms() + 1)])
+
+    for snapshot in (False, True):
+        seen = between_looks(world, [lambda: None, lambda: None, gone])
+        assert values(engine.scan(snapshot=snapshot)) == {b"x": {b"x": b"1"}}
+        assert len([call for call in seen if call.method == "scan"]) > 2
+        world.faults.plan = lambda call: Fault()
+        holder = stopped_again(world)
+        status = column(b"txn", holder, b"status")
+
+
+def stopped_again(world: World) -> bytes:
+    held = world.holder(X)
+    assert world.store.check_and_put([Check(X.lock, held, ((X.lock, b""),))]) == [True]
+    return stopped_at(world, Status.LOCKED, value=b"5")
+
+
+def never_still(world: World, work: Callable[[int], object]) -> None:
+    """Let a row change before every look at it."""
+    calls = 0
+
+    def plan(call: Call) -> Fault:
+        nonlocal calls
+        if call.method == "scan":
+            calls += 1
+            work(calls)
+        return Fault()
+
+    world.faults.plan = plan
+
+
+def test_a_row_that_never_stands_still_is_read_under_its_locks() -> None:
+    """The key that came to it meanwhile is locked as well: half a commit is never seen."""
+    world = World()
+    filled(world, "x")
+    stopped_at(world, Status.LOCKED)
+    writer, engine = world.client(seed=9), world.client(world.faults, seed=2)
+    list(engine.scan())
+
+    def work(number: int) -> None:
+        if number <= 22:
+            names = ("y", "z") if number < 20 else ("y", f"n{number}")
+            writer.commit([Mutation(key("x", name), b"%d" % number) for name in names])
+
+    never_still(world, work)
+    (row,) = engine.scan()
+    assert row.cells[key("x", "y")].value == row.cells[key("x", "n22")].value == b"22"
+    assert world.holder(key("x", "y")) == b""
+
+
+def test_a_row_that_keeps_growing_is_a_conflict() -> None:
+    """The scan ends; it returns no half of a transaction."""
+    world = World()
+    filled(world, "x")
+    stopped_at(world, Status.LOCKED)
+    writer, engine = world.client(seed=9), world.client(world.faults, seed=2)
+    list(engine.scan())
+    never_still(world, lambda n: writer.commit([Mutation(key("x", f"n{n}"), b"1")]))
+    with pytest.raises(ConflictError, match="keeps growing"):
+        list(engine.scan())
+
+
+def test_a_deleted_row_of_a_page_is_not_there() -> None:
+    """It was held at the first look, and its writer deleted it."""
+    world = World()
+    filled(world, "x", "y")
+    stopped_at(world, Status.LOCKED)
+    engine = world.client(world.faults, seed=2)
+    list(engine.scan())
+    holder = world.holder(X)
+
+    def delete() -> None:
+        assert world.store.check_and_put([Check(X.lock, holder, ((X.lock, b""),))]) == [True]
+        world.client(seed=3).commit([Delete(X)])
+
+    between_looks(world, [lambda: None, delete])
+    assert values(engine.scan()) == {b"y": {b"x": b"1"}}
+
+
+def test_the_longest_row_is_looked_at_again() -> None:
+    """Nothing that HBase would take for a start comes behind it directly."""
+    world = World()
+    longest = b"x" * MAX_ROW
+    filled(world, longest, b"y")
+    stopped_at(world, Status.ASSERTED, key=key(longest))
+    found = values(world.client(seed=2).scan())
+    assert found == {longest: {b"x": b"2"}, b"y": {b"x": b"1"}}
+
+
+def test_a_scan_goes_on_where_the_store_failed() -> None:
+    """With the next row; none is missed and none is met twice."""
+    world = World()
+    rows = [b"%03d" % number for number in range(250)]
+    filled(world, *rows)
+
+    class Failing:
+        """A store whose scans break off after 40 rows."""
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(world.faults, name)
+
+        def scan(self, *args: object) -> object:
+            for number, row in enumerate(world.faults.scan(*args)):  # type: ignore[arg-type]
+                if number == 40:
+                    raise NotApplied("the connection broke")
+                yield row
+
+    engine = world.client(Failing(), seed=2)  # type: ignore[arg-type]
+    assert [row.row for row in engine.scan()] == rows
+
+
+def test_a_store_that_keeps_failing_is_an_error() -> None:
+    """Half a scan is not taken for a whole one."""
+    world = World()
+    filled(world, "x")
+    world.faults.plan = down(100, "scan")
+    with pytest.raises(NotApplied):
+        list(world.engine.scan())
+
+
+def test_a_scan_is_lazy() -> None:
+    """Its memory and its requests are those of a page."""
+    world = World()
+    world.store.write([Edit(key(b"%05d" % number), b"1", 5) for number in range(1300)])
+    counting = CountingStore(world.store)
+    engine = world.client(counting)  # type: ignore[arg-type]
+    rows = engine.scan()
+    counting.reset()
+    assert next(rows).row == b"00000"
+    world.engine.commit([Mutation(key("99999"), b"1")])
+    assert [row.row for row in rows][-1] == b"99999"
+    assert dict(counting.calls) == {"scan": 1}
+
+
+def test_what_held_rows_cost() -> None:
+    """A page of them costs two looks at their holders and one at the rows, however many."""
+    world = World()
+    filled(world, *[b"%03d" % number for number in range(50)])
+    after_status(world, Status.LOCKED, Fault(reply=Reply.CRASH))
+    with pytest.raises(Crash):
+        world.engine.commit([Mutation(key(b"%03d" % number), b"2") for number in range(10, 40)])
+    counting = CountingStore(world.store)
+    engine = world.client(counting)  # type: ignore[arg-type]
+    assert len(list(engine.scan())) == 50
+    counting.reset()
+    assert len(list(engine.scan())) == 50
+    assert dict(counting.calls) == {"scan": 2, "read": 2}
+
+
+# ------------------------------------------------------------------------------- a snapshot
+
+
+def test_a_snapshot_is_of_one_instant() -> None:
+    """Row by row, a transaction may be seen in one row and not in the other."""
+    world = World()
+    world.engine.commit([Mutation(X, b"0"), Mutation(Y, b"0")])
+    writer, engine = world.client(seed=9), world.client(world.faults, seed=2)
+    list(engine.scan())
+    both = [Mutation(X, b"1"), Mutation(Y, b"1"), Mutation(key("z"), b"1")]
+    between_looks(world, [lambda: None, lambda: writer.commit(both)])
+    found = values(engine.scan(snapshot=True))
+    assert found == {row: {b"x": b"1"} for row in (b"x", b"y", b"z")}
+
+
+def test_a_range_that_never_stands_still_is_a_conflict() -> None:
+    """There is no lock that would hold off what comes into it."""
+    world = World()
+    writer, engine = world.client(seed=9), world.client(world.faults, seed=2)
+    list(engine.scan())
+    never_still(world, lambda n: writer.commit([Mutation(key(f"{n:03}"), b"1")]))
+    with pytest.raises(ConflictError, match="rows keep changing"):
+        engine.scan(snapshot=True)
+
+
+def test_a_snapshot_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is held in memory, twice; the error says how many rows may be."""
+    monkeypatch.setattr(scans, "SNAPSHOT_ROWS", 3)
+    world = World()
+    filled(world, "a", "b", "c")
+    assert len(list(world.engine.scan(snapshot=True))) == 3
+    filled(world, "d")
+    with pytest.raises(InvalidRequestError, match="limit=3"):
+        world.engine.scan(snapshot=True)
+    assert len(list(world.engine.scan(snapshot=True, stop="d"))) == 3
+
+
+def test_a_cell_that_only_looks_like_a_lock_is_left_alone() -> None:
+    """A column named _lock belongs to no key, whoever wrote it."""
+    world = World()
+    filled(world, "x")
+    odd = Key("x", "d", "_lock", TABLE)
+    world.store.write([Edit(odd, b"odd", world.clock.wall_ms())])
+    for snapshot in (False, True):
+        assert values(world.engine.scan(snapshot=snapshot)) == {b"x": {b"x": b"1"}}
+    world.engine.commit([], [Exact(X, b"1")])
+    assert world.cell(X) == Cell(b"1", world.cell(X).timestamp)  # type: ignore[union-attr]
