@@ -56,8 +56,8 @@ class HotKeys:
             keys = sorted(key for key in t.keys if hot.get(key, since_ms) > since_ms)
             t.hot = tuple(keys[:MOST_HOT])
         wanted = [(t, key) for t in transactions for key in t.hot]
-        if not wanted:
-            return
+        if not wanted or self._context.policy.attempts == 1:
+            return  # a client of one attempt waits for nobody
         missing = hopeful(retried(self._context, lambda: look(self._context, wanted)))
         for tries in range(POLITE_TRIES):
             missing = [item for item in missing if item[2] != FREE]

@@ -122,6 +122,15 @@ def test_whoever_waits_for_a_key_in_demand_has_written_nothing() -> None:
     assert {call.method for call in seen} == {"read"}
 
 
+def test_a_client_of_one_attempt_waits_for_nobody() -> None:
+    """It may commit for others at the same time, who want nothing of that key."""
+    world = World(replace(POLICY, attempts=1))
+    locked(world, X)
+    seen = calls(world)
+    in_demand(world, X).let_pass([world.begun(Mutation(X, b"3"))], lambda holders: set())
+    assert seen == []
+
+
 def test_waiting_outside_ends_for_those_who_never_let_go() -> None:
     """Outside there is no turn to get: after some looks it goes in and waits in key order."""
     world = World()
