@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -69,13 +70,16 @@ def show(rows: list[Row], title: str) -> None:
 
 def write(suite: str, rows: list[Row]) -> None:
     """Put the table into docs/performance.md, between the suite's two markers."""
+    put(suite, HEAD, lines(rows))
+
+
+def put(suite: str, head: Sequence[str], body: Sequence[Sequence[str]]) -> None:
+    """Put any table there."""
     start, end = f"<!-- {suite}: written by make bench -->", f"<!-- end of {suite} -->"
     before, rest = PAGE.read_text().split(start)
     after = rest.split(end)[1]
-    body = "\n".join(
-        "| " + " | ".join(line) + " |" for line in (HEAD, ["---"] * len(HEAD), *lines(rows))
-    )
-    PAGE.write_text(f"{before}{start}\n\n{body}\n\n{end}{after}")
+    table = "\n".join("| " + " | ".join(line) + " |" for line in (head, ["---"] * len(head), *body))
+    PAGE.write_text(f"{before}{start}\n\n{table}\n\n{end}{after}")
 
 
 def plot(suite: str, rows: list[Row], title: str) -> None:

@@ -6,14 +6,11 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from tests.bench import workloads
 from tests.bench.measuring import Case, Place
-from tests.integration.hbase import named_hbase
+from tests.bench.servers import measured_hbase
 from txn import connect
-from txn.cluster.cluster import start
-from txn.cluster.settings import Settings
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,20 +56,11 @@ def embedded() -> Iterator[Place]:
 
 
 def _hbase(gateway: str) -> Iterator[Place]:
-    """One HBase for all of it: the one that is named, as for the tests, else one of our own."""
-    if named := named_hbase():
-        _found(named.thrift2)  # Thrift 1 makes no tables
+    """One HBase for all of it."""
+    with measured_hbase() as hbase:
+        _found(hbase.thrift2)  # Thrift 1 makes no tables
         while True:
-            yield Place(getattr(named, gateway))
-    with tempfile.TemporaryDirectory(prefix="txn-bench-") as folder:
-        cluster = start(Settings(Path(folder, "hbase"), memory_mb=1500, gateway_memory_mb=512))
-        try:
-            _found(cluster.uris["thrift2"])
-            servers = tuple(process.pid for process in cluster.processes.values())
-            while True:
-                yield Place(cluster.uris[gateway], servers)
-        finally:
-            cluster.stop(grace_ms=0)
+            yield Place(getattr(hbase, gateway), hbase.processes)
 
 
 def thrift1() -> Iterator[Place]:
