@@ -48,7 +48,7 @@ def _check(account: Account) -> list[Anomaly]:
     bound = [set(part) for part in nx.strongly_connected_components(graph) if len(part) > 1]
     if not bound:
         return account.anomalies
-    place = {node: i for i, part in enumerate(bound) for node in part}
+    place = {node: number for number, part in enumerate(bound) for node in part}
     inside: list[Dependencies] = [defaultdict(list) for _ in bound]
     for d in dependencies(account):
         if d.before in place and place[d.before] == place.get(d.after):
@@ -183,11 +183,12 @@ def _both_write(d: Dependency) -> bool:
 def _single(known: Dependencies) -> Cycle | None:
     """A cycle with one rw edge: what was read before a change, and what that change led to."""
     graph = _only(known, Edge.WW, Edge.WR)
+    place = _places(_only(known, *Edge))
     best: Cycle | None = None
     tried = 0
     for (reader, writer), found in known.items():
         rw = next((d for d in found if d.edge is Edge.RW), None)
-        if rw is None or reader not in graph or writer not in graph:
+        if rw is None or place[reader] != place[writer] or writer not in graph:
             continue
         limit = None if best is None else len(best) - 2
         lengths, paths = nx.single_source_dijkstra(graph, writer, cutoff=limit)
@@ -205,6 +206,12 @@ def _overtaken(known: Dependencies) -> Cycle | None:
         if after.known_end is not None and after.known_end < before.start:
             return [found[0], Dependency(after, before, Edge.RT)]
     return None
+
+
+def _places(graph: nx.DiGraph) -> dict[Node, int]:
+    """Which transactions are bound together by cycles: those of the same number."""
+    parts = enumerate(nx.strongly_connected_components(graph))
+    return {node: number for number, part in parts for node in part}
 
 
 def _told(

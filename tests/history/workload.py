@@ -62,8 +62,8 @@ def atomic(engine: Engine, keys: Sequence[Key]) -> Cells:
 
 
 def raw(engine: Engine, keys: Sequence[Key]) -> Cells:
-    """Read as a plain client of HBase does, which knows nothing of transactions."""
-    return engine.context.store.read(keys)
+    """Read as a plain client of HBase does, a get for each key, knowing of no transactions."""
+    return {key: engine.context.store.read([key])[key] for key in keys}
 
 
 @dataclass(slots=True)

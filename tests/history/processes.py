@@ -1,0 +1,184 @@
+"""Client processes that are killed, and the history that they leave: `run(...)`.
+
+`python -m tests.history.processes ROLE MODEL NAME SEED FOLDER URI` is one of them. Writers write,
+and read; readers look without the protocol. The keys change several times a second, for all at
+once, so that lists stay short; all processes share the machine's monotonic clock.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+from recovery import check, repair
+from tests.chaos.client import end_with_input
+from tests.history.events import Transaction
+from tests.history.recording import Recorder, load, to_file
+from tests.history.workload import LISTS, REGISTERS, Work, atomic, raw
+from txn import Engine, Key, Policy, connect
+
+ROOT = Path(__file__).parents[2]
+TABLE = "history"
+TRANSACTIONS = "history-txn"
+POLICY = Policy(lease_ms=400, deadline_ms=60_000, attempts=20)
+MODELS = {"lists": LISTS, "registers": REGISTERS}
+LOOKS = {"writer": atomic, "reader": raw}
+KEYS = 6
+EPOCH_NS = 500_000_000
+FSCK_GRACE_MS = 1_000
+READER_REST_S = 0.002
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Who works on which stores, for how long, and how often somebody is killed. The stores are
+    one and the same, by different ways; the clients take turns with them."""
+
+    folder: Path
+    uris: Sequence[str]
+    model: str
+    seconds: float
+    writers: int = 4
+    kill_each_s: float = 1.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What writers and readers have left, and how many were killed."""
+
+    writers: list[Transaction]
+    readers: list[Transaction]
+    kills: int
+
+
+def open_engine(uri: str) -> Engine:
+    return connect(uri, table=TABLE, transactions=TRANSACTIONS, policy=POLICY)
+
+
+def run(plan: Plan) -> Result:
+    """Let them work, kill some of them, mend what they left, and read all of it once more."""
+    chance, kills = Random(plan.seed), 0
+    started_ns = time.monotonic_ns()
+    with open_engine(plan.uris[0]) as engine:
+        engine.ensure_table(TABLE, ["d"])
+        with _crew(plan) as crew:
+            deadline = time.monotonic() + plan.seconds
+            crew.wait_until_all_work()
+            while time.monotonic() < deadline:
+                time.sleep(chance.uniform(0, 2 * plan.kill_each_s))
+                crew.replace(chance.randrange(plan.writers))
+                kills += 1
+                _mend(engine, FSCK_GRACE_MS)
+            crew.wait_until_all_work()
+        _mend(engine, 0)
+        _read_all(engine, plan, range(started_ns // EPOCH_NS, time.monotonic_ns() // EPOCH_NS + 1))
+    return Result(load(plan.folder / "writer"), load(plan.folder / "reader"), kills)
+
+
+def _mend(engine: Engine, grace_ms: int) -> None:
+    for finding in check(engine.context, grace_ms=grace_ms):
+        repair(engine.context, finding)
+
+
+def _read_all(engine: Engine, plan: Plan, epochs: range) -> None:
+    recorder = Recorder(to_file(plan.folder / "writer" / "end.jsonl"))
+    work = Work(MODELS[plan.model], [], Random(0), recorder, "end")
+    for epoch in epochs:
+        assert work.look(engine, keys(epoch, plan.seed)) is not None
+
+
+def keys(epoch: int, seed: int) -> list[Key]:
+    """The keys of an epoch; two of them share a row."""
+    return [Key(f"{seed}-{epoch}-{i // 2}", "d", f"v{i}", TABLE) for i in range(KEYS)]
+
+
+# --------------------------------------------------------------------------------- the crew
+
+
+class _Crew:
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._started = 0
+        self._running: list[tuple[subprocess.Popen[bytes], Path]] = []
+        for role in LOOKS:
+            (plan.folder / role).mkdir(parents=True)
+        for place in range(plan.writers):
+            self._running.append(self._start("writer", place))
+        self._running.append(self._start("reader", plan.writers))
+
+    def replace(self, place: int) -> None:
+        """Kill a writer, and put a new one in its place."""
+        self._kill(self._running[place][0])
+        self._running[place] = self._start("writer", place)
+
+    def wait_until_all_work(self) -> None:
+        """Until each has told something: starting takes longer than some work."""
+        deadline = time.monotonic() + 60
+        while not all(path.exists() and path.stat().st_size for _, path in self._running):
+            assert time.monotonic() < deadline, "somebody does not get to work"
+            time.sleep(0.05)
+
+    def end(self) -> None:
+        for process, _ in self._running:
+            self._kill(process)
+
+    def _start(self, role: str, place: int) -> tuple[subprocess.Popen[bytes], Path]:
+        self._started += 1
+        plan, name = self._plan, f"{role[0]}{self._started}"
+        uri = plan.uris[place % len(plan.uris)]
+        arguments = (role, plan.model, name, str(plan.seed), str(plan.folder / role), uri)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.history.processes", *arguments],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+        )
+        return process, plan.folder / role / f"{name}.jsonl"
+
+    def _kill(self, process: subprocess.Popen[bytes]) -> None:
+        process.kill()
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait() == -signal.SIGKILL, "it had ended by itself"
+
+
+@contextmanager
+def _crew(plan: Plan) -> Iterator[_Crew]:
+    crew = _Crew(plan)
+    try:
+        yield crew
+    finally:
+        crew.end()
+
+
+# ------------------------------------------------------------------------------ one process
+
+
+def main() -> None:
+    role, model, name, seed, folder, uri = sys.argv[1:]
+    threading.Thread(target=end_with_input, daemon=True).start()
+    recorder = Recorder(to_file(Path(folder) / f"{name}.jsonl"))
+    chance = Random(f"{seed}/{name}")
+    work = Work(MODELS[model], [], chance, recorder, name, LOOKS[role])
+    with open_engine(uri) as engine:
+        while True:
+            work.keys = keys(time.monotonic_ns() // EPOCH_NS, int(seed))
+            if role == "reader":
+                time.sleep(READER_REST_S)
+                work.look(engine)
+            elif chance.random() < 0.3:
+                work.look(engine)
+            else:
+                work.write(engine, chance.choice(["complete", "decided"]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+"""Histories of real processes on one embedded store, which are killed with SIGKILL."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.history.anomalies import Kind
+from tests.history.events import Ending
+from tests.history.processes import MODELS, Plan, run
+
+SECONDS = 12
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", MODELS)
+def test_what_killed_processes_leave_is_strictly_serialisable(tmp_path: Path, model: str) -> None:
+    """Real concurrency, real deaths: whatever was acknowledged or seen has one order, in real
+    time. Beside them somebody reads without the protocol, and must be seen to."""
+    uri = f"embedded://{tmp_path}/store?sync=off"
+    result = run(Plan(tmp_path, [uri], model, SECONDS))
+    check = MODELS[model].check
+    assert check(result.writers) == []
+    assert sum(t.ending is Ending.COMMITTED for t in result.writers) > 200
+    assert result.kills > 3
+    kinds = {anomaly.kind for anomaly in check([*result.writers, *result.readers])}
+    assert Kind.G_SINGLE in kinds
+    assert kinds <= {Kind.G_SINGLE, Kind.G2_ITEM, Kind.REAL_TIME}

@@ -1,0 +1,90 @@
+"""Histories of simulated clients: nothing against them, unless a safeguard is taken out.
+
+TXN_HISTORIES says how many schedules; a failure names its seed, which shows it again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+
+from tests.history.anomalies import Kind
+from tests.history.simulated import found
+from tests.history.workload import LISTS, REGISTERS, Model, raw
+from tests.simulation import variants
+from txn import engine as engine_module
+from txn import protocol, reads
+
+HISTORIES = int(os.environ.get("TXN_HISTORIES", "3000"))
+GROUPS = 6
+MOST = 300
+Patch = pytest.MonkeyPatch
+
+every_model = pytest.mark.parametrize("model", [LISTS, REGISTERS], ids=["lists", "registers"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("group", range(GROUPS))
+@every_model
+def test_transactions_and_reads_are_strictly_serialisable(model: Model, group: int) -> None:
+    """Whatever fails, whoever stops, whatever comes late: one after the other, in real time."""
+    each = -(-HISTORIES // 2 // GROUPS)
+    wrong = next(found(range(group * each, (group + 1) * each), model), None)
+    assert wrong is None, f"seed {wrong[0]}: {wrong[1]}"
+
+
+@pytest.mark.slow
+def test_raw_reads_are_fractured_and_late() -> None:
+    """The protocol says so: a plain client of HBase sees a transaction cell by cell, and, where
+    its commit was acknowledged when it was decided, later than its acknowledgement. It never sees
+    what is not decided, and two transactions never write in opposite orders."""
+    kinds = {anomaly.kind for _, anomaly in found(range(MOST), LISTS, raw)}
+    assert kinds >= {Kind.G_SINGLE, Kind.REAL_TIME}
+    assert kinds <= {Kind.G_SINGLE, Kind.G2_ITEM, Kind.REAL_TIME}
+
+
+def without_assertions(patch: Patch) -> None:
+    patch.setattr(protocol, "holds", lambda assertion, cells: True)
+
+
+VARIANTS: dict[str, tuple[Kind, Callable[[Patch], None]]] = {
+    "assertions are not evaluated": (Kind.LOST_UPDATE, without_assertions),
+    "a refused decision is believed": (
+        Kind.G1A,
+        lambda patch: patch.setattr(protocol, "decide", variants.believe),
+    ),
+    "a lost decision is a failure": (
+        Kind.G1A,
+        lambda patch: patch.setattr(protocol, "decide", variants.decide_as_any_other_call),
+    ),
+    "locks come before the row": (
+        Kind.G1A,
+        lambda patch: patch.setattr(engine_module, "commit", variants.lock_first),
+    ),
+    "unlock by a plain write": (
+        Kind.LOST_UPDATE,
+        lambda patch: variants.set_unlock(patch, variants.unlock_by_write),
+    ),
+    "unlock by a delete marker": (
+        Kind.LOST_UPDATE,
+        lambda patch: variants.set_unlock(patch, variants.unlock_by_marker),
+    ),
+    "cells are read once": (
+        Kind.G_SINGLE,
+        lambda patch: patch.setattr(reads, "_try", variants.look_once),
+    ),
+    "unlock of whole rows": (
+        Kind.G2_ITEM,
+        lambda patch: variants.set_unlock(patch, variants.unlock_whole_rows),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_a_missing_safeguard_shows_in_a_history(name: str, monkeypatch: Patch) -> None:
+    """A checker that finds nothing proves something only if it finds this, by its name."""
+    kind, take_out = VARIANTS[name]
+    take_out(monkeypatch)
+    assert any(anomaly.kind is kind for _, anomaly in found(range(MOST)))

@@ -1,0 +1,35 @@
+"""Histories of client processes on a real HBase, through both gateways; some are killed."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import pytest
+
+from tests.history.anomalies import Kind
+from tests.history.events import Ending
+from tests.history.processes import MODELS, Plan, run
+from tests.integration.hbase import HBase
+
+SECONDS = 15
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", MODELS)
+def test_what_killed_clients_of_hbase_leave_is_strictly_serialisable(
+    hbase: HBase, tmp_path: Path, model: str
+) -> None:
+    """The gateways are mixed on the same tables. What a plain client of HBase sees meanwhile is
+    fractured; a checker that did not find that would not find anything."""
+    uris = [hbase.thrift2, hbase.thrift1]  # the first one makes the tables
+    rows_of_its_own = uuid.uuid4().int % 10**9
+    result = run(Plan(tmp_path, uris, model, SECONDS, seed=rows_of_its_own))
+    check = MODELS[model].check
+    assert check(result.writers) == []
+    committed = [t for t in result.writers if t.writes() and t.ending is Ending.COMMITTED]
+    assert len(committed) > 50
+    assert result.kills > 3
+    kinds = {anomaly.kind for anomaly in check([*result.writers, *result.readers])}
+    assert Kind.G_SINGLE in kinds
+    assert kinds <= {Kind.G_SINGLE, Kind.G2_ITEM, Kind.REAL_TIME}
