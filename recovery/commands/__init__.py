@@ -20,9 +20,11 @@ from recovery.commands.doctor import doctor
 from recovery.commands.fsck import fsck
 from recovery.commands.get import get
 from recovery.commands.hbase import app as hbase_app
+from recovery.commands.locks import app as locks_app
 from recovery.commands.ls import ls
 from recovery.commands.serve import serve
 from recovery.commands.show import show
+from recovery.commands.sql import sql
 from recovery.commands.table import app as table_app
 from txn.errors import CommitOutcomeUnknown, TxnError
 
@@ -32,11 +34,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (ls, show, fsck, doctor, get, commit, serve):
+for command in (ls, show, fsck, doctor, get, commit, serve, sql):
     app.command()(command)
 app.add_typer(table_app, name="table")
 app.add_typer(demo_app, name="demo")
 app.add_typer(hbase_app, name="hbase")
+app.add_typer(locks_app, name="locks")
 
 
 def _version(wanted: bool) -> None:

@@ -1,0 +1,247 @@
+"""`txn locks`: who holds and who waits for Hive's locks, what a statement needs, by-hand locks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from recovery.commands.common import (
+    FOUND,
+    Duration,
+    JsonOption,
+    complain,
+    console,
+    duration,
+    must_exist,
+    print_json,
+    print_line,
+)
+from recovery.text import duration_text, time_text
+from txn.clock import SystemClock
+from txn.errors import InvalidRequestError, describe
+from txn.locks import open_manager
+from txn.locks.hive_model import Column, Tables
+from txn.locks.hive_model import Table as Described
+from txn.locks.manager import Lock, LockDenied, LockManager, Waiting
+from txn.locks.requests import LockRequest, Mode, Path, path
+
+app = typer.Typer(help="Look at Hive's locks, take and release them.", no_args_is_help=True)
+
+ManagerOption = Annotated[
+    str,
+    typer.Option(
+        "--manager", envvar="TXN_LOCKS", help="Such as zookeeper://host:port/base, or any store."
+    ),
+]
+PathArgument = Annotated[
+    list[str], typer.Argument(metavar="PATH...", help="Such as sales/orders/day=1.")
+]
+WaitOption = Annotated[
+    Duration | None,
+    typer.Option("--wait", parser=duration, help="How long to wait, such as 30s; else not at all."),
+]
+ForceOption = Annotated[bool, typer.Option("--force", help="Others' explicit locks too.")]
+PartitionedOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="TABLE=COLUMN,..", help="How a table is partitioned."),
+]
+
+
+@app.command("ls")
+def ls(
+    within: Annotated[
+        str | None, typer.Argument(metavar="[PATH]", help="Only this and what lies in it.")
+    ] = None,
+    *,
+    manager: ManagerOption,
+    extended: Annotated[
+        bool, typer.Option("--extended", help="Also who waits, for what, where and since when.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """List the locks, in the order of their objects and of the queue at each."""
+    with managed(manager) as locks:
+        found = locks.locks(None if within is None else path(within))
+    show_locks([lock for lock in found if extended or lock.granted], extended, as_json)
+
+
+@app.command("explain")
+def explain(
+    sql: Annotated[str, typer.Argument(help="One or more statements.")],
+    *,
+    database: Annotated[str, typer.Option(help="Of names that have none.")] = "default",
+    partitioned: PartitionedOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Tell which locks a statement needs, without taking them."""
+    with needing_parser():
+        from txn.locks.hive import DATABASE_SETTING, requests  # noqa: PLC0415
+    known = written_down(partitioned or (), database)
+    show_requests(requests(sql, {DATABASE_SETTING: database}, known), as_json)
+
+
+@app.command("acquire")
+def acquire(
+    paths: PathArgument,
+    *,
+    manager: ManagerOption,
+    exclusive: Annotated[
+        bool, typer.Option("--exclusive", "-x", help="Alone; else together with other readers.")
+    ] = False,
+    wait: WaitOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Take all of these locks or none. They stay until they are released."""
+    mode = Mode.EXCLUSIVE if exclusive else Mode.SHARED
+    wanted = [LockRequest(path(each), mode) for each in paths]
+    with managed(manager) as locks, refusals():
+        held = locks.hold(wanted, query="txn locks", explicit=True, waiting=waiting_for(wait))
+    show_requests(held.requests, as_json)
+
+
+@app.command("release")
+def release(
+    paths: PathArgument,
+    *,
+    manager: ManagerOption,
+    force: ForceOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Release our explicit locks on exactly these objects."""
+    with managed(manager) as locks:
+        counts = {each: locks.release(path(each), force=force) for each in paths}
+    for each, count in counts.items():
+        show_released(each, count, as_json)
+    if not all(counts.values()):
+        raise typer.Exit(FOUND)
+
+
+@contextmanager
+def managed(uri: str) -> Iterator[LockManager]:
+    """Open a lock manager; its store, if it is one, must be there."""
+    must_exist(uri)
+    manager = open_manager(uri)
+    try:
+        yield manager
+    finally:
+        manager.close()
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """Say that a lock was denied as something that was found, not as a failure."""
+    try:
+        yield
+    except LockDenied as error:
+        complain(str(error))
+        raise typer.Exit(FOUND) from error
+
+
+def waiting_for(wait_ms: int | None) -> Waiting:
+    """Return how a person waits: not at all, or for so long."""
+    if wait_ms is None:
+        return Waiting(retries=0)
+    return Waiting(retries=wait_ms // 100, pause_ms=200, deadline_ms=wait_ms)
+
+
+def written_down(partitioned: Iterable[str], database: str) -> Tables:
+    """Return the catalogue of tables that are given as `db.table=column,column`."""
+    known = {}
+    for given in partitioned:
+        name, equals, columns = given.lower().partition("=")
+        if not equals:
+            raise InvalidRequestError(describe("write TABLE=COLUMN,COLUMN", given=given))
+        parts = name.split(".") if "." in name else [database.lower(), name]
+        known[Path(tuple(parts))] = Described(tuple(map(Column, columns.split(","))))
+    return Tables(known)
+
+
+@contextmanager
+def needing_parser() -> Iterator[None]:
+    """Say what to install if a block imports the parser of statements and it is not there."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise InvalidRequestError(
+            describe("install hbase-txn[locks]", missing=error.name)
+        ) from error
+
+
+def show_requests(requests: Iterable[LockRequest], as_json: bool) -> None:
+    """Print what is locked, or would be."""
+    for request in requests:
+        if as_json:
+            print_json({"path": str(request.path), "mode": request.mode.name.lower()})
+        else:
+            print_line(f"{request.mode.name.lower():9} {request.path}")
+
+
+def show_released(name: str, count: int, as_json: bool) -> None:
+    """Print how many locks on an object were released."""
+    if as_json:
+        print_json({"path": name, "released": count})
+    else:
+        what = {0: "no lock of ours", 1: "1 lock"}.get(count, f"{count} locks")
+        print_line(f"released {what} on {name}")
+
+
+def show_locks(locks: Sequence[Lock], extended: bool, as_json: bool) -> None:
+    """Print locks: a line of JSON each, or a table."""
+    places = queue_places(locks)
+    if as_json:
+        for lock, place in zip(locks, places, strict=True):
+            print_json(_document(lock, place))
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    extras = ("host", "since", "for", "kind", "token", "query") if extended else ()
+    for heading in ("object", "mode", "state", "holder", *extras):
+        table.add_column(heading, overflow="fold", no_wrap=heading not in {"object", "query"})
+    for lock, place in zip(locks, places, strict=True):
+        table.add_row(*(Text(text) for text in _row(lock, place, extended)))
+    console().print(table)
+
+
+def queue_places(locks: Sequence[Lock]) -> list[int]:
+    """Return for each lock its place in the queue of its object: 0: held, 1: the next to get it."""
+    places: list[int] = []
+    queues: dict[object, int] = {}
+    for lock in locks:
+        if not lock.granted:
+            queues[lock.request.path] = queues.get(lock.request.path, 0) + 1
+        places.append(0 if lock.granted else queues[lock.request.path])
+    return places
+
+
+def _row(lock: Lock, place: int, extended: bool) -> list[str]:
+    row = [
+        str(lock.request.path),
+        lock.request.mode.name.lower(),
+        f"waits, {place}" if place else "held",
+        lock.owner.name,
+    ]
+    if extended:
+        age_ms = max(0, SystemClock().wall_ms() - lock.since_ms)
+        kind = "explicit" if lock.explicit else "session"
+        row += [lock.owner.host, time_text(lock.since_ms), duration_text(age_ms), kind]
+        row += [str(lock.token), " ".join(lock.owner.query.split())]
+    return row
+
+
+def _document(lock: Lock, place: int) -> dict[str, object]:
+    return {
+        "path": str(lock.request.path),
+        "mode": lock.request.mode.name.lower(),
+        "held": lock.granted,
+        "place": place,
+        "holder": lock.owner.name,
+        "host": lock.owner.host,
+        "query": lock.owner.query,
+        "since": lock.since_ms,
+        "explicit": lock.explicit,
+        "token": lock.token,
+    }

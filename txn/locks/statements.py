@@ -1,0 +1,175 @@
+"""The statements that are about locks: SHOW LOCKS, EXPLAIN LOCKS, LOCK and UNLOCK.
+
+All of a text is understood before the first of its statements is run. Locks that are taken by
+statement are explicit: they stay until they are given back, whatever becomes of who took them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import assert_never
+
+from txn.errors import InvalidRequestError, describe
+from txn.locks.hive import DATABASE_SETTING, DEFAULT, object_path, requests
+from txn.locks.hive_definitions import DATABASE
+from txn.locks.hive_model import Catalog
+from txn.locks.hive_words import Words, refuse, split
+from txn.locks.manager import Lock, LockManager, Waiting, from_hive
+from txn.locks.requests import LockRequest, Path
+
+
+@dataclass(frozen=True, slots=True)
+class ShowLocks:
+    """Asks who holds locks on an object and what lies in it; extended: and who waits."""
+
+    within: Path | None
+    extended: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainLocks:
+    """Asks which locks a statement needs."""
+
+    requests: tuple[LockRequest, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TakeLock:
+    """Asks for an explicit lock."""
+
+    request: LockRequest
+    statement: str
+
+
+@dataclass(frozen=True, slots=True)
+class GiveBack:
+    """Asks to give back the explicit locks on an object."""
+
+    path: Path
+
+
+Statement = ShowLocks | ExplainLocks | TakeLock | GiveBack
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """The locks that there are."""
+
+    locks: tuple[Lock, ...]
+    extended: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Explained:
+    """The locks that a statement would take."""
+
+    requests: tuple[LockRequest, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The locks that were taken, and stay."""
+
+    requests: tuple[LockRequest, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GivenBack:
+    """How many explicit locks on an object were given back."""
+
+    path: Path
+    count: int
+
+
+Result = Shown | Explained | Taken | GivenBack
+
+
+def parse(
+    sql: str, settings: Mapping[str, str] | None = None, catalog: Catalog | None = None
+) -> list[Statement]:
+    """Return the statements of a text, or raise InvalidRequestError; USE applies to the rest."""
+    found: list[Statement] = []
+    database = (settings or {}).get(DATABASE_SETTING, DEFAULT).lower()
+    for statement in split(sql):
+        words = Words(statement, database)
+        if words.accept("USE"):
+            words.accept("DATABASE")
+            database = words.database_path().parts[0]
+        else:
+            found.append(_parsed(words, catalog))
+    return found
+
+
+def run(
+    statement: Statement,
+    manager: LockManager,
+    *,
+    waiting: Waiting | None = None,
+    force: bool = False,
+) -> Result:
+    """Do what a statement asks. waiting: for LOCK. force: UNLOCK gives back others' locks too."""
+    match statement:
+        case ShowLocks(within, extended):
+            there = manager.locks(within)
+            return Shown(tuple(lock for lock in there if extended or lock.granted), extended)
+        case ExplainLocks(needed):
+            return Explained(needed)
+        case TakeLock(request, text):
+            if waiting is not None and not waiting.enabled:
+                raise InvalidRequestError(describe("locking is turned off", statement=text))
+            held = manager.hold([request], query=text, explicit=True, waiting=waiting)
+            return Taken(tuple(held.requests))
+        case GiveBack(path):
+            return GivenBack(path, manager.release(path, force=force))
+        case _:
+            assert_never(statement)
+
+
+def execute(
+    sql: str,
+    manager: LockManager,
+    settings: Mapping[str, str] | None = None,
+    catalog: Catalog | None = None,
+    *,
+    deadline_ms: int | None = None,
+    force: bool = False,
+) -> Iterator[Result]:
+    """Run each statement of a text, yielding what came of it. settings: Hive's own."""
+    waiting = replace(from_hive(settings or {}), deadline_ms=deadline_ms)
+    for statement in parse(sql, settings, catalog):
+        yield run(statement, manager, waiting=waiting, force=force)
+
+
+def _parsed(words: Words, catalog: Catalog | None) -> Statement:
+    if words.accept("SHOW", "LOCKS"):
+        return _show(words, catalog)
+    if words.accept("EXPLAIN", "LOCKS"):
+        settings = {DATABASE_SETTING: words.database}
+        return ExplainLocks(tuple(requests(words.rest() or words.refuse(), settings, catalog)))
+    if words.accept("LOCK"):
+        (*_, last) = requests(words.statement, {DATABASE_SETTING: words.database}, catalog)
+        return TakeLock(last, words.statement)
+    if words.accept("UNLOCK"):
+        path = _object(words, catalog)
+        words.end()
+        return GiveBack(path)
+    return refuse(words.statement, "not a statement about locks")
+
+
+def _show(words: Words, catalog: Catalog | None) -> Statement:
+    within = None
+    if not words.at_end and words.key != "EXTENDED":
+        within = _object(words, catalog)
+    extended = words.accept("EXTENDED")
+    words.end()
+    return ShowLocks(within, extended)
+
+
+def _object(words: Words, catalog: Catalog | None) -> Path:
+    if words.accept_one(*DATABASE):
+        return words.database_path()
+    words.accept("TABLE")
+    table = words.table()
+    known = catalog.table(table) if catalog is not None else None
+    return object_path(table, words.partition(), known)
