@@ -172,6 +172,19 @@ FOUND: dict[bytes, dict[str, str]] = {
     b"ValueFilter(=, 'binary:5') AND PageFilter(1)": {"apple": "d:cost"},
 }
 
+FOUND_IN_REVERSE: dict[bytes, dict[str, str]] = {
+    b"PrefixFilter('ap')": {"apricot": "d:color d:size", "apple": "d:color d:cost e:note"},
+    b"InclusiveStopFilter('banana')": {"cherry": "e:note", "banana": "d:color d:cost e:"},
+    b"PageFilter(1)": {"cherry": "e:note"},
+    # A quirk: what an OR seeks in a row it never meets in reverse.
+    b"ColumnPrefixFilter('cos') OR FirstKeyOnlyFilter()": {
+        "cherry": "e:note",
+        "banana": "d:color",
+        "apricot": "d:color",
+        "apple": "d:color",
+    },
+}
+
 REFUSED: dict[bytes, str] = {
     b"": "no filter",
     b"PrefixFilter": "does not end",

@@ -31,6 +31,14 @@ def test_each_filter_finds_what_it_finds_in_hbase(rows: Rows, text: bytes) -> No
     assert page.resume is None
 
 
+@pytest.mark.parametrize("text", cases.FOUND_IN_REVERSE)
+def test_each_filter_finds_what_it_finds_in_hbase_in_reverse(rows: Rows, text: bytes) -> None:
+    """Some filters mind the direction."""
+    page = rows.scan(b"t", Range(reverse=True), Selection(filter=parse(text)), limit_rows=100)
+    found = cases.shown(page.results, cases.newest())
+    assert list(found.items()) == list(cases.FOUND_IN_REVERSE[text].items())
+
+
 @pytest.mark.parametrize("text", cases.FOUND)
 def test_a_filter_remembers_what_it_has_seen_from_page_to_page(rows: Rows, text: bytes) -> None:
     """A scan is many short transactions, which a client must not notice."""

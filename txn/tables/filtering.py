@@ -171,7 +171,9 @@ class _AnyOf(_List):
             if hint is None:
                 return None
             there, here = (before.family, hint), version[:2]
-            return Code.SEEK if (here > there if self._reverse else here < there) else None
+            # In a reverse scan HBase compares the wrong way round: what it sought, it never meets.
+            waiting = here >= there if self._reverse else here < there
+            return Code.SEEK if waiting else None
         if code.next_column and before[:2] == version[:2]:
             return Code.NEXT_COLUMN
         if code.next_row and before.family == version.family:
