@@ -10,7 +10,7 @@ from tests.history.anomalies import Kind
 from tests.history.events import Ending
 from tests.history.processes import MODELS, Plan, run
 
-SECONDS = 12
+KILLS = 8
 
 
 @pytest.mark.slow
@@ -19,11 +19,10 @@ def test_what_killed_processes_leave_is_strictly_serialisable(tmp_path: Path, mo
     """Real concurrency, real deaths: whatever was acknowledged or seen has one order, in real
     time. Beside them somebody reads without the protocol, and must be seen to."""
     uri = f"embedded://{tmp_path}/store?sync=off"
-    result = run(Plan(tmp_path, [uri], model, SECONDS))
+    result = run(Plan(tmp_path, [uri], model, KILLS))
     check = MODELS[model].check
     assert check(result.writers) == []
     assert sum(t.ending is Ending.COMMITTED for t in result.writers) > 200
-    assert result.kills > 3
     kinds = {anomaly.kind for anomaly in check([*result.writers, *result.readers])}
     assert Kind.G_SINGLE in kinds
     assert kinds <= {Kind.G_SINGLE, Kind.G2_ITEM, Kind.REAL_TIME}

@@ -187,12 +187,14 @@ def _fits(view: View, longest: Mapping[str, tuple[Value, ...]], anomalies: list[
 
 
 def _timestamps(happened: Iterable[Transaction]) -> dict[Version, int]:
-    return {
-        (event.key, event.value): event.at
-        for t in happened
-        for event in t.events
-        if event.at is not None and event.value is not None
-    }
+    """When versions were committed: a transaction's all at once, so one that was read dates all."""
+    events = [event for t in happened for event in t.events]
+    at = {(e.key, e.value): e.at for e in events if e.at is not None and e.value is not None}
+    for t in happened:
+        written = [(write.key, write.value) for write in t.writes()]
+        known = next((at[version] for version in written if version in at), None)
+        at.update({} if known is None else dict.fromkeys(written, known))
+    return at
 
 
 def _replaced(t: Transaction) -> Iterator[Succession]:

@@ -12,7 +12,7 @@ from tests.history.events import Ending
 from tests.history.processes import MODELS, Plan, run
 from tests.integration.hbase import HBase
 
-SECONDS = 15
+KILLS = 8
 
 
 @pytest.mark.slow
@@ -24,12 +24,11 @@ def test_what_killed_clients_of_hbase_leave_is_strictly_serialisable(
     fractured; a checker that did not find that would not find anything."""
     uris = [hbase.thrift2, hbase.thrift1]  # the first one makes the tables
     rows_of_its_own = uuid.uuid4().int % 10**9
-    result = run(Plan(tmp_path, uris, model, SECONDS, seed=rows_of_its_own))
+    result = run(Plan(tmp_path, uris, model, KILLS, seed=rows_of_its_own))
     check = MODELS[model].check
     assert check(result.writers) == []
     committed = [t for t in result.writers if t.writes() and t.ending is Ending.COMMITTED]
     assert len(committed) > 50
-    assert result.kills > 3
     kinds = {anomaly.kind for anomaly in check([*result.writers, *result.readers])}
     assert Kind.G_SINGLE in kinds
     assert kinds <= {Kind.G_SINGLE, Kind.G2_ITEM, Kind.REAL_TIME}

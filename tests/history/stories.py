@@ -1,0 +1,159 @@
+"""Sessions that take turns as a test has it, and the history that they make.
+
+At each level a session reads in its own way: RAW, a plain client's gets and scans; READ, the
+engine's `read` and `scan`; BLOCK, inside `engine.transaction()`. It writes when it commits, through
+the engine at every level; only a block's commit knows what was read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from itertools import count
+from typing import Any
+
+from tests.history.anomalies import Kind
+from tests.history.check import check_registers
+from tests.history.events import Ending, Read, Transaction, Write
+from tests.simulation.puppets import Match, Puppet
+from tests.simulation.world import TABLE, World, key
+from txn import AbortedError, Cell, CommitOutcomeUnknown, Engine, Key, Mutation, Policy
+from txn.stores.faulty import Crash, Plan, faultless
+
+POLICY = Policy(attempts=1, lease_ms=1000, courtesy_ms=5)
+ITEM = "item"
+ITEMS = [key(f"{ITEM}-{name}") for name in "abc"]
+"""All the keys that a story may put into its range."""
+
+
+class Level(Enum):
+    """How a session reads."""
+
+    RAW = "raw"
+    READ = "read"
+    BLOCK = "block"
+
+
+class Story:
+    """One world, what its sessions do, and what is to be said of it."""
+
+    def __init__(self, level: Level, **values: str) -> None:
+        self.level = level
+        self.world = World()
+        self.history: list[Transaction] = []
+        self.now = count().__next__
+        if values:
+            founder = self.session("founder")
+            for row, value in values.items():
+                founder.put(key(row), value)
+            assert founder.commit()
+
+    def session(
+        self, name: str, level: Level | None = None, *, faults: Plan = faultless
+    ) -> Session:
+        """Begin one."""
+        return Session(self, name, level or self.level, faults)
+
+    def kinds(self) -> set[Kind]:
+        """Return what is wrong with what happened so far."""
+        return {anomaly.kind for anomaly in check_registers(self.history)}
+
+
+class Session:
+    """One transaction of one client, at its level."""
+
+    def __init__(self, story: Story, name: str, level: Level, faults: Plan) -> None:
+        self.name = name
+        self.events: list[Read | Write] = []
+        self._story = story
+        self._level = level
+        self._start = story.now()
+        self._puppet: Puppet[bool] = Puppet(
+            story.world, self._work, faults=faults, policy=POLICY, by_row=True
+        )
+        self._written: dict[Key, str] = {}
+        engine = self._puppet.engine
+        self._block = engine.transaction().__enter__() if level is Level.BLOCK else None
+
+    def get(self, *keys: Key) -> list[str | None]:
+        """Read some keys, with one call."""
+        found = self._cells(self._puppet.engine, keys)
+        return [self._saw(key, found[key]) for key in keys]
+
+    def scan(self) -> set[str]:
+        """Read the range of the items; return their values."""
+        found = self._items(self._puppet.engine)
+        return {value for each in ITEMS if (value := self._saw(each, found.get(each)))}
+
+    def put(self, key: Key, value: str) -> None:
+        """Write when it commits."""
+        self._written[key] = value
+        if self._block is not None:
+            self._block.put(key, value)
+
+    def until(self, match: Match) -> None:
+        """Let it commit as far as to this call of the store, which it does not make yet."""
+        assert self._puppet.until(match) is not None, "it has ended"
+
+    def commit(self) -> bool:
+        """Let it commit, or go on; return whether it has."""
+        try:
+            return self._puppet.finish()
+        except Crash:
+            self._end(Ending.UNKNOWN, None)
+            return False
+
+    # ------------------------------------------------------------------------------- details
+
+    def _cells(self, engine: Engine, keys: Sequence[Key]) -> Mapping[Key, Cell | None]:
+        if self._block is not None:
+            return {key: _undated(value) for key, value in self._block.get_many(keys).items()}
+        return engine.context.store.read(keys) if self._level is Level.RAW else engine.read(keys)
+
+    def _items(self, engine: Engine) -> Mapping[Key, Cell | None]:
+        if self._block is not None:
+            found = self._block.scan(prefix=ITEM)
+            return {key: _undated(value) for _, row in found for key, value in row.items()}
+        if self._level is Level.READ:
+            rows = engine.scan(prefix=ITEM)
+        else:
+            rows = engine.context.store.scan(TABLE, ITEM.encode(), b"iten")
+        return {key: cell for row in rows for key, cell in row.cells.items()}
+
+    def _saw(self, key: Key, cell: Cell | None) -> str | None:
+        text = cell.value.decode() if cell else None
+        at = cell.timestamp if cell else None
+        self.events.append(Read(key.row.decode(), text, at or None))
+        return text
+
+    def _work(self, engine: Engine) -> bool:
+        try:
+            at = self._ends(engine)
+        except AbortedError:
+            self._end(Ending.ABORTED, None)
+            return False
+        except CommitOutcomeUnknown:
+            self._end(Ending.UNKNOWN, None)
+            return False
+        self._end(Ending.COMMITTED, at)
+        return True
+
+    def _ends(self, engine: Engine) -> int | None:
+        result: Any = None
+        if self._block is not None:
+            self._block.__exit__(None, None, None)
+            result = self._block.result
+        elif self._written:
+            result = engine.commit([Mutation(key, value) for key, value in self._written.items()])
+        return result.timestamp if result else None
+
+    def _end(self, ending: Ending, at: int | None) -> None:
+        writes = [Write(key.row.decode(), value, at) for key, value in self._written.items()]
+        events = (*self.events, *writes)
+        done = Transaction(self.name, events, self._start, self._story.now(), ending)
+        self._story.history.append(done)
+
+
+def _undated(value: bytes | None) -> Cell | None:
+    """A block tells values alone."""
+    return None if value is None else Cell(value, 0)
