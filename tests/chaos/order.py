@@ -1,26 +1,21 @@
-"""Whether a history can be told as one operation after the other, in real-time order.
+"""The order of the versions of accounts, and the run as a history of transactions on them.
 
-Each operation is a node. An edge leads from a version's writer to the next version's writer and to
-its readers, from a reader to whoever replaced what it read, and from whatever ended to all that
-started afterwards. Strictly serialisable is: no cycle. An account's versions are in the order of
-their commit timestamps, which the protocol promises; `verdict` checks that they form a chain.
+An account's versions are in the order of their commit timestamps, which the protocol promises;
+`verdict` checks that they form a chain. What was read of an account without a cell is left out
+where it cannot be told which of its empty versions it was.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from graphlib import CycleError, TopologicalSorter
-from itertools import pairwise
 
 from tests.chaos.bank import FOUNDING, Money
 from tests.chaos.history import Operation
+from tests.history.events import Read, Transaction, Write
 
 Versions = Mapping[str, Sequence[Operation]]
 """The committed writers of each account, in order. Before the first is the founding."""
-
-Node = str | int
-"""The name of an operation, or a moment: the number of operations that have ended."""
 
 
 def versions(committed: Iterable[Operation]) -> dict[str, list[Operation]]:
@@ -32,40 +27,38 @@ def versions(committed: Iterable[Operation]) -> dict[str, list[Operation]]:
     return found
 
 
-def cycle(operations: Sequence[Operation], order: Versions) -> list[str]:
-    """Return the names of operations that each come before the next, the first one last; empty
-    where there is no such cycle. All must have happened."""
-    graph: dict[Node, set[Node]] = defaultdict(set)
-    for before, after in (*_data_edges(operations, order), *_time_edges(operations)):
-        if before != after:
-            graph[after].add(before)
-    try:
-        TopologicalSorter(graph).prepare()
-    except CycleError as error:
-        found: list[Node] = error.args[1]
-        return [node for node in found if isinstance(node, str)]
-    return []
-
-
-def _data_edges(operations: Iterable[Operation], order: Versions) -> Iterator[tuple[Node, Node]]:
+def transactions(operations: Sequence[Operation], order: Versions) -> list[Transaction]:
+    """Return what happened as registers that `tests.history` can check: a version of an account is
+    named by its writer. All of these must have happened."""
     places = {
         (account, writer.name): place
         for account, writers in order.items()
         for place, writer in enumerate(writers)
     }
-    for writers in order.values():
-        for one, next_one in pairwise(writers):
-            yield one.name, next_one.name
-    for reader in operations:
-        for account, seen in reader.reads.items():
-            writers = order.get(account, ())
-            place = place_of(account, seen, reader, writers, places)
-            if place is None:
-                continue
-            if place >= 0:
-                yield writers[place].name, reader.name
-            if place + 1 < len(writers):
-                yield reader.name, writers[place + 1].name
+    return [
+        Transaction(
+            each.name,
+            (*_reads(each, order, places), *_writes(each)),
+            each.start_ns,
+            each.end_ns if is_reported(each) else None,
+        )
+        for each in operations
+    ]
+
+
+def _reads(
+    operation: Operation, order: Versions, places: Mapping[tuple[str, str], int]
+) -> Iterator[Read]:
+    for account, seen in operation.reads.items():
+        writers = order.get(account, ())
+        place = place_of(account, seen, operation, writers, places)
+        if place is not None:
+            yield Read(account, writers[place].name if place >= 0 else None)
+
+
+def _writes(operation: Operation) -> Iterator[Write]:
+    for account in operation.writes:
+        yield Write(account, operation.name, operation.timestamp)
 
 
 def place_of(
@@ -92,25 +85,6 @@ def place_of(
 
 def _may_have_been_read(writer: Operation, replaced: Sequence[Operation], by: Operation) -> bool:
     return writer.start_ns <= _end(by) and all(_end(other) >= by.start_ns for other in replaced)
-
-
-def _time_edges(operations: Iterable[Operation]) -> Iterator[tuple[Node, Node]]:
-    """An edge from each operation to the moment of its end, from each moment to the next, and from
-    the last moment before it to each operation: as good as one from each to all later ones."""
-    events = [(each.start_ns, False, each.name) for each in operations]
-    events += [
-        (each.end_ns, True, each.name)
-        for each in operations
-        if each.end_ns is not None and is_reported(each)
-    ]
-    moment = 0
-    for _, is_end, name in sorted(events):
-        if is_end:
-            yield name, moment + 1
-            yield moment, moment + 1
-            moment += 1
-        else:
-            yield moment, name
 
 
 def is_reported(operation: Operation) -> bool:

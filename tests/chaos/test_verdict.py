@@ -144,7 +144,7 @@ def test_a_stale_read_is_seen() -> None:
     """It is a fine snapshot, of a time before the read began."""
     world = World()
     world.seen.reads |= {B: world.one.writes[B], C: FIRST}  # type: ignore[operator]
-    assert "not strictly serialisable, each before the next" in world.judge()
+    assert "not strictly serialisable: real-time violation: all < two < all" in world.judge()
     world.seen.start_ns = world.one.start_ns
     assert world.judge() == ""
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 from tests.chaos.bank import ACCOUNTS, BALANCE, FOUNDING, TOTAL, Money, total
 from tests.chaos.history import History, Operation
-from tests.chaos.order import Versions, cycle, versions
+from tests.chaos.order import Versions, transactions, versions
+from tests.history.check import check_registers
 from txn import Outcome
 
 SHOWN = 10
@@ -150,9 +151,8 @@ def _balances(ending: Ending) -> Iterator[str]:
 
 
 def _serial(history: History, happened: list[Operation], order: Versions) -> Iterator[str]:
-    found = cycle([*happened, *history.reads()], order)
-    if found:
-        yield f"not strictly serialisable, each before the next: {' < '.join(found)}"
+    for anomaly in check_registers(transactions([*happened, *history.reads()], order)):
+        yield f"not strictly serialisable: {anomaly}"
 
 
 def _fsck(history: History) -> Iterator[str]:
