@@ -1,0 +1,318 @@
+"""Spark jobs over Parquet tables, with locks and without: who reads what while it is overwritten.
+
+A job is stopped in the middle by a pair of named pipes, on which the first row of its first file
+waits. A query with COALESCE(1) is one task, which opens a table's files one after the other.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+from pyspark import inheritable_thread_target
+from pyspark.errors import PySparkException
+from pyspark.sql import Row, SparkSession
+from pyspark.sql.types import LongType
+
+from txn import Delete, Engine, Key
+from txn.errors import InvalidRequestError
+from txn.locks import LockDenied, LockLost, LockManager, Mode, Waiting, shared
+from txn.locks.spark import SessionCatalog, locked, locked_sql, session_requests
+from txn.locks.stored import StoredManager
+from txn.stores import open_store
+
+T = TypeVar("T")
+ROWS = 20
+LEASE_MS = 3_000
+OLD, NEW = list(range(ROWS)), list(range(1000, 1000 + ROWS))
+NOT_AT_ALL = Waiting(retries=0)
+READ = "SELECT /*+ COALESCE(1) */ gate(v) FROM {table} WHERE p = 1"
+OVERWRITE = (
+    "INSERT OVERWRITE TABLE {table} PARTITION (p=1) "
+    f"SELECT /*+ REPARTITION(4) */ id + 1000 FROM RANGE({ROWS})"
+)
+
+
+@dataclass(frozen=True)
+class Gate:
+    """Where a job stops. reached: a pipe that it writes to; open: one that it then reads from."""
+
+    folder: Path
+
+    def pass_through(self, value: int) -> int:
+        """Runs in Spark's Python worker: the first row to come waits, the others go on."""
+        try:
+            os.close(os.open(self.folder / "passed", os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return value
+        (self.folder / "reached").write_bytes(b"!")
+        (self.folder / "open").read_bytes()
+        return value
+
+    def wait_until_reached(self) -> None:
+        (self.folder / "reached").read_bytes()
+
+    def let_go(self) -> None:
+        (self.folder / "open").write_bytes(b"!")
+
+
+@pytest.fixture
+def gate(spark: SparkSession, tmp_path: Path) -> Gate:
+    os.mkfifo(tmp_path / "reached")
+    os.mkfifo(tmp_path / "open")
+    found = Gate(tmp_path)
+    spark.udf.register("gate", found.pass_through, LongType())
+    return found
+
+
+@pytest.fixture
+def table(spark: SparkSession) -> Iterator[str]:
+    """A table with two partitions, the first one in several files."""
+    spark.sql("CREATE TABLE measured (v BIGINT, p INT) USING parquet PARTITIONED BY (p)")
+    spark.sql(
+        f"INSERT INTO measured PARTITION (p=1) SELECT /*+ REPARTITION(4) */ id FROM RANGE({ROWS})"
+    )
+    spark.sql("INSERT INTO measured PARTITION (p=2) VALUES (7)")
+    assert len(spark.table("measured").where("p = 1").inputFiles()) == 4
+    # As many tasks as files, so that COALESCE makes one task which opens them in turn.
+    spark.conf.set("spark.sql.files.openCostInBytes", "128MB")
+    yield "measured"
+    spark.conf.unset("spark.sql.files.openCostInBytes")
+    spark.sql("DROP TABLE measured")
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    with Engine(open_store("memory://")) as engine:
+        yield engine
+
+
+@pytest.fixture
+def manager(engine: Engine) -> Iterator[StoredManager]:
+    with StoredManager(engine, lease_ms=LEASE_MS) as manager:
+        yield manager
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(2) as pool:
+        yield pool
+
+
+def begun(pool: ThreadPoolExecutor, spark: SparkSession, job: Callable[[], T]) -> Future[T]:
+    return pool.submit(inheritable_thread_target(spark)(job))
+
+
+def values(rows: list[Row]) -> list[int]:
+    return sorted(row[0] for row in rows)
+
+
+def stored(spark: SparkSession, table: str) -> list[int]:
+    spark.catalog.refreshTable(table)
+    return values(spark.sql(f"SELECT v FROM {table} WHERE p = 1").collect())
+
+
+def test_without_locks_a_reader_loses_half_of_what_it_reads(
+    spark: SparkSession, table: str, gate: Gate, pool: ThreadPoolExecutor
+) -> None:
+    """The failure that the locks are for: rows of the old partition and none of the rest, or where
+    missing files are not ignored an error in the middle."""
+    spark.conf.set("spark.sql.files.ignoreMissingFiles", "true")
+    try:
+        read = begun(pool, spark, lambda: spark.sql(READ.format(table=table)).collect())
+        gate.wait_until_reached()
+        spark.sql(OVERWRITE.format(table=table))
+        gate.let_go()
+        seen = values(read.result())
+    finally:
+        spark.conf.unset("spark.sql.files.ignoreMissingFiles")
+    assert 0 < len(seen) < ROWS
+    assert set(seen) < set(OLD)
+
+
+def test_without_locks_a_reader_may_fail_in_the_middle(
+    spark: SparkSession, table: str, gate: Gate, pool: ThreadPoolExecutor
+) -> None:
+    """The same with Spark's own settings."""
+    read = begun(pool, spark, lambda: spark.sql(READ.format(table=table)).collect())
+    gate.wait_until_reached()
+    spark.sql(OVERWRITE.format(table=table))
+    gate.let_go()
+    with pytest.raises(Exception, match="FILE_NOT_EXIST"):
+        read.result()
+
+
+def test_under_locks_a_reader_sees_all_of_the_old_and_then_all_of_the_new(
+    spark: SparkSession, table: str, gate: Gate, pool: ThreadPoolExecutor, manager: LockManager
+) -> None:
+    """Whoever overwrites the partition is kept out until the reader is done, and told by whom."""
+    read = begun(pool, spark, lambda: locked_sql(spark, manager, READ.format(table=table)))
+    gate.wait_until_reached()
+    with pytest.raises(LockDenied, match=r"S default/measured/p=1 by .*COALESCE"):
+        locked_sql(spark, manager, OVERWRITE.format(table=table), waiting=NOT_AT_ALL)
+    write = begun(pool, spark, lambda: locked_sql(spark, manager, OVERWRITE.format(table=table)))
+    gate.let_go()
+    assert values(read.result()) == OLD
+    write.result()
+    assert values(locked_sql(spark, manager, READ.format(table=table))) == NEW
+    assert manager.locks() == []
+
+
+def test_under_locks_a_reader_waits_for_who_overwrites(
+    spark: SparkSession, table: str, gate: Gate, pool: ThreadPoolExecutor, manager: LockManager
+) -> None:
+    """Spark removes the old files before it runs the job: at that moment the partition is empty,
+    which is what a reader without locks sees. Other partitions can be read all the while."""
+    slow = (
+        f"INSERT OVERWRITE TABLE {table} PARTITION (p=1) "
+        f"SELECT /*+ COALESCE(1) */ gate(id + 1000) FROM RANGE({ROWS})"
+    )
+    plain = f"SELECT v FROM {table} WHERE p = {{p}}"
+    write = begun(pool, spark, lambda: locked_sql(spark, manager, slow))
+    gate.wait_until_reached()
+    assert stored(spark, table) == []
+    with pytest.raises(LockDenied, match="X default/measured/p=1"):
+        locked_sql(spark, manager, plain.format(p=1), waiting=NOT_AT_ALL)
+    assert values(locked_sql(spark, manager, plain.format(p=2), waiting=NOT_AT_ALL)) == [7]
+    with pytest.raises(LockDenied):
+        locked_sql(spark, manager, f"SELECT v FROM {table}", waiting=NOT_AT_ALL)
+    read = begun(pool, spark, lambda: locked_sql(spark, manager, plain.format(p=1)))
+    gate.let_go()
+    write.result()
+    assert values(read.result()) == NEW
+
+
+@pytest.mark.parametrize("is_locked", [True, False])
+def test_two_queries_of_a_report_agree_only_under_locks(
+    spark: SparkSession, table: str, manager: LockManager, is_locked: bool
+) -> None:
+    """A count of the old rows beside a sum of the new ones is a report of nothing that ever was."""
+    queries = [f"SELECT {what}(v) FROM {table} WHERE p = 1" for what in ("MIN", "MAX")]
+
+    def report(between: Callable[[], object]) -> tuple[int, int]:
+        (least,) = spark.sql(queries[0]).collect()
+        between()
+        (most,) = spark.sql(queries[1]).collect()
+        return least[0], most[0]
+
+    def overwrite() -> None:
+        if is_locked:
+            with pytest.raises(LockDenied):
+                locked_sql(spark, manager, OVERWRITE.format(table=table), waiting=NOT_AT_ALL)
+        else:
+            spark.sql(OVERWRITE.format(table=table))
+
+    if is_locked:
+        with locked(spark, manager, ";".join(queries)):
+            assert report(overwrite) == (OLD[0], OLD[-1])
+    else:
+        assert report(overwrite) == (OLD[0], NEW[-1])
+
+
+def test_a_job_whose_locks_are_lost_is_stopped(
+    spark: SparkSession, table: str, gate: Gate, pool: ThreadPoolExecutor, engine: Engine
+) -> None:
+    """It would go on to write over what the next holder is writing. Nobody opens the gate: the job
+    ends because it is cancelled."""
+    with StoredManager(engine, lease_ms=LEASE_MS) as manager:
+        job = begun(pool, spark, lambda: locked_sql(spark, manager, READ.format(table=table)))
+        gate.wait_until_reached()
+        (session,) = [row.row for row in engine.scan("locks", columns=[("s", "beat")])]
+        engine.commit([Delete(Key(session, "s", "beat", "locks"))])
+        with pytest.raises(LockLost):
+            job.result(timeout=60)
+    assert stored(spark, table) == OLD
+
+
+def test_a_statement_that_fails_gives_its_locks_back(
+    spark: SparkSession, table: str, manager: LockManager
+) -> None:
+    """Its error is its own, and the next one must not wait."""
+    with pytest.raises(PySparkException):
+        locked_sql(spark, manager, f"SELECT nothing FROM {table}")
+    assert manager.locks() == []
+    assert not set(spark.sparkContext.getJobTags())
+
+
+def test_the_sessions_settings_say_how_to_wait(
+    spark: SparkSession, table: str, manager: LockManager
+) -> None:
+    """Scripts written for Hive set them, and turn locking off where they must."""
+    spark.sql("SET hive.lock.numretries=0")
+    try:
+        with manager.hold([shared("default/measured/p=1")]):
+            with pytest.raises(LockDenied):
+                locked_sql(spark, manager, f"TRUNCATE TABLE {table}")
+            spark.sql("SET hive.support.concurrency=false")
+            locked_sql(spark, manager, f"TRUNCATE TABLE {table}")
+    finally:
+        spark.conf.unset("hive.lock.numretries")
+        spark.conf.unset("hive.support.concurrency")
+    assert stored(spark, table) == []
+
+
+def test_what_changes_before_it_is_locked_is_locked_anew(
+    spark: SparkSession, table: str, manager: LockManager
+) -> None:
+    """A partition that is made while a reader of the whole table waits is read by it too."""
+    query = f"SELECT * FROM {table}"
+    holds = manager.hold
+
+    class Slow:
+        """The manager, with somebody who adds a partition just before the first grant."""
+
+        added = threading.Event()
+
+        def hold(self, *given: object, **options: object) -> object:
+            if not self.added.is_set():
+                self.added.set()
+                spark.sql(f"ALTER TABLE {table} ADD PARTITION (p=3)")
+            return holds(*given, **options)  # type: ignore[arg-type]
+
+    with locked(spark, Slow(), query) as held:  # type: ignore[arg-type]
+        assert "S default/measured/p=3" in [str(request) for request in held.requests]
+    assert manager.locks() == []
+
+
+def test_the_sessions_catalogue_tells_partitions_views_and_types(
+    spark: SparkSession, table: str
+) -> None:
+    """Names are as Hive spells them, whatever is in them."""
+    spark.sql("CREATE DATABASE far")
+    spark.sql("CREATE TABLE far.odd (v INT, d DATE, s STRING) USING parquet PARTITIONED BY (d, s)")
+    spark.sql("INSERT INTO far.odd PARTITION (d=DATE'2020-01-02', s='a/b=c d') VALUES (1)")
+    spark.sql("USE far")
+    spark.sql("CREATE VIEW near AS SELECT * FROM odd JOIN default.measured USING (v) WHERE p = 2")
+    spark.sql("USE default")
+    try:
+        found = session_requests(spark, "SELECT * FROM far.near")
+        assert [str(request) for request in found] == [
+            "S default/measured",
+            "S default/measured/p=2",
+            "S far/near",
+            "S far/odd",
+            "S far/odd/d=2020-01-02",
+            "S far/odd/d=2020-01-02/s=a%2Fb=c d",
+        ]
+        assert {request.mode for request in found} == {Mode.SHARED}
+        named = "INSERT INTO far.odd PARTITION (s='x', d='2020-01-03') SELECT 1"
+        assert str(session_requests(spark, named)[-1]) == "X far/odd/d=2020-01-03/s=x"
+    finally:
+        spark.sql("DROP DATABASE far CASCADE")
+
+
+def test_a_temporary_view_is_refused(spark: SparkSession, table: str) -> None:
+    """It may be made of anything, and hides a table of its name."""
+    spark.range(3).createOrReplaceTempView("passing")
+    try:
+        with pytest.raises(InvalidRequestError, match="temporary view"):
+            session_requests(spark, "SELECT * FROM passing")
+    finally:
+        spark.catalog.dropTempView("passing")
+    assert SessionCatalog(spark).table(shared("default/nowhere").path) is None
