@@ -115,7 +115,7 @@ class Held(Protocol):
 
     @property
     def lost(self) -> bool:
-        """Whether they are known to be lost; a call that costs nothing."""
+        """Whether they are lost, or may be, for want of contact; a call that costs nothing."""
 
     def check(self) -> None:
         """Raise LockLost unless they are certainly held at this moment."""
@@ -164,10 +164,17 @@ def _number(name: str, text: str) -> int:
     return int(text)
 
 
-_UNITS = {"ms": 1, "s": 1000, "sec": 1000, "m": 60_000, "min": 60_000, "": 1000}
+_UNITS = {
+    **dict.fromkeys(("ms", "msec"), 1),
+    **dict.fromkeys(("", "s", "sec"), 1_000),
+    **dict.fromkeys(("m", "min", "minute"), 60_000),
+    **dict.fromkeys(("h", "hour"), 3_600_000),
+    **dict.fromkeys(("d", "day"), 86_400_000),
+}
 
 
 def _duration_ms(name: str, text: str) -> int:
+    text = text.strip().lower()
     digits = text.rstrip("abcdefghijklmnopqrstuvwxyz ")
     unit = text[len(digits) :].strip()
     if unit not in _UNITS or not digits.isdecimal():

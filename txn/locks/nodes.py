@@ -1,10 +1,13 @@
-"""The names of lock nodes in ZooKeeper, and of the folders of objects."""
+"""Lock nodes in ZooKeeper: their names, what they tell, and the lines and folders they stand in."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Self
 
-from txn.locks.requests import Mode, Path, path
+from txn.locks.manager import Owner
+from txn.locks.requests import LockRequest, Mode, Path, path
 
 KINDS = {Mode.SHARED: "read-", Mode.EXCLUSIVE: "write-"}
 MODES = {"read": Mode.SHARED, "write": Mode.EXCLUSIVE}
@@ -18,6 +21,78 @@ class Node(NamedTuple):
     mode: Mode
     ticket: str
     name: str
+
+
+Line = list[Node]
+
+
+class Denied(NamedTuple):
+    """What a request was denied, and by whom."""
+
+    wanted: LockRequest
+    before: tuple[Node, ...]
+
+
+class Note(NamedTuple):
+    """What a node tells. token: 0 means the transaction in which the node was made."""
+
+    owner: str
+    host: str
+    query: str
+    since_ms: int
+    explicit: bool = False
+    token: int = 0
+
+    def encoded(self) -> bytes:
+        """Return the bytes of the node."""
+        return json.dumps(self._asdict()).encode()
+
+    @classmethod
+    def decoded(cls, data: bytes, made_in: int = 0) -> Self:
+        """Return what the bytes tell."""
+        told: dict[str, Any] = json.loads(data)
+        note = cls(**told)
+        return note if note.token else note._replace(token=made_in)
+
+    def as_owner(self) -> Owner:
+        """Return who put the node there."""
+        return Owner(self.owner, self.host, self.query)
+
+
+class Folders(NamedTuple):
+    """Where the lines of objects are: a folder for each object, in that of its parent."""
+
+    base: str
+
+    def of(self, at: Path | None) -> str:
+        """Return the folder of an object, or the base."""
+        return "/".join([self.base, *map(folder_name, at.parts if at else ())])
+
+    def all(self, objects: Iterable[Path]) -> list[str]:
+        """Return the folders that these objects need, outer ones first."""
+        names = self.base.split("/")
+        outer = ["/".join(names[:count]) for count in range(2, len(names) + 1)]
+        needed = {self.of(each) for at in objects for each in (*at.parents, at)}
+        return [*outer, *sorted(needed, key=lambda folder: (folder.count("/"), folder))]
+
+    def tidied(self, objects: Iterable[Path]) -> list[str]:
+        """Return the folders that may be empty without these objects, inner ones first."""
+        return [folder for folder in reversed(self.all(objects)) if len(folder) > len(self.base)]
+
+
+def first_denied(
+    lines: Mapping[Path, Line], mine: Mapping[Path, str], wanted: Sequence[LockRequest]
+) -> Denied | None:
+    """Return the first object that others keep from us: those before our node in its line."""
+    for request in wanted:
+        line = lines[request.path]
+        own = next(node for node in line if node.name == mine[request.path])
+        before = tuple(
+            node for node in line if node.number < own.number and not request.mode.allows(node.mode)
+        )
+        if before:
+            return Denied(request, before)
+    return None
 
 
 def parsed(name: str) -> Node | None:

@@ -9,19 +9,24 @@ lease, by the observer's own clock, is ended by deleting its row; nobody's entri
 from __future__ import annotations
 
 import getpass
-import json
 import random
 import socket
-import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from txn.assertions import Assertion, Exact, Version
+from txn.assertions import Assertion, Version
 from txn.clock import Clock, SystemClock
 from txn.engine import Engine
-from txn.errors import AbortedError, AssertionFailedError, ConflictError, StoreError, describe
+from txn.errors import (
+    AbortedError,
+    AssertionFailedError,
+    CommitOutcomeUnknown,
+    ConflictError,
+    DeadlineError,
+    StoreError,
+)
+from txn.locks.holding import Holding, Ways
 from txn.locks.lines import (
     Denied,
     Entry,
@@ -35,20 +40,27 @@ from txn.locks.lines import (
 )
 from txn.locks.manager import Lock, LockDenied, LockLost, Waiting
 from txn.locks.patience import Patience
-from txn.locks.requests import LockRequest, Mode, Path, in_order, path
-from txn.locks.sessions import Session
-from txn.model import Cell, Delete, Key, Mutation
+from txn.locks.requests import LockRequest, Path, in_order, path
+from txn.locks.sessions import FAMILY, Session, Sessions
+from txn.model import Cell, Key, Mutation
 
 TABLE = "locks"
-OBJECTS, SESSIONS = "o", "s"
+OBJECTS = "o"
 CHANGE_TRIES = 1_000
+UNLOCK_PAUSE_MS = 100
+FAILED = (StoreError, AbortedError, CommitOutcomeUnknown)
 
 
 class _Ticket(NamedTuple):
     name: str
-    session: str | None
+    session: Session | None
+    explicit: bool
     query: str
     since_ms: int
+
+
+class _SessionEnded(LockLost):
+    """Others took us for dead."""
 
 
 class StoredManager:
@@ -71,14 +83,14 @@ class StoredManager:
         self._table = table
         self._owner = name or getpass.getuser()
         self._host = socket.gethostname()
-        self._lease_ms = lease_ms
         self._waiting = waiting or Waiting()
         self._clock = clock or SystemClock()
         self._chance = chance or random.SystemRandom()
-        self._guard = threading.Lock()
-        self._session: Session | None = None
-        self._seen: dict[str, tuple[bytes, int]] = {}
-        engine.ensure_table(table, [OBJECTS, SESSIONS])
+        self._owed: dict[str, tuple[Path, ...]] = {}
+        self._sessions = Sessions(
+            engine, table, lease_ms, clock=self._clock, chance=self._chance, beaten=self._sweep
+        )
+        engine.ensure_table(table, [OBJECTS, FAMILY])
 
     def hold(
         self,
@@ -87,62 +99,78 @@ class StoredManager:
         query: str = "",
         explicit: bool = False,
         waiting: Waiting | None = None,
-    ) -> StoredHeld:
+    ) -> Holding:
         """Take all or none, in one transaction."""
         waiting = waiting or self._waiting
         wanted = in_order(requests) if waiting.enabled else ()
-        session = None if explicit or not wanted else self._alive()
-        ticket = _Ticket(
-            f"{self._chance.getrandbits(128):032x}",
-            session.name if session else None,
-            query,
-            self._clock.wall_ms(),
-        )
         patience = Patience(waiting, self._clock, self._chance)
-        try:
-            while isinstance(found := self._attempt(ticket, wanted, waiting), Denied):
-                pause_ms = patience.next_pause_ms()
-                if pause_ms is None:
-                    raise LockDenied(found.wanted, as_locks(found.wanted.path, found.by))
-                self._clock.sleep_ms(pause_ms)
-        except BaseException:
-            with suppress(
-                StoreError, AbortedError
-            ):  # the place goes with the session at the latest
-                self._leave(ticket.name, wanted)
-            raise
-        return StoredHeld(self, ticket.name, session, wanted, found)
+        self._sweep()
+        while True:
+            ticket = _Ticket(
+                f"{self._chance.getrandbits(128):032x}",
+                self._sessions.alive() if wanted else None,
+                explicit,
+                query,
+                self._clock.wall_ms(),
+            )
+            try:
+                return self._hold(ticket, wanted, waiting, patience)
+            except _SessionEnded:
+                # Nothing was held: begin again in a new one, at the end of the line.
+                if patience.next_pause_ms() is None:
+                    raise
+            except BaseException:
+                self._owed[ticket.name] = tuple(each.path for each in wanted)
+                self._sweep()
+                raise
+
+    def _hold(
+        self,
+        ticket: _Ticket,
+        wanted: tuple[LockRequest, ...],
+        waiting: Waiting,
+        patience: Patience,
+    ) -> Holding:
+        while isinstance(found := self._attempt(ticket, wanted, waiting), Denied):
+            pause_ms = patience.next_pause_ms()
+            if pause_ms is None:
+                raise LockDenied(found.wanted, as_locks(found.wanted.path, found.by))
+            self._clock.sleep_ms(pause_ms)
+        return self._holding(ticket, wanted, found)
 
     def locks(self, within: Path | None = None) -> list[Lock]:
         """Return who holds and who waits."""
-        found: list[Lock] = []
-        for at, state in self._scan(within):
-            found += as_locks(at, state.line)
-        return found
+        lines = {at: state.line for at, state in self._scan(within) if state.line}
+        named = {entry.session for line in lines.values() for entry in line}
+        dead = self._sessions.dead({session for session in named if session})
+        return [
+            lock
+            for at in sorted(lines)
+            for lock in as_locks(at, [e for e in lines[at] if e.session not in dead])
+        ]
 
     def release(self, wanted: Path, *, force: bool = False) -> int:
         """Give back explicit locks on exactly this object, with those of its parents that no other
-        object of the same request needs."""
+        object of the same request needs; one that its own request needs stays."""
         mine = (self._owner, self._host)
         tickets = [
             entry.ticket
             for entry in self._states([wanted])[wanted][0].line
             if entry.session is None and (force or (entry.owner, entry.host) == mine)
         ]
+        count = 0
         for ticket in tickets:
             held = [at for at, state in self._scan(None) if has(state, ticket)]
             rest = [at for at in held if at != wanted and at not in wanted.parents]
-            needed = {parent for at in rest for parent in (at, *at.parents)}
-            gone = [at for at in held if at not in needed]
-            self._leave(ticket, [LockRequest(at, Mode.SHARED) for at in gone])
-        return len(tickets)
+            needed = {parent for at in rest for parent in at.parents}
+            if wanted not in needed:
+                self._leave(ticket, [at for at in (*wanted.parents, wanted) if at not in needed])
+                count += 1
+        return count
 
     def close(self) -> None:
         """End the session; what it holds implicitly is given back."""
-        with self._guard:
-            session, self._session = self._session, None
-        if session is not None:
-            session.end()
+        self._sessions.close()
         if self._owns_engine:
             self._engine.close()
 
@@ -205,7 +233,7 @@ class StoredManager:
         return Entry(
             ticket.name,
             request.mode.value,
-            ticket.session,
+            None if not ticket.session or (granted and ticket.explicit) else ticket.session.name,
             self._owner,
             self._host,
             ticket.query,
@@ -225,7 +253,7 @@ class StoredManager:
         """Return the lines without the entries of sessions that have ended."""
         states = self._states(objects)
         lines = [entry for state, _ in states.values() for entry in state.line]
-        dead = self._dead({entry.session for entry in lines if entry.session is not None})
+        dead = self._sessions.dead({entry.session for entry in lines if entry.session is not None})
         gone = {entry.ticket for entry in lines if entry.session in dead}
         return {at: (without(state, gone), cell) for at, (state, cell) in states.items()}
 
@@ -233,7 +261,7 @@ class StoredManager:
         self,
         states: Mapping[Path, tuple[State, Cell | None]],
         changed: Mapping[Path, State],
-        session: str | None,
+        session: Session | None,
     ) -> bool:
         """Write these lines if all the lines are still as they were read; return whether they
         were. Nothing is granted to a session that has been ended meanwhile."""
@@ -244,33 +272,72 @@ class StoredManager:
             for at, (_, cell) in states.items()
         ]
         if session is not None:
-            assertions.append(~Version(self.session_key(session), None))
+            assertions.append(~Version(self._sessions.key(session.name), None))
         mutations = [Mutation(self._key(at), encoded(state)) for at, state in changed.items()]
         try:
             self._engine.commit(mutations, assertions)
         except AssertionFailedError as failed:
-            if any(key.family == SESSIONS.encode() for key in failed.seen):
-                raise LockLost("our session was ended while we waited") from failed
+            if any(key.family == FAMILY.encode() for key in failed.seen):
+                if session is not None:
+                    session.lose()
+                raise _SessionEnded("our session was ended while we waited") from failed
             return False
-        except ConflictError:
+        except (ConflictError, DeadlineError):
             return False
         return True
 
-    def leave(self, ticket: str, wanted: Sequence[LockRequest]) -> None:
-        """Give back what a ticket holds."""
-        self._leave(ticket, wanted)
-
-    def _leave(self, ticket: str, wanted: Sequence[LockRequest]) -> None:
+    def _leave(self, ticket: str, objects: Sequence[Path], *, unsure: bool = False) -> None:
+        """Give back what a ticket holds. unsure: a transaction of its may be under way; writing
+        every line settles that one before, or makes it fail."""
         for _ in range(CHANGE_TRIES):
-            states = self._states([request.path for request in wanted])
+            states = self._states(objects)
             changed = {
                 at: without(state, {ticket})
                 for at, (state, _) in states.items()
-                if has(state, ticket)
+                if unsure or has(state, ticket)
             }
             if self._change(states, changed, None):
                 return
-        raise ConflictError("others keep changing the locks", key=wanted[0].path)
+        raise ConflictError("others keep changing the locks", key=objects[0])
+
+    def _sweep(self) -> None:
+        """Give back what could not be given back, or may yet be granted to who has failed."""
+        for ticket, objects in list(self._owed.items()):
+            try:
+                self._leave(ticket, objects, unsure=True)
+            except FAILED:
+                return  # with the next beat or request; at the latest it ends with the session
+            self._owed.pop(ticket, None)
+
+    def _holding(
+        self, ticket: _Ticket, wanted: tuple[LockRequest, ...], tokens: Mapping[Path, int]
+    ) -> Holding:
+        session = None if ticket.explicit else ticket.session
+
+        def there() -> bool:
+            return self._has(ticket.name, session.name if session else None, tokens)
+
+        return Holding(
+            wanted,
+            tokens,
+            Ways(
+                lambda: session is not None and session.lost,
+                there,
+                lambda: self._give_back(ticket.name, tuple(tokens)),
+            ),
+        )
+
+    def _give_back(self, ticket: str, objects: tuple[Path, ...]) -> None:
+        for left in reversed(range(self._waiting.unlock_retries + 1)):
+            try:
+                self._leave(ticket, objects)
+            except FAILED:
+                if not left:
+                    self._owed[ticket] = objects
+                    raise
+                self._clock.sleep_ms(UNLOCK_PAUSE_MS)
+            else:
+                return
 
     def _scan(self, within: Path | None) -> Iterator[tuple[Path, State]]:
         prefix = None if within is None else str(within)
@@ -283,102 +350,13 @@ class StoredManager:
     def _key(self, at: Path) -> Key:
         return Key(str(at), OBJECTS, "line", self._table)
 
-    # ----------------------------------------------------------------------------- sessions
-
-    def session_key(self, name: str) -> Key:
-        """The cell that a session changes to show that it lives."""
-        return Key(name, SESSIONS, "beat", self._table)
-
-    def has(self, ticket: str, session: str | None, tokens: Mapping[Path, int]) -> bool:
+    def _has(self, ticket: str, session: str | None, tokens: Mapping[Path, int]) -> bool:
         """Whether all of these are granted to the ticket, and its session lives, at one instant."""
         keys = [self._key(at) for at in tokens]
-        alive = [self.session_key(session)] if session else []
+        alive = [self._sessions.key(session)] if session else []
         cells = self._engine.read([*keys, *alive])
         lines = zip(keys, tokens.values(), strict=True)
         return all(cells[key] is not None for key in alive) and all(
             any(e.ticket == ticket and e.token == token for e in decoded(cells[key]).line)
             for key, token in lines
         )
-
-    def _alive(self) -> Session:
-        with self._guard:
-            if self._session is None or self._session.lost:
-                name = f"{self._chance.getrandbits(128):032x}"
-                key = self.session_key(name)
-                self._session = Session(self._engine, key, name, self._lease_ms, self._clock)
-            return self._session
-
-    def _dead(self, sessions: Collection[str]) -> set[str]:
-        """Return those that have ended; end those that have been silent for their lease."""
-        keys = {name: self.session_key(name) for name in sessions}
-        cells = self._engine.read(list(keys.values())) if keys else {}
-        now_ms = self._clock.monotonic_ms()
-        dead = set()
-        for name, key in keys.items():
-            cell = cells[key]
-            if cell is None or (self._silent(name, cell, now_ms) and self._ended(key, cell)):
-                dead.add(name)
-                self._seen.pop(name, None)
-        return dead
-
-    def _silent(self, name: str, cell: Cell, now_ms: int) -> bool:
-        value, since_ms = self._seen.get(name, (b"", now_ms))
-        if value != cell.value:
-            self._seen[name] = (cell.value, now_ms)
-            return False
-        lease_ms: int = json.loads(cell.value)["lease_ms"]
-        return now_ms - since_ms >= lease_ms
-
-    def _ended(self, key: Key, cell: Cell) -> bool:
-        try:
-            self._engine.commit([Delete(key)], [Exact(key, cell.value)])
-        except (AssertionFailedError, ConflictError):
-            return False  # it lives, or somebody else is at it
-        return True
-
-
-class StoredHeld:
-    """Locks of one ticket."""
-
-    def __init__(
-        self,
-        manager: StoredManager,
-        ticket: str,
-        session: Session | None,
-        requests: tuple[LockRequest, ...],
-        tokens: Mapping[Path, int],
-    ) -> None:
-        self.requests = requests
-        self.tokens = tokens
-        self._manager = manager
-        self._ticket = ticket
-        self._session = session
-        self._released = False
-
-    @property
-    def lost(self) -> bool:
-        """Whether the session has ended, or has been silent for its lease."""
-        return self._session is not None and self._session.lost
-
-    def check(self) -> None:
-        """Read whether all of it is granted and the session lives."""
-        session = self._session.name if self._session else None
-        if self._released or self.lost or not self._manager.has(self._ticket, session, self.tokens):
-            raise LockLost(describe("locks are lost", locks=[str(each) for each in self.requests]))
-
-    def release(self) -> None:
-        """Give them back."""
-        if not self._released:
-            self._released = True
-            self._manager.leave(self._ticket, self.requests)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.release()

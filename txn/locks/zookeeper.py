@@ -1,65 +1,43 @@
 """Locks in ZooKeeper: a sequence node for each object under the object's path, by the usual recipe.
 
 A shared lock is `read-<ticket>-<number>`, an exclusive one `write-<ticket>-<number>`. Shared is
-denied by any lower `write-`, exclusive by anything lower. The nodes are ephemeral, so a session
-that ends gives all of its locks back; explicit ones are persistent and stay. A reply that is lost
-is found again by the ticket. The fencing token is the transaction in which the node was created.
+denied by any lower `write-`, exclusive by anything lower. Nodes are ephemeral, so a session that
+ends gives all of its locks back; those of an explicit lock become persistent when it is granted.
+All nodes of a request are made in one transaction, and found again by their ticket if its reply is
+lost. The fencing token is the transaction in which a node was made.
 """
 
 from __future__ import annotations
 
 import getpass
-import json
 import random
 import socket
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterable, Sequence
 from types import TracebackType
-from typing import Any, NamedTuple, Self, TypeVar
-
-from kazoo.client import KazooClient, KazooState
-from kazoo.exceptions import (
-    ConnectionLoss,
-    KazooException,
-    NoNodeError,
-    NotEmptyError,
-    OperationTimeoutError,
-    SessionExpiredError,
-)
-from kazoo.handlers.threading import KazooTimeoutError
-from kazoo.retry import KazooRetry, RetryFailedError
+from typing import Self
 
 from txn.clock import Clock, SystemClock
-from txn.errors import StoreError, TxnError, describe
-from txn.locks.manager import Lock, LockDenied, LockLost, Owner, Waiting
-from txn.locks.nodes import KINDS, Node, folder_name, parsed, part_of
+from txn.errors import StoreError, describe
+from txn.locks.holding import Holding, Ways
+from txn.locks.keeper import Broken, Create, Gone, Keeper, Remove
+from txn.locks.manager import Lock, LockDenied, Waiting
+from txn.locks.nodes import KINDS, Denied, Folders, Line, Node, Note, first_denied, parsed, part_of
 from txn.locks.patience import Patience
 from txn.locks.requests import LockRequest, Path, in_order
 
-T = TypeVar("T")
-BROKEN = (ConnectionLoss, OperationTimeoutError, SessionExpiredError)
-CREATE_TRIES = 20
-CALL_WITHIN_S = 30
+TRIES = 20
+AT_ONCE = 250  # nodes in a transaction: ZooKeeper takes a megabyte at most
+PAUSE_MS = 20
 
 
-@dataclass(slots=True)
 class _Ticket:
-    """One request on its way: what is in every node of it, and its place in a line, if it waits."""
+    """One request on its way: what is told in every node of it, and the names of its nodes."""
 
-    name: str
-    data: bytes
-    explicit: bool
-    nodes: dict[Path, str]
-    place: Path | None = None
-
-
-class _Denied(NamedTuple):
-    wanted: LockRequest
-    by: str
-    before: tuple[Node, ...]
+    def __init__(self, name: str, note: Note) -> None:
+        self.name = name
+        self.note = note
+        self.nodes: dict[Path, str] = {}
 
 
 class ZooKeeperManager:
@@ -76,23 +54,15 @@ class ZooKeeperManager:
         clock: Clock | None = None,
         chance: random.Random | None = None,
     ) -> None:
-        self._base = "/" + base.strip("/")
+        self._folders = Folders("/" + base.strip("/"))
         self._owner = name or getpass.getuser()
         self._host = socket.gethostname()
         self._waiting = waiting or Waiting()
         self._clock = clock or SystemClock()
         self._chance = chance or random.SystemRandom()
-        self._held: set[ZooKeeperHeld] = set()
-        self._guard = threading.Lock()
-        self._client = KazooClient(hosts, timeout=session_ms / 1000)
-        self._client.add_listener(self._session_changed)
-        try:
-            self._client.start(timeout=CALL_WITHIN_S)
-        except (KazooTimeoutError, KazooException) as error:
-            self._client.close()
-            raise StoreError(
-                describe("cannot connect to ZooKeeper", hosts=hosts, cause=str(error))
-            ) from error
+        self._session_ms = session_ms
+        self._owed: dict[str, tuple[Path, ...]] = {}
+        self._keeper = Keeper(hosts, session_ms, self._clock, self._sweep)
 
     def hold(
         self,
@@ -101,56 +71,47 @@ class ZooKeeperManager:
         query: str = "",
         explicit: bool = False,
         waiting: Waiting | None = None,
-    ) -> ZooKeeperHeld:
+    ) -> Holding:
         """Take all or none, each object in the order of its path."""
         waiting = waiting or self._waiting
         wanted = in_order(requests) if waiting.enabled else ()
         patience = Patience(waiting, self._clock, self._chance)
-        ticket = self._ticket(query, explicit)
+        ticket = self._ticket(query)
+        self._sweep()
         try:
-            while (denied := self._attempt(ticket, wanted, waiting)) is not None:
+            while isinstance(found := self._attempt(ticket, wanted, waiting, explicit), Denied):
                 pause_ms = patience.next_pause_ms()
                 if pause_ms is None:
-                    raise LockDenied(denied.wanted, self._seen(denied))
-                self._wait_for(denied, pause_ms)
-            return self._granted(ticket, wanted)
+                    raise LockDenied(found.wanted, self._seen(found))
+                self._wait_for(found, pause_ms, patience)
         except BaseException:
-            self._give_back(ticket, [*ticket.nodes], waiting.unlock_retries)
+            self._owed[ticket.name] = tuple(each.path for each in wanted)
+            self._sweep()
             raise
+        return found
 
     def locks(self, within: Path | None = None) -> list[Lock]:
         """Return who holds and who waits."""
         found: list[Lock] = []
         self._walk(within, found)
-        return sorted(found, key=lambda lock: (lock.request.path, lock.token))
+        return sorted(found, key=lambda lock: lock.request.path)
 
     def release(self, wanted: Path, *, force: bool = False) -> int:
         """Give back explicit locks on exactly this object, with those of its parents that no other
-        object of the same request needs."""
+        object of the same request needs; one that its own request needs stays."""
         count = 0
-        for node in self._line(wanted):
-            at = f"{self._folder(wanted)}/{node.name}"
-            about = self._about(at)
-            if about is None or not about["explicit"]:
-                continue
-            if not force and (about["owner"], about["host"]) != (self._owner, self._host):
-                continue
-            self._delete(at)
-            count += 1
-            for parent in reversed(wanted.parents):
-                if not self._needed(parent, node.ticket):
-                    for above in self._line(parent):
-                        if above.ticket == node.ticket:
-                            self._delete(f"{self._folder(parent)}/{above.name}")
+        line = self._line(wanted)
+        for node, note in self._noted(wanted, line):
+            mine = force or (note.owner, note.host) == (self._owner, self._host)
+            if note.explicit and mine and not self._needed(wanted, node.ticket):
+                self._remove([self._folders.of(wanted) + f"/{node.name}"], TRIES)
+                self._release_parents(wanted, node.ticket)
+                count += 1
         return count
 
     def close(self) -> None:
         """End the session, which gives back all that is not explicit."""
-        self._client.remove_listener(self._session_changed)
-        for held in self._all_held():
-            held.tell_lost()
-        self._client.stop()
-        self._client.close()
+        self._keeper.close()
 
     def __enter__(self) -> Self:
         return self
@@ -166,285 +127,240 @@ class ZooKeeperManager:
     # ------------------------------------------------------------------------- one attempt
 
     def _attempt(
-        self, ticket: _Ticket, wanted: Sequence[LockRequest], waiting: Waiting
-    ) -> _Denied | None:
-        """Take the objects in their order. Where one is denied give back the others; in a fair
+        self, ticket: _Ticket, wanted: Sequence[LockRequest], waiting: Waiting, explicit: bool
+    ) -> Holding | Denied:
+        """Stand in the line of every object. Where one is denied give back the others; in a fair
         line its node stays as the place of this request, and those who come later wait behind."""
-        for request in wanted:
-            line, mine = self._enter(ticket, request)
-            before = [node for node in line if node.number < mine.number]
-            deniers = tuple(node for node in before if not request.mode.allows(node.mode))
-            if deniers:
-                fair = waiting.fairness == "fair"
-                kept = {request.path} if fair else set()
-                gone = [each for each in ticket.nodes if each not in kept]
-                self._give_back(ticket, gone, waiting.unlock_retries)
-                return _Denied(request, self._folder(request.path), deniers)
-        return None
+        objects = [request.path for request in wanted]
+        for _ in range(TRIES):
+            losses = self._keeper.losses
+            self._enter(ticket, [each for each in wanted if each.path not in ticket.nodes])
+            lines = dict(zip(objects, self._lines(objects), strict=True))
+            if not self._standing(ticket, lines):
+                continue  # the session has ended, and with it some of our nodes
+            if denied := first_denied(lines, ticket.nodes, wanted):
+                kept = {denied.wanted.path} if waiting.fairness == "fair" else set()
+                self._leave(ticket, [at for at in ticket.nodes if at not in kept], TRIES)
+                return denied
+            made = self._keeper.there(self._nodes(ticket, objects))
+            tokens = {at: token for at, token in zip(objects, made, strict=True) if token}
+            if len(tokens) < len(objects) or self._keeper.losses != losses:
+                continue
+            if not explicit or self._made_to_stay(ticket, tokens):
+                return self._holding(ticket, tuple(wanted), tokens, losses, explicit)
+        raise StoreError(describe("our nodes in ZooKeeper keep going away", wanted=str(wanted[0])))
 
-    def _enter(self, ticket: _Ticket, request: LockRequest) -> tuple[list[Node], Node]:
-        """Return the line at an object, and our node in it, which is made where there is none."""
-        for _ in range(CREATE_TRIES):
-            line = self._line(request.path) if request.path in ticket.nodes else []
-            mine = next((node for node in line if node.ticket == ticket.name), None)
-            if mine is not None:
-                return line, mine
-            at = self._create(ticket, request)
-            ticket.nodes[request.path] = at.rpartition("/")[2]
-            line = self._line(request.path)
-            mine = next((node for node in line if node.ticket == ticket.name), None)
-            if mine is not None:
-                return line, mine
-        raise StoreError(describe("our node in ZooKeeper keeps going away", wanted=str(request)))
+    def _enter(self, ticket: _Ticket, wanted: Sequence[LockRequest]) -> None:
+        for first in range(0, len(wanted), AT_ONCE):
+            batch = wanted[first : first + AT_ONCE]
+            names = self._make(ticket, batch)
+            ticket.nodes.update(zip([each.path for each in batch], names, strict=True))
 
-    def _create(self, ticket: _Ticket, request: LockRequest) -> str:
-        prefix = f"{self._folder(request.path)}/{KINDS[request.mode]}{ticket.name}-"
-        for tries in range(CREATE_TRIES):
+    def _make(self, ticket: _Ticket, wanted: Sequence[LockRequest]) -> list[str]:
+        """Make a node for each object, all or none of them; return their names."""
+        data = ticket.note.encoded()
+        prefixes = [
+            f"{self._folders.of(each.path)}/{KINDS[each.mode]}{ticket.name}-" for each in wanted
+        ]
+        steps = [Create(prefix, data, ephemeral=True, sequence=True) for prefix in prefixes]
+        for tries in range(TRIES):
             try:
-                made: str = self._client.create(
-                    prefix,
-                    ticket.data,
-                    ephemeral=not ticket.explicit,
-                    sequence=True,
-                    makepath=True,
-                )
-                return made
-            except NoNodeError:
-                continue  # somebody has just tidied the empty folder away
-            except BROKEN:
-                # It may have been made: to make another one would be to wait behind oneself.
-                for node in self._line(request.path):
-                    if node.ticket == ticket.name:
-                        return f"{self._folder(request.path)}/{node.name}"
-                self._clock.sleep_ms(10 << min(tries, 6))
-            except KazooException as error:
-                raise _failure("cannot make a node", error) from error
-        raise StoreError(describe("cannot make a node in ZooKeeper", at=prefix))
+                return [at.rpartition("/")[2] for at in self._keeper.change(steps)]
+            except Gone:
+                self._keeper.make_folders(self._folders.all([each.path for each in wanted]))
+            except Broken:
+                # They may have been made: to make others would be to wait behind ourselves.
+                self._keeper.sync(self._folders.base)
+                mine = [_first(line, ticket.name) for line in self._lines(e.path for e in wanted)]
+                if None not in mine:
+                    return [node.name for node in mine if node is not None]
+                self._clock.sleep_ms(PAUSE_MS << min(tries, 5))
+        raise StoreError(describe("cannot make nodes in ZooKeeper", at=prefixes[0]))
 
-    def _wait_for(self, denied: _Denied, pause_ms: int) -> None:
+    def _standing(self, ticket: _Ticket, lines: dict[Path, Line]) -> bool:
+        """Whether we are in all lines; then our node in each is noted, and it is the only one."""
+        for at, line in lines.items():
+            mine = [node.name for node in line if node.ticket == ticket.name]
+            ticket.nodes.pop(at, None)
+            if mine:
+                ticket.nodes[at] = mine[0]
+            if mine[1:]:
+                self._remove([f"{self._folders.of(at)}/{name}" for name in mine[1:]], TRIES)
+        return len(ticket.nodes) == len(lines)
+
+    def _made_to_stay(self, ticket: _Ticket, tokens: dict[Path, int]) -> bool:
+        """Put a persistent node of the same name, and so of the same place in the line, where each
+        of ours is; return False if one is gone. Until then a place ends with its session."""
+        todo = list(tokens)
+        for first in range(0, len(todo), AT_ONCE // 2):
+            batch = todo[first : first + AT_ONCE // 2]
+            nodes = self._nodes(ticket, batch)
+            steps: list[Create | Remove] = []
+            for at, node in zip(batch, nodes, strict=True):
+                data = ticket.note._replace(explicit=True, token=tokens[at]).encoded()
+                steps += [Remove(node), Create(node, data, ephemeral=False, sequence=False)]
+            try:
+                self._keeper.change(steps)
+            except Gone:
+                return False
+            except Broken:
+                self._keeper.sync(self._folders.base)
+                found = self._keeper.about(nodes)
+                if not all(each and Note.decoded(each.data).explicit for each in found):
+                    return False
+        return True
+
+    def _wait_for(self, denied: Denied, pause_ms: int, patience: Patience) -> None:
         """Wait for the last of those before us to go, but no longer than this."""
         gone = threading.Event()
-        at = f"{denied.by}/{denied.before[-1].name}"
-        there = self._call(partial(self._client.exists, at, watch=lambda event: gone.set()))
-        if there is not None:
-            gone.wait(pause_ms / 1000)
+        at = f"{self._folders.of(denied.wanted.path)}/{denied.before[-1].name}"
+        there = self._keeper.watch(at, lambda event: gone.set())
+        if not there or gone.wait(pause_ms / 1000):
+            patience.woken()
+            # Two who hold places that deny each other would otherwise change them for ever.
+            self._clock.sleep_ms(self._chance.randint(0, min(pause_ms, PAUSE_MS)))
 
-    def _granted(self, ticket: _Ticket, wanted: Sequence[LockRequest]) -> ZooKeeperHeld:
-        tokens: dict[Path, int] = {}
-        for request in wanted:
-            stat = self._call(partial(self._client.exists, self._at(ticket, request.path)))
-            if stat is None:
-                raise LockLost(describe("lost while the others were taken", lock=str(request)))
-            tokens[request.path] = stat.czxid
-        held = ZooKeeperHeld(self, ticket, tuple(wanted), tokens)
-        with self._guard:
-            self._held.add(held)
-        return held
+    def _holding(
+        self,
+        ticket: _Ticket,
+        wanted: tuple[LockRequest, ...],
+        tokens: dict[Path, int],
+        losses: int,
+        explicit: bool,
+    ) -> Holding:
+        nodes = self._nodes(ticket, list(tokens))
 
-    # --------------------------------------------------------------------------- for holders
+        def lost() -> bool:
+            return bool(nodes) and not explicit and self._keeper.lost_since(losses)
 
-    def still_there(self, ticket: _Ticket, tokens: Mapping[Path, int]) -> bool:
-        """Whether the server has all of the nodes; it is asked, in one go."""
-        asked = [
-            (self._client.exists_async(self._at(ticket, each)), token)
-            for each, token in tokens.items()
-        ]
-        try:
-            stats = [(answer.get(timeout=CALL_WITHIN_S), token) for answer, token in asked]
-        except (KazooException, KazooTimeoutError):
-            return False
-        return all(stat is not None and stat.czxid == token for stat, token in stats)
+        def there() -> bool:
+            return all(self._keeper.there(nodes, self._session_ms))
 
-    def end(self, held: ZooKeeperHeld, ticket: _Ticket) -> None:
-        """Give back what is held."""
-        with self._guard:
-            self._held.discard(held)
-        self._give_back(ticket, [*ticket.nodes], self._waiting.unlock_retries)
+        def give_back() -> None:
+            try:
+                self._leave(ticket, list(ticket.nodes), self._waiting.unlock_retries)
+            except StoreError:
+                self._owed[ticket.name] = tuple(tokens)
+                raise
 
-    def _give_back(self, ticket: _Ticket, objects: Sequence[Path], retries: int) -> None:
-        for each in reversed(objects):
-            at = self._at(ticket, each)
-            self._delete(at, retries)
+        return Holding(wanted, tokens, Ways(lost, there, give_back))
+
+    # -------------------------------------------------------------------------- giving back
+
+    def _leave(self, ticket: _Ticket, objects: Sequence[Path], retries: int) -> None:
+        nodes = self._nodes(ticket, objects)
+        for first in range(0, len(nodes), AT_ONCE):
+            self._remove(nodes[first : first + AT_ONCE], retries)
+        for each in objects:
             del ticket.nodes[each]
+        self._keeper.tidy(self._folders.tidied(objects))
 
-    def _session_changed(self, state: str) -> bool | None:
-        if state != KazooState.LOST:
-            return None
-        for held in self._all_held():
-            held.tell_lost()
-        return None
+    def _remove(self, nodes: Sequence[str], retries: int) -> None:
+        """Delete all of the nodes that are there."""
+        broken = 0
+        for _ in range(TRIES + retries):
+            if not nodes:
+                return
+            try:
+                self._keeper.change([Remove(at) for at in nodes])
+            except Gone:
+                made = self._keeper.there(nodes)
+                nodes = [at for at, token in zip(nodes, made, strict=True) if token]
+            except Broken:
+                broken += 1
+                if broken > retries:
+                    raise
+                self._clock.sleep_ms(PAUSE_MS << min(broken, 5))
+            else:
+                return
+        raise StoreError(describe("cannot delete nodes in ZooKeeper", at=nodes[0]))
 
-    def _all_held(self) -> list[ZooKeeperHeld]:
-        with self._guard:
-            return list(self._held)
+    def _sweep(self) -> None:
+        """Delete what could not be deleted, or may have been made by a request that has failed."""
+        for ticket, objects in list(self._owed.items()):
+            try:
+                self._keeper.sync(self._folders.base)
+                for at, line in zip(objects, self._lines(objects), strict=True):
+                    folder = self._folders.of(at)
+                    mine = [f"{folder}/{node.name}" for node in line if node.ticket == ticket]
+                    self._remove(mine, 0)
+            except StoreError:
+                return  # at the next request, or when the connection is back
+            self._owed.pop(ticket, None)
+            self._keeper.tidy(self._folders.tidied(objects))
+
+    def _release_parents(self, wanted: Path, ticket: str) -> None:
+        for parent in reversed(wanted.parents):
+            if not self._needed(parent, ticket):
+                mine = [node for node in self._line(parent) if node.ticket == ticket]
+                self._remove([f"{self._folders.of(parent)}/{node.name}" for node in mine], TRIES)
+        self._keeper.tidy(self._folders.tidied([*wanted.parents, wanted]))
+
+    def _needed(self, parent: Path, ticket: str) -> bool:
+        """Whether the ticket has a node below this object."""
+        names = self._keeper.children(self._folders.of(parent))
+        for name in (name for name in names if parsed(name) is None):
+            child = Path((*parent.parts, part_of(name)))
+            if _first(self._line(child), ticket) or self._needed(child, ticket):
+                return True
+        return False
 
     # ------------------------------------------------------------------------------ looking
 
     def _walk(self, within: Path | None, found: list[Lock]) -> None:
-        folder = self._base if within is None else self._folder(within)
-        for name in self._children(folder):
+        parts = within.parts if within else ()
+        names = self._keeper.children(self._folders.of(within))
+        for name in names:
             if parsed(name) is None:
-                below = within.parts if within else ()
-                self._walk(Path((*below, part_of(name))), found)
-        if within is None:
-            return
-        line = self._line(within)
-        for place, node in enumerate(line):
-            at = f"{folder}/{node.name}"
-            about = self._about(at)
-            stat = self._call(partial(self._client.exists, at))
-            if about is not None and stat is not None:
-                ahead = line[:place]
-                found.append(
-                    Lock(
-                        LockRequest(within, node.mode),
-                        Owner(about["owner"], about["host"], about["query"]),
-                        about["since_ms"],
-                        all(node.mode.allows(each.mode) for each in ahead),
-                        about["explicit"],
-                        stat.czxid,
-                    )
-                )
+                self._walk(Path((*parts, part_of(name))), found)
+        if within is not None:
+            line = sorted(node for node in map(parsed, names) if node)
+            found += [_lock(within, node, note, line) for node, note in self._noted(within, line)]
 
-    def _seen(self, denied: _Denied) -> list[Lock]:
-        tickets = {node.ticket for node in denied.before}
-        found: list[Lock] = []
-        for node in self._line(denied.wanted.path):
-            if node.ticket in tickets and (about := self._about(f"{denied.by}/{node.name}")):
-                owner = Owner(about["owner"], about["host"], about["query"])
-                request = LockRequest(denied.wanted.path, node.mode)
-                found.append(Lock(request, owner, about["since_ms"], True, about["explicit"]))
-        return found
+    def _seen(self, denied: Denied) -> list[Lock]:
+        at, tickets = denied.wanted.path, {node.ticket for node in denied.before}
+        line = self._line(at)
+        noted = self._noted(at, line)
+        return [_lock(at, node, note, line) for node, note in noted if node.ticket in tickets]
 
-    def _needed(self, parent: Path, ticket: str) -> bool:
-        """Whether the ticket has a node below this object."""
-        folder = self._folder(parent)
-        below = [name for name in self._children(folder) if parsed(name) is None]
-        for name in below:
-            child = Path((*parent.parts, part_of(name)))
-            if any(node.ticket == ticket for node in self._line(child)):
-                return True
-            if self._needed(child, ticket):
-                return True
-        return False
+    def _noted(self, at: Path, line: Line) -> list[tuple[Node, Note]]:
+        """Return the nodes of a line that are there yet, with what they tell."""
+        folder = self._folders.of(at)
+        found = self._keeper.about([f"{folder}/{node.name}" for node in line])
+        return [
+            (node, Note.decoded(about.data, about.made_in))
+            for node, about in zip(line, found, strict=True)
+            if about is not None
+        ]
 
-    def _line(self, wanted: Path) -> list[Node]:
-        names = self._children(self._folder(wanted))
-        return sorted(node for node in map(parsed, names) if node is not None)
+    def _line(self, wanted: Path) -> Line:
+        (line,) = self._lines([wanted])
+        return line
 
-    def _children(self, folder: str) -> list[str]:
-        try:
-            found: list[str] = self._call(partial(self._client.get_children, folder))
-        except NoNodeError:
-            return []
-        return found
+    def _lines(self, objects: Iterable[Path]) -> list[Line]:
+        found = self._keeper.all_children([self._folders.of(at) for at in objects])
+        return [sorted(node for node in map(parsed, names) if node) for names in found]
 
-    def _about(self, at: str) -> dict[str, Any] | None:
-        try:
-            data, _ = self._call(partial(self._client.get, at))
-        except NoNodeError:
-            return None
-        about: dict[str, Any] = json.loads(data)
-        return about
+    def _nodes(self, ticket: _Ticket, objects: Sequence[Path]) -> list[str]:
+        return [f"{self._folders.of(at)}/{ticket.nodes[at]}" for at in objects]
 
-    # ------------------------------------------------------------------------------ details
-
-    def _ticket(self, query: str, explicit: bool) -> _Ticket:
-        about = {
-            "owner": self._owner,
-            "host": self._host,
-            "query": query,
-            "since_ms": self._clock.wall_ms(),
-            "explicit": explicit,
-        }
-        name = f"{self._chance.getrandbits(128):032x}"
-        return _Ticket(name, json.dumps(about).encode(), explicit, {})
-
-    def _folder(self, wanted: Path) -> str:
-        return "/".join([self._base, *map(folder_name, wanted.parts)])
-
-    def _at(self, ticket: _Ticket, each: Path) -> str:
-        return f"{self._folder(each)}/{ticket.nodes[each]}"
-
-    def _delete(self, at: str, retries: int = 10) -> None:
-        """Delete a node, and its folders if that leaves them empty."""
-        with suppress(NoNodeError):
-            self._call(partial(self._client.delete, at), retries)
-        folder = at.rpartition("/")[0]
-        while len(folder) > len(self._base):
-            try:
-                self._client.delete(folder)
-            except (NotEmptyError, NoNodeError, *BROKEN):
-                return
-            folder = folder.rpartition("/")[0]
-
-    def _call(self, call: Callable[[], T], retries: int = 10) -> T:
-        """Make a call that may be made twice, again while the connection breaks."""
-        retry = KazooRetry(
-            max_tries=retries,
-            delay=0.05,
-            max_delay=1.0,
-            deadline=CALL_WITHIN_S,
-            ignore_expire=True,
-        )
-        try:
-            answer: T = retry(call)
-        except NoNodeError:
-            raise
-        except (KazooException, KazooTimeoutError, RetryFailedError) as error:
-            raise _failure("no answer", error) from error
-        return answer
+    def _ticket(self, query: str) -> _Ticket:
+        note = Note(self._owner, self._host, query, self._clock.wall_ms())
+        return _Ticket(f"{self._chance.getrandbits(128):032x}", note)
 
 
-class ZooKeeperHeld:
-    """Locks of one ticket."""
-
-    def __init__(
-        self,
-        manager: ZooKeeperManager,
-        ticket: _Ticket,
-        requests: tuple[LockRequest, ...],
-        tokens: Mapping[Path, int],
-    ) -> None:
-        self.requests = requests
-        self.tokens = tokens
-        self._manager = manager
-        self._ticket = ticket
-        self._lost = False
-        self._released = False
-
-    @property
-    def lost(self) -> bool:
-        """Whether the session is known to have ended; explicit locks survive that."""
-        return self._lost
-
-    def check(self) -> None:
-        """Ask the server whether all nodes are there."""
-        there = not self._released and not self._lost
-        if not (there and self._manager.still_there(self._ticket, self.tokens)):
-            raise LockLost(describe("locks are lost", locks=[str(each) for each in self.requests]))
-
-    def tell_lost(self) -> None:
-        """Note that the session has ended."""
-        self._lost = self._lost or not self._ticket.explicit
-
-    def release(self) -> None:
-        """Give them back."""
-        if not self._released:
-            self._released = True
-            self._manager.end(self, self._ticket)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.release()
+def _first(line: Line, ticket: str) -> Node | None:
+    return next((node for node in line if node.ticket == ticket), None)
 
 
-def _failure(message: str, error: Exception) -> TxnError:
-    return StoreError(describe(f"ZooKeeper: {message}", cause=str(error) or type(error).__name__))
+def _lock(at: Path, node: Node, note: Note, line: Line) -> Lock:
+    """Return a node as others see it: granted, unless somebody before it denies it."""
+    granted = all(node.mode.allows(each.mode) for each in line if each.number < node.number)
+    return Lock(
+        LockRequest(at, node.mode),
+        note.as_owner(),
+        note.since_ms,
+        granted,
+        note.explicit,
+        note.token,
+    )

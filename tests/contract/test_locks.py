@@ -1,0 +1,420 @@
+"""What every lock manager promises, asked of each: on ZooKeeper, in memory, on the embedded store.
+
+Two managers stand for two processes: they share nothing but what keeps the locks.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path as Folder
+from typing import Any
+
+import pytest
+
+from tests.integration.zookeeper import ZooKeeper, zookeeper  # noqa: F401  (a fixture)
+from txn.clock import SystemClock
+from txn.locks import (
+    LockDenied,
+    LockLost,
+    LockManager,
+    LockRequest,
+    Waiting,
+    exclusive,
+    open_manager,
+    path,
+    shared,
+)
+
+AT_ONCE = Waiting(retries=0)
+FAIR = Waiting(retries=2_000, pause_ms=20, deadline_ms=20_000)
+HIVE = Waiting(retries=2_000, pause_ms=20, deadline_ms=20_000, fairness="hive")
+CLOCK = SystemClock()
+PATIENCE_MS = 20_000
+
+
+@dataclass
+class Subject:
+    """A manager, and others of the same locks."""
+
+    uri: str
+    opened: list[LockManager] = field(default_factory=list)
+
+    def another(self, name: str = "other", **details: Any) -> LockManager:
+        self.opened.append(open_manager(self.uri, name=name, **details))
+        return self.opened[-1]
+
+
+@pytest.fixture(params=["zookeeper", "memory", "embedded"])
+def subject(request: pytest.FixtureRequest, tmp_path: Folder) -> Iterator[Subject]:
+    if request.param == "zookeeper":
+        server = request.getfixturevalue("zookeeper")
+        uri = f"zookeeper://{server.hosts}/tests/{uuid.uuid4().hex}"
+    elif request.param == "memory":
+        uri = f"memory://{uuid.uuid4().hex}"
+    else:
+        uri = f"embedded://{tmp_path}/store?sync=off"
+    found = Subject(uri)
+    yield found
+    for manager in found.opened:
+        manager.close()
+
+
+@pytest.fixture
+def one(subject: Subject) -> LockManager:
+    return subject.another("one")
+
+
+@pytest.fixture
+def two(subject: Subject) -> LockManager:
+    return subject.another("two")
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(8) as found:
+        yield found
+
+
+def until(what: Callable[[], bool]) -> None:
+    """Wait until something is seen."""
+    due_ms = CLOCK.monotonic_ms() + PATIENCE_MS
+    while not what():
+        assert CLOCK.monotonic_ms() < due_ms
+        CLOCK.sleep_ms(5)
+
+
+def waiters(manager: LockManager, at: str) -> int:
+    return sum(not lock.granted for lock in manager.locks(path(at)))
+
+
+def granted(manager: LockManager, *requests: LockRequest) -> bool:
+    """Whether a request is granted at once; then it is given back."""
+    try:
+        manager.hold(requests, waiting=AT_ONCE).release()
+    except LockDenied:
+        return False
+    return True
+
+
+@pytest.mark.parametrize(
+    ("held", "wanted", "is_granted"),
+    [
+        (shared("d/t"), shared("d/t"), True),
+        (shared("d/t"), exclusive("d/t"), False),
+        (exclusive("d/t"), shared("d/t"), False),
+        (exclusive("d/t"), exclusive("d/t"), False),
+    ],
+    ids=["S then S", "S then X", "X then S", "X then X"],
+)
+def test_shared_goes_with_shared_only(
+    one: LockManager,
+    two: LockManager,
+    held: LockRequest,
+    wanted: LockRequest,
+    is_granted: bool,
+) -> None:
+    """The compatibility matrix is what everything else rests on."""
+    with one.hold([held]):
+        assert granted(two, wanted) is is_granted
+    assert granted(two, wanted)
+
+
+def test_every_parent_is_taken_as_shared(one: LockManager, two: LockManager) -> None:
+    """Whoever writes a partition must not lose its table to a `drop table` meanwhile."""
+    with one.hold([exclusive("d/t/p=1/q=2")]) as held:
+        assert [str(each) for each in held.requests] == [
+            "S d",
+            "S d/t",
+            "S d/t/p=1",
+            "X d/t/p=1/q=2",
+        ]
+        assert not granted(two, exclusive("d/t"))
+        assert not granted(two, exclusive("d"))
+        assert not granted(two, shared("d/t/p=1/q=2"))
+        assert granted(two, exclusive("d/t/p=1/q=3"))
+        assert granted(two, exclusive("d/u"))
+
+
+def test_a_table_locked_alone_keeps_its_partitions(one: LockManager, two: LockManager) -> None:
+    """A lock covers what lies within, because whoever goes there passes the parents."""
+    with one.hold([exclusive("d/t")]):
+        assert not granted(two, shared("d/t/p=1"))
+        assert granted(two, shared("d/t2/p=1"))
+
+
+def test_an_object_asked_for_twice_is_taken_once_in_the_stronger_mode(
+    one: LockManager, two: LockManager
+) -> None:
+    """`insert overwrite t select .. from t` asks for both, and must not wait for itself."""
+    with one.hold([shared("d/t"), exclusive("d/t"), shared("d/t")]) as held:
+        assert [str(each) for each in held.requests] == ["S d", "X d/t"]
+        assert not granted(two, shared("d/t"))
+
+
+def test_of_a_denied_request_nothing_is_held(one: LockManager, two: LockManager) -> None:
+    """A request that kept what it got would deny others for nothing, and could deadlock."""
+    with one.hold([exclusive("d/m")]):
+        with pytest.raises(LockDenied):
+            two.hold([exclusive("d/a"), exclusive("d/m"), exclusive("d/z")], waiting=AT_ONCE)
+        assert granted(one, exclusive("d/a"), exclusive("d/z"))
+        assert {str(lock.request) for lock in one.locks()} == {"S d", "X d/m"}
+    assert one.locks() == []
+
+
+def test_a_denial_names_who_holds_what(one: LockManager, two: LockManager) -> None:
+    """An operator must be able to go to whoever keeps the job waiting."""
+    with (
+        one.hold([exclusive("d/t/p=1")], query="insert overwrite t"),
+        pytest.raises(LockDenied) as denied,
+    ):
+        two.hold([shared("d/t/p=1")], waiting=AT_ONCE)
+    said = str(denied.value)
+    assert f"X d/t/p=1 by one@{socket.gethostname()} (insert overwrite t)" in said
+    assert denied.value.wanted == shared("d/t/p=1")
+    assert [lock.owner.name for lock in denied.value.holders] == ["one"]
+
+
+def test_a_request_is_tried_again_until_it_is_granted(
+    one: LockManager, two: LockManager, pool: ThreadPoolExecutor
+) -> None:
+    """Bulk jobs wait for each other rather than fail."""
+    held = one.hold([exclusive("d/t")])
+    waiting = pool.submit(two.hold, [exclusive("d/t")], waiting=FAIR)
+    until(lambda: waiters(one, "d/t") == 1)
+    held.release()
+    waiting.result(PATIENCE_MS / 1000).release()
+
+
+def test_the_deadline_ends_the_tries(one: LockManager, two: LockManager) -> None:
+    """A job with a time to be ready by must not wait for a hundred retries."""
+    waiting = Waiting(retries=1_000_000, pause_ms=50, deadline_ms=200)
+    with one.hold([exclusive("d/t")]):
+        began_ms = CLOCK.monotonic_ms()
+        with pytest.raises(LockDenied):
+            two.hold([shared("d/t")], waiting=waiting)
+        assert 150 <= CLOCK.monotonic_ms() - began_ms < 5_000
+    assert one.locks() == []
+
+
+def test_a_reader_that_comes_after_a_waiting_writer_waits_behind_it(
+    one: LockManager, two: LockManager, subject: Subject, pool: ThreadPoolExecutor
+) -> None:
+    """Otherwise an unbroken row of readers starves every writer."""
+    reader = one.hold([shared("d/t")])
+    writer = pool.submit(two.hold, [exclusive("d/t")], waiting=FAIR)
+    until(lambda: waiters(one, "d/t") == 1)
+    late = subject.another("late")
+    assert not granted(late, shared("d/t"))
+    reader.release()
+    with writer.result(PATIENCE_MS / 1000):
+        assert not granted(late, shared("d/t"))
+    assert granted(late, shared("d/t"))
+
+
+def test_with_the_fairness_of_hive_readers_pass_a_waiting_writer(
+    one: LockManager, two: LockManager, subject: Subject, pool: ThreadPoolExecutor
+) -> None:
+    """What Hive's model says: a writer has no place while it sleeps between its retries."""
+    reader = one.hold([shared("d/t")])
+    writer = pool.submit(two.hold, [exclusive("d/t")], waiting=HIVE)
+    late = subject.another("late")
+    for _ in range(10):
+        patient = Waiting(retries=500, pause_ms=5, fairness="hive")
+        following = late.hold([shared("d/t")], waiting=patient)
+        reader.release()
+        reader = following
+        assert not writer.done()
+    reader.release()
+    writer.result(PATIENCE_MS / 1000).release()
+
+
+def test_a_waiter_that_gives_up_leaves_no_place(one: LockManager, two: LockManager) -> None:
+    """Those behind it would wait for nobody."""
+    with one.hold([shared("d/t")]):
+        with pytest.raises(LockDenied):
+            two.hold([exclusive("d/t")], waiting=Waiting(retries=2, pause_ms=10))
+        assert granted(two, shared("d/t"))
+
+
+def test_locks_tell_who_holds_and_who_waits(
+    one: LockManager, two: LockManager, pool: ThreadPoolExecutor
+) -> None:
+    """SHOW LOCKS EXTENDED: holder, host, query, time and the queue, in the order of paths."""
+    before_ms = CLOCK.wall_ms()
+    with one.hold([exclusive("d/t/p=1"), shared("d x/y")], query="insert"):
+        waiting = pool.submit(two.hold, [shared("d/t/p=1")], query="select", waiting=FAIR)
+        until(lambda: waiters(one, "d/t/p=1") == 1)
+        seen = one.locks(path("d/t/p=1"))
+        assert [(str(lock.request), lock.owner.name, lock.owner.query) for lock in seen] == [
+            ("X d/t/p=1", "one", "insert"),
+            ("S d/t/p=1", "two", "select"),
+        ]
+        assert [lock.granted for lock in seen] == [True, False]
+        assert {lock.owner.host for lock in seen} == {socket.gethostname()}
+        assert all(before_ms <= lock.since_ms <= CLOCK.wall_ms() for lock in seen)
+        whole = [lock.request.path for lock in one.locks()]
+        assert whole == sorted(whole)
+        assert path("d x/y") in whole
+    waiting.result(PATIENCE_MS / 1000).release()
+    assert one.locks() == []
+
+
+def test_implicit_locks_end_with_their_session(subject: Subject, two: LockManager) -> None:
+    """A job that ends must not leave its tables locked."""
+    ending = subject.another("ending")
+    held = ending.hold([exclusive("d/t")])
+    ending.close()
+    assert held.lost
+    assert granted(two, exclusive("d/t"))
+
+
+def test_explicit_locks_survive_their_session(subject: Subject, two: LockManager) -> None:
+    """LOCK TABLE is given in one session and UNLOCK TABLE in another."""
+    subject.another("ending").hold([exclusive("d/t")], explicit=True)
+    subject.opened[-1].close()
+    assert not granted(two, shared("d/t"))
+    assert [lock.explicit for lock in two.locks()] == [True, True]
+    assert two.release(path("d/t")) == 0  # another's
+    assert subject.another("ending").release(path("d/t")) == 1
+    assert two.locks() == []
+
+
+def test_a_waiter_for_an_explicit_lock_ends_with_its_session(
+    subject: Subject, one: LockManager, two: LockManager, pool: ThreadPoolExecutor
+) -> None:
+    """It has been granted nothing and nobody knows of it: it would be in the way for ever."""
+    ending = subject.another("ending")
+    with one.hold([shared("d/t")]):
+        waiting: Future[Any] = pool.submit(
+            ending.hold, [exclusive("d/t")], explicit=True, waiting=FAIR
+        )
+        until(lambda: waiters(one, "d/t") == 1)
+        assert [lock.explicit for lock in one.locks(path("d/t"))] == [False, False]
+        assert one.release(path("d/t"), force=True) == 0
+        ending.close()
+        assert waiting.exception(PATIENCE_MS / 1000) is not None
+        until(lambda: waiters(two, "d/t") == 0)
+
+
+def test_anybodys_explicit_locks_can_be_given_back_by_force(
+    one: LockManager, two: LockManager
+) -> None:
+    """Their owner may have left the company."""
+    one.hold([exclusive("d/t"), exclusive("d/u")], explicit=True)
+    assert two.release(path("d/t"), force=True) == 1
+    assert {str(lock.request) for lock in two.locks()} == {"S d", "X d/u"}
+    assert two.release(path("d"), force=True) == 0  # the lock on d/u needs it
+    assert two.release(path("d/u"), force=True) == 1
+    assert two.locks() == []
+
+
+def test_implicit_locks_are_not_released_by_path(one: LockManager, two: LockManager) -> None:
+    """UNLOCK TABLE must not pull a running job's locks away."""
+    with one.hold([exclusive("d/t")]) as held:
+        assert two.release(path("d/t"), force=True) == 0
+        held.check()
+
+
+def test_a_holder_knows_that_it_holds(one: LockManager) -> None:
+    """`check` is for the moment before something that cannot be undone."""
+    with one.hold([exclusive("d/t")]) as held:
+        held.check()
+        assert not held.lost
+    with pytest.raises(LockLost):
+        held.check()
+    held.release()
+
+
+def test_fencing_tokens_grow_with_every_exclusive_grant(
+    one: LockManager, two: LockManager, pool: ThreadPoolExecutor
+) -> None:
+    """A guarded object refuses whoever comes with a lower one than it has seen."""
+    tokens = []
+    for manager in (one, two, one):
+        with manager.hold([exclusive("d/t")]) as held:
+            tokens.append(held.tokens[path("d/t")])
+            following = pool.submit(two.hold, [exclusive("d/t")], waiting=FAIR)
+            until(lambda: waiters(one, "d/t") == 1)
+        with following.result(PATIENCE_MS / 1000) as held:
+            tokens.append(held.tokens[path("d/t")])
+    assert tokens == sorted(set(tokens))
+    assert tokens[0] > 0
+
+
+def test_a_token_of_an_explicit_lock_is_below_those_of_whoever_waited_for_it(
+    one: LockManager, two: LockManager, subject: Subject, pool: ThreadPoolExecutor
+) -> None:
+    """It is made to stay only after others have come to stand behind it."""
+    first = one.hold([exclusive("d/t")])
+    explicit = pool.submit(two.hold, [exclusive("d/t")], explicit=True, waiting=FAIR)
+    until(lambda: waiters(one, "d/t") == 1)
+    third = subject.another("third")
+    last = pool.submit(third.hold, [exclusive("d/t")], waiting=FAIR)
+    until(lambda: waiters(one, "d/t") == 2)
+    first.release()
+    held = explicit.result(PATIENCE_MS / 1000)
+    seen = {lock.owner.name: lock.token for lock in one.locks(path("d/t"))}
+    assert seen["two"] == held.tokens[path("d/t")]
+    held.check()
+    held.release()
+    with last.result(PATIENCE_MS / 1000) as following:
+        assert following.tokens[path("d/t")] > held.tokens[path("d/t")]
+
+
+def test_turned_off_everything_is_granted(one: LockManager, two: LockManager) -> None:
+    """`hive.support.concurrency=false`."""
+    off = Waiting(enabled=False)
+    with one.hold([exclusive("d/t")]), two.hold([exclusive("d/t")], waiting=off) as held:
+        assert (held.requests, held.tokens, held.lost) == ((), {}, False)
+        held.check()
+
+
+def test_any_name_can_be_locked(one: LockManager, two: LockManager) -> None:
+    """Values of partitions are anything: slashes, signs, other scripts, what looks like a lock."""
+    looks = f"read-{'0' * 32}-0000000001"
+    names = ["a/b", "p=2026-11-22 00:00:00", "%2F", "日本", "x" * 200, looks, "..."]
+    for name in names:
+        wanted = exclusive(f"d/{name.replace('%', '%25').replace('/', '%2F')}")
+        assert wanted.path.parts == ("d", name)
+        with one.hold([wanted]):
+            assert not granted(two, wanted)
+            assert wanted in {lock.request for lock in two.locks()}
+
+
+def test_a_hundred_partitions_are_one_request(one: LockManager, two: LockManager) -> None:
+    """An insert with many partitions holds all of them or none."""
+    many = [exclusive(f"d/t/p={number}") for number in range(100)]
+    with two.hold([shared("d/t/p=77")]):
+        assert not granted(one, *many)
+    with one.hold(many) as held:
+        assert len(held.tokens) == 102
+        held.check()
+        assert not granted(two, shared("d/t/p=77"))
+    assert one.locks() == []
+
+
+def test_threads_of_one_manager_deny_each_other(one: LockManager) -> None:
+    """Each request stands for itself; a manager is no owner of locks."""
+    with one.hold([exclusive("d/t")]):
+        assert not granted(one, exclusive("d/t"))
+
+
+def test_nobody_waits_in_a_circle(subject: Subject, pool: ThreadPoolExecutor) -> None:
+    """Requests for overlapping objects in any order all get on."""
+    objects = [f"d/{name}" for name in "abcd"]
+    start = threading.Barrier(8)
+
+    def work(number: int) -> int:
+        manager = subject.another(f"worker {number}")
+        start.wait()
+        for turn in range(6):
+            wanted = {objects[(number + turn + step) % 4] for step in range(1 + number % 3)}
+            manager.hold([exclusive(at) for at in wanted], waiting=FAIR).release()
+        return 6
+
+    assert sum(pool.map(work, range(8))) == 48
