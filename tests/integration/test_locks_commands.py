@@ -1,0 +1,122 @@
+"""`txn locks` and `txn sql` as a person runs them: in processes of their own, on one store."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from recovery.commands.locks import show_locks
+from txn import connect
+from txn.locks import Lock, Owner, exclusive, open_manager, shared
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+NOON = 1_700_000_000_000
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    uri = f"embedded://{tmp_path}/store"
+    connect(uri).close()
+    return uri
+
+
+@pytest.fixture
+def run(uri: str) -> Run:
+    """Run the command on the store; it must not print a trace, whatever happens."""
+
+    def call(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", "from recovery.commands import main; main()", *arguments]
+        environment = os.environ | {"TXN_LOCKS": uri} | variables
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert "Traceback" not in done.stderr, done.stderr
+        return done
+
+    return call
+
+
+def lines(done: subprocess.CompletedProcess[str]) -> list[dict[str, object]]:
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_locks_by_hand_from_first_to_last(run: Run) -> None:
+    """Take them, see them, be refused, release them: each command a process of its own."""
+    taken = lines(run("locks", "acquire", "-x", "sales/orders/day=1", "--json"))
+    assert taken[-1] == {"path": "sales/orders/day=1", "mode": "exclusive"}
+    (lock,) = lines(run("locks", "ls", "sales/orders/day=1", "--json"))
+    assert (lock["held"], lock["explicit"], lock["place"]) == (True, True, 0)
+    refused = run("sql", "LOCK TABLE sales.orders EXCLUSIVE")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "S sales/orders by" in refused.stderr
+    assert run("locks", "release", "sales/orders/day=1").stdout.startswith("released 1 lock")
+    assert run("locks", "release", "sales/orders/day=1").returncode == 1
+    assert lines(run("locks", "ls", "--json")) == []
+
+
+def test_statements_about_locks(run: Run) -> None:
+    """As in Hive's own console, settings and all."""
+    script = "USE sales; LOCK TABLE orders PARTITION (day='1', hour=2) EXCLUSIVE; SHOW LOCKS"
+    done = run("sql", script, "--partitioned", "sales.orders=hour,day")
+    assert done.returncode == 0, done.stderr
+    assert "exclusive sales/orders/hour=2/day=1" in done.stdout
+    table = done.stdout.partition("object")[2]
+    assert "sales/orders/hour=2/day=1  exclusive  held" in table
+    denied = run("sql", "LOCK DATABASE sales EXCLUSIVE", "--set", "hive.lock.numretries=0")
+    assert denied.returncode == 1
+    assert lines(run("sql", "EXPLAIN LOCKS DROP TABLE t", "--json")) == [
+        {"path": "default/t", "mode": "exclusive"}
+    ]
+    assert run("sql", "SELECT 1").returncode == 2
+
+
+def test_what_a_statement_needs_is_told_without_a_manager(run: Run) -> None:
+    """It is asked while a script is being written, far from the cluster."""
+    sql = "INSERT INTO t PARTITION (p=1) SELECT * FROM u"
+    done = run("locks", "explain", sql, "--database", "d", TXN_LOCKS="")
+    assert done.stdout.splitlines() == ["shared    d/t", "exclusive d/t/p=1", "shared    d/u"]
+
+
+def test_looking_makes_no_store(run: Run, tmp_path: Path) -> None:
+    """A mistyped path is an error, not an empty answer."""
+    done = run("locks", "ls", "--manager", f"embedded://{tmp_path}/typo")
+    assert done.returncode == 2
+    assert not (tmp_path / "typo").exists()
+
+
+def test_the_queue_is_shown_with_all_that_is_known_of_who_is_in_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Whoever waits wants to know for whom, and whether that one is still about."""
+    reader, writer = Owner("ann", "alpha", "SELECT [1]"), Owner("bob", "beta", "DROP\n TABLE t")
+    locks = [
+        Lock(shared("d/t"), reader, NOON, granted=True, token=5),
+        Lock(exclusive("d/t"), writer, NOON, granted=False),
+        Lock(shared("d/t"), writer, NOON, granted=False, explicit=True),
+    ]
+    show_locks(locks, extended=True, as_json=False)
+    heading, first, second, third = capsys.readouterr().out.splitlines()
+    words = ["object", "mode", "state", "holder", "host", "since", "for", "kind", "token", "query"]
+    assert heading.split() == words
+    assert first.split()[:5] == ["d/t", "shared", "held", "ann", "alpha"]
+    assert "2023-11-14 22:13:20.000Z" in first
+    assert first.rstrip().endswith("5      SELECT [1]")
+    assert second.split()[:6] == ["d/t", "exclusive", "waits,", "1", "bob", "beta"]
+    assert second.rstrip().endswith("DROP TABLE t")
+    assert third.split()[2:4] == ["waits,", "2"]
+
+
+def test_what_a_running_job_holds_is_in_the_list(run: Run, uri: str) -> None:
+    """A job that seems to hang is looked for here."""
+    with open_manager(uri) as manager:
+        manager.hold([shared("d/t")], query="SELECT * FROM t")
+        listed = lines(run("locks", "ls", "--extended", "--json"))
+    assert [(lock["path"], lock["query"], lock["explicit"]) for lock in listed] == [
+        ("d", "SELECT * FROM t", False),
+        ("d/t", "SELECT * FROM t", False),
+    ]

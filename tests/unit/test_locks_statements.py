@@ -1,0 +1,154 @@
+"""SHOW LOCKS, EXPLAIN LOCKS, LOCK and UNLOCK, on locks that are kept in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from txn import Engine
+from txn.errors import InvalidRequestError
+from txn.locks import LockDenied, exclusive, path, shared
+from txn.locks.hive_model import Column, Table, Tables
+from txn.locks.statements import (
+    ExplainLocks,
+    GiveBack,
+    GivenBack,
+    Result,
+    ShowLocks,
+    Shown,
+    TakeLock,
+    Taken,
+    execute,
+    parse,
+)
+from txn.locks.stored import StoredManager
+from txn.stores import open_store
+
+CATALOG = Tables({path("default/t"): Table((Column("p", "int"), Column("q", "string")))})
+NO_RETRIES = {"hive.lock.numretries": "0"}
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    with Engine(open_store("memory://")) as engine:
+        yield engine
+
+
+@pytest.fixture
+def manager(engine: Engine) -> Iterator[StoredManager]:
+    with StoredManager(engine, name="me") as manager:
+        yield manager
+
+
+def run(sql: str, manager: StoredManager) -> list[Result]:
+    return list(execute(sql, manager, NO_RETRIES, CATALOG))
+
+
+def shown(sql: str, manager: StoredManager) -> list[str]:
+    (result,) = run(sql, manager)
+    assert isinstance(result, Shown)
+    return [f"{'' if lock.granted else '? '}{lock.request}" for lock in result.locks]
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("SHOW LOCKS", ShowLocks(None, False)),
+        ("SHOW LOCKS EXTENDED", ShowLocks(None, True)),
+        ("SHOW LOCKS t", ShowLocks(path("default/t"), False)),
+        ("SHOW LOCKS `t` EXTENDED", ShowLocks(path("default/t"), True)),
+        ("SHOW LOCKS `Extended`", ShowLocks(path("default/extended"), False)),
+        ("SHOW LOCKS d.t PARTITION (p=1) EXTENDED", ShowLocks(path("d/t/p=1"), True)),
+        ("SHOW LOCKS t PARTITION (q='x', p=1)", ShowLocks(path("default/t/p=1/q=x"), False)),
+        ("SHOW LOCKS DATABASE d", ShowLocks(path("d"), False)),
+        ("SHOW LOCKS SCHEMA d EXTENDED", ShowLocks(path("d"), True)),
+        ("USE d; SHOW LOCKS t", ShowLocks(path("d/t"), False)),
+        ("EXPLAIN LOCKS DROP TABLE u", ExplainLocks((exclusive("default/u"),))),
+        ("USE d; EXPLAIN LOCKS SELECT * FROM u", ExplainLocks((shared("d/u"),))),
+        ("UNLOCK TABLE t PARTITION (p=1)", GiveBack(path("default/t/p=1"))),
+        ("UNLOCK DATABASE d", GiveBack(path("d"))),
+    ],
+)
+def test_each_form_is_understood(sql: str, expected: object) -> None:
+    """These are Hive's."""
+    assert parse(sql, None, CATALOG) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("LOCK TABLE t EXCLUSIVE", exclusive("default/t")),
+        ("LOCK TABLE d.u SHARED", shared("d/u")),
+        ("LOCK TABLE t PARTITION (q='x', p=1) EXCLUSIVE", exclusive("default/t/p=1/q=x")),
+        ("LOCK TABLE t PARTITION (p=1) SHARED", shared("default/t/p=1")),
+        ("LOCK DATABASE d SHARED", shared("d")),
+    ],
+)
+def test_a_lock_is_on_the_object_that_is_named(sql: str, expected: object) -> None:
+    """Its parents follow from it."""
+    assert parse(sql, None, CATALOG) == [TakeLock(expected, sql)]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT 1",
+        "SHOW TABLES",
+        "SHOW LOCKS t EXTENDED t",
+        "SHOW LOCKS t PARTITION (nope=1)",
+        "SHOW LOCKS 'x'",
+        "EXPLAIN LOCKS",
+        "EXPLAIN LOCKS FROBNICATE",
+        "LOCK TABLE t",
+        "LOCK TABLE t EXCLUSIVE NOWAIT",
+        "UNLOCK TABLE t SHARED",
+        "UNLOCK",
+        "SHOW LOCKS; SELECT 1",
+    ],
+)
+def test_anything_else_is_refused_before_anything_is_done(sql: str, manager: StoredManager) -> None:
+    """Half of a script that was done is worse than none."""
+    with pytest.raises(InvalidRequestError):
+        run(f"LOCK TABLE t EXCLUSIVE; {sql}", manager)
+    assert manager.locks() == []
+
+
+def test_what_is_locked_by_statement_stays_until_it_is_unlocked(engine: Engine) -> None:
+    """Whoever locks from a console ends the console's session with every command."""
+    with StoredManager(engine, name="me") as manager:
+        (taken,) = run("LOCK TABLE t PARTITION (p=1) EXCLUSIVE", manager)
+        assert taken == Taken((shared("default"), shared("default/t"), exclusive("default/t/p=1")))
+    with StoredManager(engine, name="me") as manager:
+        assert shown("SHOW LOCKS t", manager) == ["S default/t", "X default/t/p=1"]
+        (lock,) = manager.locks(path("default/t/p=1"))
+        assert (lock.owner.query, lock.explicit) == ("LOCK TABLE t PARTITION (p=1) EXCLUSIVE", True)
+        back = run("UNLOCK TABLE t PARTITION (p=1); UNLOCK TABLE t PARTITION (p=1)", manager)
+        assert back == [GivenBack(path("default/t/p=1"), count) for count in (1, 0)]
+        assert shown("SHOW LOCKS", manager) == []
+
+
+def test_a_lock_that_others_hold_is_denied_and_they_are_named(manager: StoredManager) -> None:
+    """Whoever is refused goes and asks them."""
+    held = manager.hold([shared("default/t/p=1")], query="SELECT 7")
+    with pytest.raises(LockDenied, match=r"S default/t/p=1 by me@.*SELECT 7"):
+        run("LOCK TABLE t PARTITION (p=1) EXCLUSIVE", manager)
+    held.release()
+    run("LOCK TABLE t PARTITION (p=1) EXCLUSIVE", manager)
+
+
+def test_only_force_unlocks_what_others_have_locked(engine: Engine) -> None:
+    """An operator may have to; a script by mistake must not."""
+    with StoredManager(engine, name="other") as other:
+        run("LOCK TABLE t SHARED", other)
+    with StoredManager(engine, name="me") as manager:
+        (refused,) = execute("UNLOCK TABLE t", manager)
+        (forced,) = execute("UNLOCK TABLE t", manager, force=True)
+    assert (refused, forced) == (GivenBack(path("default/t"), 0), GivenBack(path("default/t"), 1))
+
+
+def test_where_locking_is_turned_off_a_lock_is_an_error(manager: StoredManager) -> None:
+    """Whoever asks for one by name believes to have it."""
+    with pytest.raises(InvalidRequestError, match="turned off"):
+        list(execute("LOCK TABLE t SHARED", manager, {"hive.support.concurrency": "false"}))
+    assert manager.locks() == []
