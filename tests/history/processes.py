@@ -174,7 +174,8 @@ def main() -> None:
             elif chance.random() < 0.3:
                 work.look(engine)
             else:
-                work.write(engine, chance.choice(["complete", "decided"]))
+                write = chance.choice([work.write, work.block])
+                write(engine, chance.choice(["complete", "decided"]))
 
 
 if __name__ == "__main__":

@@ -57,7 +57,8 @@ class Clerk:
         return self._readers.look(engine)
 
     def transfer(self, engine: Engine, ack: Ack, once: str | None) -> None:
-        self._work.write(engine, ack, once)
+        work = self._work
+        (work.block if work.chance.random() < 0.4 else work.write)(engine, ack, once)
 
     def transfer_many(self, engine: Engine, ack: Ack, tokens: Sequence[str | None]) -> None:
         self._work.write_many(engine, ack, tokens)

@@ -192,8 +192,9 @@ def _timestamps(happened: Iterable[Transaction]) -> dict[Version, int]:
     at = {(e.key, e.value): e.at for e in events if e.at is not None and e.value is not None}
     for t in happened:
         written = [(write.key, write.value) for write in t.writes()]
-        known = next((at[version] for version in written if version in at), None)
-        at.update({} if known is None else dict.fromkeys(written, known))
+        known = [at[version] for version in written if version in at]
+        for version in written if known else ():
+            at.setdefault(version, known[0])
     return at
 
 

@@ -6,7 +6,7 @@ of it; the read before it is a transaction of its own in the history, since `rea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
@@ -38,7 +38,7 @@ Look = Callable[[Engine, Sequence[Key]], Cells]
 @dataclass(frozen=True, slots=True)
 class Model:
     """What a cell holds. value: of a cell; merged: the bytes after a write; check: of a history.
-    blind: how many of the keys that are written are not asserted."""
+    blind: how many of the keys that are written need not have been read."""
 
     value: Callable[[Cell | None], Value]
     merged: Callable[[Cell | None, str], str]
@@ -105,6 +105,26 @@ class Work:
             result = error
         self._end(name, result)
 
+    def block(self, engine: Engine, ack: Ack = "complete", once: str | None = None) -> None:
+        """The same in an interactive transaction, which looks once or twice, and may not write."""
+        name, start, noted = self._next(), self.recorder.now(), False
+        try:
+            with engine.transaction(ack=ack, once=once) as t:
+                cells: dict[Key, Cell | None] = {}
+                for _ in range(self.chance.randint(1, 2)):
+                    values = t.get_many(self.some(self.keys))
+                    cells.update({key: _undated(value) for key, value in values.items()})
+                written = self._written(cells) if self.chance.random() < 0.8 else []
+                for key in written:
+                    t.put(key, self.model.merged(cells.get(key), name))
+                self._begin(name, cells, cells, written, start)
+                noted = True
+        except TxnError as error:
+            if noted:
+                self._end(name, error)
+        else:
+            self._end(name, t.result)
+
     def write_many(self, engine: Engine, ack: Ack, tokens: Sequence[str | None]) -> None:
         """The same some times over, sent together."""
         cells = self.look(engine)
@@ -121,21 +141,34 @@ class Work:
         return self.chance.sample(keys, self.chance.randint(1, min(3, len(keys))))
 
     def _request(self, name: str, cells: Cells, once: str | None) -> Request:
-        written = self.some(list(cells))
-        blind = [key for key in written if self.chance.random() < self.model.blind]
-        seen = [key for key in cells if key not in blind]
-        events: list[Read | Write] = [
-            *(self._read(k, cells) for k in seen),
-            *(Write(_text(k), name) for k in written),
-        ]
-        self.recorder.begin(name, events)
-        mutations = tuple(Mutation(k, self.model.merged(cells[k], name)) for k in written)
+        written = self._written(cells)
+        seen = [key for key in cells if key not in written or not self._is_blind()]
+        self._begin(name, cells, seen, written)
+        mutations = tuple(Mutation(k, self.model.merged(cells.get(k), name)) for k in written)
         assertions = tuple(self._as_seen(k, cells[k]) for k in seen)
         return Request(mutations, assertions, None if once is None else once.encode())
 
-    def _end(self, name: str, result: Committed | TxnError) -> None:
-        if isinstance(result, Committed) and not result.repeated:
-            self.recorder.end(name, Ending.COMMITTED, result.timestamp)
+    def _written(self, cells: Cells) -> list[Key]:
+        """Choose what to write to: some of what was read, or of all keys where that can be."""
+        return self.some(self.keys if self._is_blind() else list(cells))
+
+    def _is_blind(self) -> bool:
+        return self.chance.random() < self.model.blind
+
+    def _begin(
+        self,
+        name: str,
+        cells: Cells,
+        seen: Collection[Key],
+        written: Sequence[Key],
+        start: int | None = None,
+    ) -> None:
+        reads = [self._read(key, cells) for key in seen]
+        self.recorder.begin(name, [*reads, *(Write(_text(key), name) for key in written)], start)
+
+    def _end(self, name: str, result: Committed | TxnError | None) -> None:
+        if result is None or (isinstance(result, Committed) and not result.repeated):
+            self.recorder.end(name, Ending.COMMITTED, result.timestamp if result else None)
         elif isinstance(result, CommitOutcomeUnknown):
             self.recorder.end(name, Ending.UNKNOWN)
         else:
@@ -143,7 +176,8 @@ class Work:
 
     def _read(self, key: Key, cells: Cells) -> Read:
         cell = cells[key]
-        return Read(_text(key), self.model.value(cell), cell.timestamp if cell else None)
+        at = cell.timestamp if cell else None
+        return Read(_text(key), self.model.value(cell), at or None)
 
     def _as_seen(self, key: Key, cell: Cell | None) -> Assertion:
         if self.chance.random() < 0.5:
@@ -157,3 +191,8 @@ class Work:
 
 def _text(key: Key) -> str:
     return f"{key.row.decode()}/{key.column.decode()}"
+
+
+def _undated(value: bytes | None) -> Cell | None:
+    """A block tells values alone."""
+    return None if value is None else Cell(value, 0)
