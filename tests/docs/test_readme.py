@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
+import happybase
 import pytest
 
+from tests.integration.serving import served
+from txn import Key, Mutation, connect
 from txn.phases import Status
 from txn.stores import open_store
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-EXAMPLE = re.findall(r"```python\n(.*?)```", README, re.DOTALL)[0]
-COMMANDS = re.findall(r"^txn (.+?)(?:  .*)?$", README, re.MULTILINE)
+EXAMPLE, BLOCK = re.findall(r"```python\n(.*?)```", README, re.DOTALL)[:2]
+ALL_COMMANDS = re.findall(r"^txn (.+?)(?:  .*)?$", README, re.MULTILINE)
+SERVERS = [command for command in ALL_COMMANDS if command.startswith("serve ")]
+COMMANDS = [command for command in ALL_COMMANDS if command not in SERVERS]
 
 pytestmark = pytest.mark.fast
 
@@ -40,6 +46,12 @@ def test_the_example_does_what_its_own_assertions_say(bank: str) -> None:
     assert statuses.count(Status.ABORTED.value) == 1
 
 
+def test_the_block_does_what_its_own_assertion_says(tmp_path: Path) -> None:
+    """It is where most programs will begin."""
+    block = BLOCK.replace("/tmp/stock", f"{tmp_path}/stock")
+    subprocess.run([sys.executable, "-c", block], check=True, cwd=ROOT)
+
+
 def test_the_commands_work_on_what_the_example_left(bank: str) -> None:
     """They are the second thing."""
     store = open_store(bank)
@@ -57,6 +69,19 @@ def test_the_commands_work_on_what_the_example_left(bank: str) -> None:
             check=False,
         )
         assert said.returncode == 0, (command, said.stdout, said.stderr)
+
+
+def test_the_server_serves_the_clients_that_it_is_for(tmp_path: Path) -> None:
+    """Its line is the third thing; here on free ports, as nobody knows who has the others."""
+    (line,) = SERVERS
+    _, _, _, *arguments = shlex.split(re.sub(r" \d+\b", " 0", line))
+    with served(f"embedded://{tmp_path}/app", tmp_path / "log", *arguments) as server:
+        with connect(server.uris["transactional"], table="t") as engine:
+            engine.ensure_table("t", ["d"])
+            engine.commit([Mutation(Key("row", "d", "x"), "1")])
+        plain = happybase.Connection("127.0.0.1", server.ports["thrift1"])
+        assert plain.table("t").row(b"row")[b"d:x"] == b"1"
+        plain.close()
 
 
 def test_make_has_the_targets_that_the_readme_names() -> None:
