@@ -34,7 +34,7 @@ LOOKS = {"writer": atomic, "reader": raw}
 KEYS = 6
 EPOCH_NS = 500_000_000
 FSCK_GRACE_MS = 1_000
-READER_REST_S = 0.002
+READER_REST_S = 0.003
 
 
 @dataclass(frozen=True, slots=True)
