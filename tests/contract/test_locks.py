@@ -166,6 +166,20 @@ def test_of_a_denied_request_nothing_is_held(one: LockManager, two: LockManager)
     assert one.locks() == []
 
 
+def test_a_request_that_waits_keeps_nothing_but_its_place(
+    one: LockManager, two: LockManager, pool: ThreadPoolExecutor
+) -> None:
+    """What it got before it was denied is free for others until all of it can be had."""
+    with one.hold([exclusive("d/m")]):
+        requests = [exclusive("d/a"), exclusive("d/m"), exclusive("d/z")]
+        waiting = pool.submit(two.hold, requests, waiting=FAIR)
+        until(lambda: waiters(one, "d/m") == 1)
+        until(lambda: granted(one, exclusive("d/a"), exclusive("d/z")))
+        seen = [str(lock.request) for lock in one.locks() if lock.owner.name == "two"]
+        assert seen == ["X d/m"]
+    waiting.result(PATIENCE_MS / 1000).release()
+
+
 def test_a_denial_names_who_holds_what(one: LockManager, two: LockManager) -> None:
     """An operator must be able to go to whoever keeps the job waiting."""
     with (

@@ -81,17 +81,19 @@ class Folders(NamedTuple):
 
 
 def first_denied(
-    lines: Mapping[Path, Line], mine: Mapping[Path, str], wanted: Sequence[LockRequest]
+    lines: Mapping[Path, Line], ticket: str, wanted: Sequence[LockRequest]
 ) -> Denied | None:
-    """Return the first object that others keep from us: those before our node in its line."""
+    """Return the first object that others keep from a ticket: those before it in the line, and all
+    of them where it is not in it."""
     for request in wanted:
-        line = lines[request.path]
-        own = next(node for node in line if node.name == mine[request.path])
-        before = tuple(
-            node for node in line if node.number < own.number and not request.mode.allows(node.mode)
-        )
+        before = []
+        for node in lines[request.path]:
+            if node.ticket == ticket:
+                break
+            if not request.mode.allows(node.mode):
+                before.append(node)
         if before:
-            return Denied(request, before)
+            return Denied(request, tuple(before))
     return None
 
 

@@ -218,15 +218,17 @@ class StoredManager:
         denied: Denied,
         waiting: Waiting,
     ) -> dict[Path, State]:
-        """Return the lines with this request's place at the denied object, and nowhere else."""
+        """Return the lines with this request's place at the denied object, and at none that comes
+        later: so whoever has a place waits for nobody whose place comes earlier."""
+        fair = waiting.fairness == "fair"
         changed: dict[Path, State] = {}
         for at, (state, _) in states.items():
-            place = at == denied.wanted.path and waiting.fairness == "fair"
-            if place and not has(state, ticket.name):
+            if has(state, ticket.name):
+                if not fair or at > denied.wanted.path:
+                    changed[at] = without(state, {ticket.name})
+            elif fair and at == denied.wanted.path:
                 entry = self._entry(ticket, denied.wanted, granted=False, token=0)
                 changed[at] = State(state.token, (*state.line, entry))
-            elif not place and has(state, ticket.name):
-                changed[at] = without(state, {ticket.name})
         return changed
 
     def _entry(self, ticket: _Ticket, request: LockRequest, *, granted: bool, token: int) -> Entry:

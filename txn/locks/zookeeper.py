@@ -13,7 +13,7 @@ import getpass
 import random
 import socket
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from types import TracebackType
 from typing import Self
 
@@ -38,6 +38,7 @@ class _Ticket:
         self.name = name
         self.note = note
         self.nodes: dict[Path, str] = {}
+        self.tried = False
 
 
 class ZooKeeperManager:
@@ -129,28 +130,50 @@ class ZooKeeperManager:
     def _attempt(
         self, ticket: _Ticket, wanted: Sequence[LockRequest], waiting: Waiting, explicit: bool
     ) -> Holding | Denied:
-        """Stand in the line of every object. Where one is denied give back the others; in a fair
-        line its node stays as the place of this request, and those who come later wait behind."""
+        """Stand in the line of every object, unless one is seen to be denied.
+
+        Where one is denied give back the others. In a fair line its node stays as a place, with the
+        places before it in the order of objects: so whoever has a place waits for nobody whose
+        place comes earlier, and places cannot deny each other in a circle.
+        """
+        fair = waiting.fairness == "fair"
         objects = [request.path for request in wanted]
         for _ in range(TRIES):
             losses = self._keeper.losses
-            self._enter(ticket, [each for each in wanted if each.path not in ticket.nodes])
-            lines = dict(zip(objects, self._lines(objects), strict=True))
-            if not self._standing(ticket, lines):
-                continue  # the session has ended, and with it some of our nodes
-            if denied := first_denied(lines, ticket.nodes, wanted):
-                kept = {denied.wanted.path} if waiting.fairness == "fair" else set()
-                self._leave(ticket, [at for at in ticket.nodes if at not in kept], TRIES)
-                return denied
-            made = self._keeper.there(self._nodes(ticket, objects))
-            tokens = {at: token for at, token in zip(objects, made, strict=True) if token}
-            if len(tokens) < len(objects) or self._keeper.losses != losses:
-                continue
+            if ticket.tried and (denied := self._denied(ticket, wanted)):
+                self._enter(ticket, [denied.wanted] if fair else [])
+                return self._stand_back(ticket, denied, fair)
+            ticket.tried = True
+            places = set(ticket.nodes)
+            self._enter(ticket, wanted)
+            if denied := self._denied(ticket, wanted):
+                return self._stand_back(ticket, denied, fair, places)
+            made = self._keeper.there(self._nodes(ticket, ticket.nodes))
+            if len(ticket.nodes) < len(objects) or None in made or self._keeper.losses != losses:
+                continue  # a session has ended, and with it some of our nodes
+            tokens = {at: token for at, token in zip(ticket.nodes, made, strict=True) if token}
             if not explicit or self._made_to_stay(ticket, tokens):
                 return self._holding(ticket, tuple(wanted), tokens, losses, explicit)
         raise StoreError(describe("our nodes in ZooKeeper keep going away", wanted=str(wanted[0])))
 
+    def _denied(self, ticket: _Ticket, wanted: Sequence[LockRequest]) -> Denied | None:
+        objects = [request.path for request in wanted]
+        lines = dict(zip(objects, self._lines(objects), strict=True))
+        self._note_nodes(ticket, lines)
+        return first_denied(lines, ticket.name, wanted)
+
+    def _stand_back(
+        self, ticket: _Ticket, denied: Denied, fair: bool, places: Collection[Path] | None = None
+    ) -> Denied:
+        """Keep the place at the denied object and the places before it, or none."""
+        at = denied.wanted.path
+        earlier = [each for each in (ticket.nodes if places is None else places) if each <= at]
+        kept = {at, *earlier} if fair else set()
+        self._leave(ticket, [each for each in ticket.nodes if each not in kept], TRIES)
+        return denied
+
     def _enter(self, ticket: _Ticket, wanted: Sequence[LockRequest]) -> None:
+        wanted = [each for each in wanted if each.path not in ticket.nodes]
         for first in range(0, len(wanted), AT_ONCE):
             batch = wanted[first : first + AT_ONCE]
             names = self._make(ticket, batch)
@@ -177,16 +200,15 @@ class ZooKeeperManager:
                 self._clock.sleep_ms(PAUSE_MS << min(tries, 5))
         raise StoreError(describe("cannot make nodes in ZooKeeper", at=prefixes[0]))
 
-    def _standing(self, ticket: _Ticket, lines: dict[Path, Line]) -> bool:
-        """Whether we are in all lines; then our node in each is noted, and it is the only one."""
+    def _note_nodes(self, ticket: _Ticket, lines: dict[Path, Line]) -> None:
+        """Note our node in each line, in their order, and see to it that it is the only one."""
+        ticket.nodes = {}
         for at, line in lines.items():
             mine = [node.name for node in line if node.ticket == ticket.name]
-            ticket.nodes.pop(at, None)
             if mine:
                 ticket.nodes[at] = mine[0]
             if mine[1:]:
                 self._remove([f"{self._folders.of(at)}/{name}" for name in mine[1:]], TRIES)
-        return len(ticket.nodes) == len(lines)
 
     def _made_to_stay(self, ticket: _Ticket, tokens: dict[Path, int]) -> bool:
         """Put a persistent node of the same name, and so of the same place in the line, where each
@@ -217,8 +239,6 @@ class ZooKeeperManager:
         there = self._keeper.watch(at, lambda event: gone.set())
         if not there or gone.wait(pause_ms / 1000):
             patience.woken()
-            # Two who hold places that deny each other would otherwise change them for ever.
-            self._clock.sleep_ms(self._chance.randint(0, min(pause_ms, PAUSE_MS)))
 
     def _holding(
         self,
@@ -238,7 +258,8 @@ class ZooKeeperManager:
 
         def give_back() -> None:
             try:
-                self._leave(ticket, list(ticket.nodes), self._waiting.unlock_retries)
+                self._leave(ticket, list(tokens), self._waiting.unlock_retries)
+                self._keeper.tidy(self._folders.tidied(tokens))
             except StoreError:
                 self._owed[ticket.name] = tuple(tokens)
                 raise
@@ -253,7 +274,6 @@ class ZooKeeperManager:
             self._remove(nodes[first : first + AT_ONCE], retries)
         for each in objects:
             del ticket.nodes[each]
-        self._keeper.tidy(self._folders.tidied(objects))
 
     def _remove(self, nodes: Sequence[str], retries: int) -> None:
         """Delete all of the nodes that are there."""
@@ -341,7 +361,7 @@ class ZooKeeperManager:
         found = self._keeper.all_children([self._folders.of(at) for at in objects])
         return [sorted(node for node in map(parsed, names) if node) for names in found]
 
-    def _nodes(self, ticket: _Ticket, objects: Sequence[Path]) -> list[str]:
+    def _nodes(self, ticket: _Ticket, objects: Iterable[Path]) -> list[str]:
         return [f"{self._folders.of(at)}/{ticket.nodes[at]}" for at in objects]
 
     def _ticket(self, query: str) -> _Ticket:

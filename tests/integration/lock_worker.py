@@ -1,0 +1,121 @@
+"""A process that takes locks, for the tests of races: `python -m tests.integration.lock_worker`.
+
+`race URI LOG SEED TURNS` takes random requests in two threads and appends a line to the log when it
+has entered, and one when it is about to leave, for each object held; what is in the log was so by
+the clock that all processes of a machine share. `pause URI STORE` takes one lock, and writes under
+it what a line of its input says.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from random import Random
+from typing import Any
+
+from txn import GreaterThan, Key, Mutation, connect
+from txn.clock import SystemClock
+from txn.engine import Engine
+from txn.errors import AssertionFailedError, StoreError
+from txn.locks import Held, LockLost, LockManager, Waiting, exclusive, open_manager, path, shared
+
+OBJECTS = [f"d/{table}/p={part}" for table in "tu" for part in range(3)] + ["d/t", "d/u"]
+THREADS = 2
+SESSION_MS = 1_500
+OUTAGE_SESSION_MS = 8_000
+PATIENT = Waiting(retries=100_000, pause_ms=60, deadline_ms=60_000, unlock_retries=50)
+GUARDED = "guarded"
+
+
+def opened(uri: str, name: str, session_ms: int = SESSION_MS) -> LockManager:
+    """A manager whose locks end soon after its process."""
+    details = "session_ms" if uri.startswith("zookeeper") else "lease_ms"
+    return open_manager(uri, name=name, waiting=PATIENT, **{details: session_ms})
+
+
+class Log:
+    """Lines of what was held when; a line is written whole."""
+
+    def __init__(self, file: str) -> None:
+        self._file = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    def add(self, **facts: Any) -> None:
+        os.write(self._file, json.dumps({"pid": os.getpid(), **facts}).encode() + b"\n")
+
+
+def race(manager: LockManager, log: Log, seed: int, turns: int) -> int:
+    """Take random requests; return how many were given up because the server was away."""
+    chance, clock = Random(seed), SystemClock()
+    failed = 0
+    for turn in range(turns):
+        wanted = chance.sample(OBJECTS, chance.randint(1, 3))
+        mode = exclusive if chance.random() < 0.6 else shared
+        try:
+            held = manager.hold([mode(each) for each in wanted])
+        except StoreError:
+            failed += 1
+            continue
+        name = f"{seed}-{turn}"
+        modes = {str(request.path): request.mode.value for request in held.requests}
+        tokens = {str(at): token for at, token in held.tokens.items()}
+        log.add(enter=name, at_ns=time.monotonic_ns(), modes=modes, tokens=tokens)
+        clock.sleep_ms(chance.randint(0, 3))
+        left_ns = time.monotonic_ns()
+        log.add(leave=name, at_ns=left_ns, sure=_is_sure(held))
+        try:
+            held.release()
+        except StoreError:
+            failed += 1
+    return failed
+
+
+def _is_sure(held: Held) -> bool:
+    try:
+        held.check()
+    except LockLost:
+        return False
+    return True
+
+
+def write_guarded(engine: Engine, value: str, token: int) -> bool:
+    """Write beside the token of the lock, unless a greater one has been here."""
+    guard = Key("object", "d", "token", GUARDED)
+    written = b"%020d" % token
+    mutations = [Mutation(guard, written), Mutation(Key("object", "d", "v", GUARDED), value)]
+    try:
+        engine.commit(mutations, [~GreaterThan(guard, written)])
+    except AssertionFailedError:
+        return False
+    return True
+
+
+def pause(uri: str, store: str) -> None:
+    """Hold a lock and tell its token; for each line of input write it, and tell what came of it."""
+    with closing(opened(uri, "paused")) as manager, connect(store) as engine:
+        held = manager.hold([exclusive("d/t")])
+        token = held.tokens[path("d/t")]
+        print(token, flush=True)
+        for line in sys.stdin:
+            is_written = write_guarded(engine, line.strip(), token)
+            print(json.dumps({"written": is_written, "sure": _is_sure(held)}), flush=True)
+
+
+def main() -> None:
+    what, uri, *rest = sys.argv[1:]
+    if what == "pause":
+        return pause(uri, *rest)
+    log, seed, turns = Log(rest[0]), int(rest[1]), int(rest[2])
+    session_ms = int(rest[3]) if rest[3:] else SESSION_MS
+    manager = opened(uri, f"worker {seed}", session_ms)
+    with closing(manager), ThreadPoolExecutor(THREADS) as pool:
+        seeds = [seed * THREADS + number for number in range(THREADS)]
+        failed = list(pool.map(lambda seed: race(manager, log, seed, turns), seeds))
+    return print(json.dumps({"failed": sum(failed)}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,303 @@
+"""Many threads and processes at the same locks, killed, paused, and cut off from what keeps them.
+
+What was held when is told by those who held it, on one clock; no two of them may have had the same
+object in modes that deny each other, as long as each was still sure of its lock when it left.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from itertools import pairwise
+from pathlib import Path as Folder
+from random import Random
+from typing import NamedTuple
+
+import pytest
+from kazoo.client import KazooClient
+
+from tests.integration.lock_worker import (
+    GUARDED,
+    OUTAGE_SESSION_MS,
+    SESSION_MS,
+    Log,
+    opened,
+    race,
+    write_guarded,
+)
+from tests.integration.serving import wire
+from tests.integration.zookeeper import ZooKeeper, zookeeper  # noqa: F401  (a fixture)
+from txn import Key, connect
+from txn.clock import SystemClock
+from txn.locks import LockLost, Waiting, exclusive, path, shared
+from txn.locks.stored import StoredManager
+from txn.locks.zookeeper import ZooKeeperManager
+from txn.model import Delete
+
+PROCESSES, KILLED = 8, 4
+TURNS = 25
+WITHIN_S = 120
+ROOT = Folder(__file__).parents[2]
+CLOCK = SystemClock()
+Start = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture(params=["zookeeper", "embedded"])
+def uri(request: pytest.FixtureRequest, tmp_path: Folder) -> str:
+    if request.param == "embedded":
+        return f"embedded://{tmp_path}/locks?sync=off"
+    server: ZooKeeper = request.getfixturevalue("zookeeper")
+    return f"zookeeper://{server.hosts}/tests/{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start workers; those that are left are killed at the end."""
+    with ExitStack() as stack:
+
+        def started(*arguments: object) -> subprocess.Popen[str]:
+            command = [sys.executable, "-m", "tests.integration.lock_worker", *map(str, arguments)]
+            worker = subprocess.Popen(
+                command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
+            stack.enter_context(worker)
+            stack.callback(worker.kill)
+            return worker
+
+        yield started
+
+
+class Stay(NamedTuple):
+    """A time for which somebody had these objects."""
+
+    name: str
+    entered_ns: int
+    left_ns: int
+    modes: dict[str, str]
+    tokens: dict[str, int]
+
+
+def stays(log: Folder, killed_ns: dict[int, int]) -> list[Stay]:
+    """Read who was sure to have held what and when; a killed process held until it was killed."""
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    left = {line["leave"]: line for line in lines if "leave" in line}
+    found = []
+    for line in lines:
+        if "enter" in line:
+            leave = left.get(line["enter"])
+            if leave is None:
+                until_ns = killed_ns[line["pid"]]
+            elif leave["sure"]:
+                until_ns = leave["at_ns"]
+            else:
+                continue
+            stay = Stay(line["enter"], line["at_ns"], until_ns, line["modes"], line["tokens"])
+            found.append(stay)
+    return found
+
+
+def check(found: list[Stay]) -> None:
+    """No two had an object at once unless both only read it; exclusive tokens grow."""
+    for at in {at for stay in found for at in stay.modes}:
+        here = sorted((s for s in found if at in s.modes), key=lambda s: s.entered_ns)
+        last_writer: Stay | None = None
+        last_left: Stay | None = None
+        for stay in here:
+            before = last_left if stay.modes[at] == "X" else last_writer
+            assert before is None or before.left_ns <= stay.entered_ns, (at, before, stay)
+            if last_left is None or stay.left_ns > last_left.left_ns:
+                last_left = stay
+            if stay.modes[at] == "X":
+                last_writer = stay
+        tokens = [stay.tokens[at] for stay in here if stay.modes[at] == "X"]
+        assert all(one < next_one for one, next_one in pairwise(tokens)), at
+
+
+def test_eight_processes_of_two_threads_some_of_them_killed(
+    uri: str, start: Start, tmp_path: Folder
+) -> None:
+    """A killed job must neither lose another one's locks nor keep its own."""
+    log, chance = tmp_path / "log", Random(7)
+    log.touch()
+    workers = [start("race", uri, log, seed, TURNS) for seed in range(PROCESSES)]
+    while log.read_text().count("enter") < 4 * PROCESSES:
+        time.sleep(0.02)
+    killed_ns = {}
+    for worker in workers[:KILLED]:
+        time.sleep(chance.uniform(0.05, 0.3))
+        killed_ns[worker.pid] = time.monotonic_ns()
+        worker.kill()
+        worker.wait()
+    for worker in workers[KILLED:]:
+        said, _ = worker.communicate(timeout=WITHIN_S)
+        assert json.loads(said) == {"failed": 0}
+    found = stays(log, killed_ns)
+    check(found)
+    assert len(found) >= (PROCESSES - KILLED) * 2 * TURNS
+
+
+def test_sixteen_threads_of_one_manager(uri: str, tmp_path: Folder) -> None:
+    """One session serves a whole program."""
+    log = Log(str(tmp_path / "log"))
+    manager = opened(uri, "threads", 10 * SESSION_MS)
+    with ThreadPoolExecutor(16) as pool:
+        failed = list(pool.map(lambda seed: race(manager, log, seed, 10), range(16)))
+    assert failed == [0] * 16
+    assert manager.locks() == []
+    manager.close()
+    found = stays(tmp_path / "log", {})
+    check(found)
+    assert len(found) == 160
+
+
+def test_a_paused_holder_cannot_harm(uri: str, start: Start, tmp_path: Folder) -> None:
+    """It wakes without knowing that others have had the lock since; its token tells on it."""
+    store = f"embedded://{tmp_path}/data?sync=off"
+    with connect(store) as engine:
+        engine.ensure_table(GUARDED, ["d"])
+        paused = start("pause", uri, store)
+        assert paused.stdin is not None
+        assert paused.stdout is not None
+        token = int(paused.stdout.readline())
+        os.kill(paused.pid, signal.SIGSTOP)
+        manager = opened(uri, "other")
+        with manager.hold([exclusive("d/t")]) as held:
+            assert held.tokens[path("d/t")] > token
+            assert write_guarded(engine, "new", held.tokens[path("d/t")])
+            os.kill(paused.pid, signal.SIGCONT)
+            paused.stdin.write("stale\n")
+            paused.stdin.flush()
+            assert json.loads(paused.stdout.readline()) == {"written": False, "sure": False}
+            held.check()
+        manager.close()
+        key = Key("object", "d", "v", GUARDED)
+        cell = engine.read([key])[key]
+        assert cell is not None
+        assert cell.value == b"new"
+        paused.stdin.close()
+        paused.wait(WITHIN_S)
+
+
+def test_zookeeper_is_killed_and_started_again_under_load(start: Start, tmp_path: Folder) -> None:
+    """Sessions that outlast the outage keep their locks; whoever waits goes on waiting."""
+    server = ZooKeeper(tmp_path / "zookeeper")
+    server.start()
+    try:
+        log = tmp_path / "log"
+        log.touch()
+        uri = f"zookeeper://{server.hosts}/tests/outage"
+        arguments = (uri, log, OUTAGE_SESSION_MS)
+        workers = [start("race", uri, log, seed, 2 * TURNS, arguments[2]) for seed in range(4)]
+        for outage in (1, 2):
+            while log.read_text().count("enter") < 40 * outage:
+                time.sleep(0.02)
+            server.kill()
+            time.sleep(0.5)
+            server.start()
+        for worker in workers:
+            said, _ = worker.communicate(timeout=WITHIN_S)
+            assert json.loads(said) == {"failed": 0}
+        found = stays(log, {})
+        check(found)
+        manager = ZooKeeperManager(server.hosts, "/tests/outage")
+        assert manager.locks() == []
+        manager.close()
+    finally:
+        server.kill()
+    assert len(found) > 0.9 * 4 * 2 * 2 * TURNS
+
+
+def test_a_lost_reply_is_found_again(zookeeper: ZooKeeper) -> None:  # noqa: F811
+    """Whoever makes a second node waits behind its first one, until its own session ends."""
+    with wire(zookeeper.port) as between:
+        base = f"/tests/{uuid.uuid4().hex}"
+        with (
+            ZooKeeperManager(zookeeper.hosts, base) as other,
+            ZooKeeperManager(f"127.0.0.1:{between.port}", base) as manager,
+        ):
+            manager.hold([shared("d/t")]).release()
+            between.lose = lambda answer: between.lost == 0 and b"write-" in answer
+            with manager.hold([exclusive("d/t")], waiting=Waiting(retries=0)) as held:
+                assert between.lost == 1
+                held.check()
+                assert [str(lock.request) for lock in other.locks()] == ["S d", "X d/t"]
+            assert other.locks() == []
+
+
+def test_the_lost_reply_to_a_release_is_no_error(zookeeper: ZooKeeper) -> None:  # noqa: F811
+    """The locks are gone, and the job has done its work."""
+    with wire(zookeeper.port) as between:
+        base = f"/tests/{uuid.uuid4().hex}"
+        with ZooKeeperManager(f"127.0.0.1:{between.port}", base) as manager:
+            held = manager.hold([exclusive("d/t")])
+            manager.locks()
+            between.lose = lambda answer: between.lost == 0
+            held.release()
+            assert between.lost == 1
+            assert manager.locks() == []
+
+
+def test_a_holder_that_is_cut_off_is_told_before_others_get_its_lock(
+    zookeeper: ZooKeeper,  # noqa: F811
+) -> None:
+    """It cannot be told by the server, which is what it is cut off from."""
+    base = f"/tests/{uuid.uuid4().hex}"
+    with ZooKeeperManager(zookeeper.hosts, base) as other:
+        with wire(zookeeper.port) as between:
+            manager = ZooKeeperManager(f"127.0.0.1:{between.port}", base, session_ms=1_500)
+            held = manager.hold([exclusive("d/t")])
+            assert not held.lost
+        patient = Waiting(retries=1_000, pause_ms=20)
+        with other.hold([exclusive("d/t")], waiting=patient):
+            assert held.lost
+            with pytest.raises(LockLost):
+                held.check()
+        manager.close()
+
+
+def test_an_ended_session_tells_its_holder(zookeeper: ZooKeeper) -> None:  # noqa: F811
+    """An operator may end a session; whoever had locks must stop, and may then begin again."""
+    with ZooKeeperManager(zookeeper.hosts, f"/tests/{uuid.uuid4().hex}") as manager:
+        held = manager.hold([exclusive("d/t")])
+        client = manager._keeper._client
+        thief = KazooClient(zookeeper.hosts, client_id=client.client_id)
+        thief.start()
+        thief.stop()
+        thief.close()
+        due = time.monotonic() + 10
+        while not held.lost:
+            assert time.monotonic() < due
+            time.sleep(0.02)
+        with pytest.raises(LockLost):
+            held.check()
+        with manager.hold([exclusive("d/t")], waiting=Waiting(retries=200, pause_ms=50)) as again:
+            again.check()
+
+
+def test_a_session_in_a_store_that_others_end_tells_its_holder() -> None:
+    """Its row was deleted because it was silent, and its owner only now wakes."""
+    with connect("memory://") as engine:
+        manager = StoredManager(engine, lease_ms=300)
+        held = manager.hold([exclusive("d/t")])
+        (row,) = [row.row for row in engine.scan("locks", columns=[("s", "beat")])]
+        engine.commit([Delete(Key(row, "s", "beat", "locks"))])
+        with pytest.raises(LockLost):
+            held.check()
+        other = StoredManager(engine, lease_ms=300)
+        with other.hold([exclusive("d/t")], waiting=Waiting(retries=100, pause_ms=20)):
+            due = time.monotonic() + 10
+            while not held.lost:
+                assert time.monotonic() < due
+                time.sleep(0.01)
+        with manager.hold([exclusive("d/t")]) as again:
+            again.check()
+        other.close()
+        manager.close()
