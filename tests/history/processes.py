@@ -34,6 +34,7 @@ LOOKS = {"writer": atomic, "reader": raw}
 KEYS = 6
 EPOCH_NS = 500_000_000
 FSCK_GRACE_MS = 1_000
+FSCK_EACH = 3
 READER_REST_S = 0.003
 
 
@@ -71,10 +72,11 @@ def run(plan: Plan) -> Result:
         engine.ensure_table(TABLE, ["d"])
         with _crew(plan) as crew:
             crew.wait_until_all_work()
-            for _ in range(plan.kills):
+            for number in range(plan.kills):
                 time.sleep(chance.uniform(0, 2 * plan.kill_each_s))
                 crew.replace(chance.randrange(plan.writers))
-                _mend(engine, FSCK_GRACE_MS)
+                if number % FSCK_EACH == 0:
+                    _mend(engine, FSCK_GRACE_MS)
             crew.wait_until_all_work()
         _mend(engine, 0)
         _read_all(engine, plan, range(started_ns // EPOCH_NS, time.monotonic_ns() // EPOCH_NS + 1))
