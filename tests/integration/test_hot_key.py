@@ -1,0 +1,69 @@
+"""Thirty-two clients at one key: everyone commits within its deadline, and nothing is lost."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.bench.crowd import Crowd, work
+from tests.integration.hbase import HBase
+from txn import Policy, connect
+
+ROOT = Path(__file__).parents[2]
+CLIENTS = 32
+DEADLINE_MS = 60_000
+
+
+def all_commit(uri: str, times: int, processes: int) -> None:
+    """Let them count one key up so many times each; see that each did, and that the count is
+    right. The bench runs as it does by itself: its processes are not this one's to reap."""
+    sizes = ("--clients", CLIENTS, "--times", times, "--processes", processes)
+    options = ("hot", "--json", "--store", uri, "--deadline-ms", DEADLINE_MS, *sizes)
+    said = subprocess.run(
+        [sys.executable, "-m", "tests.bench.crowd", *map(str, options)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = json.loads(said.stdout)
+    everyone_got_on(found["waits"], found["failed"], times)
+    assert found["counted"] == CLIENTS * times
+
+
+def everyone_got_on(waits: Sequence[Sequence[float]], failed: Sequence[str], times: int) -> None:
+    assert failed == []
+    assert [len(client) for client in waits] == [times] * CLIENTS
+    assert max(wait for client in waits for wait in client) < DEADLINE_MS
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 4])
+def test_everyone_at_a_hot_key_gets_on(tmp_path: Path, processes: int) -> None:
+    """Threads of one engine and processes of their own: no increment is lost and none starves."""
+    all_commit(f"embedded://{tmp_path}/store", 10, processes)
+
+
+def test_everyone_at_a_hot_key_gets_on_in_memory() -> None:
+    """Where a commit takes less than a turn of the interpreter."""
+    uri, policy = "memory://hot-key", Policy(deadline_ms=DEADLINE_MS, attempts=1_000)
+    crowd = Crowd(uri, "hot", "hot", CLIENTS, 1, 5, DEADLINE_MS)
+    with connect(uri, table="hot", policy=policy) as engine:
+        engine.ensure_table("hot", ["d"])
+        waits, _, failed, _ = work(engine, crowd, 0, lambda: None)
+        everyone_got_on(waits, failed, crowd.times)
+        key = crowd.key("hot")
+        cell = engine.read([key])[key]
+    assert cell is not None
+    assert int.from_bytes(cell.value) == CLIENTS * crowd.times
+
+
+@pytest.mark.slow
+def test_everyone_at_a_hot_key_of_hbase_gets_on(hbase: HBase) -> None:
+    """A commit takes many requests there, and the crowd is at the server as well."""
+    all_commit(hbase.thrift2, 1, 4)
