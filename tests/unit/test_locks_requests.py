@@ -1,0 +1,176 @@
+"""Paths, modes, the order of requests, patience, Hive's settings, and the names of lock nodes."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from txn.clock import ManualClock
+from txn.errors import InvalidRequestError
+from txn.locks import Mode, Path, Waiting, exclusive, from_hive, open_manager, path, shared
+from txn.locks.nodes import Folders, Node, first_denied, folder_name, parsed, part_of
+from txn.locks.patience import Patience
+from txn.locks.requests import LockRequest, in_order
+
+PARTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20).filter(
+    lambda part: part not in {".", ".."}
+)
+PATHS = st.lists(PARTS, min_size=1, max_size=5).map(lambda parts: Path(tuple(parts)))
+REQUESTS = st.lists(st.builds(LockRequest, PATHS, st.sampled_from(Mode)), max_size=8)
+
+
+@given(PATHS)
+def test_a_path_survives_its_text(at: Path) -> None:
+    """Rows and commands know objects by their texts."""
+    assert path(str(at)) == at
+    assert str(at).count("/") == len(at.parts) - 1
+
+
+@pytest.mark.parametrize("text", ["", "a//b", "/a", "a/", "a/../b", ".", "x" * 256])
+def test_what_is_no_path_is_refused(text: str) -> None:
+    """ZooKeeper has no such nodes, and an empty part is a mistake."""
+    with pytest.raises(InvalidRequestError):
+        path(text)
+
+
+def test_a_path_has_32_parts_at_most() -> None:
+    """Each part is a lock of its own."""
+    with pytest.raises(InvalidRequestError, match="limit=32"):
+        Path(("a",) * 33)
+
+
+def test_only_shared_allows_shared() -> None:
+    """The compatibility matrix."""
+    allowed = {(one, two) for one in Mode for two in Mode if one.allows(two)}
+    assert allowed == {(Mode.SHARED, Mode.SHARED)}
+
+
+@given(REQUESTS)
+def test_requests_are_taken_in_one_order_with_their_parents(wanted: list[LockRequest]) -> None:
+    """One order for everybody is what keeps waiters out of circles."""
+    found = in_order(wanted)
+    objects = [request.path for request in found]
+    assert objects == sorted(set(objects))
+    modes = {request.path: request.mode for request in found}
+    assert all(parent in modes for at in objects for parent in at.parents)
+    exclusives = {request.path for request in wanted if request.mode is Mode.EXCLUSIVE}
+    assert {at for at, mode in modes.items() if mode is Mode.EXCLUSIVE} == exclusives
+
+
+def pauses(waiting: Waiting, clock: ManualClock, *, woken: bool = False) -> list[int]:
+    patience = Patience(waiting, clock, Random(1))
+    found = []
+    while (pause_ms := patience.next_pause_ms()) is not None:
+        found.append(pause_ms)
+        clock.advance(1 if woken else pause_ms)
+        if woken:
+            patience.woken()
+    return found
+
+
+def test_pauses_are_between_half_and_all_of_the_interval() -> None:
+    """Those who were denied together should not come back together."""
+    found = pauses(Waiting(retries=50, pause_ms=1_000), ManualClock())
+    assert len(found) == 50
+    assert all(500 <= pause_ms <= 1_000 for pause_ms in found)
+    assert len(set(found)) > 25
+
+
+def test_no_pause_goes_past_the_deadline() -> None:
+    """The last try is made when the deadline comes, not before it and not after."""
+    clock = ManualClock()
+    found = pauses(Waiting(retries=50, pause_ms=1_000, deadline_ms=2_500), clock)
+    assert sum(found) == 2_500
+
+
+def test_a_pause_that_was_cut_short_is_no_retry() -> None:
+    """In a line that moves quickly, retries would else be used up in no time."""
+    found = pauses(Waiting(retries=3, pause_ms=100), ManualClock(), woken=True)
+    assert 300 <= len(found) <= 304
+
+
+def test_settings_of_hive_are_understood() -> None:
+    """What is configured for Hive need not be said again."""
+    settings = {
+        "hive.support.concurrency": "true",
+        "hive.lock.numretries": "7",
+        "hive.lock.sleep.between.retries": "2min",
+        "hive.unlock.numretries": "3",
+    }
+    expected = Waiting(retries=7, pause_ms=120_000, unlock_retries=3, fairness="hive")
+    assert from_hive(settings, Waiting(fairness="hive")) == expected
+    assert not from_hive({"hive.support.concurrency": "FALSE"}).enabled
+    assert from_hive({}) == Waiting()
+
+
+@pytest.mark.parametrize(
+    ("text", "pause_ms"),
+    [("60s", 60_000), ("500ms", 500), ("60", 60_000), ("1 h", 3_600_000), ("5 SEC", 5_000)],
+)
+def test_durations_are_written_as_for_hive(text: str, pause_ms: int) -> None:
+    """A number alone is seconds."""
+    assert from_hive({"hive.lock.sleep.between.retries": text}).pause_ms == pause_ms
+
+
+@pytest.mark.parametrize(
+    ("setting", "text"),
+    [
+        ("hive.support.concurrency", "yes"),
+        ("hive.lock.numretries", "-1"),
+        ("hive.lock.sleep.between.retries", "soon"),
+        ("hive.lock.sleep.between.retries", "0"),
+        ("hive.unlock.numretries", ""),
+    ],
+)
+def test_a_setting_that_means_nothing_is_refused(setting: str, text: str) -> None:
+    """A silent default would wait for a time that nobody chose."""
+    with pytest.raises(InvalidRequestError):
+        from_hive({setting: text})
+
+
+@given(PARTS)
+def test_a_folder_is_no_lock_node_and_is_known_again(part: str) -> None:
+    """Folders and lock nodes stand side by side."""
+    assert parsed(folder_name(part)) is None
+    assert part_of(folder_name(part)) == part
+
+
+def test_a_value_that_looks_like_a_lock_node_is_disguised() -> None:
+    """Else whoever names a partition so could deny everybody its table."""
+    looks = f"write-{'0' * 32}-0000000001"
+    assert parsed(looks) is not None
+    assert parsed(folder_name(looks)) is None
+    assert part_of(folder_name(looks)) == looks
+
+
+def test_folders_come_outer_ones_first_and_are_tidied_inner_ones_first() -> None:
+    """A folder needs its parent, and cannot go before what is in it; the base stays."""
+    folders = Folders("/base/locks")
+    needed = folders.all([path("d/t/p")])
+    assert needed == ["/base", "/base/locks"] + [
+        f"/base/locks/{at}" for at in ("d", "d/t", "d/t/p")
+    ]
+    assert folders.tidied([path("d/t")]) == ["/base/locks/d/t", "/base/locks/d"]
+
+
+def test_those_before_deny_and_those_behind_do_not() -> None:
+    """The recipe: a lower exclusive node denies all, a lower shared one denies exclusive."""
+    at = path("d")
+    line = [Node(i, mode, f"{i}", f"{i}") for i, mode in enumerate([Mode.SHARED] * 2)]
+    line += [Node(2, Mode.EXCLUSIVE, "2", "2"), Node(3, Mode.SHARED, "3", "3")]
+    assert first_denied({at: line}, "1", [shared(at)]) is None
+    for_writer = first_denied({at: line}, "2", [exclusive(at)])
+    assert for_writer is not None
+    assert for_writer.before == tuple(line[:2])
+    for_reader = first_denied({at: line}, "3", [shared(at)])
+    assert for_reader is not None
+    assert for_reader.before == (line[2],)
+
+
+def test_a_uri_without_a_server_is_refused() -> None:
+    """The driver would else wait for a server of its own choice."""
+    with pytest.raises(InvalidRequestError, match="zookeeper://host:port"):
+        open_manager("zookeeper:///base")
