@@ -1,0 +1,269 @@
+/* The transaction protocol of docs/protocol.md, for two transactions on two keys: their owners, until
+ * each has decided; anybody, who finishes, undoes and repeats; compactions; a reader; and fsck.
+ * README.md beside this file says what is modelled and what is left out. Rules that hold here:
+ *  - one atomic block is one request to the store, and any time lies between two requests;
+ *  - nobody has to take a next step: every state is also one in which a client has died;
+ *  - properties, must(...), may speak of ghosts, which no process reads;
+ *  - -DSHAPE=n says what the transactions do; -DWITHOUT_... takes a safeguard out;
+ *  - -DREADS adds a reader, and takes owners step by step, and fsck, away: what an owner does between
+ *    its decision and its locks is seen by nobody, so its read and its decision are one request.
+ */
+
+/* ------------------------------------------------------------- what the transactions do */
+
+#define NOTHING 0
+#define ASSERT  1 /* lock and read */
+#define PUT     2
+#define DELETE  3
+
+#ifndef SHAPE
+#define SHAPE 1
+#endif
+#if SHAPE == 1    /* both put both keys */
+#define OP(t, k) PUT
+#elif SHAPE == 2  /* write skew: each reads what the other writes */
+#define OP(t, k) ((t) == (k) + 1 -> ASSERT : PUT)
+#elif SHAPE == 3  /* one deletes x and puts y, the other puts x */
+#define OP(t, k) ((t) == 1 -> ((k) == 0 -> DELETE : PUT) : ((k) == 0 -> PUT : NOTHING))
+#elif SHAPE == 4  /* each puts a key of its own */
+#define OP(t, k) ((t) == (k) + 1 -> PUT : NOTHING)
+#endif
+
+#define NEEDS(t, k)  (OP(t, k) != NOTHING)
+#define WRITES(t, k) (OP(t, k) >= PUT)
+
+/* Values are named by who wrote them; 0 is no value. At first x has one, and y has none. */
+#define INITIAL(k)      ((k) == 0 -> 3 : 0)
+#define AFTER(t, k, v)  (OP(t, k) == PUT -> (t) : (OP(t, k) == DELETE -> 0 : (v)))
+
+#include "store.pml"
+
+/* ------------------------------------------------------------------------- a transaction */
+
+#define TAKES(t, k, mask) (NEEDS(t, k) && !(done & mask) && lock[k] == 0)
+#define STEPPED 4
+#define ALL_READ(t) ((done & 24) == (NEEDS(t, 0) -> 8 : 0) + (NEEDS(t, 1) -> 16 : 0))
+
+inline write(t) {
+	atomic { status[t] = 0; buffer[t] = 1 }
+}
+
+inline read(t, k) { /* under the locks */
+	seen[2 * t + k] = value[k];
+	ts[t] = MAX(ts[t], lock_ts[k]);
+#ifndef WITHOUT_READ_TIMESTAMPS
+	ts[t] = MAX(ts[t], value_ts[k]);
+#ifndef WITHOUT_TAGS
+	ts[t] = MAX(ts[t], tag_ts[k])
+#endif
+#endif
+}
+
+inline read_if_mine(t, k, mask) {
+	done = done | mask;
+	if
+#ifdef WITHOUT_LOCK_CHECK
+	:: true -> read(t, k)
+#else
+	:: lock[k] == t -> read(t, k)
+#endif
+	:: else -> goto abort
+	fi
+}
+
+#ifndef READS
+proctype Owner(byte t) {
+	byte done, c;
+#ifndef WITHOUT_WRITE_BEFORE_LOCKS
+	write(t);
+#endif
+again:
+	/* Whoever waits for a lock may give up at any time. */
+	do
+	:: atomic { TAKES(t, 0, 1) -> lock_cell(0, t, c); done = done | 1 }
+	:: atomic { TAKES(t, 1, 2) -> lock_cell(1, t, c); done = done | 2 }
+	:: atomic { done == (NEEDS(t, 0) -> 1 : 0) + (NEEDS(t, 1) -> 2 : 0) -> done = 0; break }
+	:: goto abort
+	od;
+#ifdef WITHOUT_WRITE_BEFORE_LOCKS
+	write(t);
+#endif
+	/* The read may overlap the step to 1-LOCKED. */
+	do
+	:: atomic { !(done & STEPPED) -> step(t, 0, 1);
+		done = done | STEPPED;
+		if
+		:: status[t] != 1 -> goto abort
+		:: else
+		fi }
+	:: atomic { NEEDS(t, 0) && !(done & 8) -> read_if_mine(t, 0, 8) }
+	:: atomic { NEEDS(t, 1) && !(done & 16) -> read_if_mine(t, 1, 16) }
+	:: atomic { (done & STEPPED) && ALL_READ(t) -> done = 0; break }
+	:: goto abort /* an assertion is false */
+	od;
+
+	atomic { /* the decision; what follows it is anybody's */
+		if
+		:: status[t] == 1 ->
+			if
+			:: decide(t);
+				if
+				:: goto ended
+				:: true /* the gateway has sent it twice, and the second answer is no */
+				fi
+			:: goto lost
+			fi
+		:: else
+		fi
+	};
+#ifndef WITHOUT_READING_A_NO
+	atomic { /* a "no" is settled by reading */
+		if
+		:: status[t] > 1 && status[t] < 6 -> goto ended
+#ifndef WITHOUT_UNKNOWN_ROWS
+		:: status[t] == GONE -> goto ended
+#endif
+		:: else
+		fi
+	};
+#endif
+abort:
+	atomic {
+		if
+		:: status[t] < 2 -> step(t, status[t], 6)
+		:: else
+		fi;
+		report_failure(t);
+#ifdef WITHOUT_NEW_ROW_KEYS
+		if
+		:: status[t] >= 6 && !retried[t] -> retried[t] = 1; failed[t] = 0; status[t] = 0; goto again
+		:: else
+		fi;
+#endif
+		goto ended
+	};
+
+lost: /* 0 or 1 after a lost reply settles nothing; the request may still be on its way */
+	atomic {
+#ifdef WITHOUT_UNKNOWN_OUTCOMES
+		report_failure(t);
+#endif
+		if
+		:: status[t] == 1 -> decide(t)
+		:: else
+		fi
+	};
+ended:
+	skip
+}
+#endif
+
+/* ------------------------------------------------------------------------------- anybody */
+
+/* The owner after its decision, who meets a lock, fsck, and late duplicates of all their requests,
+ * any number of times. Nothing here depends on what was seen before, because a status that allows
+ * a request allows it for ever after. The exception is a put: who saw 3 or more does not begin one,
+ * and what was begun lands within the retention, so before a marker above it is dropped. */
+#ifdef WITHOUT_WRITE_BEFORE_LOCKS
+#define IS_WRITTEN(t) true
+#else
+#define IS_WRITTEN(t) (status[t] != ABSENT)
+#endif
+#ifdef WITHOUT_KEPT_MARKERS
+#define IN_FLIGHT(t, k) true
+#elif defined(WITHOUT_PHASE_SEEN)
+#define IN_FLIGHT(t, k) (status[t] < 5 || ts[t] > purged_ts)
+#else
+#define IN_FLIGHT(t, k) ((k) == 1 || ts[t] > purged_ts)
+#endif
+#ifdef WITHOUT_ROLLING_FORWARD
+#define MAY_BE_RELEASED(t) (status[t] != 0 && status[t] != 1)
+#else
+#define MAY_BE_RELEASED(t) (status[t] >= 4)
+#endif
+#define HOLDS(t, k) (!NEEDS(t, k) || lock[k] == t)
+#define IS_PUT(t, k) (!WRITES(t, k) || tag_ts[k] >= ts[t])
+
+proctype Anybody() {
+	byte t, k, c;
+	do
+	:: atomic {
+		select(t : 1 .. 2);
+		select(k : 0 .. 1);
+		if
+#ifdef READS
+		:: k == 0 && status[t] == ABSENT -> status[t] = 0; buffer[t] = 1
+		:: k == 0 && status[t] == 0 && HOLDS(t, 0) && HOLDS(t, 1) -> status[t] = 1
+		:: k == 0 && status[t] == 1 && HOLDS(t, 0) && HOLDS(t, 1) ->
+			for (c : 0 .. 1) {
+				if
+				:: NEEDS(t, c) -> read(t, c)
+				:: else
+				fi
+			}
+			c = 0;
+			decide(t)
+#endif
+		/* A lock request, of the transaction or late. */
+		:: IS_WRITTEN(t) && NEEDS(t, k) && lock[k] == 0 -> lock_cell(k, t, c)
+		/* Aborting a living transaction is safe: no lease is modelled. */
+		:: k == 0 && status[t] < 2 -> status[t] = 6
+#ifdef WITHOUT_COMPARED_STATUS
+		:: k == 0 && status[t] < 6 -> status[t] = 6
+#endif
+		/* A put, by who saw 2-ASSERTED just now or some time ago. */
+		:: WRITES(t, k) && (status[t] == 2 || DECIDED(t) && IN_FLIGHT(t, k)) -> put(t, k)
+		:: k == 0 && status[t] == 2 && IS_PUT(t, 0) && IS_PUT(t, 1) -> status[t] = 3
+		:: k == 0 && status[t] == 3 -> status[t] = 4
+		/* The release; a lock that is met is freed if its transaction is over or absent. */
+		:: lock[k] == t && MAY_BE_RELEASED(t) -> let_go(k, c)
+#ifdef WITHOUT_WRITE_BEFORE_LOCKS
+		:: lock[k] == t && status[t] == ABSENT -> met_absent[t] = 1
+		:: lock[k] == t && met_absent[t] -> lock_cell(k, 0, c)
+#endif
+#ifdef WITHOUT_COMPARED_UNLOCK
+		:: lock[k] != 0 && NEEDS(t, k) && MAY_BE_RELEASED(t) -> let_go(k, c)
+#endif
+#ifdef WITHOUT_NEW_ROW_KEYS
+		:: lock[k] == t && retried[t] -> let_go(k, c)
+#endif
+		:: k == 0 && status[t] == 4 -> status[t] = 5
+		:: k == 0 && status[t] == 6 -> status[t] = 7
+#ifndef NO_DELETED_ROWS
+		/* fsck deletes a row that is old enough. */
+		:: k == 0 && (status[t] == 5 || status[t] == 7) ->
+			status[t] = GONE; buffer[t] = 0; plan[t] = 0
+#endif
+#ifdef WITHOUT_COMPARED_HELP
+		:: k == 0 && status[t] == GONE && DECIDED(t) -> status[t] = 3
+#endif
+		/* A major compaction. */
+		:: t == 1 && marker_ts[k] != 0 -> purged_ts = marker_ts[k]; marker_ts[k] = 0
+		fi;
+		t = 0; k = 0
+	}
+	od
+}
+
+#ifdef READS
+#include "reader.pml"
+#else
+#include "fsck.pml"
+#endif
+
+init {
+	atomic {
+		value[0] = INITIAL(0); value_ts[0] = 1;
+#ifndef READS
+		run Owner(1);
+		run Owner(2);
+#endif
+		run Anybody();
+#ifdef READS
+		run Reader();
+#endif
+#ifndef READS
+		run Fsck();
+#endif
+	}
+}

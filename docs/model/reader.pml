@@ -1,0 +1,80 @@
+/* Atomic reads, any number of them: c1, s1, c2, s2. Of what c1 and c2 find only values and holders
+ * are compared, without timestamps, which is less than the protocol asks for. */
+
+#define NO_ROW    1
+#define BEFORE    2
+#define AT_2      3
+#define PAST_2    4
+#define CLASS(s) ((s) >= ABSENT -> NO_ROW : ((s) == 2 -> AT_2 \
+	: ((s) > 2 && (s) < 6 -> PAST_2 : BEFORE)))
+#define CROSSED(a, b) \
+	((a) == NO_ROW || (b) == NO_ROW -> (a) != (b) : ((a) >= AT_2) != ((b) >= AT_2))
+#ifdef WITHOUT_ONLY_AT_2
+#define SPEAKS(row) ((row) >= AT_2)
+#else
+#define SPEAKS(row) ((row) == AT_2)
+#endif
+#define IS_MET(t)   (holder[0] == (t) || holder[1] == (t))
+#define READ_AS(k)  (holder[k] && SPEAKS(row[holder[k]]) -> AFTER(holder[k], k, cell[k]) : cell[k])
+#define IS_STATE(n) (since <= (n) && (n) <= decisions \
+	&& READ_AS(0) == LOGICAL(n, 0) && READ_AS(1) == LOGICAL(n, 1))
+
+/* Each look is a batch: its items are read in any order, one by one. */
+
+inline look(k) { /* c1 */
+	cell[k] = value[k];
+	holder[k] = lock[k]
+}
+
+inline look_again(k) { /* c2 */
+	if
+	:: cell[k] == value[k] && holder[k] == lock[k]
+	:: else -> goto again
+	fi
+}
+
+inline ask(t) { /* s1 */
+	if
+	:: IS_MET(t) -> row[t] = CLASS(status[t])
+	:: else
+	fi
+}
+
+inline ask_again(t) { /* s2 */
+	if
+	:: IS_MET(t) && CROSSED(row[t], CLASS(status[t])) -> goto again
+	:: else
+	fi
+}
+
+proctype Reader() {
+	byte cell[2], holder[2], row[3], since;
+c1:
+	if
+	:: atomic { since = decisions; look(0) }; atomic { look(1) }
+	:: atomic { since = decisions; look(1) }; atomic { look(0) }
+	fi;
+	if
+	:: atomic { true -> ask(1) }; atomic { ask(2) }
+	:: atomic { true -> ask(2) }; atomic { ask(1) }
+	fi;
+#ifndef WITHOUT_C2
+	if
+	:: atomic { true -> look_again(0) }; atomic { look_again(1) }
+	:: atomic { true -> look_again(1) }; atomic { look_again(0) }
+	fi;
+#endif
+#ifndef WITHOUT_S2
+	if
+	:: atomic { true -> ask_again(1) }; atomic { ask_again(2) }
+	:: atomic { true -> ask_again(2) }; atomic { ask_again(1) }
+	fi;
+#endif
+	atomic { must(ATOMIC_READ, IS_STATE(0) || IS_STATE(1) || IS_STATE(2)) };
+again:
+	atomic {
+		cell[0] = 0; cell[1] = 0; holder[0] = 0; holder[1] = 0; row[1] = 0; row[2] = 0;
+		since = 0;
+		goto c1
+	}
+}

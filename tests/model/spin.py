@@ -1,0 +1,159 @@
+"""Spin on the model in docs/model: find it, compile a world of the model, search all its states.
+
+Spin is the one on PATH, or else Debian's package, unpacked into this user's cache: that needs no
+root, only apt. A C compiler (cc) and its preprocessor (cpp) must be there. A search that did not
+see every state is an error, never a result.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+
+from txn.java import cache_folder
+
+MODEL = Path(__file__).parents[2] / "docs" / "model"
+MAIN = "protocol.pml"
+MEMORY_MB = 4_000
+DEPTH = 100_000
+APT_FOLDERS = ("lists", "cache")
+
+
+class SpinError(Exception):
+    """Spin is not to be had, or the search was not complete."""
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What a search of one world found.
+
+    states: how many there are, or were searched until a property was violated.
+    violated: the property's name, None where all hold. story: its counterexample.
+    """
+
+    states: int
+    seconds: float
+    violated: str | None
+    story: str
+
+
+def text(folder: Path = MODEL) -> str:
+    """Return the whole model."""
+    return "".join(path.read_text() for path in sorted(folder.glob("*.pml")))
+
+
+def properties() -> dict[int, str]:
+    """Return the properties that the model names, by their numbers."""
+    names = re.findall(r"must\(([A-Z_]+),", text())
+    numbers = dict(re.findall(r"#define ([A-Z_]+) +(\d+) ", text()))
+    return {int(numbers[name]): name for name in names}
+
+
+def safeguards() -> set[str]:
+    """Return the safeguards that the model can do without, as it names their absence."""
+    return set(re.findall(r"\bWITHOUT_[A-Z0-9_]*[A-Z0-9]\b", text()))
+
+
+def search(flags: Collection[str], *, shortest: bool = False) -> Search:
+    """Search all states of a world, until one violates a property.
+
+    flags: what to define in the model. shortest: breadth first, for the shortest counterexample.
+    """
+    spin = find_spin()
+    defines = [f"-D{flag}" for flag in flags]
+    with tempfile.TemporaryDirectory(prefix="hbase-txn-model-") as place:
+        folder = Path(place)
+        for path in MODEL.glob("*.pml"):
+            shutil.copy(path, folder)
+        _run(folder, str(spin), "-a", *defines, MAIN)
+        options = ["-DSAFETY", "-DNOREDUCE", "-DNOFAIR", f"-DMEMLIM={MEMORY_MB}"]
+        options += ["-DBFS"] if shortest else ["-DCOLLAPSE"]
+        _run(folder, "cc", "-O2", "-w", *options, "-o", "pan", "pan.c")
+        began = time.monotonic()
+        said = _run(folder, "./pan", f"-m{DEPTH}")
+        seconds = time.monotonic() - began
+        story = ""
+        if (folder / f"{MAIN}.trail").exists():
+            story = _run(folder, str(spin), "-t", "-p", "-g", *defines, MAIN)
+    return _judged(said, seconds, story)
+
+
+def _judged(said: str, seconds: float, story: str) -> Search:
+    stored = re.search(r"^\s*([\d.e+]+) states, stored", said, re.MULTILINE)
+    errors = re.search(r"errors: (\d+)", said)
+    if stored is None or errors is None:
+        raise SpinError(f"no result: {said}")
+    violated = None
+    if errors[1] != "0":
+        number = re.search(r"assertion violated \(+(\d+)==0\)", said)
+        if number is None:
+            raise SpinError(f"an error that is no property: {said}")
+        violated = properties()[int(number[1])]
+    elif "not completed" in said or "reached -DMEMLIM" in said or "search depth too" in said:
+        raise SpinError(f"the search is not complete: {said}")
+    return Search(int(float(stored[1])), seconds, violated, story)
+
+
+def find_spin() -> Path:
+    """Return Spin: the one on PATH, or Debian's from the cache, fetched first where it lacks it.
+
+    Raises SpinError where there is neither.
+    """
+    found = shutil.which("spin")
+    if found:
+        return Path(found)
+    kept = cache_folder() / "spin" / "usr" / "bin" / "spin"
+    if not kept.exists():
+        _fetch(kept.parents[2])
+    return kept
+
+
+def _fetch(target: Path) -> None:
+    """Unpack Debian's package, and move it to its place whole: two may do this at once."""
+    if not shutil.which("apt-get"):
+        raise SpinError("no spin: install it, and put it on PATH")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".spin-", dir=target.parent) as place:
+        folder = Path(place)
+        package = _package(folder)
+        _run(folder, "dpkg-deb", "-x", str(package), "unpacked")
+        try:
+            os.rename(folder / "unpacked", target)
+        except OSError:
+            if not (target / "usr" / "bin" / "spin").exists():
+                raise
+
+
+def _package(folder: Path) -> Path:
+    """Download with this machine's package lists, or with fresh ones of our own."""
+    own = [f"-oDir::State::lists={folder}/lists", f"-oDir::Cache={folder}/cache"]
+    for options in ([], own):
+        try:
+            if options:
+                for name in ("lists/partial", "cache/archives/partial"):
+                    (folder / name).mkdir(parents=True)
+                _run(folder, "apt-get", *options, "-qq", "update")
+            _run(folder, "apt-get", *options, "-qq", "download", "spin")
+        except SpinError:
+            if options:
+                raise
+        if packages := list(folder.glob("spin_*.deb")):
+            return packages[0]
+    raise SpinError("apt-get has no package spin: install it, and put it on PATH")
+
+
+def _run(folder: Path, *command: str) -> str:
+    try:
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    except FileNotFoundError as error:
+        raise SpinError(f"not installed: {command[0]}") from error
+    if done.returncode and command[0] != "./pan":
+        raise SpinError(f"failed: {' '.join(command)}\n{done.stdout}{done.stderr}")
+    return done.stdout

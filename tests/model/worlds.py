@@ -1,0 +1,67 @@
+"""What is searched: the shapes and worlds that must hold, and what each safeguard's absence breaks.
+
+`python -m tests.model` searches all of it and prints the tables of docs/model/README.md.
+"""
+
+from __future__ import annotations
+
+SHAPES = {
+    1: "both put both",
+    2: "write skew",
+    3: "delete and put",
+    4: "a key each",
+}
+WORLDS: dict[str, list[str]] = {"commits": [], "reads": ["READS"]}
+
+WITHOUT: dict[str, tuple[list[str], str]] = {
+    "a status is compared": (["SHAPE=1", "WITHOUT_COMPARED_STATUS"], "RECOVERABLE"),
+    "an owner compares where the row was deleted": (
+        ["SHAPE=1", "WITHOUT_COMPARED_OWNER"],
+        "RECOVERABLE",
+    ),
+    "a helper compares where the row was deleted": (
+        ["SHAPE=1", "WITHOUT_COMPARED_HELP"],
+        "RECOVERABLE",
+    ),
+    "unlock is a compare-and-set": (["SHAPE=1", "WITHOUT_COMPARED_UNLOCK"], "KEEPS_ITS_LOCKS"),
+    "one row key, one attempt": (["SHAPE=1", "WITHOUT_NEW_ROW_KEYS"], "KEEPS_ITS_LOCKS"),
+    "the row is written before the first lock": (
+        ["SHAPE=1", "WITHOUT_WRITE_BEFORE_LOCKS"],
+        "HOLDS_ITS_LOCKS",
+    ),
+    "free is an empty value, and locks are checked": (
+        ["SHAPE=1", "WITHOUT_EMPTY_VALUES", "WITHOUT_LOCK_CHECK"],
+        "HOLDS_ITS_LOCKS",
+    ),
+    "a lock is never older than its cell, and locks are checked": (
+        ["SHAPE=1", "WITHOUT_LATEST_TIMESTAMP", "WITHOUT_LOCK_CHECK"],
+        "HOLDS_ITS_LOCKS",
+    ),
+    "a no to the decision is read": (["SHAPE=2", "WITHOUT_READING_A_NO"], "TRUE_REPORT"),
+    "a lost decision is unknown": (["SHAPE=1", "WITHOUT_UNKNOWN_OUTCOMES"], "TRUE_REPORT"),
+    "an absent row is unknown": (["SHAPE=2", "WITHOUT_UNKNOWN_ROWS"], "TRUE_REPORT"),
+    "the plan comes with the decision": (
+        ["SHAPE=1", "WITHOUT_PLAN_AT_DECISION"],
+        "RECOVERABLE",
+    ),
+    "the empty tag is a witness": (["SHAPE=3", "WITHOUT_TAGS"], "RECOVERABLE"),
+    "a commit lies above all it found": (["SHAPE=3", "WITHOUT_READ_TIMESTAMPS"], "RECOVERABLE"),
+    "who is decided is finished": (["SHAPE=1", "WITHOUT_ROLLING_FORWARD"], "KEEPS_ITS_LOCKS"),
+    "markers are kept": (["SHAPE=3", "WITHOUT_KEPT_MARKERS"], "RECOVERABLE"),
+    "rolling forward begins at the phase seen": (
+        ["SHAPE=3", "WITHOUT_PHASE_SEEN"],
+        "RECOVERABLE",
+    ),
+    "the second look at the cells": (["SHAPE=4", "READS", "WITHOUT_C2"], "ATOMIC_READ"),
+    "the second look at the holders": (["SHAPE=4", "READS", "WITHOUT_S2"], "ATOMIC_READ"),
+    "the buffer speaks at 2-ASSERTED only": (
+        ["SHAPE=1", "READS", "WITHOUT_ONLY_AT_2"],
+        "ATOMIC_READ",
+    ),
+}
+HARMLESS_ALONE = ("WITHOUT_EMPTY_VALUES", "WITHOUT_LATEST_TIMESTAMP", "WITHOUT_LOCK_CHECK")
+
+
+def named(case: str) -> str:
+    """Return a test's name for a safeguard."""
+    return case.replace(" ", "-").replace(",", "")
