@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from txn.codec import FAMILY, TransactionRow, decode_row
-from txn.model import Check, Key, Row
+from txn.model import Cell, Check, Key, Row
 from txn.phases import Status
 from txn.protocol import roll_back, roll_forward
 from txn.steps import FREE, Context, from_row, retried
@@ -105,10 +105,21 @@ def free(context: Context, holder: bytes, locks: Collection[Key]) -> None:
 
 def read_rows(context: Context, row_keys: Collection[bytes]) -> dict[bytes, TransactionRow]:
     """Return the transaction rows, each from one instant; an absent one has no status."""
-    wanted = [Key(row_key, FAMILY, name, context.table) for row_key in row_keys for name in COLUMNS]
-    found = retried(context, lambda: context.store.read(wanted))
+    wanted = row_cells(context, row_keys)
+    return rows_of(row_keys, retried(context, lambda: context.store.read(wanted)))
+
+
+def row_cells(context: Context, row_keys: Collection[bytes]) -> list[Key]:
+    """Return the cells that make these transaction rows."""
+    return [Key(row_key, FAMILY, name, context.table) for row_key in row_keys for name in COLUMNS]
+
+
+def rows_of(
+    row_keys: Collection[bytes], found: Mapping[Key, Cell | None]
+) -> dict[bytes, TransactionRow]:
+    """Return the transaction rows that these cells make; there may be other cells among them."""
     cells: dict[bytes, Row] = {row_key: Row(row_key, {}) for row_key in row_keys}
     for key, cell in found.items():
-        if cell is not None:
+        if cell is not None and key.row in cells and key.family == FAMILY:
             cells[key.row].cells[key] = cell
     return {row_key: decode_row(row) for row_key, row in cells.items()}

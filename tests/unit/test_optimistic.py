@@ -23,7 +23,7 @@ from txn.optimistic import OptimisticTransaction
 from txn.phases import Status
 from txn.policy import Policy
 from txn.stores.counting import CountingStore
-from txn.stores.faulty import Call, Crash, Fault, Reply
+from txn.stores.faulty import Call, Crash, Fault, FaultyStore, Reply
 
 Work = Callable[[OptimisticTransaction], object]
 
@@ -46,7 +46,7 @@ def given(**rows: bytes) -> World:
 
 
 def counted(world: World) -> tuple[Engine, CountingStore]:
-    counting = CountingStore(world.store)
+    counting = CountingStore(FaultyStore(world.store))
     engine = world.client(counting, seed=7)  # type: ignore[arg-type]
     engine.read([X])
     list(engine.scan(stop=b"a"))

@@ -11,11 +11,12 @@ from txn.errors import CorruptRowError, DeadlineError, NotApplied
 from txn.model import Cell, Check, Delete, Edit, Key, Mutation
 from txn.phases import Status
 from txn.stores.counting import CountingStore
-from txn.stores.faulty import Call, Crash, Fault, Reply
+from txn.stores.faulty import Call, Crash, Fault, FaultyStore, Reply
 
 
+@pytest.mark.parametrize("instant", [False, True], ids=["by row", "instant"])
 @pytest.mark.parametrize("status", list(Status)[:5])
-def test_a_writer_is_seen_from_its_decision_on(status: Status) -> None:
+def test_a_writer_is_seen_from_its_decision_on(status: Status, instant: bool) -> None:
     """Before it nothing of it, after it all of it, though the cells change later."""
     world = World()
     world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
@@ -23,7 +24,7 @@ def test_a_writer_is_seen_from_its_decision_on(status: Status) -> None:
     with pytest.raises(Crash):
         world.engine.commit([Mutation(X, b"2"), Delete(Y)])
     before = world.clock.monotonic_ms()
-    found = world.client(seed=2).read([X, Y])
+    found = world.client(world.store if instant else None, seed=2).read([X, Y])  # type: ignore[arg-type]
     expected = (b"2", None) if status.is_decided else (b"1", b"1")
     assert tuple(cell and cell.value for cell in found.values()) == expected
     assert world.clock.monotonic_ms() == before  # nobody was waited for
@@ -94,12 +95,50 @@ def test_what_a_read_costs(keys: list[Key], locked: bool, calls: int) -> None:
     world.put(X, b"1")
     if locked:
         stopped_at(world, Status.LOCKED)
-    counting = CountingStore(world.store)
+    counting = CountingStore(FaultyStore(world.store))
     engine = world.client(counting)  # type: ignore[arg-type]
     engine.read(keys)
     counting.reset()
     engine.read(keys)
     assert dict(counting.calls) == {"read": calls}
+
+
+@pytest.mark.parametrize(("locked", "calls"), [(False, 1), (True, 2)])
+def test_what_a_read_costs_where_reads_are_of_one_instant(locked: bool, calls: int) -> None:
+    """Nothing is looked at twice; the holders' rows come with what they hold."""
+    world = World()
+    if locked:
+        stopped_at(world, Status.ASSERTED)
+    counting = CountingStore(world.store)
+    engine = world.client(counting)  # type: ignore[arg-type]
+    engine.read([X, Y])
+    counting.reset()
+    engine.read([X, Y])
+    assert dict(counting.calls) == {"read": calls}
+
+
+def test_a_holder_that_came_meanwhile_is_looked_at_too() -> None:
+    """Its row was not read with what it holds, so nobody knows what that is worth."""
+    world = World()
+    world.engine.commit([Mutation(X, b"0"), Mutation(Y, b"0")])
+    stopped_at(world, Status.LOCKED)
+    seen: list[Call] = []
+
+    def plan(call: Call) -> Fault:
+        seen.append(call)
+        if len(seen) == 2:
+            world.faults.plan = lambda call: Fault()
+            stopped_at(world, Status.ASSERTED, key=Y)
+        return Fault()
+
+    store = FaultyStore(world.store)
+    store.features |= {"instant_reads"}
+    engine = world.client(store, seed=2)
+    engine.read([Key("other", "d", "x")])
+    store.plan = plan
+    found = engine.read([X, Y])
+    assert [cell and cell.value for cell in found.values()] == [b"0", b"2"]
+    assert len(seen) == 4
 
 
 def racing(world: World, value_of: list[bytes]) -> None:

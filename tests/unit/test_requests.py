@@ -30,7 +30,7 @@ def key(row: int) -> Key:
 
 @pytest.fixture
 def counting() -> CountingStore:
-    store = CountingStore(open_store("memory://", ManualClock()))
+    store = CountingStore(FaultyStore(open_store("memory://", ManualClock())))
     store.ensure_table(TABLE, {b"d": Family()})
     return store
 

@@ -11,8 +11,9 @@ from typing import Literal, Protocol
 
 from txn.model import Cell, Check, Edit, Family, Key, Row
 
-Feature = Literal["multi_cell_check", "describe"]
-"""A checked write carries any cells of its row; `describe` shows all settings that matter."""
+Feature = Literal["multi_cell_check", "describe", "instant_reads"]
+"""A checked write carries any cells of its row; `describe` shows all settings that matter; all
+cells of a `read` come from one instant."""
 
 
 class Store(Protocol):
