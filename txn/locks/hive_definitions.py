@@ -20,8 +20,10 @@ QUERY = ("SELECT", "WITH", "FROM", "VALUES", "(", "MAP", "REDUCE", "TABLE")
 
 # Behind ALTER TABLE t [PARTITION (..)]: what changes the whole of it and names nothing else.
 ALTERS = (
-    ("ADD", "COLUMNS"), ("ADD", "COLUMN"), ("ADD", "CONSTRAINT"), ("CHANGE",), ("CLUSTERED", "BY"),
-    ("COMPACT",), ("CONCATENATE",), ("DISABLE",), ("DROP", "CONSTRAINT"), ("ENABLE",), ("INTO",),
+    ("ADD", "COLUMNS"), ("ADD", "COLUMN"), ("ALTER", "COLUMN"), ("DROP", "COLUMN"),
+    ("DROP", "COLUMNS"), ("RENAME", "COLUMN"), ("ADD", "CONSTRAINT"), ("CHANGE",),
+    ("CLUSTERED", "BY"), ("COMPACT",), ("CONCATENATE",), ("DISABLE",), ("DROP", "CONSTRAINT"),
+    ("ENABLE",), ("INTO",),
     ("NOT", "CLUSTERED"), ("NOT", "SKEWED"), ("NOT", "SORTED"), ("NOT", "STORED"),
     ("PARTITION", "COLUMN"), ("RECOVER", "PARTITIONS"), ("REPLACE", "COLUMNS"),
     ("SET", "LOCATION"), ("SET", "OWNER"), ("SET", "SKEWED"), ("SET", "TBLPROPERTIES"),
@@ -121,7 +123,11 @@ def _drop(words: Words) -> Touches:
         return []
     kind = words.accept_one("TABLE", "VIEW", *DATABASE) or words.refuse()
     words.skip_if_exists()
-    return [Change(words.database_path() if kind in DATABASE else words.table())]
+    path = words.database_path() if kind in DATABASE else words.table()
+    while words.accept_one("CASCADE", "RESTRICT", "PURGE"):
+        pass
+    words.end()
+    return [Change(path)]
 
 
 def _load(words: Words) -> Touches:
@@ -188,7 +194,10 @@ def _nothing(words: Words) -> Touches:
 
 def _object(words: Words) -> Touch:
     """The table or the partition that comes next."""
-    return Change(words.table(), words.partition())
+    found = Change(words.table(), words.partition())
+    if words.key == ",":
+        words.refuse()
+    return found
 
 
 def _query(words: Words) -> Touches:

@@ -16,6 +16,12 @@ from txn.locks.hive_model import Change, Constant, ConstantKind, Read, Touch
 from txn.locks.hive_words import Statements, refuse, table_path, tokens_of
 from txn.locks.requests import Path
 
+# What yields rows of its arguments alone; other functions may read any table that they like.
+ROWS_OF_ARGUMENTS = frozenset(
+    {"explode", "explode_outer", "inline", "inline_outer", "json_tuple", "posexplode",
+     "posexplode_outer", "range", "sequence", "stack"}
+)  # fmt: skip
+NAMES_TABLES = frozenset({"identifier", "table"})
 _IF_NOT_EXISTS = ["IF", "NOT", "EXISTS"]
 Known = dict[str, tuple[Constant, ...]]
 
@@ -23,19 +29,22 @@ Known = dict[str, tuple[Constant, ...]]
 def query_touches(statement: str, database: str) -> list[Touch]:
     """Return what a statement touches that selects, inserts, merges, updates or deletes."""
     tree = _parsed(statement)
-    if tree.find(exp.Command):
-        refuse(statement)
+    for function in tree.find_all(exp.Anonymous):
+        if function.name.lower() in NAMES_TABLES:
+            refuse(statement, "only tables that are named as such are known", at=function.name)
     targets = list(_targets(tree, statement))
     found: list[Touch] = [_change(target, statement, database) for target in targets]
     for table in tree.find_all(exp.Table):
         is_target = any(table is target for target in targets)
-        if not (is_target or _is_function(table) or _is_common(table)):
+        if not (is_target or _is_function(table, statement) or _is_common(table)):
             found += _reads(table, statement, database)
     return found
 
 
 def _parsed(statement: str) -> exp.Expr:
     tokens = _without_if_not_exists(tokens_of(statement))
+    if any(token.token_type is TokenType.PIPE_GT for token in tokens):
+        refuse(statement)
     try:
         (tree,) = Statements().parser().parse(tokens, statement)
     except (SqlglotError, ValueError, RecursionError) as error:
@@ -62,7 +71,8 @@ def _targets(tree: exp.Expr, statement: str) -> Iterator[exp.Table]:
                 yield from _targets(each, statement)
         case exp.Insert() | exp.Merge() | exp.Update() | exp.Delete():
             target = tree.this.this if isinstance(tree.this, exp.Schema) else tree.this
-            if isinstance(target, exp.Table):
+            columns = tree.this.expressions if isinstance(tree.this, exp.Schema) else []
+            if isinstance(target, exp.Table) and not any(map(_is_literal, columns)):
                 yield target
             elif not isinstance(target, exp.Directory):
                 refuse(statement)
@@ -93,8 +103,18 @@ def _path(table: exp.Table, statement: str, database: str) -> Path:
     return table_path([part.name.lower() for part in parts], database, statement)
 
 
-def _is_function(table: exp.Table) -> bool:
-    return isinstance(table.this, exp.Func)
+def _is_literal(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Literal)
+
+
+def _is_function(table: exp.Table, statement: str) -> bool:
+    function = table.this
+    if not isinstance(function, exp.Func):
+        return False
+    name = function.name if isinstance(function, exp.Anonymous) else function.sql_name()
+    if name.lower() not in ROWS_OF_ARGUMENTS:
+        refuse(statement, "what this function reads is not known", function=name)
+    return True
 
 
 def _is_common(table: exp.Table) -> bool:
@@ -143,8 +163,10 @@ def _reads(table: exp.Table, statement: str, database: str) -> list[Touch]:
     ]
 
 
-def _conjuncts(scope: exp.Expr, table: exp.Table) -> Iterator[exp.Expr]:
-    where = scope.args.get("where") if isinstance(scope, exp.Select) else None
+def _conjuncts(scope: exp.Expr | None, table: exp.Table) -> Iterator[exp.Expr]:
+    if not isinstance(scope, exp.Select):
+        return
+    where = scope.args.get("where")
     if where is not None:
         yield from _flattened(where.this)
     yield from _join_conjuncts(scope, table)
@@ -211,10 +233,23 @@ def _equality(condition: exp.Expr) -> tuple[exp.Column, tuple[Constant, ...]] | 
 
 def _belongs(column: exp.Column, table: exp.Table) -> bool:
     """Whether it may be a column of the table; a name alone is taken for its own if it has one."""
+    alias = table.args.get("alias")
+    if table.args.get("pivots") or table.find_ancestor(exp.TableSample):
+        return False  # the predicate is about what comes of the table's rows, not about each
+    if table.args.get("sample") or (alias is not None and alias.columns):
+        return False
     database = column.args.get("db")
     if database and database.name.lower() != table.text("db").lower():
         return False
-    return not column.table or column.table.lower() == table.alias_or_name.lower()
+    if not column.table:
+        return not _is_only_matched(table)
+    return column.table.lower() == table.alias_or_name.lower()
+
+
+def _is_only_matched(table: exp.Table) -> bool:
+    """Whether it is joined by SEMI or ANTI: then its columns have no names outside of the ON."""
+    joins = (each for each in _around(table) if isinstance(each, exp.Join))
+    return any(join.kind in {"SEMI", "ANTI"} for join in joins)
 
 
 def _constant(value: exp.Expr) -> Constant | None:

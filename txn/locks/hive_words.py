@@ -144,9 +144,12 @@ class Words:
 
     def table(self) -> Path:
         """Read the name of a table or a view."""
+        is_function = self.key == "IDENTIFIER"
         parts = [self.identifier()]
         while self.accept("."):
             parts.append(self.identifier())
+        if is_function and self.key == "(":
+            self.refuse("only tables that are named as such are known")
         return table_path(parts, self.database, self.statement)
 
     def database_path(self) -> Path:
