@@ -36,17 +36,20 @@ from tests.integration.lock_worker import (
 from tests.integration.serving import wire
 from tests.integration.zookeeper import ZooKeeper, zookeeper  # noqa: F401  (a fixture)
 from txn import Key, connect
-from txn.clock import SystemClock
+from txn.engine import Engine
+from txn.errors import AbortedError, CommitOutcomeUnknown, StoreError
 from txn.locks import LockLost, Waiting, exclusive, path, shared
 from txn.locks.stored import StoredManager
 from txn.locks.zookeeper import ZooKeeperManager
 from txn.model import Delete
+from txn.policy import Policy
+from txn.stores import open_store
+from txn.stores.faulty import Call, Fault, FaultyStore, Reply
 
 PROCESSES, KILLED = 8, 4
 TURNS = 25
 WITHIN_S = 120
 ROOT = Folder(__file__).parents[2]
-CLOCK = SystemClock()
 Start = Callable[..., "subprocess.Popen[str]"]
 
 
@@ -301,3 +304,38 @@ def test_a_session_in_a_store_that_others_end_tells_its_holder() -> None:
             again.check()
         other.close()
         manager.close()
+
+
+def test_a_store_that_loses_replies_leaves_no_lock_of_nobody() -> None:
+    """A grant whose outcome is unknown to a request that failed would be held for ever."""
+    chance, is_broken, left = Random(5), False, 0
+
+    def plan(call: Call) -> Fault:
+        nonlocal left
+        if is_broken and chance.random() < 0.02:
+            left = 30
+        if left == 0:
+            return Fault()
+        left -= 1
+        applied = frozenset(i for i in range(len(call.items)) if chance.random() < 0.5)
+        return Fault(applied=applied, reply=Reply.MAYBE_APPLIED)
+
+    store = FaultyStore(open_store("memory://"), plan)
+    policy = Policy(lease_ms=100, store_patience_ms=20)
+    waiting = Waiting(retries=1_000, pause_ms=5, deadline_ms=10_000, unlock_retries=0)
+    failed = 0
+    with (
+        Engine(store, policy=policy) as engine,
+        StoredManager(engine, lease_ms=60_000, waiting=waiting) as manager,
+    ):
+        is_broken = True
+        for _ in range(40):
+            try:
+                manager.hold([exclusive("d/t")]).release()
+            except (StoreError, AbortedError, CommitOutcomeUnknown):
+                failed += 1
+        is_broken, left = False, 0
+        with manager.hold([exclusive("d/t")]) as held:
+            assert [lock.request for lock in manager.locks()] == list(held.requests)
+        assert manager.locks() == []
+    assert failed > 0

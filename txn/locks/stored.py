@@ -136,6 +136,7 @@ class StoredManager:
             if pause_ms is None:
                 raise LockDenied(found.wanted, as_locks(found.wanted.path, found.by))
             self._clock.sleep_ms(pause_ms)
+            self._sweep()
         return self._holding(ticket, wanted, found)
 
     def locks(self, within: Path | None = None) -> list[Lock]:

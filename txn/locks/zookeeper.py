@@ -85,6 +85,7 @@ class ZooKeeperManager:
                 if pause_ms is None:
                     raise LockDenied(found.wanted, self._seen(found))
                 self._wait_for(found, pause_ms, patience)
+                self._sweep()
         except BaseException:
             self._owed[ticket.name] = tuple(each.path for each in wanted)
             self._sweep()
