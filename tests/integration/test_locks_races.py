@@ -235,6 +235,19 @@ def test_a_lost_reply_is_found_again(zookeeper: ZooKeeper) -> None:  # noqa: F81
             assert other.locks() == []
 
 
+def test_no_folders_stay_behind(zookeeper: ZooKeeper) -> None:  # noqa: F811
+    """Partitions come and go for years, and ZooKeeper keeps all of its nodes in memory."""
+    base = f"/tests/{uuid.uuid4().hex}"
+    with ZooKeeperManager(zookeeper.hosts, base) as other:
+        with ZooKeeperManager(zookeeper.hosts, base) as manager:
+            manager.hold([exclusive("d/t/p=1")]).release()
+            other.hold([exclusive("d/u")], explicit=True)
+        assert other._keeper.children(base) == ["d"]
+        assert [name for name in other._keeper.children(f"{base}/d") if "-" not in name] == ["u"]
+        assert other.release(path("d/u")) == 1
+        assert other._keeper.children(base) == []
+
+
 def test_the_lost_reply_to_a_release_is_no_error(zookeeper: ZooKeeper) -> None:  # noqa: F811
     """The locks are gone, and the job has done its work."""
     with wire(zookeeper.port) as between:

@@ -147,6 +147,8 @@ class Keeper:
 
     def tidy(self, folders: Sequence[str]) -> None:
         """Delete each folder that is empty, if that can be done now; the inner ones come first."""
+        if self._closed or self._silent_since_ms is not None:
+            return
         asked = [self._client.delete_async(folder) for folder in folders]
         for answer in asked:
             try:

@@ -29,6 +29,7 @@ from txn.locks.requests import LockRequest, Path, in_order
 TRIES = 20
 AT_ONCE = 250  # nodes in a transaction: ZooKeeper takes a megabyte at most
 PAUSE_MS = 20
+TIDIED_AT_ONCE = 1_000
 
 
 class _Ticket:
@@ -63,6 +64,7 @@ class ZooKeeperManager:
         self._chance = chance or random.SystemRandom()
         self._session_ms = session_ms
         self._owed: dict[str, tuple[Path, ...]] = {}
+        self._used: frozenset[Path] = frozenset()
         self._keeper = Keeper(hosts, session_ms, self._clock, self._sweep)
 
     def hold(
@@ -113,6 +115,7 @@ class ZooKeeperManager:
 
     def close(self) -> None:
         """End the session, which gives back all that is not explicit."""
+        self._tidy()
         self._keeper.close()
 
     def __enter__(self) -> Self:
@@ -260,7 +263,7 @@ class ZooKeeperManager:
         def give_back() -> None:
             try:
                 self._leave(ticket, list(tokens), self._waiting.unlock_retries)
-                self._keeper.tidy(self._folders.tidied(tokens))
+                self._tidy_later(tokens)
             except StoreError:
                 self._owed[ticket.name] = tuple(tokens)
                 raise
@@ -308,7 +311,17 @@ class ZooKeeperManager:
             except StoreError:
                 return  # at the next request, or when the connection is back
             self._owed.pop(ticket, None)
-            self._keeper.tidy(self._folders.tidied(objects))
+            self._tidy_later(objects)
+
+    def _tidy_later(self, objects: Iterable[Path]) -> None:
+        """Delete folders that are empty, but not each time: most are soon needed again."""
+        self._used = self._used.union(objects)  # not changed in place: threads share it
+        if len(self._used) >= TIDIED_AT_ONCE:
+            self._tidy()
+
+    def _tidy(self) -> None:
+        used, self._used = self._used, frozenset()
+        self._keeper.tidy(self._folders.tidied(used))
 
     def _release_parents(self, wanted: Path, ticket: str) -> None:
         for parent in reversed(wanted.parents):
