@@ -2,8 +2,9 @@
 
 The cells are read, then the rows of the transactions that hold them, then both again. If the cells
 are the same both times, and no holder crossed its decision between the two looks at the rows, then
-there was an instant at which all of it was so. A key whose holder is at 2-ASSERTED has its new
-value already, in the holder's buffer; in every other case the cell speaks for itself.
+all of it was so at one instant, between the first looks and the second. A key whose holder is at
+2-ASSERTED has its new value already, in the holder's buffer; in every other case the cell speaks
+for itself.
 """
 
 from __future__ import annotations
@@ -41,11 +42,14 @@ def _try(context: Context, keys: Sequence[Key]) -> Snapshot | None:
     if not holders and len({(key.table, key.row) for key in keys}) == 1:
         return {key: first[key] for key in keys}  # cells of one row come from one instant
     rows = read_rows(context, holders) if holders else {}
-    if retried(context, lambda: context.store.read(wanted)) != first:
+    # Both second looks at once: whatever held after the first ones held before either of these.
+    cells = [*wanted, *row_cells(context, holders)]
+    second = retried(context, lambda: context.store.read(cells))
+    if any(second[cell] != first[cell] for cell in wanted):
         return None
     if not holders:
         return {key: first[key] for key in keys}
-    again = read_rows(context, holders)
+    again = rows_of(holders, second)
     if any(has_crossed(rows[holder], again[holder]) for holder in holders):
         return None
     return {key: value_of(key, first, rows) for key in keys}

@@ -1,6 +1,6 @@
 """The simulation has to bite too: with a safeguard taken out, it finds what breaks.
 
-What is left out here needs more luck than a few hundred schedules have (the second look at the
+What is left out here needs more luck than a few thousand schedules have (the second look at the
 holders), or costs time and no data (beats, leases, the order of locks).
 """
 
@@ -21,7 +21,7 @@ from txn.phases import Status
 from txn.stores.faulty import Fault
 
 Patch = pytest.MonkeyPatch
-MOST = 500
+MOST = 3_000
 
 
 VARIANTS: dict[str, Callable[[Patch], None]] = {
