@@ -24,6 +24,8 @@ TIMEOUT_MS = 90_000
 HOUR_MS = 3_600_000
 NOW_MS = SystemClock().wall_ms()
 
+CHANCE = {"partial"}  # of a batch that is exactly full, HBase says this or that
+
 _JAVA = re.compile(r"(?:[a-z]\w*\.)+([A-Z]\w*)")
 _BARE = {
     re.compile(r"[\w:.-]+"): "TableNotFoundException",
@@ -91,7 +93,8 @@ def shown(value: Any) -> Any:
     if isinstance(value, Answer):
         return ("error", value.error) if value.error else shown(value.value)
     if isinstance(value, TPayload):
-        return type(value).__name__, {name: shown(part) for name, part in vars(value).items()}
+        parts = {name: shown(part) for name, part in vars(value).items() if name not in CHANCE}
+        return type(value).__name__, parts
     if isinstance(value, dict):
         return {name: shown(part) for name, part in value.items()}
     if isinstance(value, list | tuple):

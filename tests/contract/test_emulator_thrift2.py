@@ -213,6 +213,7 @@ def test_rows_that_cannot_be_are_refused(two: Both, table: bytes) -> None:
         [column(b"d:x")],
         [column(b"d:x", 20)],
         [column(b"d:x", 25), column(b"d:y")],
+        [column(b"d:x", 25), column(b"d:x", 5)],  # of a family, HBase heeds the last one only
         [column(b"d:x", -1)],
         [column(b"d")],
         [column(b"e", 15)],

@@ -126,7 +126,10 @@ def removes_of(delete: Any) -> list[Operation]:
     kind = delete.deleteType
     if kind is None:
         raise Internal("a delete of columns needs its type")
-    return [_remove(column, kind) for column in delete.columns]
+    columns = delete.columns
+    if kind == IDL.TDeleteType.DELETE_FAMILY:  # HBase forgets what it was told of a family before
+        columns = {column.family: column for column in columns}.values()
+    return [_remove(column, kind) for column in columns]
 
 
 def mutations_of(row: bytes, mutations: Iterable[Any]) -> list[Operation]:
