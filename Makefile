@@ -3,7 +3,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test check coverage sim chaos hbase bench docs clean
+.PHONY: help run test check coverage sim model chaos hbase bench docs clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -31,6 +31,9 @@ coverage: $(VENV)/.ready-dev ## branches of the protocol's modules: 100 % or an 
 
 sim: $(VENV)/.ready-dev ## a million simulated schedules
 	$(BIN)/python -m tests.simulation --processes $$(getconf _NPROCESSORS_ONLN) $(ARGS)
+
+model: $(VENV)/.ready-dev ## every state of the formal model of the protocol, and of its broken variants
+	$(BIN)/python -m tests.model $(ARGS)
 
 chaos: $(VENV)/.ready-dev ## ten minutes of kill -9 on a real HBase of several processes, then the verdict
 	$(BIN)/python -m tests.chaos $(ARGS)

@@ -33,48 +33,53 @@ inline look_again(k) { /* c2 */
 	fi
 }
 
-inline ask(t) { /* s1 */
-	if
-	:: IS_MET(t) -> row[t] = CLASS(status[t])
-	:: else
-	fi
-}
-
 inline ask_again(t) { /* s2 */
 	if
-	:: IS_MET(t) && CROSSED(row[t], CLASS(status[t])) -> goto again
+	:: CROSSED(row[t], CLASS(status[t])) -> goto again
 	:: else
 	fi
 }
 
+#ifdef WITHOUT_C2
+#define C2_DONE true
+#else
+#define C2_DONE ((done & 3) == 3)
+#endif
+#ifdef WITHOUT_S2
+#define S2_DONE true
+#else
+#define S2_DONE ((!IS_MET(1) || (done & 4)) && (!IS_MET(2) || (done & 8)))
+#endif
+
 proctype Reader() {
-	byte cell[2], holder[2], row[3], since;
+	byte cell[2], holder[2], row[3], since, done;
 c1:
 	if
 	:: atomic { since = decisions; look(0) }; atomic { look(1) }
 	:: atomic { since = decisions; look(1) }; atomic { look(0) }
 	fi;
-	if
-	:: atomic { true -> ask(1) }; atomic { ask(2) }
-	:: atomic { true -> ask(2) }; atomic { ask(1) }
-	fi;
+	do /* s1 */
+	:: atomic { IS_MET(1) && !row[1] -> row[1] = CLASS(status[1]) }
+	:: atomic { IS_MET(2) && !row[2] -> row[2] = CLASS(status[2]) }
+	:: atomic { (!IS_MET(1) || row[1]) && (!IS_MET(2) || row[2]) -> break }
+	od;
+	/* c2 and s2 may be at the same time. */
+	do
 #ifndef WITHOUT_C2
-	if
-	:: atomic { true -> look_again(0) }; atomic { look_again(1) }
-	:: atomic { true -> look_again(1) }; atomic { look_again(0) }
-	fi;
+	:: atomic { !(done & 1) -> done = done | 1; look_again(0) }
+	:: atomic { !(done & 2) -> done = done | 2; look_again(1) }
 #endif
 #ifndef WITHOUT_S2
-	if
-	:: atomic { true -> ask_again(1) }; atomic { ask_again(2) }
-	:: atomic { true -> ask_again(2) }; atomic { ask_again(1) }
-	fi;
+	:: atomic { IS_MET(1) && !(done & 4) -> done = done | 4; ask_again(1) }
+	:: atomic { IS_MET(2) && !(done & 8) -> done = done | 8; ask_again(2) }
 #endif
+	:: atomic { C2_DONE && S2_DONE -> done = 0; break }
+	od;
 	atomic { must(ATOMIC_READ, IS_STATE(0) || IS_STATE(1) || IS_STATE(2)) };
 again:
 	atomic {
 		cell[0] = 0; cell[1] = 0; holder[0] = 0; holder[1] = 0; row[1] = 0; row[2] = 0;
-		since = 0;
+		since = 0; done = 0;
 		goto c1
 	}
 }

@@ -35,10 +35,12 @@ byte purged_ts;          /* the marker that a compaction has dropped */
 #define DECIDED(t) (decisions == 2 || (decisions == 1 && first == (t)))
 #define LOGICAL(n, k) ((n) == 0 -> INITIAL(k) : ((n) == 1 -> AFTER(first, k, INITIAL(k)) \
 	: AFTER(3 - first, k, AFTER(first, k, INITIAL(k)))))
-#define OVER(s) ((s) == 5 || (s) >= 7)
 
-/* A violated assertion prints its text, and so the number of the property. */
-#define must(name, condition) assert(name == 0 || (condition))
+/* A violated assertion prints its text, and so the number. -DONLY=n asks for one property only. */
+#ifndef ONLY
+#define ONLY 0
+#endif
+#define must(name, condition) assert((ONLY && ONLY != name) || (condition))
 #define SERIALISABLE     1 /* what was read under the locks is true at the decision */
 #define HOLDS_ITS_LOCKS  2 /* a transaction that decides holds all its locks */
 #define KEEPS_ITS_LOCKS  3 /* no lock is taken from a transaction that may still need it */
@@ -127,10 +129,8 @@ inline decide(t) { /* 1-LOCKED to 2-ASSERTED took place */
 	must(HOLDS_ITS_LOCKS, !NEEDS(t, 0) || lock[0] == t);
 	must(HOLDS_ITS_LOCKS, !NEEDS(t, 1) || lock[1] == t);
 	must(TRUE_REPORT, !failed[t]);
-#if !defined(WITHOUT_TAGS) && !defined(WITHOUT_READ_TIMESTAMPS)
 	must(ABOVE_ALL, !NEEDS(t, 0) || IS_ABOVE(ts[t], 0));
 	must(ABOVE_ALL, !NEEDS(t, 1) || IS_ABOVE(ts[t], 1));
-#endif
 	status[t] = 2;
 #ifndef WITHOUT_PLAN_AT_DECISION
 	plan[t] = 1;

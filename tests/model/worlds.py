@@ -14,7 +14,7 @@ SHAPES = {
 WORLDS: dict[str, list[str]] = {"commits": [], "reads": ["READS"]}
 
 WITHOUT: dict[str, tuple[list[str], str]] = {
-    "a status is compared": (["SHAPE=1", "WITHOUT_COMPARED_STATUS"], "RECOVERABLE"),
+    "a status is compared": (["SHAPE=1", "WITHOUT_COMPARED_STATUS"], "SERIALISABLE"),
     "an owner compares where the row was deleted": (
         ["SHAPE=1", "WITHOUT_COMPARED_OWNER"],
         "RECOVERABLE",
@@ -23,11 +23,11 @@ WITHOUT: dict[str, tuple[list[str], str]] = {
         ["SHAPE=1", "WITHOUT_COMPARED_HELP"],
         "RECOVERABLE",
     ),
-    "unlock is a compare-and-set": (["SHAPE=1", "WITHOUT_COMPARED_UNLOCK"], "KEEPS_ITS_LOCKS"),
-    "one row key, one attempt": (["SHAPE=1", "WITHOUT_NEW_ROW_KEYS"], "KEEPS_ITS_LOCKS"),
+    "unlock is a compare-and-set": (["SHAPE=1", "WITHOUT_COMPARED_UNLOCK"], "HOLDS_ITS_LOCKS"),
+    "one row key, one attempt": (["SHAPE=1", "WITHOUT_NEW_ROW_KEYS"], "HOLDS_ITS_LOCKS"),
     "the row is written before the first lock": (
         ["SHAPE=1", "WITHOUT_WRITE_BEFORE_LOCKS"],
-        "HOLDS_ITS_LOCKS",
+        "SERIALISABLE",
     ),
     "free is an empty value, and locks are checked": (
         ["SHAPE=1", "WITHOUT_EMPTY_VALUES", "WITHOUT_LOCK_CHECK"],
@@ -44,8 +44,8 @@ WITHOUT: dict[str, tuple[list[str], str]] = {
         ["SHAPE=1", "WITHOUT_PLAN_AT_DECISION"],
         "RECOVERABLE",
     ),
-    "the empty tag is a witness": (["SHAPE=3", "WITHOUT_TAGS"], "RECOVERABLE"),
-    "a commit lies above all it found": (["SHAPE=3", "WITHOUT_READ_TIMESTAMPS"], "RECOVERABLE"),
+    "the empty tag is a witness": (["SHAPE=3", "WITHOUT_TAGS"], "LAST_COMMIT_SEEN"),
+    "a commit lies above all it found": (["SHAPE=3", "WITHOUT_READ_TIMESTAMPS"], "ABOVE_ALL"),
     "who is decided is finished": (["SHAPE=1", "WITHOUT_ROLLING_FORWARD"], "KEEPS_ITS_LOCKS"),
     "markers are kept": (["SHAPE=3", "WITHOUT_KEPT_MARKERS"], "RECOVERABLE"),
     "rolling forward begins at the phase seen": (
