@@ -23,7 +23,6 @@ MODEL = Path(__file__).parents[2] / "docs" / "model"
 MAIN = "protocol.pml"
 MEMORY_MB = 4_000
 DEPTH = 100_000
-APT_FOLDERS = ("lists", "cache")
 
 
 class SpinError(Exception):
@@ -153,8 +152,11 @@ def _package(folder: Path) -> Path:
 
 
 def _run(folder: Path, *command: str) -> str:
+    environ = {**os.environ, "TMPDIR": str(folder)}
     try:
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, cwd=folder, env=environ, capture_output=True, text=True, check=False
+        )
     except FileNotFoundError as error:
         raise SpinError(f"not installed: {command[0]}") from error
     if done.returncode and command[0] != "./pan":
