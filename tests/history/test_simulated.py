@@ -76,7 +76,7 @@ VARIANTS: dict[str, tuple[Kind, Callable[[Patch], None]]] = {
         lambda patch: patch.setattr(reads, "_try", variants.look_once),
     ),
     "unlock of whole rows": (
-        Kind.G2_ITEM,
+        Kind.LOST_UPDATE,
         lambda patch: variants.set_unlock(patch, variants.unlock_whole_rows),
     ),
 }
