@@ -49,7 +49,7 @@ def _try(context: Context, keys: Sequence[Key]) -> Snapshot | None:
         return None
     if not holders:
         return {key: first[key] for key in keys}
-    again = rows_of(holders, second)
+    again = rows_of(context, holders, second)
     if any(has_crossed(rows[holder], again[holder]) for holder in holders):
         return None
     return {key: value_of(key, first, rows) for key in keys}
@@ -68,7 +68,7 @@ def _at_once(context: Context, keys: Sequence[Key]) -> Snapshot | None:
     found = retried(context, lambda: context.store.read(wanted))
     if any(cell.value not in holders for lock in locks if (cell := found[lock]) and cell.value):
         return None  # others hold them now, and their rows were not read
-    rows = rows_of(holders, found)
+    rows = rows_of(context, holders, found)
     return {key: value_of(key, found, rows) for key in keys}
 
 

@@ -106,7 +106,8 @@ def free(context: Context, holder: bytes, locks: Collection[Key]) -> None:
 def read_rows(context: Context, row_keys: Collection[bytes]) -> dict[bytes, TransactionRow]:
     """Return the transaction rows, each from one instant; an absent one has no status."""
     wanted = row_cells(context, row_keys)
-    return rows_of(row_keys, retried(context, lambda: context.store.read(wanted)))
+    found = retried(context, lambda: context.store.read(wanted))
+    return rows_of(context, row_keys, found)
 
 
 def row_cells(context: Context, row_keys: Collection[bytes]) -> list[Key]:
@@ -115,11 +116,12 @@ def row_cells(context: Context, row_keys: Collection[bytes]) -> list[Key]:
 
 
 def rows_of(
-    row_keys: Collection[bytes], found: Mapping[Key, Cell | None]
+    context: Context, row_keys: Collection[bytes], found: Mapping[Key, Cell | None]
 ) -> dict[bytes, TransactionRow]:
-    """Return the transaction rows that these cells make; there may be other cells among them."""
-    cells: dict[bytes, Row] = {row_key: Row(row_key, {}) for row_key in row_keys}
-    for key, cell in found.items():
-        if cell is not None and key.row in cells and key.family == FAMILY:
-            cells[key.row].cells[key] = cell
-    return {row_key: decode_row(row) for row_key, row in cells.items()}
+    """Return the transaction rows that were read, perhaps with other cells."""
+    rows: dict[bytes, TransactionRow] = {}
+    for row_key in row_keys:
+        own = row_cells(context, [row_key])
+        cells = {key: cell for key in own if (cell := found[key]) is not None}
+        rows[row_key] = decode_row(Row(row_key, cells))
+    return rows

@@ -8,7 +8,7 @@ from tests.unit.worlds import World, X, Y, after_status, ghost, stopped_at
 from txn.assertions import Exact, Version
 from txn.codec import column
 from txn.errors import CorruptRowError, DeadlineError, NotApplied
-from txn.model import Cell, Check, Delete, Edit, Key, Mutation
+from txn.model import Cell, Check, Delete, Edit, Family, Key, Mutation
 from txn.phases import Status
 from txn.stores.counting import CountingStore
 from txn.stores.faulty import Call, Crash, Fault, FaultyStore, Reply
@@ -68,6 +68,22 @@ def test_a_damaged_row_is_not_guessed() -> None:
     world.store.write([Edit(column(b"txn", holder, b"buffer"), b"junk", world.clock.wall_ms())])
     with pytest.raises(CorruptRowError, match="does not decode"):
         world.client(seed=2).read([X])
+
+
+@pytest.mark.parametrize("instant", [False, True], ids=["by row", "instant"])
+def test_data_that_looks_like_a_transaction_row_is_data(instant: bool) -> None:
+    """A copy of transaction rows, read together with what they hold, says nothing of them."""
+    world = World()
+    world.put(X, b"1")
+    holder = ghost(world, None)
+    world.store.ensure_table(b"copy", {b"t": Family()})
+    status, buffer = (Key(holder, "t", name, "copy") for name in ("status", "buffer"))
+    world.put(status, Status.ASSERTED.value)
+    world.put(buffer, b"junk")
+    reader = world.client(world.store if instant else None, seed=2)  # type: ignore[arg-type]
+    found = reader.read([X, status, buffer])
+    values = [cell and cell.value for cell in found.values()]
+    assert values == [b"1", Status.ASSERTED.value, b"junk"]
 
 
 def test_a_status_of_a_newer_version_is_not_guessed() -> None:
