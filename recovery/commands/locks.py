@@ -25,7 +25,7 @@ from recovery.text import duration_text, time_text
 from txn.clock import SystemClock
 from txn.errors import InvalidRequestError, describe
 from txn.locks import open_manager
-from txn.locks.hive_model import Column, Tables
+from txn.locks.hive_model import DATABASE_SETTING, Column, Tables
 from txn.locks.hive_model import Table as Described
 from txn.locks.manager import Lock, LockDenied, LockManager, Waiting
 from txn.locks.requests import LockRequest, Mode, Path, path
@@ -80,7 +80,7 @@ def explain(
 ) -> None:
     """Tell which locks a statement needs, without taking them."""
     with needing_parser():
-        from txn.locks.hive import DATABASE_SETTING, requests  # noqa: PLC0415
+        from txn.locks.hive import requests  # noqa: PLC0415
     known = written_down(partitioned or (), database)
     show_requests(requests(sql, {DATABASE_SETTING: database}, known), as_json)
 

@@ -22,6 +22,7 @@ from recovery.commands.locks import (
     written_down,
 )
 from txn.errors import InvalidRequestError, describe
+from txn.locks.hive_model import DATABASE_SETTING
 from txn.locks.manager import from_hive
 
 if TYPE_CHECKING:
@@ -44,11 +45,10 @@ def sql(
 ) -> None:
     """Run SHOW LOCKS, EXPLAIN LOCKS, LOCK TABLE and UNLOCK TABLE."""
     with needing_parser():
-        from txn.locks import hive  # noqa: PLC0415
         from txn.locks import statements as spoken  # noqa: PLC0415
     settings = dict(map(_setting, setting or ()))
     known = written_down(partitioned or (), database)
-    asked = spoken.parse(statements, {**settings, hive.DATABASE_SETTING: database}, known)
+    asked = spoken.parse(statements, {**settings, DATABASE_SETTING: database}, known)
     waiting = from_hive(settings, waiting_for(wait))
     with managed(manager) as locks:
         for statement in asked:

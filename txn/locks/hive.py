@@ -15,6 +15,7 @@ from typing import assert_never
 from txn.errors import InvalidRequestError, describe
 from txn.locks.hive_definitions import definition_touches
 from txn.locks.hive_model import (
+    DEFAULT,
     Catalog,
     Change,
     Column,
@@ -30,11 +31,9 @@ from txn.locks.hive_model import (
     written,
 )
 from txn.locks.hive_queries import query_touches
-from txn.locks.hive_words import Words, split
+from txn.locks.hive_words import statements
 from txn.locks.requests import LockRequest, Mode, Path, exclusive, in_order, shared
 
-DATABASE_SETTING = "hive.current.database"
-DEFAULT = "default"
 MAX_VIEWS = 32
 MAX_COMBINATIONS = 1000
 
@@ -51,16 +50,10 @@ def requests(
     understood, never returning less than is needed.
     """
     known = catalog if catalog is not None else Tables({})
-    database = (settings or {}).get(DATABASE_SETTING, DEFAULT).lower()
     found: list[LockRequest] = []
-    for statement in split(sql):
-        words = Words(statement, database)
-        if words.accept("USE"):
-            words.accept("DATABASE")
-            database = words.database_path().parts[0]
-        else:
-            for touch in touches(statement, database):
-                found += _locks(touch, known, depth=0)
+    for words in statements(sql, settings):
+        for touch in touches(words.statement, words.database):
+            found += _locks(touch, known, depth=0)
     asked = {request.path for request in found}
     return [each for each in in_order(found) if len(each.path.parts) > 1 or each.path in asked]
 

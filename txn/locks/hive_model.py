@@ -13,6 +13,8 @@ from typing import Literal, Protocol
 
 from txn.locks.requests import Path
 
+DATABASE_SETTING = "hive.current.database"
+DEFAULT = "default"
 NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
 INTEGERS = frozenset({"tinyint", "smallint", "int", "integer", "bigint"})
 

@@ -7,7 +7,7 @@ Whatever is not understood is an error that quotes the beginning of the statemen
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, NoReturn
 
@@ -16,7 +16,7 @@ from sqlglot.dialects.hive import Hive
 from sqlglot.errors import SqlglotError
 
 from txn.errors import InvalidRequestError, describe
-from txn.locks.hive_model import Constant, ConstantKind, Spec
+from txn.locks.hive_model import DATABASE_SETTING, DEFAULT, Constant, ConstantKind, Spec
 from txn.locks.requests import Path
 
 SHOWN = 60
@@ -69,6 +69,19 @@ def split(sql: str) -> list[str]:
             found.append(sql[run[0].start : run[-1].end + 1])
             run = []
     return found
+
+
+def statements(sql: str, settings: Mapping[str, str] | None) -> Iterator[Words]:
+    """Yield the words of each statement of a text; names without a database get that of the
+    settings, or of the last USE, which is not yielded itself."""
+    database = (settings or {}).get(DATABASE_SETTING, DEFAULT).lower()
+    for statement in split(sql):
+        words = Words(statement, database)
+        if words.accept("USE"):
+            words.accept("DATABASE")
+            database = words.database_path().parts[0]
+        else:
+            yield words
 
 
 class Words:

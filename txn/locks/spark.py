@@ -17,8 +17,8 @@ from pyspark import SparkContext
 from pyspark.sql import Row, SparkSession
 
 from txn.errors import ConflictError, InvalidRequestError, describe
-from txn.locks.hive import DATABASE_SETTING, requests
-from txn.locks.hive_model import Column, Table
+from txn.locks.hive import requests
+from txn.locks.hive_model import DATABASE_SETTING, Column, Table
 from txn.locks.manager import Held, LockLost, LockManager, Waiting, from_hive
 from txn.locks.requests import LockRequest, Mode, Path
 

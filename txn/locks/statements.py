@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from typing import assert_never
 
 from txn.errors import InvalidRequestError, describe
-from txn.locks.hive import DATABASE_SETTING, DEFAULT, object_path, requests
+from txn.locks.hive import object_path, requests
 from txn.locks.hive_definitions import DATABASE
-from txn.locks.hive_model import Catalog
-from txn.locks.hive_words import Words, refuse, split
+from txn.locks.hive_model import DATABASE_SETTING, Catalog
+from txn.locks.hive_words import Words, refuse, statements
 from txn.locks.manager import Lock, LockManager, Waiting, from_hive
 from txn.locks.requests import LockRequest, Path
 
@@ -89,16 +89,7 @@ def parse(
     sql: str, settings: Mapping[str, str] | None = None, catalog: Catalog | None = None
 ) -> list[Statement]:
     """Return the statements of a text, or raise InvalidRequestError; USE applies to the rest."""
-    found: list[Statement] = []
-    database = (settings or {}).get(DATABASE_SETTING, DEFAULT).lower()
-    for statement in split(sql):
-        words = Words(statement, database)
-        if words.accept("USE"):
-            words.accept("DATABASE")
-            database = words.database_path().parts[0]
-        else:
-            found.append(_parsed(words, catalog))
-    return found
+    return [_parsed(words, catalog) for words in statements(sql, settings)]
 
 
 def run(
