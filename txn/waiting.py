@@ -60,7 +60,6 @@ class HotKeys:
             return  # a client of one attempt waits for nobody
         missing = hopeful(retried(self._context, lambda: look(self._context, wanted)))
         for tries in range(POLITE_TRIES):
-            missing = [item for item in missing if item[2] != FREE]
             if missing:
                 missing = outwait(self._context, missing, settle, tries)
 

@@ -112,11 +112,8 @@ class Data2:
     def checkAndPut(  # noqa: PLR0917  (they are the interface's)
         self, table: bytes, row: bytes, family: bytes, column: bytes, value: bytes | None, put: Any
     ) -> bool:
-        operations = convert2.puts_of(put)
-        convert2.check_same_row(row, put)
         condition = Condition(family, column, "=", value)
-        durable = convert2.is_durable(put)
-        return self._rows.check_and_mutate(table, row, condition, operations, durable=durable)
+        return self._checked(table, row, condition, put, convert2.puts_of(put))
 
     def checkAndDelete(  # noqa: PLR0917
         self,
@@ -127,10 +124,19 @@ class Data2:
         value: bytes | None,
         delete: Any,
     ) -> bool:
-        operations = convert2.removes_of(delete)
-        convert2.check_same_row(row, delete)
         condition = Condition(family, column, "=", value)
-        durable = convert2.is_durable(delete)
+        return self._checked(table, row, condition, delete, convert2.removes_of(delete))
+
+    def _checked(
+        self,
+        table: bytes,
+        row: bytes,
+        condition: Condition,
+        change: Any,
+        operations: Sequence[Operation],
+    ) -> bool:
+        convert2.check_same_row(row, change)
+        durable = convert2.is_durable(change)
         return self._rows.check_and_mutate(table, row, condition, operations, durable=durable)
 
     def checkAndMutate(  # noqa: PLR0917

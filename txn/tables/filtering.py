@@ -203,13 +203,26 @@ class _AnyOf(_List):
         return all(member.filter_all_remaining() for member in self._members)
 
 
-class _Skip(Sieve):
-    """Its filter is not asked about row keys, so a filter of rows leaves out every row in it."""
+class _Around(Sieve):
+    """Stands around one filter, and shows what that shows."""
 
     has_filter_row = True
 
     def __init__(self, inner: Sieve) -> None:
         self._inner = inner
+
+    def transform_cell(self, version: Version) -> Version:
+        return self._inner.transform_cell(version)
+
+    def is_family_essential(self, family: bytes) -> bool:
+        return self._inner.is_family_essential(family)
+
+
+class _Skip(_Around):
+    """Its filter is not asked about row keys, so a filter of rows leaves out every row in it."""
+
+    def __init__(self, inner: Sieve) -> None:
+        super().__init__(inner)
         self._out = False
 
     def reset(self) -> None:
@@ -224,21 +237,13 @@ class _Skip(Sieve):
         self._out = self._out or code is not Code.INCLUDE
         return code
 
-    def transform_cell(self, version: Version) -> Version:
-        return self._inner.transform_cell(version)
-
-    def is_family_essential(self, family: bytes) -> bool:
-        return self._inner.is_family_essential(family)
-
     def filter_row(self) -> bool:
         return self._out
 
 
-class _While(Sieve):
-    has_filter_row = True
-
+class _While(_Around):
     def __init__(self, inner: Sieve) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._done = False
 
     def reset(self) -> None:
@@ -255,12 +260,6 @@ class _While(Sieve):
         code = self._inner.filter_cell(version)
         self._done = self._done or code is not Code.INCLUDE
         return code
-
-    def transform_cell(self, version: Version) -> Version:
-        return self._inner.transform_cell(version)
-
-    def is_family_essential(self, family: bytes) -> bool:
-        return self._inner.is_family_essential(family)
 
     def filter_row(self) -> bool:
         out = self._inner.filter_row()
