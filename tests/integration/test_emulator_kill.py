@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -178,6 +179,18 @@ def test_workers_share_the_clients(tmp_path: Path) -> None:
 def sockets(pid: int) -> int:
     links = Path(f"/proc/{pid}/fd").iterdir()
     return sum(str(link.readlink()).startswith("socket:") for link in links)
+
+
+def test_it_listens_on_this_machine_alone_unless_told_otherwise(tmp_path: Path) -> None:
+    """HBase's services ask for no password."""
+    other = "127.0.0.2"  # of this machine too, but not where it listens
+    with (
+        served("memory://", tmp_path / "log", *PORTS) as alone,
+        pytest.raises(ConnectionRefusedError),
+    ):
+        socket.create_connection((other, alone.ports["thrift2"]), PATIENCE_S)
+    with served("memory://", tmp_path / "log", *PORTS, "--bind", other) as told:
+        socket.create_connection((other, told.ports["thrift2"]), PATIENCE_S).close()
 
 
 def test_what_cannot_be_served_is_said_at_once(tmp_path: Path) -> None:
