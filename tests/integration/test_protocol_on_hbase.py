@@ -31,9 +31,9 @@ SUITES = (
 )
 
 
-# These need a clock that stands still, a store that can be looked into or told to compact, one of
-# their own, a table of their own (which Thrift 1 cannot make), reads of one instant, or (the phases'
-# times) what both gateways do not give.
+# These need a clock that stands still, a store that can be looked into or told to compact, a store or
+# (where Thrift 1 cannot make one) a table of their own, reads of one instant, or the phases' times,
+# which both gateways do not give.
 ONLY_IN_MEMORY = {
     "test_a_family_with_a_ttl_is_refused",
     "test_a_value_that_a_delete_had_hidden_is_reported",
