@@ -31,8 +31,8 @@ SUITES = (
 )
 
 
-# These need a clock that stands still, a store that can be looked into or told to compact, a store or
-# (where Thrift 1 cannot make one) a table of their own, reads of one instant, or the phases' times,
+# These need a clock that stands still, a store that can be looked into or told to compact, a store
+# or (as Thrift 1 cannot make one) a table of their own, reads of one instant, or the phases' times,
 # which both gateways do not give.
 ONLY_IN_MEMORY = {
     "test_a_family_with_a_ttl_is_refused",
