@@ -17,6 +17,7 @@ import pytest
 
 from tests.integration.emulator import emulator  # noqa: F401  (fixtures for all folders)
 from tests.integration.hbase import hbase  # noqa: F401
+from tests.integration.postgresql import postgresql  # noqa: F401
 
 RUN_VARIABLE = "HBASE_TXN_TEST_RUN"
 GRACE_S = 10
