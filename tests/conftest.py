@@ -1,7 +1,8 @@
 """What holds for every test run: nothing is skipped on CI, and nothing is left running.
 
 Unit tests are fast unless they are marked slow. The processes of a run are known by a variable that
-they inherit, so that one which lost its parent is found as well.
+they inherit, so that one which lost its parent is found as well. Generated examples may take any
+time; on CI they are the same in each run, since a new one is a find and not the change's fault.
 """
 
 from __future__ import annotations
@@ -14,14 +15,25 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.integration.emulator import emulator  # noqa: F401  (fixtures for all folders)
 from tests.integration.hbase import hbase  # noqa: F401
 from tests.integration.postgresql import postgresql  # noqa: F401
 
 RUN_VARIABLE = "HBASE_TXN_TEST_RUN"
-GRACE_S = 10
+GRACE_S = float(os.environ.get("HBASE_TXN_TEST_GRACE_S", "60"))
 HERE = Path(__file__).parent
+OF_SPEED_AND_CHANCE = [
+    HealthCheck.data_too_large,
+    HealthCheck.filter_too_much,
+    HealthCheck.large_base_example,
+    HealthCheck.too_slow,
+]
+
+settings.register_profile("tests", deadline=None, suppress_health_check=OF_SPEED_AND_CHANCE)
+settings.register_profile("tests on CI", settings.get_profile("tests"), derandomize=True)
+settings.load_profile("tests on CI" if os.environ.get("CI") == "true" else "tests")
 
 
 def pytest_configure(config: pytest.Config) -> None:

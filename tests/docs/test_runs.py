@@ -16,7 +16,12 @@ def run(folder: Path, code: str, *, ci: str) -> subprocess.CompletedProcess[str]
     (folder / "test_it.py").write_text(code)
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "tests.conftest", "--rootdir", folder, folder],
-        env={**os.environ, "CI": ci, "PYTHONPATH": str(ROOT)},
+        env={
+            **os.environ,
+            "CI": ci,
+            "PYTHONPATH": str(ROOT),
+            "HBASE_TXN_TEST_GRACE_S": "1",
+        },
         cwd=folder,
         capture_output=True,
         text=True,
