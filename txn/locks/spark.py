@@ -1,4 +1,4 @@
-"""Statements of Apache Spark under the locks that they need.
+"""Statements of Apache Spark under the locks that they need, and jobs under whatever is held.
 
 What a statement needs is looked up before its locks are held, and again once they are: a table that
 changed in between is locked anew. While it runs, a thread watches the locks; if they are lost it
@@ -46,7 +46,7 @@ class SessionCatalog:
         if not self._spark.catalog.tableExists(sql_name):
             return None
         if self._spark.catalog.getTable(sql_name).tableType == "VIEW":
-            return self._view(sql_name)
+            return self._view(name)
         columns = self._spark.catalog.listColumns(sql_name)
         return Table(
             tuple(
@@ -61,10 +61,11 @@ class SessionCatalog:
             parts = str(row[0]).split("/")
             yield tuple(unquote(part.partition("=")[2]) for part in parts)
 
-    def _view(self, sql_name: str) -> Table:
-        rows = self._spark.sql(f"DESCRIBE TABLE EXTENDED {sql_name}").collect()
+    def _view(self, name: Path) -> Table:
+        rows = self._spark.sql(f"DESCRIBE TABLE EXTENDED {quoted(name)}").collect()
         facts = {row[0]: row[1] for row in rows}
-        namespace = facts["View Catalog and Namespace"].rpartition(".")[2]
+        # Where Hive made the view, the names in it are whole and its database is not told.
+        namespace = facts.get("View Catalog and Namespace", name.parts[0]).rpartition(".")[2]
         return Table(query=facts["View Text"], database=namespace.strip("`").lower())
 
     def _refuse_temporary(self, name: Path) -> None:
@@ -111,10 +112,38 @@ def locked(
 ) -> Iterator[Held]:
     """Hold, within the block, the locks that one or more statements need; jobs that the block's
     thread starts are cancelled if the locks are lost."""
-    with _held(spark, manager, sql, waiting or _waiting(spark)) as held:
-        _refresh(spark, held)
-        with _watched(spark, held):
-            yield held
+    with _held(spark, manager, sql, waiting or _waiting(spark)) as held, watched(spark, held):
+        yield held
+
+
+@contextmanager
+def watched(spark: SparkSession, held: Held) -> Iterator[None]:
+    """Run a block's jobs under what is held, locks or a lease: if it is lost, the jobs that the
+    block's thread starts are cancelled, and LockLost is raised whatever came of them."""
+    _refresh(spark, held)
+    context = spark.sparkContext
+    tag = f"txn-locks-{uuid.uuid4().hex}"
+    done = threading.Event()
+    watcher = threading.Thread(
+        target=_watch, args=(context, held, tag, done), name="txn-locks-watch", daemon=True
+    )
+    interrupts = context.getLocalProperty(INTERRUPT)
+    context.addJobTag(tag)
+    context.setInterruptOnCancel(True)
+    watcher.start()
+    try:
+        yield
+    except Exception as error:
+        if held.lost:
+            raise _lost(held) from error
+        raise
+    finally:
+        done.set()
+        watcher.join()
+        context.setLocalProperty(INTERRUPT, interrupts or "false")
+        context.removeJobTag(tag)
+    if held.requests:
+        held.check()
 
 
 @contextmanager
@@ -145,33 +174,6 @@ def _refresh(spark: SparkSession, held: Held) -> None:
             spark.catalog.refreshTable(quoted(Path(table)))
 
 
-@contextmanager
-def _watched(spark: SparkSession, held: Held) -> Iterator[None]:
-    context = spark.sparkContext
-    tag = f"txn-locks-{uuid.uuid4().hex}"
-    done = threading.Event()
-    watcher = threading.Thread(
-        target=_watch, args=(context, held, tag, done), name="txn-locks-watch", daemon=True
-    )
-    interrupts = context.getLocalProperty(INTERRUPT)
-    context.addJobTag(tag)
-    context.setInterruptOnCancel(True)
-    watcher.start()
-    try:
-        yield
-    except Exception as error:
-        if held.lost:
-            raise _lost(held) from error
-        raise
-    finally:
-        done.set()
-        watcher.join()
-        context.setLocalProperty(INTERRUPT, interrupts or "false")
-        context.removeJobTag(tag)
-    if held.requests:
-        held.check()
-
-
 def _watch(context: SparkContext, held: Held, tag: str, done: threading.Event) -> None:
     """Cancel the jobs again and again: a statement may start one after another."""
     while not done.wait(WATCH_S):
@@ -181,4 +183,4 @@ def _watch(context: SparkContext, held: Held, tag: str, done: threading.Event) -
 
 def _lost(held: Held) -> LockLost:
     locks = [str(request) for request in held.requests]
-    return LockLost(describe("locks were lost, the statement was cancelled", locks=locks))
+    return LockLost(describe("locks were lost, what ran under them was cancelled", locks=locks))

@@ -89,7 +89,7 @@ def parse(
     sql: str, settings: Mapping[str, str] | None = None, catalog: Catalog | None = None
 ) -> list[Statement]:
     """Return the statements of a text, or raise InvalidRequestError; USE applies to the rest."""
-    return [_parsed(words, catalog) for words in statements(sql, settings)]
+    return [parsed(words, catalog) for words in statements(sql, settings)]
 
 
 def run(
@@ -132,7 +132,8 @@ def execute(
         yield run(statement, manager, waiting=waiting, force=force)
 
 
-def _parsed(words: Words, catalog: Catalog | None) -> Statement:
+def parsed(words: Words, catalog: Catalog | None) -> Statement:
+    """Return the statement that these words are, or raise InvalidRequestError."""
     if words.accept("SHOW", "LOCKS"):
         return _show(words, catalog)
     if words.accept("EXPLAIN", "LOCKS"):
