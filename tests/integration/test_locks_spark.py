@@ -1,16 +1,14 @@
 """Spark jobs over Parquet tables, with locks and without: who reads what while it is overwritten.
 
-A job is stopped in the middle by a pair of named pipes, on which the first row of its first file
-waits. A query with COALESCE(1) is one task, which opens a table's files one after the other.
+A job is stopped in the middle by a gate, at which the first row of its first file waits. A query
+with COALESCE(1) is one task, which opens a table's files one after the other.
 """
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,8 +16,8 @@ import pytest
 from pyspark import inheritable_thread_target
 from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
-from pyspark.sql.types import LongType
 
+from tests.integration.gate import Gate
 from txn import Delete, Engine, Key
 from txn.errors import InvalidRequestError
 from txn.locks import LockDenied, LockLost, LockManager, Mode, Waiting, shared
@@ -39,35 +37,11 @@ OVERWRITE = (
 )
 
 
-@dataclass(frozen=True)
-class Gate:
-    """Where a job stops. reached: a pipe that it writes to; open: one that it then reads from."""
-
-    folder: Path
-
-    def pass_through(self, value: int) -> int:
-        """Runs in Spark's Python worker: the first row to come waits, the others go on."""
-        try:
-            os.close(os.open(self.folder / "passed", os.O_CREAT | os.O_EXCL))
-        except FileExistsError:
-            return value
-        (self.folder / "reached").write_bytes(b"!")
-        (self.folder / "open").read_bytes()
-        return value
-
-    def wait_until_reached(self) -> None:
-        (self.folder / "reached").read_bytes()
-
-    def let_go(self) -> None:
-        (self.folder / "open").write_bytes(b"!")
-
-
 @pytest.fixture
 def gate(spark: SparkSession, tmp_path: Path) -> Gate:
-    os.mkfifo(tmp_path / "reached")
-    os.mkfifo(tmp_path / "open")
     found = Gate(tmp_path)
-    spark.udf.register("gate", found.pass_through, LongType())
+    found.make()
+    found.register(spark)
     return found
 
 

@@ -1,0 +1,199 @@
+"""Two Spark applications on the tables of one Hive metastore: one overwrites, the other reads.
+
+They are processes of their own and share nothing but the metastore, the files, and what keeps the
+locks. See `test_locks_spark.py` for how a job is stopped in the middle.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.integration.gate import Gate
+from tests.integration.metastore import Metastore, metastore
+from tests.integration.spark_worker import Application, Failed, applications
+from tests.integration.zookeeper import ZooKeeper, zookeeper  # noqa: F401  (a fixture)
+
+pytestmark = pytest.mark.slow
+ROWS, GENERATIONS = 20, 6
+OLD, NEW = list(range(ROWS)), list(range(1000, 1000 + ROWS))
+READ = "SELECT /*+ COALESCE(1) */ gate(v) FROM {table} WHERE p = 1"
+OVERWRITE = (
+    "INSERT OVERWRITE TABLE {table} PARTITION (p=1) "
+    f"SELECT /*+ REPARTITION(4) */ {{value}} FROM RANGE({ROWS})"
+)
+ONE_TASK_A_FILE = {"spark.sql.files.openCostInBytes": "128MB"}
+WITHIN_S = 120
+
+
+class Two(NamedTuple):
+    """The applications."""
+
+    writer: Application
+    reader: Application
+
+
+@pytest.fixture(scope="module")
+def shared(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Metastore]:
+    with metastore(spark, tmp_path_factory.mktemp("metastore")) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def two(shared: Metastore, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
+    folder = tmp_path_factory.mktemp("applications")
+    with applications(folder, 2, shared.settings | ONE_TASK_A_FILE) as found:
+        yield Two(*found)
+
+
+@pytest.fixture
+def locks(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if getattr(request, "param", "embedded") == "embedded":
+        return f"embedded://{tmp_path}/locks?sync=off"
+    server: ZooKeeper = request.getfixturevalue("zookeeper")
+    return f"zookeeper://{server.hosts}/tests/{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def table(two: Two) -> Iterator[str]:
+    """A table of Hive's own kind with two partitions, the first one in several files."""
+    two.writer.run("CREATE TABLE measured (v BIGINT) PARTITIONED BY (p INT) STORED AS PARQUET")
+    two.writer.run(OVERWRITE.format(table="measured", value="id"))
+    two.writer.run("INSERT INTO measured PARTITION (p=2) VALUES (7)")
+    yield "measured"
+    two.writer.run("DROP TABLE measured")
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Gate:
+    found = Gate(tmp_path)
+    found.make()
+    return found
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(2) as pool:
+        yield pool
+
+
+def test_without_locks_a_reader_gets_half_of_a_partition(
+    two: Two, table: str, gate: Gate, pool: ThreadPoolExecutor
+) -> None:
+    """What the locks are for: rows of neither the old partition nor the new one."""
+    two.reader.run("SET spark.sql.files.ignoreMissingFiles=true")
+    try:
+        read = pool.submit(two.reader.run, READ.format(table=table), gate=str(gate.folder))
+        gate.wait_until_reached()
+        two.writer.run(OVERWRITE.format(table=table, value="id + 1000"))
+        gate.let_go()
+        seen = read.result(WITHIN_S)
+    finally:
+        two.reader.run("RESET spark.sql.files.ignoreMissingFiles")
+    assert 0 < len(seen) < ROWS
+    assert set(seen) < set(OLD)
+
+
+def test_under_locks_a_reader_sees_the_old_partition_and_then_the_new_one(
+    two: Two, table: str, gate: Gate, pool: ThreadPoolExecutor, locks: str
+) -> None:
+    """The other application is kept out until the reader is done, and told by whom."""
+    overwrite = OVERWRITE.format(table=table, value="id + 1000")
+    read = pool.submit(two.reader.run, READ.format(table=table), locks=locks, gate=str(gate.folder))
+    gate.wait_until_reached()
+    with pytest.raises(Failed, match=r"LockDenied: .* S default/measured/p=1 by application-1@"):
+        two.writer.run(overwrite, locks=locks, patient=False)
+    write = pool.submit(two.writer.run, overwrite, locks=locks)
+    gate.let_go()
+    assert sorted(read.result(WITHIN_S)) == OLD
+    write.result(WITHIN_S)
+    assert sorted(two.reader.run(f"SELECT v FROM {table} WHERE p = 1", locks=locks)) == NEW
+
+
+def test_a_reader_waits_for_the_application_that_overwrites(
+    two: Two, table: str, gate: Gate, pool: ThreadPoolExecutor, locks: str
+) -> None:
+    """In the middle of an overwrite the partition is empty, which is what one without locks sees;
+    other partitions can be read all the while."""
+    slow = OVERWRITE.format(table=table, value="gate(id + 1000)").replace("REPARTITION", "COALESCE")
+    read = f"SELECT v FROM {table} WHERE p = {{p}}"
+    write = pool.submit(two.writer.run, slow, locks=locks, gate=str(gate.folder))
+    gate.wait_until_reached()
+    two.reader.run(f"REFRESH TABLE {table}")
+    assert two.reader.run(read.format(p=1)) == []
+    with pytest.raises(Failed, match=r"LockDenied: .* X default/measured/p=1 by application-0@"):
+        two.reader.run(read.format(p=1), locks=locks, patient=False)
+    assert two.reader.run(read.format(p=2), locks=locks, patient=False) == [7]
+    waiting = pool.submit(two.reader.run, read.format(p=1), locks=locks)
+    gate.let_go()
+    write.result(WITHIN_S)
+    assert sorted(waiting.result(WITHIN_S)) == NEW
+
+
+@pytest.mark.parametrize("locks", ["zookeeper", "embedded"], indirect=True)
+def test_under_locks_every_read_is_of_one_generation(
+    two: Two, table: str, pool: ThreadPoolExecutor, locks: str
+) -> None:
+    """Nobody is stopped here: both run as fast as they can."""
+
+    def write(generations: range) -> None:
+        for generation in generations:
+            two.writer.run(OVERWRITE.format(table=table, value=generation), locks=locks)
+
+    def read() -> int:
+        found = two.reader.run(f"SELECT v FROM {table} WHERE p = 1", locks=locks)
+        assert found == found[:1] * ROWS
+        return int(found[0])
+
+    write(range(1))
+    writing = pool.submit(write, range(1, GENERATIONS))
+    seen = []
+    while not writing.done():
+        seen.append(read())
+    writing.result()
+    assert [*seen, read()] == sorted([*seen, GENERATIONS - 1])
+
+
+def test_what_a_statement_locks_is_known_from_the_metastore(two: Two, table: str) -> None:
+    """Partitions, types and views of Hive's own kind, made by the other application."""
+    two.writer.run("CREATE TABLE days (v INT) PARTITIONED BY (d DATE, s STRING) STORED AS PARQUET")
+    two.writer.run("INSERT INTO days PARTITION (d=DATE'2020-01-02', s='a/b') VALUES (1)")
+    two.writer.run("CREATE VIEW both AS SELECT v FROM days JOIN measured USING (v) WHERE p = 2")
+    try:
+        assert two.reader.run("SELECT * FROM both", only_explain=True) == [
+            "S default/both",
+            "S default/days",
+            "S default/days/d=2020-01-02",
+            "S default/days/d=2020-01-02/s=a%2Fb",
+            "S default/measured",
+            "S default/measured/p=2",
+        ]
+        dynamic = f"INSERT OVERWRITE TABLE {table} PARTITION (p) SELECT 1, 2"
+        assert two.reader.run(dynamic, only_explain=True) == ["X default/measured"]
+    finally:
+        two.writer.run("DROP VIEW both")
+        two.writer.run("DROP TABLE days")
+
+
+def test_a_view_that_hive_made_is_understood(
+    two: Two, table: str, shared: Metastore, spark: SparkSession
+) -> None:
+    """It says nothing of the session that made it: all names in it are whole."""
+    shared.create_view(
+        spark, "theirs", {"v": "bigint"}, "SELECT `m`.`v` FROM `default`.`measured` `m`"
+    )
+    try:
+        assert two.reader.run("SELECT * FROM theirs", only_explain=True) == [
+            "S default/measured",
+            "S default/measured/p=1",
+            "S default/measured/p=2",
+            "S default/theirs",
+        ]
+    finally:
+        two.writer.run("DROP VIEW theirs")
