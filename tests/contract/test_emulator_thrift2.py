@@ -559,7 +559,7 @@ def test_namespaces_live_and_end_as_on_hbase(two: Both) -> None:
     two.ask("get", namespace + b":t", get(b"r"))
     two.ask("getTableNamesByNamespace", text)
     two.ask("getTableDescriptorsByNamespace", text)
-    for pattern in (f"{text}:.*", "t", f"default:{text}.*", "("):
+    for pattern in (f"{text}:.*", f"{text}t", f"default:{text}.*", "("):
         two.ask("getTableNamesByPattern", pattern, False)
         two.ask("getTableDescriptorsByPattern", pattern, True)
     two.ask("deleteNamespace", text)

@@ -41,10 +41,11 @@ from txn.tables.operations import (
 from txn.tables.rows import Page, Rows
 
 HOUR_MS = 3_600_000
+TTL_MS = HOUR_MS // 2
 FAMILIES = {
     b"d": FamilySettings(versions=50),
     b"e": FamilySettings(versions=2),
-    b"m": FamilySettings(versions=5, min_versions=1, ttl_ms=60_000),
+    b"m": FamilySettings(versions=5, min_versions=1, ttl_ms=TTL_MS),
 }
 ROWS = [b"a", b"ab", b"b", b"b\0", b"c"]
 COLUMNS = [b"", b"x", b"xy", b"y"]
