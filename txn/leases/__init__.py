@@ -1,0 +1,34 @@
+"""Leases: shared and exclusive claims on tables and partitions, for a time, in a database."""
+
+from typing import TYPE_CHECKING
+
+from txn.leases.holding import HeldLease, hold
+from txn.leases.model import (
+    ExceedsMaxLeaseTimeError,
+    InvalidArgumentsError,
+    Lease,
+    LeaseAlreadyExistsError,
+    LeaseNotFoundError,
+)
+from txn.leases.opening import open_leases
+from txn.locks.requests import LockRequest, Mode, Path, exclusive, path, shared
+
+if TYPE_CHECKING:  # its drivers are extras
+    from txn.leases.service import LeaseService as LeaseService
+
+__all__ = [
+    "ExceedsMaxLeaseTimeError",
+    "HeldLease",
+    "InvalidArgumentsError",
+    "Lease",
+    "LeaseAlreadyExistsError",
+    "LeaseNotFoundError",
+    "LockRequest",
+    "Mode",
+    "Path",
+    "exclusive",
+    "hold",
+    "open_leases",
+    "path",
+    "shared",
+]

@@ -1,0 +1,74 @@
+"""Transactions on the database of the leases: tried again where that may help, for a bounded time.
+
+Work that is handed in may be run several times, also after a run whose commit took effect and was
+not reported; it must be right all the same. A process that was forked gets connections of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from typing import TypeVar
+
+from sqlalchemy import URL, Connection, Engine
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+from txn.clock import Clock
+from txn.errors import InvalidRequestError, StoreClosedError, StoreError, describe
+from txn.leases.databases import PATIENCE_S, Database, Postgresql, Sqlite
+
+T = TypeVar("T")
+
+KINDS: dict[str, Database] = {"sqlite": Sqlite(), "postgresql": Postgresql()}
+SHORTEST_PAUSE_MS, LONGEST_PAUSE_MS = 20, 200
+
+
+class Connections:
+    """Opened when they are needed, a pool of them for each process."""
+
+    def __init__(self, url: URL, clock: Clock, chance: random.Random) -> None:
+        kind = KINDS.get(url.get_backend_name())
+        if kind is None:
+            raise InvalidRequestError(
+                describe("leases are kept in one of these", known=sorted(KINDS), url=str(url))
+            )
+        self.database = kind
+        self._url = url
+        self._clock = clock
+        self._chance = chance
+        self._engine = kind.engine(url)
+        self._process = os.getpid()
+        self._inherited: list[Engine] = []
+        self._closed = False
+
+    def run(self, work: Callable[[Connection], T], *, patience_ms: int = PATIENCE_S * 1000) -> T:
+        """Do the work in a transaction and commit it. StoreError: it may have been done or not."""
+        due_ms = self._clock.monotonic_ms() + patience_ms
+        while True:
+            try:
+                with self._own_engine().begin() as connection:
+                    return work(connection)
+            except SQLAlchemyError as error:
+                passes = isinstance(error, DBAPIError) and self.database.passes(error)
+                if not passes or self._clock.monotonic_ms() >= due_ms:
+                    raise StoreError(
+                        describe("the database of the leases failed", url=str(self._url))
+                    ) from error
+            self._clock.sleep_ms(self._chance.randint(SHORTEST_PAUSE_MS, LONGEST_PAUSE_MS))
+
+    def close(self) -> None:
+        """Give the connections back."""
+        self._closed = True
+        if self._process == os.getpid():
+            self._engine.dispose()
+
+    def _own_engine(self) -> Engine:
+        if self._closed:
+            raise StoreClosedError(describe("the leases were closed", url=str(self._url)))
+        if self._process != os.getpid():
+            # Never touched again, nor closed: its connections are in use by the parent.
+            self._inherited.append(self._engine)
+            self._engine = self.database.engine(self._url)
+            self._process = os.getpid()
+        return self._engine

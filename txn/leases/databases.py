@@ -1,0 +1,118 @@
+"""What the databases do differently: opening, taking turns, numbers that grow, passing errors.
+
+A turn is what makes a decision about leases right: until the transaction ends nobody else decides
+about the same tables, and what it reads after it got its turn shows all that was decided before.
+SQLite has one turn for all tables, its write lock. PostgreSQL has one a table, an advisory lock,
+under READ COMMITTED, where a statement sees what was committed before the statement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import blake2b
+from pathlib import Path as File
+from typing import Any, Protocol
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, text
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+
+from txn.errors import InvalidRequestError, describe
+from txn.leases.tables import IDS
+from txn.locks.requests import Path
+
+CLIENTS = 16
+"""Connections that one service keeps at most."""
+
+PATIENCE_S = 15
+"""How long a statement waits for others' turns, and a server for a client that does not go on."""
+
+SQLITE_BUSY, SQLITE_LOCKED = 5, 6
+PASSING_CLASSES = frozenset({"08", "40", "53", "55", "57"})
+"""Connection lost; serialisation and deadlock; resources; a lock's time-out; shut down."""
+
+
+class Database(Protocol):
+    """One kind of database."""
+
+    def engine(self, url: URL) -> Engine:
+        """Return an engine whose connections are ready for the methods below."""
+
+    def take_turn(self, connection: Connection, names: Sequence[Path]) -> None:
+        """Begin to decide about these tables; no locks are waited for in a circle."""
+
+    def next_id(self, connection: Connection) -> int:
+        """Return a number that is greater than every one before, committed or not."""
+
+    def passes(self, error: DBAPIError) -> bool:
+        """Whether the same may succeed if it is tried again; it may have succeeded already."""
+
+
+class Sqlite:
+    """A file on this machine. Its clock is the machine's."""
+
+    def engine(self, url: URL) -> Engine:
+        if url.database in {None, "", ":memory:"}:
+            raise InvalidRequestError(describe("name a file: sqlite:///path", url=str(url)))
+        File(str(url.database)).expanduser().parent.mkdir(parents=True, exist_ok=True)
+        # Left alone by the driver, a transaction begins where take_turn says so and nowhere else.
+        options = {"isolation_level": None, "timeout": PATIENCE_S}
+        engine = create_engine(url, connect_args=options, pool_size=CLIENTS, max_overflow=0)
+        event.listen(engine, "connect", _prepare_sqlite)
+        return engine
+
+    def take_turn(self, connection: Connection, names: Sequence[Path]) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    def next_id(self, connection: Connection) -> int:
+        found = connection.execute(text(f"UPDATE {IDS} SET last = last + 1 RETURNING last"))
+        return int(found.scalar_one())
+
+    def passes(self, error: DBAPIError) -> bool:
+        code = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF
+        return code in {SQLITE_BUSY, SQLITE_LOCKED}
+
+
+class Postgresql:
+    """A server, for many machines. Its clock is that of the server."""
+
+    def engine(self, url: URL) -> Engine:
+        engine = create_engine(
+            url.set(drivername="postgresql+psycopg"),
+            isolation_level="READ COMMITTED",  # whatever the server's default is: see above
+            pool_size=CLIENTS,
+            max_overflow=0,
+        )
+        event.listen(engine, "connect", _prepare_postgresql)
+        return engine
+
+    def take_turn(self, connection: Connection, names: Sequence[Path]) -> None:
+        for key in sorted({_key(name) for name in names}):
+            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": key})
+
+    def next_id(self, connection: Connection) -> int:
+        return int(connection.execute(text(f"SELECT nextval('{IDS}')")).scalar_one())
+
+    def passes(self, error: DBAPIError) -> bool:
+        if not isinstance(error, OperationalError | InterfaceError):
+            return error.connection_invalidated
+        state = getattr(error.orig, "sqlstate", None)
+        return state is None or state[:2] in PASSING_CLASSES
+
+
+def _key(name: Path) -> int:
+    """Return the number of a table's turn. Two tables with one number wait for each other."""
+    said = blake2b(f"txn_leases/{name}".encode(), digest_size=8).digest()
+    return int.from_bytes(said, signed=True)
+
+
+def _prepare_sqlite(connection: Any, _: object) -> None:
+    connection.execute("PRAGMA journal_mode=WAL")
+    connection.execute("PRAGMA synchronous=FULL")  # a lease outlives its process: so must its row
+
+
+def _prepare_postgresql(connection: Any, _: object) -> None:
+    """Bound how long others wait for a client that was stopped within its turn."""
+    autocommit, connection.autocommit = connection.autocommit, True
+    connection.execute(f"SET lock_timeout = '{PATIENCE_S}s'")
+    connection.execute(f"SET idle_in_transaction_session_timeout = '{PATIENCE_S}s'")
+    connection.autocommit = autocommit

@@ -1,0 +1,169 @@
+"""A lease: who has claimed which table or partition, how, and from when until when.
+
+Times are the database's, in UTC. A claim names a table or a partition; claims conflict as lock
+requests do, a claim on a partition taking the table and the partitions around it as shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal
+
+from txn.errors import InvalidRequestError, TxnError, describe
+from txn.locks.requests import LockRequest, Mode, Path, path
+
+LeaseType = Literal["s", "x"]
+"""Shared, for who reads, and exclusive, for who writes."""
+
+Object = str | Path | LockRequest
+"""A database, a table or a partition; how it was claimed does not matter."""
+
+MAX_OBJECTS = 1_000
+MAX_USER = 255
+SHORTEST_S = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """One object of a lease. partition_name: empty for a whole table, else `day=1/hour=2`.
+
+    start_utc stays as it is when the lease is extended. All objects that were grabbed together have
+    the same lease_id, and a lease that was grabbed later has a larger one.
+    """
+
+    user: str
+    lease_id: int
+    db_name: str
+    table_name: str
+    partition_name: str
+    start_utc: datetime
+    end_utc: datetime
+    lease_type: LeaseType
+
+    @property
+    def path(self) -> Path:
+        """What is leased."""
+        partition = path(self.partition_name).parts if self.partition_name else ()
+        return Path((self.db_name, self.table_name, *partition))
+
+    @property
+    def request(self) -> LockRequest:
+        """What is leased, and how."""
+        return LockRequest(self.path, Mode(self.lease_type.upper()))
+
+    def __str__(self) -> str:
+        return f"{self.request} by {self.user} until {self.end_utc.isoformat()}"
+
+
+class InvalidArgumentsError(InvalidRequestError):
+    """What was asked for is no claim, or for a time that cannot be. Nothing was written."""
+
+
+class ExceedsMaxLeaseTimeError(InvalidArgumentsError):
+    """The lease would be longer than leases may be: ask for less, or grab another one later."""
+
+
+class LeaseNotFoundError(TxnError):
+    """The lease has expired or was dropped, wholly or in part: stop, and write nothing else."""
+
+
+class LeaseAlreadyExistsError(TxnError):
+    """Somebody has, or waits for, what was asked for, and still did when the time to wait was over.
+    Nothing is held.
+
+    lease: the one in the way that ends last. waits: it is not granted yet, but was asked for before
+    us; its end is that of its place in the line, unless its owner goes on waiting.
+    """
+
+    def __init__(self, lease: Lease, *, waits: bool = False) -> None:
+        said = f"leased already: {lease}"
+        if waits:
+            said = f"somebody waits before us: {lease.request} by {lease.user}"
+        super().__init__(describe(said, lease_id=None if waits else lease.lease_id))
+        self.lease = lease
+        self.waits = waits
+
+
+def claims(objects: Iterable[LockRequest]) -> tuple[LockRequest, ...]:
+    """Return each object once, in its stronger mode, in the order of the paths."""
+    if isinstance(objects, LockRequest):
+        objects = (objects,)
+    modes: dict[Path, Mode] = {}
+    for each in objects:
+        if not isinstance(each, LockRequest):
+            raise InvalidArgumentsError(
+                describe("say how to claim it: shared(..) or exclusive(..)", object=each)
+            )
+        _check(each.path)
+        if modes.get(each.path) is not Mode.EXCLUSIVE:
+            modes[each.path] = each.mode
+    if not 0 < len(modes) <= MAX_OBJECTS:
+        raise InvalidArgumentsError(
+            describe("a lease is for one object at least", objects=len(modes), limit=MAX_OBJECTS)
+        )
+    return tuple(LockRequest(at, modes[at]) for at in sorted(modes))
+
+
+def paths(objects: Iterable[Object] | Object) -> tuple[Path, ...]:
+    """Return the paths that are meant, each once, in order."""
+    if isinstance(objects, Object):
+        objects = (objects,)
+    return tuple(sorted({_path(each) for each in objects}))
+
+
+def duration(seconds: float, longest_s: float) -> timedelta:
+    """Return how long a lease is to be."""
+    if not seconds >= SHORTEST_S:
+        raise InvalidArgumentsError(
+            describe("a lease has a duration", duration_s=seconds, shortest_s=SHORTEST_S)
+        )
+    if seconds > longest_s:
+        raise ExceedsMaxLeaseTimeError(
+            describe("too long for a lease", duration_s=seconds, longest_s=longest_s)
+        )
+    return timedelta(seconds=seconds)
+
+
+def table_names(objects: Sequence[Path]) -> tuple[Path, ...]:
+    """Return the tables that the objects are or lie in: nothing conflicts across tables."""
+    return tuple(sorted({Path(each.parts[:2]) for each in objects}))
+
+
+def user_name(user: str) -> str:
+    """Return a user's name if it can be written down."""
+    if not 0 < len(user) <= MAX_USER or not _is_text(user):
+        raise InvalidArgumentsError(describe("not a name of a user", user=user[:40]))
+    return user
+
+
+def _path(given: Object) -> Path:
+    match given:
+        case LockRequest():
+            found = given.path
+        case Path():
+            found = given
+        case _:
+            found = _parsed(given)
+    if not all(map(_is_text, found.parts)):
+        raise InvalidArgumentsError(describe("not text", path=found.parts[:3]))
+    return found
+
+
+def _parsed(text: str) -> Path:
+    try:
+        return path(text)
+    except InvalidRequestError as error:
+        raise InvalidArgumentsError(describe("not a path of an object", given=text)) from error
+
+
+def _check(at: Path) -> None:
+    _path(at)
+    if len(at.parts) < 2:
+        raise InvalidArgumentsError(describe("name a table: database/table", path=str(at)))
+
+
+def _is_text(part: str) -> bool:
+    """Whether every database can store it."""
+    return "\0" not in part and not any("\ud800" <= letter <= "\udfff" for letter in part)

@@ -1,0 +1,355 @@
+"""Leases in a relational database: grabbed wholly or not at all, for a time by its clock.
+
+Whatever is decided about an object is decided in a turn of its table (see databases.py): look who
+is in the way, then at the clock, then write. Expired rows in the way are removed there and then,
+so that no extension can bring them back. Requests that wait have rows as well, which keep their
+places in the line; those of a request that is not heard of any more expire, as leases do.
+"""
+
+from __future__ import annotations
+
+import getpass
+import random
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from sqlalchemy import URL, ColumnElement, Connection, and_, delete, insert, or_, select, update
+
+from txn.clock import Clock, SystemClock
+from txn.errors import StoreError, describe
+from txn.leases.connections import Connections
+from txn.leases.model import (
+    ExceedsMaxLeaseTimeError,
+    InvalidArgumentsError,
+    Lease,
+    LeaseAlreadyExistsError,
+    LeaseNotFoundError,
+    Object,
+    claims,
+    duration,
+    paths,
+    table_names,
+    user_name,
+)
+from txn.leases.tables import BATCH, in_conflict, leases, now, within
+from txn.locks.requests import LockRequest, Path
+
+WEEK_S = 7 * 24 * 3600
+PLACE = timedelta(seconds=10)
+"""How long a request keeps its place in the line without being heard of."""
+
+FIRST_PAUSE_MS, LONGEST_PAUSE_MS = 10, 200
+SWEEP_EVERY = 100
+MOST_SHOWN = 100
+LAST_ID = 2**63 - 1
+
+this = leases.c
+
+
+class _Request(NamedTuple):
+    """A grab, in all of its attempts; by its token they find what earlier ones wrote."""
+
+    token: str
+    objects: tuple[LockRequest, ...]
+    duration: timedelta
+    user: str
+
+    @property
+    def tables(self) -> tuple[Path, ...]:
+        return table_names([each.path for each in self.objects])
+
+    def in_the_way(self, place: int) -> list[ColumnElement[bool]]:
+        """Return which leases, and which places before this one, do not go with the request."""
+        is_before = or_(this.granted, this.lease_id < place)
+        return [and_(in_conflict(some), is_before) for some in _batches(self.objects)]
+
+
+class LeaseService:
+    """Grants leases. Safe to share between threads, and of use after a fork, too.
+
+    Every call raises StoreError if the database does not answer, after 15 seconds of trying.
+    """
+
+    def __init__(
+        self,
+        url: URL,
+        *,
+        max_lease_s: float = WEEK_S,
+        clock: Clock | None = None,
+        chance: random.Random | None = None,
+    ) -> None:
+        self._clock = clock or SystemClock()
+        self._chance = chance or random.SystemRandom()
+        self._max_lease_s = max_lease_s
+        self._owed: dict[str, _Request] = {}
+        self.connections = Connections(url, self._clock, self._chance)
+
+    def grab_lease(
+        self,
+        objects: Iterable[LockRequest],
+        duration_s: float,
+        wait_s: float = 0,
+        *,
+        user: str | None = None,
+    ) -> int:
+        """Take all of the objects, which need not exist, or none; return the id of the lease.
+
+        wait_s: how long to wait for others, first come, first served; LeaseAlreadyExistsError says
+        who is still there. After StoreError nothing is held, or it is given back with the next
+        grab of this service, and ends by itself at the latest.
+        """
+        if not 0 <= wait_s <= WEEK_S:
+            raise InvalidArgumentsError(describe("not a time to wait", wait_s=wait_s, limit=WEEK_S))
+        request = _Request(
+            f"{self._chance.getrandbits(128):032x}",
+            claims(objects),
+            duration(duration_s, self._max_lease_s),
+            user_name(getpass.getuser() if user is None else user),
+        )
+        due_ms = self._clock.monotonic_ms() + round(wait_s * 1000)
+        self._give_back()
+        try:
+            return self._grab(request, due_ms)
+        except BaseException:
+            self._owed[request.token] = request
+            self._give_back()
+            raise
+
+    def list_lease(self, objects: Iterable[Object] | Object = ()) -> list[Lease]:
+        """Return the leases of these objects and of all that lies in them, or of all if none are
+        named, in the order of the objects."""
+        is_live = and_(this.granted, this.end_utc > now())
+        wanted = [and_(within(some), is_live) for some in _batches(paths(objects))]
+
+        def work(connection: Connection) -> list[Lease]:
+            found = {
+                _lease(row)
+                for some in wanted or [is_live]
+                for row in connection.execute(select(leases).where(some))
+            }
+            return sorted(found, key=lambda lease: (lease.path, lease.lease_id))
+
+        return self.connections.run(work)
+
+    def extend_lease(
+        self,
+        lease_id: int,
+        objects: Iterable[Object] | Object = (),
+        duration_s: float | None = None,
+    ) -> datetime:
+        """Let these objects of a lease, or all, end no earlier than a duration from now; return
+        until when all of them are leased. duration_s: that of the grab if none is given.
+
+        LeaseNotFoundError: one of them is not leased any more, and none was extended.
+        """
+        wanted = paths(objects)
+        chosen = _of_lease(lease_id, wanted)
+        asked = None if duration_s is None else duration(duration_s, self._max_lease_s)
+
+        def work(connection: Connection) -> datetime:
+            there = connection.execute(select(leases).where(chosen)).all()
+            tables = table_names([_lease(row).path for row in there])
+            self.connections.database.take_turn(connection, tables)
+            rows = connection.execute(select(leases).where(chosen)).all()
+            at = _now(connection)
+            if len(rows) < max(1, len(wanted)) or any(row.end_utc <= at for row in rows):
+                raise _not_found(lease_id, wanted)
+            end = at + (asked or timedelta(seconds=rows[0].duration_s))
+            self._check_end(rows[0].start_utc, end)
+            is_shorter = this.end_utc < end
+            changed = connection.execute(
+                update(leases).where(chosen, is_shorter).values(end_utc=end)
+            )
+            if changed.rowcount < sum(row.end_utc < end for row in rows):
+                raise _not_found(lease_id, wanted)  # it was dropped at this moment
+            ends: list[datetime] = [max(row.end_utc, end) for row in rows]
+            return min(ends)
+
+        return self.connections.run(work)
+
+    def drop_lease(self, lease_id: int, objects: Iterable[Object] | Object = ()) -> int:
+        """End these objects of a lease, or all; return how many there were. One that has ended
+        already is no error."""
+        return self._drop(and_(_of_lease(lease_id, paths(objects)), this.end_utc > now()))
+
+    def force_drop_lease(self, objects: Iterable[Object] | Object) -> int:
+        """End whatever `list_lease` shows of these objects, whoever has it; of all if none are
+        named. Return how many there were."""
+        is_live = and_(this.granted, this.end_utc > now())
+        wanted = [and_(within(some), is_live) for some in _batches(paths(objects))]
+        return self._drop(*(wanted or [is_live]))
+
+    def remove_expired(self) -> int:
+        """Remove the rows of what has ended; return how many there were. Nobody sees a difference:
+        every hundredth grab does the same."""
+        return self._drop(this.end_utc <= now())
+
+    def now(self) -> datetime:
+        """Return the time by the database's clock, the only one that counts."""
+        return self.connections.run(_now)
+
+    def close(self) -> None:
+        """Give the connections back; leases stay."""
+        self.connections.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # ------------------------------------------------------------------------------- one grab
+
+    def _grab(self, request: _Request, due_ms: int) -> int:
+        pause_ms = FIRST_PAUSE_MS
+        while True:
+            left_ms = due_ms - self._clock.monotonic_ms()
+            attempt = partial(self._attempt, request=request, waits=left_ms > 0)
+            found = self.connections.run(attempt)
+            if isinstance(found, int):
+                return found
+            if left_ms <= 0:
+                raise LeaseAlreadyExistsError(_lease(found), waits=not found.granted)
+            self._clock.sleep_ms(min(self._chance.randint(pause_ms // 2, pause_ms), left_ms))
+            pause_ms = min(2 * pause_ms, LONGEST_PAUSE_MS)
+
+    def _attempt(self, connection: Connection, request: _Request, *, waits: bool) -> int | Any:
+        """Return the id of the lease, or the row in the way; then, who waits has a place."""
+        self.connections.database.take_turn(connection, request.tables)
+        is_mine = this.token == request.token
+        mine = connection.execute(select(leases).where(is_mine)).first()
+        if mine is not None and mine.granted:
+            return int(mine.lease_id)  # by an attempt whose reply was lost
+        in_the_way = request.in_the_way(LAST_ID if mine is None else mine.lease_id)
+        found = [row for some in in_the_way for row in _last_to_end(connection, some)]
+        at = _now(connection)
+        if live := [row for row in found if row.end_utc > at]:
+            if waits:
+                self._keep_place(connection, request, mine, at)
+            return max(live, key=lambda row: (row.granted, row.end_utc))
+        for some in in_the_way if found else []:
+            connection.execute(delete(leases).where(some, this.end_utc <= at))
+        if mine is not None:
+            connection.execute(delete(leases).where(is_mine))
+        lease_id = self._insert(connection, request, at, request.duration, granted=True)
+        if lease_id % SWEEP_EVERY == 0:
+            connection.execute(delete(leases).where(this.end_utc <= at))
+        return lease_id
+
+    def _keep_place(
+        self, connection: Connection, request: _Request, mine: Any | None, at: datetime
+    ) -> None:
+        if mine is None:
+            self._insert(connection, request, at, PLACE, granted=False)
+        elif mine.end_utc - at < PLACE * 2 / 3:
+            is_mine = this.token == request.token
+            connection.execute(update(leases).where(is_mine).values(end_utc=at + PLACE))
+
+    def _insert(
+        self,
+        connection: Connection,
+        request: _Request,
+        at: datetime,
+        lasts: timedelta,
+        *,
+        granted: bool,
+    ) -> int:
+        number = self.connections.database.next_id(connection)
+        shared = {
+            "lease_id": number,
+            "user_name": request.user,
+            "start_utc": at,
+            "end_utc": at + lasts,
+            "granted": granted,
+            "duration_s": request.duration.total_seconds(),
+            "token": request.token,
+        }
+        connection.execute(insert(leases), [{**shared, **_columns(o)} for o in request.objects])
+        return number
+
+    def _give_back(self) -> None:
+        """Remove what a grab that failed may have written. The turn waits for an attempt of it that
+        is still under way on the server."""
+        for token, request in list(self._owed.items()):
+            try:
+                self.connections.run(partial(self._forget, request=request), patience_ms=0)
+            except StoreError:
+                return
+            self._owed.pop(token, None)
+
+    def _forget(self, connection: Connection, request: _Request) -> None:
+        self.connections.database.take_turn(connection, request.tables)
+        connection.execute(delete(leases).where(this.token == request.token))
+
+    def _drop(self, *chosen: ColumnElement[bool]) -> int:
+        def work(connection: Connection) -> int:
+            return sum(connection.execute(delete(leases).where(some)).rowcount for some in chosen)
+
+        return self.connections.run(work)
+
+    def _check_end(self, start: datetime, end: datetime) -> None:
+        if end > start + timedelta(seconds=self._max_lease_s):
+            raise ExceedsMaxLeaseTimeError(
+                describe("too long for a lease", end=end, start=start, longest_s=self._max_lease_s)
+            )
+
+
+def _batches(objects: Sequence[Any]) -> list[Sequence[Any]]:
+    return [objects[begin : begin + BATCH] for begin in range(0, len(objects), BATCH)]
+
+
+def _of_lease(lease_id: int, objects: Sequence[Path]) -> ColumnElement[bool]:
+    if not 0 < lease_id <= LAST_ID:
+        raise InvalidArgumentsError(describe("not an id of a lease", lease_id=lease_id))
+    whole = and_(this.lease_id == lease_id, this.granted)
+    return and_(whole, this.object.in_([str(each) for each in objects])) if objects else whole
+
+
+def _now(connection: Connection) -> datetime:
+    found: datetime = connection.execute(select(now())).scalar_one()
+    return found
+
+
+def _last_to_end(connection: Connection, chosen: ColumnElement[bool]) -> Sequence[Any]:
+    """Return some of the rows; if these have ended all have."""
+    rows = select(leases).where(chosen).order_by(this.end_utc.desc()).limit(MOST_SHOWN)
+    return connection.execute(rows).all()
+
+
+def _columns(request: LockRequest) -> dict[str, str]:
+    db, table, *partition = request.path.parts
+    return {
+        "object": str(request.path),
+        "db_name": db,
+        "table_name": table,
+        "partition_name": str(Path(tuple(partition))) if partition else "",
+        "lease_type": request.mode.value.lower(),
+    }
+
+
+def _lease(row: Any) -> Lease:
+    return Lease(
+        user=row.user_name,
+        lease_id=row.lease_id,
+        db_name=row.db_name,
+        table_name=row.table_name,
+        partition_name=row.partition_name,
+        start_utc=row.start_utc,
+        end_utc=row.end_utc,
+        lease_type=row.lease_type,
+    )
+
+
+def _not_found(lease_id: int, wanted: Sequence[Path]) -> LeaseNotFoundError:
+    objects = [str(each) for each in wanted] or None
+    return LeaseNotFoundError(
+        describe("the lease has ended, wholly or in part", lease_id=lease_id, objects=objects)
+    )

@@ -1,0 +1,125 @@
+"""The table of leases, and the conditions by which its rows are chosen; the same on all databases.
+
+A row is one object of a lease, or of a request that waits for one; its key is the number of the
+lease, or of the place in the line, and the object's path as text. Such texts are ASCII without `/`
+within a part, so what lies in `a/b` is exactly what is at least `a/b/` and less than `a/b0`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from itertools import chain
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    ColumnElement,
+    DateTime,
+    Dialect,
+    Double,
+    Index,
+    MetaData,
+    String,
+    Table,
+    Text,
+    and_,
+    or_,
+)
+from sqlalchemy.ext.compiler import compiles
+from sqlalchemy.sql.expression import FunctionElement
+from sqlalchemy.types import TypeDecorator
+
+from txn.locks.requests import LockRequest, Mode, Path
+
+VERSION = "v0001"
+"""The newest migration: what the code below takes for granted."""
+
+VERSION_TABLE = "txn_lease_version"
+IDS = "txn_lease_ids"
+BATCH = 100
+"""Objects in one statement; SQLite allows expressions only so deep."""
+
+
+class Utc(TypeDecorator[datetime]):
+    """An instant, in microseconds; on SQLite a text, in UTC, which sorts as the times do."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        return None if value is None else value.astimezone(UTC)
+
+    def process_result_value(self, value: Any | None, dialect: Dialect) -> datetime | None:
+        match value:
+            case datetime(tzinfo=None):
+                return value.replace(tzinfo=UTC)
+            case datetime():
+                return value.astimezone(UTC)
+            case _:
+                return None
+
+
+class now(FunctionElement[datetime]):
+    """The database's clock at the moment at which the expression is evaluated."""
+
+    type = Utc()
+    inherit_cache = True
+
+
+@compiles(now, "postgresql")
+def _now_of_postgresql(*_: Any, **__: Any) -> str:
+    return "clock_timestamp()"
+
+
+@compiles(now, "sqlite")
+def _now_of_sqlite(*_: Any, **__: Any) -> str:
+    return "strftime('%Y-%m-%d %H:%M:%f000', 'now')"
+
+
+_object_text = Text().with_variant(Text(collation="C"), "postgresql")
+
+metadata = MetaData()
+leases = Table(
+    "txn_leases",
+    metadata,
+    Column("lease_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("object", _object_text, primary_key=True),
+    Column("user_name", Text, nullable=False),
+    Column("db_name", Text, nullable=False),
+    Column("table_name", Text, nullable=False),
+    Column("partition_name", Text, nullable=False),
+    Column("start_utc", Utc, nullable=False),
+    Column("end_utc", Utc, nullable=False),
+    Column("lease_type", String(1), nullable=False),
+    Column("granted", Boolean, nullable=False),
+    Column("duration_s", Double, nullable=False),
+    Column("token", String(32), nullable=False),
+    Index("txn_leases_object", "object"),
+    Index("txn_leases_end_utc", "end_utc"),
+    Index("txn_leases_token", "token"),
+)
+
+
+def within(objects: Iterable[Path]) -> ColumnElement[bool]:
+    """Rows of these objects and of what lies in them; all rows if none are named."""
+    names = [str(each) for each in objects]
+    if not names:
+        return and_(True)
+    return or_(leases.c.object.in_(names), *map(_inside, names))
+
+
+def in_conflict(requests: Sequence[LockRequest]) -> ColumnElement[bool]:
+    """Rows that do not go with at least one of the requests: exclusive ones of the objects and of
+    what these lie in; and for who wants an object alone, all of it and of what lies in it."""
+    objects = [each.path for each in requests]
+    around = set(chain(objects, *(each.parents for each in objects)))
+    alone = [each.path for each in requests if each.mode is Mode.EXCLUSIVE]
+    is_exclusive = and_(leases.c.object.in_(sorted(map(str, around))), leases.c.lease_type == "x")
+    return or_(is_exclusive, within(alone)) if alone else is_exclusive
+
+
+def _inside(name: str) -> ColumnElement[bool]:
+    return and_(leases.c.object >= f"{name}/", leases.c.object < f"{name}0")
