@@ -20,6 +20,7 @@ from recovery.commands.doctor import doctor
 from recovery.commands.fsck import fsck
 from recovery.commands.get import get
 from recovery.commands.hbase import app as hbase_app
+from recovery.commands.leases import app as leases_app
 from recovery.commands.locks import app as locks_app
 from recovery.commands.ls import ls
 from recovery.commands.serve import serve
@@ -40,6 +41,7 @@ app.add_typer(table_app, name="table")
 app.add_typer(demo_app, name="demo")
 app.add_typer(hbase_app, name="hbase")
 app.add_typer(locks_app, name="locks")
+app.add_typer(leases_app, name="leases")
 
 
 def _version(wanted: bool) -> None:

@@ -94,6 +94,17 @@ def engine_at(uri: str, transactions: str) -> Iterator[Engine]:
         yield Engine(context.store, transactions=transactions, clock=context.clock)
 
 
+@contextmanager
+def needing(extra: str) -> Iterator[None]:
+    """Say what to install if what a block imports is not there."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise InvalidRequestError(
+            describe(f"install hbase-txn[{extra}]", missing=error.name)
+        ) from error
+
+
 def console() -> Console:
     """Return where text for people goes; a pipe gets long lines rather than cut ones."""
     return Console(width=None if sys.stdout.isatty() else WIDE, highlight=False)

@@ -18,6 +18,7 @@ from recovery.commands.common import (
     console,
     duration,
     must_exist,
+    needing,
     print_json,
     print_line,
 )
@@ -79,7 +80,7 @@ def explain(
     as_json: JsonOption = False,
 ) -> None:
     """Tell which locks a statement needs, without taking them."""
-    with needing_parser():
+    with needing("locks"):
         from txn.locks.hive import requests  # noqa: PLC0415
     known = written_down(partitioned or (), database)
     show_requests(requests(sql, {DATABASE_SETTING: database}, known), as_json)
@@ -159,17 +160,6 @@ def written_down(partitioned: Iterable[str], database: str) -> Tables:
         parts = name.split(".") if "." in name else [database.lower(), name]
         known[Path(tuple(parts))] = Described(tuple(map(Column, columns.split(","))))
     return Tables(known)
-
-
-@contextmanager
-def needing_parser() -> Iterator[None]:
-    """Say what to install if a block imports the parser of statements and it is not there."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise InvalidRequestError(
-            describe("install hbase-txn[locks]", missing=error.name)
-        ) from error
 
 
 def show_requests(requests: Iterable[LockRequest], as_json: bool) -> None:

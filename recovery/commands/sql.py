@@ -1,19 +1,20 @@
-"""`txn sql`: SHOW LOCKS, EXPLAIN LOCKS, LOCK TABLE and UNLOCK TABLE, as Hive has them."""
+"""`txn sql`: statements about locks, as Hive has them, and about leases."""
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated, assert_never
 
 import typer
 
-from recovery.commands.common import FOUND, JsonOption
+from recovery.commands.common import FOUND, JsonOption, needing
+from recovery.commands.leases import LeasesOption, opened, show_dropped, show_leases
 from recovery.commands.locks import (
     ForceOption,
-    ManagerOption,
     PartitionedOption,
     WaitOption,
     managed,
-    needing_parser,
     refusals,
     show_locks,
     show_released,
@@ -22,17 +23,26 @@ from recovery.commands.locks import (
     written_down,
 )
 from txn.errors import InvalidRequestError, describe
+from txn.locks import LockManager, Waiting
 from txn.locks.hive_model import DATABASE_SETTING
 from txn.locks.manager import from_hive
 
 if TYPE_CHECKING:
-    from txn.locks.statements import Result
+    from txn.leases import statements as about_leases
+    from txn.leases.service import LeaseService
+    from txn.locks import statements as about_locks
+
+MaybeManagerOption = Annotated[
+    str | None,
+    typer.Option("--manager", envvar="TXN_LOCKS", help="Where locks are; see `txn locks`."),
+]
 
 
 def sql(
     statements: Annotated[str, typer.Argument(help="Statements, with semicolons between them.")],
     *,
-    manager: ManagerOption,
+    manager: MaybeManagerOption = None,
+    leases: LeasesOption = None,
     database: Annotated[str, typer.Option(help="Of names that have none.")] = "default",
     setting: Annotated[
         list[str] | None,
@@ -43,18 +53,31 @@ def sql(
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Run SHOW LOCKS, EXPLAIN LOCKS, LOCK TABLE and UNLOCK TABLE."""
-    with needing_parser():
-        from txn.locks import statements as spoken  # noqa: PLC0415
+    """Run SHOW LOCKS, EXPLAIN LOCKS, LOCK and UNLOCK, and SHOW LEASE and DROP FORCE LEASE."""
+    with needing("locks"):
+        from txn.leases import statements as spoken  # noqa: PLC0415
     settings = dict(map(_setting, setting or ()))
     known = written_down(partitioned or (), database)
     asked = spoken.parse(statements, {**settings, DATABASE_SETTING: database}, known)
     waiting = from_hive(settings, waiting_for(wait))
-    with managed(manager) as locks:
-        for statement in asked:
-            with refusals():
-                result = spoken.run(statement, locks, waiting=waiting, force=force)
-            _show(result, as_json)
+    with ExitStack() as stack:
+        locks = cache(lambda: stack.enter_context(managed(_named(manager))))
+        service = cache(lambda: stack.enter_context(opened(leases)))
+        # All that they need is opened before the first of them is run.
+        runs = [
+            partial(_run_on_leases, each, service(), as_json)
+            if isinstance(each, spoken.Statement)
+            else partial(_run_on_locks, each, locks(), waiting, force, as_json)
+            for each in asked
+        ]
+        for run in runs:
+            run()
+
+
+def _named(manager: str | None) -> str:
+    if not manager:
+        raise InvalidRequestError(describe("name a lock manager: --manager or TXN_LOCKS"))
+    return manager
 
 
 def _setting(text: str) -> tuple[str, str]:
@@ -64,9 +87,30 @@ def _setting(text: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-def _show(result: Result, as_json: bool) -> None:
-    from txn.locks.statements import Explained, GivenBack, Shown, Taken  # noqa: PLC0415
+def _run_on_leases(statement: about_leases.Statement, service: LeaseService, as_json: bool) -> None:
+    from txn.leases.statements import Dropped, Shown, run  # noqa: PLC0415
 
+    result = run(statement, service)
+    match result:
+        case Shown(leases):
+            show_leases(leases, service.now(), as_json)
+        case Dropped(within, count):
+            show_dropped("everything" if within is None else str(within), count, as_json)
+        case _:
+            assert_never(result)
+
+
+def _run_on_locks(
+    statement: about_locks.Statement,
+    manager: LockManager,
+    waiting: Waiting,
+    force: bool,
+    as_json: bool,
+) -> None:
+    from txn.locks.statements import Explained, GivenBack, Shown, Taken, run  # noqa: PLC0415
+
+    with refusals():
+        result = run(statement, manager, waiting=waiting, force=force)
     match result:
         case Shown(locks, extended):
             show_locks(locks, extended, as_json)

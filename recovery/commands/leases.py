@@ -1,0 +1,221 @@
+"""`txn leases`: who has leased which tables and partitions; grabbing and dropping by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path as File
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from recovery.commands.common import (
+    FOUND,
+    Duration,
+    JsonOption,
+    complain,
+    console,
+    duration,
+    needing,
+    print_json,
+    print_line,
+)
+from recovery.text import duration_text, time_text
+from txn.errors import InvalidRequestError, describe
+from txn.locks.requests import LockRequest, Mode, path
+
+if TYPE_CHECKING:
+    from txn.leases import Lease
+    from txn.leases.service import LeaseService
+
+app = typer.Typer(help="Look at leases, grab, extend and drop them.", no_args_is_help=True)
+
+SQLITE = "sqlite:///"
+
+LeasesOption = Annotated[
+    str | None,
+    typer.Option(
+        "--leases",
+        envvar="TXN_LEASES",
+        help="Such as postgresql+psycopg://host/name or sqlite:////path; else a file of the user.",
+    ),
+]
+ObjectsArgument = Annotated[
+    list[str], typer.Argument(metavar="PATH...", help="Such as sales/orders/day=1.")
+]
+OfLeaseArgument = Annotated[
+    list[str] | None, typer.Argument(metavar="[PATH...]", help="Of the lease only these.")
+]
+IdArgument = Annotated[int, typer.Argument(metavar="LEASE", help="The lease's id.")]
+
+
+@app.command("ls")
+def ls(
+    within: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[PATH...]", help="Only these, and in them."),
+    ] = None,
+    *,
+    leases: LeasesOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """List the leases that have not ended, in the order of their objects."""
+    with opened(leases) as service:
+        show_leases(service.list_lease(within or ()), service.now(), as_json)
+
+
+@app.command("grab")
+def grab(
+    paths: ObjectsArgument,
+    *,
+    leases: LeasesOption = None,
+    exclusive: Annotated[
+        bool, typer.Option("--exclusive", "-x", help="Alone; else together with other readers.")
+    ] = False,
+    length: Annotated[
+        Duration, typer.Option("--for", parser=duration, help="How long, such as 90s or 2h.")
+    ],
+    wait: Annotated[
+        Duration | None,
+        typer.Option(parser=duration, help="How long to wait for others, such as 30s."),
+    ] = None,
+    user: Annotated[str | None, typer.Option(help="In whose name; else that of the login.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Lease all of these objects or none, and print the lease's id."""
+    mode = Mode.EXCLUSIVE if exclusive else Mode.SHARED
+    wanted = [LockRequest(path(each), mode) for each in paths]
+    with opened(leases, is_new=True) as service, refusals():
+        lease_id = service.grab_lease(wanted, length / 1000, (wait or 0) / 1000, user=user)
+    if as_json:
+        print_json({"lease_id": lease_id})
+    else:
+        print_line(str(lease_id))
+
+
+@app.command("extend")
+def extend(
+    lease: IdArgument,
+    paths: OfLeaseArgument = None,
+    *,
+    leases: LeasesOption = None,
+    length: Annotated[
+        Duration | None,
+        typer.Option("--for", parser=duration, help="From now; else as long as it was grabbed."),
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Let a lease end later, and print when."""
+    duration_s = None if length is None else length / 1000
+    with opened(leases) as service, refusals():
+        end = service.extend_lease(lease, paths or (), duration_s)
+    if as_json:
+        print_json({"lease_id": lease, "end_utc": end.isoformat()})
+    else:
+        print_line(f"lease {lease} ends at {_moment(end)}")
+
+
+@app.command("drop")
+def drop(
+    lease: IdArgument,
+    paths: OfLeaseArgument = None,
+    *,
+    leases: LeasesOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Give a lease back, or some of its objects."""
+    with opened(leases) as service:
+        count = service.drop_lease(lease, paths or ())
+    show_dropped(f"lease {lease}", count, as_json)
+
+
+@app.command("force-drop")
+def force_drop(
+    paths: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[PATH...]", help="Leases on these, and on what lies in them."),
+    ] = None,
+    *,
+    leases: LeasesOption = None,
+    everything: Annotated[bool, typer.Option("--all", help="All leases that there are.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Drop leases whoever has them. Their holders are not asked, and learn of it when they look."""
+    if bool(paths) is everything:
+        raise InvalidRequestError(describe("name what to drop, or say --all", paths=paths))
+    with opened(leases) as service:
+        count = service.force_drop_lease(paths or ())
+    show_dropped(", ".join(paths or ()) or "everything", count, as_json)
+
+
+@contextmanager
+def opened(url: str | None, *, is_new: bool = False) -> Iterator[LeaseService]:
+    """Open the lease service; a file that is named must be there, unless it may be new."""
+    with needing("leases"):
+        from txn.leases import open_leases  # noqa: PLC0415  (an extra, and slow to import)
+    if url is not None and url.startswith(SQLITE) and not is_new:
+        file = File(url.removeprefix(SQLITE).partition("?")[0])
+        if not file.exists():
+            raise InvalidRequestError(describe("no such file of leases", path=str(file)))
+    with open_leases(url) as service:
+        yield service
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """Say that a lease is another's, or not there any more, as something that was found."""
+    from txn.leases import LeaseAlreadyExistsError, LeaseNotFoundError  # noqa: PLC0415
+
+    try:
+        yield
+    except (LeaseAlreadyExistsError, LeaseNotFoundError) as error:
+        complain(str(error))
+        raise typer.Exit(FOUND) from error
+
+
+def show_leases(leases: Sequence[Lease], now: datetime, as_json: bool) -> None:
+    """Print leases: a line of JSON each, or a table."""
+    if as_json:
+        for lease in leases:
+            print_json(_document(lease))
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("object", "mode", "lease", "user", "since", "until", "left"):
+        table.add_column(heading, overflow="fold", no_wrap=heading != "object")
+    for lease in leases:
+        left_ms = int((lease.end_utc - now).total_seconds() * 1000)
+        row = [str(lease.path), lease.request.mode.name.lower(), str(lease.lease_id), lease.user]
+        row += [_moment(lease.start_utc), _moment(lease.end_utc), duration_text(max(0, left_ms))]
+        table.add_row(*map(Text, row))
+    console().print(table)
+
+
+def show_dropped(name: str, count: int, as_json: bool) -> None:
+    """Print how many objects are free now; end with 1 if there were none."""
+    if as_json:
+        print_json({"dropped": count})
+    else:
+        print_line(f"dropped {count} {'claim' if count == 1 else 'claims'} of {name}")
+    if not count:
+        raise typer.Exit(FOUND)
+
+
+def _moment(at: datetime) -> str:
+    return time_text(round(at.timestamp() * 1000))
+
+
+def _document(lease: Lease) -> dict[str, object]:
+    return {
+        "path": str(lease.path),
+        "user": lease.user,
+        "lease_id": lease.lease_id,
+        "db_name": lease.db_name,
+        "table_name": lease.table_name,
+        "partition_name": lease.partition_name,
+        "start_utc": lease.start_utc.isoformat(),
+        "end_utc": lease.end_utc.isoformat(),
+        "lease_type": lease.lease_type,
+    }

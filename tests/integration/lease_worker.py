@@ -1,0 +1,176 @@
+"""A process that takes leases, for the tests of races: `python -m tests.integration.lease_worker`.
+
+`race URL LOG SEED TURNS HOURS` takes random leases in two threads, and writes to the log when it
+got each and when it is about to give it back, by the database's clock. `die URL WHAT STEP` kills
+itself with SIGKILL at a step of what it does in the database, and says so if there is no such step.
+HOURS is how far this process's own clock is off.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
+from pathlib import Path as Folder
+from random import Random
+from typing import Any
+
+import time_machine
+from sqlalchemy import Engine, event
+
+from tests.history.leases import Stay
+from txn.clock import SystemClock
+from txn.errors import StoreError
+from txn.leases import (
+    LeaseAlreadyExistsError,
+    LeaseNotFoundError,
+    LockRequest,
+    exclusive,
+    open_leases,
+    path,
+    shared,
+)
+from txn.leases.service import LeaseService
+from txn.locks.requests import Mode
+
+OBJECTS = [f"d/{table}/p={part}" for table in "tu" for part in range(3)] + ["d/t", "d/u"]
+THREADS = 2
+WAIT_S = 120
+SHORT_S, LONG_S = 0.2, 5
+# What happens in the database: each is a moment at which a process can die.
+STEPS = ("begin", "before_cursor_execute", "after_cursor_execute", "commit", "rollback")
+
+
+class Log:
+    """Lines of who held what and when; a line is written whole."""
+
+    def __init__(self, file: Folder) -> None:
+        self._file = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+
+    def entered(self, stay: Stay) -> None:
+        claims = {str(each.path): each.mode.value for each in stay.claims}
+        times = {"asked": str(stay.asked), "entered": str(stay.entered), "ends": str(stay.left)}
+        self._add({"lease": stay.lease_id, "claims": claims, **times})
+
+    def extended(self, lease_id: int, until: datetime) -> None:
+        self._add({"extended": lease_id, "ends": str(until)})
+
+    def left(self, lease_id: int, at: datetime) -> None:
+        self._add({"left": lease_id, "at": str(at)})
+
+    def _add(self, facts: dict[str, Any]) -> None:
+        os.write(self._file, json.dumps(facts).encode() + b"\n")
+
+
+def history(log: Folder) -> list[Stay]:
+    """Return what a log tells. Whoever did not leave had the lease until its end."""
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    ends = {line["extended"]: line["ends"] for line in lines if "extended" in line}
+    left = {line["left"]: line["at"] for line in lines if "left" in line}
+    found = []
+    for line in lines:
+        if "lease" in line:
+            lease_id = line["lease"]
+            end = datetime.fromisoformat(ends.get(lease_id, line["ends"]))
+            until = min(end, datetime.fromisoformat(left.get(lease_id, str(end))))
+            claims = tuple(LockRequest(path(at), Mode(is_)) for at, is_ in line["claims"].items())
+            asked, entered = (datetime.fromisoformat(line[name]) for name in ("asked", "entered"))
+            found.append(Stay(lease_id, claims, asked, entered, max(entered, until)))
+    return found
+
+
+def race(leases: LeaseService, log: Log, seed: int, turns: int) -> int:
+    """Take random leases; return how many turns failed since the database was away."""
+    chance, failed = Random(seed), 0
+    for _ in range(turns):
+        try:
+            one_turn(leases, log, chance)
+        except StoreError:
+            failed += 1
+    return failed
+
+
+def one_turn(leases: LeaseService, log: Log, chance: Random) -> None:
+    """Take some leases, hold them for a moment, and drop them or let them end by themselves."""
+    objects = chance.sample(OBJECTS, chance.randint(1, 3))
+    wanted = [exclusive(at) if chance.random() < 0.6 else shared(at) for at in objects]
+    is_left_to_end = chance.random() < 0.1
+    asked = leases.now()
+    try:
+        lease_id = leases.grab_lease(wanted, SHORT_S if is_left_to_end else LONG_S, WAIT_S)
+    except LeaseAlreadyExistsError:
+        return
+    entered = leases.now()
+    if ends := _ends(leases, lease_id, wanted):
+        log.entered(Stay(lease_id, tuple(wanted), asked, entered, ends))
+    SystemClock().sleep_ms(chance.randint(0, 3))
+    if is_left_to_end:
+        return
+    try:
+        if chance.random() < 0.3:
+            log.extended(lease_id, leases.extend_lease(lease_id))
+    except LeaseNotFoundError:
+        return
+    log.left(lease_id, leases.now())
+    leases.drop_lease(lease_id)
+
+
+def _ends(leases: LeaseService, lease_id: int, wanted: Iterable[LockRequest]) -> datetime | None:
+    """When a lease ends, None if it has ended."""
+    there = leases.list_lease([each.path for each in wanted])
+    return min((each.end_utc for each in there if each.lease_id == lease_id), default=None)
+
+
+def die_at(step: int) -> None:
+    """Kill this process at a step, of those that are taken from now on."""
+    taken = 0
+
+    def take_step(*_: object) -> None:
+        nonlocal taken
+        taken += 1
+        if taken == step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    for name in STEPS:
+        event.listen(Engine, name, take_step)
+
+
+def die(leases: LeaseService, what: str, step: int) -> None:
+    """Grab, wait for, extend or drop a lease, as far as the step."""
+    objects = [exclusive("d/t/p=1"), shared("d/u"), exclusive("e/v")]
+    lease_id = 0 if what in {"grab", "wait"} else leases.grab_lease(objects, SHORT_S * 5)
+    die_at(step)
+    match what:
+        case "grab":
+            leases.grab_lease(objects, SHORT_S)
+        case "wait":
+            leases.grab_lease(objects, SHORT_S, WAIT_S)
+        case "extend":
+            leases.extend_lease(lease_id, duration_s=SHORT_S * 6)
+        case "drop":
+            leases.drop_lease(lease_id)
+
+
+def main() -> None:
+    what, url, *rest = sys.argv[1:]
+    if what == "die":
+        with open_leases(url) as leases:
+            die(leases, rest[0], int(rest[1]))
+        return print("survived", flush=True)
+    log, seed, turns = Log(Folder(rest[0])), int(rest[1]), int(rest[2])
+    with (
+        time_machine.travel(timedelta(hours=float(rest[3])), tick=True),
+        open_leases(url) as leases,
+        ThreadPoolExecutor(THREADS) as pool,
+    ):
+        seeds = [seed * THREADS + number for number in range(THREADS)]
+        failed = list(pool.map(lambda seed: race(leases, log, seed, turns), seeds))
+    return print(json.dumps({"failed": sum(failed)}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

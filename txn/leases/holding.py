@@ -1,0 +1,143 @@
+"""Leases that extend themselves for as long as somebody holds them.
+
+A thread extends a lease at each third of its duration. When it ended is for the database to say; a
+holder that cannot ask takes it for lost once a duration has passed on its own monotonic clock since
+before the last extension that was acknowledged, which is never later than the database does.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from txn.clock import Clock, SystemClock
+from txn.errors import StoreError, describe
+from txn.leases.model import ExceedsMaxLeaseTimeError, LeaseNotFoundError
+from txn.locks.manager import LockLost
+from txn.locks.requests import LockRequest, Path, in_order
+
+if TYPE_CHECKING:
+    from txn.leases.service import LeaseService
+
+# Of a duration: how often it is extended, how often that is tried again, and by which part of it
+# two clocks may differ that run for so long.
+EXTENSIONS, RETRIES, DRIFT = 3, 30, 100
+
+
+class HeldLease:
+    """A lease that is held; `txn.locks.Held` says what its methods promise. Its fencing token is
+    its id, which grows with time. Leaving the block drops it."""
+
+    def __init__(
+        self,
+        leases: LeaseService,
+        lease_id: int,
+        objects: tuple[LockRequest, ...],
+        *,
+        duration_s: float,
+        began_ms: int,
+        clock: Clock,
+    ) -> None:
+        self.lease_id = lease_id
+        self.objects = objects
+        self.requests = in_order(objects)
+        self.tokens: Mapping[Path, int] = {each.path: lease_id for each in objects}
+        self._leases = leases
+        self._duration_s = duration_s
+        self._clock = clock
+        self._sure_until_ms = began_ms + self._sure_ms
+        self._gone = False
+        self._released = False
+        self._ending = threading.Event()
+        self._extending = threading.Thread(
+            target=self._keep, name=f"txn-lease-{lease_id}", daemon=True
+        )
+        self._extending.start()
+
+    @property
+    def lost(self) -> bool:
+        """Whether it is lost, or may be, for want of contact; a call that costs nothing."""
+        return self._gone or self._clock.monotonic_ms() >= self._sure_until_ms
+
+    def check(self) -> None:
+        """Ask the database whether all of it is held; raise LockLost unless it says so."""
+        if self._ending.is_set() or self.lost:
+            raise self._error("the lease is lost")
+        try:
+            there = self._leases.list_lease([each.path for each in self.objects])
+        except StoreError as error:
+            raise self._error("nobody says that the lease is held") from error
+        ours = {each.path for each in there if each.lease_id == self.lease_id}
+        self._gone = self._gone or not ours >= {each.path for each in self.objects}
+        if self.lost:
+            raise self._error("the lease is lost")
+
+    def release(self) -> None:
+        """Drop it; after an error that may be tried again."""
+        self._ending.set()
+        self._extending.join()
+        if not self._released:
+            self._leases.drop_lease(self.lease_id)
+            self._released = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    @property
+    def _sure_ms(self) -> int:
+        return int(self._duration_s * 1000 * (DRIFT - 1) / DRIFT)
+
+    def _keep(self) -> None:
+        pause_s = self._duration_s / EXTENSIONS
+        while not self.lost and not self._ending.wait(pause_s):
+            began_ms = self._clock.monotonic_ms()
+            try:
+                self._leases.extend_lease(self.lease_id, duration_s=self._duration_s)
+            except StoreError:
+                pause_s = self._duration_s / RETRIES
+            except LeaseNotFoundError:
+                self._gone = True
+            except ExceedsMaxLeaseTimeError:
+                return
+            else:
+                self._sure_until_ms = began_ms + self._sure_ms
+                pause_s = self._duration_s / EXTENSIONS
+
+    def _error(self, reason: str) -> LockLost:
+        named = [str(each) for each in self.objects]
+        return LockLost(describe(reason, lease=self.lease_id, objects=named))
+
+
+def hold(
+    leases: LeaseService,
+    objects: Iterable[LockRequest],
+    duration_s: float,
+    wait_s: float = 0,
+    *,
+    user: str | None = None,
+    clock: Clock | None = None,
+) -> HeldLease:
+    """Grab a lease, and keep it until it is released or `max_lease_s` after its start.
+
+    Whoever dies keeps it for `duration_s` more at most. Raises what `grab_lease` raises.
+    """
+    clock = clock or SystemClock()
+    wanted = tuple(objects)
+    began_ms = clock.monotonic_ms()
+    lease_id = leases.grab_lease(wanted, duration_s, wait_s, user=user)
+    if wait_s > 0:  # it may have begun at any moment of that time
+        began_ms = clock.monotonic_ms()
+        leases.extend_lease(lease_id, duration_s=duration_s)
+    return HeldLease(
+        leases, lease_id, wanted, duration_s=duration_s, began_ms=began_ms, clock=clock
+    )

@@ -1,0 +1,100 @@
+"""The statements that are about leases: SHOW LEASE and DROP FORCE LEASE.
+
+They may stand beside statements about locks, and like those are understood, all of a text, before
+the first of them is run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, assert_never
+
+from txn.locks import statements as locks
+from txn.locks.hive import object_path
+from txn.locks.hive_model import Catalog
+from txn.locks.hive_words import Words, statements
+from txn.locks.requests import Path
+
+if TYPE_CHECKING:
+    from txn.leases.model import Lease
+    from txn.leases.service import LeaseService
+
+
+@dataclass(frozen=True, slots=True)
+class ShowLeases:
+    """Asks for the leases on a table or a partition and what lies in it; None: for all."""
+
+    within: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class DropLeases:
+    """Asks to drop the leases on a table or a partition and what lies in it, whoever has them;
+    None: all that there are."""
+
+    within: Path | None
+
+
+Statement = ShowLeases | DropLeases
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """The leases that there are."""
+
+    leases: tuple[Lease, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """How many leases were dropped."""
+
+    within: Path | None
+    count: int
+
+
+Result = Shown | Dropped
+
+
+def parse(
+    sql: str, settings: Mapping[str, str] | None = None, catalog: Catalog | None = None
+) -> list[Statement | locks.Statement]:
+    """Return the statements of a text, about leases and about locks, or raise InvalidRequestError;
+    USE applies to the rest."""
+    return [
+        _parsed(words, catalog) or locks.parsed(words, catalog)
+        for words in statements(sql, settings)
+    ]
+
+
+def run(statement: Statement, leases: LeaseService) -> Result:
+    """Do what a statement asks."""
+    within = [] if statement.within is None else [statement.within]
+    match statement:
+        case ShowLeases():
+            return Shown(tuple(leases.list_lease(within)))
+        case DropLeases():
+            return Dropped(statement.within, leases.force_drop_lease(within))
+        case _:
+            assert_never(statement)
+
+
+def _parsed(words: Words, catalog: Catalog | None) -> Statement | None:
+    if words.accept("SHOW", "LEASE"):
+        return ShowLeases(_within(words, catalog))
+    if words.accept("DROP", "FORCE", "LEASE"):
+        return DropLeases(_within(words, catalog))
+    return None
+
+
+def _within(words: Words, catalog: Catalog | None) -> Path | None:
+    if words.accept("*"):
+        words.end()
+        return None
+    table, spec = words.table(), words.partition()
+    words.end()
+    found = object_path(table, spec, catalog.table(table) if catalog is not None else None)
+    if len(found.parts) < len(table.parts) + len(spec):
+        words.refuse("not every part of the partition is certain")
+    return found
