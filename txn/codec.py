@@ -62,6 +62,7 @@ class TransactionRow:
 
     status_at, seen: the server's timestamp (ms) of the status, and the newest one in the row.
     began: when each phase began, by the server's time. corrupt: what did not decode, and why.
+    has_ranges: whether it looks at ranges that it has scanned, between 1-LOCKED and its decision.
     """
 
     row_key: bytes
@@ -74,6 +75,7 @@ class TransactionRow:
     newest: int = 0
     began: Mapping[Status, int] = field(default_factory=dict)
     corrupt: str | None = None
+    has_ranges: bool = False
 
     @property
     def tells_its_decision(self) -> bool:
@@ -194,6 +196,7 @@ def decode_row(row: Row) -> TransactionRow:
         newest=newest,
         began=_began(cells),
         corrupt="; ".join(corrupt) or None,
+        has_ranges=b"ranges" in cells,
     )
 
 

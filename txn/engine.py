@@ -33,7 +33,8 @@ from txn.protocol import Lock, commit, lock_at_once, lock_in_order, roll_forward
 from txn.reads import Snapshot, read_atomically
 from txn.request import Committed, Request, bound_key, checked
 from txn.resolve import Resolver, read_rows
-from txn.scans import Columns, Span, by_row, guarded, scan, span, view
+from txn.scans import by_row, scan, view
+from txn.spans import Columns, Span, span
 from txn.steps import Context, Transaction, begin
 from txn.stores.base import Store
 from txn.waiting import HotKeys
@@ -142,21 +143,21 @@ class Engine:
     ) -> list[Committed | TxnError]:
         within_ms = within_ms or self._context.policy.deadline_ms
         deadline_ms = self._context.clock.monotonic_ms() + within_ms
-        attempts = [self._begin(request, deadline_ms) for request in requests]
+        attempts = [self._begin(request, deadline_ms, spans) for request in requests]
         for wave in waves([t.keys for t in attempts]):
-            self._run([attempts[i] for i in wave], guarded(lock_at_once, spans), ack)
+            self._run([attempts[i] for i in wave], lock_at_once, ack)
             for tries in range(1, self._context.policy.attempts):
                 again = [i for i in wave if self._may_try_again(attempts[i])]
                 if not again:
                     break
                 self._pause(tries)
                 for i in again:
-                    attempts[i] = self._begin(requests[i], deadline_ms)
-                self._run([attempts[i] for i in again], guarded(lock_in_order, spans), ack)
+                    attempts[i] = self._begin(requests[i], deadline_ms, spans)
+                self._run([attempts[i] for i in again], lock_in_order, ack)
         return [self._result(t) for t in attempts]
 
-    def _begin(self, request: Request, deadline_ms: int) -> Transaction:
-        return begin(self._context, request, deadline_ms, self._buckets)
+    def _begin(self, request: Request, deadline_ms: int, spans: Sequence[Span] = ()) -> Transaction:
+        return begin(self._context, request, deadline_ms, self._buckets, spans)
 
     def _may_try_again(self, t: Transaction) -> bool:
         in_time = self._context.clock.monotonic_ms() < t.deadline_ms
@@ -192,8 +193,9 @@ class Engine:
     def read(self, keys: Collection[Key]) -> dict[Key, Cell | None]:
         """Return the keys' cells as of one instant: every transaction wholly or not at all.
 
-        It never waits for a writer. Only where writers leave it no such instant, again and again,
-        does it take the locks; then it may raise what `commit` raises.
+        It waits for no writer but one that has scanned a range and is about to decide. Only where
+        writers leave it no such instant, again and again, does it take the locks; then it may raise
+        what `commit` raises.
         """
         bound = {key: self._bound(key) for key in keys}
         wanted = list(dict.fromkeys(bound.values()))
@@ -224,7 +226,7 @@ class Engine:
         """Yield the rows from start (included) to stop (excluded), or with the prefix, in order,
         with those of their cells, or of the (family, column) pairs, that have a value.
 
-        Each row is as of one instant during the scan, and no writer is waited for. Two rows may be
+        Each row is as of one instant during the scan, as in `read`. Two rows may be
         of different instants: a transaction may be seen in one and not in another, and rows that
         come behind the scan are not seen. With snapshot=True all rows are of one instant, up to
         10,000 of them, deleted ones included; ConflictError where writers leave no such instant.
@@ -242,7 +244,8 @@ class Engine:
     ) -> tuple[Snapshot, list[dict[Key, Cell]]]:
         if not spans:
             return self.read(keys), []
-        found = view(self._context, keys, [self._known(wanted) for wanted in spans])
+        known = [self._known(wanted) for wanted in spans]
+        found = view(self._context, keys, known, self._read_locked)
         if found is None:
             raise ConflictError("rows keep changing")
         return found

@@ -28,7 +28,8 @@ from txn.model import Cell, Delete, Key, Mutation, Row, as_bytes, check_value
 from txn.policy import Policy
 from txn.reads import Snapshot
 from txn.request import Committed, Request, bound_key
-from txn.scans import SNAPSHOT_ROWS, Columns, Span, span
+from txn.scans import SNAPSHOT_ROWS
+from txn.spans import Columns, Span, span
 
 COUNTER_BYTES = 8
 T = TypeVar("T")

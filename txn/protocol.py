@@ -25,6 +25,7 @@ from txn.errors import (
 )
 from txn.model import Cell, Check, Delete, Edit, Key
 from txn.phases import Status
+from txn.ranges import phantom
 from txn.steps import (
     FREE,
     Context,
@@ -59,6 +60,8 @@ def commit(
     live = write(context, transactions)
     live = lock(context, live, settle)
     live = hold(context, live)
+    if any(t.spans for t in live):
+        live = look_again(context, live, settle)
     live = decide(context, live)
     # From here all is decided: what a failing store leaves undone, anybody can finish.
     as_a_crash_would(context, finish, live)
@@ -98,7 +101,10 @@ def write(context: Context, transactions: Sequence[Transaction]) -> list[Transac
     row is absent may be freed by whoever meets it."""
 
     def buffer(t: Transaction) -> list[tuple[Key, bytes]]:
-        return [(column(context.table, t.row_key, b"buffer"), t.buffer)]
+        cells = [(column(context.table, t.row_key, b"buffer"), t.buffer)]
+        if t.spans:
+            cells.append((column(context.table, t.row_key, b"ranges"), b"%d" % len(t.spans)))
+        return cells
 
     advance(context, transactions, Status.WRITTEN, buffer)
     return _not_aborted(transactions, Status.WRITTEN)
@@ -167,6 +173,17 @@ def hold(context: Context, transactions: Sequence[Transaction]) -> list[Transact
         t.seen = {key: cells[key] for key in t.keys}
         t.plan, t.failure = _verdict(context, t, cells, tags)
     return [t for t in live if t.failure is None]
+
+
+@announced
+def look_again(
+    context: Context, transactions: Sequence[Transaction], settle: Settle
+) -> list[Transaction]:
+    """Let a transaction go on only if the ranges that it has scanned have no keys but its own. In
+    the order of transactions it comes at this look; so from 1-LOCKED on readers wait for it."""
+    for t in transactions:
+        t.failure = phantom(context, t, settle)
+    return [t for t in transactions if t.failure is None]
 
 
 @announced

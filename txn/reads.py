@@ -15,6 +15,7 @@ from txn.codec import TransactionRow
 from txn.errors import CorruptRowError, describe
 from txn.model import Cell, Delete, Key
 from txn.phases import Status
+from txn.ranges import withholds
 from txn.resolve import is_over, read_rows, row_cells, rows_of
 from txn.steps import Context, retried
 
@@ -52,6 +53,8 @@ def _try(context: Context, keys: Sequence[Key]) -> Snapshot | None:
     again = rows_of(context, holders, second)
     if any(has_crossed(rows[holder], again[holder]) for holder in holders):
         return None
+    if any(withholds(row, first) for row in again.values()):
+        return None
     return {key: value_of(key, first, rows) for key in keys}
 
 
@@ -69,6 +72,8 @@ def _at_once(context: Context, keys: Sequence[Key]) -> Snapshot | None:
     if any(cell.value not in holders for lock in locks if (cell := found[lock]) and cell.value):
         return None  # others hold them now, and their rows were not read
     rows = rows_of(context, holders, found)
+    if any(withholds(row, found) for row in rows.values()):
+        return None
     return {key: value_of(key, found, rows) for key in keys}
 
 

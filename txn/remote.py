@@ -46,7 +46,7 @@ from txn.optimistic import Pace
 from txn.policy import Policy
 from txn.reads import Snapshot
 from txn.request import Committed, Request, bound_key, checked
-from txn.scans import Span
+from txn.spans import Span
 from txn.steps import Context
 from txn.stores.gateway import Gateway, Refused, Service, parse_gateway
 from txn.stores.pool import Job, Pool

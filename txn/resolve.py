@@ -18,7 +18,7 @@ from txn.protocol import roll_back, roll_forward
 from txn.steps import FREE, Context, from_row, retried
 from txn.watch import Action, Helped
 
-COLUMNS = (b"status", b"buffer", b"plan", b"reason", b"beat")
+COLUMNS = (b"status", b"buffer", b"plan", b"reason", b"beat", b"ranges")
 REMEMBERED = 10_000
 
 

@@ -29,6 +29,7 @@ from txn.model import Cell, Check, Key
 from txn.phases import STEPS, Status
 from txn.policy import Policy
 from txn.request import Request, with_marker
+from txn.spans import Span
 from txn.stores.base import Store
 from txn.watch import Watch
 
@@ -58,7 +59,7 @@ class Transaction:
     failure: why it left the commit path; None while it is on it, and once it is committed.
     seen: the cells that its assertions were evaluated on, or that were met under others' locks.
     held: the keys whose locks it may hold. hot: those of its keys that are in demand.
-    pace_ms: how long an attempt takes here, as far as is known.
+    pace_ms: how long an attempt takes here, as far as is known. spans: what it has scanned.
     """
 
     row_key: bytes
@@ -75,6 +76,7 @@ class Transaction:
     held: set[Key] = field(default_factory=set)
     hot: tuple[Key, ...] = ()
     pace_ms: int = 0
+    spans: tuple[Span, ...] = ()
 
     def __post_init__(self) -> None:
         self.keys = self.request.keys
@@ -87,7 +89,13 @@ class Transaction:
         return self.plan
 
 
-def begin(context: Context, request: Request, deadline_ms: int, buckets: int = 1) -> Transaction:
+def begin(
+    context: Context,
+    request: Request,
+    deadline_ms: int,
+    buckets: int = 1,
+    spans: Sequence[Span] = (),
+) -> Transaction:
     """Return a new attempt at the request, with its buffer encoded: InvalidRequestError where that
     is too large. Nothing is written yet."""
     row_key = new_row_key(context.clock.wall_ms(), context.random.getrandbits(128), buckets)
@@ -95,7 +103,9 @@ def begin(context: Context, request: Request, deadline_ms: int, buckets: int = 1
         request = with_marker(request, marker_key(context.table, request.once), row_key)
     lease_ms = context.policy.lease_ms
     buffer = encode_buffer(Buffer(request, lease_ms))
-    return Transaction(row_key, request, lease_ms, buffer=buffer, deadline_ms=deadline_ms)
+    t = Transaction(row_key, request, lease_ms, buffer=buffer, deadline_ms=deadline_ms)
+    t.spans = tuple(spans)
+    return t
 
 
 def from_row(row: TransactionRow) -> Transaction:

@@ -7,7 +7,7 @@ the engine at every level; only a block's commit knows what was read.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from itertools import count
 from typing import Any
@@ -18,6 +18,7 @@ from tests.history.events import Ending, Read, Transaction, Write
 from tests.simulation.puppets import Match, Puppet
 from tests.simulation.world import TABLE, World, key
 from txn import AbortedError, Cell, CommitOutcomeUnknown, Engine, Key, Mutation, Policy
+from txn.clock import Clock
 from txn.stores.faulty import Crash, Plan, faultless
 
 POLICY = Policy(attempts=1, lease_ms=1000, courtesy_ms=5)
@@ -59,6 +60,21 @@ class Story:
         return {anomaly.kind for anomaly in check_registers(self.history)}
 
 
+class Alarm:
+    """A clock on which something happens when somebody sleeps."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.alarm: Callable[[], object] | None = None
+        self.wall_ms, self.monotonic_ms = clock.wall_ms, clock.monotonic_ms
+        self._clock = clock
+
+    def sleep_ms(self, duration_ms: int) -> None:
+        alarm, self.alarm = self.alarm, None
+        if alarm is not None:
+            alarm()
+        self._clock.sleep_ms(duration_ms)
+
+
 class Session:
     """One transaction of one client, at its level."""
 
@@ -68,8 +84,9 @@ class Session:
         self._story = story
         self._level = level
         self._start = story.now()
+        self._clock = Alarm(story.world.clock)
         self._puppet: Puppet[bool] = Puppet(
-            story.world, self._work, faults=faults, policy=POLICY, by_row=True
+            story.world, self._work, faults=faults, policy=POLICY, clock=self._clock, by_row=True
         )
         self._written: dict[Key, str] = {}
         engine = self._puppet.engine
@@ -90,6 +107,10 @@ class Session:
         self._written[key] = value
         if self._block is not None:
             self._block.put(key, value)
+
+    def sleeping(self, work: Callable[[], object]) -> None:
+        """When it sleeps for the first time, let this happen."""
+        self._clock.alarm = work
 
     def until(self, match: Match) -> None:
         """Let it commit as far as to this call of the store, which it does not make yet."""

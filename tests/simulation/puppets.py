@@ -5,7 +5,7 @@ For scenarios that need one exact interleaving: each step of a test says who goe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
 from greenlet import getcurrent, greenlet
@@ -13,7 +13,7 @@ from greenlet import getcurrent, greenlet
 from tests.simulation.world import POLICY, World
 from txn import Cell, Engine, Key, Policy
 from txn.clock import Clock
-from txn.model import LOCK_SUFFIX, Check, Edit
+from txn.model import LOCK_SUFFIX, Check, Edit, Row
 from txn.phases import Status
 from txn.steps import FREE
 from txn.stores.base import Store
@@ -117,6 +117,19 @@ class RowByRow:
             found.update(self._inner.read(of_row))
         return found
 
+    def scan(
+        self,
+        table: bytes,
+        start: bytes = b"",
+        stop: bytes | None = None,
+        columns: Collection[tuple[bytes, bytes]] | None = None,
+    ) -> Iterator[Row]:
+        while row := next(self._inner.scan(table, start, stop, columns), None):
+            self._stop(Call(0, "row", tuple(row.cells)))
+            if row := next(self._inner.scan(table, start, stop, columns), None):
+                start = row.row + b"\0"
+                yield row
+
 
 def asks_for(status: Status) -> Match:
     """Match the call that asks for this status, by a checked put or a plain one."""
@@ -138,7 +151,7 @@ def frees(call: Call) -> bool:
 
 
 def reads_row(key: Key) -> Match:
-    """Match the read of the row of a key, by a client that reads row by row."""
+    """Match the read of the row of a key, in a scan or not, by a client that reads row by row."""
     return lambda call: call.method == "row" and any(key.row == item.row for item in keys(call))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from txn import Cell, ConflictError, Key, Mutation, protocol, reads, steps
+from txn import AbortedError, Cell, ConflictError, Key, Mutation, protocol, ranges, reads, steps
 from txn.codec import TransactionRow, column, encode_plan, status_key
 from txn.model import Check, Edit
 from txn.phases import COMMITTED, Status
@@ -64,6 +64,30 @@ def lock_first(
     live = protocol.decide(context, live)
     finish(context, live)
     protocol.release(context, [t for t in transactions if t.failure is not None])
+
+
+def look_before_the_step(
+    context: Context,
+    transactions: Sequence[Transaction],
+    lock: protocol.Lock,
+    settle: protocol.Settle,
+    finish: protocol.Finish,
+) -> None:
+    live = protocol.write(context, transactions)
+    live = lock(context, live, settle)
+    live = protocol.look_again(context, live, settle)
+    live = protocol.hold(context, live)
+    live = protocol.decide(context, live)
+    finish(context, live)
+    protocol.release(context, [t for t in transactions if t.failure is not None])
+
+
+def look_at_ranges_once(
+    context: Context, t: Transaction, settle: protocol.Settle
+) -> AbortedError | None:
+    strange = ranges._strange(context, t)
+    met = (ranges._met(t, key, strange, settle) for key in ranges.keys_told_of(strange))
+    return next((failure for failure in met if failure), None)
 
 
 def believe(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:

@@ -277,27 +277,22 @@ def test_of_two_that_add_to_what_both_scanned_one_commits() -> None:
     """The phantom of each is in the range of the other: whoever looks later sees a lock."""
     world = World()
     engine = world.client(world.faults, seed=2)
-    seen: list[Call] = []
+    late = world.client(seed=3).transaction().__enter__()
+    assert not late.scan()
+    late.put(Z, b"2")
 
-    def plan(call: Call) -> Fault:
-        if call.method == "scan":
-            seen.append(call)
-            if len(seen) == 2:  # the first holds its lock, and is about to look
-                with (
-                    pytest.raises(ConflictError) as caught,
-                    world.client(seed=3).transaction() as t,
-                ):
-                    assert not t.scan()
-                    t.put(Z, b"2")
-                assert caught.value.key == Y
+    def look(call: Call) -> Fault:
+        if call.method == "scan":  # the first holds its lock, and is about to look
+            world.faults.plan = lambda call: Fault()
+            with pytest.raises(ConflictError) as caught:
+                late.__exit__(None, None, None)
+            assert caught.value.key == Y
         return Fault()
 
-    list(engine.scan())
-    world.faults.plan = plan
     with engine.transaction() as t:
         assert not t.scan()
         t.put(Y, b"1")
-    assert len(seen) == 2
+        world.faults.plan = look
     assert (world.value(Y), world.value(Z)) == (b"1", None)
 
 

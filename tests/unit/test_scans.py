@@ -13,7 +13,7 @@ from txn.codec import column
 from txn.errors import ConflictError, InvalidRequestError, NotApplied
 from txn.model import MAX_ROW, Cell, Check, Delete, Edit, Key, Mutation, Row
 from txn.phases import Status
-from txn.scans import Span, span
+from txn.spans import Span, span
 from txn.stores.counting import CountingStore
 from txn.stores.faulty import Call, Crash, Fault, Reply
 

@@ -1,0 +1,112 @@
+"""Safeguards of ranges, each with and without: the test fails if taking it out does no harm."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.puppets import Match, Puppet, asks_for, reads_row
+from tests.simulation.variants import look_at_ranges_once, look_before_the_step
+from tests.simulation.world import World, key
+from txn import ConflictError, Delete, Engine, Key, Mutation, Policy, protocol, reads
+from txn import engine as engine_module
+from txn.phases import Status
+
+ITEM = "item"
+A, B = key("item-a"), key("item-b")
+X, Y = key("x"), key("y")
+with_and_without = pytest.mark.parametrize("rule", [True, False], ids=["with", "without"])
+ONE_ATTEMPT = Policy(attempts=1, lease_ms=1000, courtesy_ms=5)
+
+
+class Block(Puppet[bool]):
+    """A block that found no items, and writes one key. It commits when the puppet is moved."""
+
+    def __init__(self, world: World, written: Key) -> None:
+        super().__init__(world, self._end, policy=ONE_ATTEMPT, by_row=True)
+        self.block = self.engine.transaction().__enter__()
+        assert not self.block.scan(prefix=ITEM)
+        self.block.put(written, b"1")
+
+    def _end(self, engine: Engine) -> bool:
+        try:
+            self.block.__exit__(None, None, None)
+        except ConflictError:
+            return False
+        return True
+
+
+def put(world: World, *keys: Key) -> None:
+    world.engine().commit([Mutation(key, b"1") for key in keys])
+
+
+def seen(engine: Engine, *keys: Key) -> list[bool]:
+    return [cell is not None for cell in engine.read(keys).values()]
+
+
+@with_and_without
+def test_ranges_are_looked_at_under_the_locks(rule: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two blocks find a range empty, and each adds to it: one of them must not."""
+    if not rule:
+        monkeypatch.setattr(protocol, "phantom", lambda context, t, settle: None)
+    world = World()
+    one, two = Block(world, A), Block(world, B)
+    one.until(asks_for(Status.ASSERTED))
+    assert two.finish() is not rule
+    assert one.finish()
+
+
+def between(world: World, match: Match) -> list[bool]:
+    """Let a block go on to a call; then somebody adds to its range; then somebody reads what came
+    and what the block writes; then the block goes on. Return what was read, and if it commits."""
+    block = Block(world, Y)
+    block.until(match)
+    put(world, A)
+    return [*seen(world.engine(), A, Y), block.finish()]
+
+
+IN_NO_ORDER = [True, False, True]
+"""What came into the range was seen, what the block wrote was not, and the block commits, though
+it found the range empty."""
+
+
+@with_and_without
+def test_readers_wait_for_who_has_looked_at_ranges(
+    rule: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A block has looked, and is about to decide."""
+    if not rule:
+        monkeypatch.setattr(reads, "withholds", lambda holder, cells: False)
+    assert (between(World(), asks_for(Status.ASSERTED)) != IN_NO_ORDER) is rule
+
+
+@with_and_without
+def test_ranges_are_looked_at_once_the_row_says_so(
+    rule: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Readers need not wait for a block whose row is at 0-WRITTEN: it has not looked yet."""
+    if not rule:
+        monkeypatch.setattr(engine_module, "commit", look_before_the_step)
+    found = between(World(), asks_for(Status.LOCKED))
+    assert (found != IN_NO_ORDER) is rule
+
+
+@with_and_without
+def test_ranges_with_deleted_keys_are_looked_at_twice(
+    rule: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A block knows that B had come to its range, from a key that came with it. While it looks, A
+    comes to the part that it has seen, and then B goes from the part that it has not: at no instant
+    were both away."""
+    if not rule:
+        monkeypatch.setattr(protocol, "phantom", look_at_ranges_once)
+    world = World()
+    put(world, A)
+    world.engine().commit([Delete(A)])
+    block = Block(world, Y)
+    put(world, X, B)
+    assert block.block.get(X) == b"1"
+    block.until(asks_for(Status.LOCKED))
+    block.until(reads_row(B))
+    put(world, A)
+    world.engine().commit([Delete(B)])
+    assert block.finish() is not rule

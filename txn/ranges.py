@@ -1,0 +1,111 @@
+"""Ranges as they are stored, and the look at them that lets no phantom pass.
+
+Every key that a transaction ever wrote has left a lock and a tag in its row, deleted or not. So a
+key that comes, or goes, leaves a difference between two looks at its range, and a range that was
+found the same twice was so at any instant between the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Mapping
+
+from txn.assertions import Version
+from txn.codec import TransactionRow
+from txn.errors import AbortedError, AssertionFailedError, ConflictError, DeadlineError, StoreError
+from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Key, Row
+from txn.phases import Status
+from txn.spans import Span
+from txn.steps import Context, Transaction, retried
+from txn.waiting import Settle
+
+RESERVED = (LOCK_SUFFIX, TAG_SUFFIX)
+
+
+def stored_rows(context: Context, wanted: Span) -> Iterator[Row]:
+    """Yield the rows as they are stored; where the store fails, go on behind the last one."""
+    rows: Iterator[Row] | None = None
+    last: bytes | None = None
+
+    def step() -> Row | None:
+        nonlocal rows
+        if rows is None:
+            start = wanted.start if last is None else last
+            rows = context.store.scan(wanted.table, start, wanted.stop, wanted.cells)
+        try:
+            return next(rows, None)
+        except StoreError:
+            rows = None
+            raise
+
+    while (row := retried(context, step)) is not None:
+        if row.row != last:
+            last = row.row
+            yield row
+
+
+def key_told_of(cell: Key) -> Key:
+    """Return the key that a cell of a row tells of: its value, its lock or its tag."""
+    for suffix in RESERVED:
+        if cell.column.endswith(suffix):
+            return cell._replace(column=cell.column.removesuffix(suffix))
+    return cell
+
+
+def keys_told_of(cells: Iterable[Key]) -> list[Key]:
+    """Return the keys that these cells tell of, in order."""
+    return sorted({key for cell in cells if (key := key_told_of(cell)).column})
+
+
+def withholds(holder: TransactionRow, cells: Container[Key]) -> bool:
+    """Whether the old values of these cells must not be read beside this undecided holder.
+
+    In the order of transactions it comes where it looked at the ranges that it had scanned, which
+    may be before now; what came into them since comes after it, and may have been read already.
+    """
+    if holder.status is not Status.LOCKED or not holder.has_ranges:
+        return False
+    if holder.buffer is None:  # it does not decode, so nobody knows what it changes
+        return True
+    return any(mutation.key.lock in cells for mutation in holder.buffer.request.mutations)
+
+
+def phantom(context: Context, t: Transaction, settle: Settle) -> AbortedError | None:
+    """Return why the transaction, which holds its locks, must not go on: something in its ranges
+    that it does not name. None: at some instant since this was called there was nothing.
+
+    What is left of deleted keys may have been there when this look began, and have gone before it
+    came by. So then a second look must find the same.
+    """
+    before: dict[Key, Cell] = {}
+    for _ in range(context.policy.read_tries):
+        strange = _strange(context, t)
+        for key in keys_told_of(strange):
+            if failure := _met(t, key, strange, settle):
+                return failure
+        if context.clock.monotonic_ms() > t.deadline_ms:
+            return DeadlineError("deadline passed before the decision", transaction=t.row_key)
+        if strange == before:
+            return None
+        before = strange
+    return ConflictError("scanned rows keep changing", transaction=t.row_key)
+
+
+def _strange(context: Context, t: Transaction) -> dict[Key, Cell]:
+    """Return the cells of the ranges that belong to keys which are not the transaction's own."""
+    mine = {cell for key in t.keys for cell in (key, key.lock, key.tag)}
+    rows = (row for wanted in t.spans for row in stored_rows(context, wanted))
+    return {key: cell for row in rows for key, cell in row.cells.items() if key not in mine}
+
+
+def _met(
+    t: Transaction, key: Key, cells: Mapping[Key, Cell], settle: Settle
+) -> AbortedError | None:
+    cell, lock = cells.get(key), cells.get(key.lock)
+    if lock and lock.value:
+        settle({lock.value: [key.lock]})
+        return ConflictError(
+            "key of a scanned range is locked", key=key, holder=lock.value, transaction=t.row_key
+        )
+    if cell is None:
+        return None
+    return AssertionFailedError(Version(key, None), {key: cell}, transaction=t.row_key)

@@ -1,0 +1,72 @@
+"""What a scan covers: a range of rows of one table, and which of their columns."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from txn.errors import InvalidRequestError, describe
+from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Key, as_bytes, check_key
+
+Columns = Collection[tuple[str | bytes, str | bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Rows from start (included) to stop (excluded; None: the end), and (family, column) pairs of
+    theirs (None: all)."""
+
+    table: bytes
+    start: bytes = b""
+    stop: bytes | None = None
+    columns: frozenset[tuple[bytes, bytes]] | None = None
+
+    def __contains__(self, key: Key) -> bool:
+        return (
+            key.table == self.table
+            and key.row >= self.start
+            and (self.stop is None or key.row < self.stop)
+            and (self.columns is None or (key.family, key.column) in self.columns)
+        )
+
+    @property
+    def cells(self) -> list[tuple[bytes, bytes]] | None:
+        """The columns that tell of the span's keys."""
+        if self.columns is None:
+            return None
+        suffixes = (b"", LOCK_SUFFIX, TAG_SUFFIX)
+        return [(family, column + end) for family, column in self.columns for end in suffixes]
+
+
+def span(
+    table: str | bytes | None,
+    start: str | bytes = b"",
+    stop: str | bytes | None = None,
+    prefix: str | bytes | None = None,
+    columns: Columns | None = None,
+) -> Span:
+    """Return what a user's arguments mean, or raise InvalidRequestError."""
+    if table is None:
+        raise InvalidRequestError("scan names no table and there is no default table")
+    low, high = as_bytes("start", start), None if stop is None else as_bytes("stop", stop)
+    if prefix is not None:
+        if low or high:
+            raise InvalidRequestError("a scan takes a prefix, or start and stop")
+        low = as_bytes("prefix", prefix)
+        high = _behind(low)
+    wanted = None if columns is None else frozenset(_column(pair) for pair in columns)
+    return Span(as_bytes("table", table), low, high or None, wanted)
+
+
+def _behind(prefix: bytes) -> bytes:
+    """Return the least row behind all that start with the prefix; empty: there is none."""
+    kept = prefix.rstrip(b"\xff")
+    return kept[:-1] + bytes([kept[-1] + 1]) if kept else b""
+
+
+def _column(pair: object) -> tuple[bytes, bytes]:
+    if not isinstance(pair, tuple) or len(pair) != 2:
+        raise InvalidRequestError(describe("columns are (family, column) pairs", given=pair))
+    key = Key(b"-", *pair)
+    check_key(key)
+    return key.family, key.column
