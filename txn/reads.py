@@ -1,25 +1,28 @@
 """Atomic reads: each transaction is seen wholly or not at all, and no writer is waited for.
 
-The cells are read, then the rows of the transactions that hold them, then both again. If the cells
-are the same both times, and no holder crossed its decision between the two looks at the rows, then
-all of it was so at one instant, between the first looks and the second. A key whose holder is at
-2-ASSERTED has its new value already, in the holder's buffer; in every other case the cell speaks
-for itself.
+The values are read, then their locks and tags, then the rows of the transactions that hold them. A
+tag tells when its key was changed last, so it proves that a value was still its key's when the
+locks were read; and who has not decided by the third look had not by the second. Where that does
+not settle it, cells and rows are looked at again: if nothing changed, and no holder crossed its
+decision, then all of it was so at one instant in between. A key whose holder is at 2-ASSERTED has
+its new value already, in the holder's buffer; in every other case the cell speaks for itself.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from txn.codec import TransactionRow
+from txn.codec import TransactionRow, column, status_key
 from txn.errors import CorruptRowError, describe
 from txn.model import Cell, Delete, Key
 from txn.phases import Status
 from txn.ranges import withholds
-from txn.resolve import is_over, read_rows, row_cells, rows_of
+from txn.resolve import is_over, row_cells, rows_of
 from txn.steps import Context, retried
 
 Snapshot = dict[Key, Cell | None]
+
+UNDECIDED = frozenset(status.value for status in Status if not status.is_decided)
 
 
 def read_atomically(context: Context, keys: Sequence[Key]) -> Snapshot | None:
@@ -36,26 +39,45 @@ def read_atomically(context: Context, keys: Sequence[Key]) -> Snapshot | None:
 
 
 def _try(context: Context, keys: Sequence[Key]) -> Snapshot | None:
-    locks = [key.lock for key in keys]
-    wanted = [*keys, *locks, *(key.tag for key in keys)]
-    first = retried(context, lambda: context.store.read(wanted))
-    holders = {cell.value for lock in locks if (cell := first[lock]) and cell.value}
-    if not holders and len({(key.table, key.row) for key in keys}) == 1:
-        return {key: first[key] for key in keys}  # cells of one row come from one instant
-    rows = read_rows(context, holders) if holders else {}
+    locks, tags = [key.lock for key in keys], [key.tag for key in keys]
+    wanted = [*keys, *locks, *tags]
+    first, is_settled = _look(context, keys, (locks, tags))
+    holders = _holders(first, locks)
+    rows = _read(context, row_cells(context, holders)) if holders else {}
+    if is_settled and all(_was_undecided(context, holder, rows) for holder in holders):
+        return {key: first[key] for key in keys}
     # Both second looks at once: whatever held after the first ones held before either of these.
-    cells = [*wanted, *row_cells(context, holders)]
-    second = retried(context, lambda: context.store.read(cells))
+    second = _read(context, [*wanted, *row_cells(context, holders)])
     if any(second[cell] != first[cell] for cell in wanted):
         return None
-    if not holders:
-        return {key: first[key] for key in keys}
-    again = rows_of(context, holders, second)
-    if any(has_crossed(rows[holder], again[holder]) for holder in holders):
+    before, after = rows_of(context, holders, rows), rows_of(context, holders, second)
+    if any(has_crossed(before[holder], after[holder]) for holder in holders):
         return None
-    if any(withholds(row, first) for row in again.values()):
+    if any(withholds(row, first) for row in after.values()):
         return None
-    return {key: value_of(key, first, rows) for key in keys}
+    return {key: value_of(key, first, before) for key in keys}
+
+
+def _look(
+    context: Context, keys: Sequence[Key], marks: tuple[Sequence[Key], Sequence[Key]]
+) -> tuple[Snapshot, bool]:
+    """Return the cells of the keys and of their locks and tags, and whether all of this was so at
+    one instant, but for what a holder had decided and not yet put."""
+    locks, tags = marks
+    beside = [*locks, *tags]
+    if len({(key.table, key.row) for key in keys}) == 1:
+        return _read(context, [*keys, *beside]), True
+    cells = _read(context, keys) | _read(context, beside)
+    if all(_is_last(cells[key], cells[tag]) for key, tag in zip(keys, tags, strict=True)):
+        return cells, True
+    # Some were deleted once, or have just changed. Their marks tell whether they changed since.
+    again = _read(context, [*keys, *beside])
+    return again, all(again[mark] == cells[mark] for mark in beside)
+
+
+def _is_last(value: Cell | None, tag: Cell | None) -> bool:
+    """Whether no transaction changed the key between a look at it and a later one at its tag."""
+    return tag is None or (value is not None and value.timestamp >= tag.timestamp)
 
 
 def _at_once(context: Context, keys: Sequence[Key]) -> Snapshot | None:
@@ -63,18 +85,35 @@ def _at_once(context: Context, keys: Sequence[Key]) -> Snapshot | None:
     they hold, and nothing has to be looked at again."""
     locks = [key.lock for key in keys]
     wanted = [*keys, *locks]
-    found = retried(context, lambda: context.store.read(wanted))
-    holders = {cell.value for lock in locks if (cell := found[lock]) and cell.value}
+    found = _read(context, wanted)
+    holders = _holders(found, locks)
     if not holders:
         return {key: found[key] for key in keys}
-    wanted += row_cells(context, holders)
-    found = retried(context, lambda: context.store.read(wanted))
-    if any(cell.value not in holders for lock in locks if (cell := found[lock]) and cell.value):
+    found = _read(context, [*wanted, *row_cells(context, holders)])
+    if _holders(found, locks) - holders:
         return None  # others hold them now, and their rows were not read
     rows = rows_of(context, holders, found)
     if any(withholds(row, found) for row in rows.values()):
         return None
     return {key: value_of(key, found, rows) for key in keys}
+
+
+def _read(context: Context, cells: Sequence[Key]) -> Snapshot:
+    return retried(context, lambda: context.store.read(cells))
+
+
+def _holders(cells: Snapshot, locks: Sequence[Key]) -> set[bytes]:
+    return {cell.value for lock in locks if (cell := cells[lock]) and cell.value}
+
+
+def _was_undecided(context: Context, holder: bytes, cells: Snapshot) -> bool:
+    """Whether the holder had not decided by this look at its row, nor looked at ranges. Who aborted
+    never did."""
+    status = cells[status_key(context.table, holder)]
+    if status is None or status.value not in UNDECIDED:
+        return False
+    has_ranges = cells[column(context.table, holder, b"ranges")] is not None
+    return not has_ranges or status.value != Status.LOCKED.value
 
 
 def has_crossed(before: TransactionRow, after: TransactionRow) -> bool:

@@ -1,5 +1,6 @@
-/* Atomic reads, any number of them: c1, s1, c2, s2. Of what c1 and c2 find only values and holders
- * are compared, without timestamps, which is less than the protocol asks for. */
+/* Atomic reads, any number of them: the values, the locks and tags, the holders; and where that does
+ * not settle it, cells and holders again. Of c1 and c2 only values and holders are compared, without
+ * timestamps, which is less than the protocol asks for. */
 
 #define NO_ROW    1
 #define BEFORE    2
@@ -21,9 +22,34 @@
 
 /* Each look is a batch: its items are read in any order, one by one. */
 
-inline look(k) { /* c1 */
+inline look(k, mask) { /* c1, of the values */
 	cell[k] = value[k];
-	holder[k] = lock[k]
+	cell_ts[k] = value_ts[k];
+	done = done | mask
+}
+
+inline look_beside(k, mask) { /* c1, of the locks and tags */
+	holder[k] = lock[k];
+	tag[k] = tag_ts[k];
+#ifndef WITHOUT_WITNESS
+	if
+	:: tag_ts[k] != 0 && (cell[k] == 0 || cell_ts[k] < tag_ts[k]) -> unsettled = 1
+	:: else
+	fi;
+#endif
+	cell_ts[k] = 0;
+	done = done | mask
+}
+
+inline look_anew(k, mask) { /* c1 again, all of it; settled if locks and tags have not changed */
+	cell[k] = value[k];
+	if
+	:: holder[k] != lock[k] || tag[k] != tag_ts[k] -> unsettled = 1
+	:: else
+	fi;
+	holder[k] = lock[k];
+	tag[k] = 0;
+	done = done | mask
 }
 
 inline look_again(k) { /* c2 */
@@ -51,17 +77,42 @@ inline ask_again(t) { /* s2 */
 #define S2_DONE ((!IS_MET(1) || (done & 4)) && (!IS_MET(2) || (done & 8)))
 #endif
 
+#ifdef WITHOUT_UNDECIDED
+#define IS_SETTLED(t) true
+#else
+#define IS_SETTLED(t) (!IS_MET(t) || row[t] == BEFORE)
+#endif
+
 proctype Reader() {
-	byte cell[2], holder[2], row[3], since, done;
+	byte cell[2], cell_ts[2], holder[2], tag[2], row[3], since, done;
+	bit unsettled;
 c1:
-	if
-	:: atomic { since = decisions; look(0) }; atomic { look(1) }
-	:: atomic { since = decisions; look(1) }; atomic { look(0) }
-	fi;
-	do /* s1 */
+	do
+	:: atomic { !(done & 1) -> look(0, 1); if :: done == 1 -> since = decisions :: else fi }
+	:: atomic { !(done & 2) -> look(1, 2); if :: done == 2 -> since = decisions :: else fi }
+	:: atomic { (done & 3) == 3 && !(done & 4) -> look_beside(0, 4) }
+	:: atomic { (done & 3) == 3 && !(done & 8) -> look_beside(1, 8) }
+	:: atomic { done == 15 ->
+		done = 0;
+		if
+		:: !unsettled -> tag[0] = 0; tag[1] = 0; goto s1
+		:: else -> unsettled = 0; break
+		fi }
+	od;
+	do
+	:: atomic { !(done & 1) -> look_anew(0, 1) }
+	:: atomic { !(done & 2) -> look_anew(1, 2) }
+	:: atomic { done == 3 -> done = 0; break }
+	od;
+s1:
+	do
 	:: atomic { IS_MET(1) && !row[1] -> row[1] = CLASS(status[1]) }
 	:: atomic { IS_MET(2) && !row[2] -> row[2] = CLASS(status[2]) }
-	:: atomic { (!IS_MET(1) || row[1]) && (!IS_MET(2) || row[2]) -> break }
+	:: atomic { (!IS_MET(1) || row[1]) && (!IS_MET(2) || row[2]) ->
+		if
+		:: !unsettled && IS_SETTLED(1) && IS_SETTLED(2) -> goto settled
+		:: else -> unsettled = 0; break
+		fi }
 	od;
 	/* c2 and s2 may be at the same time. */
 	do
@@ -75,11 +126,12 @@ c1:
 #endif
 	:: atomic { C2_DONE && S2_DONE -> done = 0; break }
 	od;
+settled:
 	atomic { must(ATOMIC_READ, IS_STATE(0) || IS_STATE(1) || IS_STATE(2)) };
 again:
 	atomic {
 		cell[0] = 0; cell[1] = 0; holder[0] = 0; holder[1] = 0; row[1] = 0; row[2] = 0;
-		since = 0; done = 0;
+		since = 0; done = 0; unsettled = 0; cell_ts[0] = 0; cell_ts[1] = 0; tag[0] = 0; tag[1] = 0;
 		goto c1
 	}
 }

@@ -52,6 +52,8 @@ WITHOUT: dict[str, tuple[list[str], str]] = {
         ["SHAPE=3", "WITHOUT_PHASE_SEEN"],
         "RECOVERABLE",
     ),
+    "the tag is a reader's witness": (["SHAPE=1", "READS", "WITHOUT_WITNESS"], "ATOMIC_READ"),
+    "a holder is undecided": (["SHAPE=4", "READS", "WITHOUT_UNDECIDED"], "ATOMIC_READ"),
     "the second look at the cells": (["SHAPE=4", "READS", "WITHOUT_C2"], "ATOMIC_READ"),
     "the second look at the holders": (["SHAPE=4", "READS", "WITHOUT_S2"], "ATOMIC_READ"),
     "the buffer speaks at 2-ASSERTED only": (

@@ -61,6 +61,20 @@ def test_cells_are_read_twice(rule: bool, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @with_and_without
+def test_the_tags_are_looked_at(rule: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transaction commits both keys between the reads of their values, and lets its locks go
+    before they are looked at. Only the tag of the value read first tells of it."""
+    if not rule:
+        monkeypatch.setattr(reads, "_is_last", lambda value, tag: True)
+    world = World()
+    put_both(world.engine(), b"0")
+    reader = Puppet(world, lambda engine: engine.read([X, Y]), by_row=True)
+    reader.until(reads_row(Y))
+    put_both(world.engine(), b"1")
+    assert values(reader.finish()) == [b"1" if rule else b"0", b"1"]
+
+
+@with_and_without
 def test_holders_are_looked_at_twice(rule: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two keys, two holders. The first decides after the reader has looked at it, then the second
     decides, then the reader looks at that one: it would have the later commit alone."""

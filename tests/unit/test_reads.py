@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.worlds import World, X, Y, after_status, ghost, stopped_at
+from tests.unit.worlds import World, X, Y, Z, after_status, ghost, stopped_at
 from txn.assertions import Exact, Version
-from txn.codec import column
+from txn.codec import Plan, column, encode_plan
 from txn.errors import CorruptRowError, DeadlineError, NotApplied
-from txn.model import Cell, Check, Delete, Edit, Family, Key, Mutation
+from txn.model import Check, Delete, Edit, Family, Key, Mutation
 from txn.phases import Status
+from txn.steps import advance, from_row
 from txn.stores.counting import CountingStore
 from txn.stores.faulty import Call, Crash, Fault, FaultyStore, Reply
 
@@ -101,16 +102,34 @@ def test_a_status_of_a_newer_version_is_not_guessed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("keys", "locked", "calls"),
-    [([X], False, 1), ([X, X._replace(column=b"y")], False, 1), ([X, Y], False, 2), ([X], True, 3)],
-    ids=["one row", "two cells of a row", "two rows", "under a lock"],
+    ("keys", "status", "calls"),
+    [
+        ([X], None, 1),
+        ([X, X._replace(column=b"y")], None, 1),
+        ([X, Y], None, 2),
+        ([X], Status.LOCKED, 2),
+        ([X, Y], Status.LOCKED, 3),
+        ([X, Y], Status.ASSERTED, 4),
+        ([X, Z], None, 3),
+    ],
+    ids=[
+        "one row",
+        "two cells of a row",
+        "two rows",
+        "under a lock",
+        "two rows under a lock",
+        "decided",
+        "one deleted",
+    ],
 )
-def test_what_a_read_costs(keys: list[Key], locked: bool, calls: int) -> None:
-    """One row without locks is one get; the second look is paid only where it is needed."""
+def test_what_a_read_costs(keys: list[Key], status: Status | None, calls: int) -> None:
+    """One row without locks is one get; what is looked at again, is so only where it is needed."""
     world = World()
     world.put(X, b"1")
-    if locked:
-        stopped_at(world, Status.LOCKED)
+    world.engine.commit([Mutation(Z, b"1")])
+    world.engine.commit([Delete(Z)])
+    if status is not None:
+        stopped_at(world, status)
     counting = CountingStore(FaultyStore(world.store))
     engine = world.client(counting)  # type: ignore[arg-type]
     engine.read(keys)
@@ -191,34 +210,81 @@ def test_a_reader_that_is_always_overtaken_takes_the_locks() -> None:
     assert world.holder(X) == b""
 
 
+def test_a_deletion_between_two_looks_is_seen() -> None:
+    """The key has no value whose timestamp could be compared with its tag's; its tag tells."""
+    world = World()
+    world.engine.commit([Mutation(X, b"0"), Mutation(Y, b"0")])
+    writer = world.client(seed=9)
+    looks: list[Call] = []
+
+    def plan(call: Call) -> Fault:
+        looks.append(call)
+        if len(looks) == 2:
+            writer.commit([Delete(X), Mutation(Y, b"1")])
+        return Fault()
+
+    engine = world.client(world.faults, seed=2)
+    world.faults.plan = plan
+    found = engine.read([X, Y])
+    assert [cell and cell.value for cell in found.values()] == [None, b"1"]
+
+
+def test_what_comes_and_goes_beside_a_deleted_key_is_seen() -> None:
+    """Put and deleted again between two looks, it looks as it did; only its tag is a later one."""
+    world = World()
+    world.engine.commit([Mutation(X, b"0"), Mutation(Y, b"0")])
+    world.engine.commit([Delete(X)])
+    writer = world.client(seed=9)
+    looks: list[Call] = []
+
+    def plan(call: Call) -> Fault:
+        looks.append(call)
+        if len(looks) == 3:
+            writer.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
+            writer.commit([Delete(X)])
+        return Fault()
+
+    engine = world.client(world.faults, seed=2)
+    engine.read([Key("other", "d", "x")])
+    looks.clear()
+    world.faults.plan = plan
+    found = engine.read([X, Y])
+    assert [cell and cell.value for cell in found.values()] == [None, b"1"]
+    assert len(looks) == 4
+
+
 def test_a_holder_that_decides_between_the_looks_is_read_again() -> None:
     """Both cells may be unchanged while one holder decided and the other had before."""
     world = World()
-    world.engine.commit([Mutation(X, b"0")])
-    holder = stopped_at(world, Status.LOCKED)
-    status = column(b"txn", holder, b"status")
+    world.engine.commit([Mutation(X, b"0"), Mutation(Y, b"0")])
+    late = stopped_at(world, Status.LOCKED)
+    stopped_at(world, Status.ASSERTED, key=Y)
     looks: list[Call] = []
 
     def decide_after_first_look(call: Call) -> Fault:
         looks.append(call)
-        if len(looks) == 3:
-            check = Check(status, b"1-LOCKED", ((status, b"6-ABORTING"),))
-            assert world.store.check_and_put([check]) == [True]
+        if len(looks) == 4:
+            context = world.engine.context
+            plan = encode_plan(Plan(world.clock.wall_ms() + 9, (1,)))
+            t = from_row(next(row for row in world.rows() if row.row_key == late))
+            advance(
+                context, [t], Status.ASSERTED, lambda _: [(column(b"txn", late, b"plan"), plan)]
+            )
         return Fault()
 
-    engine = world.client(world.faults, seed=2)
-    engine.read([Y])
+    engine = world.client(FaultyStore(world.store, decide_after_first_look), seed=2)
+    engine.read([Key("other", "d", "x")])
     looks.clear()
-    world.faults.plan = decide_after_first_look
     found = engine.read([X, Y])
-    assert found[X] is not None and found[X].value == b"0"
+    assert [cell and cell.value for cell in found.values()] == [b"2", b"2"]
+    assert len(looks) == 8
 
 
 def test_a_row_that_goes_between_the_looks_is_read_again() -> None:
     """It may have decided, finished and been deleted."""
     world = World()
     world.engine.commit([Mutation(X, b"0")])
-    holder = stopped_at(world, Status.LOCKED)
+    holder = stopped_at(world, Status.CLEANING)
     looks: list[Call] = []
 
     def delete_after_first_look(call: Call) -> Fault:
@@ -232,7 +298,7 @@ def test_a_row_that_goes_between_the_looks_is_read_again() -> None:
     engine.read([Y])
     looks.clear()
     world.faults.plan = delete_after_first_look
-    assert engine.read([X])[X] == Cell(b"0", world.cell(X).timestamp)  # type: ignore[union-attr]
+    assert engine.read([X])[X] == world.cell(X)
     assert len(looks) == 6
 
 
