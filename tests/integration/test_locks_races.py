@@ -298,6 +298,19 @@ def test_an_ended_session_tells_its_holder(zookeeper: ZooKeeper) -> None:  # noq
             again.check()
 
 
+def test_a_number_that_has_run_over_is_refused(zookeeper: ZooKeeper) -> None:  # noqa: F811
+    """The order of a line is lost with it: two could have the same object."""
+    base, seed = f"/tests/{uuid.uuid4().hex}", 7
+    ticket = f"{Random(seed).getrandbits(128):032x}"
+    with ZooKeeperManager(zookeeper.hosts, base, chance=Random(seed)) as manager:
+        client = manager._keeper._client
+        client.create(f"{base}/d/write-{ticket}--2147483648", makepath=True)
+        with pytest.raises(StoreError, match=rf"2\^31 .* folder='{base}/d'"):
+            manager.hold([exclusive("d")])
+        assert manager.locks() == []
+        manager.hold([exclusive("d")]).release()
+
+
 def test_a_session_in_a_store_that_others_end_tells_its_holder() -> None:
     """Its row was deleted because it was silent, and its owner only now wakes."""
     with connect("memory://") as engine:

@@ -146,6 +146,13 @@ def test_a_value_that_looks_like_a_lock_node_is_disguised() -> None:
     assert part_of(folder_name(looks)) == looks
 
 
+def test_a_node_is_known_after_its_number_has_run_over() -> None:
+    """It would be taken for the folder of an object, and keep nobody out."""
+    node = parsed(f"read-{'0' * 32}--2147483648")
+    assert node is not None
+    assert (node.number, node.mode) == (-(2**31), Mode.SHARED)
+
+
 def test_folders_come_outer_ones_first_and_are_tidied_inner_ones_first() -> None:
     """A folder needs its parent, and cannot go before what is in it; the base stays."""
     folders = Folders("/base/locks")

@@ -36,6 +36,7 @@ LOST_REPLY = (
     SessionMovedError,
     KazooTimeoutError,
 )
+NOT_REACHED = (RolledBackError, RuntimeInconsistency)
 CALL_WITHIN_S = 30
 CALL_WITHIN_MS = 1000 * CALL_WITHIN_S
 PAUSE_MS, MAX_PAUSE_MS = 20, 1_000
@@ -71,6 +72,14 @@ class About(NamedTuple):
 
     data: bytes
     made_in: int
+
+
+class Made(NamedTuple):
+    """Nodes that were made, in which transaction, and what was in their folders afterwards."""
+
+    nodes: list[str]
+    made_in: int
+    children: list[list[str]]
 
 
 class Keeper:
@@ -160,34 +169,34 @@ class Keeper:
 
     # ------------------------------------------------------------------- all or nothing, once
 
-    def change(self, steps: Sequence[Create | Remove]) -> list[str]:
-        """Take all steps or none, once; return the names of the nodes made.
+    def change(self, steps: Sequence[Create | Remove]) -> None:
+        """Take all steps or none, once.
 
         Raises Gone where a folder or a node is absent, and Broken where the reply was lost.
         """
+        self._refuse_if_closed()
+        _results(self._request(steps).commit_async())
+
+    def make(self, steps: Sequence[Create], folders: Sequence[str]) -> Made:
+        """Take all steps or none, once, and look into the folders right behind them, in one go: a
+        session's requests are carried out in their order. Raises as `change` does."""
+        self._refuse_if_closed()
+        request = self._request(steps)
+        # Of all that a transaction can do only this tells its number; folders hold no data.
+        request.set_data(folders[0], b"")
+        answer = request.commit_async()
+        children = self.all_children(folders)
+        *nodes, stat = _results(answer)
+        return Made(nodes, stat.mzxid, children)
+
+    def _request(self, steps: Sequence[Create | Remove]) -> TransactionRequest:
         request = self._client.transaction()
         for step in steps:
             if isinstance(step, Create):
                 request.create(step.at, step.data, ephemeral=step.ephemeral, sequence=step.sequence)
             else:
                 request.delete(step.at)
-        results = self._send(request)
-        for result in results:
-            if isinstance(result, NoNodeError):
-                raise Gone("a node is absent")
-            if not isinstance(result, str | bool | RolledBackError | RuntimeInconsistency):
-                raise _failure("refused", result)
-        return [each for each in results if isinstance(each, str)]
-
-    def _send(self, request: TransactionRequest) -> list[Any]:
-        self._refuse_if_closed()
-        try:
-            results: list[Any] = request.commit_async().get(timeout=CALL_WITHIN_S)
-        except LOST_REPLY as error:
-            raise Broken(describe("ZooKeeper: the reply was lost", cause=repr(error))) from error
-        except KazooException as error:
-            raise _failure("refused", error) from error
-        return results
+        return request
 
     # ------------------------------------------------------------------------------- details
 
@@ -243,6 +252,22 @@ class Keeper:
 def _named(name: str, at: str) -> Callable[[KazooClient], Any]:
     """Return a call of the driver's, by its name."""
     return lambda client: getattr(client, name)(at)
+
+
+def _results(answer: Any) -> list[Any]:
+    """Return what came of each step of a transaction."""
+    try:
+        results: list[Any] = answer.get(timeout=CALL_WITHIN_S)
+    except LOST_REPLY as error:
+        raise Broken(describe("ZooKeeper: the reply was lost", cause=repr(error))) from error
+    except KazooException as error:
+        raise _failure("refused", error) from error
+    for result in results:
+        if isinstance(result, NoNodeError):
+            raise Gone("a node is absent")
+        if isinstance(result, Exception) and not isinstance(result, NOT_REACHED):
+            raise _failure("refused", result)
+    return results
 
 
 def _failure(message: str, error: Exception) -> StoreError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
@@ -11,7 +12,8 @@ from txn.locks.requests import LockRequest, Mode, Path, path
 
 KINDS = {Mode.SHARED: "read-", Mode.EXCLUSIVE: "write-"}
 MODES = {"read": Mode.SHARED, "write": Mode.EXCLUSIVE}
-TICKET = 32  # hexadecimal digits
+# A ticket is 32 hexadecimal digits. The number has a sign once ZooKeeper's counter has run over.
+NODE = re.compile(r"(read|write)-([0-9a-f]{32})-(-?[0-9]{10})")
 
 
 class Node(NamedTuple):
@@ -99,11 +101,20 @@ def first_denied(
 
 def parsed(name: str) -> Node | None:
     """Return the lock node of this name, or None for the folder of an object."""
-    kind, dash, rest = name.partition("-")
-    ticket, _, number = rest.rpartition("-")
-    if not dash or kind not in MODES or len(ticket) != TICKET or not number.isdecimal():
+    if (found := NODE.fullmatch(name)) is None:
         return None
+    kind, ticket, number = found.groups()
     return Node(int(number), MODES[kind], ticket, name)
+
+
+def line_of(names: Iterable[str]) -> Line:
+    """Return the lock nodes among the names in a folder, in their order."""
+    return sorted(node for node in map(parsed, names) if node)
+
+
+def first_of(line: Line, ticket: str) -> Node | None:
+    """Return the first node of a ticket, if it has one in the line."""
+    return next((node for node in line if node.ticket == ticket), None)
 
 
 def folder_name(part: str) -> str:

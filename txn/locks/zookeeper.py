@@ -22,23 +22,27 @@ from txn.errors import StoreError, describe
 from txn.locks.holding import Holding, Ways
 from txn.locks.keeper import Broken, Create, Gone, Keeper, Remove
 from txn.locks.manager import Lock, LockDenied, Waiting
-from txn.locks.nodes import KINDS, Denied, Folders, Line, Node, Note, first_denied, parsed, part_of
+from txn.locks.nodes import KINDS, Denied, Folders, Line, Note, first_denied, first_of, line_of
 from txn.locks.patience import Patience
 from txn.locks.requests import LockRequest, Path, in_order
+from txn.locks.view import View
 
 TRIES = 20
 AT_ONCE = 250  # nodes in a transaction: ZooKeeper takes a megabyte at most
 PAUSE_MS = 20
 TIDIED_AT_ONCE = 1_000
+USED_UP = "ZooKeeper has counted to 2^31 here: delete the folder when nobody has locks in it"
 
 
 class _Ticket:
-    """One request on its way: what is told in every node of it, and the names of its nodes."""
+    """One request on its way: what is told in every node of it, the names of its nodes, and, as far
+    as that is known, the transactions in which they were made."""
 
     def __init__(self, name: str, note: Note) -> None:
         self.name = name
         self.note = note
         self.nodes: dict[Path, str] = {}
+        self.made_in: dict[str, int] = {}
         self.tried = False
 
 
@@ -66,6 +70,7 @@ class ZooKeeperManager:
         self._owed: dict[str, tuple[Path, ...]] = {}
         self._used: frozenset[Path] = frozenset()
         self._keeper = Keeper(hosts, session_ms, self._clock, self._sweep)
+        self._view = View(self._keeper, self._folders)
 
     def hold(
         self,
@@ -85,7 +90,7 @@ class ZooKeeperManager:
             while isinstance(found := self._attempt(ticket, wanted, waiting, explicit), Denied):
                 pause_ms = patience.next_pause_ms()
                 if pause_ms is None:
-                    raise LockDenied(found.wanted, self._seen(found))
+                    raise LockDenied(found.wanted, self._view.of_those_before(found))
                 self._wait_for(found, pause_ms, patience)
                 self._sweep()
         except BaseException:
@@ -96,18 +101,16 @@ class ZooKeeperManager:
 
     def locks(self, within: Path | None = None) -> list[Lock]:
         """Return who holds and who waits."""
-        found: list[Lock] = []
-        self._walk(within, found)
-        return sorted(found, key=lambda lock: lock.request.path)
+        return sorted(self._view.within(within), key=lambda lock: lock.request.path)
 
     def release(self, wanted: Path, *, force: bool = False) -> int:
         """Give back explicit locks on exactly this object, with those of its parents that no other
         object of the same request needs; one that its own request needs stays."""
         count = 0
-        line = self._line(wanted)
-        for node, note in self._noted(wanted, line):
+        line = self._view.line(wanted)
+        for node, note in self._view.noted(wanted, line):
             mine = force or (note.owner, note.host) == (self._owner, self._host)
-            if note.explicit and mine and not self._needed(wanted, node.ticket):
+            if note.explicit and mine and not self._view.is_needed(wanted, node.ticket):
                 self._remove([self._folders.of(wanted) + f"/{node.name}"], TRIES)
                 self._release_parents(wanted, node.ticket)
                 count += 1
@@ -141,30 +144,37 @@ class ZooKeeperManager:
         place comes earlier, and places cannot deny each other in a circle.
         """
         fair = waiting.fairness == "fair"
-        objects = [request.path for request in wanted]
         for _ in range(TRIES):
             losses = self._keeper.losses
-            if ticket.tried and (denied := self._denied(ticket, wanted)):
-                self._enter(ticket, [denied.wanted] if fair else [])
+            if ticket.tried and (denied := self._denied(ticket, wanted, self._lines(wanted))):
+                if fair and denied.wanted.path not in ticket.nodes:
+                    self._make(ticket, [denied.wanted])
                 return self._stand_back(ticket, denied, fair)
             ticket.tried = True
             places = set(ticket.nodes)
-            self._enter(ticket, wanted)
-            if denied := self._denied(ticket, wanted):
+            lines = self._enter(ticket, wanted)
+            if denied := self._denied(ticket, wanted, lines):
                 return self._stand_back(ticket, denied, fair, places)
-            made = self._keeper.there(self._nodes(ticket, ticket.nodes))
-            if len(ticket.nodes) < len(objects) or None in made or self._keeper.losses != losses:
+            tokens = self._tokens(ticket)
+            if len(tokens) < len(wanted) or self._keeper.losses != losses:
                 continue  # a session has ended, and with it some of our nodes
-            tokens = {at: token for at, token in zip(ticket.nodes, made, strict=True) if token}
             if not explicit or self._made_to_stay(ticket, tokens):
                 return self._holding(ticket, tuple(wanted), tokens, losses, explicit)
         raise StoreError(describe("our nodes in ZooKeeper keep going away", wanted=str(wanted[0])))
 
-    def _denied(self, ticket: _Ticket, wanted: Sequence[LockRequest]) -> Denied | None:
-        objects = [request.path for request in wanted]
-        lines = dict(zip(objects, self._lines(objects), strict=True))
-        self._note_nodes(ticket, lines)
+    def _denied(
+        self, ticket: _Ticket, wanted: Sequence[LockRequest], lines: dict[Path, Line]
+    ) -> Denied | None:
+        self._note_nodes(ticket, {each.path: lines[each.path] for each in wanted})
         return first_denied(lines, ticket.name, wanted)
+
+    def _tokens(self, ticket: _Ticket) -> dict[Path, int]:
+        """Return in which transaction our nodes were made, of those that are there."""
+        nodes = dict(zip(ticket.nodes, self._nodes(ticket, ticket.nodes), strict=True))
+        asked = [node for node in nodes.values() if node not in ticket.made_in]
+        found = zip(asked, self._keeper.there(asked), strict=True)
+        ticket.made_in |= {node: made_in for node, made_in in found if made_in is not None}
+        return {at: ticket.made_in[node] for at, node in nodes.items() if node in ticket.made_in}
 
     def _stand_back(
         self, ticket: _Ticket, denied: Denied, fair: bool, places: Collection[Path] | None = None
@@ -176,43 +186,51 @@ class ZooKeeperManager:
         self._leave(ticket, [each for each in ticket.nodes if each not in kept], TRIES)
         return denied
 
-    def _enter(self, ticket: _Ticket, wanted: Sequence[LockRequest]) -> None:
-        wanted = [each for each in wanted if each.path not in ticket.nodes]
-        for first in range(0, len(wanted), AT_ONCE):
-            batch = wanted[first : first + AT_ONCE]
-            names = self._make(ticket, batch)
-            ticket.nodes.update(zip([each.path for each in batch], names, strict=True))
+    def _enter(self, ticket: _Ticket, wanted: Sequence[LockRequest]) -> dict[Path, Line]:
+        """Stand in the line of each object; return the lines, each as it was afterwards."""
+        lines = self._lines([each for each in wanted if each.path in ticket.nodes])
+        absent = [each for each in wanted if each.path not in ticket.nodes]
+        for first in range(0, len(absent), AT_ONCE):
+            lines |= self._make(ticket, absent[first : first + AT_ONCE])
+        return lines
 
-    def _make(self, ticket: _Ticket, wanted: Sequence[LockRequest]) -> list[str]:
-        """Make a node for each object, all or none of them; return their names."""
+    def _make(self, ticket: _Ticket, wanted: Sequence[LockRequest]) -> dict[Path, Line]:
+        """Make a node for each object, all or none of them; return the lines with them."""
         data = ticket.note.encoded()
-        prefixes = [
-            f"{self._folders.of(each.path)}/{KINDS[each.mode]}{ticket.name}-" for each in wanted
+        folders = [self._folders.of(each.path) for each in wanted]
+        steps = [
+            Create(f"{folder}/{KINDS[each.mode]}{ticket.name}-", data, True, True)
+            for folder, each in zip(folders, wanted, strict=True)
         ]
-        steps = [Create(prefix, data, ephemeral=True, sequence=True) for prefix in prefixes]
         for tries in range(TRIES):
             try:
-                return [at.rpartition("/")[2] for at in self._keeper.change(steps)]
+                made = self._keeper.make(steps, folders)
             except Gone:
                 self._keeper.make_folders(self._folders.all([each.path for each in wanted]))
             except Broken:
                 # They may have been made: to make others would be to wait behind ourselves.
                 self._keeper.sync(self._folders.base)
-                mine = [_first(line, ticket.name) for line in self._lines(e.path for e in wanted)]
-                if None not in mine:
-                    return [node.name for node in mine if node is not None]
+                lines = self._lines(wanted)
+                if all(first_of(line, ticket.name) for line in lines.values()):
+                    return lines
                 self._clock.sleep_ms(PAUSE_MS << min(tries, 5))
-        raise StoreError(describe("cannot make nodes in ZooKeeper", at=prefixes[0]))
+            else:
+                ticket.made_in |= dict.fromkeys(made.nodes, made.made_in)
+                objects = [each.path for each in wanted]
+                return dict(zip(objects, map(line_of, made.children), strict=True))
+        raise StoreError(describe("cannot make nodes in ZooKeeper", at=steps[0].at))
 
     def _note_nodes(self, ticket: _Ticket, lines: dict[Path, Line]) -> None:
         """Note our node in each line, in their order, and see to it that it is the only one."""
         ticket.nodes = {}
         for at, line in lines.items():
-            mine = [node.name for node in line if node.ticket == ticket.name]
+            mine = [node for node in line if node.ticket == ticket.name]
+            if any(node.number < 0 for node in mine):
+                raise StoreError(describe(USED_UP, folder=self._folders.of(at)))
             if mine:
-                ticket.nodes[at] = mine[0]
+                ticket.nodes[at] = mine[0].name
             if mine[1:]:
-                self._remove([f"{self._folders.of(at)}/{name}" for name in mine[1:]], TRIES)
+                self._remove([f"{self._folders.of(at)}/{node.name}" for node in mine[1:]], TRIES)
 
     def _made_to_stay(self, ticket: _Ticket, tokens: dict[Path, int]) -> bool:
         """Put a persistent node of the same name, and so of the same place in the line, where each
@@ -304,7 +322,7 @@ class ZooKeeperManager:
         for ticket, objects in list(self._owed.items()):
             try:
                 self._keeper.sync(self._folders.base)
-                for at, line in zip(objects, self._lines(objects), strict=True):
+                for at, line in self._view.lines(objects).items():
                     folder = self._folders.of(at)
                     mine = [f"{folder}/{node.name}" for node in line if node.ticket == ticket]
                     self._remove(mine, 0)
@@ -325,55 +343,13 @@ class ZooKeeperManager:
 
     def _release_parents(self, wanted: Path, ticket: str) -> None:
         for parent in reversed(wanted.parents):
-            if not self._needed(parent, ticket):
-                mine = [node for node in self._line(parent) if node.ticket == ticket]
+            if not self._view.is_needed(parent, ticket):
+                mine = [node for node in self._view.line(parent) if node.ticket == ticket]
                 self._remove([f"{self._folders.of(parent)}/{node.name}" for node in mine], TRIES)
         self._keeper.tidy(self._folders.tidied([*wanted.parents, wanted]))
 
-    def _needed(self, parent: Path, ticket: str) -> bool:
-        """Whether the ticket has a node below this object."""
-        names = self._keeper.children(self._folders.of(parent))
-        for name in (name for name in names if parsed(name) is None):
-            child = Path((*parent.parts, part_of(name)))
-            if _first(self._line(child), ticket) or self._needed(child, ticket):
-                return True
-        return False
-
-    # ------------------------------------------------------------------------------ looking
-
-    def _walk(self, within: Path | None, found: list[Lock]) -> None:
-        parts = within.parts if within else ()
-        names = self._keeper.children(self._folders.of(within))
-        for name in names:
-            if parsed(name) is None:
-                self._walk(Path((*parts, part_of(name))), found)
-        if within is not None:
-            line = sorted(node for node in map(parsed, names) if node)
-            found += [_lock(within, node, note, line) for node, note in self._noted(within, line)]
-
-    def _seen(self, denied: Denied) -> list[Lock]:
-        at, tickets = denied.wanted.path, {node.ticket for node in denied.before}
-        line = self._line(at)
-        noted = self._noted(at, line)
-        return [_lock(at, node, note, line) for node, note in noted if node.ticket in tickets]
-
-    def _noted(self, at: Path, line: Line) -> list[tuple[Node, Note]]:
-        """Return the nodes of a line that are there yet, with what they tell."""
-        folder = self._folders.of(at)
-        found = self._keeper.about([f"{folder}/{node.name}" for node in line])
-        return [
-            (node, Note.decoded(about.data, about.made_in))
-            for node, about in zip(line, found, strict=True)
-            if about is not None
-        ]
-
-    def _line(self, wanted: Path) -> Line:
-        (line,) = self._lines([wanted])
-        return line
-
-    def _lines(self, objects: Iterable[Path]) -> list[Line]:
-        found = self._keeper.all_children([self._folders.of(at) for at in objects])
-        return [sorted(node for node in map(parsed, names) if node) for names in found]
+    def _lines(self, wanted: Sequence[LockRequest]) -> dict[Path, Line]:
+        return self._view.lines([each.path for each in wanted])
 
     def _nodes(self, ticket: _Ticket, objects: Iterable[Path]) -> list[str]:
         return [f"{self._folders.of(at)}/{ticket.nodes[at]}" for at in objects]
@@ -381,20 +357,3 @@ class ZooKeeperManager:
     def _ticket(self, query: str) -> _Ticket:
         note = Note(self._owner, self._host, query, self._clock.wall_ms())
         return _Ticket(f"{self._chance.getrandbits(128):032x}", note)
-
-
-def _first(line: Line, ticket: str) -> Node | None:
-    return next((node for node in line if node.ticket == ticket), None)
-
-
-def _lock(at: Path, node: Node, note: Note, line: Line) -> Lock:
-    """Return a node as others see it: granted, unless somebody before it denies it."""
-    granted = all(node.mode.allows(each.mode) for each in line if each.number < node.number)
-    return Lock(
-        LockRequest(at, node.mode),
-        note.as_owner(),
-        note.since_ms,
-        granted,
-        note.explicit,
-        note.token,
-    )
