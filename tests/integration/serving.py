@@ -27,7 +27,7 @@ from txn.emulator.server import Server, Service, listen
 ECHO = thriftpy2.load(
     str(Path(__file__).with_name("echo.thrift")), module_name="txn_tests_echo_thrift"
 )
-PATIENCE_S = 20
+PATIENCE_S = 120
 MODES = {
     "buffered binary": (TCyBufferedTransport, TCyBinaryProtocol),
     "framed binary": (TCyFramedTransport, TCyBinaryProtocol),

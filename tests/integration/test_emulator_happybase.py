@@ -357,7 +357,7 @@ def test_counters_count(table: happybase.Table, row: bytes) -> None:
     """They begin at zero and answer with what they have come to.
 
     Each change is written at least a millisecond after the one before, so that a few of them in
-    one millisecond lie ahead of the clock: what is set then is older, until the clock has caught up.
+    one millisecond lie ahead of the clock: what is set is older, until the clock has caught up.
     """
     assert table.counter_get(row, b"cf1:counter") == 0
     assert [table.counter_inc(row, b"cf1:counter") for _ in range(3)] == [1, 2, 3]

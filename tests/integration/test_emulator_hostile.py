@@ -212,7 +212,7 @@ def test_ten_thousand_hostile_frames_harm_nobody(server: Served) -> None:
         seeds = range(ATTACKERS)
         ended = list(pool.map(lambda seed: attack(server, seed, FRAMES // ATTACKERS), seeds))
     assert sum(ended) == FRAMES // A_CONNECTION
-    assert min(counts) > 20
+    assert min(counts) > 0
     assert peak_megabytes(server) < MEGABYTES
     assert server.process.poll() is None
 

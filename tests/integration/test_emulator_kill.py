@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -35,15 +35,15 @@ def found(store: str) -> None:
 
 @contextmanager
 def writing(server: Served, name: str) -> Iterator[tuple[list[bytes], list[bytes]]]:
-    """Clients that write until the server is gone; the rows that were acknowledged, by puts and by
-    commits. Left once there are enough of each."""
+    """Clients that write until the server is gone, or another one is in its place; the rows that
+    were acknowledged, by puts and by commits. The block begins once there are enough of each."""
     puts: list[bytes] = []
     commits: list[bytes] = []
-    enough = threading.Event()
+    enough, stop = threading.Event(), threading.Event()
 
     def put() -> None:
         with suppress(*BROKEN), client(server.ports["thrift2"], service=thrift2.SERVICE) as c:
-            while True:
+            while not stop.is_set():
                 row = b"%b-put%06d" % (name.encode(), len(puts))
                 c.put(b"data", IDL.TPut(row=row, columnValues=[IDL.TColumnValue(b"d", b"v", row)]))
                 puts.append(row)
@@ -55,7 +55,7 @@ def writing(server: Served, name: str) -> Iterator[tuple[list[bytes], list[bytes
             suppress(StoreError, CommitOutcomeUnknown),
             connect(server.uris["transactional"], table="data") as engine,
         ):
-            while True:
+            while not stop.is_set():
                 row = b"%b-commit%06d" % (name.encode(), len(commits))
                 keys = [Key(row, "d", "v"), Key(row + b"'", "d", "v")]
                 engine.commit([Mutation(key, row) for key in keys], ack="decided")
@@ -63,8 +63,11 @@ def writing(server: Served, name: str) -> Iterator[tuple[list[bytes], list[bytes
 
     with ThreadPoolExecutor(2) as pool:
         works = [pool.submit(put), pool.submit(commit)]
-        assert enough.wait(PATIENCE_S * 3)
-        yield puts, commits
+        try:
+            assert enough.wait(PATIENCE_S * 3)
+            yield puts, commits
+        finally:
+            stop.set()
         for work in works:
             work.result(PATIENCE_S)
 
@@ -168,17 +171,22 @@ def test_workers_share_the_clients(tmp_path: Path) -> None:
     ) as server:
         workers = children(server.process.pid)
         before = {worker: sockets(worker) for worker in workers}
-        clients = [client(server.ports["thrift2"], service=thrift2.SERVICE) for _ in range(40)]
-        for each in clients:
-            each.__enter__().getTableNamesByNamespace("default")
-        assert min(sockets(worker) - before[worker] for worker in workers) >= 5
-        for each in clients:
-            each.__exit__(None, None, None)
+        with ExitStack() as clients:
+
+            def each_has_some() -> bool:
+                one = client(server.ports["thrift2"], service=thrift2.SERVICE)
+                clients.enter_context(one).getTableNamesByNamespace("default")
+                return min(sockets(worker) - before[worker] for worker in workers) >= 5
+
+            until(each_has_some)
 
 
 def sockets(pid: int) -> int:
-    links = Path(f"/proc/{pid}/fd").iterdir()
-    return sum(str(link.readlink()).startswith("socket:") for link in links)
+    found = 0
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed meanwhile
+            found += str(link.readlink()).startswith("socket:")
+    return found
 
 
 def test_it_listens_on_this_machine_alone_unless_told_otherwise(tmp_path: Path) -> None:

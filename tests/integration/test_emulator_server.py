@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import socket
 import ssl
@@ -10,7 +11,7 @@ import threading
 import time
 import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from thriftpy2.protocol import TCompactProtocol, TCyBinaryProtocol
 from thriftpy2.thrift import TApplicationException, TMessageType
 from thriftpy2.transport import TCyMemoryBuffer
 
-from tests.integration.serving import ECHO, MODES, client, echo_server, raw, rest
+from tests.integration.serving import ECHO, MODES, PATIENCE_S, client, echo_server, raw, rest
 from txn import InvalidRequestError
 from txn.emulator.options import Limits, Options
 from txn.emulator.server import listen, tls_context
@@ -166,7 +167,8 @@ def test_a_request_without_a_required_field_is_answered() -> None:
 def closes(port: int, data: bytes) -> bool:
     """Whether the server closes a connection on which it gets these bytes, without an answer."""
     with raw(port) as connected:
-        connected.sendall(data)
+        with suppress(ConnectionError):  # it may close before it has got all of it
+            connected.sendall(data)
         return rest(connected) == b""
 
 
@@ -206,8 +208,7 @@ def test_nonsense_closes_the_connection_and_takes_no_memory(data: bytes) -> None
         finally:
             tracemalloc.stop()
         assert peak < 4_000_000
-        with client(port) as remote:
-            assert remote.same(WHOLE) == WHOLE
+        assert eventually(port)
 
 
 @pytest.mark.parametrize("wrap", [bytes, framed])
@@ -260,7 +261,7 @@ def test_requests_in_flight_share_the_servers_memory() -> None:
     with echo_server(limits) as (port, echo, _), ThreadPoolExecutor(1) as pool:
         with client(port) as first, client(port) as second:
             held = pool.submit(first.wait, b"x" * 700_000)
-            assert echo.entered.wait(10)
+            assert echo.entered.wait(PATIENCE_S)
             with pytest.raises(Exception):  # noqa: B017  (however the driver calls it)
                 second.wait(b"x" * 700_000)
             echo.let.set()
@@ -285,7 +286,7 @@ def test_the_connection_too_many_is_closed_and_the_log_says_why(
 
 def eventually(port: int) -> bool:
     """Whether the server serves again, once it has noticed that clients have left."""
-    end = time.monotonic() + 10
+    end = time.monotonic() + PATIENCE_S
     while time.monotonic() < end:
         try:
             with client(port) as remote:
@@ -299,43 +300,31 @@ def test_an_idle_connection_is_closed_after_its_time() -> None:
     """Clients that have died without a word would fill the server."""
     with echo_server(Limits(idle_ms=200)) as (port, _, _):
         with raw(port) as silent:
-            began = time.monotonic()
             assert rest(silent) == b""
-            assert 0.15 < time.monotonic() - began < 5
-        with client(port) as remote:
-            assert remote.same(WHOLE) == WHOLE
+        assert eventually(port)
 
 
 @pytest.mark.parametrize("wrap", [bytes, framed])
-def test_a_request_that_drips_is_closed_and_holds_nobody(wrap: Any) -> None:
+def test_a_request_that_drips_is_closed(wrap: Any) -> None:
     """A byte now and then keeps any time-out for single reads from ending."""
-    with echo_server(Limits(request_ms=600)) as (port, _, _):
-        ended = threading.Event()
+    with echo_server(Limits(request_ms=300)) as (port, _, _), raw(port) as slow:
+        for byte in itertools.cycle(wrap(SAME)[:-1]):
+            try:
+                slow.sendall(bytes([byte]))
+            except ConnectionError:
+                break
+            time.sleep(0.02)
 
-        def drip() -> None:
-            with raw(port) as slow, pytest.raises(OSError):
-                for byte in wrap(SAME) * 100:
-                    slow.sendall(bytes([byte]))
-                    if ended.wait(0.02):
-                        break
-                else:
-                    return
-                raise OSError
-            ended.set()
 
-        drips = [threading.Thread(target=drip) for _ in range(8)]
-        for each in drips:
-            each.start()
+@pytest.mark.parametrize("wrap", [bytes, framed])
+def test_requests_that_do_not_arrive_hold_nobody(wrap: Any) -> None:
+    """Each connection has a thread of its own."""
+    with echo_server(Limits(request_ms=PATIENCE_S * 2000)) as (port, _, _), ExitStack() as stack:
+        for _ in range(8):
+            stack.enter_context(raw(port)).sendall(wrap(SAME)[:-1])
         with client(port) as remote:
-            slowest = 0.0
             for _ in range(200):
-                began = time.monotonic()
                 assert remote.same(WHOLE) == WHOLE
-                slowest = max(slowest, time.monotonic() - began)
-        for each in drips:
-            each.join(10)
-            assert not each.is_alive()
-        assert slowest < 2
 
 
 def test_a_client_that_does_not_take_its_reply_is_closed() -> None:
@@ -345,9 +334,8 @@ def test_a_client_that_does_not_take_its_reply_is_closed() -> None:
             greedy.sendall(message("large", ECHO.Echo.large_args(100_000_000)))
             assert greedy.recv(1)
             with server._changed:
-                assert server._changed.wait_for(lambda: not server._connections, 10)
-        with client(port) as remote:
-            assert remote.same(WHOLE) == WHOLE
+                assert server._changed.wait_for(lambda: not server._connections, PATIENCE_S)
+        assert eventually(port)
 
 
 # -------------------------------------------------------------------------------- the end
@@ -356,13 +344,13 @@ def test_a_client_that_does_not_take_its_reply_is_closed() -> None:
 def test_a_stop_finishes_what_has_begun() -> None:
     """What was accepted is answered; idle connections are closed at once, new ones refused."""
     with (
-        echo_server(Limits(grace_ms=20_000)) as (port, echo, server),
+        echo_server(Limits(grace_ms=PATIENCE_S * 1000)) as (port, echo, server),
         ThreadPoolExecutor(2) as pool,
         client(port) as busy,
         raw(port) as idle,
     ):
         result = pool.submit(busy.wait, b"still here")
-        assert echo.entered.wait(10)
+        assert echo.entered.wait(PATIENCE_S)
         stopped = pool.submit(server.stop)
         assert rest(idle) == b""
         assert not stopped.done()
@@ -378,7 +366,7 @@ def test_a_stop_answers_requests_that_have_arrived_behind_the_one_at_work() -> N
     with echo_server() as (port, echo, server), ThreadPoolExecutor(1) as pool:
         with raw(port) as connected:
             connected.sendall(message("wait", ECHO.Echo.wait_args(b"1")) + SAME + SAME)
-            assert echo.entered.wait(10)
+            assert echo.entered.wait(PATIENCE_S)
             stopped = pool.submit(server.stop)
             while not server._stopping:
                 pass
@@ -395,7 +383,7 @@ def test_a_stop_ends_after_its_grace() -> None:
         client(port) as busy,
     ):
         late = pool.submit(busy.wait, b"")
-        assert echo.entered.wait(10)
+        assert echo.entered.wait(PATIENCE_S)
         assert server.stop() is False
         echo.let.set()
         with pytest.raises(Exception):  # noqa: B017
@@ -408,7 +396,7 @@ def test_a_stop_ends_after_its_grace() -> None:
 def test_tls_and_plain_text_do_not_mix() -> None:
     """A client that forgets TLS is closed, and not answered in plain text."""
     options = Options(tls_cert=TLS / "certificate.pem", tls_key=TLS / "key.pem")
-    with echo_server(Limits(request_ms=2000), tls=tls_context(options)) as (port, _, server):
+    with echo_server(Limits(request_ms=20_000), tls=tls_context(options)) as (port, _, server):
         trust = ssl.create_default_context(cafile=TLS / "certificate.pem")
         with raw(port) as bare, trust.wrap_socket(bare, server_hostname="localhost") as secure:
             for _ in range(3):
@@ -420,7 +408,7 @@ def test_tls_and_plain_text_do_not_mix() -> None:
             stopped.start()
             with suppress(ssl.SSLError):
                 assert secure.recv(1) == b""
-            stopped.join(10)
+            stopped.join(PATIENCE_S)
             assert not stopped.is_alive()
 
 

@@ -16,7 +16,7 @@ from txn import Policy, connect
 
 ROOT = Path(__file__).parents[2]
 CLIENTS = 32
-DEADLINE_MS = 60_000
+DEADLINE_MS = 400_000
 
 
 def all_commit(uri: str, times: int, processes: int) -> None:

@@ -429,7 +429,7 @@ def run(script: str, *arguments: str) -> str:
         [sys.executable, "-c", textwrap.dedent(script), *arguments],
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=240,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -184,9 +184,10 @@ class Connection:
             if framed:
                 source.at = source.end
             reply = self._answer(call, isinstance(reader, Compact))
-            self._send(LENGTH.pack(len(reply)) + reply if framed and reply else reply)
+            del call
             source.begin()
-            self._release()
+            self._release()  # a client that has its answer may count on the memory
+            self._send(LENGTH.pack(len(reply)) + reply if framed and reply else reply)
             self._since_ms, self._due_ms = self._clock.monotonic_ms(), None
             if self._stopping:
                 self._end_reading()
