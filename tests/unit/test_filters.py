@@ -10,6 +10,7 @@ from txn.tables.admin import Admin
 from txn.tables.filters import All, AnyOf, Simple, Skip, While, parse
 from txn.tables.memory import MemoryStore
 from txn.tables.operations import Range, Selection
+from txn.tables.patterns import searcher
 from txn.tables.refusal import Refused
 from txn.tables.rows import Rows
 
@@ -95,3 +96,37 @@ def test_a_filter_that_reads_families_late_refuses_to_go_back(rows: Rows) -> Non
     text = b"SingleColumnValueFilter('d', 'color', =, 'binary:red', true, true)"
     with pytest.raises(Refused, match="reverse"):
         rows.scan(b"t", Range(reverse=True), Selection(filter=parse(text)), limit_rows=1)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "value"),
+    [
+        (b"^(a+)+$", b"a" * 50_000 + b"b"),
+        (b"(x+x+)+y", b"x" * 50_000),
+        (b"^(a|a?)+$", b"a" * 50_000 + b"b"),
+        (b"(.*)(.*)(.*)(.*)(.*)[^a]$", b"a" * 50_000),
+    ],
+)
+def test_no_pattern_takes_more_time_than_there_is_to_search(pattern: bytes, value: bytes) -> None:
+    """Going back, each of these takes years, and a client would have the worker for itself."""
+    assert not searcher(pattern)(value)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [b"(?=a)", b"(?<!a)b", rb"(a)\1", b"a++", b"(?>a)", b"(" * 2000, b"((a{99}){99}){99}"],
+)
+def test_a_pattern_that_cannot_be_bounded_is_refused(pattern: bytes) -> None:
+    """What Java's have and RE2 has not must not silently mean something else."""
+    with pytest.raises(Refused, match="not a regular expression"):
+        searcher(pattern)
+    with pytest.raises(Refused, match="too long"):
+        searcher(b"a" * 10_001)
+
+
+def test_a_pattern_is_of_characters_and_a_dot_is_any_of_them() -> None:
+    """As in HBase: UTF-8, with lines joined; bytes that are none are one character each."""
+    assert searcher("^日.本$".encode())("日\n本".encode())
+    assert searcher(b"^a.b$")(b"a\xffb")
+    assert not searcher(rb"^\d$")("\u0663".encode())
+    assert searcher(rb"\Qa.b\E")(b"a.b")

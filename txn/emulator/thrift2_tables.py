@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,9 +12,9 @@ from txn.emulator.places import CLUSTER, DEFAULT_NAMESPACE, HOST, PORT, check_ta
 from txn.emulator.refusals import Internal
 from txn.tables.admin import Admin, Region
 from txn.tables.operations import FamilySettings
+from txn.tables.patterns import matcher
 from txn.tables.refusal import Refused
 
-MAX_PATTERN = 1000
 TABLE_ATTRIBUTES = {b"IS_META": b"false", b"hbase.store.file-tracker.impl": b"DEFAULT"}
 
 # The typed fields of a family, and the settings that they are.
@@ -156,17 +155,8 @@ class Tables2:
         """Return the names that match as a whole, those of `default` with or without it."""
         if regex is None:
             return self._admin.names()
-        if len(regex) > MAX_PATTERN:
-            raise Refused("illegal argument", "the pattern is too long", limit=MAX_PATTERN)
-        try:
-            pattern = re.compile(regex)
-        except (re.error, RecursionError) as error:
-            raise Refused("illegal argument", "not a pattern", regex=regex) from error
-        return [
-            name
-            for name in self._admin.names()
-            if any(pattern.fullmatch(form.decode()) for form in _forms(name))
-        ]
+        matches = matcher(regex.encode())
+        return [name for name in self._admin.names() if any(map(matches, _forms(name)))]
 
 
 class Namespaces2:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 
 from txn.tables.filters import Comparator
 from txn.tables.operations import Version
-from txn.tables.refusal import Refused
 from txn.tables.sieves import Code, Sieve
 
 
@@ -15,8 +13,9 @@ def _test(operator: str, comparator: Comparator) -> Callable[[bytes], bool]:
     """Return what tells whether bytes fail the comparison."""
     value = comparator.value
     if comparator.kind == "regexstring":
-        pattern = _pattern(value)
-        return _negated(operator, lambda found: pattern.search(_text(found)) is not None)
+        from txn.tables.patterns import searcher  # noqa: PLC0415  (its driver is an extra)
+
+        return _negated(operator, searcher(value))
     if comparator.kind == "substring":
         part = _text(value).lower()
         return _negated(operator, lambda found: part in _text(found).lower())
@@ -42,16 +41,6 @@ def _negated(operator: str, holds: Callable[[bytes], bool]) -> Callable[[bytes],
 
 def _text(value: bytes) -> str:
     return value.decode("utf-8", "replace")
-
-
-def _pattern(value: bytes) -> re.Pattern[str]:
-    """Compile a regular expression, which is Java's: what both languages know means the same."""
-    try:
-        return re.compile(_text(value), re.DOTALL | re.ASCII)
-    except re.error as error:
-        raise Refused(
-            "illegal argument", "not a regular expression", pattern=value, because=str(error)
-        ) from error
 
 
 class _Row(Sieve):

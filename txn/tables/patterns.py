@@ -1,0 +1,48 @@
+"""Regular expressions that strangers write: RE2 takes time in proportion to what it searches.
+
+HBase's are Java's, which can take for ever. RE2 knows most of what these do without going back: no
+look ahead or behind, references, possessive or atomic groups, which are refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import re2
+
+from txn.tables.refusal import Refused
+
+MAX_PATTERN = 10_000
+
+_OPTIONS = re2.Options()
+_OPTIONS.dot_nl = True
+_OPTIONS.log_errors = False
+_OPTIONS.never_capture = True
+
+
+def searcher(pattern: bytes) -> Callable[[bytes], bool]:
+    """Return what tells whether the expression is found in a value: UTF-8, mended if need be."""
+    compiled = _compiled(pattern)
+    return lambda value: compiled.search(_as_utf8(value)) is not None
+
+
+def matcher(pattern: bytes) -> Callable[[bytes], bool]:
+    """Return what tells whether the expression matches a name as a whole."""
+    compiled = _compiled(pattern)
+    return lambda name: compiled.fullmatch(name) is not None
+
+
+def _compiled(pattern: bytes) -> re2._Regexp:
+    if len(pattern) > MAX_PATTERN:
+        raise Refused("illegal argument", "the regular expression is too long", limit=MAX_PATTERN)
+    try:
+        return re2.compile(_as_utf8(pattern), _OPTIONS)
+    except re2.error as error:
+        because = error.args[0].decode(errors="replace")
+        raise Refused(
+            "illegal argument", "not a regular expression", pattern=pattern, because=because
+        ) from error
+
+
+def _as_utf8(value: bytes) -> bytes:
+    return value.decode(errors="replace").encode()
