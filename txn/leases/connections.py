@@ -34,7 +34,7 @@ class Connections:
                 describe("leases are kept in one of these", known=sorted(KINDS), url=str(url))
             )
         self.database = kind
-        self._url = url
+        self.url = url
         self._clock = clock
         self._chance = chance
         self._engine = kind.engine(url)
@@ -53,7 +53,7 @@ class Connections:
                 passes = isinstance(error, DBAPIError) and self.database.passes(error)
                 if not passes or self._clock.monotonic_ms() >= due_ms:
                     raise StoreError(
-                        describe("the database of the leases failed", url=str(self._url))
+                        describe("the database of the leases failed", url=str(self.url))
                     ) from error
             self._clock.sleep_ms(self._chance.randint(SHORTEST_PAUSE_MS, LONGEST_PAUSE_MS))
 
@@ -65,10 +65,10 @@ class Connections:
 
     def _own_engine(self) -> Engine:
         if self._closed:
-            raise StoreClosedError(describe("the leases were closed", url=str(self._url)))
+            raise StoreClosedError(describe("the leases were closed", url=str(self.url)))
         if self._process != os.getpid():
             # Never touched again, nor closed: its connections are in use by the parent.
             self._inherited.append(self._engine)
-            self._engine = self.database.engine(self._url)
+            self._engine = self.database.engine(self.url)
             self._process = os.getpid()
         return self._engine

@@ -56,7 +56,8 @@ class Sqlite:
         File(str(url.database)).expanduser().parent.mkdir(parents=True, exist_ok=True)
         # Left alone by the driver, a transaction begins where take_turn says so and nowhere else.
         options = {"isolation_level": None, "timeout": PATIENCE_S}
-        engine = create_engine(url, connect_args=options, pool_size=CLIENTS, max_overflow=0)
+        # One connection: threads wait for it in line, and for its lock they would draw lots.
+        engine = create_engine(url, connect_args=options, pool_size=1, max_overflow=0)
         event.listen(engine, "connect", _prepare_sqlite)
         return engine
 

@@ -26,7 +26,7 @@ def default_url(environ: Mapping[str, str] = os.environ) -> str:
 def open_leases(url: str | None = None, **details: Any) -> LeaseService:
     """Open the leases in `sqlite:///path` or `postgresql+psycopg://user@host/database`.
 
-    details: max_lease_s (a week unless it is given), clock, chance.
+    details: max_lease_s (a week unless it is given), place_s, clock, chance.
     """
     url = url or default_url()
     try:

@@ -38,9 +38,6 @@ from txn.leases.tables import BATCH, in_conflict, leases, now, within
 from txn.locks.requests import LockRequest, Path
 
 WEEK_S = 7 * 24 * 3600
-PLACE = timedelta(seconds=10)
-"""How long a request keeps its place in the line without being heard of."""
-
 FIRST_PAUSE_MS, LONGEST_PAUSE_MS = 10, 200
 SWEEP_EVERY = 100
 MOST_SHOWN = 100
@@ -71,6 +68,8 @@ class LeaseService:
     """Grants leases. Safe to share between threads, and of use after a fork, too.
 
     Every call raises StoreError if the database does not answer, after 15 seconds of trying.
+    max_lease_s: from the start of a lease to its end. place_s: how long a request that waits keeps
+    its place in the line without being heard of.
     """
 
     def __init__(
@@ -78,12 +77,14 @@ class LeaseService:
         url: URL,
         *,
         max_lease_s: float = WEEK_S,
+        place_s: float = 10,
         clock: Clock | None = None,
         chance: random.Random | None = None,
     ) -> None:
         self._clock = clock or SystemClock()
         self._chance = chance or random.SystemRandom()
         self._max_lease_s = max_lease_s
+        self._place = timedelta(seconds=place_s)
         self._owed: dict[str, _Request] = {}
         self.connections = Connections(url, self._clock, self._chance)
 
@@ -248,10 +249,10 @@ class LeaseService:
         self, connection: Connection, request: _Request, mine: Any | None, at: datetime
     ) -> None:
         if mine is None:
-            self._insert(connection, request, at, PLACE, granted=False)
-        elif mine.end_utc - at < PLACE * 2 / 3:
+            self._insert(connection, request, at, self._place, granted=False)
+        elif mine.end_utc - at < self._place * 2 / 3:
             is_mine = this.token == request.token
-            connection.execute(update(leases).where(is_mine).values(end_utc=at + PLACE))
+            connection.execute(update(leases).where(is_mine).values(end_utc=at + self._place))
 
     def _insert(
         self,
