@@ -1,9 +1,9 @@
 """A process that takes leases, for the tests of races: `python -m tests.integration.lease_worker`.
 
-`race URL LOG SEED TURNS HOURS` takes random leases in two threads, and writes to the log when it
-got each and when it is about to give it back, by the database's clock. `die URL WHAT STEP` kills
-itself with SIGKILL at a step of what it does in the database, and says so if there is no such step.
-HOURS is how far this process's own clock is off.
+`race URL LOG SEED HOURS` takes random leases in two threads, until there is a file LOG.over, and
+writes to the log when it got each and when it is about to give it back, by the database's clock;
+HOURS is how far its own clock is off. `die` reads lines of JSON, each a `Death`, and tells whether
+it came to it.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Iterable
+import traceback
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path as Folder
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import time_machine
 from sqlalchemy import Engine, event
@@ -40,7 +42,7 @@ from txn.locks.requests import Mode
 OBJECTS = [f"d/{table}/p={part}" for table in "tu" for part in range(3)] + ["d/t", "d/u"]
 THREADS = 2
 WAIT_S = 120
-SHORT_S, LONG_S = 0.2, 5
+SHORT_S, LONG_S = 0.2, 4
 # What happens in the database: each is a moment at which a process can die.
 STEPS = ("begin", "before_cursor_execute", "after_cursor_execute", "commit", "rollback")
 
@@ -83,15 +85,22 @@ def history(log: Folder) -> list[Stay]:
     return found
 
 
-def race(leases: LeaseService, log: Log, seed: int, turns: int) -> int:
-    """Take random leases; return how many turns failed since the database was away."""
-    chance, failed = Random(seed), 0
-    for _ in range(turns):
-        try:
+def over(log: Folder) -> Folder:
+    """The file that ends the race."""
+    return log.with_suffix(".over")
+
+
+def until_over(log: Folder) -> Iterator[None]:
+    while not over(log).exists():
+        yield
+
+
+def race(leases: LeaseService, log: Log, seed: int, turns: Iterable[object]) -> None:
+    """Take random leases; a database that is away for long costs a turn."""
+    chance = Random(seed)
+    for _ in turns:
+        with suppress(StoreError):
             one_turn(leases, log, chance)
-        except StoreError:
-            failed += 1
-    return failed
 
 
 def one_turn(leases: LeaseService, log: Log, chance: Random) -> None:
@@ -99,9 +108,10 @@ def one_turn(leases: LeaseService, log: Log, chance: Random) -> None:
     objects = chance.sample(OBJECTS, chance.randint(1, 3))
     wanted = [exclusive(at) if chance.random() < 0.6 else shared(at) for at in objects]
     is_left_to_end = chance.random() < 0.1
+    duration_s, wait_s = SHORT_S if is_left_to_end else LONG_S, chance.choice([0, WAIT_S])
     asked = leases.now()
     try:
-        lease_id = leases.grab_lease(wanted, SHORT_S if is_left_to_end else LONG_S, WAIT_S)
+        lease_id = leases.grab_lease(wanted, duration_s, wait_s)
     except LeaseAlreadyExistsError:
         return
     entered = leases.now()
@@ -125,7 +135,51 @@ def _ends(leases: LeaseService, lease_id: int, wanted: Iterable[LockRequest]) ->
     return min((each.end_utc for each in there if each.lease_id == lease_id), default=None)
 
 
-def die_at(step: int) -> None:
+class Death(NamedTuple):
+    """A process does something in the database, and is killed at a step of it. objects: which."""
+
+    url: str
+    what: str
+    step: int
+    objects: list[str]
+
+
+def dies(death: Death) -> bool:
+    """Do it in a process of its own; return whether it was killed before it was done."""
+    process = os.fork()
+    if process == 0:
+        try:
+            _do(death)
+            os._exit(0)
+        finally:
+            traceback.print_exc()
+            os._exit(1)
+    _, status = os.waitpid(process, 0)
+    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0, death
+    return os.WIFSIGNALED(status)
+
+
+def _do(death: Death) -> None:
+    if death.what == "open":
+        _die_at(death.step)
+    wanted = [exclusive(each) for each in death.objects]
+    with open_leases(death.url) as leases:
+        is_there = death.what in {"extend", "drop"}
+        lease_id = leases.grab_lease(wanted, SHORT_S) if is_there else 0
+        _die_at(death.step)
+        match death.what:
+            case "grab":
+                leases.grab_lease(wanted, SHORT_S)
+            case "wait":
+                leases.grab_lease(wanted, SHORT_S, WAIT_S)
+            case "extend":
+                with suppress(LeaseNotFoundError):
+                    leases.extend_lease(lease_id, duration_s=2 * SHORT_S)
+            case "drop":
+                leases.drop_lease(lease_id)
+
+
+def _die_at(step: int) -> None:
     """Kill this process at a step, of those that are taken from now on."""
     taken = 0
 
@@ -139,37 +193,21 @@ def die_at(step: int) -> None:
         event.listen(Engine, name, take_step)
 
 
-def die(leases: LeaseService, what: str, step: int) -> None:
-    """Grab, wait for, extend or drop a lease, as far as the step."""
-    objects = [exclusive("d/t/p=1"), shared("d/u"), exclusive("e/v")]
-    lease_id = 0 if what in {"grab", "wait"} else leases.grab_lease(objects, SHORT_S * 5)
-    die_at(step)
-    match what:
-        case "grab":
-            leases.grab_lease(objects, SHORT_S)
-        case "wait":
-            leases.grab_lease(objects, SHORT_S, WAIT_S)
-        case "extend":
-            leases.extend_lease(lease_id, duration_s=SHORT_S * 6)
-        case "drop":
-            leases.drop_lease(lease_id)
-
-
 def main() -> None:
-    what, url, *rest = sys.argv[1:]
+    what, *rest = sys.argv[1:]
     if what == "die":
-        with open_leases(url) as leases:
-            die(leases, rest[0], int(rest[1]))
-        return print("survived", flush=True)
-    log, seed, turns = Log(Folder(rest[0])), int(rest[1]), int(rest[2])
+        for line in sys.stdin:
+            print(json.dumps(dies(Death(**json.loads(line)))), flush=True)
+        return
+    url, log, seed, hours = rest[0], Folder(rest[1]), int(rest[2]), float(rest[3])
     with (
-        time_machine.travel(timedelta(hours=float(rest[3])), tick=True),
+        time_machine.travel(timedelta(hours=hours), tick=True),
         open_leases(url) as leases,
         ThreadPoolExecutor(THREADS) as pool,
     ):
+        print("ready", flush=True)
         seeds = [seed * THREADS + number for number in range(THREADS)]
-        failed = list(pool.map(lambda seed: race(leases, log, seed, turns), seeds))
-    return print(json.dumps({"failed": sum(failed)}), flush=True)
+        list(pool.map(lambda seed: race(leases, Log(log), seed, until_over(log)), seeds))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,216 @@
+"""Many threads and processes at the same leases, their clocks hours apart, killed at any step.
+
+What was held when is told by those who held it, by the database's clock, and judged by
+`tests.history.leases`.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from datetime import timedelta
+from itertools import count
+from pathlib import Path as Folder
+from typing import Any
+
+import pytest
+from sqlalchemy import Row, create_engine, select
+
+from tests.history.leases import anomalies
+from tests.integration.lease_worker import LONG_S, SHORT_S, Death, Log, history, over, race
+from tests.integration.postgresql import PostgreSQL
+from txn.leases import exclusive, open_leases, tables
+from txn.leases.service import LeaseService
+
+# How far the clocks of eight processes are off; the first ones are killed.
+HOURS = (0, 1, -7.5, 5, -1, 24, -48, 10_000)
+KILLED = 3
+TURNS = 8
+WITHIN_S = 240
+ROOT = Folder(__file__).parents[2]
+# No end may be later than this by the database's clock, places in a line among them.
+LONGEST = timedelta(seconds=60)
+Start = Callable[..., "subprocess.Popen[str]"]
+NewUrl = Callable[[], str]
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def new_url(request: pytest.FixtureRequest, tmp_path: Folder) -> NewUrl:
+    """Empty databases."""
+    if request.param == "postgresql":
+        server: PostgreSQL = request.getfixturevalue("postgresql")
+        return server.new_database
+    numbers = count()
+    return lambda: f"sqlite:///{tmp_path}/{next(numbers)}.sqlite"
+
+
+@pytest.fixture
+def url(new_url: NewUrl) -> str:
+    return new_url()
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start workers; those that are left are killed at the end."""
+    with ExitStack() as stack:
+
+        def started(*arguments: object) -> subprocess.Popen[str]:
+            command = [sys.executable, "-m", "tests.integration.lease_worker", *map(str, arguments)]
+            worker = subprocess.Popen(
+                command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
+            stack.enter_context(worker)
+            stack.callback(worker.kill)
+            return worker
+
+        yield started
+
+
+def wait_for_leases(log: Folder, count: int) -> None:
+    """Until so many have been granted from now on."""
+    log.touch()
+    wanted = log.read_text().count('"lease"') + count
+    deadline = time.monotonic() + WITHIN_S
+    while log.read_text().count('"lease"') < wanted:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def rows(url: str) -> Sequence[Row[Any]]:
+    """What is in the table: leases, places of who waits, and what has ended."""
+    engine = create_engine(url)
+    with engine.connect() as connection:
+        found = connection.execute(select(tables.leases)).all()
+    engine.dispose()
+    return found
+
+
+def each_has_an_end(url: str, leases: LeaseService) -> bool:
+    """Whether all in the table ends before long."""
+    latest = leases.now() + LONGEST
+    return all(row.end_utc is not None and row.end_utc < latest for row in rows(url))
+
+
+def all_end(leases: LeaseService) -> bool:
+    """Whether after a while there is no lease any more."""
+    deadline = time.monotonic() + WITHIN_S
+    while leases.list_lease() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return leases.list_lease() == []
+
+
+def test_eight_processes_with_clocks_hours_apart_some_of_them_killed(
+    url: str, start: Start, tmp_path: Folder
+) -> None:
+    """Machines disagree about the time, and the one that is a day ahead must take no lease that
+    another one still has; whoever is killed keeps its own for no longer than it asked for."""
+    log = tmp_path / "log"
+    workers = [start("race", url, log, seed, hours) for seed, hours in enumerate(HOURS)]
+    for worker in workers[:KILLED]:
+        wait_for_leases(log, 5)
+        worker.kill()
+        worker.wait()
+    wait_for_leases(log, 20)
+    finish(log, workers[KILLED:], url)
+
+
+def test_sixteen_threads_of_one_service(url: str, tmp_path: Folder) -> None:
+    """One service serves a whole program."""
+    log = tmp_path / "log"
+    with open_leases(url) as leases, ThreadPoolExecutor(16) as pool:
+        list(pool.map(lambda seed: race(leases, Log(log), seed, range(TURNS)), range(16)))
+    finish(log, [], url)
+
+
+def test_a_database_that_is_restarted_and_killed_under_load(
+    postgresql: PostgreSQL, start: Start, tmp_path: Folder
+) -> None:
+    """What was granted stays granted, and whoever waits goes on waiting."""
+    url, log = postgresql.new_database(), tmp_path / "log"
+    workers = [start("race", url, log, seed, 0) for seed in range(4)]
+    for worker in workers:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == "ready\n"
+    wait_for_leases(log, 10)
+    postgresql.restart()
+    wait_for_leases(log, 10)
+    postgresql.kill()
+    postgresql.start()
+    wait_for_leases(log, 10)
+    finish(log, workers, url)
+
+
+def finish(log: Folder, workers: list[subprocess.Popen[str]], url: str) -> None:
+    """End a race: all leases must end, and what was held when must be right."""
+    over(log).touch()
+    for worker in workers:
+        worker.communicate(timeout=WITHIN_S)
+        assert worker.returncode == 0
+    with open_leases(url) as leases:
+        assert each_has_an_end(url, leases)
+        assert all_end(leases)
+    found = history(log)
+    assert found
+    assert anomalies(found) == []
+
+
+@pytest.mark.parametrize("what", ["grab", "wait", "extend", "drop"])
+def test_whoever_is_killed_at_any_step_leaves_a_lease_that_ends_or_none(
+    what: str, url: str, start: Start
+) -> None:
+    """Between insert and confirm, above all: what is left must be all of a lease or none of it, end
+    by itself, and keep nobody out for longer."""
+    worker = start("die")
+    everything = []
+    with open_leases(url) as leases:
+        for step in count(1):
+            objects = [f"d/{name}{step}/p=1" for name in "tuv"]
+            everything += objects
+            others = objects[1:2] if what == "wait" else []
+            if others:
+                leases.grab_lease(map(exclusive, others), SHORT_S)
+            is_dead = dies(worker, Death(url, what, step, objects))
+            assert each_has_an_end(url, leases)
+            assert parts(url, objects) <= {tuple(objects), tuple(others)}
+            if not is_dead:
+                break
+        leases.grab_lease([exclusive(each) for each in everything], LONG_S, WITHIN_S)
+    assert step > 3
+
+
+def test_whoever_is_killed_while_it_makes_the_tables_hinders_nobody(
+    new_url: NewUrl, start: Start
+) -> None:
+    """The first program on a new machine may be the one that is killed."""
+    worker = start("die")
+    for step in count(1):
+        url = new_url()
+        is_dead = dies(worker, Death(url, "open", step, []))
+        with open_leases(url) as leases:
+            assert leases.grab_lease(exclusive("d/t"), LONG_S) == 1
+        if not is_dead:
+            break
+    assert step > 3
+
+
+def parts(url: str, objects: list[str]) -> set[tuple[str, ...]]:
+    """Of each lease that has some of the objects those that it has."""
+    of_each: dict[int, list[str]] = {}
+    for row in rows(url):
+        if row.object in objects:
+            of_each.setdefault(row.lease_id, []).append(row.object)
+    return {tuple(sorted(each)) for each in of_each.values()}
+
+
+def dies(worker: subprocess.Popen[str], death: Death) -> bool:
+    """Whether a process was killed by this, else it came to the end of what it did."""
+    assert worker.stdin is not None
+    assert worker.stdout is not None
+    worker.stdin.write(json.dumps(death._asdict()) + "\n")
+    worker.stdin.flush()
+    return bool(json.loads(worker.stdout.readline()))
