@@ -1,0 +1,284 @@
+"""The lease service when commits fail, replies are lost, processes fork and settings are odd.
+
+The faults are put where SQLAlchemy commits: before it, so that nothing is done, or behind it, so
+that what is done is not reported.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path as Folder
+from typing import Any, Literal
+
+import psycopg
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import insert, text
+from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
+from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
+
+from tests.integration.postgresql import PostgreSQL
+from txn.clock import ManualClock, SystemClock
+from txn.errors import StoreClosedError, StoreError
+from txn.leases import LeaseAlreadyExistsError, exclusive, migrations, open_leases, path, shared
+from txn.leases.service import LeaseService
+from txn.leases.tables import VERSION, VERSION_TABLE, leases, metadata, now
+
+LONG_S = 3_600
+WAIT_S = 300
+CLOCK = SystemClock()
+FORKING = """
+import os, sys
+from txn.leases import open_leases, shared
+
+leases = open_leases(sys.argv[1])
+leases.grab_lease([shared("d/t")], 3600)
+child = os.fork()
+for _ in range(20):
+    leases.grab_lease([shared("d/t")], 3600)
+    assert len(leases.list_lease()) >= 2
+if not child:
+    os._exit(0)
+_, status = os.waitpid(child, 0)
+assert status == 0
+assert len(leases.list_lease()) == 41
+assert len({lease.lease_id for lease in leases.list_lease()}) == 41
+"""
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Folder) -> str:
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/leases"
+    server: PostgreSQL = request.getfixturevalue("postgresql")
+    return server.new_database()
+
+
+@pytest.fixture
+def one(url: str) -> Iterator[LeaseService]:
+    with open_leases(url, place_s=LONG_S) as found:
+        yield found
+
+
+class Commits:
+    """What becomes of the next commits; those after them are done and reported."""
+
+    def __init__(self) -> None:
+        self.next: list[Literal["done", "not done", "not reported"]] = []
+
+    def around(self, commit: Callable[..., None], error: Callable[[], Exception]) -> Any:
+        def do_commit(dialect: Any, connection: Any) -> None:
+            fate = self.next.pop(0) if self.next else "done"
+            if fate != "not done":
+                commit(dialect, connection)
+            if fate != "done":
+                raise error()
+
+        return do_commit
+
+
+def busy() -> Exception:
+    error = sqlite3.OperationalError("database is locked")
+    error.sqlite_errorcode = sqlite3.SQLITE_BUSY
+    return error
+
+
+@pytest.fixture
+def commits(monkeypatch: pytest.MonkeyPatch) -> Commits:
+    found = Commits()
+    for dialect, error in (
+        (SQLiteDialect_pysqlite, busy),
+        (PGDialect_psycopg, lambda: psycopg.OperationalError("connection lost")),
+    ):
+        monkeypatch.setattr(dialect, "do_commit", found.around(dialect.do_commit, error))
+    return found
+
+
+def ids(service: LeaseService) -> list[int]:
+    return [lease.lease_id for lease in service.list_lease()]
+
+
+def test_a_grab_whose_commit_failed_is_tried_again(one: LeaseService, commits: Commits) -> None:
+    """The server was restarted: the caller need not know."""
+    commits.next = ["not done", "not done"]
+    lease_id = one.grab_lease([exclusive("d/t")], LONG_S)
+    assert ids(one) == [lease_id]
+
+
+def test_a_grab_whose_reply_was_lost_is_found_again(one: LeaseService, commits: Commits) -> None:
+    """Or it would be in its own way, under an id that nobody knows."""
+    commits.next = ["not reported", "not reported"]
+    lease_id = one.grab_lease([exclusive("d/t"), shared("d/u")], LONG_S)
+    assert ids(one) == [lease_id] * 2
+
+
+def test_a_place_whose_reply_was_lost_is_found_again(one: LeaseService, commits: Commits) -> None:
+    """A second place would stay, in the way of those who come later, or of its own request."""
+    held = one.grab_lease([shared("d/t")], LONG_S)
+    commits.next = ["not reported", "not done", "not reported"]
+    with pytest.raises(LeaseAlreadyExistsError):
+        one.grab_lease([exclusive("d/t")], LONG_S, 0.2)
+    assert ids(one) == [held]
+    assert one.drop_lease(one.grab_lease([shared("d/t")], LONG_S)) == 1
+
+
+def test_an_extension_and_a_drop_whose_replies_were_lost(
+    one: LeaseService, commits: Commits
+) -> None:
+    """Both may be done twice."""
+    lease_id = one.grab_lease([exclusive("d/t")], LONG_S)
+    commits.next = ["not reported"]
+    end = one.extend_lease(lease_id, duration_s=2 * LONG_S)
+    assert [lease.end_utc for lease in one.list_lease()] == [end]
+    commits.next = ["not reported"]
+    one.drop_lease(lease_id)
+    assert ids(one) == []
+
+
+@pytest.mark.parametrize("wait_s", [0, 60])
+def test_what_a_grab_that_failed_may_have_written_is_given_back(
+    url: str, commits: Commits, wait_s: float
+) -> None:
+    """The database went away for longer than we wait. The caller holds nothing, and nobody knows
+    the id."""
+    with open_leases(url, clock=ManualClock()) as service:
+        held = service.grab_lease([shared("d/t")], LONG_S) if wait_s else 0
+        commits.next = ["not reported"] * 10_000
+        with pytest.raises(StoreError):
+            service.grab_lease([exclusive("d/t"), exclusive("d/u")], LONG_S, wait_s)
+        commits.next = []
+        later = service.grab_lease([shared("d/t")], LONG_S)
+        assert ids(service) == ([held, later] if held else [later])
+
+
+def test_an_outage_is_told_and_ends(url: str, commits: Commits) -> None:
+    """The error names the database; when it is back nobody has to open it again."""
+    with open_leases(url, clock=ManualClock()) as service:
+        commits.next = ["not done"] * 10_000
+        with pytest.raises(StoreError, match="the database of the leases failed url='"):
+            service.grab_lease([exclusive("d/t")], LONG_S)
+        commits.next = []
+        assert ids(service) == []
+
+
+def test_a_fork_gets_connections_of_its_own(url: str) -> None:
+    """Two processes on one connection read each other's replies."""
+    done = subprocess.run(
+        [sys.executable, "-c", FORKING, url], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_closed_service_says_so(url: str) -> None:
+    """It must not open connections that nobody closes."""
+    service = open_leases(url)
+    service.close()
+    service.close()
+    with pytest.raises(StoreClosedError):
+        service.list_lease()
+
+
+def test_the_migrations_make_what_the_code_expects(one: LeaseService) -> None:
+    """The tables are described twice: as they are, and as they came to be."""
+
+    def differences(connection: Any) -> list[Any]:
+        options = {"compare_type": True, "version_table": VERSION_TABLE}
+        context = MigrationContext.configure(connection, opts=options)
+        return [
+            each
+            for each in compare_metadata(context, metadata)
+            if not (each[0] == "remove_table" and each[1].name == "txn_lease_ids")
+        ]
+
+    assert one.connections.run(differences) == []
+    folder = Folder(migrations.__file__).parent
+    assert ScriptDirectory(str(folder)).get_current_head() == VERSION
+
+
+def test_the_tables_of_a_later_version_are_left_alone(url: str) -> None:
+    """An old client beside new ones would not see what they agreed upon."""
+    with open_leases(url) as service:
+        later = text(f"UPDATE {VERSION_TABLE} SET version_num = 'v9999'")
+        service.connections.run(lambda each: each.execute(later))
+    with pytest.raises(StoreError, match="another version"):
+        open_leases(url)
+
+
+def test_a_session_that_the_server_ended_is_replaced(postgresql: PostgreSQL) -> None:
+    """Firewalls and administrators end sessions that are idle."""
+    with open_leases(postgresql.new_database()) as service:
+        lease_id = service.grab_lease([exclusive("d/t")], LONG_S)
+        with postgresql.connect() as session:
+            ended = session.execute(
+                "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE datname = %s",
+                [service.connections.url.database],
+            )
+            assert ended.fetchall() == [(True,)]
+        assert service.extend_lease(lease_id, duration_s=2 * LONG_S) > service.now()
+
+
+def test_a_stopped_client_keeps_its_turn_for_seconds_only(postgresql: PostgreSQL) -> None:
+    """Otherwise a process that is stopped within a grab stops all others with it."""
+    with open_leases(postgresql.new_database()) as service:
+
+        def setting(name: str) -> object:
+            shown = text(f"SHOW {name}")
+            return service.connections.run(lambda each: each.execute(shown).scalar_one())
+
+        assert setting("idle_in_transaction_session_timeout") == "15s"
+        assert setting("lock_timeout") == "15s"
+
+
+@pytest.mark.parametrize("level", ["read committed", "repeatable read", "serializable"])
+def test_a_turn_shows_what_was_decided_before_it(postgresql: PostgreSQL, level: str) -> None:
+    """Whatever level the server prefers: with a snapshot from before the wait for the turn, a grab
+    would not see the lease that was granted while it waited."""
+    url = postgresql.new_database()
+    by_default = f"&options=-c default_transaction_isolation={level.replace(' ', '%5C ')}"
+    with (
+        open_leases(url) as first,
+        open_leases(url + by_default) as second,
+        ThreadPoolExecutor() as pool,
+    ):
+        database = first.connections.database
+
+        def is_waited_for(connection: Any) -> bool:
+            waiting = text(
+                "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+            )
+            return connection.execute(waiting).first() is not None
+
+        def overtake(connection: Any) -> Any:
+            database.take_turn(connection, [path("d/t")])
+            grabbing = pool.submit(second.grab_lease, [exclusive("d/t")], LONG_S)
+            due_ms = CLOCK.monotonic_ms() + WAIT_S * 1000
+            while not is_waited_for(connection):
+                assert CLOCK.monotonic_ms() < due_ms
+                CLOCK.sleep_ms(5)
+            at = connection.execute(now().select()).scalar_one()
+            row = {
+                "lease_id": database.next_id(connection),
+                "object": "d/t",
+                "user_name": "ann",
+                "db_name": "d",
+                "table_name": "t",
+                "partition_name": "",
+                "start_utc": at,
+                "end_utc": at + timedelta(seconds=LONG_S),
+                "lease_type": "x",
+                "granted": True,
+                "duration_s": LONG_S,
+                "token": "",
+            }
+            connection.execute(insert(leases).values(row))
+            return grabbing
+
+        with pytest.raises(LeaseAlreadyExistsError, match="by ann"):
+            first.connections.run(overtake).result()
