@@ -60,11 +60,20 @@ def test_requests_are_taken_in_one_order_with_their_parents(wanted: list[LockReq
     assert {at for at, mode in modes.items() if mode is Mode.EXCLUSIVE} == exclusives
 
 
-def pauses(waiting: Waiting, clock: ManualClock, *, woken: bool = False) -> list[int]:
-    patience = Patience(waiting, clock, Random(1))
+def pauses(
+    waiting: Waiting,
+    clock: ManualClock,
+    *,
+    woken: bool = False,
+    first_look_ms: int | None = None,
+    moves: int = 0,
+) -> list[int]:
+    patience = Patience(waiting, clock, Random(1), first_look_ms)
     found = []
     while (pause_ms := patience.next_pause_ms()) is not None:
         found.append(pause_ms)
+        if len(found) <= moves:
+            patience.moved()
         clock.advance(1 if woken else pause_ms)
         if woken:
             patience.woken()
@@ -90,6 +99,29 @@ def test_a_pause_that_was_cut_short_is_no_retry() -> None:
     """In a line that moves quickly, retries would else be used up in no time."""
     found = pauses(Waiting(retries=3, pause_ms=100), ManualClock(), woken=True)
     assert 300 <= len(found) <= 304
+
+
+def test_whoever_is_not_told_looks_soon_and_then_less_often() -> None:
+    """A lock that is held for a moment should not cost a second, nor one for an hour many looks."""
+    waiting = Waiting(retries=3, pause_ms=1_000)
+    found = pauses(waiting, ManualClock(), first_look_ms=5)
+    most_ms = (5, 10, 20, 40, 80)
+    assert all(most / 2 <= pause_ms <= most for most, pause_ms in zip(most_ms, found, strict=False))
+    assert len(found) < 15
+    assert all(pause_ms >= 500 for pause_ms in found[-2:])
+    assert 1_500 <= sum(found) <= 3_000
+
+
+def test_looks_take_no_more_time_than_the_retries_that_they_divide() -> None:
+    """Retries bound the wait, however often the line moves meanwhile."""
+    found = pauses(Waiting(retries=3, pause_ms=1_000), ManualClock(), first_look_ms=5, moves=10_000)
+    assert all(pause_ms <= 5 for pause_ms in found)
+    assert 2_900 <= sum(found) <= 3_100
+
+
+def test_who_does_not_retry_does_not_look_again() -> None:
+    """`retries=0` asks for an answer now."""
+    assert pauses(Waiting(retries=0), ManualClock(), first_look_ms=5) == []
 
 
 def test_settings_of_hive_are_understood() -> None:

@@ -1,4 +1,8 @@
-"""How long a denied request goes on trying: retries, jittered pauses and a deadline."""
+"""How long a denied request goes on trying: retries, jittered pauses and a deadline.
+
+Whoever is not told when a lock is given back looks for it: soon at first, then less and less often.
+These looks divide the pause before the first retry, and again that after each change in the line.
+"""
 
 from __future__ import annotations
 
@@ -9,32 +13,62 @@ from txn.locks.manager import Waiting
 
 
 class Patience:
-    """Counts the retries of one request."""
+    """Counts the retries of one request. first_look_ms: None where somebody tells of changes."""
 
-    def __init__(self, waiting: Waiting, clock: Clock, chance: Random) -> None:
+    def __init__(
+        self, waiting: Waiting, clock: Clock, chance: Random, first_look_ms: int | None = None
+    ) -> None:
         self._waiting = waiting
         self._clock = clock
         self._chance = chance
         self._left = waiting.retries
+        self._first_look_ms = first_look_ms or waiting.pause_ms
+        self._look_ms = self._first_look_ms
+        self._looked_ms = 0
         self._woken_until_ms = clock.monotonic_ms() + waiting.retries * waiting.pause_ms
         self._due_ms = (
             None if waiting.deadline_ms is None else clock.monotonic_ms() + waiting.deadline_ms
         )
 
+    @property
+    def is_over(self) -> bool:
+        """Whether the deadline has come."""
+        return self._due_ms is not None and self._clock.monotonic_ms() >= self._due_ms
+
     def next_pause_ms(self) -> int | None:
         """Return how long to wait before the next try, or None where there is none."""
-        if self._left == 0:
+        if self._left == 0 or self.is_over:
             return None
-        self._left -= 1
-        most_ms = self._waiting.pause_ms
-        pause_ms = self._chance.randint((most_ms + 1) // 2, most_ms)
+        pause_ms = self._next_look_ms() or self._next_retry_ms()
         if self._due_ms is None:
             return pause_ms
-        left_ms = self._due_ms - self._clock.monotonic_ms()
-        return min(pause_ms, left_ms) if left_ms > 0 else None
+        return min(pause_ms, max(1, self._due_ms - self._clock.monotonic_ms()))
 
     def woken(self) -> None:
         """Count the last retry as none, since its pause was cut short: whoever is told of each step
         forward in a line has no less time than who sleeps through them."""
         if self._clock.monotonic_ms() < self._woken_until_ms:
             self._left += 1
+
+    def moved(self) -> None:
+        """Look soon again: the line has changed, and may go on changing."""
+        self._look_ms = self._first_look_ms
+
+    def _next_look_ms(self) -> int:
+        """Return the pause before a look that is no retry, or 0."""
+        look_ms = self._jittered(self._look_ms)
+        if self._looked_ms + self._look_ms >= self._waiting.pause_ms:
+            return 0
+        self._look_ms *= 2
+        self._looked_ms += look_ms
+        return look_ms
+
+    def _next_retry_ms(self) -> int:
+        """Return the rest of the pause before a retry."""
+        self._left -= 1
+        looked_ms, self._looked_ms = self._looked_ms, 0
+        self._look_ms = self._waiting.pause_ms
+        return max(1, self._jittered(self._waiting.pause_ms) - looked_ms)
+
+    def _jittered(self, most_ms: int) -> int:
+        return self._chance.randint((most_ms + 1) // 2, most_ms)

@@ -46,8 +46,9 @@ from txn.model import Cell, Key, Mutation
 
 TABLE = "locks"
 OBJECTS = "o"
-CHANGE_TRIES = 1_000
+CHANGE_TRIES, SWEEP_TRIES = 1_000, 10
 UNLOCK_PAUSE_MS = 100
+FIRST_LOOK_MS = 5
 FAILED = (StoreError, AbortedError, CommitOutcomeUnknown)
 
 
@@ -57,6 +58,13 @@ class _Ticket(NamedTuple):
     explicit: bool
     query: str
     since_ms: int
+
+
+class _Owed(NamedTuple):
+    """Where a ticket is to be given back. unsure: a transaction of its may be under way."""
+
+    objects: tuple[Path, ...]
+    unsure: bool
 
 
 class _SessionEnded(LockLost):
@@ -86,7 +94,7 @@ class StoredManager:
         self._waiting = waiting or Waiting()
         self._clock = clock or SystemClock()
         self._chance = chance or random.SystemRandom()
-        self._owed: dict[str, tuple[Path, ...]] = {}
+        self._owed: dict[str, _Owed] = {}
         self._sessions = Sessions(
             engine, table, lease_ms, clock=self._clock, chance=self._chance, beaten=self._sweep
         )
@@ -103,7 +111,7 @@ class StoredManager:
         """Take all or none, in one transaction."""
         waiting = waiting or self._waiting
         wanted = in_order(requests) if waiting.enabled else ()
-        patience = Patience(waiting, self._clock, self._chance)
+        patience = Patience(waiting, self._clock, self._chance, FIRST_LOOK_MS)
         self._sweep()
         while True:
             ticket = _Ticket(
@@ -119,8 +127,9 @@ class StoredManager:
                 # Nothing was held: begin again in a new one, at the end of the line.
                 if patience.next_pause_ms() is None:
                     raise
-            except BaseException:
-                self._owed[ticket.name] = tuple(each.path for each in wanted)
+            except BaseException as error:
+                objects = tuple(each.path for each in wanted)
+                self._owed[ticket.name] = _Owed(objects, not isinstance(error, LockDenied))
                 self._sweep()
                 raise
 
@@ -131,7 +140,11 @@ class StoredManager:
         waiting: Waiting,
         patience: Patience,
     ) -> Holding:
-        while isinstance(found := self._attempt(ticket, wanted, waiting), Denied):
+        by: tuple[Entry, ...] = ()
+        while isinstance(found := self._attempt(ticket, wanted, waiting, patience), Denied):
+            if found.by != by:
+                patience.moved()
+            by = found.by
             pause_ms = patience.next_pause_ms()
             if pause_ms is None:
                 raise LockDenied(found.wanted, as_locks(found.wanted.path, found.by))
@@ -189,7 +202,11 @@ class StoredManager:
     # ------------------------------------------------------------------------- one attempt
 
     def _attempt(
-        self, ticket: _Ticket, wanted: Sequence[LockRequest], waiting: Waiting
+        self,
+        ticket: _Ticket,
+        wanted: Sequence[LockRequest],
+        waiting: Waiting,
+        patience: Patience,
     ) -> dict[Path, int] | Denied:
         """Return the tokens of a request that is granted, or who denies it; then it has a place in
         the line of the object at which it was denied, if the line is fair."""
@@ -204,6 +221,8 @@ class StoredManager:
                 changed = self._waiting_in(states, ticket, denied, waiting)
             if self._change(states, changed, ticket.session):
                 return denied or {at: state.token for at, state in changed.items()}
+            if patience.is_over:
+                return denied or Denied(wanted[0], ())
         raise ConflictError("others keep changing the locks", key=wanted[0].path)
 
     def _granted(self, state: State, ticket: _Ticket, request: LockRequest) -> State:
@@ -289,10 +308,17 @@ class StoredManager:
             return False
         return True
 
-    def _leave(self, ticket: str, objects: Sequence[Path], *, unsure: bool = False) -> None:
+    def _leave(
+        self,
+        ticket: str,
+        objects: Sequence[Path],
+        *,
+        unsure: bool = False,
+        tries: int = CHANGE_TRIES,
+    ) -> None:
         """Give back what a ticket holds. unsure: a transaction of its may be under way; writing
         every line settles that one before, or makes it fail."""
-        for _ in range(CHANGE_TRIES):
+        for _ in range(tries):
             states = self._states(objects)
             changed = {
                 at: without(state, {ticket})
@@ -305,9 +331,9 @@ class StoredManager:
 
     def _sweep(self) -> None:
         """Give back what could not be given back, or may yet be granted to who has failed."""
-        for ticket, objects in list(self._owed.items()):
+        for ticket, owed in list(self._owed.items()):
             try:
-                self._leave(ticket, objects, unsure=True)
+                self._leave(ticket, owed.objects, unsure=owed.unsure, tries=SWEEP_TRIES)
             except FAILED:
                 return  # with the next beat or request; at the latest it ends with the session
             self._owed.pop(ticket, None)
@@ -336,7 +362,7 @@ class StoredManager:
                 self._leave(ticket, objects)
             except FAILED:
                 if not left:
-                    self._owed[ticket] = objects
+                    self._owed[ticket] = _Owed(objects, unsure=False)
                     raise
                 self._clock.sleep_ms(UNLOCK_PAUSE_MS)
             else:

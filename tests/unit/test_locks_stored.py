@@ -1,0 +1,100 @@
+"""Locks in a store: what is settled after replies were lost, and what a deadline bounds."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from txn import Key, Mutation
+from txn.clock import ManualClock
+from txn.engine import Engine
+from txn.errors import AbortedError, CommitOutcomeUnknown, StoreError
+from txn.locks import LockDenied, Waiting, exclusive, path
+from txn.locks.stored import StoredManager
+from txn.model import Check
+from txn.phases import Status
+from txn.policy import Policy
+from txn.stores import open_store
+from txn.stores.base import Store
+from txn.stores.faulty import Call, Fault, FaultyStore, Reply
+
+LEASE_MS = 1_000_000
+POLICY = Policy(store_patience_ms=50, lease_ms=100)
+
+
+@pytest.fixture
+def store() -> Store:
+    return open_store("memory://")
+
+
+def manager_on(store: Store, clock: ManualClock, name: str) -> StoredManager:
+    engine = Engine(store, policy=POLICY, clock=clock)
+    return StoredManager(
+        engine, name=name, lease_ms=LEASE_MS, clock=clock, chance=Random(name), owns_engine=True
+    )
+
+
+def changes_to(status: Status, call: Call) -> bool:
+    return any(isinstance(item, Check) and item.puts[-1][1] == status.value for item in call.items)
+
+
+@pytest.mark.parametrize("when", ["at once", "late"])
+def test_a_grant_whose_reply_is_lost_is_settled(store: Store, when: str) -> None:
+    """The request has failed, so nobody would ever give back what it may have been granted, or may
+    yet be: its decision is on its way."""
+    clock, is_down = ManualClock(), False
+
+    def plan(call: Call) -> Fault:
+        nonlocal is_down
+        if is_down:
+            return Fault(applied=frozenset(), reply=Reply.MAYBE_APPLIED)
+        if not changes_to(Status.ASSERTED, call):
+            return Fault()
+        is_down = True
+        if when == "at once":
+            return Fault(reply=Reply.MAYBE_APPLIED)
+        return Fault(applied=frozenset(), reply=Reply.MAYBE_APPLIED, late=frozenset({0}))
+
+    faulty = FaultyStore(store)
+    one, two = manager_on(faulty, clock, "one"), manager_on(store, clock, "two")
+    one.hold([exclusive("d/t")]).release()
+    faulty.plan = plan
+    with pytest.raises((StoreError, AbortedError, CommitOutcomeUnknown)):
+        one.hold([exclusive("d/t")])
+    assert is_down
+    is_down, faulty.plan = False, lambda call: Fault()
+    one.hold([])  # any request clears up, also one that changes nothing
+    while faulty.in_flight:
+        faulty.deliver()
+    two.hold([exclusive("d/t")], waiting=Waiting(retries=0)).release()
+    assert two.locks() == []
+    one.close()
+    two.close()
+
+
+def test_the_deadline_ends_tries_that_others_undo(store: Store) -> None:
+    """Others may change the locks between each look and each change: a request that is never denied
+    must end in time as well."""
+    clock, line = ManualClock(), Key("d", "o", "line", "locks")
+    intruder = Engine(store, policy=POLICY, clock=clock)
+
+    def plan(call: Call) -> Fault:
+        cell = intruder.read([line])[line]
+        if changes_to(Status.WRITTEN, call) and cell is not None:
+            clock.advance(10)
+            intruder.commit([Mutation(line, cell.value)])
+        return Fault()
+
+    faulty = FaultyStore(store)
+    manager = manager_on(faulty, clock, "one")
+    manager.hold([exclusive("d")]).release()
+    faulty.plan = plan
+    began_ms = clock.monotonic_ms()
+    with pytest.raises(LockDenied):
+        manager.hold([exclusive("d")], waiting=Waiting(deadline_ms=500))
+    assert 500 <= clock.monotonic_ms() - began_ms < 1_000
+    faulty.plan = lambda call: Fault()
+    assert manager.locks(path("d")) == []
+    manager.close()
+    intruder.close()
