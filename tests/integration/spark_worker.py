@@ -27,6 +27,7 @@ from txn.spark.session import local_session
 
 ROOT = Path(__file__).parents[2]
 ENDS_WITHIN_S = 60
+LEASE_MS = 60_000
 PATIENT = Waiting(retries=10_000, pause_ms=50, deadline_ms=120_000)
 
 
@@ -133,7 +134,8 @@ class _Worker:
 
     def _manager(self, uri: str) -> LockManager:
         if uri not in self._managers:
-            self._managers[uri] = open_manager(uri, name=self._name)
+            lease = "session_ms" if uri.startswith("zookeeper") else "lease_ms"
+            self._managers[uri] = open_manager(uri, name=self._name, **{lease: LEASE_MS})
             self._stack.callback(self._managers[uri].close)
         return self._managers[uri]
 
