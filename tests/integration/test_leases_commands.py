@@ -1,0 +1,216 @@
+"""`txn leases` and `txn sql` as a person runs them, in processes of their own; the statements."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from pathlib import Path as Folder
+
+import pytest
+
+from tests.integration.postgresql import PostgreSQL
+from txn import connect
+from txn.errors import InvalidRequestError
+from txn.leases import exclusive, open_leases, path, shared
+from txn.leases.service import LeaseService
+from txn.leases.statements import DropLeases, Dropped, ShowLeases, Shown, parse, run
+from txn.locks.hive_model import Column, Table, Tables
+from txn.locks.statements import ShowLocks
+
+Run = Callable[..., "subprocess.CompletedProcess[str]"]
+CATALOG = Tables({path("d/t"): Table((Column("p", "int"), Column("q", "string")))})
+
+
+@pytest.fixture
+def leases(tmp_path: Folder) -> Iterator[LeaseService]:
+    with open_leases(f"sqlite:///{tmp_path}/leases.sqlite") as leases:
+        yield leases
+
+
+@pytest.fixture
+def call(tmp_path: Folder) -> Run:
+    """Run the command; it must not print a trace, whatever happens."""
+
+    def called(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", "from recovery.commands import main; main()", *arguments]
+        named = {"TXN_LEASES": f"sqlite:///{tmp_path}/leases.sqlite", "TXN_LOCKS": ""} | variables
+        environment = os.environ | named
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert "Traceback" not in done.stderr, done.stderr
+        return done
+
+    return called
+
+
+def lines(done: subprocess.CompletedProcess[str]) -> list[dict[str, object]]:
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def moment(document: dict[str, object], name: str) -> datetime:
+    return datetime.fromisoformat(str(document[name]))
+
+
+def test_a_lease_by_hand_from_first_to_last(call: Run) -> None:
+    """Grab it, see it, be refused, extend it, drop it: each command a process of its own."""
+    day = "sales/orders/day=1"
+    assert call("leases", "grab", day, "-x", "--for", "1h", "--user", "ann").stdout == "1\n"
+    (lease,) = lines(call("leases", "ls", "sales/orders", "--json"))
+    assert lease["path"] == day
+    assert (lease["user"], lease["lease_id"], lease["lease_type"]) == ("ann", 1, "x")
+    names = [lease[name] for name in ("db_name", "table_name", "partition_name")]
+    assert names == ["sales", "orders", "day=1"]
+    assert moment(lease, "end_utc") - moment(lease, "start_utc") == timedelta(hours=1)
+
+    refused = call("leases", "grab", "sales/orders", "-x", "--for", "1h")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert f"X {day} by ann until" in refused.stderr
+    (extended,) = lines(call("leases", "extend", "1", "--for", "2h", "--json"))
+    assert moment(extended, "end_utc") > moment(lease, "end_utc")
+    shown = call("leases", "ls").stdout
+    assert shown.splitlines()[1].split()[:4] == [day, "exclusive", "1", "ann"]
+
+    assert call("leases", "drop", "1").stdout == "dropped 1 claim of lease 1\n"
+    assert call("leases", "drop", "1").returncode == 1
+    gone = call("leases", "extend", "1")
+    assert (gone.returncode, "ended" in gone.stderr) == (1, True)
+    assert lines(call("leases", "ls", "--json")) == []
+
+
+def test_leases_are_dropped_by_force_only_where_that_is_said(
+    call: Run, leases: LeaseService
+) -> None:
+    """A forgotten argument must not end the work of everybody."""
+    for table in ("d/t/p=1", "d/t", "d/u"):
+        leases.grab_lease([shared(table)], 3600)
+    assert call("leases", "force-drop").returncode == 2
+    assert call("leases", "force-drop", "d/t", "--all").returncode == 2
+    assert lines(call("leases", "force-drop", "d/t", "--json")) == [{"dropped": 2}]
+    assert lines(call("leases", "force-drop", "--all", "--json")) == [{"dropped": 1}]
+    assert call("leases", "force-drop", "--all").returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["grab", "sales", "--for", "1h"], "name a table"),
+        (["grab", "d/t", "--for", "800d"], "too long"),
+        (["grab", "d/t", "--for", "0s"], "a lease has a duration"),
+        (["grab", "d//t", "--for", "1h"], "not a part of a path"),
+        (["drop", "0"], "not an id of a lease"),
+        (["ls", "--leases", "oracle://h/d"], "kept in one of these"),
+    ],
+)
+def test_what_cannot_be_is_an_error_of_one_line(
+    arguments: list[str], said: str, call: Run, leases: LeaseService
+) -> None:
+    """A person reads it, and a script goes by the code."""
+    done = call("leases", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert leases.list_lease() == []
+
+
+def test_looking_makes_no_file(call: Run, tmp_path: Folder) -> None:
+    """A mistyped path is an error, not an empty answer."""
+    done = call("leases", "ls", "--leases", f"sqlite:///{tmp_path}/typo")
+    assert (done.returncode, "no such file" in done.stderr) == (2, True)
+    assert not (tmp_path / "typo").exists()
+
+
+def test_without_any_setting_leases_are_in_a_file_of_the_user(call: Run, tmp_path: Folder) -> None:
+    """On one machine nothing need be set up."""
+    home = {"TXN_LEASES": "", "XDG_DATA_HOME": str(tmp_path)}
+    assert call("leases", "ls", **home).returncode == 0
+    assert call("leases", "grab", "d/t", "--for", "1h", **home).stdout == "1\n"
+    assert [file.name for file in tmp_path.glob("hbase-txn/*.sqlite")] == ["leases.sqlite"]
+
+
+def test_the_commands_work_on_postgresql(call: Run, postgresql: PostgreSQL) -> None:
+    """Its URL is in the environment, where a password can be kept."""
+    url = postgresql.new_database()
+    assert call("leases", "grab", "d/t", "--for", "1h", TXN_LEASES=url).stdout == "1\n"
+    assert "d/t" in call("sql", "SHOW LEASE d.t", TXN_LEASES=url).stdout
+
+
+def test_statements_about_leases_need_no_lock_manager_and_the_other_way_round(
+    call: Run, leases: LeaseService, tmp_path: Folder
+) -> None:
+    """Many have only one of the two; a text may ask both."""
+    leases.grab_lease([exclusive("d/t/p=1")], 3600)
+    (shown,) = lines(call("sql", "SHOW LEASE d.t PARTITION (p=1)", "--json"))
+    assert (shown["path"], shown["lease_type"]) == ("d/t/p=1", "x")
+    locks = f"embedded://{tmp_path}/locks"
+    connect(locks).close()
+    elsewhere = {"TXN_LEASES": f"sqlite:///{tmp_path}/none", "TXN_LOCKS": locks}
+    assert call("sql", "LOCK TABLE d.t SHARED", **elsewhere).returncode == 0
+    both = call("sql", "USE d; SHOW LOCKS t; SHOW LEASE t; DROP FORCE LEASE *", TXN_LOCKS=locks)
+    assert both.returncode == 0, both.stderr
+    assert ["d/t", "shared", "held"] in [line.split()[:3] for line in both.stdout.splitlines()]
+    assert both.stdout.splitlines()[-1] == "dropped 1 claim of everything"
+
+
+def test_nothing_is_done_where_something_is_missing(call: Run, leases: LeaseService) -> None:
+    """Half of a script that was done is worse than none."""
+    leases.grab_lease([shared("d/t")], 3600)
+    for sql in ("DROP FORCE LEASE *; SHOW LOCKS", "DROP FORCE LEASE *; SELECT 1"):
+        done = call("sql", sql)
+        assert (done.returncode, done.stdout) == (2, "")
+    assert len(leases.list_lease()) == 1
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("SHOW LEASE *", ShowLeases(None)),
+        ("show lease T", ShowLeases(path("d/t"))),
+        ("SHOW LEASE e.`t`", ShowLeases(path("e/t"))),
+        ("SHOW LEASE t PARTITION (q='x', p=1)", ShowLeases(path("d/t/p=1/q=x"))),
+        ("SHOW LEASE t PARTITION (p=1)", ShowLeases(path("d/t/p=1"))),
+        ("USE e; SHOW LEASE t", ShowLeases(path("e/t"))),
+        ("DROP FORCE LEASE *", DropLeases(None)),
+        ("DROP FORCE LEASE t", DropLeases(path("d/t"))),
+        ("DROP FORCE LEASE u PARTITION (a=1, b='2')", DropLeases(path("d/u/a=1/b=2"))),
+        ("SHOW LOCKS t", ShowLocks(path("d/t"), extended=False)),
+    ],
+)
+def test_each_form_is_understood(sql: str, expected: object) -> None:
+    """Names are as in Hive's own statements."""
+    assert parse(sql, {"hive.current.database": "d"}, CATALOG) == [expected]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SHOW LEASE",
+        "SHOW LEASES *",
+        "SHOW LEASE * t",
+        "SHOW LEASE t u",
+        "DROP FORCE LEASE",
+        "DROP LEASE t",
+        "DROP FORCE LEASE t PARTITION (q='x')",
+        "DROP FORCE LEASE t PARTITION (p)",
+        "DROP FORCE LEASE t PARTITION (p > 1)",
+        "DROP FORCE LEASE t PARTITION (nope=1)",
+        "DROP FORCE LEASE t PARTITION (p=1) CASCADE",
+    ],
+)
+def test_anything_else_is_refused(sql: str) -> None:
+    """A partition that is not certain must not stand for the whole table."""
+    with pytest.raises(InvalidRequestError):
+        parse(sql, {"hive.current.database": "d"}, CATALOG)
+
+
+def test_statements_are_about_an_object_and_what_lies_in_it(leases: LeaseService) -> None:
+    """Whoever wants a table free wants its partitions free."""
+    leases.grab_lease([exclusive("d/t/p=1"), shared("d/u"), shared("e/t")], 3600)
+    (of_table,) = (run(each, leases) for each in parse("SHOW LEASE d.t"))
+    assert isinstance(of_table, Shown)
+    assert [str(each.path) for each in of_table.leases] == ["d/t/p=1"]
+    results = [run(each, leases) for each in parse("DROP FORCE LEASE d.t; DROP FORCE LEASE *")]
+    assert results == [Dropped(path("d/t"), 1), Dropped(None, 2)]
+    assert leases.list_lease() == []
