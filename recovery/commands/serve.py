@@ -46,6 +46,9 @@ def serve(
     idle: Annotated[str, typer.Option(help="How long a connection may rest.")] = "10m",
     request: Annotated[str, typer.Option(help="How long a request may take to arrive.")] = "30s",
     grace: Annotated[str, typer.Option(help="How long a stop waits for requests.")] = "10s",
+    keep_deletes: Annotated[
+        str, typer.Option(help="How long delete markers stay; longer than fsck's --retention.")
+    ] = "25h",
     as_json: JsonOption = False,
 ) -> None:
     """Serve a store on ports of this machine until told to end. A port of 0 picks a free one.
@@ -73,7 +76,7 @@ def serve(
         request_ms=duration(request),
         grace_ms=duration(grace),
     )
-    options = Options(bind, workers, tls_cert, tls_key, limits)
+    options = Options(bind, workers, tls_cert, tls_key, limits, duration(keep_deletes))
     logging.basicConfig(format="%(asctime)s %(levelname)s %(process)d %(message)s")
     log = logging.getLogger("txn.serve")
     serving.serve(hosted, options, lambda ports: _tell(bind, ports, as_json), log)

@@ -133,8 +133,16 @@ class Histories(RuleBasedStateMachine):
         versions=st.integers(1, 3),
         batch=st.sampled_from([None, 1, 2]),
         limit=st.sampled_from([None, 1, 2]),
+        times=st.dictionaries(families, st.tuples(st.integers(0, 4), st.integers(4, 8))),
     )
-    def scan(self, reverse: bool, versions: int, batch: int | None, limit: int | None) -> None:
+    def scan(
+        self,
+        reverse: bool,
+        versions: int,
+        batch: int | None,
+        limit: int | None,
+        times: dict[bytes, tuple[int, int]],
+    ) -> None:
         first, last = self.prefix, self.prefix[:-1] + b"0"
         bounds = (last, first) if reverse else (first, last)
         scan = TWO.TScan(
@@ -144,6 +152,7 @@ class Histories(RuleBasedStateMachine):
             maxVersions=versions,
             batchSize=batch,
             limit=limit,
+            colFamTimeRangeMap={name: TWO.TTimeRange(*each) for name, each in times.items()},
         )
         self.two.ask("getScannerResults", self.table, scan, 100)
 

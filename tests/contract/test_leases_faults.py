@@ -250,9 +250,7 @@ def test_a_turn_shows_what_was_decided_before_it(postgresql: PostgreSQL, level: 
         database = first.connections.database
 
         def is_waited_for(connection: Any) -> bool:
-            waiting = text(
-                "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
-            )
+            waiting = text("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
             return connection.execute(waiting).first() is not None
 
         def overtake(connection: Any) -> Any:
@@ -282,3 +280,12 @@ def test_a_turn_shows_what_was_decided_before_it(postgresql: PostgreSQL, level: 
 
         with pytest.raises(LeaseAlreadyExistsError, match="by ann"):
             first.connections.run(overtake).result()
+
+
+def test_databases_can_be_opened_for_the_first_time_side_by_side(tmp_path: Folder) -> None:
+    """Alembic keeps what it works on in a module, for all threads."""
+    with ThreadPoolExecutor(8) as pool:
+        urls = [f"sqlite:///{tmp_path}/{number}/leases" for number in range(4)] * 4
+        for service in pool.map(open_leases, urls):
+            service.grab_lease([shared("d/t")], LONG_S)
+            service.close()

@@ -84,8 +84,6 @@ def selection_of(get: Any) -> Selection:
 def scan_of(table: bytes, asked: Any) -> Scan:
     """Return what a TScan asks for."""
     _refuse_bytes(asked)
-    if asked.colFamTimeRangeMap:
-        raise Refused("do not retry", "time ranges of single families are not supported")
     since, until = _range(asked.timeRange)
     versions = 1 if asked.maxVersions is None else asked.maxVersions
     return Scan(
@@ -96,6 +94,10 @@ def scan_of(table: bytes, asked: Any) -> Scan:
             versions=max(versions, 1),
             since=since,
             until=until,
+            family_times=tuple(
+                (family, *_range(times))
+                for family, times in (asked.colFamTimeRangeMap or {}).items()
+            ),
             filter=None if asked.filterString is None else parse(asked.filterString),
             batch=batch_of(asked.batchSize),
         ),

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from txn.errors import InvalidRequestError, describe
+from txn.model import KEEP_DELETES_MS
 
 MEGABYTE = 1024 * 1024
+HOUR_MS = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,7 @@ class Options:
     """Where and how to listen. workers: processes that share the ports and the store.
 
     tls_cert, tls_key: files in PEM; the key may be in the certificate's file.
+    keep_deletes_ms: delete markers stay so long; longer than `fsck` keeps rows of transactions.
     """
 
     bind: str = "127.0.0.1"
@@ -56,3 +59,4 @@ class Options:
     tls_cert: Path | None = None
     tls_key: Path | None = None
     limits: Limits = Limits()
+    keep_deletes_ms: int = KEEP_DELETES_MS + HOUR_MS

@@ -12,6 +12,7 @@ from txn.clock import Clock, SystemClock
 from txn.emulator import thrift1, thrift2
 from txn.emulator.options import Options
 from txn.emulator.server import Server, Service, listen, tls_context
+from txn.emulator.sweeping import Sweeper
 from txn.emulator.transactional import Transactional
 from txn.emulator.workers import Supervisor, serve_here
 from txn.errors import InvalidRequestError, describe
@@ -80,10 +81,12 @@ def serve(
     def tell() -> None:
         ready({name: _port(listening) for name, listening in sockets.items()})
 
+    sweeper = Sweeper(keys, clock, options.keep_deletes_ms, log)
     if options.workers == 1:
-        serve_here(start, tell)
+        serve_here(start, tell, sweeper.step)
     else:
-        Supervisor(start, options.workers, options.limits.grace_ms, clock, log).run(tell)
+        supervisor = Supervisor(start, options.workers, options.limits.grace_ms, clock, log)
+        supervisor.run(tell, sweeper.step)
 
 
 def open_services(

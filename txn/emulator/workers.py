@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from txn.clock import Clock
+from txn.emulator.sweeping import Chore, wait
 from txn.errors import describe
 
 ASKS_TO_END = (signal.SIGINT, signal.SIGTERM)
@@ -26,12 +27,12 @@ Work = Callable[[], Callable[[], object]]
 """Starts to serve, in the process that calls it; returns what stops it."""
 
 
-def serve_here(start: Work, ready: Callable[[], None]) -> None:
+def serve_here(start: Work, ready: Callable[[], None], chore: Chore) -> None:
     """Serve in this process until a signal asks for the end. No threads may be running yet."""
     signal.pthread_sigmask(signal.SIG_BLOCK, ASKS_TO_END)
     stop = start()
     ready()
-    signal.sigwait(ASKS_TO_END)
+    wait(ASKS_TO_END, chore)
     stop()
 
 
@@ -49,7 +50,7 @@ class Supervisor:
         self._born_ms: dict[int, int] = {}
         self._lifeline, self._held = os.pipe()
 
-    def run(self, ready: Callable[[], None]) -> None:
+    def run(self, ready: Callable[[], None], chore: Chore) -> None:
         """Start the workers, call `ready` once all serve, and see to them until the end."""
         awaited = {*ASKS_TO_END, signal.SIGCHLD}
         signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
@@ -57,7 +58,7 @@ class Supervisor:
         for _ in range(self._count):
             self._fork()
         ready()
-        while signal.sigwait(awaited) not in ASKS_TO_END:
+        while wait(awaited, chore) not in ASKS_TO_END:
             self._replace()
         self._end()
 

@@ -127,7 +127,31 @@ class Tables:
         """
         resume: bytes | None = b""
         while resume is not None:
-            resume = self._compact_page(table, resume, purge_before_ms)
+            resume = self.compact_page(table, resume, purge_before_ms)
+
+    def compact_page(
+        self, table: bytes, resume: bytes, purge_before_ms: int | None = None
+    ) -> bytes | None:
+        """Compact a bounded part of a table, from `resume` on, b"" at first; return where the next
+        part begins, None at the end. Whoever writes waits only where there is something to drop."""
+        stale, following = self._store.read(
+            lambda reader: self._stale(reader, table, resume, purge_before_ms)
+        )
+
+        def body(writer: Writer) -> None:
+            known, now = self._load(writer), self._clock.wall_ms()
+            known.table(table)
+            for key in stale:
+                old = writer.get(key) or b""
+                new = _compacted(known, table, key, (old, now, purge_before_ms))
+                if not new:
+                    writer.delete(key)
+                elif new != old:
+                    writer.put(key, new)
+
+        if stale:
+            self._store.write(body, durable=False)
+        return following
 
     def _load(self, reader: Reader) -> Catalog:
         self._catalog = found = catalog.load(reader, self._catalog)
@@ -146,29 +170,22 @@ class Tables:
 
         return self._store.read(body)
 
-    def _compact_page(
-        self, table: bytes, resume: bytes, purge_before_ms: int | None
-    ) -> bytes | None:
-        def body(writer: Writer) -> bytes | None:
-            known = self._load(writer)
-            found, now = known.table(table), self._clock.wall_ms()
-            for count, key in enumerate(list(_first(writer, found.prefix + resume, found.stop))):
-                if count == PAGE_ROWS:
-                    return key[len(found.prefix) :]
-                old = writer.get(key) or b""
-                new = _compacted(known, table, key, (old, now, purge_before_ms))
-                if not new:
-                    writer.delete(key)
-                elif new != old:
-                    writer.put(key, new)
-            return None
-
-        return self._store.write(body)
-
-
-def _first(reader: Reader, start: bytes, stop: bytes) -> Iterator[bytes]:
-    for _, key in zip(range(PAGE_ROWS + 1), reader.keys(start, stop), strict=False):
-        yield key
+    def _stale(
+        self, reader: Reader, table: bytes, resume: bytes, purge_before_ms: int | None
+    ) -> tuple[list[bytes], bytes | None]:
+        """Return the keys of a page that a compaction changes, and where the next page begins."""
+        known = self._load(reader)
+        found, now = known.table(table), self._clock.wall_ms()
+        stale: list[bytes] = []
+        size = 0
+        for count, key in enumerate(reader.keys(found.prefix + resume, found.stop)):
+            if count == PAGE_ROWS or size >= PAGE_BYTES:
+                return stale, key[len(found.prefix) :]
+            old = reader.get(key) or b""
+            size += len(old)
+            if _compacted(known, table, key, (old, now, purge_before_ms)) != old:
+                stale.append(key)
+        return stale, None
 
 
 def _oldest(place: Place, now: int) -> int:

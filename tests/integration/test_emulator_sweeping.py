@@ -1,0 +1,116 @@
+"""What deletes and newer versions have hidden goes by itself, a little at a time."""
+
+from __future__ import annotations
+
+import logging
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from tests.integration.serving import PATIENCE_S, served
+from txn.clock import ManualClock
+from txn.emulator.sweeping import PAGE_REST_MS, ROUND_REST_MS, Sweeper
+from txn.tables.admin import Admin
+from txn.tables.lmdb import LmdbStore
+from txn.tables.memory import MemoryStore
+from txn.tables.operations import FamilySettings, Put, Remove
+from txn.tables.ordered import OrderedStore
+from txn.tables.rows import Rows
+from txn.tables.tables import PAGE_ROWS, Tables
+
+LOG = logging.getLogger(__name__)
+DAY_MS = 86_400_000
+ROWS = 2 * PAGE_ROWS + 1
+
+
+def deleted(store: OrderedStore, clock: ManualClock, table: bytes, count: int) -> None:
+    """Make a table of rows that have been deleted."""
+    Admin(store, clock).create(table, {b"d": FamilySettings()})
+    rows = Rows(store, clock)
+    for operation in (Put(b"d", b"x", b"v"), Remove(b"d", b"x")):
+        rows.mutate(table, [(b"row%d" % number, [operation]) for number in range(count)])
+
+
+def kept(store: OrderedStore) -> int:
+    """How many cells of such tables are kept, seen or not."""
+    return store.read(lambda reader: sum(b"row" in key for key in reader.keys(b"", b"\xff" * 9)))
+
+
+def round_of(sweeper: Sweeper) -> int:
+    """Go over all tables once; return how many pages that took."""
+    pages = 0
+    while sweeper.step() != ROUND_REST_MS:
+        pages += 1
+    return pages
+
+
+def test_markers_stay_for_their_time_and_then_go() -> None:
+    """A marker masks late duplicates; one that is kept for ever fills the disk."""
+    store, clock = MemoryStore(), ManualClock()
+    deleted(store, clock, b"t", 10)
+    sweeper = Sweeper(store, clock, DAY_MS, LOG)
+    clock.advance(DAY_MS)
+    round_of(sweeper)
+    assert kept(store) == 10
+    clock.advance(1)
+    round_of(sweeper)
+    assert kept(store) == 0
+
+
+def test_a_step_is_a_page() -> None:
+    """Whoever serves requests must not wait for a whole table."""
+    store, clock = MemoryStore(), ManualClock()
+    deleted(store, clock, b"t", ROWS)
+    sweeper = Sweeper(store, clock, 0, LOG)
+    clock.advance(1)
+    assert sweeper.step() == PAGE_REST_MS
+    assert kept(store) == ROWS - PAGE_ROWS
+    assert round_of(sweeper) == 2
+    assert kept(store) == 0
+
+
+def test_a_table_that_is_dropped_meanwhile_ends_the_round_only() -> None:
+    """It is nobody's mistake, and the others are for another time."""
+    store, clock = MemoryStore(), ManualClock()
+    admin = Admin(store, clock)
+    deleted(store, clock, b"t", ROWS)
+    sweeper = Sweeper(store, clock, 0, LOG)
+    sweeper.step()
+    admin.disable(b"t")
+    admin.drop(b"t")
+    assert round_of(sweeper) == 0
+    deleted(store, clock, b"u", 1)
+    clock.advance(1)
+    round_of(sweeper)
+    assert kept(store) == 0
+
+
+def test_a_page_without_anything_to_drop_waits_for_no_writer(tmp_path: Path) -> None:
+    """Nor does a writer for it: most pages need nothing."""
+    store, clock = LmdbStore(str(tmp_path / "store"), sync=False), ManualClock()
+    deleted(store, clock, b"t", 3)
+    tables, before = Tables(store, clock), kept(store)
+    with ThreadPoolExecutor(1) as pool:
+
+        def beside(_: object) -> bytes | None:
+            return pool.submit(tables.compact_page, b"t", b"", 0).result(PATIENCE_S)
+
+        assert store.write(beside) is None
+    assert kept(store) == before
+    store.close()
+
+
+def test_serve_sweeps_beside_its_requests(tmp_path: Path) -> None:
+    """With workers and without nobody has to ask for it."""
+    for workers in ("1", "2"):
+        path = tmp_path / workers
+        store = LmdbStore(str(path), sync=False)
+        deleted(store, ManualClock(), b"t", 3)
+        options = ("--thrift2", "0", "--keep-deletes", "0s", "--workers", workers)
+        with served(f"embedded://{path}?sync=off", tmp_path / "log", *options) as server:
+            deadline = time.monotonic() + PATIENCE_S
+            while kept(store):
+                assert time.monotonic() < deadline
+                time.sleep(0.02)
+            assert server.stop() == 0
+        store.close()

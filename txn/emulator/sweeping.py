@@ -1,0 +1,71 @@
+"""Compacting what is served, a little at a time, by whoever has nothing else to do.
+
+HBase compacts by itself; here the supervisor does, between two signals: it drops what has expired
+and delete markers that nothing needs any more. A step is a page of a table, and writers wait only
+for pages on which there is something to drop. Several sweepers of a store do no harm.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+from collections.abc import Callable, Collection, Iterator
+
+from txn.clock import Clock
+from txn.errors import TxnError, describe
+from txn.tables.admin import Admin
+from txn.tables.ordered import OrderedStore
+from txn.tables.tables import Tables
+
+PAGE_REST_MS = 100
+ROUND_REST_MS = 600_000
+
+Chore = Callable[[], int]
+"""Does a little work; returns for how many milliseconds there is none."""
+
+
+def wait(awaited: Collection[int], chore: Chore) -> int:
+    """Return the first of these blocked signals that comes; until then, see to the chore."""
+    while True:
+        rest_ms = chore()
+        came = signal.sigtimedwait(awaited, rest_ms / 1000)
+        if came is not None:
+            return came.si_signo
+
+
+class Sweeper:
+    """Goes over all tables again and again. keep_deletes_ms: how long delete markers stay; longer
+    than rows of transactions do."""
+
+    def __init__(
+        self, keys: OrderedStore, clock: Clock, keep_deletes_ms: int, log: logging.Logger
+    ) -> None:
+        self._admin = Admin(keys, clock)
+        self._tables = Tables(keys, clock)
+        self._clock = clock
+        self._keep_deletes_ms = keep_deletes_ms
+        self._log = log
+        self._rests = self._rounds()
+
+    def step(self) -> int:
+        """Compact a page; return how long to rest."""
+        return next(self._rests)
+
+    def _rounds(self) -> Iterator[int]:
+        while True:
+            yield from self._round()
+            yield ROUND_REST_MS
+
+    def _round(self) -> Iterator[int]:
+        try:
+            for table in self._admin.names():
+                yield from self._pages(table)
+        except TxnError as error:  # a table was dropped, or the disk is full: another time
+            self._log.info(describe("gave up a compaction", cause=str(error)))
+
+    def _pages(self, table: bytes) -> Iterator[int]:
+        resume: bytes | None = b""
+        while resume is not None:
+            purge_before_ms = self._clock.wall_ms() - self._keep_deletes_ms
+            resume = self._tables.compact_page(table, resume, purge_before_ms)
+            yield PAGE_REST_MS
