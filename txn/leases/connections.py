@@ -31,7 +31,7 @@ class Connections:
         kind = KINDS.get(url.get_backend_name())
         if kind is None:
             raise InvalidRequestError(
-                describe("leases are kept in one of these", known=sorted(KINDS), url=str(url))
+                describe("leases are kept in one of these", known=sorted(KINDS), url=shown(url))
             )
         self.database = kind
         self.url = url
@@ -53,7 +53,7 @@ class Connections:
                 passes = isinstance(error, DBAPIError) and self.database.passes(error)
                 if not passes or self._clock.monotonic_ms() >= due_ms:
                     raise StoreError(
-                        describe("the database of the leases failed", url=str(self.url))
+                        describe("the database of the leases failed", url=shown(self.url))
                     ) from error
             self._clock.sleep_ms(self._chance.randint(SHORTEST_PAUSE_MS, LONGEST_PAUSE_MS))
 
@@ -65,10 +65,15 @@ class Connections:
 
     def _own_engine(self) -> Engine:
         if self._closed:
-            raise StoreClosedError(describe("the leases were closed", url=str(self.url)))
+            raise StoreClosedError(describe("the leases were closed", url=shown(self.url)))
         if self._process != os.getpid():
             # Never touched again, nor closed: its connections are in use by the parent.
             self._inherited.append(self._engine)
             self._engine = self.database.engine(self.url)
             self._process = os.getpid()
         return self._engine
+
+
+def shown(url: URL) -> str:
+    """Return the URL for people to read: without its password."""
+    return url.render_as_string(hide_password=True)

@@ -20,13 +20,22 @@ from txn.errors import InvalidRequestError, describe
 from txn.leases.tables import IDS
 from txn.locks.requests import Path
 
-CLIENTS = 16
-"""Connections that one service keeps at most."""
-
 PATIENCE_S = 15
 """How long a statement waits for others' turns, and a server for a client that does not go on."""
 
+CLIENTS = 16
+"""Connections to a server that one service keeps at most."""
+
 SQLITE_BUSY, SQLITE_LOCKED = 5, 6
+NOTICED_IN_TIME = {
+    "connect_timeout": f"{PATIENCE_S}",
+    "tcp_user_timeout": f"{PATIENCE_S * 1000}",
+    "keepalives_idle": f"{PATIENCE_S // 3}",
+    "keepalives_interval": f"{PATIENCE_S // 3}",
+    "keepalives_count": "2",
+}
+"""How a server that has vanished from the network is found out, where the URL says nothing."""
+
 PASSING_CLASSES = frozenset({"08", "40", "53", "55", "57"})
 """Connection lost; serialisation and deadlock; resources; a lock's time-out; shut down."""
 
@@ -52,12 +61,14 @@ class Sqlite:
 
     def engine(self, url: URL) -> Engine:
         if url.database in {None, "", ":memory:"}:
-            raise InvalidRequestError(describe("name a file: sqlite:///path", url=str(url)))
-        File(str(url.database)).expanduser().parent.mkdir(parents=True, exist_ok=True)
+            raise InvalidRequestError(describe("name a file: sqlite:///path"))
+        File(str(url.database)).parent.mkdir(parents=True, exist_ok=True)
         # Left alone by the driver, a transaction begins where take_turn says so and nowhere else.
         options = {"isolation_level": None, "timeout": PATIENCE_S}
         # One connection: threads wait for it in line, and for its lock they would draw lots.
-        engine = create_engine(url, connect_args=options, pool_size=1, max_overflow=0)
+        engine = create_engine(
+            url.set(drivername="sqlite"), connect_args=options, pool_size=1, max_overflow=0
+        )
         event.listen(engine, "connect", _prepare_sqlite)
         return engine
 
@@ -78,7 +89,7 @@ class Postgresql:
 
     def engine(self, url: URL) -> Engine:
         engine = create_engine(
-            url.set(drivername="postgresql+psycopg"),
+            url.set(drivername="postgresql+psycopg", query={**NOTICED_IN_TIME, **url.query}),
             isolation_level="READ COMMITTED",  # whatever the server's default is: see above
             pool_size=CLIENTS,
             max_overflow=0,
@@ -112,8 +123,13 @@ def _prepare_sqlite(connection: Any, _: object) -> None:
 
 
 def _prepare_postgresql(connection: Any, _: object) -> None:
-    """Bound how long others wait for a client that was stopped within its turn."""
+    """Bound how long others wait for a client that was stopped within its turn; and let nobody be
+    told of a lease that a crash of the server can undo."""
     autocommit, connection.autocommit = connection.autocommit, True
     connection.execute(f"SET lock_timeout = '{PATIENCE_S}s'")
     connection.execute(f"SET idle_in_transaction_session_timeout = '{PATIENCE_S}s'")
+    connection.execute(
+        "SELECT set_config('synchronous_commit', 'on', false)"
+        " WHERE current_setting('synchronous_commit') = 'off'"
+    )
     connection.autocommit = autocommit

@@ -40,7 +40,7 @@ def open_leases(url: str | None = None, **details: Any) -> LeaseService:
         try:
             service = LeaseService(make_url(url), **details)
         except ArgumentError as error:
-            raise InvalidRequestError(describe("not the URL of a database", url=url)) from error
+            raise InvalidRequestError("not the URL of a database") from error
     except ModuleNotFoundError as error:
         extra = "postgresql" if error.name == "psycopg" else "leases"
         raise InvalidRequestError(

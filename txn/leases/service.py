@@ -172,8 +172,8 @@ class LeaseService:
         return self.connections.run(work)
 
     def drop_lease(self, lease_id: int, objects: Iterable[Object] | Object = ()) -> int:
-        """End these objects of a lease, or all; return how many there were. One that has ended
-        already is no error."""
+        """End these objects of a lease, or all; return how many there were, or fewer if the
+        database failed meanwhile. One that has ended already is no error."""
         return self._drop(and_(_of_lease(lease_id, paths(objects)), this.end_utc > now()))
 
     def force_drop_lease(self, objects: Iterable[Object] | Object) -> int:
@@ -184,8 +184,8 @@ class LeaseService:
         return self._drop(*(wanted or [is_live]))
 
     def remove_expired(self) -> int:
-        """Remove the rows of what has ended; return how many there were. Nobody sees a difference:
-        every hundredth grab does the same."""
+        """Remove the rows of what has ended; return how many there were. Nobody sees a difference,
+        and grabs do the same now and then."""
         return self._drop(this.end_utc <= now())
 
     def now(self) -> datetime:

@@ -6,6 +6,7 @@ which open a new database at once one makes the tables and the others find them.
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path as File
 
 from sqlalchemy import Connection, inspect, text
@@ -15,16 +16,19 @@ from txn.leases.connections import Connections
 from txn.leases.tables import VERSION, VERSION_TABLE
 from txn.locks.requests import Path
 
+ALEMBIC = threading.Lock()
+"""What alembic works on is known to all threads of a process."""
+
 
 def prepare(connections: Connections) -> None:
-    """Make sure that the tables are of this version; nothing is tried twice for long."""
+    """Make sure that the tables are of this version."""
 
     def work(connection: Connection) -> None:
         if _version(connection) != VERSION:
             connections.database.take_turn(connection, [Path((VERSION_TABLE,))])
             _upgrade(connection)
 
-    connections.run(work, patience_ms=0)
+    connections.run(work)
 
 
 def _version(connection: Connection) -> str | None:
@@ -42,7 +46,8 @@ def _upgrade(connection: Connection) -> None:
     config = Config(attributes={"connection": connection})
     config.set_main_option("script_location", str(File(__file__).parent).replace("%", "%%"))
     try:
-        upgrade(config, "head")
+        with ALEMBIC:
+            upgrade(config, "head")
     except CommandError as error:
         raise StoreError(
             describe("the tables of the leases are of another version", known=VERSION)
