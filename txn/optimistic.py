@@ -183,6 +183,8 @@ class OptimisticTransaction:
                 raise self._meant(failed) from failed
 
     def _commit(self) -> None:
+        for key in self._written:
+            self._note_absence(key)
         mutations = [
             Delete(key) if value is None else Mutation(key, value)
             for key, value in self._written.items()
@@ -226,9 +228,14 @@ class OptimisticTransaction:
             raise InvalidRequestError("a transaction is used inside its with block")
 
     def _knows(self, key: Key) -> bool:
-        if key not in self._written and key not in self._read and self._was_met(key):
-            self._read[key] = None
+        if key not in self._written:
+            self._note_absence(key)
         return key in self._written or key in self._read
+
+    def _note_absence(self, key: Key) -> None:
+        """A key that a scan has not found was read: it was not there."""
+        if key not in self._read and self._was_met(key):
+            self._read[key] = None
 
     def _was_met(self, key: Key) -> bool:
         """Whether this block has read the key already, if only by finding it nowhere."""

@@ -23,6 +23,7 @@ class Kind(Enum):
     G1C = "G1c"
     G_SINGLE = "G-single"
     G2_ITEM = "G2-item"
+    G2 = "G2"
     REAL_TIME = "real-time violation"
 
 
@@ -32,12 +33,13 @@ class Edge(Enum):
     WW = "ww"
     WR = "wr"
     RW = "rw"
+    PRW = "prw"
     RT = "rt"
 
 
 class Dependency(NamedTuple):
     """`before` comes before `after`: it wrote `key` first, was read, had not seen `after`'s
-    version, or had ended. earlier, later: the versions that show it."""
+    version, or its key in a scan, or had ended. earlier, later: the versions that show it."""
 
     before: Transaction
     after: Transaction
@@ -56,6 +58,8 @@ class Dependency(NamedTuple):
             case Edge.RW:
                 seen = "nothing" if self.earlier is None else repr(self.earlier)
                 text = f"{one} read {seen} from {key}, not yet {self.later!r}, which {two} wrote"
+            case Edge.PRW:
+                text = f"{one} scanned, and did not find {key}, which {two} set to {self.later!r}"
             case Edge.RT:
                 text = f"{one} had ended before {two} began"
             case _:

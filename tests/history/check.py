@@ -1,9 +1,10 @@
 """Whether a history is strictly serialisable: `check_lists(history)`, `check_registers(history)`.
 
 Each transaction is a node. An edge leads from a version's writer to its readers (wr) and to the
-writer of the next version (ww), from its readers to that one (rw), and from whatever ended to all
-that began afterwards (rt). Strictly serialisable is: no cycle. Each group of transactions that are
-bound together by cycles is reported once, as the worst that is in it, by a shortest cycle.
+writer of the next version (ww), from its readers to that one (rw; prw where a scan did not find the
+key), and from whatever ended to all that began afterwards (rt). Strictly serialisable is: no cycle.
+Each group of transactions that are bound together by cycles is reported once, as the worst that is
+in it, by a shortest cycle.
 
 After Adya, "Weak Consistency" (1999), and Kingsbury and Alvaro, "Elle" (2020).
 """
@@ -26,6 +27,9 @@ Node = Transaction | int
 
 Cycle = list[Dependency]
 Dependencies = dict[tuple[Transaction, Transaction], list[Dependency]]
+
+ITEMS = (Edge.WW, Edge.WR, Edge.RW)
+DATA = (*ITEMS, Edge.PRW)
 
 TRIED = 300
 """Starting points from which a shorter cycle is looked for, once there is one."""
@@ -63,10 +67,11 @@ def _check(account: Account) -> list[Anomaly]:
 def dependencies(account: Account) -> Iterator[Dependency]:
     """Yield the edges that the data tell: ww, wr, rw."""
     writers = account.writers
-    readers: dict[tuple[str, Value], list[Transaction]] = defaultdict(list)
+    readers: dict[tuple[str, Value], list[tuple[Transaction, Edge]]] = defaultdict(list)
     for view in account.views:
         last = view.versions[-1] if view.versions else None
-        readers[view.key, last].append(view.reader)
+        edge = Edge.PRW if view.is_missing else Edge.RW
+        readers[view.key, last].append((view.reader, edge))
         writer = writers.get((view.key, last))
         if writer is not None and writer is not view.reader:
             yield Dependency(writer, view.reader, Edge.WR, view.key, last, last)
@@ -75,9 +80,9 @@ def dependencies(account: Account) -> Iterator[Dependency]:
         before = writers.get((key, earlier))
         if before is not None and before is not after:
             yield Dependency(before, after, Edge.WW, key, earlier, later)
-        for reader in readers[key, earlier]:
+        for reader, edge in readers[key, earlier]:
             if reader is not after:
-                yield Dependency(reader, after, Edge.RW, key, earlier, later)
+                yield Dependency(reader, after, edge, key, earlier, later)
 
 
 def _moments(happened: Iterable[Transaction]) -> Iterator[tuple[Node, Node]]:
@@ -108,7 +113,8 @@ def _worst(known: Dependencies, part: nx.DiGraph) -> Anomaly:
         (Kind.G1C, partial(_shortest, _only(known, Edge.WW, Edge.WR), known)),
         (Kind.LOST_UPDATE, partial(_lost_update, known)),
         (Kind.G_SINGLE, partial(_single, known)),
-        (Kind.G2_ITEM, partial(_shortest, _only(known, *Edge), known)),
+        (Kind.G2_ITEM, partial(_shortest, _only(known, *ITEMS), known, ITEMS)),
+        (Kind.G2, partial(_shortest, _only(known, *DATA), known)),
         (Kind.REAL_TIME, partial(_overtaken, known)),
         (Kind.REAL_TIME, partial(_shortest, _weighed(part), known)),
     ]
@@ -134,7 +140,7 @@ def _weighed(part: nx.DiGraph) -> nx.DiGraph:
     return graph
 
 
-def _shortest(graph: nx.DiGraph, known: Dependencies) -> Cycle | None:
+def _shortest(graph: nx.DiGraph, known: Dependencies, edges: Sequence[Edge] = DATA) -> Cycle | None:
     best: list[Node] | None = None
     for component in nx.strongly_connected_components(graph):
         nodes = [node for node in component if not isinstance(node, int)]
@@ -146,8 +152,8 @@ def _shortest(graph: nx.DiGraph, known: Dependencies) -> Cycle | None:
             found = _through(inner, node, limit)
             best = found if found and (limit is None or _length(found) <= limit) else best
             if best is not None and _length(best) == 2:
-                return _told(best, known)
-    return None if best is None else _told(best, known)
+                return _told(best, known, edges)
+    return None if best is None else _told(best, known, edges)
 
 
 def _through(graph: nx.DiGraph, node: Node, limit: int | None) -> list[Node] | None:
@@ -181,13 +187,14 @@ def _both_write(d: Dependency) -> bool:
 
 
 def _single(known: Dependencies) -> Cycle | None:
-    """A cycle with one rw edge: what was read before a change, and what that change led to."""
+    """A cycle with one edge of a reader: what was read, or scanned, before a change, and what that
+    change led to."""
     graph = _only(known, Edge.WW, Edge.WR)
-    place = _places(_only(known, *Edge))
+    place = _places(_only(known, *DATA))
     best: Cycle | None = None
     tried = 0
     for (reader, writer), found in known.items():
-        rw = next((d for d in found if d.edge is Edge.RW), None)
+        rw = next((d for d in found if d.edge in (Edge.RW, Edge.PRW)), None)
         if rw is None or place[reader] != place[writer] or writer not in graph:
             continue
         limit = None if best is None else len(best) - 2
@@ -214,9 +221,7 @@ def _places(graph: nx.DiGraph) -> dict[Node, int]:
     return {node: number for number, part in parts for node in part}
 
 
-def _told(
-    path: list[Node], known: Dependencies, edges: Sequence[Edge] = (Edge.WW, Edge.WR, Edge.RW)
-) -> Cycle:
+def _told(path: list[Node], known: Dependencies, edges: Sequence[Edge] = DATA) -> Cycle:
     """Return why each transaction of a path comes before the next; moments are left out."""
     steps: Cycle = []
     real = [node for node in path if not isinstance(node, int)]

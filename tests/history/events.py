@@ -2,7 +2,8 @@
 
 A version is named by its value, so no value is written twice to a key. In a history of lists a
 write appends one element, and a read gives the whole list; in one of registers a write replaces the
-value, and None is read where there is none.
+value, and None is read where there is none. A scan is a read of every key that could be in its
+range: of those that it does not find, that they are missing.
 
 An ending is what the client knows. Of an UNKNOWN one nothing is assumed: it happened if somebody
 who happened has read a version of it, and it may have happened at any time after its start.
@@ -31,6 +32,18 @@ class Write(NamedTuple):
     key: str
     value: Value
     at: int | None = None
+
+
+class Missing(Read):
+    """A key that a scan could have found and did not: its value is None, or an empty list."""
+
+    __slots__ = ()
+
+
+class Deletion(Write):
+    """A write to a register that leaves nothing: it is read as None. Its value is its name."""
+
+    __slots__ = ()
 
 
 class Ending(Enum):

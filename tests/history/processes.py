@@ -22,14 +22,13 @@ from recovery import check, repair
 from tests.chaos.client import end_with_input
 from tests.history.events import Transaction
 from tests.history.recording import Recorder, load, to_file
-from tests.history.workload import LISTS, REGISTERS, Work, atomic, raw
+from tests.history.workload import MODELS, Work, atomic, raw
 from txn import Engine, Key, Policy, connect
 
 ROOT = Path(__file__).parents[2]
 TABLE = "history"
 TRANSACTIONS = "history-txn"
 POLICY = Policy(lease_ms=400, deadline_ms=60_000, attempts=20)
-MODELS = {"lists": LISTS, "registers": REGISTERS}
 LOOKS = {"writer": atomic, "reader": raw}
 KEYS = 6
 EPOCH_NS = 500_000_000
@@ -174,7 +173,7 @@ def main() -> None:
                 time.sleep(READER_REST_S)
                 work.look(engine)
             elif chance.random() < 0.3:
-                work.look(engine)
+                chance.choice([work.look, work.scan])(engine)
             else:
                 write = chance.choice([work.write, work.block])
                 write(engine, chance.choice(["complete", "decided"]))

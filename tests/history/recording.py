@@ -3,7 +3,7 @@
 A transaction has two lines: one before the store hears of it, and one when its client knows how it
 ended. So a killed client has told all; what lacks its second line is of unknown ending.
 
-    {"name", "start", "events": [["read" | "write", key, value, timestamp or null], ...]}
+    {"name", "start", "events": [[kind, key, value, timestamp or null], ...]}
     {"name", "end", "ending": "committed" | "aborted" | "unknown", "at": commit timestamp or null}
 """
 
@@ -17,9 +17,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from tests.history.events import Ending, Read, Transaction, Value, Write
+from tests.history.events import Deletion, Ending, Missing, Read, Transaction, Value, Write
 
 Line = dict[str, Any]
+KINDS = {kind.__name__.lower(): kind for kind in (Read, Missing, Write, Deletion)}
 
 
 class Recorder:
@@ -77,7 +78,7 @@ def history(lines: Iterable[Line]) -> list[Transaction]:
 
 def _event(kind: str, key: str, value: Value, at: int | None) -> Read | Write:
     known = tuple(value) if isinstance(value, list) else value
-    return Read(key, known, at) if kind == "read" else Write(key, known, at)
+    return KINDS[kind](key, known, at)
 
 
 def _dated(event: Read | Write, at: int | None) -> Read | Write:

@@ -6,15 +6,28 @@ promises to. What transactions read is always by the protocol.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
 from itertools import count
 
 from tests.history.anomalies import Anomaly
 from tests.history.recording import Line, Recorder, history
 from tests.history.workload import LISTS, Look, Model, Work, atomic
-from tests.simulation.schedule import Schedule
+from tests.simulation.puppets import asks_for
+from tests.simulation.schedule import Schedule, Task
+from tests.simulation.world import key
 from txn import Engine, Key
 from txn.engine import Ack
+from txn.phases import Status
+from txn.stores.faulty import Call, Fault
+
+PAUSE_RATE = 0.02
+MOST_LOOKS = 12
+PAUSES_MS = (3, 30, 300)
+MORE = 2
+"""Keys beside the bank's: few of them have a value at first, so that there is something to come."""
 
 
 class HistorySchedule(Schedule):
@@ -25,7 +38,7 @@ class HistorySchedule(Schedule):
         self._lines: list[Line] = []
         self._model = model
         recorder = Recorder(self._lines.append, count().__next__)
-        keys = self.bank.accounts
+        keys = [*self.bank.accounts, *(key(f"bank-{2 * i}", "later") for i in range(MORE))]
         self._work = Work(model, keys, self.random, recorder, "t")
         readers = Work(model, keys, self.random, recorder, "r", look)
         self.bank = Clerk(self._work, readers)  # type: ignore[assignment]
@@ -35,8 +48,34 @@ class HistorySchedule(Schedule):
         self.run()
         return self._model.check(history(self._lines))
 
+    def _plan(self, name: str, call: Call) -> Fault:
+        """Let somebody stop for a while, most of all before a decision, and others do a lot
+        meanwhile."""
+        if self.random.random() < (0.5 if asks_for(Status.ASSERTED)(call) else PAUSE_RATE):
+            self.scheduler.sleep_ms(self.random.choice(PAUSES_MS))
+        return super()._plan(name, call)
+
+    def _reader(self, name: str) -> None:
+        engine = self._engine(name)
+        for _ in range(self.random.randint(1, MOST_LOOKS)):
+            self.bank.look(engine)
+            self.scheduler.sleep_ms(self.random.choice((0, 0, 5, 20)))
+
     def _judge(self, calm: Engine) -> None:
         assert self._work.look(calm) is not None
+
+
+class Blocks(HistorySchedule):
+    """Four clients with two blocks each, and readers; nothing fails. What takes several clients to
+    meet in one moment happens here more often."""
+
+    def __init__(self, seed: int, model: Model) -> None:
+        super().__init__(seed, model)
+        self.weather = replace(self.weather, readers=2, fscks=0, fault_rate=0.0, collects=False)
+
+    def _tasks(self) -> list[deque[Task]]:
+        block = partial(self._work.block, ack="complete")
+        return [deque([block, block]) for _ in range(4)]
 
 
 class Clerk:
@@ -54,7 +93,10 @@ class Clerk:
         """Lists and registers need no founding."""
 
     def look(self, engine: Engine) -> object:
-        return self._readers.look(engine)
+        readers = self._readers
+        if readers.look_with is atomic and readers.chance.random() < 0.4:
+            return readers.scan(engine)
+        return readers.look(engine)
 
     def transfer(self, engine: Engine, ack: Ack, once: str | None) -> None:
         work = self._work
@@ -70,4 +112,11 @@ def found(
     """Run schedules; yield what is wrong with any of them, and the seed that shows it again."""
     for seed in seeds:
         for anomaly in HistorySchedule(seed, model, look).anomalies():
+            yield seed, anomaly
+
+
+def found_among_blocks(seeds: Iterable[int], model: Model) -> Iterator[tuple[int, Anomaly]]:
+    """The same where there are only blocks, and those who read."""
+    for seed in seeds:
+        for anomaly in Blocks(seed, model).anomalies():
             yield seed, anomaly

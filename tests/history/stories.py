@@ -14,7 +14,7 @@ from typing import Any
 
 from tests.history.anomalies import Kind
 from tests.history.check import check_registers
-from tests.history.events import Ending, Read, Transaction, Write
+from tests.history.events import Ending, Missing, Read, Transaction, Write
 from tests.simulation.puppets import Match, Puppet
 from tests.simulation.world import TABLE, World, key
 from txn import AbortedError, Cell, CommitOutcomeUnknown, Engine, Key, Mutation, Policy
@@ -100,7 +100,8 @@ class Session:
     def scan(self) -> set[str]:
         """Read the range of the items; return their values."""
         found = self._items(self._puppet.engine)
-        return {value for each in ITEMS if (value := self._saw(each, found.get(each)))}
+        seen = [self._saw(k, found.get(k), Read if k in found else Missing) for k in ITEMS]
+        return {value for value in seen if value}
 
     def put(self, key: Key, value: str) -> None:
         """Write when it commits."""
@@ -141,10 +142,10 @@ class Session:
             rows = engine.context.store.scan(TABLE, ITEM.encode(), b"iten")
         return {key: cell for row in rows for key, cell in row.cells.items()}
 
-    def _saw(self, key: Key, cell: Cell | None) -> str | None:
+    def _saw(self, key: Key, cell: Cell | None, kind: type[Read] = Read) -> str | None:
         text = cell.value.decode() if cell else None
         at = cell.timestamp if cell else None
-        self.events.append(Read(key.row.decode(), text, at or None))
+        self.events.append(kind(key.row.decode(), text, at or None))
         return text
 
     def _work(self, engine: Engine) -> bool:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.history.anomalies import Anomaly, Edge, Kind
 from tests.history.check import check_lists, check_registers
-from tests.history.events import Ending, Read, Transaction, Write
+from tests.history.events import Deletion, Ending, Missing, Read, Transaction, Write
 
 pytestmark = pytest.mark.fast
 
@@ -104,6 +104,27 @@ def test_registers_are_ordered_by_their_timestamps() -> None:
         t("b", Write("x", "b", at=4), at=(0, 9)),
         t("c", Read("x", "a", at=5), at=(10, 11)),
     ]
+    assert check_registers(history) == []
+
+
+def put_and_deleted(*others: Transaction) -> list[Transaction]:
+    """Registers: a puts x and b deletes it, one after the other; and others."""
+    return [
+        t("a", Write("x", "a", at=5), at=(0, 10)),
+        t("b", Read("x", "a", at=5), Deletion("x", "b", at=6), at=(20, 30)),
+        *others,
+    ]
+
+
+@pytest.mark.parametrize("at", [(0, 9), (9, 21), (21, 40), (31, 40)])
+def test_nothing_is_read_before_a_put_and_after_a_deletion(at: tuple[int, int]) -> None:
+    """Where it may have been either, nothing is concluded."""
+    assert check_registers(put_and_deleted(t("c", Read("x", None), at=at))) == []
+
+
+def test_own_deletions_are_seen() -> None:
+    """Whoever has deleted a key reads nothing there, and that says nothing of the others."""
+    history = [t("a", Write("x", "a"), Read("x", "a"), Deletion("x", "d"), Read("x", None))]
     assert check_registers(history) == []
 
 
@@ -221,6 +242,33 @@ def test_a_long_fork_is_g2_item() -> None:
     assert kinds(check_lists(history)) == [Kind.G2_ITEM]
 
 
+def test_g2_is_seen() -> None:
+    """Write skew over a range: each scanned past what the other put there."""
+    history = [
+        t("a", Missing("x", ()), Write("y", 1)),
+        t("b", Missing("y", ()), Write("x", 1)),
+        t("c", read("x", 1), read("y", 1)),
+    ]
+    found = one(check_lists(history))
+    assert found.kind is Kind.G2
+    assert edges(found) == {Edge.PRW}
+    assert "b scanned, and did not find y, which a set to 1" in str(found)
+
+
+def test_a_phantom_is_g_single() -> None:
+    """Two scans of one transaction: a key came between them."""
+    history = [t("w", Write("x", 1)), t("r", Missing("x", ()), read("x", 1))]
+    assert kinds(check_lists(history)) == [Kind.G_SINGLE]
+
+
+def test_a_key_that_a_scan_misses_is_a_real_time_violation() -> None:
+    """It was there before the scan began."""
+    history = [t("a", Write("x", 1), at=(0, 10)), t("b", Missing("x", ()), at=(11, 20))]
+    found = one(check_lists(history))
+    assert found.kind is Kind.REAL_TIME
+    assert edges(found) == {Edge.RT, Edge.PRW}
+
+
 def test_a_stale_read_is_a_real_time_violation() -> None:
     """Serialisable, but only if time ran backwards."""
     history = [t("a", Write("x", 1), at=(0, 10)), t("b", read("x"), at=(11, 20))]
@@ -237,6 +285,26 @@ def test_a_lost_commit_is_a_real_time_violation() -> None:
         t("c", read("x", 2), at=(21, 30)),
     ]
     assert kinds(check_lists(history)) == [Kind.REAL_TIME]
+
+
+def test_a_deletion_that_is_missed_is_seen() -> None:
+    """It had ended, and somebody still reads what it deleted."""
+    found = check_registers(put_and_deleted(t("c", Read("x", "a", at=5), at=(31, 40))))
+    assert kinds(found) == [Kind.REAL_TIME]
+
+
+def test_nothing_is_seen_where_something_was() -> None:
+    """A put is over, and the deletion has not begun."""
+    found = check_registers(put_and_deleted(t("c", Missing("x", None), at=(11, 19))))
+    assert kinds(found) == [Kind.REAL_TIME]
+
+
+def test_who_reads_a_deletion_comes_after_all_of_it() -> None:
+    """It was seen, so what else its transaction wrote must be seen as well."""
+    both = t("b", Deletion("x", "b", at=6), Write("y", "b", at=6), at=(20, 30))
+    torn = t("c", Read("x", None), Read("y", None), at=(15, 40))
+    history = [t("a", Write("x", "a", at=5), at=(0, 10)), both, torn]
+    assert kinds(check_registers(history)) == [Kind.G_SINGLE]
 
 
 def test_what_is_unknown_and_was_seen_is_bound_like_any_other() -> None:

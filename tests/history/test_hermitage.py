@@ -359,12 +359,12 @@ def test_blocks_prevent_g2_item() -> None:
 
 def test_raw_reads_permit_g2() -> None:
     """Neither commit knows of any range."""
-    assert skewed_by_phantoms(RAW).kinds() == {Kind.G2_ITEM}
+    assert skewed_by_phantoms(RAW).kinds() == {Kind.G2}
 
 
 def test_reads_permit_g2() -> None:
     """Nor here."""
-    assert skewed_by_phantoms(READ).kinds() == {Kind.G2_ITEM}
+    assert skewed_by_phantoms(READ).kinds() == {Kind.G2}
 
 
 def test_blocks_prevent_g2() -> None:

@@ -7,31 +7,33 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from itertools import islice
 
 import pytest
 
 from tests.history.anomalies import Kind
-from tests.history.simulated import found
-from tests.history.workload import LISTS, REGISTERS, Model, raw
+from tests.history.simulated import found, found_among_blocks
+from tests.history.workload import COUNTERS, LISTS, MODELS, REGISTERS, raw
 from tests.simulation import variants
+from txn import OptimisticTransaction, protocol, reads, scans
 from txn import engine as engine_module
-from txn import protocol, reads
 
 HISTORIES = int(os.environ.get("TXN_HISTORIES", "3000"))
 GROUPS = 6
 MOST = 300
+MANY = 1000
 Patch = pytest.MonkeyPatch
 
-every_model = pytest.mark.parametrize("model", [LISTS, REGISTERS], ids=["lists", "registers"])
+every_model = pytest.mark.parametrize("model", MODELS)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("group", range(GROUPS))
 @every_model
-def test_transactions_and_reads_are_strictly_serialisable(model: Model, group: int) -> None:
+def test_transactions_and_reads_are_strictly_serialisable(model: str, group: int) -> None:
     """Whatever fails, whoever stops, whatever comes late: one after the other, in real time."""
-    each = -(-HISTORIES // 2 // GROUPS)
-    wrong = next(found(range(group * each, (group + 1) * each), model), None)
+    each = -(-HISTORIES // len(MODELS) // GROUPS)
+    wrong = next(found(range(group * each, (group + 1) * each), MODELS[model]), None)
     assert wrong is None, f"seed {wrong[0]}: {wrong[1]}"
 
 
@@ -79,6 +81,10 @@ VARIANTS: dict[str, tuple[Kind, Callable[[Patch], None]]] = {
         Kind.LOST_UPDATE,
         lambda patch: variants.set_unlock(patch, variants.unlock_whole_rows),
     ),
+    "ranges are not looked at again": (
+        Kind.G2,
+        lambda patch: patch.setattr(protocol, "phantom", lambda context, t, settle: None),
+    ),
 }
 
 
@@ -88,3 +94,29 @@ def test_a_missing_safeguard_shows_in_a_history(name: str, monkeypatch: Patch) -
     kind, take_out = VARIANTS[name]
     take_out(monkeypatch)
     assert any(anomaly.kind is kind for _, anomaly in found(range(MOST)))
+
+
+def test_readers_that_do_not_wait_show_in_a_history(monkeypatch: Patch) -> None:
+    """Somebody adds to a range between a block's look and its decision, and somebody who only reads
+    comes by: it takes three to see it, so here are many who read."""
+    monkeypatch.setattr(reads, "withholds", lambda holder, cells: False)
+    monkeypatch.setattr(scans, "withholds", lambda holder, cells: False)
+    monkeypatch.setattr(reads, "_was_undecided", variants.was_undecided)
+    kinds = {anomaly.kind for _, anomaly in islice(found_among_blocks(range(MANY), COUNTERS), 1)}
+    assert kinds == {Kind.G2}
+
+
+@pytest.mark.slow
+@every_model
+def test_blocks_that_scan_are_strictly_serialisable(model: str) -> None:
+    """The same with the rule."""
+    wrong = next(found_among_blocks(range(MOST), MODELS[model]), None)
+    assert wrong is None, f"seed {wrong[0]}: {wrong[1]}"
+
+
+def test_what_a_scan_did_not_find_is_asserted_when_it_is_written(monkeypatch: Patch) -> None:
+    """Who puts a key because a scan did not find it must not replace what came meanwhile. The
+    histories showed that this was once forgotten."""
+    monkeypatch.setattr(OptimisticTransaction, "_note_absence", lambda self, key: None)
+    kinds = {anomaly.kind for _, anomaly in found(range(MOST), REGISTERS)}
+    assert kinds & {Kind.G_SINGLE, Kind.G2}

@@ -2,30 +2,34 @@
 
 Only what must be so is concluded. Of lists, each read tells the order of all that it contains, and
 what it lacks comes later. Of registers, the order is that of the timestamps where the store gives
-them; else a version comes after the one that its writer had read.
+them; else a version comes after the one that its writer had read. Who reads nothing has read the
+first state or some deletion: it counts where only one of them was there while it read.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from math import inf
 from typing import NamedTuple
 
 from tests.history.anomalies import Anomaly, Kind
-from tests.history.events import Ending, Read, Transaction, Value, Write
+from tests.history.events import Deletion, Ending, Missing, Read, Transaction, Value, Write
 
 Version = tuple[str, Value]  # key and value
 
 
 class View(NamedTuple):
     """A read that is not of the reader's own writes. versions: what was seen of the key, oldest
-    first; the last one is current, and none means that the key was in its first state."""
+    first; the last one is current, and none means that the key was in its first state.
+    is_missing: whether a scan has found nothing."""
 
     reader: Transaction
     key: str
     versions: tuple[Value, ...]
+    is_missing: bool = False
 
 
 class Succession(NamedTuple):
@@ -73,7 +77,7 @@ def account_of_lists(history: Sequence[Transaction]) -> Account:
 
 def account_of_registers(history: Sequence[Transaction]) -> Account:
     """Interpret a history whose writes replace."""
-    account = _account(history, _views_of_registers)
+    account = _account(with_absences_named(history), _views_of_registers)
     at = _timestamps(account.happened)
     order: dict[str, list[Value]] = defaultdict(lambda: [None])
     for key, value in sorted((v for v in account.writers if v in at), key=lambda v: at[v]):
@@ -132,16 +136,18 @@ def _views_of_lists(t: Transaction) -> Iterator[View | Anomaly]:
         elif mine and seen[-len(mine) :] != mine:
             yield _not_own(t, event, mine)
         else:
-            yield View(t, event.key, seen[: len(seen) - len(mine)])
+            is_missing = isinstance(event, Missing)
+            yield View(t, event.key, seen[: len(seen) - len(mine)], is_missing)
 
 
 def _views_of_registers(t: Transaction) -> Iterator[View | Anomaly]:
     own: dict[str, Value] = {}
     for event in t.events:
         if isinstance(event, Write):
-            own[event.key] = event.value
+            own[event.key] = None if isinstance(event, Deletion) else event.value
         elif event.key not in own:
-            yield View(t, event.key, () if event.value is None else (event.value,))
+            versions = () if event.value is None else (event.value,)
+            yield View(t, event.key, versions, isinstance(event, Missing))
         elif event.value != own[event.key]:
             yield _not_own(t, event, own[event.key])
 
@@ -205,6 +211,65 @@ def _replaced(t: Transaction) -> Iterator[Succession]:
         if isinstance(event, Write):
             yield Succession(event.key, current.get(event.key), event.value)
         current[event.key] = event.value
+
+
+# ------------------------------------------------------------------------------- deletions
+
+
+class Gap(NamedTuple):
+    """A time in which a key had no value: since a deletion (None: from the first), until a version
+    was written (None: nobody knows of one)."""
+
+    name: Value = None
+    since: Transaction | None = None
+    until: Transaction | None = None
+
+    def may_be_met_by(self, t: Transaction) -> bool:
+        """Whether, by the clocks of both, the transaction may have looked in this time."""
+        begins = self.since is None or t.end is None or self.since.start < t.end
+        last = self.until and self.until.known_end
+        return self.since is not t and begins and (last is None or t.start < last)
+
+
+def with_absences_named(history: Sequence[Transaction]) -> list[Transaction]:
+    """Return the history with each read of nothing named after the deletion that it saw, and
+    without those that may have seen one or another."""
+    gaps = _gaps([t for t in history if t.ending is not Ending.ABORTED])
+    return [_renamed(t, gaps) for t in history]
+
+
+def _gaps(history: Sequence[Transaction]) -> dict[str, list[Gap]]:
+    """Return, for each key that was ever deleted, when it may have had no value."""
+    writes = [(t, write) for t in history for write in t.writes()]
+    at = _timestamps(history)
+    versions: dict[str, list[tuple[float, Transaction, Write]]] = defaultdict(list)
+    for t, write in writes:
+        versions[write.key].append((at.get((write.key, write.value), inf), t, write))
+    found: dict[str, list[Gap]] = {}
+    for key in {write.key for _, write in writes if isinstance(write, Deletion)}:
+        order = sorted(versions[key], key=lambda version: version[0])
+        dated = [t for when, t, _ in order if when < inf]
+        found[key] = [Gap(until=dated[0] if dated else None)]
+        for place, (when, t, write) in enumerate(order):
+            if isinstance(write, Deletion):
+                after = dated[place + 1 : place + 2] if when < inf else []
+                found[key].append(Gap(write.value, t, *after))
+    return found
+
+
+def _renamed(t: Transaction, gaps: Mapping[str, list[Gap]]) -> Transaction:
+    events: list[Read | Write] = []
+    own: set[str] = set()
+    for event in t.events:
+        if isinstance(event, Write):
+            own.add(event.key)
+        if isinstance(event, Write) or event.value is not None or event.key in own:
+            events.append(event)
+            continue
+        known = gaps.get(event.key, [Gap()])
+        met = [gap for gap in known if gap.may_be_met_by(t)] or known[-1:]
+        events += [event._replace(value=gap.name) for gap in met if len(met) == 1]
+    return replace(t, events=tuple(events))
 
 
 def _short(value: Value) -> str:

@@ -1,28 +1,31 @@
 """What clients do so that their history says much: reads, and transactions on what they have read.
 
 Few keys, many clients. A transaction asserts the versions that it read, which makes its reads part
-of it; the read before it is a transaction of its own in the history, since `read` is atomic too.
+of it; the read before it is a transaction of its own in the history, since `read` is atomic too. So
+is each row of a scan, and all of a snapshot: a scan has read every key of its range, found or not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
 from tests.history.anomalies import Anomaly
 from tests.history.check import check_lists, check_registers
-from tests.history.events import Ending, Read, Transaction, Value, Write
+from tests.history.events import Deletion, Ending, Missing, Read, Transaction, Value, Write
 from tests.history.recording import Recorder
 from txn import (
     Cell,
     CommitOutcomeUnknown,
     Committed,
+    Delete,
     Engine,
     Exact,
     Key,
     Mutation,
     Not,
+    OptimisticTransaction,
     Request,
     Some,
     TxnError,
@@ -30,6 +33,7 @@ from txn import (
 )
 from txn.assertions import Assertion
 from txn.engine import Ack
+from txn.spans import Span, span
 
 Cells = Mapping[Key, Cell | None]
 Look = Callable[[Engine, Sequence[Key]], Cells]
@@ -37,23 +41,60 @@ Look = Callable[[Engine, Sequence[Key]], Cells]
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What a cell holds. value: of a cell; merged: the bytes after a write; check: of a history.
+    """What a cell holds. value: of a cell; merged: the bytes after a write, None for a deletion,
+    of its name and of chance; put: does the same in a block; check: of a history.
     blind: how many of the keys that are written need not have been read."""
 
     value: Callable[[Cell | None], Value]
-    merged: Callable[[Cell | None, str], str]
+    merged: Callable[[Cell | None, str, Random], bytes | None]
+    put: Callable[[OptimisticTransaction, Key, Cell | None, bytes | None], object]
     check: Callable[[Sequence[Transaction]], list[Anomaly]]
     blind: float = 0.0
 
+    def write(self, key: Key, name: str, merged: bytes | None) -> Write:
+        """Return the event of a write: its version is the last element, or the whole value."""
+        if merged is None:
+            return Deletion(_text(key), name)
+        value = self.value(Cell(merged, 0))
+        return Write(_text(key), value[-1] if isinstance(value, tuple) else value)
 
-def _elements(cell: Cell | None) -> tuple[str, ...]:
-    return tuple(cell.value.decode().split()) if cell else ()
+
+def _bytes(cell: Cell | None) -> bytes:
+    return cell.value if cell else b""
 
 
-LISTS = Model(_elements, lambda cell, element: " ".join([*_elements(cell), element]), check_lists)
-REGISTERS = Model(
-    lambda cell: cell.value.decode() if cell else None, lambda _, new: new, check_registers, 0.4
+def _put(t: OptimisticTransaction, key: Key, cell: Cell | None, merged: bytes | None) -> None:
+    if merged is None:
+        t.delete(key)
+    else:
+        t.put(key, merged)
+
+
+def _count(cell: Cell | None) -> int:
+    return int.from_bytes(_bytes(cell))
+
+
+LISTS = Model(
+    lambda cell: tuple(_bytes(cell).decode().split()),
+    lambda cell, name, chance: b"%b %b" % (_bytes(cell), name.encode()),
+    lambda t, key, cell, merged: t.append(key, (merged or b"").removeprefix(_bytes(cell))),
+    check_lists,
 )
+REGISTERS = Model(
+    lambda cell: cell.value.decode() if cell else None,
+    lambda cell, name, chance: None if chance.random() < 0.3 else name.encode(),
+    _put,
+    check_registers,
+    blind=0.4,
+)
+# Each adds an amount of its own, so that no sum is reached twice.
+COUNTERS = Model(
+    lambda cell: _count(cell) if cell else None,
+    lambda cell, name, chance: (_count(cell) + chance.getrandbits(48) + 1).to_bytes(8),
+    lambda t, key, cell, merged: t.increment(key, int.from_bytes(merged or b"") - _count(cell)),
+    check_registers,
+)
+MODELS = {"lists": LISTS, "registers": REGISTERS, "counters": COUNTERS}
 
 
 def atomic(engine: Engine, keys: Sequence[Key]) -> Cells:
@@ -89,6 +130,19 @@ class Work:
         self.recorder.did(name, events, start)
         return cells
 
+    def scan(self, engine: Engine) -> None:
+        """Scan a range, row by row or as of one instant."""
+        start, (wanted, inside) = self.recorder.now(), self._range()
+        snapshot = self.chance.random() < 0.5
+        try:
+            rows = list(engine.scan(*_bounds(wanted), snapshot=snapshot))
+        except TxnError:
+            return
+        cells = {key: cell for row in rows for key, cell in row.cells.items()}
+        by_row = [[k for k in inside if k.row == row] for row in sorted({k.row for k in inside})]
+        for part in [inside] if snapshot else by_row:
+            self.recorder.did(self._next(), self._scanned(part, cells), start)
+
     def write(self, engine: Engine, ack: Ack = "complete", once: str | None = None) -> None:
         """Read, and write to some of what was read, if it is still so."""
         keys = self.some(self.keys)
@@ -106,18 +160,17 @@ class Work:
         self._end(name, result)
 
     def block(self, engine: Engine, ack: Ack = "complete", once: str | None = None) -> None:
-        """The same in an interactive transaction, which looks once or twice, and may not write."""
+        """The same in an interactive transaction, which reads or scans once or twice, and may not
+        write."""
         name, start, noted = self._next(), self.recorder.now(), False
         try:
             with engine.transaction(ack=ack, once=once) as t:
-                cells: dict[Key, Cell | None] = {}
-                for _ in range(self.chance.randint(1, 2)):
-                    values = t.get_many(self.some(self.keys))
-                    cells.update({key: _undated(value) for key, value in values.items()})
-                written = self._written(cells) if self.chance.random() < 0.8 else []
-                for key in written:
-                    t.put(key, self.model.merged(cells.get(key), name))
-                self._begin(name, cells, cells, written, start)
+                events, cells = self._met(t)
+                written = self._merged(name, cells) if self.chance.random() < 0.8 else {}
+                for key, merged in written.items():
+                    self.model.put(t, key, cells.get(key), merged)
+                writes = [self.model.write(key, name, merged) for key, merged in written.items()]
+                self.recorder.begin(name, [*events, *writes], start)
                 noted = True
         except TxnError as error:
             if noted:
@@ -140,31 +193,48 @@ class Work:
     def some(self, keys: Sequence[Key]) -> list[Key]:
         return self.chance.sample(keys, self.chance.randint(1, min(3, len(keys))))
 
-    def _request(self, name: str, cells: Cells, once: str | None) -> Request:
-        written = self._written(cells)
-        seen = [key for key in cells if key not in written or not self._is_blind()]
-        self._begin(name, cells, seen, written)
-        mutations = tuple(Mutation(k, self.model.merged(cells.get(k), name)) for k in written)
-        assertions = tuple(self._as_seen(k, cells[k]) for k in seen)
-        return Request(mutations, assertions, None if once is None else once.encode())
+    # ------------------------------------------------------------------------------- details
 
-    def _written(self, cells: Cells) -> list[Key]:
+    def _met(self, t: OptimisticTransaction) -> tuple[list[Read], Cells]:
+        """Read and scan in a block; return the events, and all that it then knows."""
+        events: list[Read] = []
+        cells: dict[Key, Cell | None] = {}
+        for _ in range(self.chance.randint(1, 2)):
+            if self.chance.random() < 0.5:
+                keys = self.some(self.keys)
+                cells.update({key: _undated(value) for key, value in t.get_many(keys).items()})
+                events += [self._read(key, cells) for key in keys]
+            else:
+                wanted, inside = self._range()
+                found = {k: v for _, row in t.scan(*_bounds(wanted)) for k, v in row.items()}
+                cells.update({key: _undated(found.get(key)) for key in inside})
+                events += self._scanned(inside, cells)
+        return events, cells
+
+    def _range(self) -> tuple[Span, list[Key]]:
+        """Choose rows, all or from one to another, and return their range and its keys."""
+        first, last = sorted(self.chance.choices([key.row for key in self.keys], k=2))
+        if self.chance.random() < 0.5:
+            first, last = min(k.row for k in self.keys), max(k.row for k in self.keys)
+        wanted = span(self.keys[0].table, first, last + b"\0")
+        return wanted, [key for key in self.keys if key in wanted]
+
+    def _request(self, name: str, cells: Cells, once: str | None) -> Request:
+        written = self._merged(name, cells)
+        seen = [key for key in cells if key not in written or not self._is_blind()]
+        reads = [self._read(key, cells) for key in seen]
+        writes = [self.model.write(key, name, merged) for key, merged in written.items()]
+        self.recorder.begin(name, [*reads, *writes])
+        assertions = tuple(self._as_seen(k, cells[k]) for k in seen)
+        return Request(tuple(_mutations(written)), assertions, once.encode() if once else None)
+
+    def _merged(self, name: str, cells: Cells) -> dict[Key, bytes | None]:
         """Choose what to write to: some of what was read, or of all keys where that can be."""
-        return self.some(self.keys if self._is_blind() else list(cells))
+        keys = self.some(self.keys if self._is_blind() else list(cells))
+        return {key: self.model.merged(cells.get(key), name, self.chance) for key in keys}
 
     def _is_blind(self) -> bool:
         return self.chance.random() < self.model.blind
-
-    def _begin(
-        self,
-        name: str,
-        cells: Cells,
-        seen: Collection[Key],
-        written: Sequence[Key],
-        start: int | None = None,
-    ) -> None:
-        reads = [self._read(key, cells) for key in seen]
-        self.recorder.begin(name, [*reads, *(Write(_text(key), name) for key in written)], start)
 
     def _end(self, name: str, result: Committed | TxnError | None) -> None:
         if result is None or (isinstance(result, Committed) and not result.repeated):
@@ -179,6 +249,11 @@ class Work:
         at = cell.timestamp if cell else None
         return Read(_text(key), self.model.value(cell), at or None)
 
+    def _scanned(self, keys: Sequence[Key], found: Cells) -> list[Read]:
+        known = {key: found.get(key) for key in keys}
+        reads = ((key, self._read(key, known)) for key in keys)
+        return [read if known[key] else Missing(*read) for key, read in reads]
+
     def _as_seen(self, key: Key, cell: Cell | None) -> Assertion:
         if self.chance.random() < 0.5:
             return Version(key, cell.timestamp if cell else None)
@@ -187,6 +262,15 @@ class Work:
     def _next(self) -> str:
         self.done += 1
         return f"{self.name}.{self.done}"
+
+
+def _mutations(written: Mapping[Key, bytes | None]) -> Iterable[Mutation | Delete]:
+    for key, merged in written.items():
+        yield Delete(key) if merged is None else Mutation(key, merged)
+
+
+def _bounds(wanted: Span) -> tuple[bytes, bytes, bytes | None]:
+    return wanted.table, wanted.start, wanted.stop
 
 
 def _text(key: Key) -> str:

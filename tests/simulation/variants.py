@@ -78,8 +78,9 @@ def look_before_the_step(
     live = protocol.look_again(context, live, settle)
     live = protocol.hold(context, live)
     live = protocol.decide(context, live)
-    finish(context, live)
-    protocol.release(context, [t for t in transactions if t.failure is not None])
+    protocol.as_a_crash_would(context, finish, live)
+    failed = [t for t in transactions if t.failure is not None]
+    protocol.as_a_crash_would(context, protocol.release, failed)
 
 
 def look_at_ranges_once(
@@ -161,6 +162,12 @@ def look_once(context: Context, keys: list[Key]) -> Cells:
     holders = {cell.value for key in keys if (cell := first[key.lock]) and cell.value}
     rows = read_rows(context, holders) if holders else {}
     return {key: reads.value_of(key, first, rows) for key in keys}
+
+
+def was_undecided(context: Context, holder: bytes, cells: Cells) -> bool:
+    """Read past who may have looked at ranges."""
+    status = cells[status_key(context.table, holder)]
+    return status is not None and status.value in reads.UNDECIDED
 
 
 def without(

@@ -296,6 +296,20 @@ def test_of_two_that_add_to_what_both_scanned_one_commits() -> None:
     assert (world.value(Y), world.value(Z)) == (b"1", None)
 
 
+@pytest.mark.parametrize("deletes", [False, True])
+def test_a_key_that_a_scan_did_not_find_is_written_only_where_it_is_still_missing(
+    deletes: bool,
+) -> None:
+    """Two find nothing, and each puts the same key: the second must not replace the first's."""
+    world = given(x=b"1")
+    with pytest.raises(ConflictError) as caught, world.engine.transaction() as t:
+        assert len(t.scan()) == 1
+        other(world, Mutation(Y, b"2"))
+        t.delete(Y) if deletes else t.put(Y, b"1")
+    assert caught.value.key == Y
+    assert world.value(Y) == b"2"
+
+
 def test_a_lock_in_a_scanned_range_is_waited_for() -> None:
     """Its owner is about to put a key there, or to go away; a dead one is settled in time."""
     world = given(x=b"1")
