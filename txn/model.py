@@ -15,6 +15,7 @@ Value = bytes
 
 LOCK_SUFFIX = b"_lock"
 TAG_SUFFIX = b"_tag"
+RESERVED = (LOCK_SUFFIX, TAG_SUFFIX)
 
 MAX_ROW = 32_767
 MAX_COLUMN = 32_767
@@ -24,6 +25,10 @@ MAX_TABLE = 255
 KEEP_DELETES_MS = 24 * 3_600_000  # for as long as transaction rows are retained
 MAX_CELL = 10 * 1024 * 1024
 CELL_OVERHEAD = 64
+
+
+# What a named tuple's own constructor comes to, in a third of the time. For bytes from a store.
+new_tuple = tuple.__new__
 
 
 class _KeyFields(NamedTuple):
@@ -68,7 +73,7 @@ class Key(_KeyFields):
 
     def _beside(self, suffix: bytes) -> Key:
         row, family, column, table = self
-        return Key._make((row, family, column + suffix, table))  # half the time of _replace
+        return new_tuple(Key, (row, family, column + suffix, table))
 
     def __repr__(self) -> str:
         table = "" if self.table is None else f", {self.table!r}"
@@ -194,12 +199,18 @@ def check_key(key: object) -> None:
     """Raise InvalidRequestError unless this is a key that users may read and write."""
     if not isinstance(key, Key):
         raise InvalidRequestError(describe("not a Key", given=key, type=type(key).__name__))
-    _check_part("row", key.row, MAX_ROW, key)
-    _check_part("family", key.family, MAX_FAMILY, key)
-    _check_part("column", key.column, MAX_COLUMN, key)
-    if key.table is not None:
-        _check_part("table", key.table, MAX_TABLE, key)
-    if key.column.endswith((LOCK_SUFFIX, TAG_SUFFIX)):
+    row, family, column, table = key
+    if not (
+        0 < len(row) <= MAX_ROW
+        and 0 < len(family) <= MAX_FAMILY
+        and 0 < len(column) <= MAX_COLUMN
+        and (table is None or 0 < len(table) <= MAX_TABLE)
+    ):
+        _check_part("row", row, MAX_ROW, key)
+        _check_part("family", family, MAX_FAMILY, key)
+        _check_part("column", column, MAX_COLUMN, key)
+        _check_part("table", table or b"", MAX_TABLE, key)
+    if column.endswith(RESERVED):
         raise InvalidRequestError(
             describe("columns ending in _lock or _tag are reserved for the protocol", key=key)
         )

@@ -41,7 +41,7 @@ def read_atomically(context: Context, keys: Sequence[Key]) -> Snapshot | None:
 def _try(context: Context, keys: Sequence[Key]) -> Snapshot | None:
     locks, tags = [key.lock for key in keys], [key.tag for key in keys]
     wanted = [*keys, *locks, *tags]
-    first, is_settled = _look(context, keys, (locks, tags))
+    first, is_settled = _look(context, keys, locks, tags)
     holders = _holders(first, locks)
     rows = _read(context, row_cells(context, holders)) if holders else {}
     if is_settled and all(_was_undecided(context, holder, rows) for holder in holders):
@@ -59,20 +59,21 @@ def _try(context: Context, keys: Sequence[Key]) -> Snapshot | None:
 
 
 def _look(
-    context: Context, keys: Sequence[Key], marks: tuple[Sequence[Key], Sequence[Key]]
+    context: Context, keys: Sequence[Key], locks: Sequence[Key], tags: Sequence[Key]
 ) -> tuple[Snapshot, bool]:
     """Return the cells of the keys and of their locks and tags, and whether all of this was so at
-    one instant, but for what a holder had decided and not yet put."""
-    locks, tags = marks
+    one instant, but for what a holder had decided and not yet put. Free keys of one row are
+    returned without tags."""
     beside = [*locks, *tags]
     if len({(key.table, key.row) for key in keys}) == 1:
-        return _read(context, [*keys, *beside]), True
-    cells = _read(context, keys) | _read(context, beside)
-    if all(_is_last(cells[key], cells[tag]) for key, tag in zip(keys, tags, strict=True)):
-        return cells, True
+        cells = _read(context, [*keys, *locks])
+        return (_read(context, [*keys, *beside]) if _holders(cells, locks) else cells), True
+    values, marks = retried(context, lambda: context.store.read_in_turn(keys, beside))
+    if all(_is_last(values[key], marks[tag]) for key, tag in zip(keys, tags, strict=True)):
+        return values | marks, True
     # Some were deleted once, or have just changed. Their marks tell whether they changed since.
     again = _read(context, [*keys, *beside])
-    return again, all(again[mark] == cells[mark] for mark in beside)
+    return again, all(again[mark] == marks[mark] for mark in beside)
 
 
 def _is_last(value: Cell | None, tag: Cell | None) -> bool:
@@ -87,15 +88,16 @@ def _at_once(context: Context, keys: Sequence[Key]) -> Snapshot | None:
     wanted = [*keys, *locks]
     found = _read(context, wanted)
     holders = _holders(found, locks)
-    if not holders:
+    rows = _read(context, row_cells(context, holders)) if holders else {}
+    if all(_was_undecided(context, holder, rows) for holder in holders):
         return {key: found[key] for key in keys}
     found = _read(context, [*wanted, *row_cells(context, holders)])
     if _holders(found, locks) - holders:
         return None  # others hold them now, and their rows were not read
-    rows = rows_of(context, holders, found)
-    if any(withholds(row, found) for row in rows.values()):
+    decoded = rows_of(context, holders, found)
+    if any(withholds(row, found) for row in decoded.values()):
         return None
-    return {key: value_of(key, found, rows) for key in keys}
+    return {key: value_of(key, found, decoded) for key in keys}
 
 
 def _read(context: Context, cells: Sequence[Key]) -> Snapshot:

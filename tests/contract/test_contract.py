@@ -450,6 +450,15 @@ def test_a_closed_store_cannot_be_used(subject: Subject) -> None:
     assert subject.get(key) is None
 
 
+def test_reads_in_turn_answer_as_two_reads_do(subject: Subject) -> None:
+    """The keys of the second may be those of the first, and of other tables."""
+    x, y, absent = subject.key("r", "x"), subject.key("s", "x"), subject.key("r", "absent")
+    subject.store.write([Edit(x, b"1", 10), Edit(y, b"2", 10)])
+    found = subject.store.read_in_turn([x, absent], [y, x])
+    assert found == ({x: Cell(b"1", 10), absent: None}, {y: Cell(b"2", 10), x: Cell(b"1", 10)})
+    assert subject.store.read_in_turn([], [x]) == ({}, {x: Cell(b"1", 10)})
+
+
 def test_a_read_beside_work_answers_fully_or_not_at_all(subject: Subject) -> None:
     """The work is done either way; half an answer would be taken for absent cells."""
     x, absent, put = (subject.key("r", column) for column in ("x", "absent", "put"))

@@ -36,6 +36,17 @@ class ScopedStore:
         found = self._inner.read([self._there(key) for key in keys])
         return {key: found[self._there(key)] for key in keys}
 
+    def read_in_turn(
+        self, first: Collection[Key], second: Collection[Key]
+    ) -> tuple[dict[Key, Cell | None], dict[Key, Cell | None]]:
+        both = self._inner.read_in_turn(
+            *([self._there(key) for key in part] for part in (first, second))
+        )
+        return tuple(
+            {key: found[self._there(key)] for key in part}
+            for part, found in zip((first, second), both, strict=True)
+        )
+
     def read_beside(
         self, keys: Collection[Key], work: Callable[[], None]
     ) -> dict[Key, Cell | None] | None:

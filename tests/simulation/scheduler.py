@@ -162,6 +162,11 @@ class Network:
             return rows
         return self._row_by_row(table, [row.row for row in rows], columns)
 
+    def read_in_turn(
+        self, first: Collection[Key], second: Collection[Key]
+    ) -> tuple[dict[Key, Cell | None], dict[Key, Cell | None]]:
+        return self.read(first), self.read(second)
+
     def read_beside(
         self, keys: Collection[Key], work: Callable[[], None]
     ) -> dict[Key, Cell | None] | None:

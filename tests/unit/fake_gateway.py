@@ -26,12 +26,14 @@ class FakeGateway:
     """What it was asked, and what it does before it answers.
 
     names: of the requests, in the order of arrival. before: called with the number of the request
-    (from 1) and its name; may raise Break or an exception of the service, or wait.
+    (from 1) and its name; may raise Break or an exception of the service, or wait. value: of each
+    row that is got, if any.
     """
 
     def __init__(self) -> None:
         self.names: list[str] = []
         self.before: Callable[[int, str], None] = lambda number, name: None
+        self.value = b""
         self.connections = 0
         self.at_once = 0
         self.most_at_once = 0
@@ -75,7 +77,7 @@ class FakeGateway:
             finally:
                 with self._lock:
                     self.at_once -= 1
-            return _answer(name, arguments)
+            return _answer(name, arguments, self.value)
 
         return answer
 
@@ -98,10 +100,11 @@ class FakeGateway:
                 processor.process(protocol, protocol)
 
 
-def _answer(name: str, arguments: tuple[Any, ...]) -> Any:
+def _answer(name: str, arguments: tuple[Any, ...], value: bytes) -> Any:
     match name:
         case "getMultiple":
-            return [IDL.TResult(None, []) for _ in arguments[1]]
+            cells = [IDL.TColumnValue(b"d", b"x", value, 1)] if value else []
+            return [IDL.TResult(None, cells) for _ in arguments[1]]
         case "checkAndPut":
             return True
         case "getTableDescriptor":

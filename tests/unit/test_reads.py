@@ -107,7 +107,7 @@ def test_a_status_of_a_newer_version_is_not_guessed() -> None:
         ([X], None, 1),
         ([X, X._replace(column=b"y")], None, 1),
         ([X, Y], None, 2),
-        ([X], Status.LOCKED, 2),
+        ([X], Status.LOCKED, 3),
         ([X, Y], Status.LOCKED, 3),
         ([X, Y], Status.ASSERTED, 4),
         ([X, Z], None, 3),
@@ -138,12 +138,14 @@ def test_what_a_read_costs(keys: list[Key], status: Status | None, calls: int) -
     assert dict(counting.calls) == {"read": calls}
 
 
-@pytest.mark.parametrize(("locked", "calls"), [(False, 1), (True, 2)])
-def test_what_a_read_costs_where_reads_are_of_one_instant(locked: bool, calls: int) -> None:
-    """Nothing is looked at twice; the holders' rows come with what they hold."""
+@pytest.mark.parametrize(("status", "calls"), [(None, 1), (Status.LOCKED, 2), (Status.ASSERTED, 3)])
+def test_what_a_read_costs_where_reads_are_of_one_instant(
+    status: Status | None, calls: int
+) -> None:
+    """Keys are looked at twice only where a holder had decided: together with its row."""
     world = World()
-    if locked:
-        stopped_at(world, Status.ASSERTED)
+    if status is not None:
+        stopped_at(world, status)
     counting = CountingStore(world.store)
     engine = world.client(counting)  # type: ignore[arg-type]
     engine.read([X, Y])
@@ -156,14 +158,14 @@ def test_a_holder_that_came_meanwhile_is_looked_at_too() -> None:
     """Its row was not read with what it holds, so nobody knows what that is worth."""
     world = World()
     world.engine.commit([Mutation(X, b"0"), Mutation(Y, b"0")])
-    stopped_at(world, Status.LOCKED)
+    stopped_at(world, Status.ASSERTED)
     seen: list[Call] = []
 
     def plan(call: Call) -> Fault:
         seen.append(call)
-        if len(seen) == 2:
+        if len(seen) == 3:
             world.faults.plan = lambda call: Fault()
-            stopped_at(world, Status.ASSERTED, key=Y)
+            stopped_at(world, Status.ASSERTED, key=Y, value=b"3")
         return Fault()
 
     store = FaultyStore(world.store)
@@ -172,8 +174,8 @@ def test_a_holder_that_came_meanwhile_is_looked_at_too() -> None:
     engine.read([Key("other", "d", "x")])
     store.plan = plan
     found = engine.read([X, Y])
-    assert [cell and cell.value for cell in found.values()] == [b"0", b"2"]
-    assert len(seen) == 4
+    assert [cell and cell.value for cell in found.values()] == [b"2", b"3"]
+    assert len(seen) == 6
 
 
 def racing(world: World, value_of: list[bytes]) -> None:
@@ -289,7 +291,7 @@ def test_a_row_that_goes_between_the_looks_is_read_again() -> None:
 
     def delete_after_first_look(call: Call) -> Fault:
         looks.append(call)
-        if len(looks) == 3:
+        if len(looks) == 4:
             now = world.clock.wall_ms() + 1
             world.store.write([Edit(column(b"txn", holder, b"status"), None, now)])
         return Fault()
@@ -299,7 +301,7 @@ def test_a_row_that_goes_between_the_looks_is_read_again() -> None:
     looks.clear()
     world.faults.plan = delete_after_first_look
     assert engine.read([X])[X] == world.cell(X)
-    assert len(looks) == 6
+    assert len(looks) == 8
 
 
 def test_a_failing_locked_read_is_an_error() -> None:

@@ -123,6 +123,49 @@ def test_a_failed_read_beside_work_leaves_the_work_done(gateway: FakeGateway, st
         assert done == [True]
 
 
+def test_reads_in_turn_are_sent_on_one_connection(gateway: FakeGateway, store: Store) -> None:
+    """A gateway answers a connection's requests one by one: so the second is read after the
+    first, though nobody waits in between."""
+    first, second = KEYS[:2], KEYS[2:]
+    assert store.read_in_turn(first, second) == (dict.fromkeys(first), dict.fromkeys(second))
+    assert (gateway.connections, gateway.most_at_once) == (1, 1)
+    assert gateway.names == ["getMultiple"] * 2
+
+
+def test_a_large_read_is_not_sent_before_the_reply_to_another(gateway: FakeGateway) -> None:
+    """A gateway that cannot write its reply does not read: both sides would wait for ever."""
+    store = open_store(gateway.uri + "?timeout_ms=20000")
+    large = [Key(b"%05d" % number + bytes(30_000), "d", "x", "t") for number in range(300)]
+    gateway.value = bytes(1_000_000)
+
+    def before(number: int, name: str) -> None:
+        gateway.value = gateway.value if number == 1 else b""
+
+    gateway.before = before
+    first, second = store.read_in_turn(KEYS, large)
+    assert [len(first), len(second)] == [20, 300]
+    store.close()
+
+
+def test_reads_in_turn_are_repeated_once(gateway: FakeGateway, store: Store) -> None:
+    """As all reads are; and a connection with a reply to come is never used again."""
+    gateway.before = breaks_at(2)
+    assert store.read_in_turn(KEYS[:1], KEYS[1:2])[1] == {KEYS[1]: None}
+    assert len(gateway.names) == 4
+    gateway.before = breaks_at(5, 6)
+    with pytest.raises(MaybeApplied, match="no answer"):
+        store.read_in_turn(KEYS[:1], KEYS[1:2])
+
+    def refuse(number: int, name: str) -> None:
+        if number == 7:
+            raise ERROR
+
+    gateway.before = refuse
+    with pytest.raises(MaybeApplied, match="out of order"):
+        store.read_in_turn(KEYS[:1], KEYS[1:2])
+    assert store.read(KEYS[:3]) == dict.fromkeys(KEYS[:3])
+
+
 # --- what goes wrong ----------------------------------------------------------------------------
 
 

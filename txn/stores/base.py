@@ -25,6 +25,12 @@ class Store(Protocol):
         """Return the newest visible version of each key, and None for each absent one.
         Cells of one row come from one instant."""
 
+    def read_in_turn(
+        self, first: Collection[Key], second: Collection[Key]
+    ) -> tuple[dict[Key, Cell | None], dict[Key, Cell | None]]:
+        """Read the first keys, and then the second ones, as two calls of `read` do.
+        No cell of the second was read before all of the first were."""
+
     def read_beside(
         self, keys: Collection[Key], work: Callable[[], None]
     ) -> dict[Key, Cell | None] | None:

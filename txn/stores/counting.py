@@ -49,6 +49,11 @@ class CountingStore:
         self.trace.append(Counted("read", tuple(keys)))
         return self._inner.read(keys)
 
+    def read_in_turn(
+        self, first: Collection[Key], second: Collection[Key]
+    ) -> tuple[dict[Key, Cell | None], dict[Key, Cell | None]]:
+        return self.read(first), self.read(second)
+
     def read_beside(
         self, keys: Collection[Key], work: Callable[[], None]
     ) -> dict[Key, Cell | None] | None:

@@ -1,8 +1,9 @@
 """One connection to a Thrift gateway of HBase, and the URI that says how to make it.
 
-A connection carries one request at a time, which is sent and received in two steps, so that one
-thread can have requests in flight on many of them. It is used again only while it is at rest: no
-request of it is unanswered. Every wait ends at the deadline of the call that waits.
+Requests are sent and their replies received in two steps, so that one thread can have requests in
+flight on many connections. A gateway reads a connection's next request when it has answered the
+one before. A connection is used again only while it is at rest: no request of it is unanswered.
+Every wait ends at the deadline of the call that waits.
 
 hbase+thrift2://host:9090?transport=framed&protocol=compact&pool=16&timeout_ms=30000&tls=on&ca=file
 """
@@ -29,6 +30,7 @@ from txn.errors import InvalidRequestError, describe
 
 DEFAULT_PORT = 9090
 BUFFER = 16_384
+AHEAD_BYTES = 32_768  # what a socket takes in while nobody reads from it, and more
 IDLE_MS = 1_000  # a connection that rested for longer may have been closed by the gateway
 
 Request = tuple[str, TPayload]
@@ -127,15 +129,14 @@ class Service:
 
 
 class Connection:
-    """A socket to a gateway. `busy` from the start of a request until its reply has been read."""
+    """A socket to a gateway. `busy` while there is a request whose reply has not been read."""
 
-    __slots__ = ("_protocol", "_results", "_sequence", "_transport", "_wire", "busy", "used_ms")
+    __slots__ = ("_answered", "_protocol", "_results", "_sent", "_transport", "_wire", "used_ms")
 
     def __init__(
         self, gateway: Gateway, service: Service, clock: Clock, tls: ssl.SSLContext | None
     ) -> None:
         """Connect; OSError (which covers time-outs and TLS) where that fails."""
-        self.busy = False
         self.used_ms = clock.monotonic_ms()
         self._wire = _Wire(_connect(gateway, tls), clock)
         framed = gateway.transport == "framed"
@@ -145,31 +146,36 @@ class Connection:
         protocol: Any = TCompactProtocol if compact else TCyBinaryProtocol
         self._protocol: Any = protocol(self._transport)
         self._results = service.results
-        self._sequence = 0
+        self._sent = self._answered = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether a reply is missing."""
+        return self._sent != self._answered
 
     def send(self, request: Request, deadline_ms: int) -> None:
-        """Send a request; its reply must be received before the next one is sent."""
+        """Send a request. While a reply is missing, only one that the gateway can take without
+        reading it, which is one of at most `AHEAD_BYTES`."""
         name, arguments = request
-        self.busy = True
+        self._sent += 1
         self._wire.limit(deadline_ms)
-        self._sequence += 1
         protocol = self._protocol
-        protocol.write_message_begin(name, TMessageType.CALL, self._sequence)
+        protocol.write_message_begin(name, TMessageType.CALL, self._sent)
         protocol.write_struct(arguments)
         protocol.write_message_end()
         self._transport.flush()
 
     def receive(self, deadline_ms: int) -> Any:
-        """Wait for the reply and return its value; raise Refused where the reply is an error."""
+        """Wait for the next reply and return its value; raise Refused where it is an error."""
         self._wire.limit(deadline_ms)
         protocol = self._protocol
         name, kind, sequence = protocol.read_message_begin()
         reply = TApplicationException() if kind == TMessageType.EXCEPTION else self._results[name]()
         protocol.read_struct(reply)
         protocol.read_message_end()
-        if sequence != self._sequence:
+        if sequence != self._answered + 1:
             raise ConnectionError("the reply is another request's")
-        self.busy = False
+        self._answered = sequence
         if kind == TMessageType.EXCEPTION:
             raise Refused(str(reply)) from cast(Exception, reply)
         fields = reply.__dict__

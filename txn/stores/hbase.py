@@ -13,16 +13,14 @@ from typing import Protocol, TypeVar
 
 from txn.clock import Clock
 from txn.errors import InvalidRequestError, MaybeApplied, StoreError, TxnError, describe
-from txn.model import KEEP_DELETES_MS, MAX_ROW, Cell, Check, Edit, Family, Key, Row, refusal
+from txn.model import MAX_ROW, Cell, Check, Edit, Family, Key, Row
 from txn.stores.base import Feature
-from txn.stores.gateway import Refused
+from txn.stores.gateway import AHEAD_BYTES, Refused
 from txn.stores.pool import Job, Pool
+from txn.stores.schema import compare, refuse
 
 T = TypeVar("T")
 
-PURGE_MS = KEEP_DELETES_MS + 3_600_000
-FOREVER_S = 2_147_483_647
-PURGE = "hbase.hstore.time.to.purge.deletes"
 ROWS_A_REQUEST = 1_000
 BYTES_A_REQUEST = 1_500_000  # a framed gateway takes 2 MB by default
 CHANGE_TRIES = 20
@@ -85,6 +83,20 @@ class HBaseStore:
         with _Meaning(self, lambda: keys):
             found = self._pool.run(lambda: self._reads(tables), repeat=True)
         return _complete(keys, found)
+
+    def read_in_turn(
+        self, first: Collection[Key], second: Collection[Key]
+    ) -> tuple[dict[Key, Cell | None], dict[Key, Cell | None]]:
+        """Read with two requests on one connection, without waiting in between, if one is enough
+        for each and the second is small."""
+        tables = _by_table(first), _by_table(second)
+        if any(len(self._reads(part)) != 1 for part in tables) or _bytes(second) > AHEAD_BYTES:
+            return self.read(first), self.read(second)
+        with _Meaning(self, lambda: [*first, *second]):
+            found = self._pool.run_in_turn(
+                lambda: [job for part in tables for job in self._reads(part)]
+            )
+        return _complete(first, found[:1]), _complete(second, found[1:])
 
     def read_beside(
         self, keys: Collection[Key], work: Callable[[], None]
@@ -177,10 +189,10 @@ class HBaseStore:
         if not _is_legal(table):
             raise InvalidRequestError(describe("not a legal table name", table=table))
         for name, family in families.items():
-            _refuse(table, name, family)
+            refuse(table, name, family)
         for _ in range(len(families) + CHANGE_TRIES):
             known = self.describe(table)
-            _compare(table, known or {}, families)
+            compare(table, known or {}, families)
             missing = [name for name in families if name not in (known or {})]
             if known is None:
                 self._change(table, lambda: self._dialect.create(table, families, splits))
@@ -279,20 +291,6 @@ def is_absence(error: Refused, table: bytes) -> bool:
     return line == table.decode(errors="replace") or "TableNotFound" in line
 
 
-def shell_command(
-    verb: str, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes] = ()
-) -> str:
-    """Return the command of the HBase shell that makes such a table, or adds such families."""
-    parts = [
-        f"{{NAME => '{name.decode()}', VERSIONS => {family.versions}, CONFIGURATION => "
-        f"{{'{PURGE}' => '{family.keep_deletes_ms or PURGE_MS}'}}}}"
-        for name, family in families.items()
-    ]
-    if splits:
-        parts.append(f"SPLITS => {[split.decode() for split in splits]}")
-    return f"{verb} '{table.decode()}', {', '.join(parts)}"
-
-
 def cut(items: Sequence[T], size: Callable[[T], int]) -> Iterator[list[T]]:
     """Cut what is written at once where it would take too much of a gateway's memory."""
     part: list[T] = []
@@ -321,6 +319,11 @@ def _by_table(keys: Iterable[Key]) -> dict[bytes, dict[bytes, list[Key]]]:
         _check_place(key)
         tables.setdefault(key.table or b"", {}).setdefault(key.row, []).append(key)
     return tables
+
+
+def _bytes(keys: Iterable[Key]) -> int:
+    """Return at most how many bytes a request for these keys takes, rather more than fewer."""
+    return 1_000 + sum(len(row) + len(family) + len(column) + 40 for row, family, column, _ in keys)
 
 
 def _complete(keys: Collection[Key], parts: Sequence[Mapping[Key, Cell]]) -> dict[Key, Cell | None]:
@@ -366,25 +369,3 @@ def _next_limit(page: Sequence[Row], limit: int) -> int:
     size = sum(len(key.column) + len(cell.value) for row in page for key, cell in row.cells.items())
     fitting = PAGE_BYTES * len(page) // max(size, 1)
     return max(1, min(fitting, 4 * limit, PAGE_ROWS))
-
-
-def _compare(table: bytes, known: Mapping[bytes, Family], asked: Mapping[bytes, Family]) -> None:
-    for name, family in asked.items():
-        found = known.get(name, family)
-        if (found.versions, found.ttl_ms) != (family.versions, family.ttl_ms):
-            raise InvalidRequestError(
-                describe(
-                    "the family exists with other settings",
-                    table=table,
-                    family=name,
-                    existing=found,
-                    given=family,
-                )
-            )
-        _refuse(table, name, found)
-
-
-def _refuse(table: bytes, name: bytes, family: Family) -> None:
-    reason = refusal(family)
-    if reason is not None:
-        raise InvalidRequestError(describe(reason, table=table, family=name))

@@ -49,6 +49,16 @@ class Pool:
                 raise
             return self._run(jobs())
 
+    def run_in_turn(self, jobs: Callable[[], Sequence[Job[T]]]) -> list[T]:
+        """Run jobs of one request each on one connection, each sent before the reply to the one
+        before is read. They may be run once more where a connection broke."""
+        try:
+            return self._run_in_turn(jobs())
+        except MaybeApplied as error:
+            if not isinstance(error.__cause__, ConnectionError):
+                raise
+            return self._run_in_turn(jobs())
+
     def run_beside(self, jobs: Sequence[Job[T]], work: Callable[[], None]) -> list[T] | None:
         """Run a function after the first requests are sent and before their replies are read.
 
@@ -90,6 +100,14 @@ class Pool:
             flight = Flight(lanes, jobs, deadline_ms)
             self._told(flight.start)
             return self._told(flight.finish)
+        finally:
+            self._give_back(lanes)
+
+    def _run_in_turn(self, jobs: Sequence[Job[T]]) -> list[T]:
+        deadline_ms = self._deadline_ms()
+        lanes = self._lanes(1, deadline_ms)
+        try:
+            return self._told(_in_turn, lanes[0], jobs, deadline_ms)
         finally:
             self._give_back(lanes)
 
@@ -249,6 +267,22 @@ class Flight(Generic[T]):
         lane.send(request, self._deadline_ms)
         self._flying.append((lane, index, job))
         return True
+
+
+def _in_turn(lane: Connection, jobs: Sequence[Job[T]], deadline_ms: int) -> list[T]:
+    """Run jobs of one request each."""
+    for job in jobs:
+        lane.send(next(job), deadline_ms)
+    return [_answered(job, lane.receive(deadline_ms)) for job in jobs]
+
+
+def _answered(job: Job[T], reply: object) -> T:
+    try:
+        job.send(reply)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    raise AssertionError("a job of one request has sent another")
 
 
 def _alone(lane: Connection, job: Job[T], deadline_ms: int) -> T:

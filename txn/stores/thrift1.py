@@ -14,19 +14,18 @@ from Hbase_thrift import BatchMutation, Hbase, Mutation, TRowResult, TScan
 
 from txn.clock import Clock
 from txn.errors import InvalidRequestError, describe
-from txn.model import Cell, Check, Edit, Family, Key, Row
+from txn.model import Cell, Check, Edit, Family, Key, Row, new_tuple
 from txn.stores.base import Feature
 from txn.stores.gateway import Gateway, Request, Service
 from txn.stores.hbase import (
-    FOREVER_S,
     ROWS_A_REQUEST,
     Columns,
     HBaseStore,
     Places,
     cut,
-    shell_command,
 )
 from txn.stores.pool import Job, Pool
+from txn.stores.schema import FOREVER_S, shell_command
 
 
 def thrift1_store(gateway: Gateway, clock: Clock) -> HBaseStore:
@@ -132,7 +131,8 @@ def _cells(table: bytes, result: TRowResult) -> dict[Key, Cell]:
     cells: dict[Key, Cell] = {}
     for name, cell in result.columns.items():
         family, _, column = name.partition(b":")
-        cells[Key._make((result.row, family, column, table))] = Cell(cell.value, cell.timestamp)
+        key = new_tuple(Key, (result.row, family, column, table))
+        cells[key] = new_tuple(Cell, (cell.value, cell.timestamp))
     return cells
 
 

@@ -15,13 +15,10 @@ import thriftpy2
 
 from txn.clock import Clock
 from txn.errors import InvalidRequestError, describe
-from txn.model import Cell, Check, Edit, Family, Key, Row
+from txn.model import Cell, Check, Edit, Family, Key, Row, new_tuple
 from txn.stores.base import Feature
 from txn.stores.gateway import Gateway, Refused, Request, Service
 from txn.stores.hbase import (
-    FOREVER_S,
-    PURGE,
-    PURGE_MS,
     ROWS_A_REQUEST,
     Columns,
     HBaseStore,
@@ -29,6 +26,7 @@ from txn.stores.hbase import (
     cut,
 )
 from txn.stores.pool import Job, Pool
+from txn.stores.schema import FOREVER_S, PURGE, PURGE_MS
 
 IDL: ModuleType = thriftpy2.load(
     str(Path(__file__).with_name("hbase2.thrift")), module_name="txn_hbase2_thrift"
@@ -151,7 +149,9 @@ def _read(table: bytes, rows: Places) -> Job[dict[Key, Cell]]:
     if len(found) != len(gets):
         raise Refused(describe("rows are missing from the answer", asked=len(gets), got=len(found)))
     return {
-        Key._make((row, cell.family, cell.qualifier, table)): Cell(cell.value, cell.timestamp)
+        new_tuple(Key, (row, cell.family, cell.qualifier, table)): new_tuple(
+            Cell, (cell.value, cell.timestamp)
+        )
         for row, result in zip(rows, found, strict=True)
         for cell in result.columnValues
     }

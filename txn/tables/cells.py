@@ -19,7 +19,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from txn.model import Cell
+from txn.model import Cell, new_tuple
 
 MAX_SIZE = 1 << 30
 ALL = 1 << 31
@@ -40,7 +40,7 @@ def newest(state: bytes, oldest_ms: int = 0) -> Cell | None:
         return next(iter(versions(state, oldest_ms, limit=1)), None)
     if timestamp < oldest_ms:
         return None
-    return Cell(state[_HEAD_SIZE : _HEAD_SIZE + size], timestamp)
+    return new_tuple(Cell, (state[_HEAD_SIZE : _HEAD_SIZE + size], timestamp))
 
 
 def versions(
