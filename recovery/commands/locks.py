@@ -83,7 +83,9 @@ def explain(
     with needing("locks"):
         from txn.locks.hive import requests  # noqa: PLC0415
     known = written_down(partitioned or (), database)
-    show_requests(requests(sql, {DATABASE_SETTING: database}, known), as_json)
+    found = requests(sql, {DATABASE_SETTING: database}, known)
+    show_requests(found, as_json)
+    note_open_tables(found)
 
 
 @app.command("acquire")
@@ -169,6 +171,14 @@ def show_requests(requests: Iterable[LockRequest], as_json: bool) -> None:
             print_json({"path": str(request.path), "mode": request.mode.name.lower()})
         else:
             print_line(f"{request.mode.name.lower():9} {request.path}")
+
+
+def note_open_tables(requests: Sequence[LockRequest]) -> None:
+    """Tell of tables that are locked as shared without any partition: not what it seems to be."""
+    parents = {parent for request in requests for parent in request.path.parents}
+    for at, mode in ((request.path, request.mode) for request in requests):
+        if mode is Mode.SHARED and len(at.parts) == 2 and at not in parents:
+            typer.echo(f"note: keeps nobody out of the partitions of {at}, if it has any", err=True)
 
 
 def show_released(name: str, count: int, as_json: bool) -> None:

@@ -15,6 +15,7 @@ from recovery.commands.locks import (
     PartitionedOption,
     WaitOption,
     managed,
+    note_open_tables,
     refusals,
     show_locks,
     show_released,
@@ -114,7 +115,10 @@ def _run_on_locks(
     match result:
         case Shown(locks, extended):
             show_locks(locks, extended, as_json)
-        case Explained(requests) | Taken(requests):
+        case Explained(requests):
+            show_requests(requests, as_json)
+            note_open_tables(requests)
+        case Taken(requests):
             show_requests(requests, as_json)
         case GivenBack(path, count):
             show_released(str(path), count, as_json)

@@ -80,6 +80,7 @@ def test_what_a_statement_needs_is_told_without_a_manager(run: Run) -> None:
     sql = "INSERT INTO t PARTITION (p=1) SELECT * FROM u"
     done = run("locks", "explain", sql, "--database", "d", TXN_LOCKS="")
     assert done.stdout.splitlines() == ["shared    d/t", "exclusive d/t/p=1", "shared    d/u"]
+    assert done.stderr == "note: keeps nobody out of the partitions of d/u, if it has any\n"
 
 
 def test_looking_makes_no_store(run: Run, tmp_path: Path) -> None:

@@ -6,11 +6,12 @@ with COALESCE(1) is one task, which opens a table's files one after the other.
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from pyspark import inheritable_thread_target
@@ -290,3 +291,24 @@ def test_a_temporary_view_is_refused(spark: SparkSession, table: str) -> None:
     finally:
         spark.catalog.dropTempView("passing")
     assert SessionCatalog(spark).table(shared("default/nowhere").path) is None
+
+
+def test_the_example_of_the_page_runs_under_its_locks(
+    spark: SparkSession, table: str, tmp_path: Path
+) -> None:
+    """It is what somebody with a Spark job copies."""
+    page = (Path(__file__).parents[2] / "docs" / "locks.md").read_text()
+    (code,) = (c for c in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "locked_sql" in c)
+    spark.sql("CREATE TABLE t (v BIGINT, p INT) USING parquet PARTITIONED BY (p)")
+    spark.sql("CREATE TABLE u USING parquet AS SELECT 5 AS v")
+    try:
+        uri = f"embedded://{tmp_path}/locks?sync=off"
+        names: dict[str, Any] = {"spark": spark}
+        exec(code.replace("zookeeper://zk1:2181/locks", uri), names)
+        assert [str(request) for request in names["held"].requests][-1] == "S default/u"
+        assert names["manager"].locks() == []
+        names["manager"].close()
+        assert spark.sql("SELECT v, p FROM t").collect() == [(5, 1)]
+    finally:
+        spark.sql("DROP TABLE t")
+        spark.sql("DROP TABLE u")

@@ -46,8 +46,8 @@ def requests(
     Several statements, with semicolons between them, are locked together. settings: of them
     `hive.current.database` counts, else names without a database are of `default`. catalog: how the
     tables are partitioned and which are views; without it partitions are taken as the statement
-    writes them, and a query locks tables only. Raises InvalidRequestError for what is not
-    understood, never returning less than is needed.
+    writes them, and a query locks tables only, which keeps nobody out of their partitions. Raises
+    InvalidRequestError for what is not understood, never returning less than is needed.
     """
     known = catalog if catalog is not None else Tables({})
     found: list[LockRequest] = []

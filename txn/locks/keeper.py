@@ -7,6 +7,7 @@ for lost as soon as the server may have ended it, which is before the server say
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -36,10 +37,12 @@ LOST_REPLY = (
     SessionMovedError,
     KazooTimeoutError,
 )
+LOGGER = logging.getLogger(__name__)
 NOT_REACHED = (RolledBackError, RuntimeInconsistency)
 CALL_WITHIN_S = 30
 CALL_WITHIN_MS = 1000 * CALL_WITHIN_S
 PAUSE_MS, MAX_PAUSE_MS = 20, 1_000
+LOGGER.addHandler(logging.NullHandler())  # nothing on stderr, unless a program asks for it
 
 
 class Broken(StoreError):
@@ -93,7 +96,7 @@ class Keeper:
         self._clock = clock
         self._connected = connected
         self._silent_since_ms: int | None = None
-        self._client = KazooClient(hosts, timeout=session_ms / 1000)
+        self._client = KazooClient(hosts, timeout=session_ms / 1000, logger=LOGGER)
         self._session_ms = session_ms
         self._client.add_listener(self._changed)
         try:

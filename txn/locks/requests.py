@@ -74,7 +74,10 @@ class LockRequest:
 
 
 def shared(text: str | Path) -> LockRequest:
-    """Return a request for an object together with others who read it."""
+    """Return a request for an object together with others who read it.
+
+    Others may still change what lies in it: who reads a table's partitions locks each of them.
+    """
     return LockRequest(path(text) if isinstance(text, str) else text, Mode.SHARED)
 
 

@@ -1,0 +1,66 @@
+"""The examples about locks, in README and in docs/locks.md, are run as they stand there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from txn import AssertionFailedError, Key, Mutation, connect
+from txn.locks import exclusive, open_manager, path
+from txn.locks.hive import requests
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+PAGE = (ROOT / "docs" / "locks.md").read_text()
+
+pytestmark = pytest.mark.fast
+
+
+def example(page: str, word: str) -> str:
+    """The example that has this word."""
+    (found,) = (
+        code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if word in code
+    )
+    return found
+
+
+@pytest.mark.parametrize(
+    ("page", "store"), [(README, "/tmp/stock"), (PAGE, "/var/lib/app")], ids=["README", "locks"]
+)
+def test_the_example_takes_and_checks_locks(page: str, store: str, tmp_path: Path) -> None:
+    """It is what somebody with two jobs copies."""
+    code = example(page, "with open_manager")
+    assert store in code
+    exec(code.replace(store, f"{tmp_path}/store"), {})
+    with open_manager(f"embedded://{tmp_path}/store") as manager:
+        assert manager.locks() == []
+
+
+def test_the_example_of_a_statement_says_what_it_locks() -> None:
+    """The comment beside it is what its reader goes by."""
+    code = example(PAGE, "from txn.locks.hive import requests")
+    (said,) = re.findall(r"# (.*)", code)
+    (sql,) = re.findall(r'requests\("(.*)"\)', code)
+    assert ", ".join(map(str, requests(sql))) == said
+
+
+def test_the_example_of_a_fencing_token_refuses_who_comes_late() -> None:
+    """It is what keeps a paused holder from doing harm."""
+    with connect("memory://", table="t") as engine, open_manager("memory://locks") as manager:
+        engine.ensure_table("t", ["d"])
+        late = manager.hold([exclusive("sales/orders/day=1")])
+        late.release()
+        with manager.hold([exclusive("sales/orders/day=1")]) as held:
+            names = {"engine": engine, "path": path}
+            names |= {"mutations": [Mutation(Key("x", "d", "v"), "new")]}
+            code = example(PAGE, "GreaterThan")
+            exec(code, names | {"held": held})
+            with pytest.raises(AssertionFailedError):
+                exec(
+                    code, names | {"held": late, "mutations": [Mutation(Key("x", "d", "v"), "old")]}
+                )
+        cell = engine.read([Key("x", "d", "v")])[Key("x", "d", "v")]
+        assert cell is not None
+        assert cell.value == b"new"
