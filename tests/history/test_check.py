@@ -122,6 +122,17 @@ def test_nothing_is_read_before_a_put_and_after_a_deletion(at: tuple[int, int]) 
     assert check_registers(put_and_deleted(t("c", Read("x", None), at=at))) == []
 
 
+def test_nobody_vouches_for_a_deletion_of_unknown_ending() -> None:
+    """Who reads nothing may have seen it. Or it never happened, and the reader is late."""
+    unknown = t("u", Deletion("y", "u"), at=(0, None), ending=Ending.UNKNOWN)
+    history = [
+        unknown,
+        t("a", Write("y", "a", at=5), at=(0, 5)),
+        t("b", Read("y", None), at=(6, 9)),
+    ]
+    assert check_registers(history) == []
+
+
 def test_own_deletions_are_seen() -> None:
     """Whoever has deleted a key reads nothing there, and that says nothing of the others."""
     history = [t("a", Write("x", "a"), Read("x", "a"), Deletion("x", "d"), Read("x", None))]

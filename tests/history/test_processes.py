@@ -8,10 +8,11 @@ import pytest
 
 from tests.history.anomalies import Kind
 from tests.history.events import Ending
-from tests.history.processes import MODELS, Plan, run
+from tests.history.processes import Plan, run
+from tests.history.workload import MODELS
 
 KILLS = 8
-FRACTURED = {Kind.G_SINGLE, Kind.G2_ITEM}
+FRACTURED = {Kind.G_SINGLE, Kind.G2_ITEM, Kind.G2}
 
 
 @pytest.mark.slow

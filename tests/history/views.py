@@ -224,6 +224,11 @@ class Gap(NamedTuple):
     since: Transaction | None = None
     until: Transaction | None = None
 
+    @property
+    def is_certain(self) -> bool:
+        """Whether it was there: whoever reads nothing has seen no name, and vouches for nobody."""
+        return self.since is None or self.since.ending is Ending.COMMITTED
+
     def may_be_met_by(self, t: Transaction) -> bool:
         """Whether, by the clocks of both, the transaction may have looked in this time."""
         begins = self.since is None or t.end is None or self.since.start < t.end
@@ -268,7 +273,8 @@ def _renamed(t: Transaction, gaps: Mapping[str, list[Gap]]) -> Transaction:
             continue
         known = gaps.get(event.key, [Gap()])
         met = [gap for gap in known if gap.may_be_met_by(t)] or known[-1:]
-        events += [event._replace(value=gap.name) for gap in met if len(met) == 1]
+        if len(met) == 1 and met[0].is_certain:
+            events.append(event._replace(value=met[0].name))
     return replace(t, events=tuple(events))
 
 
