@@ -152,11 +152,13 @@ def served(store: str, log: Path, *arguments: str) -> Iterator[Served]:
 
 
 class Wire:
-    """A port that passes everything on to another one, until it is told to lose an answer."""
+    """A port that passes everything on to another one, until it is told to lose an answer, or what
+    is asked; then the connection is cut."""
 
     def __init__(self, port: int) -> None:
         self._port = port
         self.lose: Callable[[bytes], bool] = lambda answer: False
+        self.lose_asked: Callable[[bytes], bool] = lambda asked: False
         self.lost = 0
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listening.getsockname()[1]
@@ -185,7 +187,7 @@ class Wire:
     def _pump(self, source: socket.socket, target: socket.socket, back: bool) -> None:
         with suppress(OSError):
             while data := source.recv(65536):
-                if back and self.lose(data):
+                if self.lose(data) if back else self.lose_asked(data):
                     self.lost += 1
                     break
                 target.sendall(data)

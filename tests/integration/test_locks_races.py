@@ -234,8 +234,23 @@ def test_a_lost_reply_is_found_again(zookeeper: ZooKeeper) -> None:  # noqa: F81
             with manager.hold([exclusive("d/t")], waiting=Waiting(retries=0)) as held:
                 assert between.lost == 1
                 held.check()
-                assert [str(lock.request) for lock in other.locks()] == ["S d", "X d/t"]
+                seen = {str(lock.request): lock.token for lock in other.locks()}
+                assert seen == {str(at): held.tokens[at.path] for at in held.requests}
             assert other.locks() == []
+
+
+def test_a_request_that_is_lost_is_made_again(zookeeper: ZooKeeper) -> None:  # noqa: F811
+    """Whoever cannot know whether it has arrived looks, and finds nothing of its own."""
+    with wire(zookeeper.port) as between:
+        base = f"/tests/{uuid.uuid4().hex}"
+        with ZooKeeperManager(f"127.0.0.1:{between.port}", base) as manager:
+            manager.hold([shared("d/t")]).release()
+            between.lose_asked = lambda asked: between.lost == 0 and b"write-" in asked
+            with manager.hold([exclusive("d/t")], waiting=Waiting(retries=0)) as held:
+                assert between.lost == 1
+                held.check()
+                seen = {str(lock.request): lock.token for lock in manager.locks()}
+                assert seen == {str(at): held.tokens[at.path] for at in held.requests}
 
 
 def test_no_folders_stay_behind(zookeeper: ZooKeeper) -> None:  # noqa: F811
