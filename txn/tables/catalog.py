@@ -196,7 +196,11 @@ def split_row(key: bytes) -> int:
 
 def row_of(key: bytes, end: int) -> bytes:
     """Return the row of a cell's key, whose escaped form ends there."""
-    row = key[4:end]
+    return plain_row(key[4:end])
+
+
+def plain_row(row: bytes) -> bytes:
+    """Return a row that is given escaped."""
     return row.replace(b"\0\xff", b"\0") if b"\0" in row else row
 
 

@@ -319,6 +319,21 @@ class _Reader:
     def keys(self, start: bytes, stop: bytes) -> Iterator[bytes]:
         return layers.keys(self.get_short, self._seek, start, stop)
 
+    def items(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        cursor = self._transaction.cursor()
+        if len(start) <= SLICE and cursor.set_range(start):
+            for key, value in cursor.iternext():
+                if key >= stop:
+                    return
+                if len(key) > SLICE:
+                    start = key  # what is behind it begins here, and goes on through the layers
+                    break
+                yield key, value
+            else:
+                return
+        for key in self.keys(start, stop):
+            yield key, self.get(key) or b""
+
     def before(self, key: bytes) -> bytes | None:
         return layers.before(self.get_short, self._seek_back, key)
 

@@ -76,6 +76,9 @@ class _Transaction:
     def keys(self, start: bytes, stop: bytes) -> Iterator[bytes]:
         return iter(self._data.irange(start, stop, inclusive=(True, False)))
 
+    def items(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return ((key, self._data[key]) for key in self.keys(start, stop))
+
     def before(self, key: bytes) -> bytes | None:
         found = self._data.irange(maximum=key, inclusive=(True, False), reverse=True)
         return next(iter(found), None)

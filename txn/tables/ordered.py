@@ -23,6 +23,9 @@ class Reader(Protocol):
         """Yield the keys from start (included) to stop (excluded) in byte order, lazily.
         A writer changes nothing while it iterates."""
 
+    def items(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Yield what `keys` does, each key with its value."""
+
     def before(self, key: bytes) -> bytes | None:
         """Return the greatest key below this one, or None."""
 

@@ -6,7 +6,7 @@ Each call is one local transaction; a scan is one for each page. Refused says wh
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -191,22 +191,41 @@ class _Walk:
         """The bound that moves, without the table's prefix."""
         return (self._high if self._reverse else self._low)[len(self._prefix) :]
 
-    def next(self) -> bytes | None:
-        """Return the next row, escaped, and step past it."""
-        if self._reverse:
-            key = self.reader.before(self._high)
-            if key is None or key < self._low:
-                return None
-        else:
-            key = next(self.reader.keys(self._low, self._high), None)
+    def found(self, plan: Plan, sifter: Sifter | None) -> Iterator[tuple[bytes, list[Version]]]:
+        """Yield the rows, escaped, and what is found in each; `at` is then past it."""
+        if sifter is None and not self._reverse and _is_whole(plan.selection):
+            for row, found in selecting.read_rows(self.reader, plan, self._low, self._high):
+                self._step(row)
+                yield row, found
+            return
+        while sifter is None or not sifter.sieve.filter_all_remaining():
+            key = self._next()
             if key is None:
-                return None
-        row = key[4 : catalog.split_row(key)]
+                return
+            row = key[4 : catalog.split_row(key)]
+            self._step(row)
+            if sifter is None:
+                yield row, selecting.read_row(self.reader, plan, row)
+            else:
+                yield row, sifter.row(self.reader, plan, row, catalog.plain_row(row))
+
+    def _next(self) -> bytes | None:
+        """Return a key of the next row."""
+        if not self._reverse:
+            return next(self.reader.keys(self._low, self._high), None)
+        key = self.reader.before(self._high)
+        return None if key is None or key < self._low else key
+
+    def _step(self, row: bytes) -> None:
         if self._reverse:
             self._high = self._prefix + row + b"\0\0"
         else:
             self._low = self._prefix + row + b"\0\1"
-        return row
+
+
+def _is_whole(selection: Selection) -> bool:
+    """Return whether all columns are wanted."""
+    return not selection.columns and selection.store_limit is None and not selection.store_offset
 
 
 def _bound(row: bytes, after: bool) -> bytes:
@@ -217,26 +236,23 @@ def _bound(row: bytes, after: bool) -> bytes:
 def _page(walk: _Walk, plan: Plan, sifter: Sifter | None, limit_rows: int) -> Page:
     """Read rows until there are enough, or enough was looked at."""
     results: list[Result] = []
-    count = seen = versions = size = 0
-    while count < limit_rows and seen < PAGE_ROWS_SEEN:
-        if versions >= PAGE_VERSIONS or size >= PAGE_BYTES:
-            break
-        if sifter is not None and sifter.sieve.filter_all_remaining():
-            return Page(results, None)
-        row = walk.next()
-        if row is None:
-            return Page(results, None)
-        seen += 1
-        name = row.replace(b"\0\xff", b"\0")
-        if sifter is None:
-            found = selecting.read_row(walk.reader, plan, row)
-        else:
-            found = sifter.row(walk.reader, plan, row, name)
+    if limit_rows < 1:
+        return Page(results, Resume(walk.at, sifter))
+    batch = plan.selection.batch
+    count = versions = size = 0
+    for seen, (row, found) in enumerate(walk.found(plan, sifter), 1):
         if found:
             count += 1
             versions += len(found)
-            size += sum(len(version.value) for version in found)
-            results += _batches(name, found, plan.selection.batch)
+            for version in found:
+                size += len(version.value)
+            results += _batches(catalog.plain_row(row), found, batch)
+        if count == limit_rows or seen == PAGE_ROWS_SEEN:
+            break
+        if versions >= PAGE_VERSIONS or size >= PAGE_BYTES:
+            break
+    else:
+        return Page(results, None)
     return Page(results, Resume(walk.at, sifter))
 
 

@@ -7,14 +7,15 @@ family keeps; only those that it lets pass count for the selection's limits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
 from txn.model import Cell
 from txn.tables import cells
-from txn.tables.catalog import Catalog, Place, family_keys
-from txn.tables.operations import Selection, Version
+from txn.tables.catalog import Catalog, Place, family_keys, split_row
+from txn.tables.operations import MAX_TIMESTAMP, Selection, Version
 from txn.tables.ordered import Reader
 from txn.tables.sieves import Code, Sieve
 
@@ -76,6 +77,52 @@ def read_row(reader: Reader, asked: Plan, row: bytes) -> list[Version]:
             of_family = of_family[selection.store_offset : _store_end(selection)]
         found += of_family
     return found
+
+
+def read_rows(
+    reader: Reader, asked: Plan, low: bytes, high: bytes
+) -> Iterator[tuple[bytes, list[Version]]]:
+    """Yield each row of a range of keys, escaped, and what a selection of all columns, without its
+    filter, finds in it. One walk over the keys is several times as quick as a search for each."""
+    limit = asked.selection.versions
+    parts = {part.place.infix: (part.family, _seen(part, limit)) for part in asked.parts}
+    row: bytes | None = None
+    found: list[Version] = []
+    for key, state in reader.items(low, high):
+        end = split_row(key)
+        if key[4:end] != row:
+            if row is not None:
+                yield row, found
+            row, found = key[4:end], []
+        begin = key.find(b"\0", end + 2) + 1
+        part = parts.get(key[end:begin])
+        if part is not None:  # else a row's masks, or of a family that was dropped
+            family, seen = part
+            column = key[begin:]
+            found += [Version(family, column, at, value) for value, at in seen(state)]
+    if row is not None:
+        yield row, found
+
+
+def _seen(part: Part, limit: int) -> Callable[[bytes], Sequence[Cell]]:
+    """Return what finds the versions of a column's state that are seen, at most so many."""
+    place, oldest_ms, since, until = part.place, part.oldest_ms, part.since, part.until
+    limit, at_least = min(limit, place.versions), place.min_versions
+    if limit == 1 and (at_least, since, until) == (0, 0, MAX_TIMESTAMP):
+
+        def newest(state: bytes) -> Sequence[Cell]:
+            cell = cells.newest(state, oldest_ms)
+            return () if cell is None else (cell,)
+
+        return newest
+    return partial(
+        cells.versions,
+        oldest_ms=oldest_ms,
+        limit=limit,
+        since=since,
+        until=until,
+        at_least=at_least,
+    )
 
 
 class Sifter:
