@@ -20,7 +20,7 @@ from tests.integration.metastore import Metastore, metastore
 from tests.integration.spark_worker import Application, Failed, applications
 from tests.integration.zookeeper import ZooKeeper, zookeeper  # noqa: F401  (a fixture)
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # two applications have to start
 ROWS, GENERATIONS = 20, 6
 OLD, NEW = list(range(ROWS)), list(range(1000, 1000 + ROWS))
 READ = "SELECT /*+ COALESCE(1) */ gate(v) FROM {table} WHERE p = 1"
