@@ -1,0 +1,55 @@
+"""The examples about leases, in README and in docs/leases.md, are run as they stand there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from txn.leases import open_leases
+from txn.leases.statements import parse
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+PAGE = (ROOT / "docs" / "leases.md").read_text()
+
+pytestmark = pytest.mark.fast
+
+
+def examples(page: str) -> list[str]:
+    """Those that open leases."""
+    found = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    return [code for code in found if "open_leases(" in code]
+
+
+def test_the_example_of_the_readme_keeps_its_leases_in_a_file_of_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It needs nothing but the package."""
+    monkeypatch.delenv("TXN_LEASES", raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    (code,) = examples(README)
+    exec(code, {})
+    (file,) = tmp_path.rglob("*.sqlite")
+    with open_leases(f"sqlite:///{file}") as leases:
+        assert leases.list_lease() == []
+
+
+@pytest.mark.parametrize("code", examples(PAGE))
+def test_the_examples_of_the_page_run_and_leave_nothing(code: str, tmp_path: Path) -> None:
+    """They are what a newcomer copies."""
+    place = "sqlite:////tmp/leases"
+    assert place in code
+    exec(code.replace(place, f"sqlite:///{tmp_path}/leases"), {})
+    with open_leases(f"sqlite:///{tmp_path}/leases") as leases:
+        assert leases.list_lease() == []
+
+
+def test_the_statements_of_the_page_are_understood() -> None:
+    """Each of the forms that it writes down."""
+    forms = re.findall(r"^((?:SHOW|DROP FORCE) LEASE) \* \| table \[PARTITION", PAGE, re.MULTILINE)
+    assert len(forms) == 2
+    for form in forms:
+        for of_what in ("*", "t", "d.t PARTITION (day=1)"):
+            assert len(parse(f"{form} {of_what}")) == 1
