@@ -43,6 +43,7 @@ OBJECTS = [f"d/{table}/p={part}" for table in "tu" for part in range(3)] + ["d/t
 THREADS = 2
 WAIT_S = 120
 SHORT_S, LONG_S = 0.2, 4
+PLACE_S = 2
 # What happens in the database: each is a moment at which a process can die.
 STEPS = ("begin", "before_cursor_execute", "after_cursor_execute", "commit", "rollback")
 
@@ -163,7 +164,7 @@ def _do(death: Death) -> None:
     if death.what == "open":
         _die_at(death.step)
     wanted = [exclusive(each) for each in death.objects]
-    with open_leases(death.url) as leases:
+    with open_leases(death.url, place_s=PLACE_S) as leases:
         is_there = death.what in {"extend", "drop"}
         lease_id = leases.grab_lease(wanted, SHORT_S) if is_there else 0
         _die_at(death.step)
@@ -202,7 +203,7 @@ def main() -> None:
     url, log, seed, hours = rest[0], Folder(rest[1]), int(rest[2]), float(rest[3])
     with (
         time_machine.travel(timedelta(hours=hours), tick=True),
-        open_leases(url) as leases,
+        open_leases(url, place_s=PLACE_S) as leases,
         ThreadPoolExecutor(THREADS) as pool,
     ):
         print("ready", flush=True)
