@@ -126,6 +126,17 @@ def test_who_cannot_ask_takes_its_lease_for_lost_when_its_time_is_over(
             held.check()
 
 
+def test_what_was_lost_stays_lost(leases: LeaseService) -> None:
+    """Its holder has stopped, and undone what it could, even if it had the lease all the while."""
+    clock = ManualClock()
+    with hold(leases, TABLE, 9, clock=clock) as held:
+        (first,) = leases.list_lease()
+        clock.advance(9_000)
+        assert held.lost
+        until(lambda: leases.list_lease()[0].end_utc > first.end_utc)
+        assert held.lost
+
+
 def test_a_clock_that_is_set_changes_nothing(leases: LeaseService) -> None:
     """Its holder counts on a clock that nobody sets."""
     clock = ManualClock()

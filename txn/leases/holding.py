@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 
 from txn.clock import Clock, SystemClock
 from txn.errors import StoreError, describe
-from txn.leases.model import ExceedsMaxLeaseTimeError, LeaseNotFoundError
+from txn.leases.model import ExceedsMaxLeaseTimeError, LeaseNotFoundError, claims
 from txn.locks.manager import LockLost
 from txn.locks.requests import LockRequest, Path, in_order
 
@@ -58,8 +58,10 @@ class HeldLease:
 
     @property
     def lost(self) -> bool:
-        """Whether it is lost, or may be, for want of contact; a call that costs nothing."""
-        return self._gone or self._clock.monotonic_ms() >= self._sure_until_ms
+        """Whether it is lost, or may be, for want of contact; a call that costs nothing. Once it
+        was true it stays so, whatever an extension under way comes to: its holder has stopped."""
+        self._gone = self._gone or self._clock.monotonic_ms() >= self._sure_until_ms
+        return self._gone
 
     def check(self) -> None:
         """Ask the database whether all of it is held; raise LockLost unless it says so."""
@@ -129,10 +131,11 @@ def hold(
 ) -> HeldLease:
     """Grab a lease, and keep it until it is released or `max_lease_s` after its start.
 
-    Whoever dies keeps it for `duration_s` more at most. Raises what `grab_lease` raises.
+    Whoever dies keeps it for `duration_s` more at most. Raises what `grab_lease` raises, and if it
+    may wait what `extend_lease` raises: then the lease ends by itself.
     """
     clock = clock or SystemClock()
-    wanted = tuple(objects)
+    wanted = claims(objects)
     began_ms = clock.monotonic_ms()
     lease_id = leases.grab_lease(wanted, duration_s, wait_s, user=user)
     if wait_s > 0:  # it may have begun at any moment of that time
