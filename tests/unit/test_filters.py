@@ -9,7 +9,7 @@ from txn.clock import ManualClock
 from txn.tables.admin import Admin
 from txn.tables.filters import All, AnyOf, Simple, Skip, While, parse
 from txn.tables.memory import MemoryStore
-from txn.tables.operations import Range, Selection
+from txn.tables.operations import FamilySettings, Put, Range, Selection
 from txn.tables.patterns import searcher
 from txn.tables.refusal import Refused
 from txn.tables.rows import Rows
@@ -130,3 +130,16 @@ def test_a_pattern_is_of_characters_and_a_dot_is_any_of_them() -> None:
     assert searcher(b"^a.b$")(b"a\xffb")
     assert not searcher(rb"^\d$")("\u0663".encode())
     assert searcher(rb"\Qa.b\E")(b"a.b")
+
+
+def test_a_column_without_a_name_has_no_next_column() -> None:
+    """HBase steps from version to version there, and filters that count see each of them."""
+    store, clock = MemoryStore(), ManualClock()
+    Admin(store, clock).create(b"t", {b"d": FamilySettings(versions=5)})
+    puts = [Put(b"d", column, b"", time) for column in (b"", b"n") for time in (1, 2, 3)]
+    found = Rows(store, clock)
+    found.mutate(b"t", [(b"r", puts)])
+    for text, columns in ((b"(3)", [b""]), (b"(4)", [b"", b"n"])):
+        selection = Selection(filter=parse(b"ColumnCountGetFilter" + text))
+        (result,) = found.get(b"t", [b"r"], selection)
+        assert [version.column for version in result.versions] == columns

@@ -185,8 +185,8 @@ class Sifter:
                     return
                 if code is Code.SEEK:
                     hint = self.sieve.next_cell_hint(version) or b""
-                if code.next_column or hint > column:
-                    break
+                if (code.next_column and column) or hint > column:
+                    break  # a column without a name has no next one to HBase, only a next version
 
     def _asked(self, versions: Iterator[Version], wanted: int) -> Iterator[tuple[Version, Code]]:
         """Yield a column's versions with what becomes of them; at most so many are included."""
