@@ -135,8 +135,9 @@ class Transactional:
         self._engine.ensure_table(table, families)
 
     def _settled(self, request: bytes, ago_ms: int) -> tuple[Outcome, Committed | None]:
-        """Look for the request among the transactions begun since it was sent. An aborted attempt
-        tells nothing: another may follow."""
+        """Look for the request among the transactions begun since it was sent. They are this
+        server's, whose row keys have no bucket. An aborted attempt tells nothing: another may
+        follow."""
         context = self._engine.context
         since_ms = max(0, context.clock.wall_ms() - max(0, ago_ms) - MARGIN_MS)
         wanted, outcome = request.decode(errors="replace"), Outcome.UNKNOWN
