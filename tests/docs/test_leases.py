@@ -6,7 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from recovery.commands import app
 from txn.leases import open_leases
 from txn.leases.statements import parse
 
@@ -44,6 +46,14 @@ def test_the_examples_of_the_page_run_and_leave_nothing(code: str, tmp_path: Pat
     exec(code.replace(place, f"sqlite:///{tmp_path}/leases"), {})
     with open_leases(f"sqlite:///{tmp_path}/leases") as leases:
         assert leases.list_lease() == []
+
+
+def test_the_commands_of_the_page_run_in_their_order(tmp_path: Path) -> None:
+    """The last one has nothing left to drop, and says so."""
+    commands = re.findall(r"^txn (leases .+?)(?:  .*)?$", PAGE, re.MULTILINE)
+    environment = {"TXN_LEASES": f"sqlite:///{tmp_path}/leases"}
+    done = [CliRunner().invoke(app, command.split(), env=environment) for command in commands]
+    assert [each.exit_code for each in done] == [0, 0, 0, 0, 1], done
 
 
 def test_the_statements_of_the_page_are_understood() -> None:
