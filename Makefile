@@ -29,7 +29,7 @@ check: $(VENV)/.ready-dev ## lint, types, import rules and the fast tests: under
 coverage: $(VENV)/.ready-dev ## branches of the protocol's modules: 100 % or an error
 	$(BIN)/python -m pytest -q tests/unit --cov --cov-report=term-missing:skip-covered
 
-sim: $(VENV)/.ready-dev ## a million simulated schedules
+sim: $(VENV)/.ready-dev ## a million simulated schedules, one in ten with a history
 	$(BIN)/python -m tests.simulation --processes $$(getconf _NPROCESSORS_ONLN) $(ARGS)
 
 model: $(VENV)/.ready-dev ## every state of the formal model of the protocol, and of its broken variants

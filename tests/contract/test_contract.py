@@ -12,7 +12,7 @@ import pytest
 
 from txn.clock import SystemClock
 from txn.errors import InvalidRequestError, StoreError
-from txn.model import Cell, Check, Edit, Family, Key
+from txn.model import LOCK_SUFFIX, Cell, Check, Edit, Family, Key
 from txn.stores.base import Store
 
 HOUR_MS = 3_600_000
@@ -114,6 +114,28 @@ def test_cells_of_one_row_come_from_one_instant(subject: Subject) -> None:
         for _ in range(300):
             cells = subject.store.read([z, x, y])
             assert len({cell and cell.value for cell in cells.values()}) == 1, cells
+
+
+def test_all_cells_come_from_one_instant_where_the_store_says_so(subject: Subject) -> None:
+    """An atomic read then looks once. One row is put after the other, so whoever sees a number in
+    the last row sees it, or the next one, in the first."""
+    if "instant_reads" not in subject.store.features:
+        pytest.skip("the store reads row by row")
+    rows = [subject.key(row, "x") for row in "abc"]
+    subject.store.write([Edit(key, b"1", 1) for key in rows])
+
+    def write(stop: threading.Event) -> None:
+        for count in itertools.count(2):
+            for key in rows:
+                subject.store.write([Edit(key, b"%d" % count, count)], durable=False)
+            if stop.is_set():
+                return
+
+    with running(write):
+        for wanted in 100 * list(itertools.permutations(rows)):
+            found = subject.store.read(wanted)
+            first, second, last = (cell.timestamp for key in rows if (cell := found[key]))
+            assert last <= second <= first <= last + 1, found
 
 
 def test_an_empty_value_is_read_with_its_timestamp(subject: Subject) -> None:
@@ -448,6 +470,21 @@ def test_a_closed_store_cannot_be_used(subject: Subject) -> None:
     with pytest.raises(StoreError, match="closed"):
         client.read([key])
     assert subject.get(key) is None
+
+
+def test_what_stands_beside_is_read_in_the_same_call(subject: Subject) -> None:
+    """A lock is told of only where somebody holds it: free is an empty value, or none."""
+    held, free, never, absent = (subject.key("r", column) for column in ("h", "f", "n", "a"))
+    long = subject.key("r" * 600, "x")
+    subject.store.write([Edit(key, b"1", 10) for key in (held, free, never, long)])
+    locks = {held: b"me", free: b"", absent: b"you", long: b"me"}
+    subject.store.write([Edit(key.lock, value, 10) for key, value in locks.items()])
+    keys = [held, free, never, absent, long]
+    cells, marks = subject.store.read_marked(keys, LOCK_SUFFIX)
+    assert cells == subject.store.read(keys)
+    assert marks == {held: b"me", absent: b"you", long: b"me"}
+    subject.store.write([Edit(held.lock, None, 10)])
+    assert subject.store.read_marked([held], LOCK_SUFFIX) == ({held: Cell(b"1", 10)}, {})
 
 
 def test_reads_in_turn_answer_as_two_reads_do(subject: Subject) -> None:

@@ -11,12 +11,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import count
+from random import Random
 
 from tests.history.anomalies import Anomaly
 from tests.history.recording import Line, Recorder, history
-from tests.history.workload import LISTS, Look, Model, Work, atomic
+from tests.history.workload import LISTS, MODELS, Look, Model, Work, atomic
 from tests.simulation.puppets import asks_for
-from tests.simulation.schedule import Schedule, Task
+from tests.simulation.schedule import Schedule, Task, Trace
 from tests.simulation.world import key
 from txn import Engine, Key
 from txn.engine import Ack
@@ -33,8 +34,10 @@ MORE = 2
 class HistorySchedule(Schedule):
     """Runs one seed; `anomalies` says what is wrong with its history."""
 
-    def __init__(self, seed: int, model: Model = LISTS, look: Look = atomic) -> None:
-        super().__init__(seed)
+    def __init__(
+        self, seed: int, model: Model = LISTS, look: Look = atomic, trace: Trace | None = None
+    ) -> None:
+        super().__init__(seed, trace)
         self._lines: list[Line] = []
         self._model = model
         recorder = Recorder(self._lines.append, count().__next__)
@@ -48,6 +51,22 @@ class HistorySchedule(Schedule):
         self.run()
         return self._model.check(history(self._lines))
 
+    def _judge(self, calm: Engine) -> None:
+        assert self._work.look(calm) is not None
+
+
+class Blocks(HistorySchedule):
+    """Four clients with two blocks each, and readers; nothing fails. What takes several clients to
+    meet in one moment happens here more often."""
+
+    def __init__(self, seed: int, model: Model, trace: Trace | None = None) -> None:
+        super().__init__(seed, model, trace=trace)
+        self.weather = replace(self.weather, readers=2, fscks=0, fault_rate=0.0, collects=False)
+
+    def _tasks(self) -> list[deque[Task]]:
+        block = partial(self._work.block, ack="complete")
+        return [deque([block, block]) for _ in range(4)]
+
     def _plan(self, name: str, call: Call) -> Fault:
         """Let somebody stop for a while, most of all before a decision, and others do a lot
         meanwhile."""
@@ -60,22 +79,6 @@ class HistorySchedule(Schedule):
         for _ in range(self.random.randint(1, MOST_LOOKS)):
             self.bank.look(engine)
             self.scheduler.sleep_ms(self.random.choice((0, 0, 5, 20)))
-
-    def _judge(self, calm: Engine) -> None:
-        assert self._work.look(calm) is not None
-
-
-class Blocks(HistorySchedule):
-    """Four clients with two blocks each, and readers; nothing fails. What takes several clients to
-    meet in one moment happens here more often."""
-
-    def __init__(self, seed: int, model: Model) -> None:
-        super().__init__(seed, model)
-        self.weather = replace(self.weather, readers=2, fscks=0, fault_rate=0.0, collects=False)
-
-    def _tasks(self) -> list[deque[Task]]:
-        block = partial(self._work.block, ack="complete")
-        return [deque([block, block]) for _ in range(4)]
 
 
 class Clerk:
@@ -120,3 +123,11 @@ def found_among_blocks(seeds: Iterable[int], model: Model) -> Iterator[tuple[int
     for seed in seeds:
         for anomaly in Blocks(seed, model).anomalies():
             yield seed, anomaly
+
+
+def run_history(seed: int, trace: Trace | None = None) -> None:
+    """Run one history, of the model that the seed has; AssertionError where it is wrong."""
+    model = Random(seed).choice(list(MODELS.values()))
+    kind = Blocks if seed % 2 else HistorySchedule
+    for anomaly in kind(seed, model, trace=trace).anomalies():
+        raise AssertionError(str(anomaly))

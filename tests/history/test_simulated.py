@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from itertools import islice
+from itertools import chain, islice
 
 import pytest
 
@@ -77,8 +77,12 @@ VARIANTS: dict[str, tuple[Kind, Callable[[Patch], None]]] = {
         Kind.G_SINGLE,
         lambda patch: patch.setattr(reads, "_try", variants.look_once),
     ),
+    "reads are taken for instants": (
+        Kind.G_SINGLE,
+        lambda patch: patch.setattr(reads, "_try", reads._at_once),
+    ),
     "unlock of whole rows": (
-        Kind.LOST_UPDATE,
+        Kind.INCOMPATIBLE_ORDER,
         lambda patch: variants.set_unlock(patch, variants.unlock_whole_rows),
     ),
     "ranges are not looked at again": (
@@ -93,7 +97,8 @@ def test_a_missing_safeguard_shows_in_a_history(name: str, monkeypatch: Patch) -
     """A checker that finds nothing proves something only if it finds this, by its name."""
     kind, take_out = VARIANTS[name]
     take_out(monkeypatch)
-    assert any(anomaly.kind is kind for _, anomaly in found(range(MOST)))
+    histories = chain(found(range(MOST)), found_among_blocks(range(MANY), LISTS))
+    assert any(anomaly.kind is kind for _, anomaly in histories)
 
 
 def test_readers_that_do_not_wait_show_in_a_history(monkeypatch: Patch) -> None:

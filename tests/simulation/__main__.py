@@ -15,7 +15,7 @@ from multiprocessing import get_context
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from tests.simulation.schedule import Schedule, run_chunk
+from tests.simulation.seeds import run, run_chunk
 
 CHUNK = 200
 
@@ -26,7 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
     seeds = range(options.seed, options.seed + options.schedules)
     if options.trace:
         for seed in seeds:
-            Schedule(seed, partial(print, flush=True)).run()
+            run(seed, partial(print, flush=True))
         return 0
     failure = run_all(seeds, options.processes)
     if failure is not None:

@@ -39,6 +39,7 @@ MOST_CRASHES = 3
 LATEST_MS = 500
 RETENTION_MS = 2_000
 Task = Callable[[Engine], object]
+Trace = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,7 @@ class Weather:
     tick_ms: int
     lease_ms: int
     one_cell: bool
+    instant_reads: bool
     clocks_jump: bool
     collects: bool
 
@@ -73,6 +75,7 @@ def weather(random: Random) -> Weather:
         tick_ms=random.choice((0, 1, 5, 30)),
         lease_ms=random.choice((30, 300, 10_000)),
         one_cell=random.random() < 0.2,
+        instant_reads=random.random() < 0.2,
         clocks_jump=random.random() < 0.3,
         collects=random.random() < 0.3,
     )
@@ -81,7 +84,7 @@ def weather(random: Random) -> Weather:
 class Schedule:
     """Runs one seed; `run` raises AssertionError if anything does not hold."""
 
-    def __init__(self, seed: int, trace: Callable[[str], None] | None = None) -> None:
+    def __init__(self, seed: int, trace: Trace | None = None) -> None:
         self.random = Random(seed)
         self.weather = weather(self.random)
         self.scheduler = Scheduler(self.random, self.weather.tick_ms, MOST_STEPS)
@@ -229,8 +232,11 @@ class Schedule:
     def _engine(self, name: str, *, faults: bool = True) -> Engine:
         offset_ms = self.random.randint(-300, 300) if self.weather.clocks_jump else 0
         clock = ActorClock(self.scheduler, offset_ms)
-        network = Network(self.memory, self.scheduler)
+        instant = self.weather.instant_reads
+        network = Network(self.memory, self.scheduler, instant_reads=instant)
         store = FaultyStore(network, reads_early=lambda: self.random.random() < 0.5)
+        if instant:
+            store.features |= {"instant_reads"}
         self.stores.append(store)
         engine = Engine(
             OneCell(store) if self.weather.one_cell else store,
@@ -351,15 +357,6 @@ def run_many(seeds: Iterable[int]) -> None:
             Schedule(seed).run()
         except Exception as error:
             raise AssertionError(f"{error}\n{replay_line(seed)}") from error
-
-
-def run_chunk(seeds: range) -> str | None:
-    """Run some seeds; return how they failed."""
-    try:
-        run_many(seeds)
-    except AssertionError as error:
-        return str(error)
-    return None
 
 
 def replay_line(seed: int) -> str:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from greenlet import getcurrent, greenlet
 
 from txn.model import Cell, Check, Edit, Family, Key, Row
-from txn.stores.base import Store
+from txn.stores.base import Store, marked
 from txn.stores.faulty import Crash
 
 T = TypeVar("T")
@@ -120,16 +120,21 @@ class ActorClock:
 class Network:
     """The way from a client to the store: it takes turns, and batches arrive in pieces.
 
-    The pieces come in any order. Only the cells of one row are read in one instant.
+    The pieces come in any order. Only the cells of one row are read in one instant, or all that are
+    read together with instant_reads.
     """
 
-    def __init__(self, inner: Store, scheduler: Scheduler) -> None:
+    def __init__(self, inner: Store, scheduler: Scheduler, *, instant_reads: bool = False) -> None:
         self.features = inner.features
         self._inner = inner
+        self._instant_reads = instant_reads
         self._pause = scheduler.pause
         self._random = scheduler.random
 
     def read(self, keys: Collection[Key]) -> dict[Key, Cell | None]:
+        if self._instant_reads:
+            self._pause()
+            return self._inner.read(keys)
         rows: dict[tuple[bytes | None, bytes], list[Key]] = {}
         for key in keys:
             rows.setdefault((key.table, key.row), []).append(key)
@@ -161,6 +166,11 @@ class Network:
         if self._random.random() < 0.5:
             return rows
         return self._row_by_row(table, [row.row for row in rows], columns)
+
+    def read_marked(
+        self, keys: Collection[Key], suffix: bytes
+    ) -> tuple[dict[Key, Cell | None], dict[Key, bytes]]:
+        return marked(self.read, keys, suffix)
 
     def read_in_turn(
         self, first: Collection[Key], second: Collection[Key]

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,8 @@ import pytest
 
 from tests.simulation.__main__ import main
 from tests.simulation.schedule import Schedule, replay_line, run_many
+from tests.simulation.seeds import run_chunk
+from txn import protocol
 
 SCHEDULES = int(os.environ.get("TXN_SCHEDULES", "20000"))
 GROUPS = 20
@@ -48,6 +51,14 @@ def test_a_failure_says_how_to_run_it_again(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(AssertionError, match="lost update") as caught:
         run_many([41])
     assert replay_line(41) in str(caught.value)
+
+
+def test_one_schedule_in_ten_makes_a_history(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`make sim` looks for an order of transactions too, and says how to see a failure again."""
+    monkeypatch.setattr(protocol, "holds", lambda assertion, cells: True)
+    failures = [told for seed in range(0, 2000, 10) if (told := run_chunk(range(seed, seed + 1)))]
+    assert "lost update: " in "".join(failures)
+    assert re.search(r"--schedules 1 --seed \d*0 --trace", failures[0])
 
 
 def test_the_command_runs_schedules_in_processes() -> None:
