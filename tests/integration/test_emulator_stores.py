@@ -17,7 +17,7 @@ import pytest
 
 from tests.integration.emulator import emulated
 from tests.integration.hbase import HBase
-from txn import Exact, Key, Mutation, connect
+from txn import Delete, Exact, Key, Mutation, connect
 from txn.clock import ManualClock
 from txn.emulator.scanners import Scan, ScannerLimits, Scanners
 from txn.errors import StoreError
@@ -72,6 +72,21 @@ def test_the_doctor_and_fsck_find_nothing_wrong(uri: str, accounts: str) -> None
     assert "wrong" not in verdicts
     checked = txn("fsck", "--store", uri, "--scan", accounts)
     assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+@pytest.mark.parametrize("kind", ["thrift1", "thrift2"])
+def test_a_table_that_was_made_without_the_emulator_can_be_deleted_from(
+    tmp_path: Path, kind: str
+) -> None:
+    """Clients of HBase's services look whether its markers are kept, as they are."""
+    with emulated(tmp_path / "store") as found:
+        with connect(f"embedded://{tmp_path}/store?sync=off", table="made") as engine:
+            engine.ensure_table("made", ["d"])
+        with connect(getattr(found, kind), table="made") as engine:
+            key = Key("row", "d", "v")
+            engine.commit([Mutation(key, b"1")])
+            engine.commit([Delete(key)], [Exact(key, b"1")])
+            assert engine.read([key]) == {key: None}
 
 
 @pytest.mark.slow

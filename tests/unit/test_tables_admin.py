@@ -11,6 +11,7 @@ from txn.clock import ManualClock
 from txn.model import Family
 from txn.tables import admin as admin_module
 from txn.tables.admin import Admin, Region
+from txn.tables.catalog import KEEPS_MARKERS
 from txn.tables.memory import MemoryStore
 from txn.tables.operations import FamilySettings, Put, Range, Remove, Selection
 from txn.tables.ordered import Writer
@@ -77,10 +78,11 @@ def test_settings_are_shown_as_they_were_given(world: World) -> None:
 
 
 def test_a_table_of_the_protocol_is_a_table_of_the_others(world: World) -> None:
-    """An entry of a store that was written before there were settings is one of defaults."""
+    """With HBase's defaults, but for the markers, which transactions need."""
     tables = Tables(world.store, world.clock)
     tables.ensure_table(b"t", {b"d": Family(3)})
-    assert world.admin.families(b"t") == {b"d": FamilySettings(versions=3)}
+    settings = FamilySettings(versions=3, configuration=KEEPS_MARKERS)
+    assert world.admin.families(b"t") == {b"d": settings}
     assert world.admin.is_enabled(b"t")
     world.put(b"t")
     assert world.count(b"t") == 1

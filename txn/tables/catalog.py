@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from txn.errors import InvalidRequestError, describe
-from txn.model import MAX_FAMILY, MAX_ROW, MAX_TABLE, Family, Key
+from txn.model import KEEP_DELETES_MS, MAX_FAMILY, MAX_ROW, MAX_TABLE, Family, Key
 from txn.tables import entries
 from txn.tables.entries import Table
 from txn.tables.operations import FamilySettings
@@ -25,6 +25,8 @@ from txn.tables.ordered import Reader, Writer
 from txn.tables.refusal import Refused
 
 CATALOG = bytes(4)
+# What HBase must be told, and clients of the emulator look for; here nobody purges any earlier.
+KEEPS_MARKERS = (("hbase.hstore.time.to.purge.deletes", str(KEEP_DELETES_MS + 3_600_000)),)
 
 _COUNTER = CATALOG + b"counter"
 _TABLE = CATALOG + b"table "
@@ -130,7 +132,9 @@ def ensure(writer: Writer, known: Catalog, name: bytes, families: Mapping[bytes,
     table = known.tables.get(name)
     existing = {} if table is None else dict(table.families)
     merged = {
-        family: FamilySettings(versions=given.versions, ttl_ms=given.ttl_ms)
+        family: FamilySettings(
+            versions=given.versions, ttl_ms=given.ttl_ms, configuration=KEEPS_MARKERS
+        )
         for family, given in families.items()
     } | existing
     check_names(name, merged)
