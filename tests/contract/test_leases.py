@@ -81,9 +81,12 @@ def two(subject: Subject) -> LeaseService:
 
 
 @pytest.fixture
-def pool() -> Iterator[ThreadPoolExecutor]:
+def pool(subject: Subject) -> Iterator[ThreadPoolExecutor]:
+    """Threads; when a test fails nobody goes on waiting in them."""
     with ThreadPoolExecutor(8) as found:
         yield found
+        for service in subject.opened:
+            service.close()
 
 
 def until(what: Callable[[], bool]) -> None:

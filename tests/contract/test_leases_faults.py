@@ -10,7 +10,8 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path as Folder
 from typing import Any, Literal
@@ -20,14 +21,22 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import insert, text
+from sqlalchemy import Connection, Engine, event, insert, text, update
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
 from tests.integration.postgresql import PostgreSQL
 from txn.clock import ManualClock, SystemClock
 from txn.errors import StoreClosedError, StoreError
-from txn.leases import LeaseAlreadyExistsError, exclusive, migrations, open_leases, path, shared
+from txn.leases import (
+    LeaseAlreadyExistsError,
+    LeaseNotFoundError,
+    exclusive,
+    migrations,
+    open_leases,
+    path,
+    shared,
+)
 from txn.leases.service import LeaseService
 from txn.leases.tables import VERSION, VERSION_TABLE, leases, metadata, now
 
@@ -99,6 +108,15 @@ def commits(monkeypatch: pytest.MonkeyPatch) -> Commits:
     ):
         monkeypatch.setattr(dialect, "do_commit", found.around(dialect.do_commit, error))
     return found
+
+
+def until_somebody_waits(connection: Connection) -> None:
+    """Until a session has asked for a lock that another one has."""
+    waiting = text("SELECT 1 FROM pg_locks WHERE NOT granted")
+    due_ms = CLOCK.monotonic_ms() + WAIT_S * 1000
+    while connection.execute(waiting).first() is None:
+        assert CLOCK.monotonic_ms() < due_ms
+        CLOCK.sleep_ms(5)
 
 
 def ids(service: LeaseService) -> list[int]:
@@ -249,17 +267,10 @@ def test_a_turn_shows_what_was_decided_before_it(postgresql: PostgreSQL, level: 
     ):
         database = first.connections.database
 
-        def is_waited_for(connection: Any) -> bool:
-            waiting = text("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
-            return connection.execute(waiting).first() is not None
-
         def overtake(connection: Any) -> Any:
             database.take_turn(connection, [path("d/t")])
             grabbing = pool.submit(second.grab_lease, [exclusive("d/t")], LONG_S)
-            due_ms = CLOCK.monotonic_ms() + WAIT_S * 1000
-            while not is_waited_for(connection):
-                assert CLOCK.monotonic_ms() < due_ms
-                CLOCK.sleep_ms(5)
+            until_somebody_waits(connection)
             at = connection.execute(now().select()).scalar_one()
             row = {
                 "lease_id": database.next_id(connection),
@@ -280,6 +291,82 @@ def test_a_turn_shows_what_was_decided_before_it(postgresql: PostgreSQL, level: 
 
         with pytest.raises(LeaseAlreadyExistsError, match="by ann"):
             first.connections.run(overtake).result()
+
+
+@contextmanager
+def just_before(statement: str, what: Callable[[], object]) -> Iterator[None]:
+    """Do something when a statement like this is about to be sent for the first time."""
+    left = [what]
+
+    def look(*facts: Any) -> None:
+        if statement in facts[2] and left:
+            left.pop()()
+
+    event.listen(Engine, "before_cursor_execute", look)
+    try:
+        yield
+    finally:
+        event.remove(Engine, "before_cursor_execute", look)
+    assert not left, "no such statement was sent"
+
+
+def test_a_lease_begins_after_the_one_that_was_dropped_for_it(postgresql: PostgreSQL) -> None:
+    """A drop waits for no turn. Were the clock read before the look, the new lease would begin
+    while the old one was still held."""
+    url = postgresql.new_database()
+    with open_leases(url) as one, open_leases(url) as two:
+        held = two.grab_lease([exclusive("d/t")], LONG_S)
+        left = []
+
+        def drop() -> None:
+            left.append(two.now())
+            two.drop_lease(held)
+
+        with just_before("ORDER BY txn_leases.end_utc", drop):
+            one.grab_lease([exclusive("d/t")], LONG_S)
+        assert one.list_lease()[0].start_utc >= left[0]
+
+
+@pytest.mark.parametrize("dropped", [["d/t"], ["d/t", "d/u"]])
+def test_a_lease_that_is_dropped_while_it_is_extended_is_not_extended(
+    postgresql: PostgreSQL, dropped: list[str]
+) -> None:
+    """Its holder must not be told that it has what somebody else may have by now."""
+    url = postgresql.new_database()
+    with open_leases(url) as one, open_leases(url) as two:
+        held = one.grab_lease([exclusive("d/t"), exclusive("d/u")], LONG_S)
+        before = {lease.path: lease.end_utc for lease in one.list_lease()}
+        with (
+            just_before("UPDATE txn_leases", lambda: two.drop_lease(held, dropped)),
+            pytest.raises(LeaseNotFoundError),
+        ):
+            one.extend_lease(held, duration_s=2 * LONG_S)
+        after = {lease.path: lease.end_utc for lease in one.list_lease()}
+        assert after == {at: end for at, end in before.items() if str(at) not in dropped}
+
+
+def test_a_grab_waits_for_an_extension_that_is_under_way(postgresql: PostgreSQL) -> None:
+    """It would see the lease ended, and be granted beside it, since the row that it removes is one
+    that the extension has changed."""
+    url = postgresql.new_database()
+    with open_leases(url) as one, open_leases(url) as two, ThreadPoolExecutor() as pool:
+        held = one.grab_lease([exclusive("d/t")], LONG_S)
+        grabbing: list[Future[int]] = []
+
+        def let_it_end() -> None:
+            ended = update(leases).values(end_utc=now())
+            two.connections.run(lambda each: each.execute(ended))
+            event.listen(Engine, "commit", grab, once=True)
+
+        def grab(_: Connection) -> None:
+            grabbing.append(pool.submit(two.grab_lease, [exclusive("d/t")], LONG_S))
+            one.connections.run(until_somebody_waits)
+
+        with just_before("UPDATE txn_leases", let_it_end):
+            one.extend_lease(held)
+        with pytest.raises(LeaseAlreadyExistsError):
+            grabbing[0].result()
+        assert ids(one) == [held]
 
 
 def test_databases_can_be_opened_for_the_first_time_side_by_side(tmp_path: Folder) -> None:
