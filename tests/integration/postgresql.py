@@ -77,10 +77,10 @@ class PostgreSQL:
         self.kill()
         raise PostgreSQLError(f"the server does not answer: {said}")
 
-    def stop(self) -> None:
+    def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """End it: open sessions are cut off, what is committed is on disk."""
         if self._process is not None:
-            self._process.send_signal(signal.SIGINT)
+            self._process.send_signal(how)
             try:
                 self._process.wait(WITHIN_S)
             finally:
@@ -108,8 +108,8 @@ class PostgreSQL:
         self.start()
 
     def remove(self) -> None:
-        """End it, and delete its data."""
-        self.stop()
+        """End it, without a last write of all that it has, and delete its data."""
+        self.stop(signal.SIGQUIT)
         shutil.rmtree(self.folder)
 
     def connect(self, database: str = "postgres") -> psycopg.Connection[Any]:
