@@ -26,7 +26,7 @@ import msgpack
 
 from txn.assertions import And, Assertion, Exact, GreaterThan, Not, Or, Some, Version
 from txn.errors import CorruptRowError, InvalidRequestError, describe
-from txn.model import MAX_CELL, Cell, Delete, Key, Mutation, Row
+from txn.model import MAX_CELL, Cell, Delete, Key, Mutation, Row, new_tuple
 from txn.phases import Status
 from txn.request import Request
 
@@ -106,7 +106,7 @@ def created_ms(row_key: bytes) -> int:
 
 def column(table: bytes, row_key: bytes, name: bytes) -> Key:
     """Return the key of one column of a transaction row."""
-    return Key(row_key, FAMILY, name, table)
+    return new_tuple(Key, (row_key, FAMILY, name, table))
 
 
 def status_key(table: bytes, row_key: bytes) -> Key:

@@ -10,11 +10,11 @@ its new value already, in the holder's buffer; in every other case the cell spea
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from txn.codec import TransactionRow, column, status_key
+from txn.codec import TransactionRow, column
 from txn.errors import CorruptRowError, describe
-from txn.model import Cell, Delete, Key
+from txn.model import LOCK_SUFFIX, Cell, Delete, Key
 from txn.phases import Status
 from txn.ranges import withholds
 from txn.resolve import is_over, row_cells, rows_of
@@ -63,11 +63,11 @@ def _look(
 ) -> tuple[Snapshot, bool]:
     """Return the cells of the keys and of their locks and tags, and whether all of this was so at
     one instant, but for what a holder had decided and not yet put. Free keys of one row are
-    returned without tags."""
+    returned alone."""
     beside = [*locks, *tags]
     if len({(key.table, key.row) for key in keys}) == 1:
-        cells = _read(context, [*keys, *locks])
-        return (_read(context, [*keys, *beside]) if _holders(cells, locks) else cells), True
+        values, held = _read_held(context, keys)
+        return (_read(context, [*keys, *beside]) if held else values), True
     values, marks = retried(context, lambda: context.store.read_in_turn(keys, beside))
     if all(_is_last(values[key], marks[tag]) for key, tag in zip(keys, tags, strict=True)):
         return values | marks, True
@@ -84,20 +84,24 @@ def _is_last(value: Cell | None, tag: Cell | None) -> bool:
 def _at_once(context: Context, keys: Sequence[Key]) -> Snapshot | None:
     """Try it where all cells of a read come from one instant: the holders' rows are read with what
     they hold, and nothing has to be looked at again."""
+    values, held = _read_held(context, keys)
+    holders = set(held.values())
+    signs = _read(context, _signs(context, holders)) if holders else {}
+    if all(_was_undecided(context, holder, signs) for holder in holders):
+        return values
     locks = [key.lock for key in keys]
-    wanted = [*keys, *locks]
-    found = _read(context, wanted)
-    holders = _holders(found, locks)
-    rows = _read(context, row_cells(context, holders)) if holders else {}
-    if all(_was_undecided(context, holder, rows) for holder in holders):
-        return {key: found[key] for key in keys}
-    found = _read(context, [*wanted, *row_cells(context, holders)])
+    found = _read(context, [*keys, *locks, *row_cells(context, holders)])
     if _holders(found, locks) - holders:
         return None  # others hold them now, and their rows were not read
-    decoded = rows_of(context, holders, found)
-    if any(withholds(row, found) for row in decoded.values()):
+    rows = rows_of(context, holders, found)
+    if any(withholds(row, found) for row in rows.values()):
         return None
-    return {key: value_of(key, found, decoded) for key in keys}
+    return {key: value_of(key, found, rows) for key in keys}
+
+
+def _read_held(context: Context, keys: Sequence[Key]) -> tuple[Snapshot, dict[Key, bytes]]:
+    """Return the cells, and who holds those that are held."""
+    return retried(context, lambda: context.store.read_marked(keys, LOCK_SUFFIX))
 
 
 def _read(context: Context, cells: Sequence[Key]) -> Snapshot:
@@ -105,17 +109,23 @@ def _read(context: Context, cells: Sequence[Key]) -> Snapshot:
 
 
 def _holders(cells: Snapshot, locks: Sequence[Key]) -> set[bytes]:
-    return {cell.value for lock in locks if (cell := cells[lock]) and cell.value}
+    return {cell.value for lock in locks if (cell := cells.get(lock)) and cell.value}
 
 
 def _was_undecided(context: Context, holder: bytes, cells: Snapshot) -> bool:
     """Whether the holder had not decided by this look at its row, nor looked at ranges. Who aborted
     never did."""
-    status = cells[status_key(context.table, holder)]
+    status, ranges = (cells[sign] for sign in _signs(context, [holder]))
     if status is None or status.value not in UNDECIDED:
         return False
-    has_ranges = cells[column(context.table, holder, b"ranges")] is not None
-    return not has_ranges or status.value != Status.LOCKED.value
+    return ranges is None or status.value != Status.LOCKED.value
+
+
+def _signs(context: Context, holders: Collection[bytes]) -> list[Key]:
+    """Return the cells that tell whether these holders are undecided."""
+    return [
+        column(context.table, holder, name) for holder in holders for name in (b"status", b"ranges")
+    ]
 
 
 def has_crossed(before: TransactionRow, after: TransactionRow) -> bool:

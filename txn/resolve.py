@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from txn.codec import FAMILY, TransactionRow, decode_row
+from txn.codec import TransactionRow, column, decode_row
 from txn.model import Cell, Check, Key, Row
 from txn.phases import Status
 from txn.protocol import roll_back, roll_forward
@@ -112,7 +112,7 @@ def read_rows(context: Context, row_keys: Collection[bytes]) -> dict[bytes, Tran
 
 def row_cells(context: Context, row_keys: Collection[bytes]) -> list[Key]:
     """Return the cells that make these transaction rows."""
-    return [Key(row_key, FAMILY, name, context.table) for row_key in row_keys for name in COLUMNS]
+    return [column(context.table, row_key, name) for row_key in row_keys for name in COLUMNS]
 
 
 def rows_of(

@@ -36,6 +36,16 @@ class ScopedStore:
         found = self._inner.read([self._there(key) for key in keys])
         return {key: found[self._there(key)] for key in keys}
 
+    def read_marked(
+        self, keys: Collection[Key], suffix: bytes
+    ) -> tuple[dict[Key, Cell | None], dict[Key, bytes]]:
+        there = {self._there(key): key for key in keys}
+        cells, marks = self._inner.read_marked(list(there), suffix)
+        return (
+            {there[key]: cell for key, cell in cells.items()},
+            {there[key]: value for key, value in marks.items()},
+        )
+
     def read_in_turn(
         self, first: Collection[Key], second: Collection[Key]
     ) -> tuple[dict[Key, Cell | None], dict[Key, Cell | None]]:

@@ -304,6 +304,19 @@ def test_a_row_that_goes_between_the_looks_is_read_again() -> None:
     assert len(looks) == 8
 
 
+@pytest.mark.parametrize("instant", [False, True], ids=["by row", "instant"])
+def test_who_has_looked_at_ranges_is_not_read_past(instant: bool) -> None:
+    """In the order of transactions it may come before this read; so it is waited for."""
+    world = World()
+    world.engine.commit([Mutation(X, b"0"), Mutation(Y, b"0")])
+    holder = stopped_at(world, Status.LOCKED)
+    world.put(column(b"txn", holder, b"ranges"), b"1")
+    reader = world.client(world.store if instant else None, seed=2)  # type: ignore[arg-type]
+    found = reader.read([X, Y])
+    assert [cell and cell.value for cell in found.values()] == [b"0", b"0"]
+    assert Status.ABORTED in world.statuses()
+
+
 def test_a_failing_locked_read_is_an_error() -> None:
     """It may raise what a commit raises; it never returns half a snapshot."""
     world = World()

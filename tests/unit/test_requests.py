@@ -128,9 +128,11 @@ def test_a_read_of_free_rows_is_two_gets(engine: Engine, counting: CountingStore
     assert counting.calls == {"read": 2}
 
 
-def test_a_read_of_a_locked_key_is_three_gets(engine: Engine, counting: CountingStore) -> None:
-    """Cells, holders, both again at once; and no waiting."""
+def test_a_read_of_a_key_with_a_ghost_s_lock_is_four_gets(
+    engine: Engine, counting: CountingStore
+) -> None:
+    """The key and its lock; its tag as well; the holder; all of it again at once. No waiting."""
     counting.check_and_put([Check(key(1).lock, b"", ((key(1).lock, b"somebody"),))])
     counting.reset()
     engine.read([key(1)])
-    assert counting.calls == {"read": 3}
+    assert counting.calls == {"read": 4}

@@ -25,6 +25,12 @@ class Store(Protocol):
         """Return the newest visible version of each key, and None for each absent one.
         Cells of one row come from one instant."""
 
+    def read_marked(
+        self, keys: Collection[Key], suffix: bytes
+    ) -> tuple[dict[Key, Cell | None], dict[Key, bytes]]:
+        """Read the keys, and the cells beside them whose columns have the suffix as well.
+        Return the cells of the keys, and by key what is beside them, where it is not empty."""
+
     def read_in_turn(
         self, first: Collection[Key], second: Collection[Key]
     ) -> tuple[dict[Key, Cell | None], dict[Key, Cell | None]]:
@@ -77,3 +83,13 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Release connections and files; the store cannot be used afterwards."""
+
+
+def marked(
+    read: Callable[[Collection[Key]], dict[Key, Cell | None]], keys: Collection[Key], suffix: bytes
+) -> tuple[dict[Key, Cell | None], dict[Key, bytes]]:
+    """Return what `Store.read_marked` does, for a store that can only read."""
+    beside = {key: key._replace(column=key.column + suffix) for key in keys}
+    found = read([*keys, *beside.values()])
+    marks = {key: cell.value for key in keys if (cell := found[beside[key]]) and cell.value}
+    return {key: found[key] for key in keys}, marks

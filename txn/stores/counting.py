@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from txn.model import Cell, Check, Edit, Family, Key, Row
-from txn.stores.base import Feature, Store
+from txn.stores.base import Feature, Store, marked
 
 
 class Counted(NamedTuple):
@@ -48,6 +48,11 @@ class CountingStore:
     def read(self, keys: Collection[Key]) -> dict[Key, Cell | None]:
         self.trace.append(Counted("read", tuple(keys)))
         return self._inner.read(keys)
+
+    def read_marked(
+        self, keys: Collection[Key], suffix: bytes
+    ) -> tuple[dict[Key, Cell | None], dict[Key, bytes]]:
+        return marked(self.read, keys, suffix)
 
     def read_in_turn(
         self, first: Collection[Key], second: Collection[Key]

@@ -15,7 +15,7 @@ from typing import TypeVar, cast
 
 from txn.errors import MaybeApplied, NotApplied, StoreError, describe
 from txn.model import Cell, Check, Edit, Family, Key, Row
-from txn.stores.base import Feature, Store
+from txn.stores.base import Feature, Store, marked
 
 Item = Key | Edit | Check | bytes
 T = TypeVar("T", Edit, Check)
@@ -113,6 +113,11 @@ class FaultyStore:
         fault = self._fault("read", tuple(keys))
         _report(fault)
         return self._inner.read(keys)
+
+    def read_marked(
+        self, keys: Collection[Key], suffix: bytes
+    ) -> tuple[dict[Key, Cell | None], dict[Key, bytes]]:
+        return marked(self.read, keys, suffix)
 
     def read_in_turn(
         self, first: Collection[Key], second: Collection[Key]

@@ -30,6 +30,12 @@ class LocalStore:
         """Read all the keys in one instant, rows and all."""
         return self._tables.read(keys)
 
+    def read_marked(
+        self, keys: Collection[Key], suffix: bytes
+    ) -> tuple[dict[Key, Cell | None], dict[Key, bytes]]:
+        """Read all of it in one instant."""
+        return self._tables.read_marked(keys, suffix)
+
     def read_in_turn(
         self, first: Collection[Key], second: Collection[Key]
     ) -> tuple[dict[Key, Cell | None], dict[Key, Cell | None]]:

@@ -57,6 +57,33 @@ class Tables:
 
         return self._store.read(body)
 
+    def read_marked(
+        self, keys: Collection[Key], suffix: bytes
+    ) -> tuple[dict[Key, Cell | None], dict[Key, bytes]]:
+        """Read the keys and, in the same instant, the cells beside them whose columns have the
+        suffix as well; of these return the values that are not empty, by key."""
+
+        def body(reader: Reader) -> tuple[dict[Key, Cell | None], dict[Key, bytes]]:
+            known = self._load(reader)
+            places, now, get, newest = known.places, self._clock.wall_ms(), reader.get, cells.newest
+            found: dict[Key, Cell | None] = {}
+            marks: dict[Key, bytes] = {}
+            for key in keys:
+                row, family, column, table = key
+                place = places.get((table, family))
+                if place is None:
+                    raise known.missing(table, family)
+                name = cell_key(place, row, column)
+                state, mark = get(name), get(name + suffix)
+                found[key] = None if state is None else newest(state, _oldest(place, now))
+                if mark is not None and not cells.is_empty(mark):
+                    cell = newest(mark, _oldest(place, now))
+                    if cell is not None:
+                        marks[key] = cell.value
+            return found, marks
+
+        return self._store.read(body)
+
     def write(self, edits: Sequence[Edit], *, durable: bool = True) -> None:
         """Write puts and delete-column markers at their own timestamps."""
 
