@@ -1,0 +1,132 @@
+"""What a transaction scanned is looked at again, and its readers wait: see docs/protocol.md."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.unit.worlds import TABLE, World, X, Y, Z, after_status
+from txn import AbortedError, ConflictError, DeadlineError, Engine
+from txn.codec import column
+from txn.model import Delete, Edit, Key, Mutation
+from txn.phases import Status
+from txn.stores.faulty import Call, Crash, Fault, Reply
+
+ITEM = Key("item", "d", "x", TABLE)
+Read = Callable[[Engine], object]
+
+
+def stopped_block(world: World, status: Status = Status.LOCKED) -> bytes:
+    """Let a block die that scanned x, and puts y; return its row key."""
+    world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
+    client = world.client(world.faults, seed=9)
+    after_status(world, status, Fault(reply=Reply.CRASH))
+    with pytest.raises(Crash), client.transaction() as t:
+        assert t.scan(stop="y")
+        t.put(Y, b"2")
+    world.faults.crashed, world.faults.plan = False, lambda call: Fault()
+    return world.holder(Y)
+
+
+def waited_ms(world: World, read: Read) -> int:
+    engine = world.client(seed=3)
+    began_ms = world.clock.monotonic_ms()
+    read(engine)
+    return world.clock.monotonic_ms() - began_ms
+
+
+def at_once(world: World) -> Engine:
+    """A client whose store reads all at one instant."""
+    return Engine(world.store, table=TABLE, policy=world.policy, clock=world.clock)
+
+
+READS: dict[str, Read] = {
+    "read": lambda engine: engine.read([Y]),
+    "read of two rows": lambda engine: engine.read([Y, Z]),
+    "scan": lambda engine: list(engine.scan()),
+    "snapshot": lambda engine: list(engine.scan(snapshot=True)),
+}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_who_reads_what_it_replaces_waits_for_its_decision(name: str) -> None:
+    """It may have looked at its ranges, and what came into them since may have been read."""
+    world = World()
+    stopped_block(world)
+    assert waited_ms(world, READS[name]) >= world.policy.lease_ms
+    assert world.value(Y) == b"1"
+    assert waited_ms(world, READS[name]) == 0
+
+
+def test_who_reads_at_one_instant_waits_as_well() -> None:
+    """That instant may be later than the look."""
+    world = World()
+    stopped_block(world)
+    assert waited_ms(world, lambda _: at_once(world).read([Y])) >= world.policy.lease_ms
+
+
+@pytest.mark.parametrize("status", [Status.WRITTEN, Status.LOCKED, Status.ASSERTED, Status.PUT])
+def test_nobody_waits_at_any_other_time(status: Status) -> None:
+    """Before 1-LOCKED it has not looked, and once it has decided its values are known; what it only
+    asserts stays as it is."""
+    world = World()
+    stopped_block(world, status)
+    wanted = [X] if status is Status.LOCKED else [X, Y]
+    assert waited_ms(world, lambda engine: engine.read(wanted)) == 0
+
+
+def test_a_buffer_that_does_not_decode_is_waited_for() -> None:
+    """Nobody knows what it replaces."""
+    world = World()
+    row_key = stopped_block(world)
+    buffer = column(b"txn", row_key, b"buffer")
+    world.store.write([Edit(buffer, b"?", world.clock.wall_ms() + 1)])
+    assert waited_ms(world, READS["read"]) >= world.policy.lease_ms
+
+
+def block_beside(world: World, work: Callable[[Engine], object]) -> None:
+    """Run a block that scans items and puts x; do some work before each later look at them."""
+    world.engine.commit([Mutation(ITEM, b"1")])
+    world.engine.commit([Delete(ITEM)])
+    other = world.client(seed=5)
+
+    def plan(call: Call) -> Fault:
+        if call.method == "scan":
+            work(other)
+        return Fault()
+
+    with world.client(world.faults, seed=4).transaction() as t:
+        assert not t.scan(prefix="item")
+        t.put(X, b"1")
+        world.faults.plan = plan
+
+
+def test_a_range_that_is_changed_at_each_look_is_a_conflict() -> None:
+    """What comes and goes at each look may have been there at any instant between them."""
+    world = World()
+
+    def come_and_go(other: Engine) -> None:
+        other.commit([Mutation(ITEM, b"2")])
+        other.commit([Delete(ITEM)])
+
+    with pytest.raises(ConflictError, match="keep changing"):
+        block_beside(world, come_and_go)
+    assert world.value(X) is None
+
+
+def test_a_range_that_stands_still_is_looked_at_twice_where_keys_were_deleted() -> None:
+    """And once where none were: see what a block costs."""
+    looks: list[Engine] = []
+    world = World()
+    block_beside(world, looks.append)
+    assert (world.value(X), len(looks)) == (b"1", 2)
+
+
+def test_a_look_that_takes_too_long_is_past_the_deadline() -> None:
+    """A large range is read after the last lock, and before the decision."""
+    world = World()
+    with pytest.raises(DeadlineError, match="before the decision"):
+        block_beside(world, lambda _: world.clock.advance(world.policy.deadline_ms + 1))
+    with pytest.raises(AbortedError):
+        block_beside(world, lambda other: other.commit([Mutation(ITEM, b"2")]))
