@@ -6,6 +6,8 @@ Two services stand for two processes: they share nothing but the database.
 from __future__ import annotations
 
 import math
+import random
+import string
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -41,6 +43,9 @@ CLOCK = SystemClock()
 PATIENCE_MS = 60_000
 LONG_S = 3_600
 WAIT_S = 300
+CHANCE = random.Random(1)
+PARTS = ("".join(CHANCE.choices(string.ascii_letters, k=size)) for size in (246, *[249] * 7))
+LONGEST = ("d", "t", *PARTS)  # 2000 letters with what is between them
 NAMES = ("d/t", "d/t/p=1", "d/t/p=1/q=2", "d/t/p=10", "d/t0", "d/T", "e/t")
 
 
@@ -204,6 +209,12 @@ def test_many_objects_are_one_lease(one: LeaseService, two: LeaseService) -> Non
         one.grab_lease(map(exclusive, [*parts, "d/t/p=1000"]), LONG_S)
 
 
+def test_a_path_may_be_as_long_as_the_databases_can_bear(one: LeaseService) -> None:
+    """What is refused must not depend on the database, nor on how well a text can be compressed."""
+    one.grab_lease([LockRequest(Path(LONGEST), Mode.EXCLUSIVE)], LONG_S)
+    assert [lease.path.parts for lease in one.list_lease()] == [LONGEST]
+
+
 def test_an_object_named_twice_is_claimed_once_in_the_stronger_mode(one: LeaseService) -> None:
     """A job that reads and writes a table asks for both, and must not be in its own way."""
     lease_id = one.grab_lease([shared("d/t"), exclusive("d/t"), shared("d/t")], LONG_S)
@@ -250,6 +261,7 @@ def test_what_is_no_claim_is_refused_and_nothing_is_written(one: LeaseService) -
         lambda: one.grab_lease(["d/t"], 1),  # type: ignore[list-item]
         lambda: one.grab_lease([LockRequest(Path(("d", "t\0")), Mode.SHARED)], 1),
         lambda: one.grab_lease([LockRequest(Path(("d", "\ud800")), Mode.SHARED)], 1),
+        lambda: one.grab_lease([LockRequest(Path((*LONGEST, "q")), Mode.SHARED)], 1),
         *(
             lambda bad=bad: one.grab_lease(table, bad)  # type: ignore[misc]
             for bad in (0, -1, 0.0001, math.nan, math.inf, 1e300)

@@ -21,6 +21,9 @@ Object = str | Path | LockRequest
 """A database, a table or a partition; how it was claimed does not matter."""
 
 MAX_OBJECTS = 1_000
+MAX_OBJECT = 2_000
+"""Letters of a path as text: PostgreSQL does not index texts that are much longer."""
+
 MAX_USER = 255
 SHORTEST_S = 0.001
 
@@ -162,6 +165,10 @@ def _check(at: Path) -> None:
     _path(at)
     if len(at.parts) < 2:
         raise InvalidArgumentsError(describe("name a table: database/table", path=str(at)))
+    if len(str(at)) > MAX_OBJECT:
+        raise InvalidArgumentsError(
+            describe("a path that is too long", path=str(at)[:40], limit=MAX_OBJECT)
+        )
 
 
 def _is_text(part: str) -> bool:

@@ -1,0 +1,65 @@
+"""Which database leases are opened in, and what is said where that cannot be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from sqlalchemy import make_url
+
+from txn.errors import InvalidRequestError
+from txn.leases import LeaseAlreadyExistsError, exclusive, migrations, open_leases
+from txn.leases.connections import shown
+from txn.leases.opening import default_url
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({"HOME": "/h"}, "sqlite:////h/.local/share/hbase-txn/leases.sqlite"),
+        ({"HOME": "/h", "XDG_DATA_HOME": "/d"}, "sqlite:////d/hbase-txn/leases.sqlite"),
+        ({"HOME": "/h", "TXN_LEASES": "sqlite:////x"}, "sqlite:////x"),
+    ],
+)
+def test_where_leases_are_kept_unless_it_is_said(environ: dict[str, str], expected: str) -> None:
+    """All programs of a user must find the same file, with nothing set up."""
+    assert default_url(environ) == expected
+
+
+def test_the_default_needs_no_setting_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder is made, and the next program finds what is there."""
+    monkeypatch.delenv("TXN_LEASES", raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    with open_leases() as first, open_leases() as second:
+        first.grab_lease([exclusive("d/t")], 3600)
+        with pytest.raises(LeaseAlreadyExistsError):
+            second.grab_lease([exclusive("d/t")], 3600)
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("leases", "not the URL of a database"),
+        ("mysql+pymysql://host/name", "leases are kept in one of these"),
+        ("sqlite://", "name a file"),
+        ("sqlite:///:memory:", "name a file"),
+    ],
+)
+def test_a_database_that_cannot_be_used_is_refused(url: str, said: str) -> None:
+    """Leases in memory would keep nobody else out."""
+    with pytest.raises(InvalidRequestError, match=said):
+        open_leases(url)
+
+
+def test_a_password_is_not_shown() -> None:
+    """Errors go to logs."""
+    assert "secret" not in shown(make_url("postgresql+psycopg://ann:secret@host/name"))
+
+
+def test_the_migrations_are_packaged() -> None:
+    """Without them an installed program could not make its tables."""
+    folder = Path(migrations.__file__).parent
+    versions = list(folder.rglob("v*.py"))
+    assert versions
+    for each in [folder, *(version.parent for version in versions)]:
+        assert (each / "__init__.py").exists()  # only packages are packaged
