@@ -25,7 +25,6 @@ from txn.tables.operations import (
     Remove,
     Result,
     Selection,
-    Version,
 )
 from txn.tables.refusal import Refused
 
@@ -36,6 +35,7 @@ OF_SEVERAL = frozenset({"mutateRow", "checkAndMutate"})
 """The methods that HBase carries out as a request about many rows."""
 
 OF_FAMILIES = frozenset({"addColumnFamily", "modifyColumnFamily", "deleteColumnFamily"})
+_ColumnValue = IDL.TColumnValue
 PUT_TYPE = 4
 OPERATORS: dict[int, Operator] = {0: "<", 1: "<=", 2: "=", 3: "!=", 4: ">=", 5: ">"}
 NOT_DURABLE = (IDL.TDurability.SKIP_WAL, IDL.TDurability.ASYNC_WAL)
@@ -189,18 +189,17 @@ def is_durable(change: Any) -> bool:
 
 def result(found: Result) -> Any:
     """Return a TResult; nothing there has no row."""
-    values = [_value(version) for version in found.versions]
-    return IDL.TResult(found.row if values else None, values, False, found.partial)
+    row, versions, partial = found
+    values = [
+        _ColumnValue(family, column, value, timestamp, None, PUT_TYPE)
+        for family, column, timestamp, value in versions
+    ]
+    return IDL.TResult(row if values else None, values, False, partial)
 
 
 def results(found: Sequence[Result]) -> list[Any]:
     """Return TResults."""
     return [result(one) for one in found]
-
-
-def _value(version: Version) -> Any:
-    family, column, timestamp, value = version
-    return IDL.TColumnValue(family, column, value, timestamp, None, PUT_TYPE)
 
 
 def _remove(column: Any, kind: int) -> Remove:

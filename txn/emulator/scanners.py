@@ -153,8 +153,8 @@ class Scanners:
 
 
 def _size(results: Iterable[Result]) -> int:
-    return sum(
-        len(version.value) + len(version.column) + VERSION_OVERHEAD
-        for result in results
-        for version in result.versions
-    )
+    size = 0
+    for result in results:
+        for _, column, _, value in result.versions:
+            size += len(value) + len(column) + VERSION_OVERHEAD
+    return size

@@ -244,8 +244,8 @@ def _page(walk: _Walk, plan: Plan, sifter: Sifter | None, limit_rows: int) -> Pa
         if found:
             count += 1
             versions += len(found)
-            for version in found:
-                size += len(version.value)
+            for _, _, _, value in found:
+                size += len(value)
             results += _batches(catalog.plain_row(row), found, batch)
         if count == limit_rows or seen == PAGE_ROWS_SEEN:
             break

@@ -12,7 +12,7 @@ from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
-from txn.model import Cell
+from txn.model import Cell, new_tuple
 from txn.tables import cells
 from txn.tables.catalog import Catalog, Place, family_keys, split_row
 from txn.tables.operations import MAX_TIMESTAMP, Selection, Version
@@ -98,8 +98,8 @@ def read_rows(
         part = parts.get(key[end:begin])
         if part is not None:  # else a row's masks, or of a family that was dropped
             family, seen = part
-            column = key[begin:]
-            found += [Version(family, column, at, value) for value, at in seen(state)]
+            for value, at in seen(state):
+                found.append(new_tuple(Version, (family, key[begin:], at, value)))
     if row is not None:
         yield row, found
 
