@@ -28,6 +28,11 @@
 #elif SHAPE == 4  /* each puts a key of its own */
 #define OP(t, k) ((t) == (k) + 1 -> PUT : NOTHING)
 #endif
+#ifdef RANGES     /* the first has scanned a range, in which y was not: for shape 4 */
+#define SCANS(t) ((t) == 1)
+#else
+#define SCANS(t) false
+#endif
 
 #define NEEDS(t, k)  (OP(t, k) != NOTHING)
 #define WRITES(t, k) (OP(t, k) >= PUT)
@@ -194,7 +199,11 @@ proctype Anybody() {
 #ifdef READS
 		:: k == 0 && status[t] == ABSENT -> status[t] = 0; buffer[t] = 1
 		:: k == 0 && status[t] == 0 && HOLDS(t, 0) && HOLDS(t, 1) -> status[t] = 1
-		:: k == 0 && status[t] == 1 && HOLDS(t, 0) && HOLDS(t, 1) ->
+#ifdef RANGES
+		/* The look at the range, in which there must be neither a key nor a lock. */
+		:: k == 0 && SCANS(t) && CAN_LOOK(t) && HOLDS(t, 0) && !lock[1] && !value[1] -> looked = 1
+#endif
+		:: k == 0 && status[t] == 1 && HOLDS(t, 0) && HOLDS(t, 1) && (!SCANS(t) || LOOKED) ->
 			for (c : 0 .. 1) {
 				if
 				:: NEEDS(t, c) -> read(t, c)

@@ -59,9 +59,21 @@ inline look_again(k) { /* c2 */
 	fi
 }
 
+/* Who may have looked at a range is not read past. */
+#ifdef WITHOUT_WAITING_READERS
+#define IS_WITHHELD(t) false
+#else
+#define IS_WITHHELD(t) (SCANS(t) && status[t] == 1)
+#endif
+
+inline ask(t) { /* s1 */
+	row[t] = CLASS(status[t]);
+	unsettled = unsettled || IS_WITHHELD(t)
+}
+
 inline ask_again(t) { /* s2 */
 	if
-	:: CROSSED(row[t], CLASS(status[t])) -> goto again
+	:: CROSSED(row[t], CLASS(status[t])) || IS_WITHHELD(t) -> goto again
 	:: else
 	fi
 }
@@ -106,8 +118,8 @@ c1:
 	od;
 s1:
 	do
-	:: atomic { IS_MET(1) && !row[1] -> row[1] = CLASS(status[1]) }
-	:: atomic { IS_MET(2) && !row[2] -> row[2] = CLASS(status[2]) }
+	:: atomic { IS_MET(1) && !row[1] -> ask(1) }
+	:: atomic { IS_MET(2) && !row[2] -> ask(2) }
 	:: atomic { (!IS_MET(1) || row[1]) && (!IS_MET(2) || row[2]) ->
 		if
 		:: !unsettled && IS_SETTLED(1) && IS_SETTLED(2) -> goto settled
@@ -127,7 +139,12 @@ s1:
 	:: atomic { C2_DONE && S2_DONE -> done = 0; break }
 	od;
 settled:
-	atomic { must(ATOMIC_READ, IS_STATE(0) || IS_STATE(1) || IS_STATE(2)) };
+	atomic {
+		must(ATOMIC_READ, IS_STATE(0) || IS_STATE(1) || IS_STATE(2));
+#ifdef RANGES
+		overtaken = overtaken || READ_AS(1) == 2 && READ_AS(0) == INITIAL(0)
+#endif
+	};
 again:
 	atomic {
 		cell[0] = 0; cell[1] = 0; holder[0] = 0; holder[1] = 0; row[1] = 0; row[2] = 0;

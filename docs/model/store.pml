@@ -30,6 +30,22 @@ bit retried[3];
 #ifdef WITHOUT_WRITE_BEFORE_LOCKS
 bit met_absent[3];       /* somebody has met its lock, and no row of it */
 #endif
+#ifdef RANGES
+bit looked;              /* the first has looked at its range: its place in the order */
+bit overtaken;           /* somebody has read what came into the range, and not what it puts */
+#ifdef WITHOUT_LOOK
+#define LOOKED true
+#else
+#define LOOKED looked
+#endif
+#ifdef WITHOUT_LOOK_AFTER_STEP
+#define CAN_LOOK(t) (status[t] < 2)
+#else
+#define CAN_LOOK(t) (status[t] == 1)
+#endif
+#else
+#define LOOKED true
+#endif
 byte purged_ts;          /* the marker that a compaction has dropped */
 
 #define DECIDED(t) (decisions == 2 || (decisions == 1 && first == (t)))
@@ -48,6 +64,7 @@ byte purged_ts;          /* the marker that a compaction has dropped */
 #define ATOMIC_READ      5 /* a reader sees a state between two decisions, none older than itself */
 #define TRUE_REPORT      6 /* who was told that nothing was written never commits */
 #define ABOVE_ALL        7 /* a commit's timestamp is above all that its keys have */
+#define RANGES_HOLD      9 /* who scanned a range comes before what it has not found there */
 #define RECOVERABLE      8 /* fsck ends all: the decided are whole, the others leave nothing */
 
 /* ------------------------------------------------------------------------------ requests */
@@ -129,6 +146,9 @@ inline decide(t) { /* 1-LOCKED to 2-ASSERTED took place */
 	must(HOLDS_ITS_LOCKS, !NEEDS(t, 0) || lock[0] == t);
 	must(HOLDS_ITS_LOCKS, !NEEDS(t, 1) || lock[1] == t);
 	must(TRUE_REPORT, !failed[t]);
+#ifdef RANGES
+	must(RANGES_HOLD, !SCANS(t) || !overtaken);
+#endif
 	must(ABOVE_ALL, !NEEDS(t, 0) || IS_ABOVE(ts[t], 0));
 	must(ABOVE_ALL, !NEEDS(t, 1) || IS_ABOVE(ts[t], 1));
 	status[t] = 2;

@@ -8,14 +8,15 @@ from __future__ import annotations
 import pytest
 
 from tests.model.spin import MODEL, properties, safeguards, search
-from tests.model.worlds import HARMLESS_ALONE, SHAPES, WITHOUT, WORLDS, named
+from tests.model.worlds import CASES, HARMLESS_ALONE, SHAPES, WITHOUT, WORLDS, named
 
-shapes = pytest.mark.parametrize("shape", SHAPES, ids=SHAPES.get)
+worlds = pytest.mark.parametrize(
+    ("world", "shape"), CASES, ids=[f"{world}-{SHAPES[shape]}" for world, shape in CASES]
+)
 NEVER_SMALLER = 100_000
 
 
-@pytest.mark.parametrize("world", WORLDS)
-@shapes
+@worlds
 def test_every_property_holds_in_every_state(world: str, shape: int) -> None:
     """The proof, for two transactions: whoever dies, repeats or meddles at any point."""
     found = search([f"SHAPE={shape}", *WORLDS[world]])

@@ -11,7 +11,12 @@ SHAPES = {
     3: "delete and put",
     4: "a key each",
 }
-WORLDS: dict[str, list[str]] = {"commits": [], "reads": ["READS"]}
+WORLDS: dict[str, list[str]] = {
+    "commits": [],
+    "reads": ["READS"],
+    "ranges": ["READS", "RANGES"],
+}
+CASES = [(world, shape) for world in WORLDS for shape in SHAPES if world != "ranges" or shape == 4]
 
 WITHOUT: dict[str, tuple[list[str], str]] = {
     "a status is compared": (["SHAPE=1", "WITHOUT_COMPARED_STATUS"], "SERIALISABLE"),
@@ -56,6 +61,15 @@ WITHOUT: dict[str, tuple[list[str], str]] = {
     "a holder is undecided": (["SHAPE=4", "READS", "WITHOUT_UNDECIDED"], "ATOMIC_READ"),
     "the second look at the cells": (["SHAPE=4", "READS", "WITHOUT_C2"], "ATOMIC_READ"),
     "the second look at the holders": (["SHAPE=4", "READS", "WITHOUT_S2"], "ATOMIC_READ"),
+    "ranges are looked at again": (["SHAPE=4", "READS", "RANGES", "WITHOUT_LOOK"], "RANGES_HOLD"),
+    "ranges are looked at after 1-LOCKED": (
+        ["SHAPE=4", "READS", "RANGES", "WITHOUT_LOOK_AFTER_STEP"],
+        "RANGES_HOLD",
+    ),
+    "readers wait for who has looked at ranges": (
+        ["SHAPE=4", "READS", "RANGES", "WITHOUT_WAITING_READERS"],
+        "RANGES_HOLD",
+    ),
     "the buffer speaks at 2-ASSERTED only": (
         ["SHAPE=1", "READS", "WITHOUT_ONLY_AT_2"],
         "ATOMIC_READ",
