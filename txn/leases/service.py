@@ -16,7 +16,18 @@ from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from sqlalchemy import URL, ColumnElement, Connection, and_, delete, insert, or_, select, update
+from sqlalchemy import (
+    URL,
+    ColumnElement,
+    Connection,
+    Row,
+    and_,
+    delete,
+    insert,
+    or_,
+    select,
+    update,
+)
 
 from txn.clock import Clock, SystemClock
 from txn.errors import StoreError, describe
@@ -114,6 +125,8 @@ class LeaseService:
         self._give_back()
         try:
             return self._grab(request, due_ms)
+        except LeaseAlreadyExistsError:
+            raise
         except BaseException:
             self._owed[request.token] = request
             self._give_back()
@@ -222,7 +235,7 @@ class LeaseService:
             self._clock.sleep_ms(min(self._chance.randint(pause_ms // 2, pause_ms), left_ms))
             pause_ms = min(2 * pause_ms, LONGEST_PAUSE_MS)
 
-    def _attempt(self, connection: Connection, request: _Request, *, waits: bool) -> int | Any:
+    def _attempt(self, connection: Connection, request: _Request, *, waits: bool) -> int | Row[Any]:
         """Return the id of the lease, or the row in the way; then, who waits has a place."""
         self.connections.database.take_turn(connection, request.tables)
         is_mine = this.token == request.token
@@ -235,6 +248,8 @@ class LeaseService:
         if live := [row for row in found if row.end_utc > at]:
             if waits:
                 self._keep_place(connection, request, mine, at)
+            else:
+                connection.execute(delete(leases).where(is_mine))
             return max(live, key=lambda row: (row.granted, row.end_utc))
         for some in in_the_way if found else []:
             connection.execute(delete(leases).where(some, this.end_utc <= at))
@@ -246,7 +261,7 @@ class LeaseService:
         return lease_id
 
     def _keep_place(
-        self, connection: Connection, request: _Request, mine: Any | None, at: datetime
+        self, connection: Connection, request: _Request, mine: Row[Any] | None, at: datetime
     ) -> None:
         if mine is None:
             self._insert(connection, request, at, self._place, granted=False)
@@ -319,7 +334,7 @@ def _now(connection: Connection) -> datetime:
     return found
 
 
-def _last_to_end(connection: Connection, chosen: ColumnElement[bool]) -> Sequence[Any]:
+def _last_to_end(connection: Connection, chosen: ColumnElement[bool]) -> Sequence[Row[Any]]:
     """Return some of the rows; if these have ended all have."""
     rows = select(leases).where(chosen).order_by(this.end_utc.desc()).limit(MOST_SHOWN)
     return connection.execute(rows).all()
@@ -336,7 +351,7 @@ def _columns(request: LockRequest) -> dict[str, str]:
     }
 
 
-def _lease(row: Any) -> Lease:
+def _lease(row: Row[Any]) -> Lease:
     return Lease(
         user=row.user_name,
         lease_id=row.lease_id,
