@@ -1,4 +1,5 @@
-"""Atomic reads: each transaction is seen wholly or not at all, and no writer is waited for.
+"""Atomic reads: each transaction is seen wholly or not at all, and of all writers only one that has
+scanned ranges, and may have looked at them again, is waited for.
 
 The values are read, then their locks and tags, then the rows of the transactions that hold them. A
 tag tells when its key was changed last, so it proves that a value was still its key's when the
