@@ -14,7 +14,6 @@ from txn.errors import StoreError
 from txn.leases import (
     LeaseAlreadyExistsError,
     exclusive,
-    hold,
     open_leases,
     path,
     shared,
@@ -51,7 +50,7 @@ def until(is_so: Callable[[], bool]) -> None:
 def test_it_ends_later_and_later_while_it_is_held(leases: LeaseService) -> None:
     """A job takes as long as it takes; its lease need not be longer than others may wait for it
     after it has died."""
-    with hold(leases, TABLE, 12) as held:
+    with leases.hold(TABLE, 12) as held:
         (first,) = leases.list_lease()
         until(lambda: leases.list_lease()[0].end_utc > first.end_utc)
         held.check()
@@ -63,29 +62,29 @@ def test_it_ends_later_and_later_while_it_is_held(leases: LeaseService) -> None:
 def test_it_has_what_whoever_runs_jobs_under_locks_asks_for(leases: LeaseService) -> None:
     """So a lease can stand wherever a lock does; its id grows, and is a fencing token."""
     objects = [exclusive("d/t/p=1"), shared("d/u")]
-    with hold(leases, objects, AN_HOUR_S, user="nightly") as held:
+    with leases.hold(objects, AN_HOUR_S, user="nightly") as held:
         assert [str(each) for each in held.requests] == ["S d", "S d/t", "X d/t/p=1", "S d/u"]
         assert held.tokens == {path("d/t/p=1"): held.lease_id, path("d/u"): held.lease_id}
         assert {lease.user for lease in leases.list_lease()} == {"nightly"}
         held.check()
-    with hold(leases, objects, AN_HOUR_S) as later:
+    with leases.hold(objects, AN_HOUR_S) as later:
         assert later.tokens[path("d/u")] > held.tokens[path("d/u")]
 
 
 def test_what_others_have_is_not_held(leases: LeaseService) -> None:
     """A block must not run without its lease."""
-    with hold(leases, [shared("d/t")], AN_HOUR_S), pytest.raises(LeaseAlreadyExistsError):
-        hold(leases, TABLE, AN_HOUR_S)
+    with leases.hold([shared("d/t")], AN_HOUR_S), pytest.raises(LeaseAlreadyExistsError):
+        leases.hold(TABLE, AN_HOUR_S)
 
 
 def test_a_holder_whose_lease_was_dropped_by_force_is_told(leases: LeaseService) -> None:
     """At once if it asks; else when its lease would have been extended."""
-    with hold(leases, TABLE, 1) as held:
+    with leases.hold(TABLE, 1) as held:
         leases.force_drop_lease(["d/t"])
         with pytest.raises(LockLost, match="X d/t"):
             held.check()
         until(lambda: held.lost)
-    with hold(leases, TABLE, 1) as held:
+    with leases.hold(TABLE, 1) as held:
         leases.force_drop_lease([])
         until(lambda: held.lost)
         with pytest.raises(LockLost):
@@ -94,7 +93,7 @@ def test_a_holder_whose_lease_was_dropped_by_force_is_told(leases: LeaseService)
 
 def test_a_lease_of_which_a_part_was_dropped_is_lost(leases: LeaseService) -> None:
     """All of it or nothing: a job that reads one table and writes another needs both."""
-    with hold(leases, [exclusive("d/t"), shared("d/u")], AN_HOUR_S) as held:
+    with leases.hold([exclusive("d/t"), shared("d/u")], AN_HOUR_S) as held:
         leases.force_drop_lease(["d/u"])
         with pytest.raises(LockLost):
             held.check()
@@ -102,9 +101,9 @@ def test_a_lease_of_which_a_part_was_dropped_is_lost(leases: LeaseService) -> No
 
 def test_a_lease_that_another_one_has_now_is_lost(leases: LeaseService) -> None:
     """It is the same object, and not the same lease."""
-    with hold(leases, TABLE, AN_HOUR_S) as held:
+    with leases.hold(TABLE, AN_HOUR_S) as held:
         leases.force_drop_lease([])
-        with hold(leases, TABLE, AN_HOUR_S) as other:
+        with leases.hold(TABLE, AN_HOUR_S) as other:
             with pytest.raises(LockLost):
                 held.check()
             other.check()
@@ -113,11 +112,11 @@ def test_a_lease_that_another_one_has_now_is_lost(leases: LeaseService) -> None:
 
 
 def test_who_cannot_ask_takes_its_lease_for_lost_when_its_time_is_over(
-    leases: LeaseService,
+    url: str,
 ) -> None:
     """By its own clock, which counts from before the lease was asked for."""
     clock = ManualClock()
-    with hold(leases, TABLE, AN_HOUR_S, clock=clock) as held:
+    with open_leases(url, clock=clock) as leases, leases.hold(TABLE, AN_HOUR_S) as held:
         clock.advance(AN_HOUR_S * 980)
         held.check()
         clock.advance(AN_HOUR_S * 20)
@@ -126,10 +125,10 @@ def test_who_cannot_ask_takes_its_lease_for_lost_when_its_time_is_over(
             held.check()
 
 
-def test_what_was_lost_stays_lost(leases: LeaseService) -> None:
+def test_what_was_lost_stays_lost(url: str) -> None:
     """Its holder has stopped, and undone what it could, even if it had the lease all the while."""
     clock = ManualClock()
-    with hold(leases, TABLE, 9, clock=clock) as held:
+    with open_leases(url, clock=clock) as leases, leases.hold(TABLE, 9) as held:
         (first,) = leases.list_lease()
         clock.advance(9_000)
         assert held.lost
@@ -137,10 +136,10 @@ def test_what_was_lost_stays_lost(leases: LeaseService) -> None:
         assert held.lost
 
 
-def test_a_clock_that_is_set_changes_nothing(leases: LeaseService) -> None:
+def test_a_clock_that_is_set_changes_nothing(url: str) -> None:
     """Its holder counts on a clock that nobody sets."""
     clock = ManualClock()
-    with hold(leases, TABLE, AN_HOUR_S, clock=clock) as held:
+    with open_leases(url, clock=clock) as leases, leases.hold(TABLE, AN_HOUR_S) as held:
         clock.set_wall_ms(clock.wall_ms() + AN_HOUR_S * 1000 * 24)
         held.check()
 
@@ -151,7 +150,7 @@ def test_a_holder_does_not_believe_in_a_lease_that_nobody_confirms(
     """Before it publishes its work it asks; no answer is no."""
     clock = ManualClock()
     with open_leases(postgresql.new_database(), clock=clock) as leases:
-        held = hold(leases, TABLE, AN_HOUR_S)
+        held = leases.hold(TABLE, AN_HOUR_S)
         postgresql.kill()
         try:
             assert not held.lost
@@ -167,7 +166,7 @@ def test_a_holder_does_not_believe_in_a_lease_that_nobody_confirms(
 
 def test_an_outage_that_is_shorter_than_the_lease_is_survived(postgresql: PostgreSQL) -> None:
     """A database is restarted for an update while a job of many hours is under way."""
-    with open_leases(postgresql.new_database()) as leases, hold(leases, TABLE, 24) as held:
+    with open_leases(postgresql.new_database()) as leases, leases.hold(TABLE, 24) as held:
         (first,) = leases.list_lease()
         postgresql.restart()
         until(lambda: leases.list_lease()[0].end_utc > first.end_utc)
@@ -180,14 +179,14 @@ def test_what_was_waited_for_is_sure_for_all_of_its_time(url: str) -> None:
     clock = ManualClock()
     with open_leases(url, clock=clock) as leases:
         leases.grab_lease(TABLE, 1)
-        with hold(leases, TABLE, 20, AN_HOUR_S, clock=clock) as held:
+        with leases.hold(TABLE, 20, AN_HOUR_S) as held:
             assert not held.lost
             held.check()
 
 
 def test_a_lease_cannot_be_held_for_longer_than_leases_may_be(url: str) -> None:
     """It ends then, and its holder knows."""
-    with open_leases(url, max_lease_s=2) as leases, hold(leases, TABLE, 1.9) as held:
+    with open_leases(url, max_lease_s=2) as leases, leases.hold(TABLE, 1.9) as held:
         until(lambda: held.lost)
         with pytest.raises(LockLost):
             held.check()
@@ -195,7 +194,7 @@ def test_a_lease_cannot_be_held_for_longer_than_leases_may_be(url: str) -> None:
 
 def test_after_it_was_given_back_it_is_not_held(leases: LeaseService) -> None:
     """Nor extended any more; to give it back twice is no error."""
-    held = hold(leases, TABLE, AN_HOUR_S)
+    held = leases.hold(TABLE, AN_HOUR_S)
     held.release()
     with pytest.raises(LockLost):
         held.check()

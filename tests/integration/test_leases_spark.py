@@ -12,7 +12,7 @@ from pyspark import inheritable_thread_target
 from pyspark.sql import SparkSession
 
 from tests.integration.gate import Gate
-from txn.leases import LeaseAlreadyExistsError, exclusive, hold, open_leases, shared
+from txn.leases import LeaseAlreadyExistsError, exclusive, open_leases, shared
 from txn.leases.service import LeaseService
 from txn.locks import LockLost
 from txn.locks.spark import watched
@@ -53,7 +53,7 @@ def test_a_job_runs_under_its_lease_and_keeps_others_out(
     """Also those who run no Spark and no lock manager. The object need not exist."""
 
     def job() -> int:
-        with hold(leases, [exclusive("default/made/p=1")], 3600) as held, watched(spark, held):
+        with leases.hold([exclusive("default/made/p=1")], 3600) as held, watched(spark, held):
             return len(spark.sql(SLOW).collect())
 
     rows = begun(pool, spark, job)
@@ -73,7 +73,7 @@ def test_a_job_whose_lease_is_lost_is_stopped(
     ends because it is cancelled."""
 
     def job() -> None:
-        with hold(leases, [exclusive("default/made")], DURATION_S) as held, watched(spark, held):
+        with leases.hold([exclusive("default/made")], DURATION_S) as held, watched(spark, held):
             spark.sql(SLOW).collect()
 
     lost = begun(pool, spark, job)
@@ -88,7 +88,7 @@ def test_a_job_that_was_done_before_anybody_noticed_is_told_that_its_lease_was_l
 ) -> None:
     """What it wrote may have been written over, or may have been written over another's."""
     with (
-        hold(leases, [exclusive("default/made")], 3600) as held,
+        leases.hold([exclusive("default/made")], 3600) as held,
         pytest.raises(LockLost),
         watched(spark, held),
     ):
@@ -105,7 +105,7 @@ def test_files_that_are_known_from_before_are_forgotten(
         spark.sql("INSERT INTO kept VALUES (1)")
         (file,) = spark.table("kept").inputFiles()
         Path(file.removeprefix("file://")).unlink()
-        with hold(leases, [shared("default/kept")], 3600) as held, watched(spark, held):
+        with leases.hold([shared("default/kept")], 3600) as held, watched(spark, held):
             assert spark.table("kept").count() == 0
     finally:
         spark.sql("DROP TABLE kept")

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from txn.leases.holding import HeldLease, hold
+from txn.leases.holding import HeldLease
 from txn.leases.model import (
     ExceedsMaxLeaseTimeError,
     InvalidArgumentsError,
@@ -27,7 +27,6 @@ __all__ = [
     "Mode",
     "Path",
     "exclusive",
-    "hold",
     "open_leases",
     "path",
     "shared",

@@ -8,13 +8,13 @@ before the last extension that was acknowledged, which is never later than the d
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from txn.clock import Clock, SystemClock
+from txn.clock import Clock
 from txn.errors import StoreError, describe
-from txn.leases.model import ExceedsMaxLeaseTimeError, LeaseNotFoundError, claims
+from txn.leases.model import ExceedsMaxLeaseTimeError, LeaseNotFoundError
 from txn.locks.manager import LockLost
 from txn.locks.requests import LockRequest, Path, in_order
 
@@ -118,29 +118,3 @@ class HeldLease:
     def _error(self, reason: str) -> LockLost:
         named = [str(each) for each in self.objects]
         return LockLost(describe(reason, lease=self.lease_id, objects=named))
-
-
-def hold(
-    leases: LeaseService,
-    objects: Iterable[LockRequest],
-    duration_s: float,
-    wait_s: float = 0,
-    *,
-    user: str | None = None,
-    clock: Clock | None = None,
-) -> HeldLease:
-    """Grab a lease, and keep it until it is released or `max_lease_s` after its start.
-
-    Whoever dies keeps it for `duration_s` more at most. Raises what `grab_lease` raises, and if it
-    may wait what `extend_lease` raises: then the lease ends by itself.
-    """
-    clock = clock or SystemClock()
-    wanted = claims(objects)
-    began_ms = clock.monotonic_ms()
-    lease_id = leases.grab_lease(wanted, duration_s, wait_s, user=user)
-    if wait_s > 0:  # it may have begun at any moment of that time
-        began_ms = clock.monotonic_ms()
-        leases.extend_lease(lease_id, duration_s=duration_s)
-    return HeldLease(
-        leases, lease_id, wanted, duration_s=duration_s, began_ms=began_ms, clock=clock
-    )

@@ -32,6 +32,7 @@ from sqlalchemy import (
 from txn.clock import Clock, SystemClock
 from txn.errors import StoreError, describe
 from txn.leases.connections import Connections
+from txn.leases.holding import HeldLease
 from txn.leases.model import (
     ExceedsMaxLeaseTimeError,
     InvalidArgumentsError,
@@ -195,6 +196,29 @@ class LeaseService:
         is_live = and_(this.granted, this.end_utc > now())
         wanted = [and_(within(some), is_live) for some in _batches(paths(objects))]
         return self._drop(*(wanted or [is_live]))
+
+    def hold(
+        self,
+        objects: Iterable[LockRequest],
+        duration_s: float,
+        wait_s: float = 0,
+        *,
+        user: str | None = None,
+    ) -> HeldLease:
+        """Grab a lease that extends itself until it is released, lost, or `max_lease_s` old.
+
+        Whoever dies keeps it for duration_s more at most. Raises what `grab_lease` raises, and if
+        it may wait what `extend_lease` raises: then the lease ends by itself.
+        """
+        wanted = claims(objects)
+        began_ms = self._clock.monotonic_ms()
+        lease_id = self.grab_lease(wanted, duration_s, wait_s, user=user)
+        if wait_s > 0:  # it may have begun at any moment of that time
+            began_ms = self._clock.monotonic_ms()
+            self.extend_lease(lease_id, duration_s=duration_s)
+        return HeldLease(
+            self, lease_id, wanted, duration_s=duration_s, began_ms=began_ms, clock=self._clock
+        )
 
     def remove_expired(self) -> int:
         """Remove the rows of what has ended; return how many there were. Nobody sees a difference,
