@@ -102,6 +102,7 @@ def explanation_document(found: Explanation) -> Document:
         "mutations": [_change_document(change) for change in found.changes],
         "assertions": [assertion_text(assertion) for assertion in found.assertions],
         "locks_held": [key_text(key) for key in found.held],
+        "has_ranges": found.has_ranges,
         "reason": found.reason,
         "corrupt": found.corrupt,
         "fsck": found.advice,

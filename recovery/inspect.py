@@ -53,7 +53,8 @@ class Explanation:
     """A transaction row and what the data cells say of it. Times are in ms since the epoch.
 
     timestamp: of the commit; None before the decision. keys: all that it locks; held: those that it
-    has locked now. finding: what fsck finds; None where it is not to be mended, or not yet.
+    has locked now. has_ranges: whether it looks, under its locks, at ranges that it has scanned.
+    finding: what fsck finds; None where it is not to be mended, or not yet.
     """
 
     row_key: bytes
@@ -70,6 +71,7 @@ class Explanation:
     assertions: tuple[Assertion, ...]
     keys: tuple[Key, ...]
     held: tuple[Key, ...]
+    has_ranges: bool
     reason: str | None
     corrupt: str | None
     finding: Finding | None
@@ -120,6 +122,7 @@ def explain(
         assertions=request.assertions,
         keys=request.keys,
         held=held,
+        has_ranges=row.has_ranges,
         reason=row.reason,
         corrupt=row.corrupt,
         finding=judge(row, context.clock.wall_ms(), grace_ms, retention_ms),

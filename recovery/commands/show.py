@@ -107,6 +107,7 @@ def _facts(found: Explanation) -> list[tuple[str, str]]:
         ("aborted because", found.reason or ""),
         ("does not decode", found.corrupt or ""),
         *(("asserts", assertion_text(assertion)) for assertion in found.assertions),
+        ("ranges", "looked at again before it is decided" if found.has_ranges else ""),
         ("locks held now", _locks(found)),
         ("fsck", found.advice),
     ]

@@ -88,6 +88,18 @@ def test_an_abort_says_why() -> None:
     assert [phase.status for phase in found.phases][-2:] == [Status.ABORTING, Status.ABORTED]
 
 
+def test_a_transaction_that_scanned_ranges_says_so() -> None:
+    """Readers wait beside it where they would read past another."""
+    world = World()
+    with world.engine.transaction() as t:
+        assert list(t.scan(X.table)) == []
+        t.put(X, b"1")
+    with world.engine.transaction() as t:
+        t.put(Y, b"1")
+    told = (explained(world, row.row_key) for row in world.rows())
+    assert {found.changes[0].key: found.has_ranges for found in told} == {X: True, Y: False}
+
+
 @pytest.mark.parametrize("name", [b"buffer", b"plan", b"status"])
 def test_a_damaged_row_is_explained_as_far_as_it_goes(name: bytes) -> None:
     """It is exactly then that somebody looks."""
