@@ -222,6 +222,8 @@ proctype Anybody() {
 #endif
 		/* A put, by who saw 2-ASSERTED just now or some time ago. */
 		:: WRITES(t, k) && (status[t] == 2 || DECIDED(t) && IN_FLIGHT(t, k)) -> put(t, k)
+		:: k == 0 && status[t] == 2 && IS_PUT(t, 0) && IS_PUT(t, 1) -> status[t] = 4
+		/* Older versions record what is put, before they clear the tags. */
 		:: k == 0 && status[t] == 2 && IS_PUT(t, 0) && IS_PUT(t, 1) -> status[t] = 3
 		:: k == 0 && status[t] == 3 -> status[t] = 4
 		/* The release; a lock that is met is freed if its transaction is over or absent. */

@@ -63,7 +63,8 @@ def intermediate_read(level: Level) -> Story:
     writer = story.session("writer", BLOCK)
     writer.put(X, "1")
     writer.put(X, "2")
-    for number, status in enumerate((Status.WRITTEN, Status.ASSERTED, Status.PUT, Status.COMPLETE)):
+    steps = (Status.WRITTEN, Status.ASSERTED, Status.CLEANING, Status.COMPLETE)
+    for number, status in enumerate(steps):
         writer.until(asks_for(status))
         reader = story.session(f"reader-{number}")
         assert reader.get(X)[0] in ("0", "2")
@@ -79,7 +80,7 @@ def circular_flow(level: Level) -> Story:
     one.put(X, "1")
     two.put(Y, "2")
     two.get(X)
-    two.until(asks_for(Status.PUT))
+    two.until(asks_for(Status.CLEANING))
     assert one.get(Y) == ["2"]
     one.commit()
     two.commit()

@@ -127,7 +127,7 @@ def test_fsck_finds_mends_and_is_clean(uri: str, run: Run) -> None:
 
 def test_fsck_leaves_what_does_not_decode_and_says_so(uri: str, run: Run) -> None:
     """Repair must not be reported where there was none."""
-    row_key = crashed(uri, Status.PUT)
+    row_key = crashed(uri, Status.CLEANING)
     store = open_store(uri)
     buffer = column(b"txn", row_key, b"buffer")
     cell = store.read([buffer])[buffer]

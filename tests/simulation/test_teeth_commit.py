@@ -118,7 +118,7 @@ def test_a_row_that_was_deleted_stays_deleted(rule: bool, monkeypatch: Patch) ->
 
 @with_and_without
 def test_a_paused_helper_does_not_bring_a_row_back(rule: bool, monkeypatch: Patch) -> None:
-    """A helper is paused before 3-PUT until the row is finished and deleted. A plain put would
+    """A helper is paused before 4-CLEANING until the row is finished and deleted. A plain put would
     bring the row back for good: without a buffer, never again finished."""
     world = world_with(b"0")
     stopped, _ = world.client(when(lambda call: call.method == "write", Fault(NONE, Reply.CRASH)))
@@ -128,13 +128,13 @@ def test_a_paused_helper_does_not_bring_a_row_back(rule: bool, monkeypatch: Patc
     if not rule:
         monkeypatch.setattr(protocol, "advance", step_plainly)
     helper = Puppet(world, lambda engine: world.mend(engine.context), clock=Ahead())
-    helper.until(asks_for(Status.PUT))
+    helper.until(asks_for(Status.CLEANING))
     with monkeypatch.context() as patch:
         patch.setattr(protocol, "advance", steps.advance)
         world.mend()
         world.collect()
     helper.step()
-    assert status_of(world, row_key) == (None if rule else Status.PUT.value)
+    assert status_of(world, row_key) == (None if rule else Status.CLEANING.value)
 
 
 @with_and_without

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.worlds import POLICY, World, X, Y, after_status, ghost, stopped_at
+from tests.unit.worlds import POLICY, World, X, Y, after_status, ghost, step_to_put, stopped_at
 from txn.assertions import Exact
 from txn.codec import column, status_key
 from txn.engine import Outcome
@@ -232,6 +232,28 @@ def test_a_helper_that_is_overtaken_cleans_up_what_it_put() -> None:
     assert overtaken
     assert world.value(X.tag) == b""
     assert world.holder(X) == b""
+
+
+def test_a_helper_of_an_older_version_may_step_to_3_put_meanwhile() -> None:
+    """No lock is freed before the row has gone on from there: at 3-PUT its keys are its own."""
+    world = World()
+    before: list[Status | None] = []
+
+    def older(call: Call) -> Fault:
+        for item in call.items:
+            if isinstance(item, Check):
+                asked = item.puts[-1][1]
+                if asked == Status.CLEANING.value:
+                    step_to_put(world, item.key.row)
+                if asked in (Status.CLEANING.value, b""):
+                    before.extend(world.statuses())
+        return Fault()
+
+    world.faults.plan = older
+    world.engine.commit([Mutation(X, b"2")])
+    assert before == [Status.PUT, Status.PUT, Status.CLEANING]
+    assert world.statuses() == [Status.COMPLETE]
+    assert world.holder(X) == world.value(X.tag) == b""
 
 
 def test_a_decided_row_without_its_plan_keeps_its_locks() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from recovery.scan import State, find, state_of, summary, transactions, whole_row
-from tests.unit.worlds import TABLE, World, X, Y, stopped_at
+from tests.unit.worlds import TABLE, TAKEN, World, X, Y, stopped_at
 from txn.assertions import Some
 from txn.codec import TransactionRow, column, created_ms
 from txn.errors import AssertionFailedError
@@ -106,9 +106,7 @@ def test_a_whole_row_has_every_cell_or_is_none() -> None:
     row = whole_row(world.engine.context, row_key)
     assert row is not None
     names = {key.column for key in row.cells}
-    assert names == {b"buffer", b"status", b"plan"} | {
-        b"at." + status.value for status in list(Status)[:6]
-    }
+    assert names == {b"buffer", b"status", b"plan"} | {b"at." + status.value for status in TAKEN}
     assert whole_row(world.engine.context, row_key + b"0") is None
 
 

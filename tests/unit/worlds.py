@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from typing import ClassVar
 
 import pytest
 
 from txn.clock import ManualClock
-from txn.codec import TransactionRow, decode_row, is_row_key
+from txn.codec import TransactionRow, column, decode_row, is_row_key, status_key
 from txn.engine import Engine
-from txn.model import Cell, Check, Edit, Family, Key, Mutation
+from txn.model import TAG_SUFFIX, Cell, Check, Edit, Family, Key, Mutation
 from txn.phases import Status
 from txn.policy import Policy
 from txn.request import checked
@@ -23,6 +24,8 @@ from txn.watch import Event
 
 TABLE = b"data"
 X, Y, Z = (Key(row, "d", "x", TABLE) for row in ("x", "y", "z"))
+TAKEN = [status for status in Status if status.is_undecided or status.is_decided]
+TAKEN.remove(Status.PUT)  # which older versions wrote
 POLICY = Policy(attempts=4, deadline_ms=5_000, lease_ms=1_000, courtesy_ms=20, store_patience_ms=10)
 
 
@@ -92,6 +95,9 @@ class World:
 
 def after_status(world: World, status: Status, fault: Fault) -> None:
     """Let the next call that writes this status have the fault, once."""
+    if status is Status.PUT:
+        after_put(world, fault)
+        return
     seen: list[Call] = []
 
     def plan(call: Call) -> Fault:
@@ -104,6 +110,32 @@ def after_status(world: World, status: Status, fault: Fault) -> None:
         return Fault()
 
     world.faults.plan = plan
+
+
+def after_put(world: World, fault: Fault) -> None:
+    """Let the next client step to 3-PUT once its values and tags are there, as older versions did,
+    and have the fault instead of cleaning up."""
+    seen: list[Call] = []
+
+    def plan(call: Call) -> Fault:
+        tags = [item.key for item in call.items if isinstance(item, Edit) and not item.value]
+        tags = [key for key in tags if key.column.endswith(TAG_SUFFIX)]
+        if not tags or seen:
+            return Fault()
+        seen.append(call)
+        for tag in tags:
+            step_to_put(world, world.holder(tag._replace(column=tag.column[: -len(TAG_SUFFIX)])))
+        return replace(fault, applied=frozenset())
+
+    world.faults.plan = plan
+
+
+def step_to_put(world: World, row_key: bytes) -> None:
+    """Take a step that only older versions take, from 2-ASSERTED to 3-PUT."""
+    status = status_key(b"txn", row_key)
+    began = column(b"txn", row_key, b"at." + Status.PUT.value)
+    puts = ((began, b""), (status, Status.PUT.value))
+    world.store.check_and_put([Check(status, Status.ASSERTED.value, puts)])
 
 
 def stopped_at(world: World, status: Status, key: Key = X, value: bytes = b"2") -> bytes:
