@@ -9,7 +9,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
-from types import TracebackType
 from typing import Literal, Self, TypeVar
 
 from txn.assertions import Assertion, Not, Or, Some
@@ -337,12 +336,7 @@ class Engine:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # -------------------------------------------------------------------------------- details

@@ -13,7 +13,6 @@ import socket
 import ssl
 import threading
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from txn.clock import Clock, SystemClock
@@ -127,12 +126,7 @@ class Server:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _accept(self, listening: socket.socket, interface: Interface) -> None:

@@ -13,7 +13,6 @@ import random
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from sqlalchemy import (
@@ -236,12 +235,7 @@ class LeaseService:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # ------------------------------------------------------------------------------- one grab

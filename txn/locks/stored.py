@@ -12,7 +12,6 @@ import getpass
 import random
 import socket
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
 from typing import NamedTuple, Self
 
 from txn.assertions import Assertion, Version
@@ -191,12 +190,7 @@ class StoredManager:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # ------------------------------------------------------------------------- one attempt

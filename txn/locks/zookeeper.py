@@ -14,7 +14,6 @@ import random
 import socket
 import threading
 from collections.abc import Collection, Iterable, Sequence
-from types import TracebackType
 from typing import Self
 
 from txn.clock import Clock, SystemClock
@@ -124,12 +123,7 @@ class ZooKeeperManager:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # ------------------------------------------------------------------------- one attempt
