@@ -60,6 +60,8 @@ def sql(
     settings = dict(map(_setting, setting or ()))
     known = written_down(partitioned or (), database)
     asked = spoken.parse(statements, {**settings, DATABASE_SETTING: database}, known)
+    if not asked:
+        raise InvalidRequestError(describe("no statement to run", given=statements))
     waiting = from_hive(settings, waiting_for(wait))
     with ExitStack() as stack:
         locks = cache(lambda: stack.enter_context(managed(_named(manager))))

@@ -73,6 +73,7 @@ def test_statements_about_locks(run: Run) -> None:
         {"path": "default/t", "mode": "exclusive"}
     ]
     assert run("sql", "SELECT 1").returncode == 2
+    assert run("sql", "").returncode == 2
 
 
 def test_what_a_statement_needs_is_told_without_a_manager(run: Run) -> None:
