@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from greenlet import getcurrent, greenlet
 
 from txn.model import Cell, Check, Edit, Family, Key, Row
-from txn.stores.base import Store, marked
+from txn.stores.base import PlainReads, Store
 from txn.stores.faulty import Crash
 
 T = TypeVar("T")
@@ -117,7 +117,7 @@ class ActorClock:
         self._scheduler.sleep_ms(duration_ms)
 
 
-class Network:
+class Network(PlainReads):
     """The way from a client to the store: it takes turns, and batches arrive in pieces.
 
     The pieces come in any order. Only the cells of one row are read in one instant, or all that are
@@ -166,16 +166,6 @@ class Network:
         if self._random.random() < 0.5:
             return rows
         return self._row_by_row(table, [row.row for row in rows], columns)
-
-    def read_marked(
-        self, keys: Collection[Key], suffix: bytes
-    ) -> tuple[dict[Key, Cell | None], dict[Key, bytes]]:
-        return marked(self.read, keys, suffix)
-
-    def read_in_turn(
-        self, first: Collection[Key], second: Collection[Key]
-    ) -> tuple[dict[Key, Cell | None], dict[Key, Cell | None]]:
-        return self.read(first), self.read(second)
 
     def read_beside(
         self, keys: Collection[Key], work: Callable[[], None]

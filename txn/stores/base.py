@@ -6,6 +6,7 @@ Every call is a batch. A call that returns has taken effect for all other client
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Literal, Protocol
 
@@ -85,11 +86,21 @@ class Store(Protocol):
         """Release connections and files; the store cannot be used afterwards."""
 
 
-def marked(
-    read: Callable[[Collection[Key]], dict[Key, Cell | None]], keys: Collection[Key], suffix: bytes
-) -> tuple[dict[Key, Cell | None], dict[Key, bytes]]:
-    """Return what `Store.read_marked` does, for a store that can only read."""
-    beside = {key: key._replace(column=key.column + suffix) for key in keys}
-    found = read([*keys, *beside.values()])
-    marks = {key: cell.value for key in keys if (cell := found[beside[key]]) and cell.value}
-    return {key: found[key] for key in keys}, marks
+class PlainReads(ABC):
+    """`read_marked` and `read_in_turn` of a store that can only `read`."""
+
+    @abstractmethod
+    def read(self, keys: Collection[Key]) -> dict[Key, Cell | None]: ...
+
+    def read_marked(
+        self, keys: Collection[Key], suffix: bytes
+    ) -> tuple[dict[Key, Cell | None], dict[Key, bytes]]:
+        beside = {key: key._replace(column=key.column + suffix) for key in keys}
+        found = self.read([*keys, *beside.values()])
+        marks = {key: cell.value for key in keys if (cell := found[beside[key]]) and cell.value}
+        return {key: found[key] for key in keys}, marks
+
+    def read_in_turn(
+        self, first: Collection[Key], second: Collection[Key]
+    ) -> tuple[dict[Key, Cell | None], dict[Key, Cell | None]]:
+        return self.read(first), self.read(second)

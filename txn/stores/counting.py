@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from txn.model import Cell, Check, Edit, Family, Key, Row
-from txn.stores.base import Feature, Store, marked
+from txn.stores.base import Feature, PlainReads, Store
 
 
 class Counted(NamedTuple):
@@ -20,7 +20,7 @@ class Counted(NamedTuple):
     items: tuple[object, ...]
 
 
-class CountingStore:
+class CountingStore(PlainReads):
     """A store that keeps the books: `trace` has every call since the last `reset`."""
 
     def __init__(self, inner: Store) -> None:
@@ -48,16 +48,6 @@ class CountingStore:
     def read(self, keys: Collection[Key]) -> dict[Key, Cell | None]:
         self.trace.append(Counted("read", tuple(keys)))
         return self._inner.read(keys)
-
-    def read_marked(
-        self, keys: Collection[Key], suffix: bytes
-    ) -> tuple[dict[Key, Cell | None], dict[Key, bytes]]:
-        return marked(self.read, keys, suffix)
-
-    def read_in_turn(
-        self, first: Collection[Key], second: Collection[Key]
-    ) -> tuple[dict[Key, Cell | None], dict[Key, Cell | None]]:
-        return self.read(first), self.read(second)
 
     def read_beside(
         self, keys: Collection[Key], work: Callable[[], None]

@@ -15,7 +15,7 @@ from typing import TypeVar, cast
 
 from txn.errors import MaybeApplied, NotApplied, StoreError, describe
 from txn.model import Cell, Check, Edit, Family, Key, Row
-from txn.stores.base import Feature, Store, marked
+from txn.stores.base import Feature, PlainReads, Store
 
 Item = Key | Edit | Check | bytes
 T = TypeVar("T", Edit, Check)
@@ -87,7 +87,7 @@ def at(faults: Mapping[int, Fault]) -> Plan:
     return lambda call: faults.get(call.number, NO_FAULT)
 
 
-class FaultyStore:
+class FaultyStore(PlainReads):
     """A client's view of a store that fails as the plan says.
 
     calls: how many calls were made. in_flight: requests that `deliver` makes happen once more.
@@ -113,16 +113,6 @@ class FaultyStore:
         fault = self._fault("read", tuple(keys))
         _report(fault)
         return self._inner.read(keys)
-
-    def read_marked(
-        self, keys: Collection[Key], suffix: bytes
-    ) -> tuple[dict[Key, Cell | None], dict[Key, bytes]]:
-        return marked(self.read, keys, suffix)
-
-    def read_in_turn(
-        self, first: Collection[Key], second: Collection[Key]
-    ) -> tuple[dict[Key, Cell | None], dict[Key, Cell | None]]:
-        return self.read(first), self.read(second)
 
     def read_beside(
         self, keys: Collection[Key], work: Callable[[], None]

@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 from txn.clock import Clock
 from txn.errors import InvalidRequestError, MaybeApplied, StoreError, TxnError, describe
 from txn.model import MAX_ROW, Cell, Check, Edit, Family, Key, Row
-from txn.stores.base import Feature, marked
+from txn.stores.base import Feature, PlainReads
 from txn.stores.gateway import AHEAD_BYTES, Refused
 from txn.stores.pool import Job, Pool
 from txn.stores.schema import compare, refuse
@@ -68,7 +68,7 @@ class Dialect(Protocol):
         """Return the job that adds a family to a table."""
 
 
-class HBaseStore:
+class HBaseStore(PlainReads):
     """Tables of HBase. Durable at each call, whatever was asked for."""
 
     def __init__(self, pool: Pool, dialect: Dialect, clock: Clock) -> None:
@@ -83,12 +83,6 @@ class HBaseStore:
         with _Meaning(self, lambda: keys):
             found = self._pool.run(lambda: self._reads(tables), repeat=True)
         return _complete(keys, found)
-
-    def read_marked(
-        self, keys: Collection[Key], suffix: bytes
-    ) -> tuple[dict[Key, Cell | None], dict[Key, bytes]]:
-        """Read with as many requests as `read`."""
-        return marked(self.read, keys, suffix)
 
     def read_in_turn(
         self, first: Collection[Key], second: Collection[Key]
