@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from datetime import timedelta
 from itertools import count
 from pathlib import Path as Folder
@@ -24,6 +22,7 @@ from sqlalchemy import Row, create_engine, select
 from tests.history.leases import anomalies
 from tests.integration.lease_worker import LONG_S, SHORT_S, Death, Log, history, over, race
 from tests.integration.postgresql import PostgreSQL
+from tests.integration.workers import Start, starting
 from txn.leases import exclusive, open_leases, tables
 from txn.leases.service import LeaseService
 
@@ -32,10 +31,8 @@ HOURS = (0, 1, -7.5, 5, -1, 24, -48, 10_000)
 KILLED = 3
 TURNS = 8
 WITHIN_S = 240
-ROOT = Folder(__file__).parents[2]
 # No end may be later than this by the database's clock, places in a line among them.
 LONGEST = timedelta(seconds=60)
-Start = Callable[..., "subprocess.Popen[str]"]
 NewUrl = Callable[[], str]
 
 
@@ -56,19 +53,8 @@ def url(new_url: NewUrl) -> str:
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Start workers; those that are left are killed at the end."""
-    with ExitStack() as stack:
-
-        def started(*arguments: object) -> subprocess.Popen[str]:
-            command = [sys.executable, "-m", "tests.integration.lease_worker", *map(str, arguments)]
-            worker = subprocess.Popen(
-                command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-            )
-            stack.enter_context(worker)
-            stack.callback(worker.kill)
-            return worker
-
-        yield started
+    with starting("tests.integration.lease_worker") as start:
+        yield start
 
 
 def wait_for_leases(log: Folder, count: int) -> None:

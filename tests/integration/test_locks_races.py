@@ -9,13 +9,10 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from itertools import pairwise
 from pathlib import Path as Folder
 from random import Random
@@ -35,6 +32,7 @@ from tests.integration.lock_worker import (
     write_guarded,
 )
 from tests.integration.serving import wire
+from tests.integration.workers import Start, starting
 from tests.integration.zookeeper import ZooKeeper, zookeeper  # noqa: F401  (a fixture)
 from txn import Key, connect
 from txn.engine import Engine
@@ -51,8 +49,6 @@ PROCESSES, KILLED = 8, 4
 TURNS = 25
 WITHIN_S = 120
 LEASE_MS = 3_000
-ROOT = Folder(__file__).parents[2]
-Start = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture(params=["zookeeper", "embedded"])
@@ -65,19 +61,8 @@ def uri(request: pytest.FixtureRequest, tmp_path: Folder) -> str:
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Start workers; those that are left are killed at the end."""
-    with ExitStack() as stack:
-
-        def started(*arguments: object) -> subprocess.Popen[str]:
-            command = [sys.executable, "-m", "tests.integration.lock_worker", *map(str, arguments)]
-            worker = subprocess.Popen(
-                command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-            )
-            stack.enter_context(worker)
-            stack.callback(worker.kill)
-            return worker
-
-        yield started
+    with starting("tests.integration.lock_worker") as start:
+        yield start
 
 
 class Stay(NamedTuple):
