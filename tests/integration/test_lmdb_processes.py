@@ -266,6 +266,31 @@ def test_a_map_grown_by_another_process_is_followed(path: str) -> None:
     store.close()
 
 
+def test_a_store_that_grows_while_it_is_opened_can_be_opened(path: str) -> None:
+    """A store beyond the first map's size is mapped as large as it is, and has outgrown that at
+    once where another process goes on writing."""
+    store = LmdbStore(path, sync=False)
+    store.write(lambda writer: writer.put(b"k", bytes(20 * MEGABYTE)))
+    store.close()
+
+    def grow(tell: Callable[[bytes], None]) -> None:
+        inner = LmdbStore(path, sync=False)
+        for number in range(1_000_000):
+            inner.write(lambda writer, key=b"%d" % number: writer.put(key, bytes(3_000)))
+            if number == 10:
+                tell(b".")
+
+    growing = Child(grow)
+    try:
+        assert growing.hear(1) == b"."
+        for _ in range(100):
+            store = LmdbStore(path, sync=False)
+            assert store.read(lambda one: len(one.get(b"k") or b"")) == 20 * MEGABYTE
+            store.close()
+    finally:
+        growing.kill()
+
+
 # --- forked -------------------------------------------------------------------------------------
 
 

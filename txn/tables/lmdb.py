@@ -258,22 +258,28 @@ class _Shared:
         return self._environment
 
     def _open(self) -> lmdb.Environment:
-        try:
-            environment = lmdb.Environment(
-                self.path,
-                map_size=self.map_size,
-                metasync=False,
-                sync=self.sync,
-                max_readers=self.max_readers,
-                max_spare_txns=1,
-            )
-            environment.reader_check()
-        except (lmdb.Error, OSError, MemoryError) as error:
-            raise NotApplied(
-                describe("cannot open the store", path=self.path, reason=str(error))
-            ) from error
-        self.map_size = environment.info()["map_size"]
-        return environment
+        """Open the files, with a larger map if another process lets them outgrow it meanwhile."""
+        size = self.map_size
+        while True:
+            try:
+                environment = lmdb.Environment(
+                    self.path,
+                    map_size=size,
+                    metasync=False,
+                    sync=self.sync,
+                    max_readers=self.max_readers,
+                    max_spare_txns=1,
+                )
+                environment.reader_check()
+            except lmdb.MapResizedError:
+                size *= 2
+            except (lmdb.Error, OSError, MemoryError) as error:
+                raise NotApplied(
+                    describe("cannot open the store", path=self.path, reason=str(error))
+                ) from error
+            else:
+                self.map_size = environment.info()["map_size"]
+                return environment
 
     def _shut(self) -> None:
         if self._environment is not None:
