@@ -13,10 +13,11 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
+from typing import NamedTuple
 
 from recovery import check, repair
 from tests.chaos.client import end_with_input
@@ -27,6 +28,7 @@ from tests.history.workload import MODELS, Work, atomic, raw
 from txn import Engine, Key, Policy, connect
 
 ROOT = Path(__file__).parents[2]
+MODULE = "tests.history.processes"
 TABLE = "history"
 TRANSACTIONS = "history-txn"
 POLICY = Policy(lease_ms=400, deadline_ms=60_000, attempts=20)
@@ -118,58 +120,69 @@ def keys(epoch: int, seed: int) -> list[Key]:
 # --------------------------------------------------------------------------------- the crew
 
 
+class _Client(NamedTuple):
+    process: subprocess.Popen[bytes]
+    history: Path
+    errors: Path
+
+    def kill(self) -> None:
+        """Kill the process, which must not have ended by itself: nothing that clients are told to
+        do may fail but as `TxnError`."""
+        self.process.kill()
+        code = self.process.wait()
+        assert code == -signal.SIGKILL, f"it ended with {code}: {self.errors.read_text()}"
+
+
 class _Crew:
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, stack: ExitStack) -> None:
         self._plan = plan
+        self._stack = stack
         self._started = 0
-        self._running: list[tuple[subprocess.Popen[bytes], Path]] = []
         for role in LOOKS:
             (plan.folder / role).mkdir(parents=True)
-        for place in range(plan.writers):
-            self._running.append(self._start("writer", place))
+        self._running = [self._start("writer", place) for place in range(plan.writers)]
         self._running.append(self._start("reader", plan.writers))
 
     def replace(self, place: int) -> None:
         """Kill a writer, and put a new one in its place."""
-        self._kill(self._running[place][0])
+        self._running[place].kill()
         self._running[place] = self._start("writer", place)
 
     def wait_until_all_work(self) -> None:
         """Until each has told something: starting takes longer than some work."""
         deadline = time.monotonic() + 300
-        while not all(path.exists() and path.stat().st_size for _, path in self._running):
+        while not all(c.history.exists() and c.history.stat().st_size for c in self._running):
             assert time.monotonic() < deadline, "somebody does not get to work"
             time.sleep(0.05)
 
     def end(self) -> None:
-        for process, _ in self._running:
-            self._kill(process)
+        for client in self._running:
+            client.kill()
 
-    def _start(self, role: str, place: int) -> tuple[subprocess.Popen[bytes], Path]:
+    def _start(self, role: str, place: int) -> _Client:
         self._started += 1
         plan, name = self._plan, f"{role[0]}{self._started}"
         uri = plan.uris[place % len(plan.uris)]
         arguments = (role, plan.model, name, str(plan.seed), str(plan.folder / role), uri)
-        process = subprocess.Popen(
-            [sys.executable, "-m", "tests.history.processes", *arguments],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-        )
-        return process, plan.folder / role / f"{name}.jsonl"
-
-    def _kill(self, process: subprocess.Popen[bytes]) -> None:
-        process.kill()
-        assert process.stdin is not None
-        process.stdin.close()
-        assert process.wait() == -signal.SIGKILL, "it had ended by itself"
+        errors = plan.folder / role / f"{name}.err"
+        with errors.open("wb") as stderr:
+            process = subprocess.Popen(
+                [sys.executable, "-X", "faulthandler", "-m", MODULE, *arguments],
+                cwd=ROOT,
+                stdin=subprocess.PIPE,
+                stderr=stderr,
+            )
+        self._stack.enter_context(process)
+        self._stack.callback(process.kill)
+        return _Client(process, errors.with_suffix(".jsonl"), errors)
 
 
 @contextmanager
 def _crew(plan: Plan) -> Iterator[_Crew]:
-    crew = _Crew(plan)
-    try:
+    """Start clients; whatever happens, none is left."""
+    with ExitStack() as stack:
+        crew = _Crew(plan, stack)
         yield crew
-    finally:
         crew.end()
 
 
