@@ -209,6 +209,19 @@ def test_process_that_does_not_end_when_asked_is_killed(tmp_path: Path) -> None:
     assert not process.is_alive
 
 
+def test_process_that_becomes_another_program_is_seen_all_the_time(tmp_path: Path) -> None:
+    """Java is often started by a script. Between two programs a process has no command line for a
+    moment: who looked just then would call it dead, end the start, and leave it running."""
+    script = tmp_path / "again.sh"
+    script.write_text('exec /bin/sh "$0" "$@"\n')
+    line = ["/bin/sh", str(script), "-Dtxn.process=mark"]
+    process = launch("server", line, port=1, mark="mark", logs=tmp_path, env=dict(os.environ))
+    try:
+        assert all(process.is_alive for _ in range(1000))
+    finally:
+        assert end([process], SystemClock(), grace_ms=0) == [process]
+
+
 def test_process_of_somebody_else_is_never_touched(tmp_path: Path) -> None:
     """After a restart of the machine, the process ids on record are other programs'."""
     process = running(tmp_path, "import time")

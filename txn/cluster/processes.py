@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
 
-from txn.clock import Clock
+from txn.clock import Clock, SystemClock
 from txn.errors import TxnError, describe
 
 MARK_PROPERTY = "txn.process"
 POLL_MS = 50
+LOOKS = 1_000
 LOG_LINES = 40
 LOG_BYTES = 64 * 1024
 KERNEL = 2  # the parent of threads of the kernel, which have no command line either
@@ -90,7 +91,7 @@ def end(processes: Iterable[Process], clock: Clock, *, grace_ms: int) -> list[Pr
             process.signal(signal.SIGTERM)
         _wait(processes, clock, grace_ms)
     killed = [process for process in processes if process.signal(signal.SIGKILL)]
-    if left := _wait(killed, clock, 30_000):
+    if left := _wait(processes, clock, 30_000):
         raise ClusterError(describe("a killed process does not end", names=[p.name for p in left]))
     return killed
 
@@ -121,6 +122,20 @@ def _wait(processes: list[Process], clock: Clock, limit_ms: int) -> list[Process
 
 
 def _state(process: Process) -> State:
+    clock = SystemClock()
+    for _ in range(LOOKS):
+        if (found := _look(process)) is not None:
+            return found
+        clock.sleep_ms(1)
+    return State.GONE  # whoever hides its command line is none of ours
+
+
+def _look(process: Process) -> State | None:
+    """Look once; None where there was nothing to be seen: look again.
+
+    A process that becomes another program, as a script does by `exec`, has no command line for a
+    moment. One that ends has none any more, and no program either.
+    """
     try:  # imported here, because most users of the package never start a cluster
         import psutil  # noqa: PLC0415
     except ModuleNotFoundError as error:
@@ -129,9 +144,13 @@ def _state(process: Process) -> State:
         found = psutil.Process(process.pid)
         if found.status() == psutil.STATUS_ZOMBIE:  # of its threads the first has ended, or all
             return State.ENDING if found.num_threads() > 1 else State.GONE
-        line = found.cmdline()
-        if f"-D{MARK_PROPERTY}={process.mark}" in line:
-            return State.RUNNING
-        return State.GONE if line or found.ppid() == KERNEL else State.ENDING
+        if line := found.cmdline():
+            is_ours = f"-D{MARK_PROPERTY}={process.mark}" in line
+            return State.RUNNING if is_ours else State.GONE
+        if found.exe():
+            return None
+        return State.GONE if found.ppid() == KERNEL else State.ENDING
+    except psutil.ZombieProcess:  # since the look at its status
+        return None
     except psutil.Error:
         return State.GONE
