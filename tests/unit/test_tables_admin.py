@@ -9,7 +9,7 @@ import pytest
 
 from txn.clock import ManualClock
 from txn.model import Family
-from txn.tables import admin as admin_module
+from txn.tables import catalog
 from txn.tables.admin import Admin, Region
 from txn.tables.catalog import KEEPS_MARKERS
 from txn.tables.memory import MemoryStore
@@ -24,16 +24,20 @@ D = {b"d": FamilySettings()}
 
 
 class Interrupted(MemoryStore):
-    """A memory store that is interrupted at one of the write transactions to come."""
+    """A memory store that is interrupted at one of the write transactions to come, or where
+    something else happens before it."""
 
     left: int | None = None
+    meanwhile: Callable[[], object] | None = None
 
     def write(self, body: Callable[[Writer], R], *, durable: bool = True) -> R:
         if self.left is not None:
             self.left -= 1
             if self.left == 0:
                 self.left = None
-                raise KeyboardInterrupt
+                if self.meanwhile is None:
+                    raise KeyboardInterrupt
+                self.meanwhile()
         return super().write(body, durable=durable)
 
 
@@ -124,7 +128,7 @@ def test_what_is_dropped_goes_in_short_transactions_and_never_comes_back(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A large table would otherwise stop all writers; whoever is interrupted leaves the rest."""
-    monkeypatch.setattr(admin_module, "_SWEEP_KEYS", 10)
+    monkeypatch.setattr(catalog, "SWEEP_KEYS", 10)
     world.admin.create(b"t", {**D, b"e": FamilySettings()})
     world.put(b"t", rows=25)
     world.put(b"t", b"e", rows=25)
@@ -137,6 +141,67 @@ def test_what_is_dropped_goes_in_short_transactions_and_never_comes_back(
     assert not [key for key in world.stored() if b"\0\0e\0" in key or key.endswith(b"\0\0\0e")]
     world.rows.mutate(b"t", [(b"r", [Put(b"e", b"x", b"1", 8)])])
     assert world.count(b"t") == 26
+
+
+def interrupted_drop(world: World) -> None:
+    """Drop the family e; its cells are still there."""
+    world.store.left = 3
+    with pytest.raises(KeyboardInterrupt):
+        world.admin.drop_family(b"t", b"e")
+
+
+@pytest.mark.parametrize("comes_back", ["ensured", "added", "added while it is dropped"])
+def test_a_family_that_comes_back_is_empty_and_keeps_what_it_then_gets(
+    world: World, comes_back: str
+) -> None:
+    """What is left of the old one must not be seen, nor its removal take cells of the new one."""
+    world.admin.create(b"t", {**D, b"e": FamilySettings()})
+    world.put(b"t", b"e", rows=2)
+    if comes_back == "ensured":
+        interrupted_drop(world)
+        Tables(world.store, world.clock).ensure_table(b"t", {b"e": Family(versions=1)})
+    elif comes_back == "added":
+        interrupted_drop(world)
+        world.admin.add_family(b"t", b"e", FamilySettings())
+    else:
+        world.store.left, world.store.meanwhile = 2, lambda: interrupted_by_another(world)
+        with pytest.raises(KeyboardInterrupt):
+            world.admin.modify(b"t", {**D, b"e": FamilySettings()})
+    assert world.count(b"t") == 0
+    world.put(b"t", b"e", rows=3)
+    world.admin.sweep()
+    assert world.count(b"t") == 3
+
+
+def interrupted_by_another(world: World) -> None:
+    world.store.meanwhile = None
+    interrupted_drop(world)
+    world.store.left = 1
+
+
+def test_two_changes_of_a_table_at_once_are_both_made(world: World) -> None:
+    """Each is of one family: the other one's must not go, nor all that was put there."""
+    world.admin.create(b"t", {**D, b"gone": FamilySettings()})
+    other = Admin(world.store, world.clock)
+    changes: list[tuple[Callable[[], None], Callable[[], None]]] = [
+        (
+            lambda: world.admin.add_family(b"t", b"e", FamilySettings()),
+            lambda: other.add_family(b"t", b"f", FamilySettings()),
+        ),
+        (
+            lambda: world.admin.modify_family(b"t", b"d", FamilySettings(versions=9)),
+            lambda: other.drop_family(b"t", b"gone"),
+        ),
+        (
+            lambda: world.admin.drop_family(b"t", b"e"),
+            lambda: other.modify_family(b"t", b"f", FamilySettings(versions=7)),
+        ),
+    ]
+    for one, two in changes:
+        world.store.left, world.store.meanwhile = 1, two
+        one()
+    found = world.admin.families(b"t")
+    assert {name: settings.versions for name, settings in found.items()} == {b"d": 9, b"f": 7}
 
 
 def test_regions_are_told_by_their_splits(world: World) -> None:

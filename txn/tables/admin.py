@@ -8,9 +8,9 @@ transactions, by whoever comes next if that was interrupted.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from itertools import islice, pairwise
+from itertools import pairwise
 from typing import NamedTuple
 
 from txn.clock import Clock
@@ -24,10 +24,9 @@ from txn.tables.refusal import Refused
 
 _NAMESPACE = CATALOG + b"namespace "
 _NAMESPACE_STOP = CATALOG + b"namespace!"
-_GARBAGE = CATALOG + b"garbage "
-_GARBAGE_STOP = CATALOG + b"garbage!"
 _BUILT_IN = (b"default", b"hbase")
-_SWEEP_KEYS = 5_000
+
+_Families = Mapping[bytes, FamilySettings]
 
 
 class Region(NamedTuple):
@@ -82,7 +81,7 @@ class Admin:
             known = self._load(writer)
             table = _disabled(known, name)
             catalog.save(writer, known, name, None)
-            writer.put(_GARBAGE + table.prefix, b"")
+            catalog.leave(writer, table)
 
         self._store.write(body)
         self.sweep()
@@ -101,7 +100,7 @@ class Admin:
                 created_ms=self._clock.wall_ms(),
             )
             catalog.save(writer, known, name, empty)
-            writer.put(_GARBAGE + table.prefix, b"")
+            catalog.leave(writer, table)
 
         self._store.write(body)
         self.sweep()
@@ -157,38 +156,38 @@ class Admin:
 
     def modify(self, name: bytes, families: Mapping[bytes, FamilySettings]) -> None:
         """Give the table exactly these families; the cells of those left out are deleted."""
-        name = catalog.plain(name)
-        catalog.check_names(name, families)
-        self.sweep()
-
-        def body(writer: Writer) -> None:
-            known = self._load(writer)
-            table = known.find(name)
-            for family in set(table.families) - set(families):
-                writer.put(_GARBAGE + table.prefix + family, b"")
-            catalog.save(writer, known, name, replace(table, families=dict(families)))
-
-        self._store.write(body)
-        self.sweep()
+        catalog.check_names(catalog.plain(name), families)
+        self._alter(name, lambda _: families)
 
     def add_family(self, name: bytes, family: bytes, settings: FamilySettings) -> None:
         """Add a family; `do not retry` if it is there."""
-        families = self._find(name).families
-        if family in families:
-            raise Refused("do not retry", "the family exists", table=name, family=family)
-        self.modify(name, {**families, family: settings})
+
+        def change(families: _Families) -> _Families:
+            if family in families:
+                raise Refused("do not retry", "the family exists", table=name, family=family)
+            return {**families, family: settings}
+
+        self._alter(name, change)
 
     def modify_family(self, name: bytes, family: bytes, settings: FamilySettings) -> None:
         """Replace a family's settings; `no such column family`."""
-        families = self._with_family(name, family)
-        self.modify(name, {**families, family: settings})
+
+        def change(families: _Families) -> _Families:
+            _check_there(name, family, families)
+            return {**families, family: settings}
+
+        self._alter(name, change)
 
     def drop_family(self, name: bytes, family: bytes) -> None:
         """Delete a family and its cells; `no such column family`, or `do not retry` the last."""
-        families = self._with_family(name, family)
-        if len(families) == 1:
-            raise Refused("do not retry", "a table keeps one family", table=name, family=family)
-        self.modify(name, {each: kept for each, kept in families.items() if each != family})
+
+        def change(families: _Families) -> _Families:
+            _check_there(name, family, families)
+            if len(families) == 1:
+                raise Refused("do not retry", "a table keeps one family", table=name, family=family)
+            return {each: kept for each, kept in families.items() if each != family}
+
+        self._alter(name, change)
 
     def create_namespace(self, name: bytes, properties: Mapping[str, str]) -> None:
         """Create a namespace; `namespace exists`."""
@@ -230,21 +229,34 @@ class Admin:
 
     def sweep(self) -> None:
         """Remove the cells of what was dropped, some thousands in each transaction."""
-        while self._store.write(_sweep_some, durable=False):
+        while self._store.write(catalog.sweep, durable=False):
             pass
 
     def _find(self, name: bytes) -> Table:
         return self._store.read(self._load).find(catalog.plain(name))
 
-    def _with_family(self, name: bytes, family: bytes) -> Mapping[bytes, FamilySettings]:
-        families = self._find(name).families
-        if family not in families:
-            raise Refused("no such column family", "no such family", table=name, family=family)
-        return families
+    def _alter(self, name: bytes, change: Callable[[_Families], _Families]) -> None:
+        """Change the families in one transaction: another client may be changing them too."""
+        name = catalog.plain(name)
+        self.sweep()
+
+        def body(writer: Writer) -> None:
+            known = self._load(writer)
+            families = change(known.find(name).families)
+            catalog.check_names(name, families)
+            catalog.alter(writer, known, name, families)
+
+        self._store.write(body)
+        self.sweep()
 
     def _load(self, reader: Reader) -> Catalog:
         self._catalog = found = catalog.load(reader, self._catalog)
         return found
+
+
+def _check_there(name: bytes, family: bytes, families: _Families) -> None:
+    if family not in families:
+        raise Refused("no such column family", "no such family", table=name, family=family)
 
 
 def _disabled(known: Catalog, name: bytes) -> Table:
@@ -280,23 +292,3 @@ def _namespaces(reader: Reader) -> dict[bytes, dict[str, str]]:
 def _check_namespace(reader: Reader, name: bytes) -> None:
     if name not in _BUILT_IN and reader.get(_NAMESPACE + name) is None:
         raise Refused("namespace not found", "no such namespace", namespace=name)
-
-
-def _sweep_some(writer: Writer) -> bool:
-    """Remove some cells of the first thing that was dropped; return whether there was one."""
-    garbage = next(writer.keys(_GARBAGE, _GARBAGE_STOP), None)
-    if garbage is None:
-        return False
-    at = writer.get(garbage) or b""
-    prefix, family = garbage[len(_GARBAGE) :][:4], garbage[len(_GARBAGE) + 4 :]
-    stop = (int.from_bytes(prefix) + 1).to_bytes(4)
-    keys = list(islice(writer.keys(prefix + at, stop), _SWEEP_KEYS))
-    for key in keys:
-        name, column = catalog.family_and_column(key, catalog.split_row(key))
-        if not family or family == (name or column):
-            writer.delete(key)
-    if len(keys) == _SWEEP_KEYS:
-        writer.put(garbage, keys[-1][4:])
-    else:
-        writer.delete(garbage)
-    return True

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import NamedTuple
 
 from txn.errors import InvalidRequestError, describe
@@ -31,8 +32,11 @@ KEEPS_MARKERS = (("hbase.hstore.time.to.purge.deletes", str(KEEP_DELETES_MS + 3_
 _COUNTER = CATALOG + b"counter"
 _TABLE = CATALOG + b"table "
 _TABLE_STOP = CATALOG + b"table!"
+_GARBAGE = CATALOG + b"garbage "
+_GARBAGE_STOP = CATALOG + b"garbage!"
 _ROW_END = b"\0\0"
 _DEFAULT = b"default:"
+SWEEP_KEYS = 5_000
 
 
 class Place(NamedTuple):
@@ -152,7 +156,50 @@ def ensure(writer: Writer, known: Catalog, name: bytes, families: Mapping[bytes,
     if table is None:
         save(writer, known, name, Table(next_number(known), merged))
     elif merged != existing:
-        save(writer, known, name, replace(table, families=merged))
+        alter(writer, known, name, merged)
+
+
+def alter(
+    writer: Writer, known: Catalog, name: bytes, families: Mapping[bytes, FamilySettings]
+) -> None:
+    """Give the table exactly these families, in the caller's transaction. What is left of one that
+    was dropped goes before it comes back: it would be seen again, and what is put then removed."""
+    table = known.find(name)
+    for family in set(table.families) - set(families):
+        leave(writer, table, family)
+    for family in set(families) - set(table.families):
+        while writer.get(_GARBAGE + table.prefix + family) is not None:
+            _remove_some(writer, _GARBAGE + table.prefix + family)
+    save(writer, known, name, replace(table, families=dict(families)))
+
+
+def leave(writer: Writer, table: Table, family: bytes = b"") -> None:
+    """Leave the cells of a table that is dropped, or of a family, to whoever sweeps next."""
+    writer.put(_GARBAGE + table.prefix + family, b"")
+
+
+def sweep(writer: Writer) -> bool:
+    """Remove some cells of the first thing that was dropped; return whether there was one."""
+    garbage = next(writer.keys(_GARBAGE, _GARBAGE_STOP), None)
+    if garbage is None:
+        return False
+    _remove_some(writer, garbage)
+    return True
+
+
+def _remove_some(writer: Writer, garbage: bytes) -> None:
+    at = writer.get(garbage) or b""
+    prefix, family = garbage[len(_GARBAGE) :][:4], garbage[len(_GARBAGE) + 4 :]
+    stop = (int.from_bytes(prefix) + 1).to_bytes(4)
+    keys = list(islice(writer.keys(prefix + at, stop), SWEEP_KEYS))
+    for key in keys:
+        name, column = family_and_column(key, split_row(key))
+        if not family or family == (name or column):
+            writer.delete(key)
+    if len(keys) == SWEEP_KEYS:
+        writer.put(garbage, keys[-1][4:])
+    else:
+        writer.delete(garbage)
 
 
 def plain(name: bytes) -> bytes:
