@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import signal
@@ -9,12 +10,14 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+import lmdb
 import pytest
 
 from txn.errors import NotApplied, StoreError
@@ -51,6 +54,12 @@ class Child:
         while len(heard) < size and (more := os.read(self._pipe, size - len(heard))):
             heard += more
         return heard
+
+    def wait_until_it_waits(self) -> None:
+        """Wait until it does nothing by itself, as what waits for a lock."""
+        deadline = time.monotonic() + 60
+        while Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] != "S":
+            assert time.monotonic() < deadline, "it goes on"
 
     def kill(self) -> bytes:
         """Kill it, if it lives, and return all that it told."""
@@ -174,6 +183,39 @@ def other_readers(path: str, count: int) -> Iterator[list[subprocess.Popen[bytes
         for process in processes:
             process.kill()
             process.communicate()
+
+
+def test_a_process_killed_while_it_opens_the_store_spoils_it_for_nobody(path: str) -> None:
+    """The first one to open it makes LMDB's lock file anew. One that waited in LMDB meanwhile would
+    take the file as it is then: empty, or with the number of an old commit to go on from."""
+    with opened(path) as store:
+        store.write([Edit(cell("r", "x"), b"old", 1)])
+
+    def be_killed_half_way(tell: Callable[[bytes], None]) -> None:
+        def half(folder: str, **_: object) -> None:
+            file = os.open(os.path.join(folder, "lock.mdb"), os.O_RDWR)
+            fcntl.lockf(file, fcntl.LOCK_EX, 1)
+            os.ftruncate(file, 0)
+            tell(b".")
+            wait_for_ever()
+
+        lmdb.Environment = half  # the driver's, in this process
+        LmdbStore(path, sync=False)
+
+    def wait_for_it(tell: Callable[[bytes], None]) -> None:
+        tell(b".")
+        with opened(path) as inner:
+            inner.write([Edit(cell("r", "y"), b"new", 1)])
+
+    first = Child(be_killed_half_way)
+    assert first.hear(1) == b"."
+    second = Child(wait_for_it)
+    assert second.hear(1) == b"."
+    second.wait_until_it_waits()
+    first.kill()
+    second.join()
+    with opened(path) as store:
+        assert values(store, cell("r", "x"), cell("r", "y")) == [b"old", b"new"]
 
 
 def test_slots_of_killed_readers_are_taken_back(path: str) -> None:

@@ -7,9 +7,12 @@ somebody else.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from txn.errors import StoreError, describe
 
@@ -40,6 +43,17 @@ def prepare(path: str) -> str:
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
         raise StoreError(describe("the store's directory is read-only", path=path))
     return path
+
+
+@contextmanager
+def alone(path: str) -> Iterator[None]:
+    """Keep out whoever else opens the files of the directory, in whatever process, meanwhile."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
 
 
 def _read(path: str) -> str | None:

@@ -262,14 +262,17 @@ class _Shared:
         size = self.map_size
         while True:
             try:
-                environment = lmdb.Environment(
-                    self.path,
-                    map_size=size,
-                    metasync=False,
-                    sync=self.sync,
-                    max_readers=self.max_readers,
-                    max_spare_txns=1,
-                )
+                # Whoever opens it first makes LMDB's lock file anew. Were it killed amid that, one
+                # that waits for it in LMDB would go on with the half, and write over commits.
+                with directory.alone(self.path):
+                    environment = lmdb.Environment(
+                        self.path,
+                        map_size=size,
+                        metasync=False,
+                        sync=self.sync,
+                        max_readers=self.max_readers,
+                        max_spare_txns=1,
+                    )
                 environment.reader_check()
             except lmdb.MapResizedError:
                 size *= 2
