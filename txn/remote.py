@@ -19,7 +19,6 @@ from txn.assertions import Assertion
 from txn.clock import Clock, SystemClock
 from txn.engine import Ack, Engine, Given, Outcome
 from txn.errors import (
-    AbortedError,
     CommitOutcomeUnknown,
     InvalidRequestError,
     MaybeApplied,
@@ -224,16 +223,16 @@ class RemoteEngine(Engine):
         for tries in range(SETTLE_TRIES):
             try:
                 return unpack_committed(self._ask("commit", arguments))
-            except (AbortedError, CommitOutcomeUnknown):
-                return None
             except StoreError:
                 self._pause(tries)
+            except TxnError:  # invalid, too: the first one may have been valid
+                return None
         return None
 
     def _traced(self, name: bytes, sent_ms: int, tries: int) -> Committed | None:
         """Look for the request's transactions, for a moment; None: it is not known to be done."""
         for number in range(tries):
-            with suppress(StoreError):
+            with suppress(TxnError):
                 _, done = self._settled(name, self._clock.monotonic_ms() - sent_ms)
                 if done is not None:
                     return done

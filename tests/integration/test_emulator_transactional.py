@@ -313,6 +313,36 @@ def test_a_repeated_refusal_does_not_tell_what_became_of_the_first() -> None:
             engine.commit([Mutation(X, "1")], [Some(X)], once="token")
 
 
+@pytest.mark.parametrize("once", [None, "token"])
+@pytest.mark.parametrize("many", [False, True])
+def test_a_server_that_admits_us_no_longer_does_not_make_a_commit_invalid(
+    once: str | None, many: bool
+) -> None:
+    """An invalid request wrote nothing. This one did, before the server came with another token."""
+    store = LocalStore(MemoryStore(), SystemClock())
+    transactional = Transactional(store, token="first")
+
+    def lose(answer: bytes) -> bool:
+        if b"commit" in answer:
+            transactional._token = b"second"
+        return b"commit" in answer
+
+    with (
+        Server([(listen("127.0.0.1", 0), transactional.service)]) as server,
+        wire(server.ports[0]) as between,
+        connect(f"txn://127.0.0.1:{between.port}?token=first", table="data") as engine,
+    ):
+        engine.ensure_table("data", ["d"])
+        between.lose = lose
+        if many:
+            (result,) = engine.commit_many([Request((Mutation(X, b"1"),), once=once)])
+            assert isinstance(result, CommitOutcomeUnknown)
+        else:
+            with pytest.raises(CommitOutcomeUnknown):
+                engine.commit([Mutation(X, "1")], once=once)
+        assert store.read([X])[X] is not None
+
+
 def test_the_lost_answer_of_many_is_found_for_each() -> None:
     """As far as they committed; the others are unknown, each by its own name."""
     with endpoint() as (uri, _), lossy(uri, b"commitMany") as (engine, _lost):
