@@ -349,6 +349,9 @@ def test_a_stop_finishes_what_has_begun() -> None:
         client(port) as busy,
         raw(port) as idle,
     ):
+        idle.sendall(framed(SAME))  # so it has been accepted, and is not closed before the port is
+        (size,) = struct.unpack(">i", idle.recv(4))
+        assert b"same" in idle.recv(size)
         result = pool.submit(busy.wait, b"still here")
         assert echo.entered.wait(PATIENCE_S)
         stopped = pool.submit(server.stop)
@@ -410,6 +413,19 @@ def test_tls_and_plain_text_do_not_mix() -> None:
                 assert secure.recv(1) == b""
             stopped.join(PATIENCE_S)
             assert not stopped.is_alive()
+
+
+def test_a_stop_does_not_wait_for_clients_that_have_not_greeted() -> None:
+    """Whoever connects and says nothing would else hold up each stop of a server with TLS."""
+    options = Options(tls_cert=TLS / "certificate.pem", tls_key=TLS / "key.pem")
+    limits = Limits(request_ms=PATIENCE_S * 2000, grace_ms=PATIENCE_S * 1000)
+    with echo_server(limits, tls=tls_context(options)) as (port, _, server), raw(port) as silent:
+        end = time.monotonic() + PATIENCE_S
+        while not server._connections:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+        assert server.stop() is True
+        rest(silent)  # ends
 
 
 def closes_plain(port: int) -> bool:

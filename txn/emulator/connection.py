@@ -247,7 +247,13 @@ class Connection:
         wait_ms = min(self._limits.request_ms, self._limits.idle_ms)
         if self._tls is not None:
             connected.settimeout(wait_ms / 1000)
-            self._socket = self._tls.wrap_socket(connected, server_side=True)
+            secure = self._tls.wrap_socket(
+                connected, server_side=True, do_handshake_on_connect=False
+            )
+            self._socket = secure  # a stop finds it, while the client has not greeted yet, too
+            if self._stopping:
+                self._end_reading()
+            secure.do_handshake()
             return
         connected.setblocking(True)
         wait = struct.pack("@ll", wait_ms // 1000, wait_ms % 1000 * 1000)
