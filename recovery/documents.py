@@ -17,7 +17,7 @@ from recovery.fsck import Result
 from recovery.inspect import Change, Explanation
 from recovery.scan import state_of
 from recovery.text import assertion_text, escape, key_text, parse_key
-from txn.assertions import And, Assertion, Exact, GreaterThan, Not, Or, Some, Version
+from txn.assertions import MAX_DEPTH, And, Assertion, Exact, GreaterThan, Not, Or, Some, Version
 from txn.codec import TransactionRow, created_ms
 from txn.errors import InvalidRequestError, describe
 from txn.model import Cell, Delete, Key, Mutation
@@ -29,19 +29,11 @@ Document = dict[str, Any]
 def parse_request(text: str | bytes) -> Request:
     """Return the request that a JSON document describes, or raise InvalidRequestError."""
     try:
-        given = json.loads(text)
+        return _request(json.loads(text))
     except ValueError as error:
         raise InvalidRequestError(describe("not a JSON document", cause=str(error))) from error
-    parts = _fields(given, "the document", set(), {"mutations", "assertions", "once", "labels"})
-    mutations = _list(parts.get("mutations", []), "mutations")
-    assertions = _list(parts.get("assertions", []), "assertions")
-    once = parts.get("once")
-    return Request(
-        tuple(_mutation(item, f"mutations[{i}]") for i, item in enumerate(mutations)),
-        tuple(_assertion(item, f"assertions[{i}]") for i, item in enumerate(assertions)),
-        None if once is None else _bytes(once, "once"),
-        _mapping(parts.get("labels", {}), "labels"),
-    )
+    except RecursionError as error:
+        raise InvalidRequestError(describe("nested too deeply", limit=MAX_DEPTH)) from error
 
 
 def row_document(row: TransactionRow, now_ms: int) -> Document:
@@ -116,6 +108,19 @@ def cell_document(key: Key, cell: Cell | None) -> Document:
         "value": escape(cell.value) if cell else None,
         "timestamp": cell.timestamp if cell else None,
     }
+
+
+def _request(given: object) -> Request:
+    parts = _fields(given, "the document", set(), {"mutations", "assertions", "once", "labels"})
+    mutations = _list(parts.get("mutations", []), "mutations")
+    assertions = _list(parts.get("assertions", []), "assertions")
+    once = parts.get("once")
+    return Request(
+        tuple(_mutation(item, f"mutations[{i}]") for i, item in enumerate(mutations)),
+        tuple(_assertion(item, f"assertions[{i}]") for i, item in enumerate(assertions)),
+        None if once is None else _bytes(once, "once"),
+        _mapping(parts.get("labels", {}), "labels"),
+    )
 
 
 def _change_document(change: Change) -> Document:

@@ -59,7 +59,7 @@ def must_exist(uri: str) -> None:
         parts = urlsplit(uri)
     except ValueError as error:
         raise InvalidRequestError(describe("not a URI", given=uri)) from error
-    if parts.scheme == "embedded":
+    if parts.scheme == "embedded" and not parts.netloc:  # else opening it says what is wrong
         path = Path(unquote(parts.path))
         if not path.exists() or (path.is_dir() and not any(path.iterdir())):
             raise InvalidRequestError(describe("no such store", path=str(path)))

@@ -36,7 +36,7 @@ def _status(text: str) -> str:
     for name, words in (names | {NO_STATUS: (NO_STATUS,)}).items():
         if text.upper() in (word.upper() for word in words):
             return name
-    raise typer.BadParameter(f"is one of {', '.join([*names, NO_STATUS])}")
+    raise typer.BadParameter(f"'{text}' is not one of {', '.join([*names, NO_STATUS])}")
 
 
 def ls(

@@ -226,6 +226,7 @@ def test_mistakes_are_errors_in_a_line_and_exit_code_2(uri: str, run: Run, tmp_p
     for arguments, message in (
         (("ls", "--store", "ftp://host"), "unknown kind of store"),
         (("ls", "--store", f"embedded://{tmp_path}/mine"), "not a store of ours"),
+        (("ls", "--store", "embedded://mine"), "write embedded:///path, with three slashes"),
         (("ls", "--transactions", "tnx"), "no such transaction table"),
         (("fsck", "--scan", "dta"), "no such table"),
         (("get", "t/r/f:c"), "no such table"),

@@ -98,3 +98,11 @@ def test_what_is_no_document_is_refused(text: str | bytes) -> None:
     """It is the first mistake that people make."""
     with pytest.raises(InvalidRequestError):
         parse_request(text)
+
+
+@pytest.mark.parametrize("depth", [2_000, 100_000])
+def test_what_is_nested_too_deeply_is_refused(depth: int) -> None:
+    """Some interpreters give up while they parse it, and some afterwards."""
+    assertion = '{"not": ' * depth + f'{{"some": "{TEXT}"}}' + "}" * depth
+    with pytest.raises(InvalidRequestError, match="nested too deeply limit=100"):
+        parse_request(f'{{"assertions": [{assertion}]}}')
