@@ -7,8 +7,6 @@ that what is done is not reported.
 from __future__ import annotations
 
 import sqlite3
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -43,23 +41,6 @@ from txn.leases.tables import VERSION, VERSION_TABLE, leases, metadata, now
 LONG_S = 3_600
 WAIT_S = 300
 CLOCK = SystemClock()
-FORKING = """
-import os, sys
-from txn.leases import open_leases, shared
-
-leases = open_leases(sys.argv[1])
-leases.grab_lease([shared("d/t")], 3600)
-child = os.fork()
-for _ in range(20):
-    leases.grab_lease([shared("d/t")], 3600)
-    assert len(leases.list_lease()) >= 2
-if not child:
-    os._exit(0)
-_, status = os.waitpid(child, 0)
-assert status == 0
-assert len(leases.list_lease()) == 41
-assert len({lease.lease_id for lease in leases.list_lease()}) == 41
-"""
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -184,14 +165,6 @@ def test_an_outage_is_told_and_ends(url: str, commits: Commits) -> None:
             service.grab_lease([exclusive("d/t")], LONG_S)
         commits.next = []
         assert ids(service) == []
-
-
-def test_a_fork_gets_connections_of_its_own(url: str) -> None:
-    """Two processes on one connection read each other's replies."""
-    done = subprocess.run(
-        [sys.executable, "-c", FORKING, url], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
 
 
 def test_a_closed_service_says_so(url: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import TypeVar
 
 from sqlalchemy import URL, Connection, Engine
@@ -17,6 +18,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from txn.clock import Clock
 from txn.errors import InvalidRequestError, StoreClosedError, StoreError, describe
 from txn.leases.databases import PATIENCE_S, Database, Postgresql, Sqlite
+from txn.leases.forking import Gate
 
 T = TypeVar("T")
 
@@ -41,13 +43,15 @@ class Connections:
         self._process = os.getpid()
         self._inherited: list[Engine] = []
         self._closed = False
+        gate = None if kind.can_be_carried else Gate(shown(url), self._dispose)
+        self._passed = nullcontext if gate is None else gate.passed
 
     def run(self, work: Callable[[Connection], T], *, patience_ms: int = PATIENCE_S * 1000) -> T:
         """Do the work in a transaction and commit it. StoreError: it may have been done or not."""
         due_ms = self._clock.monotonic_ms() + patience_ms
         while True:
             try:
-                with self._own_engine().begin() as connection:
+                with self._passed(), self._own_engine().begin() as connection:
                     return work(connection)
             except SQLAlchemyError as error:
                 passes = isinstance(error, DBAPIError) and self.database.passes(error)
@@ -62,6 +66,9 @@ class Connections:
         self._closed = True
         if self._process == os.getpid():
             self._engine.dispose()
+
+    def _dispose(self) -> None:
+        self._engine.dispose()
 
     def _own_engine(self) -> Engine:
         if self._closed:

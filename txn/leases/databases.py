@@ -41,7 +41,10 @@ PASSING_CLASSES = frozenset({"08", "40", "53", "55", "57"})
 
 
 class Database(Protocol):
-    """One kind of database."""
+    """One kind of database. can_be_carried: a forked process can leave what it has inherited of
+    connections alone, and have others."""
+
+    can_be_carried: bool
 
     def engine(self, url: URL) -> Engine:
         """Return an engine whose connections are ready for the methods below."""
@@ -58,6 +61,8 @@ class Database(Protocol):
 
 class Sqlite:
     """A file on this machine. Its clock is the machine's."""
+
+    can_be_carried = False
 
     def engine(self, url: URL) -> Engine:
         if url.database in {None, "", ":memory:"}:
@@ -86,6 +91,8 @@ class Sqlite:
 
 class Postgresql:
     """A server, for many machines. Its clock is that of the server."""
+
+    can_be_carried = True
 
     def engine(self, url: URL) -> Engine:
         engine = create_engine(
