@@ -418,7 +418,7 @@ def test_a_fork_inside_a_transaction_spares_the_parent_s(path: str, way: str) ->
         import os, sys
         import txn.tables.lmdb as ours
         from txn.errors import StoreError
-        ours.FORK_PATIENCE_S = 0.05
+        ours.FORK_PATIENCE_S = 1000  # for other threads
         store = ours.LmdbStore(sys.argv[1], sync=False)
         parent = os.getpid()
 
@@ -446,7 +446,7 @@ def test_a_child_s_way_out_spares_the_reader_of_its_parent(path: str) -> None:
     script = """
         import os, subprocess, sys
         import txn.tables.lmdb as ours
-        ours.FORK_PATIENCE_S = 0.05
+        ours.FORK_PATIENCE_S = 1000  # for other threads
         store = ours.LmdbStore(sys.argv[1], sync=False)
         store.write(lambda writer: writer.put(b"k", b"1" * 1_000_000))
         overwrite = '''if True:

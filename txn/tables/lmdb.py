@@ -34,7 +34,7 @@ from txn.tables.ordered import Reader, Writer
 
 FIRST_MAP_SIZE = 16 * 1024 * 1024
 MAX_READERS = 1024
-FORK_PATIENCE_S = 2.0
+FORK_PATIENCE_S = 10.0
 
 _TRIES = 64
 
@@ -122,7 +122,7 @@ class _Shared:
         self.users = 0
         self.lock = threading.RLock()
         self._changed = threading.Condition(self.lock)
-        self._active = 0
+        self._active: list[int] = []  # the thread of each
         self._waiting = 0
         self._closed = False
         self._inherited: lmdb.Environment | None = None
@@ -202,10 +202,15 @@ class _Shared:
         """Close, if transactions end in time, and keep everyone out until after the fork."""
         self.lock.acquire()
         self._waiting += 1
-        self._changed.wait_for(lambda: self._inherited or not self._active, FORK_PATIENCE_S)
+        self._changed.wait_for(self._may_fork, FORK_PATIENCE_S)
         self._waiting -= 1
         if not self._active:
             self._shut()
+
+    def _may_fork(self) -> bool:
+        """Whether there is nothing to wait for, or it is this thread's own and would never come."""
+        is_own = threading.get_ident() in self._active
+        return self._inherited is not None or is_own or not self._active
 
     def after_fork(self, in_child: bool) -> None:
         """Let everyone in again; in the child only if the environment was closed."""
@@ -219,12 +224,12 @@ class _Shared:
             while self._waiting:
                 self._changed.wait()
             environment = self._usable()
-            self._active += 1
+            self._active.append(threading.get_ident())
             return environment
 
     def _leave(self) -> None:
         with self.lock:
-            self._active -= 1
+            self._active.remove(threading.get_ident())
             if self._waiting and not self._active:
                 self._changed.notify_all()
 
