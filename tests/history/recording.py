@@ -49,15 +49,18 @@ class Recorder:
 
 
 def to_file(path: Path) -> Callable[[Line], object]:
-    """Return what appends lines to a file, each in a single write, which a kill does not split."""
+    """Return what appends lines to a file, each in a single write. A kill may cut the last one
+    short, though: where it crosses a page, the kernel looks for signals in between."""
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     return lambda line: os.write(file, f"{json.dumps(line)}\n".encode())
 
 
 def load(folder: Path) -> list[Transaction]:
-    """Read back all the files of a folder."""
+    """Read back all the files of a folder: what is whole, and so was told before its client went
+    on."""
     texts = [path.read_text() for path in sorted(folder.glob("*.jsonl"))]
-    return history(json.loads(line) for text in texts for line in text.splitlines())
+    lines = (line for text in texts for line in text.splitlines(keepends=True))
+    return history(json.loads(line) for line in lines if line.endswith("\n"))
 
 
 def history(lines: Iterable[Line]) -> list[Transaction]:

@@ -1,7 +1,8 @@
 """One process of the bank: two threads that transfer between accounts until they are killed.
 
 `python -m tests.integration.bank URI SEED LOG`. Each transfer also writes a receipt, a row of its
-own, in the same transaction; its name is appended to the log once the commit was reported.
+own, in the same transaction; its name is appended to the log once the commit was reported. A kill
+may cut a name short, so each has a line of its own between two ends of lines, and ends in a dot.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def work(engine: Engine, seed: int, log: int) -> None:
         number += 1
         name = f"{os.getpid()}-{seed}-{number}"
         if transfer(engine, chance, name, chance.choice(["complete", "decided"])):
-            os.write(log, f"{name}\n".encode())
+            os.write(log, f"\n{name}.\n".encode())
 
 
 def main() -> None:
