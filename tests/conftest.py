@@ -13,6 +13,7 @@ import signal
 import time
 import uuid
 from collections.abc import Generator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -80,7 +81,8 @@ def pytest_sessionfinish(session: pytest.Session) -> Generator[None, object, obj
         left = _left_running(os.environ[RUN_VARIABLE])
         for process, command in left.items():
             print(f"\nleft running by the tests: process={process} command={command!r}")
-            os.kill(process, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it may have ended meanwhile
+                os.kill(process, signal.SIGKILL)
         if left and session.exitstatus == pytest.ExitCode.OK:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
     return result

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
+ENDS_WITHIN_S = 30
 
 
 def run(folder: Path, code: str, *, ci: str) -> subprocess.CompletedProcess[str]:
@@ -55,7 +57,14 @@ def test_a_run_that_leaves_a_process_behind_fails_and_ends_it(tmp_path: Path) ->
     assert said.returncode == 1
     assert "left running by the tests" in said.stdout
     process = int(said.stdout.split("process=")[1].split()[0])
-    assert (
-        not Path(f"/proc/{process}/cmdline").exists()
-        or not Path(f"/proc/{process}/cmdline").read_bytes()
-    )
+    deadline = time.monotonic() + ENDS_WITHIN_S
+    while command_of(process) and time.monotonic() < deadline:  # what was killed is still to end
+        time.sleep(0.01)
+    assert command_of(process) == b""
+
+
+def command_of(process: int) -> bytes:
+    try:
+        return Path(f"/proc/{process}/cmdline").read_bytes()
+    except OSError:
+        return b""
