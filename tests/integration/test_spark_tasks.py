@@ -123,15 +123,15 @@ def test_the_error_of_a_job_names_the_request(spark: SparkSession, uri: str) -> 
 def test_a_worker_keeps_one_engine_for_all_its_tasks(spark: SparkSession, uri: str) -> None:
     """Opening a store for each task is slow, and an LMDB directory opens once a process."""
 
-    def task(rows: Iterable[int]) -> Iterator[tuple[int, int]]:
+    def task(rows: Iterable[int]) -> Iterator[tuple[int, int, int]]:
+        before = opened()
         commit_partition(uri, rows, absent_request, table="rows")
-        opened = txn.spark.partitions._worker.cache_info()
-        yield os.getpid(), opened.misses
+        yield os.getpid(), before, opened()
 
-    before = spark.sparkContext.parallelize(range(2), 2).map(lambda _: opened()).collect()
-    after = spark.sparkContext.parallelize(range(200), 20).mapPartitions(task).collect()
-    assert {count for _, count in after} <= {count + 1 for count in before}
+    def opened() -> int:
+        return txn.spark.partitions._worker.cache_info().misses
 
-
-def opened() -> int:
-    return txn.spark.partitions._worker.cache_info().misses
+    tasks = spark.sparkContext.parallelize(range(200), 20).mapPartitions(task).collect()
+    for process in {process for process, _, _ in tasks}:
+        before, after = zip(*(counts for each, *counts in tasks if each == process), strict=True)
+        assert max(after) - min(before) == 1
