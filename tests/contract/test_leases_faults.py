@@ -19,7 +19,7 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, Engine, event, insert, text, update
+from sqlalchemy import Connection, Engine, event, insert, make_url, text, update
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
@@ -165,6 +165,36 @@ def test_an_outage_is_told_and_ends(url: str, commits: Commits) -> None:
             service.grab_lease([exclusive("d/t")], LONG_S)
         commits.next = []
         assert ids(service) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "password", "database", "said"),
+    [
+        ("ann", "wrong", None, "password authentication failed"),
+        ("ann", None, None, "no password supplied"),
+        (None, None, "none", "does not exist"),
+    ],
+)
+def test_what_will_not_pass_is_told_at_once(
+    postgresql: PostgreSQL,
+    name: str | None,
+    password: str | None,
+    database: str | None,
+    said: str,
+) -> None:
+    """Whoever has mistyped a password stands waiting, and must be told that it was that."""
+    with postgresql.connect() as session:
+        session.execute("DROP ROLE IF EXISTS ann")
+        session.execute("CREATE ROLE ann LOGIN PASSWORD 'right'")
+    url = make_url(postgresql.new_database())
+    url = url.set(
+        username=name or url.username, password=password, database=database or url.database
+    )
+    clock = ManualClock()
+    began_ms = clock.monotonic_ms()
+    with pytest.raises(StoreError, match=said):
+        open_leases(url.render_as_string(hide_password=False), clock=clock)
+    assert clock.monotonic_ms() == began_ms  # nobody has slept between tries
 
 
 def test_a_closed_service_says_so(url: str) -> None:

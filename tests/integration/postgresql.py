@@ -32,6 +32,7 @@ USER = "txn"
 # Root's home is closed to nobody, so what is fetched for root lies in the machine's cache.
 ROOTS_CACHE = Path("/var/cache/hbase-txn")
 WITHIN_S = 120
+WHO_MAY_CONNECT = f"local all {USER} trust\nlocal all all scram-sha-256\n"
 SETTINGS = {
     "listen_addresses": "",
     "unix_socket_permissions": "0700",
@@ -61,6 +62,7 @@ class PostgreSQL:
         self._wait_for(
             self._run("initdb", "-D", "data", "-U", USER, "--auth=trust", "-E", "UTF8", "-N")
         )
+        (self.folder / "data" / "pg_hba.conf").write_text(WHO_MAY_CONNECT)
 
     def start(self) -> None:
         """Start it on its data, and wait until it answers."""

@@ -57,7 +57,11 @@ class Connections:
                 passes = isinstance(error, DBAPIError) and self.database.passes(error)
                 if not passes or self._clock.monotonic_ms() >= due_ms:
                     raise StoreError(
-                        describe("the database of the leases failed", url=shown(self.url))
+                        describe(
+                            "the database of the leases failed",
+                            url=shown(self.url),
+                            reason=_reason(error),
+                        )
                     ) from error
             self._clock.sleep_ms(self._chance.randint(SHORTEST_PAUSE_MS, LONGEST_PAUSE_MS))
 
@@ -79,6 +83,12 @@ class Connections:
             self._engine = self.database.engine(self.url)
             self._process = os.getpid()
         return self._engine
+
+
+def _reason(error: SQLAlchemyError) -> str:
+    """Return what the driver said, without the statement."""
+    said = error.orig if isinstance(error, DBAPIError) else error
+    return " ".join(str(said).split())
 
 
 def shown(url: URL) -> str:

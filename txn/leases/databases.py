@@ -39,6 +39,14 @@ NOTICED_IN_TIME = {
 PASSING_CLASSES = frozenset({"08", "40", "53", "55", "57"})
 """Connection lost; serialisation and deadlock; resources; a lock's time-out; shut down."""
 
+LASTING = (
+    "password authentication failed",
+    "no password supplied",
+    "no pg_hba.conf entry",
+    "does not exist",
+)
+"""What is said to whom the server will not let in; its code is not told to clients then."""
+
 
 class Database(Protocol):
     """One kind of database. can_be_carried: a forked process can leave what it has inherited of
@@ -115,7 +123,9 @@ class Postgresql:
         if not isinstance(error, OperationalError | InterfaceError):
             return error.connection_invalidated
         state = getattr(error.orig, "sqlstate", None)
-        return state is None or state[:2] in PASSING_CLASSES
+        if state is None:
+            return not any(said in str(error.orig) for said in LASTING)
+        return state[:2] in PASSING_CLASSES
 
 
 def _key(name: Path) -> int:
