@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import closing
@@ -21,11 +22,14 @@ from tests.integration.hbase import HBase
 from txn import Key, Mutation, connect
 from txn.codec import Buffer, column, encode_buffer, new_row_key, status_key
 from txn.demo.data import tables_named
+from txn.demo.job import saying
 from txn.demo.processes import Job, JobError
 from txn.engine import Outcome
 from txn.model import Check
 from txn.phases import Status
 from txn.request import Request
+
+SAYS_WITHIN_S = 60
 
 
 def processes_of(marker: str) -> list[str]:
@@ -159,6 +163,17 @@ def test_killing_a_job_leaves_none_of_its_processes(tmp_path: Path) -> None:
         next(job.lines())
         assert job.kill() >= 2
         assert processes_of(str(tmp_path / "mark")) == []
+
+
+def test_a_job_that_works_for_long_is_not_silent(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever started it takes it for dead when it says nothing; the proof of a whole year, or on
+    a slow machine, takes longer than that."""
+    said, deadline = "", time.monotonic() + SAYS_WITHIN_S
+    with saying("proving", dict):
+        while said.count("\n") < 2 and time.monotonic() < deadline:
+            time.sleep(0.01)
+            said += capsys.readouterr().out
+    assert said.startswith('{"event": "proving"}\n' * 2)
 
 
 def test_a_job_that_fails_says_so_with_its_log(tmp_path: Path) -> None:

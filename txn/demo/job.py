@@ -1,7 +1,7 @@
 """The Spark job of the demonstration, in a process of its own so that it can be killed.
 
 It speaks to whoever started it in lines of JSON on its standard output: the number of flights, how
-many are in, twice a second or so, and at the end what it was asked for.
+many are in, at the end what it was asked for, and meanwhile often enough not to be taken for dead.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -50,15 +51,9 @@ def load(spark: SparkSession, uri: str, tables: Tables, flights: DataFrame) -> N
     total = flights.count()
     say("total", flights=total)
     counts = Counts.of(spark)
-    over = Event()
-    reporter = Thread(target=report, args=(counts, over))
-    reporter.start()
-    try:
-        tasks = flights.repartition(-(-total // FLIGHTS_A_TASK))
+    tasks = flights.repartition(-(-total // FLIGHTS_A_TASK))
+    with saying("progress", lambda: asdict(counts.summary())):
         tasks.foreachPartition(partition_loader(uri, tables, counts))
-    finally:
-        over.set()
-        reporter.join()
     say("loaded", **asdict(counts.summary()))
 
 
@@ -85,10 +80,22 @@ def token(flight: Flight) -> str:
     return f"flights/{flight_row(flight)}"
 
 
-def report(counts: Counts, over: Event) -> None:
-    """Say how far the job is until it is over."""
-    while not over.wait(REPORT_EACH_S):
-        say("progress", **asdict(counts.summary()))
+@contextmanager
+def saying(event: str, facts: Callable[[], dict[str, Any]]) -> Iterator[None]:
+    """Say it again and again, with the facts of the moment, until the block is over."""
+    over = Event()
+
+    def repeat() -> None:
+        while not over.wait(REPORT_EACH_S):
+            say(event, **facts())
+
+    reporter = Thread(target=repeat)
+    reporter.start()
+    try:
+        yield
+    finally:
+        over.set()
+        reporter.join()
 
 
 def main(arguments: list[str]) -> int:
@@ -105,7 +112,8 @@ def main(arguments: list[str]) -> int:
         flights = read_flights(spark, asked.csv, asked.days)
         load(spark, asked.store, asked.tables, flights)
         if asked.reconcile:
-            checks = reconcile(spark, asked.store, asked.tables, flights)
+            with saying("proving", dict):  # which takes minutes for all the year
+                checks = reconcile(spark, asked.store, asked.tables, flights)
             say("reconciled", checks=[asdict(check) for check in checks])
     return 0
 
