@@ -84,6 +84,25 @@ def test_the_server_serves_the_clients_that_it_is_for(tmp_path: Path) -> None:
         plain.close()
 
 
+@pytest.mark.parametrize(
+    ("module", "driver", "extra"),
+    [
+        ("txn.spark", "pyspark", "spark"),
+        ("txn.locks.spark", "pyspark", "spark"),
+        ("txn.locks.hive", "sqlglot", "locks"),
+        ("txn.metrics", "prometheus_client", "metrics"),
+    ],
+)
+def test_a_module_that_lacks_its_extra_names_it(module: str, driver: str, extra: str) -> None:
+    """The name of a driver does not tell a newcomer what to install."""
+    program = f"import sys; sys.modules[{driver!r}] = None; import {module}"
+    said = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    error = f"ModuleNotFoundError: install hbase-txn[{extra}] missing={driver!r}"
+    assert said.stderr.splitlines()[-1] == error
+
+
 def test_make_has_the_targets_that_the_readme_names() -> None:
     """A target that was renamed would leave the readme's reader with an error."""
     listed = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True)
