@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import json
 import os
 import random
 import signal
@@ -23,7 +24,7 @@ import pytest
 
 from txn.clock import SystemClock
 from txn.cluster import configuration
-from txn.cluster.cluster import open_cluster, start
+from txn.cluster.cluster import RECORD, Cluster, open_cluster, start
 from txn.cluster.jars import HBASE_VERSION, ROOTS, Jar, JarError, fetch, locked
 from txn.cluster.probe import data_node_is_known, gateway_answers, port_answers
 from txn.cluster.processes import ClusterError, Process, end, launch, log_tail
@@ -233,6 +234,40 @@ def test_process_of_somebody_else_is_never_touched(tmp_path: Path) -> None:
         assert process.is_alive
     finally:
         end([process], SystemClock(), grace_ms=0)
+
+
+def test_start_that_was_killed_while_it_started_a_server_can_be_stopped(tmp_path: Path) -> None:
+    """The server is on its way by then, and who started it has not yet been told its id."""
+    folder, seen = tmp_path / "hbase", tmp_path / "seen"
+    java = tmp_path / "java"
+    java.write_text(
+        f"#!/bin/sh\ncat '{folder}/{RECORD}' >'{seen}.new'; mv '{seen}.new' '{seen}'\n"
+        f"exec '{sys.executable}' -S -c 'import time; time.sleep(600)' \"$@\"\n"
+    )
+    java.chmod(0o755)
+    ports = choose_ports(Settings(folder), {}, {}, random.Random(4))
+    cluster = Cluster(Settings(folder, ports=ports), {})
+    configuration.write(cluster.settings)
+
+    def killed_at_the_first(step: str) -> None:
+        if step == "starting thrift1":
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        cluster.start_processes(java, [], killed_at_the_first)
+    clock, master = SystemClock(), cluster.processes["master"]
+    try:
+        while not seen.exists():
+            assert master.is_alive
+            clock.sleep_ms(20)
+        record = json.loads(seen.read_text())
+        record["processes"][0]["pid"] = 0  # if the record came late, and the id was known
+        (folder / RECORD).write_text(json.dumps(record))
+        assert open_cluster(folder).processes["master"] == master
+        open_cluster(folder).stop(grace_ms=0)
+        assert not master.is_alive
+    finally:
+        end([master], clock, grace_ms=0)
 
 
 def test_folder_of_something_else_is_refused(tmp_path: Path) -> None:

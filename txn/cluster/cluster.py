@@ -1,8 +1,8 @@
 """Starting, looking at, hurting and ending a cluster.
 
-`cluster.json` in the cluster's folder says which processes were started; it is written after each
-of them, so that a start that was cut short can be stopped like any other. One start or stop at a
-time works on a folder.
+`cluster.json` in the cluster's folder says which processes were started; it is written before and
+after each of them, so that a start that was cut short can be stopped like any other. One start or
+stop at a time works on a folder.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 from txn.clock import Clock, SystemClock
 from txn.cluster import configuration, probe
 from txn.cluster.jars import fetch
-from txn.cluster.processes import ClusterError, Process, end, launch, log_tail
+from txn.cluster.processes import ClusterError, Process, end, known, launch, log_tail
 from txn.cluster.roles import NAMENODE, Role, class_path, command, roles
 from txn.cluster.settings import GATEWAYS, Settings, choose_ports, from_document
 from txn.errors import describe
@@ -88,6 +88,8 @@ class Cluster:
             self._processes = _recorded(self.settings.folder)[1]  # others may have restarted some
             for group in _groups(list(self._processes.values())):
                 killed += end(group, self._clock, grace_ms=grace_ms)
+            # What was found by its mark may have been the shell that had just started it.
+            killed += end(_recorded(self.settings.folder)[1].values(), self._clock, grace_ms=0)
         return killed if grace_ms else []
 
     def _process(self, name: str) -> Process:
@@ -125,11 +127,13 @@ class Cluster:
             raise ClusterError("cannot format the name node", done.stdout + done.stderr)
 
     def _launch(self, role: Role, java: Path, jars: Sequence[Path]) -> None:
-        mark = secrets.token_hex(8)
+        mark, port = secrets.token_hex(8), self.settings.ports[role.name]
+        self._processes[role.name] = Process(role.name, 0, mark, port)
+        self._write()
         self._processes[role.name] = launch(
             role.name,
             command(role, self.settings, java, mark),
-            port=self.settings.ports[role.name],
+            port=port,
             mark=mark,
             logs=self.log_folder,
             env=self._environ(jars),
@@ -201,7 +205,7 @@ def start(
         try:
             cluster.start_processes(java, jars, said)
         except BaseException:
-            end(cluster.processes.values(), clock or SystemClock(), grace_ms=0)
+            end(map(known, cluster.processes.values()), clock or SystemClock(), grace_ms=0)
             raise
         return cluster
 
@@ -219,7 +223,7 @@ def _recorded(folder: Path) -> tuple[Settings, dict[str, Process]]:
         document = json.loads((folder / RECORD).read_text())
     except FileNotFoundError:
         raise ClusterError(describe("no cluster was started here", folder=str(folder))) from None
-    processes = [Process(**process) for process in document["processes"]]
+    processes = [known(Process(**process)) for process in document["processes"]]
     return from_document(document["settings"]), {each.name: each for each in processes}
 
 
@@ -249,7 +253,10 @@ def _alone(folder: Path) -> Iterator[None]:
             raise ClusterError(
                 describe("another start or stop is at work here", folder=str(folder))
             ) from None
-        yield
+        try:
+            yield
+        finally:
+            fcntl.flock(file, fcntl.LOCK_UN)  # a child on its way to another program has it, too
 
 
 def _groups(processes: Sequence[Process]) -> list[list[Process]]:

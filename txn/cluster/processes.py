@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from pathlib import Path
 
@@ -47,7 +47,7 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A server that was started; it may have ended since."""
+    """A server that was started; it may have ended since. pid: 0 while it is not known yet."""
 
     name: str
     pid: int
@@ -81,6 +81,16 @@ def launch(
         check=True,
     )
     return Process(name, int(said.stdout), mark, port)
+
+
+def known(process: Process) -> Process:
+    """Return it with its id, by its mark where whoever started it did not get to know that."""
+    if process.pid:
+        return process
+    import psutil  # noqa: PLC0415
+
+    there = (replace(process, pid=pid) for pid in reversed(psutil.pids()))
+    return next((each for each in there if each.is_alive), process)
 
 
 def end(processes: Iterable[Process], clock: Clock, *, grace_ms: int) -> list[Process]:
