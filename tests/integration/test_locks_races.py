@@ -238,6 +238,22 @@ def test_a_request_that_is_lost_is_made_again(zookeeper: ZooKeeper) -> None:  # 
                 assert seen == {str(at): held.tokens[at.path] for at in held.requests}
 
 
+def test_who_is_cut_off_for_long_is_soon_there_again(zookeeper: ZooKeeper) -> None:  # noqa: F811
+    """The server gives sessions their time once more when it is back, which must be enough: with
+    pauses that double without end a client comes as late again as the outage was long."""
+    with wire(zookeeper.port) as between:
+        hosts = f"127.0.0.1:{between.port}"
+        base = f"/tests/{uuid.uuid4().hex}"
+        with ZooKeeperManager(hosts, base, session_ms=LEASE_MS) as manager:
+            between.lose_asked = lambda asked: True
+            due = time.monotonic() + WITHIN_S
+            while between.lost < 16:  # doubled so often, a tenth of a second is an hour
+                assert time.monotonic() < due
+                time.sleep(0.02)
+            between.lose_asked = lambda asked: False
+            manager.hold([exclusive("d/t")], waiting=PATIENT).release()
+
+
 def test_no_folders_stay_behind(zookeeper: ZooKeeper) -> None:  # noqa: F811
     """Partitions come and go for years, and ZooKeeper keeps all of its nodes in memory."""
     base = f"/tests/{uuid.uuid4().hex}"

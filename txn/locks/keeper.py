@@ -42,6 +42,7 @@ NOT_REACHED = (RolledBackError, RuntimeInconsistency)
 CALL_WITHIN_S = 30
 CALL_WITHIN_MS = 1000 * CALL_WITHIN_S
 PAUSE_MS, MAX_PAUSE_MS = 20, 1_000
+PAUSES_IN_SESSION = 6
 LOGGER.addHandler(logging.NullHandler())  # nothing on stderr, unless a program asks for it
 
 
@@ -96,7 +97,14 @@ class Keeper:
         self._clock = clock
         self._connected = connected
         self._silent_since_ms: int | None = None
-        self._client = KazooClient(hosts, timeout=session_ms / 1000, logger=LOGGER)
+        # The driver's own pauses double without end: it would miss a server that is back.
+        pause_s = min(MAX_PAUSE_MS, session_ms / PAUSES_IN_SESSION) / 1000
+        self._client = KazooClient(
+            hosts,
+            timeout=session_ms / 1000,
+            logger=LOGGER,
+            connection_retry={"max_tries": -1, "max_delay": pause_s},
+        )
         self._session_ms = session_ms
         self._client.add_listener(self._changed)
         try:
