@@ -29,7 +29,7 @@ from txn.cluster.jars import HBASE_VERSION, ROOTS, Jar, JarError, fetch, locked
 from txn.cluster.probe import data_node_is_known, gateway_answers, port_answers
 from txn.cluster.processes import ClusterError, Process, end, launch, log_tail
 from txn.cluster.roles import command, roles
-from txn.cluster.settings import Settings, SettingsError, choose_ports
+from txn.cluster.settings import Settings, SettingsError, choose_ports, claimed_ports
 
 pytestmark = pytest.mark.fast
 
@@ -114,6 +114,18 @@ def test_ports_stay_from_start_to_start_unless_taken(tmp_path: Path) -> None:
         assert {name for name in first if first[name] != second[name]} == {"thrift1"}
         with pytest.raises(SettingsError, match="the port is taken name='thrift1'"):
             choose_ports(settings, {"thrift1": server.getsockname()[1]}, first, chance)
+
+
+def test_clusters_that_start_at_the_same_time_choose_different_ports(tmp_path: Path) -> None:
+    """A server listens seconds after its port was chosen. Of two with the same one, one ends."""
+    first, second = Settings(tmp_path / "first"), Settings(tmp_path / "second")
+    with claimed_ports(first, {}, random.Random(5)) as ports:
+        with claimed_ports(second, {}, random.Random(5)) as others:
+            assert not {*ports.values()} & {*others.values()}
+        with claimed_ports(second, ports, random.Random(6)) as others:
+            assert not {*ports.values()} & {*others.values()}
+    with claimed_ports(second, ports, random.Random(7)) as others:
+        assert others == ports
 
 
 def test_settings_that_make_no_cluster_are_refused(tmp_path: Path) -> None:
@@ -295,9 +307,12 @@ def test_probe_takes_silence_and_nonsense_for_a_no(repository: Path) -> None:
         thread.start()
         assert not gateway_answers("thrift1", port)
         thread.join()
-    assert not port_answers(port)
-    assert not gateway_answers("thrift2", port)
-    assert not data_node_is_known(port)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))  # held, so that nobody else can come to listen there
+        port = silent.getsockname()[1]
+        assert not port_answers(port)
+        assert not gateway_answers("thrift2", port)
+        assert not data_node_is_known(port)
     web = int(Path(os.environ["JGO_CONFIG_FILE"]).read_text().rpartition(":")[2])
     assert port_answers(web)
     assert not data_node_is_known(web)

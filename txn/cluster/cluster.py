@@ -24,7 +24,7 @@ from txn.cluster import configuration, probe
 from txn.cluster.jars import fetch
 from txn.cluster.processes import ClusterError, Process, end, known, launch, log_tail
 from txn.cluster.roles import NAMENODE, Role, class_path, command, roles
-from txn.cluster.settings import GATEWAYS, Settings, choose_ports, from_document
+from txn.cluster.settings import GATEWAYS, Settings, claimed_ports, from_document
 from txn.errors import describe
 from txn.java import find_java_home
 
@@ -198,16 +198,16 @@ def start(
     settings.folder.mkdir(parents=True, exist_ok=True)
     with _alone(settings.folder):
         before = _before(settings)
-        chance = chance or random.SystemRandom()
-        ports = choose_ports(settings, settings.ports, before.ports if before else {}, chance)
-        cluster = Cluster(replace(settings, ports=ports), {}, clock)
-        configuration.write(cluster.settings)
-        try:
-            cluster.start_processes(java, jars, said)
-        except BaseException:
-            end(map(known, cluster.processes.values()), clock or SystemClock(), grace_ms=0)
-            raise
-        return cluster
+        last = before.ports if before else {}
+        with claimed_ports(settings, last, chance or random.SystemRandom()) as ports:
+            cluster = Cluster(replace(settings, ports=ports), {}, clock)
+            configuration.write(cluster.settings)
+            try:
+                cluster.start_processes(java, jars, said)
+            except BaseException:
+                end(map(known, cluster.processes.values()), clock or SystemClock(), grace_ms=0)
+                raise
+            return cluster
 
 
 def open_cluster(folder: Path, clock: Clock | None = None) -> Cluster:

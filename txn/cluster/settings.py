@@ -2,7 +2,8 @@
 
 Ports that nobody chose are kept from one start to the next where they are still free, so that the
 addresses of a cluster stay the same. They are taken below the range that the system hands out to
-outgoing connections, which would otherwise take one between our look and the server's start.
+outgoing connections, which would otherwise take one between our look and the server's start. Other
+starts see until then that a port is taken by a claim: its namesake of UDP, which nobody else uses.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import random
 import socket
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -86,14 +88,33 @@ def choose_ports(
     ports: dict[str, int] = {}
     for name in settings.port_names():
         last = before.get(name)
-        ports[name] = chosen.get(name) or (last if last and _is_free(last) else next(free))
+        ports[name] = chosen.get(name) or (last if last and _is_unclaimed(last) else next(free))
     return ports
+
+
+@contextmanager
+def claimed_ports(
+    settings: Settings, before: Mapping[str, int], chance: random.Random
+) -> Iterator[dict[str, int]]:
+    """Choose ports for the settings, and keep other starts from them while the servers start."""
+    for _ in range(PORT_TRIES):
+        ports = choose_ports(settings, settings.ports, before, chance)
+        with ExitStack() as claims:
+            try:
+                for name, port in ports.items():
+                    if name not in settings.ports:
+                        claims.enter_context(_claim(port))
+            except OSError:
+                continue  # another start has claimed it just now
+            yield ports
+            return
+    raise SettingsError(describe("no free ports", first=PORTS_FROM, last=PORTS_TO))
 
 
 def _candidates(chance: random.Random) -> Iterator[int]:
     """Different free ports."""
     for port in chance.sample(range(PORTS_FROM, PORTS_TO), PORT_TRIES):
-        if _is_free(port):
+        if _is_unclaimed(port):
             yield port
     raise SettingsError(describe("no free ports", first=PORTS_FROM, last=PORTS_TO))
 
@@ -106,3 +127,22 @@ def _is_free(port: int) -> bool:
         except OSError:
             return False
     return True
+
+
+def _is_unclaimed(port: int) -> bool:
+    try:
+        _claim(port).close()
+    except OSError:
+        return False
+    return _is_free(port)
+
+
+def _claim(port: int) -> socket.socket:
+    """Take the port of UDP. OSError where another start has it."""
+    claim = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    try:
+        claim.bind(("127.0.0.1", port))
+    except OSError:
+        claim.close()
+        raise
+    return claim
