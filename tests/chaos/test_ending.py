@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -43,7 +44,7 @@ def test_servers_end_with_a_run_that_is_killed(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", RUN, str(tmp_path)], cwd=ROOT, check=False)
     assert done.returncode == -signal.SIGKILL
     server = open_cluster(tmp_path).processes["region1"]
-    if psutil.pid_exists(server.pid):
+    with suppress(psutil.NoSuchProcess):
         psutil.Process(server.pid).wait(ENDS_WITHIN_S)
     assert not server.is_alive
 

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from random import Random
+from random import Random, SystemRandom
 
 import pytest
 
@@ -25,6 +25,7 @@ from txn.clock import SystemClock
 from txn.cluster.jars import fetch
 from txn.cluster.processes import end, launch
 from txn.cluster.roles import Role, class_path, command
+from txn.cluster.settings import Settings, claimed_ports
 from txn.codec import FAMILY
 from txn.errors import InvalidRequestError, NotApplied
 from txn.java import find_java_home
@@ -347,16 +348,26 @@ def works(uri: str, table: bytes) -> bool:
 
 @pytest.mark.parametrize("kind", ["thrift1", "thrift2"])
 def test_a_framed_transport_and_the_compact_protocol_work(
-    hbase: HBase, store: HBaseStore, kind: str
+    hbase: HBase, store: HBaseStore, kind: str, tmp_path: Path
 ) -> None:
     """Non-blocking gateways are framed; a client must speak as its gateway does."""
     if hbase.cluster is None:
         pytest.skip("the HBase is not ours: no further gateway can be started on it")
     table = fresh("framed")
     store.ensure_table(table, {b"d": Family()})
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    settings, mark = hbase.cluster.settings, secrets.token_hex(8)
+    with (
+        claimed_ports(Settings(tmp_path), {}, SystemRandom()) as ports,
+        framed_gateway(hbase.cluster.settings, kind, ports[kind]),
+    ):
+        wait_until_it_listens(ports[kind])
+        uri = f"hbase+{kind}://127.0.0.1:{ports[kind]}?transport=framed&protocol=compact"
+        assert works(uri, table)
+
+
+@contextmanager
+def framed_gateway(settings: Settings, kind: str, port: int) -> Iterator[None]:
+    """Start a further gateway on a cluster, and kill it at the end."""
+    mark = secrets.token_hex(8)
     package = "thrift" if kind == "thrift1" else kind
     arguments = ("start", "-p", str(port), "--bind", "127.0.0.1", "-f", "-c")
     role = Role(f"{kind}-framed", f"org.apache.hadoop.hbase.{package}.ThriftServer", arguments, 256)
@@ -369,9 +380,7 @@ def test_a_framed_transport_and_the_compact_protocol_work(
         env={"CLASSPATH": class_path(settings, fetch())},
     )
     try:
-        uri = f"hbase+{kind}://127.0.0.1:{port}?transport=framed&protocol=compact"
-        wait_until_it_listens(port)
-        assert works(uri, table)
+        yield
     finally:
         end([process], SystemClock(), grace_ms=0)
 
