@@ -28,7 +28,8 @@ from txn.stores import open_store
 
 T = TypeVar("T")
 ROWS = 20
-SHORT_MS = 3_000
+LONG_MS = 60_000
+LOST_MS = 15_000  # of which a third until it is noticed; it outlives any stall of the machine
 OLD, NEW = list(range(ROWS)), list(range(1000, 1000 + ROWS))
 NOT_AT_ALL = Waiting(retries=0)
 READ = "SELECT /*+ COALESCE(1) */ gate(v) FROM {table} WHERE p = 1"
@@ -70,7 +71,7 @@ def engine() -> Iterator[Engine]:
 
 @pytest.fixture
 def manager(engine: Engine) -> Iterator[StoredManager]:
-    with StoredManager(engine, lease_ms=20 * SHORT_MS) as manager:
+    with StoredManager(engine, lease_ms=LONG_MS) as manager:
         yield manager
 
 
@@ -195,7 +196,7 @@ def test_a_job_whose_locks_are_lost_is_stopped(
 ) -> None:
     """It would go on to write over what the next holder is writing. Nobody opens the gate: the job
     ends because it is cancelled."""
-    with StoredManager(engine, lease_ms=SHORT_MS) as manager:
+    with StoredManager(engine, lease_ms=LOST_MS) as manager:
         job = begun(pool, spark, lambda: locked_sql(spark, manager, READ.format(table=table)))
         gate.wait_until_reached()
         (session,) = [row.row for row in engine.scan("locks", columns=[("s", "beat")])]
