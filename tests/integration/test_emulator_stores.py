@@ -132,6 +132,16 @@ def test_a_scanner_ends_with_its_lease(clock: ManualClock) -> None:
     assert not scanners.close(forgotten)
 
 
+def test_a_scanner_of_another_worker_is_not_taken_for_one_of_ours(clock: ManualClock) -> None:
+    """A client that comes back to another worker must not be given what somebody else scans."""
+    limits = ScannerLimits()
+    here, there = opened(clock, limits), opened(clock, limits)
+    number = there.open(ALL)
+    here.open(ALL)
+    assert here.next(number, 1) is None
+    assert not here.close(number)
+
+
 def test_only_so_many_scanners_are_open(clock: ManualClock) -> None:
     """Opening without closing must not take all memory; the others go on."""
     scanners = opened(clock, ScannerLimits(open=2, lease_ms=1000))

@@ -2,11 +2,13 @@
 
 A scanner is a place in a table, never a transaction: each call reads its pages from where the last
 one stopped. As with HBase, opening looks at nothing, so that what is wrong with the table comes out
-at the first call. Scanners of clients that went away end with their lease.
+at the first call. Scanners of clients that went away end with their lease. Their numbers begin
+anywhere: one that a client has from another worker, or from before a restart, is of nobody here.
 """
 
 from __future__ import annotations
 
+import random
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Iterable
@@ -61,12 +63,18 @@ class _Scanner:
 class Scanners:
     """Safe for threads; calls of one scanner take turns."""
 
-    def __init__(self, rows: Rows, clock: Clock, limits: ScannerLimits) -> None:
+    def __init__(
+        self,
+        rows: Rows,
+        clock: Clock,
+        limits: ScannerLimits,
+        chance: random.Random | None = None,
+    ) -> None:
         self._rows = rows
         self._clock = clock
         self._limits = limits
         self._open: OrderedDict[int, _Scanner] = OrderedDict()  # the longest unused first
-        self._next = 0
+        self._next = (chance or random.SystemRandom()).getrandbits(30)
         self._lock = threading.Lock()
 
     def open(self, scan: Scan) -> int:
