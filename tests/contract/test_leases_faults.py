@@ -92,8 +92,11 @@ def commits(monkeypatch: pytest.MonkeyPatch) -> Commits:
 
 
 def until_somebody_waits(connection: Connection) -> None:
-    """Until a session has asked for a lock that another one has."""
-    waiting = text("SELECT 1 FROM pg_locks WHERE NOT granted")
+    """Until a session of this database has asked for a lock that another one has."""
+    waiting = text(
+        "SELECT 1 FROM pg_locks JOIN pg_database ON database = pg_database.oid"
+        " WHERE NOT granted AND datname = current_database()"
+    )
     due_ms = CLOCK.monotonic_ms() + WAIT_S * 1000
     while connection.execute(waiting).first() is None:
         assert CLOCK.monotonic_ms() < due_ms
@@ -238,7 +241,8 @@ def test_a_session_that_the_server_ended_is_replaced(postgresql: PostgreSQL) -> 
         lease_id = service.grab_lease([exclusive("d/t")], LONG_S)
         with postgresql.connect() as session:
             ended = session.execute(
-                "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity WHERE datname = %s",
+                "SELECT pg_terminate_backend(pid, 60000) FROM pg_stat_activity"
+                " WHERE datname = %s AND backend_type = 'client backend'",  # no vacuum
                 [service.connections.url.database],
             )
             assert ended.fetchall() == [(True,)]

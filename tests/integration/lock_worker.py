@@ -1,16 +1,18 @@
 """A process that takes locks, for the tests of races: `python -m tests.integration.lock_worker`.
 
 `race URI LOG SEED TURNS` takes random requests in two threads and appends a line to the log when it
-has entered, and one when it is about to leave, for each object held; what is in the log was so by
-the clock that all processes of a machine share. `pause URI STORE` takes one lock, and writes under
-it what a line of its input says.
+has entered, and one when it is about to leave, with what it holds and whether it is sure of that,
+by the clock that all processes of a machine share. `pause URI STORE` takes one lock, stops itself,
+and once it goes on writes under the lock what a line of its input says.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -27,14 +29,31 @@ OBJECTS = [f"d/{table}/p={part}" for table in "tu" for part in range(3)] + ["d/t
 THREADS = 2
 SESSION_MS = 1_500
 OUTAGE_SESSION_MS = 8_000
-PATIENT = Waiting(retries=100_000, pause_ms=60, deadline_ms=60_000, unlock_retries=50)
+PATIENT = Waiting(retries=100_000, pause_ms=60, deadline_ms=120_000, unlock_retries=50)
 GUARDED = "guarded"
 
 
-def opened(uri: str, name: str, session_ms: int = SESSION_MS) -> LockManager:
+class StoppingClock(SystemClock):
+    """Stops the process between two beats of its session. One that is stopped while it writes to
+    the embedded store keeps that from everybody: it is alive."""
+
+    def __init__(self) -> None:
+        self.is_armed = False
+
+    def monotonic_ms(self) -> int:
+        if self.is_armed and threading.current_thread() is not threading.main_thread():
+            self.stop()
+        return super().monotonic_ms()
+
+    def stop(self) -> None:
+        self.is_armed = False
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def opened(uri: str, name: str, session_ms: int = SESSION_MS, **details: Any) -> LockManager:
     """A manager whose locks end soon after its process."""
-    details = "session_ms" if uri.startswith("zookeeper") else "lease_ms"
-    return open_manager(uri, name=name, waiting=PATIENT, **{details: session_ms})
+    session = "session_ms" if uri.startswith("zookeeper") else "lease_ms"
+    return open_manager(uri, name=name, waiting=PATIENT, **{session: session_ms}, **details)
 
 
 class Log:
@@ -62,7 +81,8 @@ def race(manager: LockManager, log: Log, seed: int, turns: int) -> int:
         name = f"{seed}-{turn}"
         modes = {str(request.path): request.mode.value for request in held.requests}
         tokens = {str(at): token for at, token in held.tokens.items()}
-        log.add(enter=name, at_ns=time.monotonic_ns(), modes=modes, tokens=tokens)
+        entered_ns = time.monotonic_ns()
+        log.add(enter=name, at_ns=entered_ns, modes=modes, tokens=tokens, sure=_is_sure(held))
         clock.sleep_ms(chance.randint(0, 3))
         left_ns = time.monotonic_ns()
         log.add(leave=name, at_ns=left_ns, sure=_is_sure(held))
@@ -94,11 +114,17 @@ def write_guarded(engine: Engine, value: str, token: int) -> bool:
 
 
 def pause(uri: str, store: str) -> None:
-    """Hold a lock and tell its token; for each line of input write it, and tell what came of it."""
-    with closing(opened(uri, "paused")) as manager, connect(store) as engine:
+    """Hold a lock, tell its token and stop; for each line of input write it, and tell what came of
+    it."""
+    clock = StoppingClock()
+    with closing(opened(uri, "paused", clock=clock)) as manager, connect(store) as engine:
         held = manager.hold([exclusive("d/t")])
         token = held.tokens[path("d/t")]
         print(token, flush=True)
+        if uri.startswith("zookeeper"):
+            clock.stop()
+        else:
+            clock.is_armed = True
         for line in sys.stdin:
             is_written = write_guarded(engine, line.strip(), token)
             print(json.dumps({"written": is_written, "sure": _is_sure(held)}), flush=True)
