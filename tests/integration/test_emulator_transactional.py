@@ -46,7 +46,8 @@ from txn import (
     connect,
 )
 from txn.clock import SystemClock
-from txn.codec import decode_row
+from txn.codec import Buffer, decode_row, encode_buffer
+from txn.emulator import transactional
 from txn.emulator.gather import Gatherer
 from txn.emulator.server import Server, listen
 from txn.emulator.transactional import Transactional
@@ -62,7 +63,7 @@ from txn.messages import (
     unpack_error,
     unpack_result,
 )
-from txn.model import Check
+from txn.model import Check, Row
 from txn.stores import open_store
 from txn.stores.base import Store
 from txn.stores.local import LocalStore
@@ -76,10 +77,10 @@ X, Y, Z = (Key(row, "d", "v", "data") for row in "xyz")
 def endpoint(store: Store | None = None, token: str | None = None) -> Iterator[tuple[str, Store]]:
     """The service over a store, in this process; its URI and the store."""
     store = store or LocalStore(MemoryStore(), SystemClock())
-    transactional = Transactional(store, token=token)
-    with Server([(listen("127.0.0.1", 0), transactional.service)]) as server:
+    hosted = Transactional(store, token=token)
+    with Server([(listen("127.0.0.1", 0), hosted.service)]) as server:
         yield f"txn://127.0.0.1:{server.ports[0]}", store
-    transactional.flush()
+    hosted.flush()
 
 
 def plain(uri: str) -> AbstractContextManager[Any]:
@@ -313,6 +314,30 @@ def test_a_repeated_refusal_does_not_tell_what_became_of_the_first() -> None:
             engine.commit([Mutation(X, "1")], [Some(X)], once="token")
 
 
+class Counted(LocalStore):
+    """A store that counts the rows that are scanned."""
+
+    rows = 0
+
+    def scan(self, *args: Any, **kwargs: Any) -> Iterator[Row]:
+        for row in super().scan(*args, **kwargs):
+            self.rows += 1
+            yield row
+
+
+def test_a_search_for_a_request_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever asks for an old one would else read all that has been committed since."""
+    monkeypatch.setattr(transactional, "LOOK_AT", 3)
+    store = Counted(MemoryStore(), SystemClock())
+    with endpoint(store) as (uri, _), connect(uri, table="data") as engine:
+        engine.ensure_table("data", ["d"])
+        name = b"request.%013d.%032x" % (SystemClock().wall_ms(), 1)
+        for number in range(5):
+            engine.commit([Mutation(X, str(number))])
+        assert engine.outcome(name) is Outcome.UNKNOWN
+        assert store.rows == 3
+
+
 @pytest.mark.parametrize("once", [None, "token"])
 @pytest.mark.parametrize("many", [False, True])
 def test_a_server_that_admits_us_no_longer_does_not_make_a_commit_invalid(
@@ -320,15 +345,15 @@ def test_a_server_that_admits_us_no_longer_does_not_make_a_commit_invalid(
 ) -> None:
     """An invalid request wrote nothing. This one did, before the server came with another token."""
     store = LocalStore(MemoryStore(), SystemClock())
-    transactional = Transactional(store, token="first")
+    hosted = Transactional(store, token="first")
 
     def lose(answer: bytes) -> bool:
         if b"commit" in answer:
-            transactional._token = b"second"
+            hosted._token = b"second"
         return b"commit" in answer
 
     with (
-        Server([(listen("127.0.0.1", 0), transactional.service)]) as server,
+        Server([(listen("127.0.0.1", 0), hosted.service)]) as server,
         wire(server.ports[0]) as between,
         connect(f"txn://127.0.0.1:{between.port}?token=first", table="data") as engine,
     ):
@@ -513,14 +538,15 @@ def test_who_waits_for_a_lock_holds_nobody_else(tmp_path: Path) -> None:
     with endpoint() as (uri, store), connect(uri, table="data") as engine:
         engine.ensure_table("data", ["d"])
         holder = b"transaction.%013d.%032x" % (SystemClock().wall_ms(), 1)
+        buffer = encode_buffer(Buffer(Request((Mutation(X, b"0"),)), lease_ms=3_600_000))
         alive = [
             Check(Key(holder, "t", "status", "txn"), b"", ((Key(holder, "t", c, "txn"), v),))
-            for c, v in (("buffer", b"x"), ("status", b"0-WRITTEN"))
+            for c, v in (("buffer", buffer), ("status", b"0-WRITTEN"))
         ]
         store.check_and_put([*alive, Check(X.lock, b"", ((X.lock, holder),))])
         with ThreadPoolExecutor(1) as pool:
             stuck = pool.submit(engine.commit, [Mutation(X, "1")])
-            for turn in range(10):
+            for turn in range(3):
                 engine.commit([Mutation(Y, str(turn))])
             assert not stuck.done()
             store.check_and_put([Check(X.lock, holder, ((X.lock, b""),))])
@@ -538,6 +564,7 @@ def test_the_command_serves_with_tls_token_and_workers(tmp_path: Path) -> None:
     arguments += ["--tls-cert", str(TLS / "certificate.pem"), "--tls-key", str(TLS / "key.pem")]
     with served(f"embedded://{tmp_path}/store", tmp_path / "log", *arguments) as server:
         uri = f"txn://localhost:{server.ports['transactional']}?ca={TLS / 'certificate.pem'}"
+        uri += "&connect_ms=120000"  # eight greet at once, which is work
         with connect(f"{uri}&token_file={token}", table="data") as engine:
             engine.ensure_table("data", ["d"])
             with ThreadPoolExecutor(8) as pool:

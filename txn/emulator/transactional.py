@@ -10,6 +10,7 @@ import hmac
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
+from itertools import islice
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from txn.codec import decode_row
@@ -142,9 +143,9 @@ class Transactional:
         since_ms = max(0, context.clock.wall_ms() - max(0, ago_ms) - MARGIN_MS)
         wanted, outcome = request.decode(errors="replace"), Outcome.UNKNOWN
         rows = self._store.scan(context.table, b"transaction.%013d" % since_ms, b"transaction/")
-        for looked_at, row in enumerate(rows):
+        for row in islice(rows, LOOK_AT):
             found = decode_row(row)
-            if found.buffer is None or found.status is None or looked_at > LOOK_AT:
+            if found.buffer is None or found.status is None:
                 continue
             if found.buffer.request.labels.get(REQUEST_LABEL) != wanted:
                 continue
