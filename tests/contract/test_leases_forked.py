@@ -14,7 +14,7 @@ import pytest
 
 from tests.integration.postgresql import PostgreSQL
 from txn.errors import StoreError
-from txn.leases import exclusive, open_leases
+from txn.leases import exclusive, forking, open_leases
 
 LONG_S = 3_600
 WITHIN_S = 120
@@ -141,8 +141,28 @@ def test_a_fork_waits_for_what_is_under_way(tmp_path: Folder) -> None:
         assert leases.list_lease() == []
 
 
-def test_a_fork_within_a_transaction_cannot_use_the_leases(tmp_path: Folder) -> None:
+def test_a_fork_does_not_wait_for_its_own_transaction(tmp_path: Folder) -> None:
+    """A signal handler may fork at any place, and would wait for itself."""
+    with open_leases(f"sqlite:///{tmp_path}/leases") as leases:
+
+        def in_a_child() -> None:
+            with pytest.raises(StoreError, match="when this process was forked"):
+                leases.list_lease()
+            os._exit(0)
+
+        def work(connection: Any) -> int:
+            leases.connections.database.take_turn(connection, [])
+            assert in_child(in_a_child) == 0
+            return leases.connections.database.next_id(connection)
+
+        assert leases.connections.run(work) == 1
+
+
+def test_a_fork_within_a_transaction_cannot_use_the_leases(
+    tmp_path: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What is under way would look to it as if it were its own; the parent's is not disturbed."""
+    monkeypatch.setattr(forking, "FORK_PATIENCE_S", 0.1)
     url = f"sqlite:///{tmp_path}/leases"
     begun, forked = threading.Event(), threading.Event()
     with open_leases(url) as leases, open_leases(url) as idle, ThreadPoolExecutor(1) as pool:

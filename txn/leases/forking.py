@@ -16,7 +16,7 @@ from weakref import WeakSet
 
 from txn.errors import StoreError, describe
 
-FORK_PATIENCE_S = 2.0
+FORK_PATIENCE_S = 10.0
 
 
 class Gate:
@@ -26,7 +26,7 @@ class Gate:
         self._name = name
         self._close = close
         self._changed = threading.Condition(threading.RLock())
-        self._inside = 0
+        self._inside: list[int] = []  # the thread of each
         self._forking = False
         with _LOCK:
             _GATES.add(self)
@@ -39,21 +39,25 @@ class Gate:
             if self._name in _CARRIED:
                 message = "the leases were in use when this process was forked: fork before that"
                 raise StoreError(describe(message, url=self._name, pid=os.getpid()))
-            self._inside += 1
+            self._inside.append(threading.get_ident())
         try:
             yield
         finally:
             with self._changed:
-                self._inside -= 1
+                self._inside.remove(threading.get_ident())
                 self._changed.notify_all()
 
     def before_fork(self) -> None:
         """Close, if transactions end in time, and let nobody in until after the fork."""
         self._changed.acquire()
         self._forking = True
-        self._changed.wait_for(lambda: not self._inside, FORK_PATIENCE_S)
+        self._changed.wait_for(self._may_fork, FORK_PATIENCE_S)
         if not self._inside and self._name not in _CARRIED:
             self._close()
+
+    def _may_fork(self) -> bool:
+        """Whether there is nothing to wait for, or it is this thread's own and would never come."""
+        return not self._inside or threading.get_ident() in self._inside
 
     def after_fork(self, in_child: bool) -> None:
         """Let everybody in again; a child only if nobody was inside."""
