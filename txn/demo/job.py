@@ -48,7 +48,8 @@ def read_flights(spark: SparkSession, csv: Path, days: int) -> DataFrame:
 
 def load(spark: SparkSession, uri: str, tables: Tables, flights: DataFrame) -> None:
     """Commit each flight that is not yet in, once whatever happens to the tasks."""
-    total = flights.count()
+    with saying("reading", dict):
+        total = flights.count()
     say("total", flights=total)
     counts = Counts.of(spark)
     tasks = flights.repartition(-(-total // FLIGHTS_A_TASK))
@@ -109,7 +110,8 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--reconcile", action="store_true")
     asked = parser.parse_args(arguments)
     with local_session("flights", asked.folder, cores=CORES) as spark:
-        flights = read_flights(spark, asked.csv, asked.days)
+        with saying("reading", dict):
+            flights = read_flights(spark, asked.csv, asked.days)
         load(spark, asked.store, asked.tables, flights)
         if asked.reconcile:
             with saying("proving", dict):  # which takes minutes for all the year

@@ -21,7 +21,7 @@ from typing import Any, Self
 import txn
 from txn.errors import TxnError, describe
 
-SILENCE_S = 300
+SILENCE_S = 900  # Spark takes minutes to start on a machine that is very busy
 ENDS_WITHIN_S = 60
 LOG_LINES = 30
 WORKER = b"pyspark.daemon"
