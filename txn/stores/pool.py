@@ -11,7 +11,7 @@ import os
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
-from threading import Condition
+from threading import Condition, Lock
 from typing import Any, Generic, TypeVar
 
 from txn.clock import Clock
@@ -34,6 +34,7 @@ class Pool:
         self._tls = tls_context(gateway)
         self._closed = False
         self._idle: list[Connection] = []
+        self._forgetting = Lock()
         self._start()
 
     def run(self, jobs: Callable[[], Sequence[Job[T]]], *, repeat: bool) -> list[T]:
@@ -130,10 +131,10 @@ class Pool:
     # ---------------------------------------------------------------- lending connections
 
     def _start(self) -> None:
-        self._process = os.getpid()
         self._changed = Condition()
         self._idle = []
         self._open = 0
+        self._process = os.getpid()  # last: whoever sees it finds the rest
 
     def _lanes(self, wanted: int, deadline_ms: int) -> list[Connection]:
         """Take at least one connection, waiting for it, and up to half of what is free beside it:
@@ -216,11 +217,14 @@ class Pool:
 
     def _forget_parent(self) -> None:
         """Leave the connections to the process that opened them: two would mix their replies."""
-        if self._process != os.getpid():
+        if self._process == os.getpid():
+            return
+        with self._forgetting:
             inherited = self._idle
-            self._start()
-            for connection in inherited:
-                connection.close()
+            if self._process != os.getpid():
+                self._start()
+                for connection in inherited:
+                    connection.close()
 
 
 class Flight(Generic[T]):
