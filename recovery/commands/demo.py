@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from recovery.commands.common import FOUND, JsonOption, console, print_json
+from recovery.commands.common import FOUND, JsonOption, console, needing, print_json
 from recovery.findings import Finding
 from recovery.fsck import check, repair
 from txn.engine import Engine
-from txn.errors import TxnError
 
 if TYPE_CHECKING:
     from txn.demo.data import Tables
@@ -50,11 +49,9 @@ def flights(
     as_json: JsonOption = False,
 ) -> None:
     """Load flights with Spark, one transaction each, and prove that each is there exactly once."""
-    try:  # imported here, because other commands neither need Spark nor wait for it
+    with needing("demo"):  # imported here: other commands neither need Spark nor wait for it
         from txn.demo.flights import Recovery, run  # noqa: PLC0415
         from txn.demo.processes import JobError  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        raise TxnError(f"{error}: install hbase-txn[demo]") from error
 
     def found(engine: Engine, its: Tables) -> Iterator[Finding]:
         # The job is dead, whatever its rows say: nothing has to be waited for.
