@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -355,6 +356,15 @@ def test_parent_and_child_go_on_with_the_same_store(path: str) -> None:
             b"child",
             b"parent",
         ]
+
+
+def test_closing_after_a_fork_does_not_open_the_files_again(path: str) -> None:
+    """They were closed before the fork, and may be gone: a folder for a while ends with them."""
+    store = LmdbStore(path, sync=False)
+    Child(lambda tell: store.close()).join()
+    shutil.rmtree(path)
+    store.close()
+    assert not os.path.exists(path)
 
 
 def test_a_fork_beside_busy_threads_is_as_good(path: str) -> None:

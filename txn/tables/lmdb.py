@@ -163,8 +163,8 @@ class _Shared:
             case lmdb.MapFullError() | lmdb.MapResizedError():
                 self._grow(obstacle, seen)
             case lmdb.ReadersFullError():
-                with self._alone() as environment:
-                    environment.reader_check()
+                with self._alone():
+                    self._usable().reader_check()
             case lmdb.PanicError():
                 with self._alone():
                     self._shut()
@@ -173,7 +173,8 @@ class _Shared:
         return True
 
     def _grow(self, obstacle: lmdb.Error, seen: int) -> None:
-        with self._alone() as environment:
+        with self._alone():
+            environment = self._usable()
             if self.map_size != seen:
                 return  # another thread was faster
             # The pages that dead readers seemed to read are free again: that may be room enough.
@@ -246,10 +247,10 @@ class _Shared:
                 self._changed.notify_all()
 
     @contextmanager
-    def _alone(self) -> Iterator[lmdb.Environment]:
+    def _alone(self) -> Iterator[None]:
         with self.lock, self._paused():
             self._changed.wait_for(lambda: not self._active)
-            yield self._usable()
+            yield
 
     def _usable(self) -> lmdb.Environment:
         """Return the environment, opened if need be; the lock is held."""
