@@ -206,8 +206,12 @@ class Engine:
     def _read_locked(self, keys: Sequence[Key]) -> dict[Key, Cell | None]:
         deadline_ms = self._context.clock.monotonic_ms() + self._context.policy.deadline_ms
         request = Request((), tuple(Or(Some(key), Not(Some(key))) for key in keys))
-        t = self._begin(request, deadline_ms)
-        self._run([t], lock_in_order, "complete")
+        for tries in range(1, self._context.policy.attempts + 1):
+            t = self._begin(request, deadline_ms)
+            self._run([t], lock_in_order, "complete")
+            if not self._may_try_again(t):
+                break
+            self._pause(tries)
         if t.failure is not None:
             raise t.failure
         return t.seen

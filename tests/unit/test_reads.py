@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from recovery.fsck import Repaired, Result, check, repair
 from tests.unit.worlds import World, X, Y, Z, after_status, ghost, stopped_at
 from txn.assertions import Exact, Version
 from txn.codec import Plan, column, encode_plan
@@ -315,6 +316,27 @@ def test_who_has_looked_at_ranges_is_not_read_past(instant: bool) -> None:
     found = reader.read([X, Y])
     assert [cell and cell.value for cell in found.values()] == [b"0", b"0"]
     assert Status.ABORTED in world.statuses()
+
+
+def test_a_locked_read_that_somebody_aborts_is_made_again() -> None:
+    """To fsck without a grace, who takes locks to read is a client like any other: that costs it a
+    retry, and must not cost its caller an error."""
+    world = World()
+    world.engine.commit([Mutation(X, b"0"), Mutation(Y, b"0")])
+    world.put(column(b"txn", stopped_at(world, Status.LOCKED), b"ranges"), b"1")
+    aborted: list[Result] = []
+
+    def plan(call: Call) -> Fault:
+        steps = [item.puts[-1][1] for item in call.items if isinstance(item, Check)]
+        if Status.LOCKED.value in steps and not aborted:
+            found = check(world.client(seed=3).context, grace_ms=0)
+            aborted.extend(repair(world.client(seed=4).context, finding) for finding in found)
+        return Fault()
+
+    world.faults.plan = plan
+    found = world.engine.read([X, Y])
+    assert [cell and cell.value for cell in found.values()] == [b"0", b"0"]
+    assert aborted == [Repaired("rolled back")]
 
 
 def test_a_failing_locked_read_is_an_error() -> None:
