@@ -1,7 +1,7 @@
 """Whether transactions are safe on a store: its tables, its clock, and how it keeps its promises.
 
 `examine` yields what it has found out, good and bad, each with how to mend it. It writes to two
-cells of its own, in the row `doctor` of the transaction table, because a server tells its time and
+cells, in the row `doctor` of the transaction table, because a server tells its time and
 its manners only by what it writes.
 """
 
@@ -21,6 +21,7 @@ ROW = b"doctor"
 SKEW_MS = 1_000
 AHEAD_MS = 50
 SLOW_MS = 1_000
+LOOKS = 5
 PACKAGES = ("hbase-txn", "thriftpy2", "happybase", "lmdb")
 PURGE = "hbase.hstore.time.to.purge.deletes"
 
@@ -70,14 +71,16 @@ def _versions() -> Diagnosis:
 
 def _reached(context: Context) -> Iterator[Diagnosis]:
     context.store.describe(context.table)  # the first one connects, and may find things asleep
-    started_ms = context.clock.monotonic_ms()
-    context.store.describe(context.table)
-    took_ms = context.clock.monotonic_ms() - started_ms
-    if took_ms < SLOW_MS:
-        yield Diagnosis("store", Verdict.FINE, f"answers within {took_ms} ms")
-    else:
-        mend = "a transaction waits for ten such answers: look for load, or a server that is away"
-        yield Diagnosis("store", Verdict.WRONG, f"took {took_ms} ms to answer", mend)
+    took_ms = 0
+    for _ in range(LOOKS):  # a pause of the server's says nothing of the answers after it
+        started_ms = context.clock.monotonic_ms()
+        context.store.describe(context.table)
+        took_ms = context.clock.monotonic_ms() - started_ms
+        if took_ms < SLOW_MS:
+            yield Diagnosis("store", Verdict.FINE, f"answers within {took_ms} ms")
+            return
+    mend = "a transaction waits for ten such answers: look for load, or a server that is away"
+    yield Diagnosis("store", Verdict.WRONG, f"took {took_ms} ms to answer", mend)
 
 
 def _transaction_table(context: Context) -> Iterator[Diagnosis]:
@@ -151,10 +154,11 @@ def _clock(context: Context) -> Iterator[Diagnosis]:
 
 
 def _manners(context: Context) -> Iterator[Diagnosis]:
-    """A lock must not be hidden by the unlock before it, and an empty cell is a free one."""
-    about, key = "checked writes", Key(ROW, FAMILY, b"manners", context.table)
-    old = context.store.read([key])[key]
-    ahead_ms = max(context.clock.wall_ms(), old.timestamp if old else 0) + AHEAD_MS
+    """A lock must not be hidden by the unlock before it, and an empty cell is a free one. The cell
+    is this doctor's own: what another one does at the same moment says nothing of the store."""
+    about, column = "checked writes", b"manners-%016x" % context.random.getrandbits(64)
+    key = Key(ROW, FAMILY, column, context.table)
+    ahead_ms = context.clock.wall_ms() + AHEAD_MS
     context.store.write([Edit(key, FREE, ahead_ms)])
     (held,) = context.store.check_and_put([Check(key, FREE, ((key, b"held"),))])
     cell = context.store.read([key])[key]
@@ -166,7 +170,7 @@ def _manners(context: Context) -> Iterator[Diagnosis]:
         yield Diagnosis(about, Verdict.WRONG, "one was hidden by the cell that it checked", mend)
     else:
         yield Diagnosis(about, Verdict.FINE, "behave as the protocol needs")
-    context.store.check_and_put([Check(key, b"held", ((key, FREE),))])
+    context.store.write([Edit(key, None, max(ahead_ms, cell.timestamp if cell else 0))])
 
 
 def _exchanged(context: Context, key: Key, value: bytes) -> Cell | None:
