@@ -16,7 +16,7 @@ from tests.chaos.guard import ROOT
 from tests.chaos.history import load
 from txn.cluster.cluster import open_cluster
 
-ENDS_WITHIN_S = 30
+ENDS_WITHIN_S = 120
 
 # What `make chaos` is to its servers, with a server that only waits, and a sudden end.
 RUN = """
