@@ -9,22 +9,27 @@ import json
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from tests.integration.emulator import emulated
 from tests.integration.hbase import HBase
 from txn import Delete, Exact, Key, Mutation, connect
-from txn.clock import ManualClock
+from txn.clock import ManualClock, SystemClock
+from txn.emulator import thrift1, thrift2
 from txn.emulator.scanners import Scan, ScannerLimits, Scanners
 from txn.errors import StoreError
 from txn.tables.admin import Admin
 from txn.tables.memory import MemoryStore
 from txn.tables.operations import FamilySettings, Put, Range, Selection
+from txn.tables.ordered import Reader
 from txn.tables.rows import Rows
+
+R = TypeVar("R")
+TWO = thrift2.IDL
 
 
 @pytest.fixture(params=["thrift1", "thrift2"])
@@ -98,6 +103,45 @@ def test_the_flights_job_runs_is_killed_and_mended(tmp_path: Path) -> None:
     report: dict[str, Any] = json.loads(run.stdout)
     assert report["holds"] is True
     assert report["crash"] is not None
+
+
+class Dropping(MemoryStore):
+    """A store one of whose tables is dropped after the next read of anything."""
+
+    table: bytes | None = None
+
+    def read(self, body: Callable[[Reader], R]) -> R:
+        result = super().read(body)
+        if self.table is not None:
+            dropped, self.table = self.table, None
+            admin = Admin(self, SystemClock())
+            admin.disable(dropped)
+            admin.drop(dropped)
+        return result
+
+
+@pytest.mark.parametrize(
+    "listed",
+    [
+        lambda one, two: one.getTableNamesWithIsTableEnabled(),
+        lambda one, two: one.getRegionInfo(b"z,,1"),
+        lambda one, two: one.getTableRegions(b"a"),
+        lambda one, two: two.getTableDescriptorsByPattern(None, False),
+        lambda one, two: two.getTableDescriptorsByNamespace("default"),
+        lambda one, two: two.getTableDescriptors([TWO.TTableName(None, b"a")]),
+        lambda one, two: two.isTableAvailable(TWO.TTableName(None, b"a")),
+        lambda one, two: two.getAllRegionLocations(b"a"),
+    ],
+)
+def test_a_list_of_tables_is_of_one_instant(listed: Callable[[Any, Any], object]) -> None:
+    """It must not fail because somebody drops a table: whoever lists has nothing to do with it."""
+    store, clock = Dropping(), SystemClock()
+    for name in (b"a", b"b"):
+        Admin(store, clock).create(name, {b"d": FamilySettings()})
+    one, two = thrift1.handler(store, clock), thrift2.handler(store, clock)
+    store.table = b"a"
+    listed(one, two)
+    assert store.table is None
 
 
 # --- scanners ------------------------------------------------------------------------------------

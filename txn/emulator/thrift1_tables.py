@@ -11,7 +11,7 @@ from txn.emulator.families import FOREVER_S, checked, ttl_ms, ttl_s
 from txn.emulator.places import CLUSTER, HOST, PORT, check_table, region_name
 from txn.emulator.refusals import Internal
 from txn.model import KEEP_DELETES_MS
-from txn.tables.admin import Admin, Region
+from txn.tables.admin import Admin, Region, regions_of
 from txn.tables.operations import FamilySettings
 from txn.tables.refusal import Refused
 from txn.tables.tables import Tables
@@ -53,16 +53,15 @@ class Tables1:
         return self._admin.names()
 
     def getTableNamesWithIsTableEnabled(self) -> dict[bytes, bool]:
-        return {name: self._admin.is_enabled(name) for name in self._admin.names()}
+        return {name: found.enabled for name, found in self._admin.tables().items()}
 
     def getColumnDescriptors(self, table: bytes) -> dict[bytes, Any]:
         families = self._admin.families(check_table(table))
         return {name + b":": _shown(name + b":", family) for name, family in families.items()}
 
     def getTableRegions(self, table: bytes) -> list[Any]:
-        if not self._admin.exists(check_table(table)):
-            return []
-        return [_region(table, region) for region in self._admin.regions(table)]
+        found = self._admin.find(check_table(table))
+        return [] if found is None else [_region(table, region) for region in regions_of(found)]
 
     def createTable(self, table: bytes, families: Sequence[Any]) -> None:
         try:
@@ -90,8 +89,8 @@ class Tables1:
         """The last region whose row of `hbase:meta` is not after the given one."""
         found: tuple[_RegionKey, bytes, Region] | None = None
         wanted = _region_key(row)
-        for table in self._admin.names():
-            for region in self._admin.regions(table):
+        for table, known in self._admin.tables().items():
+            for region in regions_of(known):
                 key = (table, region.start, b"%d" % region.number)
                 if key <= wanted and (found is None or key > found[0]):
                     found = key, table, region

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +10,8 @@ from txn.emulator.convert2 import IDL
 from txn.emulator.families import checked, texts_of, ttl_ms, ttl_s, with_texts
 from txn.emulator.places import CLUSTER, DEFAULT_NAMESPACE, HOST, PORT, check_table
 from txn.emulator.refusals import Internal
-from txn.tables.admin import Admin, Region
+from txn.tables.admin import Admin, Region, regions_of
+from txn.tables.entries import Table
 from txn.tables.operations import FamilySettings
 from txn.tables.patterns import matcher
 from txn.tables.refusal import Refused
@@ -54,24 +55,27 @@ class Tables2:
         return _location(table, found)
 
     def getAllRegionLocations(self, table: bytes) -> list[Any]:
-        if not self._admin.exists(check_table(table)):
-            return []
-        return [_location(table, region) for region in self._admin.regions(table)]
+        found = self._admin.find(check_table(table))
+        return [] if found is None else [_location(table, region) for region in regions_of(found)]
 
     # --------------------------------------------------------------------- descriptions
 
     def getTableDescriptor(self, table: Any) -> Any:
-        return self._described(_name(table))
+        name = _name(table)
+        return _described(name, self._admin.families(name))
 
     def getTableDescriptors(self, tables: Sequence[Any]) -> list[Any]:
+        known = self._admin.tables()
         names = [_name(table) for table in tables]
-        return [self._described(name) for name in names if self._admin.exists(name)]
+        return [_described(name, known[name].families) for name in names if name in known]
 
     def getTableDescriptorsByPattern(self, regex: str | None, _: bool) -> list[Any]:
-        return [self._described(name) for name in self._matching(regex)]
+        found = self._matching(regex)
+        return [_described(name, table.families) for name, table in found.items()]
 
     def getTableDescriptorsByNamespace(self, namespace: str) -> list[Any]:
-        return [self._described(name) for name in self._admin.names(namespace.encode())]
+        found = self._admin.tables(namespace.encode())
+        return [_described(name, table.families) for name, table in found.items()]
 
     def getTableNamesByPattern(self, regex: str | None, _: bool) -> list[Any]:
         return [_table_name(name) for name in self._matching(regex)]
@@ -89,13 +93,14 @@ class Tables2:
         return not self._admin.is_enabled(_name(table))
 
     def isTableAvailable(self, table: Any) -> bool:
-        name = _name(table)
-        return self._admin.exists(name) and self._admin.is_enabled(name)
+        found = self._admin.find(_name(table))
+        return found is not None and found.enabled
 
     def isTableAvailableWithSplit(self, table: Any, splits: Sequence[bytes] | None) -> bool:
-        if not self.isTableAvailable(table):
+        found = self._admin.find(_name(table))
+        if found is None or not found.enabled:
             return False
-        starts = [region.start for region in self._admin.regions(_name(table))]
+        starts = [region.start for region in regions_of(found)]
         return not splits or sum(map(starts.count, splits)) == len(splits)
 
     # ------------------------------------------------------------------------- changes
@@ -146,17 +151,13 @@ class Tables2:
     def clearSlowLogResponses(self, _: object) -> list[bool]:
         return []
 
-    def _described(self, name: bytes) -> Any:
-        columns = [_column(name, settings) for name, settings in self._admin.families(name).items()]
-        durability = IDL.TDurability.USE_DEFAULT
-        return IDL.TTableDescriptor(_table_name(name), columns, TABLE_ATTRIBUTES, durability)
-
-    def _matching(self, regex: str | None) -> list[bytes]:
-        """Return the names that match as a whole, those of `default` with or without it."""
+    def _matching(self, regex: str | None) -> dict[bytes, Table]:
+        """Return the tables whose names match as a whole, those of `default` with or without it."""
+        tables = self._admin.tables()
         if regex is None:
-            return self._admin.names()
+            return tables
         matches = matcher(regex.encode())
-        return [name for name in self._admin.names() if any(map(matches, _forms(name)))]
+        return {name: table for name, table in tables.items() if any(map(matches, _forms(name)))}
 
 
 class Namespaces2:
@@ -202,6 +203,12 @@ def _name(table: Any) -> bytes:
 def _table_name(name: bytes) -> Any:
     namespace, _, qualifier = name.rpartition(b":")
     return IDL.TTableName(namespace or DEFAULT_NAMESPACE, qualifier)
+
+
+def _described(name: bytes, families: Mapping[bytes, FamilySettings]) -> Any:
+    columns = [_column(family, settings) for family, settings in sorted(families.items())]
+    durability = IDL.TDurability.USE_DEFAULT
+    return IDL.TTableDescriptor(_table_name(name), columns, TABLE_ATTRIBUTES, durability)
 
 
 def _forms(name: bytes) -> list[bytes]:

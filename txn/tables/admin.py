@@ -131,16 +131,26 @@ class Admin:
 
     def exists(self, name: bytes) -> bool:
         """Return whether there is such a table."""
-        return catalog.plain(name) in self._store.read(self._load).tables
+        return self.find(name) is not None
+
+    def find(self, name: bytes) -> Table | None:
+        """Return a table, or None where there is none."""
+        return self._store.read(self._load).tables.get(catalog.plain(name))
 
     def names(self, namespace: bytes | None = None) -> list[bytes]:
         """Return the names of all tables, or of a namespace's (`namespace not found`), sorted."""
+        return list(self.tables(namespace))
 
-        def body(reader: Reader) -> list[bytes]:
+    def tables(self, namespace: bytes | None = None) -> dict[bytes, Table]:
+        """Return the same tables by their names, all as of one instant."""
+
+        def body(reader: Reader) -> dict[bytes, Table]:
             if namespace is not None:
                 _check_namespace(reader, namespace)
-            names = sorted(self._load(reader).tables)
-            return [name for name in names if namespace in {None, _namespace_of(name)}]
+            tables = sorted(self._load(reader).tables.items())
+            return {
+                name: found for name, found in tables if namespace in {None, _namespace_of(name)}
+            }
 
         return self._store.read(body)
 
@@ -150,9 +160,7 @@ class Admin:
 
     def regions(self, name: bytes) -> list[Region]:
         """Return the regions in order of their rows; `table not found`."""
-        table = self._find(name)
-        edges = [b"", *table.splits, b""]
-        return [Region(start, stop, table.created_ms) for start, stop in pairwise(edges)]
+        return regions_of(self._find(name))
 
     def modify(self, name: bytes, families: Mapping[bytes, FamilySettings]) -> None:
         """Give the table exactly these families; the cells of those left out are deleted."""
@@ -252,6 +260,12 @@ class Admin:
     def _load(self, reader: Reader) -> Catalog:
         self._catalog = found = catalog.load(reader, self._catalog)
         return found
+
+
+def regions_of(table: Table) -> list[Region]:
+    """Return the regions of a table in order of their rows."""
+    edges = [b"", *table.splits, b""]
+    return [Region(start, stop, table.created_ms) for start, stop in pairwise(edges)]
 
 
 def _check_there(name: bytes, family: bytes, families: _Families) -> None:
