@@ -19,6 +19,7 @@ from txn.errors import StoreError, describe
 FORMAT = 1
 
 _NAME = "format"
+_DATA = "data.mdb"
 _ASIDE = ".format-"
 _TEXT = "hbase-txn embedded store, format {}\n"
 _PATTERN = re.compile(re.escape(_TEXT).replace(r"\{\}", r"(\d{1,9})"))
@@ -47,8 +48,8 @@ def prepare(path: str) -> str:
 
 @contextmanager
 def alone(path: str) -> Iterator[None]:
-    """Keep out whoever else opens the files of the directory, in whatever process, meanwhile."""
-    handle = os.open(path, os.O_RDONLY)
+    """Keep out whoever else opens the store of the directory, in whatever process, meanwhile."""
+    handle = os.open(os.path.join(path, _DATA), os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
