@@ -69,7 +69,8 @@ class Connections:
         """Give the connections back."""
         self._closed = True
         if self._process == os.getpid():
-            self._engine.dispose()
+            with self._passed():
+                self._engine.dispose()
 
     def _dispose(self) -> None:
         self._engine.dispose()
