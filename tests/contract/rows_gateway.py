@@ -28,7 +28,7 @@ from txn.tables.operations import (
 )
 
 IDL = Path(__file__).parents[2] / "txn" / "emulator" / "hbase2.thrift"
-TIMEOUT_MS = 60_000
+TIMEOUT_MS = 300_000
 MANY = 10_000
 
 

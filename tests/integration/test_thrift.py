@@ -274,11 +274,11 @@ def test_clients_of_both_gateways_share_accounts(hbase: HBase) -> None:
 
     def transfer(engine: Engine, chance: Random) -> bool:
         pair, amount = chance.sample(keys, 2), chance.randint(1, 9)
-        cells = engine.read(keys)
-        assert sum(int(cell.value) for cell in cells.values() if cell) == ACCOUNTS * BALANCE
-        seen = [cell for key in pair if (cell := cells[key])]
-        moved = [int(seen[0].value) - amount, int(seen[1].value) + amount]
         try:
+            cells = engine.read(keys)
+            assert sum(int(cell.value) for cell in cells.values() if cell) == ACCOUNTS * BALANCE
+            seen = [cell for key in pair if (cell := cells[key])]
+            moved = [int(seen[0].value) - amount, int(seen[1].value) + amount]
             engine.commit(
                 [Mutation(key, str(value)) for key, value in zip(pair, moved, strict=True)],
                 [Version(key, cell.timestamp) for key, cell in zip(pair, seen, strict=True)],
