@@ -21,7 +21,7 @@ import pytest
 from tests.integration.hbase import HBase
 from txn import Key, Mutation, connect
 from txn.codec import Buffer, column, encode_buffer, new_row_key, status_key
-from txn.demo.data import tables_named
+from txn.demo.data import tables_named, unpack
 from txn.demo.job import saying
 from txn.demo.processes import Job, JobError
 from txn.engine import Outcome
@@ -182,3 +182,15 @@ def test_a_job_that_fails_says_so_with_its_log(tmp_path: Path) -> None:
     with Job("failing", [], tmp_path) as job, pytest.raises(JobError, match="code=1") as caught:
         list(job.lines())
     assert caught.value.log == "no such luck"
+
+
+@pytest.mark.slow
+def test_a_job_that_spark_gives_up_says_why(tmp_path: Path) -> None:
+    """An error of Spark asks the JVM for its text, and that ends before the error is printed."""
+    store = f"embedded://{tmp_path}/store"
+    connect(store).close()
+    asked = ["--store", store, "--csv", str(unpack(tmp_path)), "--days", "1", "--tables", "none"]
+    asked += ["--folder", str(tmp_path)]
+    with Job("txn.demo.job", asked, tmp_path) as job, pytest.raises(JobError) as caught:
+        list(job.lines())
+    assert "no such table" in caught.value.log

@@ -54,9 +54,16 @@ def local_session(
     spark = builder.config(map=dict(settings)).getOrCreate()
     try:
         yield spark
+    except Exception as error:
+        error.add_note(_reason(error))  # it asks the JVM for its text, which is about to end
+        raise
     finally:
         spark.stop()
         _end_jvm()
+
+
+def _reason(error: Exception) -> str:
+    return "\n".join(line for line in str(error).splitlines() if not line.startswith("\tat "))
 
 
 def _end_jvm() -> None:
