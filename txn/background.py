@@ -6,8 +6,10 @@ decided rows like any other, which the next client or fsck rolls forward.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from threading import Lock, Thread
+from weakref import WeakSet
 
 from txn.protocol import as_a_crash_would, roll_forward
 from txn.steps import Context, Transaction
@@ -23,6 +25,11 @@ class Finisher:
         self._lock = Lock()
         self._waiting: list[Transaction] = []
         self._thread: Thread | None = None
+        _ALL.add(self)
+
+    def after_fork(self) -> None:
+        """Take a new lock in a child: a thread that it does not have may hold the old one."""
+        self._lock = Lock()
 
     def submit(self, context: Context, transactions: Sequence[Transaction]) -> None:
         """Roll the transactions forward soon; where too many wait, wait for these first."""
@@ -61,3 +68,14 @@ class Finisher:
                     self._thread = None
                     return
             as_a_crash_would(self._context, roll_forward, due)
+
+
+_ALL: WeakSet[Finisher] = WeakSet()
+
+
+def _after_fork() -> None:
+    for finisher in list(_ALL):
+        finisher.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)

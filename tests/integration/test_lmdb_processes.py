@@ -21,6 +21,7 @@ from pathlib import Path
 import lmdb
 import pytest
 
+from txn import Mutation, connect
 from txn.errors import NotApplied, StoreError
 from txn.model import Check, Edit, Family, Key
 from txn.stores import open_store
@@ -388,6 +389,24 @@ def test_a_fork_beside_busy_threads_is_as_good(path: str) -> None:
         expected = [b"%d" % count.result(60) for count in counts]
         assert values(store, *(cell(f"thread {number}", "x") for number in range(4))) == expected
         assert values(store, *(cell(f"child {number}", "x") for number in range(30))) == [b"1"] * 30
+
+
+def test_a_child_hands_over_commits_although_a_thread_of_its_parent_did(path: str) -> None:
+    """It may hold the lock of the engine's queue, and will never let it go in the child."""
+    key = Key("r", "d", "x", "t")
+    with connect(f"embedded://{path}?sync=off") as engine:
+        engine.ensure_table("t", ["d"])
+
+        def body(tell: Callable[[bytes], None]) -> None:
+            signal.alarm(60)
+            engine.commit([Mutation(key, "1")], ack="decided")
+            engine.flush()
+
+        with engine._finisher._lock:
+            child = Child(body)
+        child.join()
+        found = engine.read([key])[key]
+        assert found is not None and found.value == b"1"
 
 
 @pytest.mark.parametrize("kind", ["read", "write"])
