@@ -32,7 +32,8 @@ RECORD = "cluster.json"
 LOCK = "lock"
 LOOK_EACH_MS = 200
 READY_WITHIN_MS = 180_000
-GRACE_MS = 30_000
+# Standalone, ZooKeeper may end before the region server, which then asks for it for 20 s and more.
+GRACE_MS = 90_000
 
 Said = Callable[[str], None]
 Fetched = Callable[[int, int], None]
