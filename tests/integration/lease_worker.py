@@ -19,12 +19,13 @@ from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path as Folder
 from random import Random
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import time_machine
 from sqlalchemy import Engine, event
 
 from tests.history.leases import Stay
+from tests.integration.workers import Log, told
 from txn.clock import SystemClock
 from txn.errors import StoreError
 from txn.leases import (
@@ -48,30 +49,24 @@ PLACE_S = 2
 STEPS = ("begin", "before_cursor_execute", "after_cursor_execute", "commit", "rollback")
 
 
-class Log:
-    """Lines of who held what and when; a line is written whole."""
-
-    def __init__(self, file: Folder) -> None:
-        self._file = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+class LeaseLog(Log):
+    """Who held what and when."""
 
     def entered(self, stay: Stay) -> None:
         claims = {str(each.path): each.mode.value for each in stay.claims}
         times = {"asked": str(stay.asked), "entered": str(stay.entered), "ends": str(stay.left)}
-        self._add({"lease": stay.lease_id, "claims": claims, **times})
+        self.add(lease=stay.lease_id, claims=claims, **times)
 
     def extended(self, lease_id: int, until: datetime) -> None:
-        self._add({"extended": lease_id, "ends": str(until)})
+        self.add(extended=lease_id, ends=str(until))
 
     def left(self, lease_id: int, at: datetime) -> None:
-        self._add({"left": lease_id, "at": str(at)})
-
-    def _add(self, facts: dict[str, Any]) -> None:
-        os.write(self._file, json.dumps(facts).encode() + b"\n")
+        self.add(left=lease_id, at=str(at))
 
 
 def history(log: Folder) -> list[Stay]:
     """Return what a log tells. Whoever did not leave had the lease until its end."""
-    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    lines = told(log)
     ends = {line["extended"]: line["ends"] for line in lines if "extended" in line}
     left = {line["left"]: line["at"] for line in lines if "left" in line}
     found = []
@@ -96,7 +91,7 @@ def until_over(log: Folder) -> Iterator[None]:
         yield
 
 
-def race(leases: LeaseService, log: Log, seed: int, turns: Iterable[object]) -> None:
+def race(leases: LeaseService, log: LeaseLog, seed: int, turns: Iterable[object]) -> None:
     """Take random leases; a database that is away for long costs a turn."""
     chance = Random(seed)
     for _ in turns:
@@ -104,7 +99,7 @@ def race(leases: LeaseService, log: Log, seed: int, turns: Iterable[object]) -> 
             one_turn(leases, log, chance)
 
 
-def one_turn(leases: LeaseService, log: Log, chance: Random) -> None:
+def one_turn(leases: LeaseService, log: LeaseLog, chance: Random) -> None:
     """Take some leases, hold them for a moment, and drop them or let them end by themselves."""
     objects = chance.sample(OBJECTS, chance.randint(1, 3))
     wanted = [exclusive(at) if chance.random() < 0.6 else shared(at) for at in objects]
@@ -208,7 +203,7 @@ def main() -> None:
     ):
         print("ready", flush=True)
         seeds = [seed * THREADS + number for number in range(THREADS)]
-        list(pool.map(lambda seed: race(leases, Log(log), seed, until_over(log)), seeds))
+        list(pool.map(lambda seed: race(leases, LeaseLog(log), seed, until_over(log)), seeds))
 
 
 if __name__ == "__main__":

@@ -16,9 +16,11 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from pathlib import Path
 from random import Random
 from typing import Any
 
+from tests.integration.workers import Log
 from txn import GreaterThan, Key, Mutation, connect
 from txn.clock import SystemClock
 from txn.engine import Engine
@@ -54,16 +56,6 @@ def opened(uri: str, name: str, session_ms: int = SESSION_MS, **details: Any) ->
     """A manager whose locks end soon after its process."""
     session = "session_ms" if uri.startswith("zookeeper") else "lease_ms"
     return open_manager(uri, name=name, waiting=PATIENT, **{session: session_ms}, **details)
-
-
-class Log:
-    """Lines of what was held when; a line is written whole."""
-
-    def __init__(self, file: str) -> None:
-        self._file = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-
-    def add(self, **facts: Any) -> None:
-        os.write(self._file, json.dumps({"pid": os.getpid(), **facts}).encode() + b"\n")
 
 
 def race(manager: LockManager, log: Log, seed: int, turns: int) -> int:
@@ -134,7 +126,7 @@ def main() -> None:
     what, uri, *rest = sys.argv[1:]
     if what == "pause":
         return pause(uri, *rest)
-    log, seed, turns = Log(rest[0]), int(rest[1]), int(rest[2])
+    log, seed, turns = Log(Path(rest[0])), int(rest[1]), int(rest[2])
     session_ms = int(rest[3]) if rest[3:] else SESSION_MS
     manager = opened(uri, f"worker {seed}", session_ms)
     with closing(manager), ThreadPoolExecutor(THREADS) as pool:

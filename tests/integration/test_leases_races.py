@@ -20,7 +20,7 @@ import pytest
 from sqlalchemy import Row, create_engine, select
 
 from tests.history.leases import anomalies
-from tests.integration.lease_worker import LONG_S, SHORT_S, Death, Log, history, over, race
+from tests.integration.lease_worker import LONG_S, SHORT_S, Death, LeaseLog, history, over, race
 from tests.integration.postgresql import PostgreSQL
 from tests.integration.workers import Start, starting
 from txn.leases import exclusive, open_leases, tables
@@ -109,7 +109,7 @@ def test_sixteen_threads_of_one_service(url: str, tmp_path: Folder) -> None:
     """One service serves a whole program."""
     log = tmp_path / "log"
     with open_leases(url) as leases, ThreadPoolExecutor(16) as pool:
-        list(pool.map(lambda seed: race(leases, Log(log), seed, range(TURNS)), range(16)))
+        list(pool.map(lambda seed: race(leases, LeaseLog(log), seed, range(TURNS)), range(16)))
     finish(log, [], url)
 
 

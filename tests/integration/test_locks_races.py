@@ -26,13 +26,12 @@ from tests.integration.lock_worker import (
     OUTAGE_SESSION_MS,
     PATIENT,
     SESSION_MS,
-    Log,
     opened,
     race,
     write_guarded,
 )
 from tests.integration.serving import wire
-from tests.integration.workers import Start, starting
+from tests.integration.workers import Log, Start, starting, told
 from tests.integration.zookeeper import ZooKeeper, zookeeper  # noqa: F401  (a fixture)
 from txn import Key, connect
 from txn.engine import Engine
@@ -79,7 +78,7 @@ class Stay(NamedTuple):
 def stays(log: Folder) -> list[Stay]:
     """Read who was sure to have held what and when. One that was killed tells of the moment when it
     had entered; its session may have ended before it was killed."""
-    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    lines = told(log)
     left = {line["leave"]: line for line in lines if "leave" in line}
     found = []
     for line in lines:
@@ -140,7 +139,7 @@ def test_eight_processes_of_two_threads_some_of_them_killed(
 
 def test_sixteen_threads_of_one_manager(uri: str, tmp_path: Folder) -> None:
     """One session serves a whole program."""
-    log = Log(str(tmp_path / "log"))
+    log = Log(tmp_path / "log")
     manager = opened(uri, "threads", 10 * SESSION_MS)
     with ThreadPoolExecutor(16) as pool:
         failed = list(pool.map(lambda seed: race(manager, log, seed, 10), range(16)))
