@@ -16,8 +16,8 @@ help: ## list the targets
 run: $(VENV)/.ready-demo ## the main job: real flights through Spark, killed part way, repaired, proven
 	$(BIN)/txn demo flights $(ARGS)
 
-test: coverage ## all tests; ARGS are for those beside the unit tests
-	$(BIN)/python -m pytest --ignore=tests/unit $(ARGS)
+test: coverage ## all tests; ARGS are for those beside the unit tests, which run two files at a time
+	$(BIN)/python -m pytest --ignore=tests/unit -n 2 --dist loadfile $(ARGS)
 
 check: $(VENV)/.ready-dev ## lint, types, import rules and the fast tests: under a minute
 	$(BIN)/ruff check
