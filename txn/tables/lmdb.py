@@ -28,8 +28,8 @@ from txn.errors import (
     StoreError,
     describe,
 )
-from txn.tables import directory, layers
-from txn.tables.layers import SLICE
+from txn.tables import directory
+from txn.tables.lmdb_transactions import LmdbReader, LmdbWriter
 from txn.tables.ordered import Reader, Writer
 
 FIRST_MAP_SIZE = 16 * 1024 * 1024
@@ -135,7 +135,7 @@ class _Shared:
         try:
             transaction = environment.begin(buffers=False)
             try:
-                return body(_Reader(transaction))
+                return body(LmdbReader(transaction))
             finally:
                 self._abort(transaction)
         finally:
@@ -146,7 +146,7 @@ class _Shared:
         try:
             transaction = environment.begin(write=True, buffers=False)
             try:
-                result = body(_Writer(transaction))
+                result = body(LmdbWriter(transaction))
             except BaseException:
                 # The driver lets an abort wait until no other thread is in it: make that soon.
                 with self._paused():
@@ -314,70 +314,6 @@ class _Shared:
             raise MaybeApplied(
                 describe("the commit failed", path=self.path, reason=str(error))
             ) from error
-
-
-class _Reader:
-    """A local transaction of LMDB; keys that fit are its own, longer ones go through layers."""
-
-    __slots__ = ("_transaction", "get_short")
-
-    def __init__(self, transaction: lmdb.Transaction[bytes]) -> None:
-        self._transaction = transaction
-        self.get_short: Callable[[bytes], bytes | None] = transaction.get
-
-    def get(self, key: bytes) -> bytes | None:
-        if len(key) <= SLICE:
-            return self.get_short(key)
-        stored = layers.find(self.get_short, key)
-        return None if stored is None else self.get_short(stored)
-
-    def keys(self, start: bytes, stop: bytes) -> Iterator[bytes]:
-        return layers.keys(self.get_short, self._seek, start, stop)
-
-    def items(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
-        cursor = self._transaction.cursor()
-        if len(start) <= SLICE and cursor.set_range(start):
-            for key, value in cursor.iternext():
-                if key >= stop:
-                    return
-                if len(key) > SLICE:
-                    start = key  # what is behind it begins here, and goes on through the layers
-                    break
-                yield key, value
-            else:
-                return
-        for key in self.keys(start, stop):
-            yield key, self.get(key) or b""
-
-    def before(self, key: bytes) -> bytes | None:
-        return layers.before(self.get_short, self._seek_back, key)
-
-    def _seek_back(self, stop: bytes) -> bytes | None:
-        cursor = self._transaction.cursor()
-        found = cursor.prev() if cursor.set_range(stop) else cursor.last()
-        return cursor.key() if found else None
-
-    def _seek(self, start: bytes) -> Iterator[bytes]:
-        cursor = self._transaction.cursor()
-        return cursor.iternext(keys=True, values=False) if cursor.set_range(start) else iter(())
-
-
-class _Writer(_Reader):
-    """A reader that also writes."""
-
-    __slots__ = ("_put_short",)
-
-    def __init__(self, transaction: lmdb.Transaction[bytes]) -> None:
-        super().__init__(transaction)
-        self._put_short = transaction.put
-
-    def put(self, key: bytes, value: bytes) -> None:
-        if len(key) > SLICE:
-            key = layers.make(self.get_short, self._put_short, key)
-        self._put_short(key, value)
-
-    def delete(self, key: bytes) -> None:
-        layers.remove(self.get_short, self._transaction.delete, self._seek, key)
 
 
 _REGISTRY: dict[str, _Shared] = {}
