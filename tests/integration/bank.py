@@ -1,8 +1,7 @@
 """One process of the bank: two threads that transfer between accounts until they are killed.
 
 `python -m tests.integration.bank URI SEED LOG`. Each transfer also writes a receipt, a row of its
-own, in the same transaction; its name is appended to the log once the commit was reported. A kill
-may cut a name short, so each has a line of its own between two ends of lines, and ends in a dot.
+own, in the same transaction; its name is appended to the log once the commit was reported.
 """
 
 from __future__ import annotations
@@ -10,8 +9,10 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from pathlib import Path
 from random import Random
 
+from tests.integration.workers import Log
 from txn import AbortedError, Engine, Key, Mutation, Policy, Version, connect
 
 TABLE = "bank"
@@ -53,18 +54,18 @@ def transfer(engine: Engine, chance: Random, name: str, ack: str) -> bool:
     return True
 
 
-def work(engine: Engine, seed: int, log: int) -> None:
+def work(engine: Engine, seed: int, log: Log) -> None:
     chance, number = Random(seed), 0
     while True:
         number += 1
         name = f"{os.getpid()}-{seed}-{number}"
         if transfer(engine, chance, name, chance.choice(["complete", "decided"])):
-            os.write(log, f"\n{name}.\n".encode())
+            log.add(committed=name)
 
 
 def main() -> None:
     uri, seed, path = sys.argv[1:]
-    log = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    log = Log(Path(path))
     engine = open_bank(uri)
     threads = [
         threading.Thread(target=work, args=(engine, 2 * int(seed) + i, log)) for i in range(2)

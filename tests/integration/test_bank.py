@@ -16,6 +16,7 @@ import pytest
 
 from recovery import check, repair, summary
 from tests.integration.bank import ACCOUNTS, BALANCE, TABLE, found_bank, open_bank, receipt
+from tests.integration.workers import told
 from txn import Engine
 
 ROOT = Path(__file__).parents[2]
@@ -84,8 +85,7 @@ def test_the_bank_survives_its_clients(tmp_path: Path) -> None:
     assert (left.locks, left.tags) == (0, 0)
     assert total(engine) == BALANCE * len(ACCOUNTS)
 
-    lines = log.read_text().split()
-    reported = [line[:-1] for line in lines if line.endswith(".")]
+    reported = [entry["committed"] for entry in told(log)]
     kept = engine.read([receipt(name) for name in reported])
     lost = [key for key, cell in kept.items() if cell is None]
     assert len(reported) > kills
