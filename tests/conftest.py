@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.integration.emulator import emulator  # noqa: F401  (fixtures for all folders)
 from tests.integration.hbase import hbase  # noqa: F401
-from tests.integration.postgresql import postgresql  # noqa: F401
+from tests.integration.postgresql import database_url, postgresql  # noqa: F401
 
 RUN_VARIABLE = "HBASE_TXN_TEST_RUN"
 GRACE_S = float(os.environ.get("HBASE_TXN_TEST_GRACE_S", "60"))

@@ -14,13 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, timedelta
 from itertools import pairwise, product
-from pathlib import Path as Folder
 from typing import Any
 
 import pytest
 from sqlalchemy import update
 
-from tests.integration.postgresql import PostgreSQL
 from txn.clock import SystemClock
 from txn.leases import (
     ExceedsMaxLeaseTimeError,
@@ -62,14 +60,9 @@ class Subject:
         return self.opened[-1]
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def subject(request: pytest.FixtureRequest, tmp_path: Folder) -> Iterator[Subject]:
-    if request.param == "sqlite":
-        url = f"sqlite:///{tmp_path}/leases"
-    else:
-        server: PostgreSQL = request.getfixturevalue("postgresql")
-        url = server.new_database()
-    found = Subject(url)
+@pytest.fixture
+def subject(database_url: str) -> Iterator[Subject]:
+    found = Subject(database_url)
     yield found
     for service in found.opened:
         service.close()

@@ -43,17 +43,9 @@ WAIT_S = 300
 CLOCK = SystemClock()
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Folder) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/leases"
-    server: PostgreSQL = request.getfixturevalue("postgresql")
-    return server.new_database()
-
-
 @pytest.fixture
-def one(url: str) -> Iterator[LeaseService]:
-    with open_leases(url, place_s=LONG_S) as found:
+def one(database_url: str) -> Iterator[LeaseService]:
+    with open_leases(database_url, place_s=LONG_S) as found:
         yield found
 
 
@@ -146,11 +138,11 @@ def test_an_extension_and_a_drop_whose_replies_were_lost(
 
 @pytest.mark.parametrize("wait_s", [0, 60])
 def test_what_a_grab_that_failed_may_have_written_is_given_back(
-    url: str, commits: Commits, wait_s: float
+    database_url: str, commits: Commits, wait_s: float
 ) -> None:
     """The database went away for longer than we wait. The caller holds nothing, and nobody knows
     the id."""
-    with open_leases(url, clock=ManualClock()) as service:
+    with open_leases(database_url, clock=ManualClock()) as service:
         held = service.grab_lease([shared("d/t")], LONG_S) if wait_s else 0
         commits.next = ["not reported"] * 10_000
         with pytest.raises(StoreError):
@@ -160,9 +152,9 @@ def test_what_a_grab_that_failed_may_have_written_is_given_back(
         assert ids(service) == ([held, later] if held else [later])
 
 
-def test_an_outage_is_told_and_ends(url: str, commits: Commits) -> None:
+def test_an_outage_is_told_and_ends(database_url: str, commits: Commits) -> None:
     """The error names the database; when it is back nobody has to open it again."""
-    with open_leases(url, clock=ManualClock()) as service:
+    with open_leases(database_url, clock=ManualClock()) as service:
         commits.next = ["not done"] * 10_000
         with pytest.raises(StoreError, match="the database of the leases failed url='"):
             service.grab_lease([exclusive("d/t")], LONG_S)
@@ -200,9 +192,9 @@ def test_what_will_not_pass_is_told_at_once(
     assert clock.monotonic_ms() == began_ms  # nobody has slept between tries
 
 
-def test_a_closed_service_says_so(url: str) -> None:
+def test_a_closed_service_says_so(database_url: str) -> None:
     """It must not open connections that nobody closes."""
-    service = open_leases(url)
+    service = open_leases(database_url)
     service.close()
     service.close()
     with pytest.raises(StoreClosedError):
@@ -226,13 +218,13 @@ def test_the_migrations_make_what_the_code_expects(one: LeaseService) -> None:
     assert ScriptDirectory(str(folder)).get_current_head() == VERSION
 
 
-def test_the_tables_of_a_later_version_are_left_alone(url: str) -> None:
+def test_the_tables_of_a_later_version_are_left_alone(database_url: str) -> None:
     """An old client beside new ones would not see what they agreed upon."""
-    with open_leases(url) as service:
+    with open_leases(database_url) as service:
         later = text(f"UPDATE {VERSION_TABLE} SET version_num = 'v9999'")
         service.connections.run(lambda each: each.execute(later))
     with pytest.raises(StoreError, match="another version"):
-        open_leases(url)
+        open_leases(database_url)
 
 
 def test_a_session_that_the_server_ended_is_replaced(postgresql: PostgreSQL) -> None:

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from tests.integration.postgresql import PostgreSQL
 from txn.errors import StoreError
 from txn.leases import exclusive, forking, open_leases
 
@@ -56,29 +55,21 @@ print("granted", flush=True)
 """
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Folder) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/leases"
-    server: PostgreSQL = request.getfixturevalue("postgresql")
-    return server.new_database()
-
-
-def test_a_fork_gets_connections_of_its_own(url: str) -> None:
+def test_a_fork_gets_connections_of_its_own(database_url: str) -> None:
     """Two processes on one connection read each other's replies."""
     done = subprocess.run(
-        [sys.executable, "-c", FORKING, url], capture_output=True, text=True, check=False
+        [sys.executable, "-c", FORKING, database_url], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("how", ["closes", "dies"])
-def test_what_a_fork_is_granted_outlives_its_parent(url: str, how: str) -> None:
+def test_what_a_fork_is_granted_outlives_its_parent(database_url: str, how: str) -> None:
     """A program that puts itself into the background forks and ends. SQLite's locks on its files
     are not inherited: the child thought that it had its parent's, and wrote to a file that whoever
     came last had deleted."""
     with subprocess.Popen(
-        [sys.executable, "-c", LEFT_BEHIND, url, how],
+        [sys.executable, "-c", LEFT_BEHIND, database_url, how],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -87,13 +78,13 @@ def test_what_a_fork_is_granted_outlives_its_parent(url: str, how: str) -> None:
         assert parent.stdout is not None
         assert parent.stdout.readline() == "left\n"
         assert parent.wait(WITHIN_S) == 0
-        with open_leases(url) as other:
+        with open_leases(database_url) as other:
             other.grab_lease([exclusive("d/of_another")], LONG_S)
             parent.stdin.write("\n")
             parent.stdin.flush()
             assert parent.stdout.readline() == "granted\n"
             found = other.list_lease()
-    with open_leases(url) as later:
+    with open_leases(database_url) as later:
         assert later.list_lease() == found
     assert sorted((lease.lease_id, lease.table_name) for lease in found) == [
         (1, "of_the_parent"),

@@ -258,3 +258,12 @@ def postgresql() -> Iterator[PostgreSQL]:
         yield server
     finally:
         server.remove()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """An empty database for leases, of either kind."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/leases"
+    server: PostgreSQL = request.getfixturevalue("postgresql")
+    return server.new_database()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path as Folder
 from typing import Any
 
 import pytest
@@ -28,17 +27,9 @@ WITHIN_S = 60
 AN_HOUR_S = 3600
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Folder) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/leases.sqlite"
-    server: PostgreSQL = request.getfixturevalue("postgresql")
-    return server.new_database()
-
-
 @pytest.fixture
-def leases(url: str) -> Iterator[LeaseService]:
-    with open_leases(url) as leases:
+def leases(database_url: str) -> Iterator[LeaseService]:
+    with open_leases(database_url) as leases:
         yield leases
 
 
@@ -114,11 +105,11 @@ def test_a_lease_that_another_one_has_now_is_lost(leases: LeaseService) -> None:
 
 
 def test_who_cannot_ask_takes_its_lease_for_lost_when_its_time_is_over(
-    url: str,
+    database_url: str,
 ) -> None:
     """By its own clock, which counts from before the lease was asked for."""
     clock = ManualClock()
-    with open_leases(url, clock=clock) as leases, leases.hold(TABLE, AN_HOUR_S) as held:
+    with open_leases(database_url, clock=clock) as leases, leases.hold(TABLE, AN_HOUR_S) as held:
         clock.advance(AN_HOUR_S * 980)
         held.check()
         clock.advance(AN_HOUR_S * 20)
@@ -127,11 +118,11 @@ def test_who_cannot_ask_takes_its_lease_for_lost_when_its_time_is_over(
             held.check()
 
 
-def test_what_was_lost_stays_lost(url: str) -> None:
+def test_what_was_lost_stays_lost(database_url: str) -> None:
     """Its holder has stopped, and undone what it could, even if it had the lease all the while."""
     clock = ManualClock()
     said: list[bool] = []
-    with open_leases(url, clock=clock) as leases, leases.hold(TABLE, 9) as held:
+    with open_leases(database_url, clock=clock) as leases, leases.hold(TABLE, 9) as held:
         (first,) = leases.list_lease()
 
         def let_pass(*facts: Any) -> None:
@@ -148,10 +139,10 @@ def test_what_was_lost_stays_lost(url: str) -> None:
         assert held.lost
 
 
-def test_a_clock_that_is_set_changes_nothing(url: str) -> None:
+def test_a_clock_that_is_set_changes_nothing(database_url: str) -> None:
     """Its holder counts on a clock that nobody sets."""
     clock = ManualClock()
-    with open_leases(url, clock=clock) as leases, leases.hold(TABLE, AN_HOUR_S) as held:
+    with open_leases(database_url, clock=clock) as leases, leases.hold(TABLE, AN_HOUR_S) as held:
         clock.set_wall_ms(clock.wall_ms() + AN_HOUR_S * 1000 * 24)
         held.check()
 
@@ -185,20 +176,20 @@ def test_an_outage_that_is_shorter_than_the_lease_is_survived(postgresql: Postgr
         held.check()
 
 
-def test_what_was_waited_for_is_sure_for_all_of_its_time(url: str) -> None:
+def test_what_was_waited_for_is_sure_for_all_of_its_time(database_url: str) -> None:
     """It begins when it is granted, not when it was asked for. The waiting is done on a clock that
     runs ahead, so that by that clock it took longer than the lease lasts."""
     clock = ManualClock()
-    with open_leases(url, clock=clock) as leases:
+    with open_leases(database_url, clock=clock) as leases:
         leases.grab_lease(TABLE, 1)
         with leases.hold(TABLE, 20, AN_HOUR_S) as held:
             assert not held.lost
             held.check()
 
 
-def test_a_lease_cannot_be_held_for_longer_than_leases_may_be(url: str) -> None:
+def test_a_lease_cannot_be_held_for_longer_than_leases_may_be(database_url: str) -> None:
     """It ends then, and its holder knows."""
-    with open_leases(url, max_lease_s=2) as leases, leases.hold(TABLE, 1.9) as held:
+    with open_leases(database_url, max_lease_s=2) as leases, leases.hold(TABLE, 1.9) as held:
         until(lambda: held.lost)
         with pytest.raises(LockLost):
             held.check()
