@@ -7,14 +7,11 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from txn.errors import describe
+from txn.extras import needing
 from txn.watch import Conflict, Event, Helped, Phase
 
-try:
+with needing("metrics"):
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
-except ModuleNotFoundError as error:
-    message = describe("install hbase-txn[metrics]", missing=error.name)
-    raise ModuleNotFoundError(message, name=error.name) from error
 
 # From a batch in memory to one that waited for a lease.
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)

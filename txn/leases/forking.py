@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from weakref import WeakSet
 
 from txn.errors import StoreError, describe
+from txn.forks import around_forks
 
 FORK_PATIENCE_S = 10.0
 
@@ -73,21 +74,4 @@ _GATES: WeakSet[Gate] = WeakSet()
 _CARRIED: set[str] = set()
 """Databases with a transaction of a parent's of this process."""
 
-
-def _before_fork() -> None:
-    _LOCK.acquire()
-    for gate in list(_GATES):
-        gate.before_fork()
-
-
-def _after_fork(in_child: bool) -> None:
-    for gate in list(_GATES):
-        gate.after_fork(in_child)
-    _LOCK.release()
-
-
-os.register_at_fork(
-    before=_before_fork,
-    after_in_parent=lambda: _after_fork(False),
-    after_in_child=lambda: _after_fork(True),
-)
+around_forks(_LOCK, lambda: list(_GATES))

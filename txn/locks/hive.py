@@ -13,6 +13,7 @@ from math import prod
 from typing import assert_never
 
 from txn.errors import InvalidRequestError, describe
+from txn.extras import needing
 from txn.locks.hive_model import (
     DEFAULT,
     Catalog,
@@ -31,13 +32,10 @@ from txn.locks.hive_model import (
 )
 from txn.locks.requests import LockRequest, Mode, Path, exclusive, in_order, shared
 
-try:
+with needing("locks"):
     from txn.locks.hive_definitions import definition_touches
     from txn.locks.hive_queries import query_touches
     from txn.locks.hive_words import statements
-except ModuleNotFoundError as error:
-    message = describe("install hbase-txn[locks]", missing=error.name)
-    raise ModuleNotFoundError(message, name=error.name) from error
 
 MAX_VIEWS = 32
 MAX_COMBINATIONS = 1000

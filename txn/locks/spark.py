@@ -14,17 +14,15 @@ from contextlib import contextmanager
 from urllib.parse import unquote
 
 from txn.errors import ConflictError, InvalidRequestError, describe
+from txn.extras import needing
 from txn.locks.hive import requests
 from txn.locks.hive_model import DATABASE_SETTING, Column, Table
 from txn.locks.manager import Held, LockLost, LockManager, Waiting, from_hive
 from txn.locks.requests import LockRequest, Mode, Path
 
-try:
+with needing("spark"):
     from pyspark import SparkContext
     from pyspark.sql import Row, SparkSession
-except ModuleNotFoundError as error:
-    message = describe("install hbase-txn[spark]", missing=error.name)
-    raise ModuleNotFoundError(message, name=error.name) from error
 
 LOOKS = 5
 WATCH_S = 0.2

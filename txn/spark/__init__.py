@@ -1,11 +1,8 @@
 """Transactions from Apache Spark. Needs the extra `spark`."""
 
-from txn.errors import describe
+from txn.extras import needing
 
-try:
+with needing("spark"):
     from txn.spark.partitions import Counts, PartitionError, Summary, commit_partition
-except ModuleNotFoundError as error:
-    message = describe("install hbase-txn[spark]", missing=error.name)
-    raise ModuleNotFoundError(message, name=error.name) from error
 
 __all__ = ["Counts", "PartitionError", "Summary", "commit_partition"]

@@ -28,6 +28,7 @@ from txn.errors import (
     StoreError,
     describe,
 )
+from txn.forks import around_forks
 from txn.tables import directory
 from txn.tables.lmdb_transactions import LmdbReader, LmdbWriter
 from txn.tables.ordered import Reader, Writer
@@ -343,20 +344,4 @@ def _release(shared: _Shared) -> None:
             _REGISTRY.pop(shared.path, None)
 
 
-def _before_fork() -> None:
-    _REGISTRY_LOCK.acquire()
-    for shared in _REGISTRY.values():
-        shared.before_fork()
-
-
-def _after_fork(in_child: bool) -> None:
-    for shared in _REGISTRY.values():
-        shared.after_fork(in_child)
-    _REGISTRY_LOCK.release()
-
-
-os.register_at_fork(
-    before=_before_fork,
-    after_in_parent=lambda: _after_fork(False),
-    after_in_child=lambda: _after_fork(True),
-)
+around_forks(_REGISTRY_LOCK, _REGISTRY.values)
