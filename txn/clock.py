@@ -1,7 +1,8 @@
 """The only module that reads time or sleeps.
 
 Wall-clock time orders nothing in the protocol; it names transaction rows and ages them. Durations
-(leases, deadlines, backoff) are measured on the monotonic clock alone.
+(leases, deadlines, backoff) are measured on the monotonic clock alone. How long something may take
+is called `within_ms`, here and elsewhere; the instant of that clock at which it is over, `due_ms`.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
+from functools import partial
 from typing import Literal, Self, TypeVar
 
 from txn.assertions import Assertion, Not, Or, Some
@@ -25,7 +26,7 @@ from txn.errors import (
     describe,
 )
 from txn.families import Families
-from txn.model import Cell, Delete, Family, Key, Mutation, Row, as_bytes
+from txn.model import Cell, Delete, Family, Key, Mutation, Row, as_bytes, check_whole
 from txn.optimistic import OptimisticTransaction, Pace, Ways, run
 from txn.policy import Policy
 from txn.protocol import Lock, commit, lock_at_once, lock_in_order, roll_forward
@@ -34,9 +35,9 @@ from txn.request import Committed, Request, bound_key, checked
 from txn.resolve import Resolver, read_rows
 from txn.scans import by_row, scan, view
 from txn.spans import Columns, Span, span
-from txn.steps import Context, Transaction, begin
+from txn.steps import Context, Transaction, begin, is_late
 from txn.stores.base import Store
-from txn.waiting import HotKeys
+from txn.waiting import HotKeys, in_time
 from txn.watch import Watch, silent
 
 Ack = Literal["complete", "decided"]
@@ -126,9 +127,9 @@ class Engine:
         return self._commit_many([self._given(i, given) for i, given in enumerate(requests)], ack)
 
     def _commit(
-        self, request: Request, ack: Ack, spans: Sequence[Span] = (), deadline_ms: int | None = None
+        self, request: Request, ack: Ack, spans: Sequence[Span] = (), within_ms: int | None = None
     ) -> Committed:
-        (result,) = self._commit_many([request], ack, spans, deadline_ms)
+        (result,) = self._commit_many([request], ack, spans, within_ms)
         if isinstance(result, TxnError):
             raise result
         return result
@@ -140,9 +141,10 @@ class Engine:
         spans: Sequence[Span] = (),
         within_ms: int | None = None,
     ) -> list[Committed | TxnError]:
-        within_ms = within_ms or self._context.policy.deadline_ms
-        deadline_ms = self._context.clock.monotonic_ms() + within_ms
-        attempts = [self._begin(request, deadline_ms, spans) for request in requests]
+        if within_ms is None:
+            within_ms = self._context.policy.within_ms
+        due_ms = self._context.clock.monotonic_ms() + within_ms
+        attempts = [self._begin(request, due_ms, spans) for request in requests]
         for wave in waves([t.keys for t in attempts]):
             self._run([attempts[i] for i in wave], lock_at_once, ack)
             for tries in range(1, self._context.policy.attempts):
@@ -151,16 +153,15 @@ class Engine:
                     break
                 self._pause(tries)
                 for i in again:
-                    attempts[i] = self._begin(requests[i], deadline_ms, spans)
+                    attempts[i] = self._begin(requests[i], due_ms, spans)
                 self._run([attempts[i] for i in again], lock_in_order, ack)
         return [self._result(t) for t in attempts]
 
-    def _begin(self, request: Request, deadline_ms: int, spans: Sequence[Span] = ()) -> Transaction:
-        return begin(self._context, request, deadline_ms, self._buckets, spans)
+    def _begin(self, request: Request, due_ms: int, spans: Sequence[Span] = ()) -> Transaction:
+        return begin(self._context, request, due_ms, self._buckets, spans)
 
     def _may_try_again(self, t: Transaction) -> bool:
-        in_time = self._context.clock.monotonic_ms() < t.deadline_ms
-        return in_time and isinstance(t.failure, ConflictError)
+        return isinstance(t.failure, ConflictError) and not is_late(self._context, t)
 
     def _pause(self, tries: int) -> None:
         self._context.clock.sleep_ms(self._context.policy.pause_ms(tries, self._context.random))
@@ -169,8 +170,9 @@ class Engine:
         finish = roll_forward if ack == "complete" else self._finisher.submit
         settle = self._resolver.settle
         try:
-            self._hot.let_pass(transactions, settle)
-            live = [t for t in transactions if t.failure is None]
+            due = in_time(self._context, transactions)
+            self._hot.let_pass(due, settle)
+            live = [t for t in due if t.failure is None]
             with self._hot.watched(live):
                 commit(self._context, live, lock, settle, finish)
         except (StoreError, CorruptRowError) as error:
@@ -204,10 +206,10 @@ class Engine:
         return {key: found[wanted_key] for key, wanted_key in bound.items()}
 
     def _read_locked(self, keys: Sequence[Key]) -> dict[Key, Cell | None]:
-        deadline_ms = self._context.clock.monotonic_ms() + self._context.policy.deadline_ms
+        due_ms = self._context.clock.monotonic_ms() + self._context.policy.within_ms
         request = Request((), tuple(Or(Some(key), Not(Some(key))) for key in keys))
         for tries in range(1, self._context.policy.attempts + 1):
-            t = self._begin(request, deadline_ms)
+            t = self._begin(request, due_ms)
             self._run([t], lock_in_order, "complete")
             if not self._may_try_again(t):
                 break
@@ -267,17 +269,29 @@ class Engine:
         once: str | bytes | None = None,
         labels: Mapping[str, str] | None = None,
         ack: Ack = "complete",
-        deadline_ms: int | None = None,
+        within_ms: int | None = None,
     ) -> OptimisticTransaction:
         """Return a transaction for one `with` block, which commits it at its end.
 
         A block that wrote nothing writes nothing, `once` or not: it ends when all that it read is
-        seen to have been so at one instant. deadline_ms: for the commit; None: the policy's.
+        seen to have been so at one instant. within_ms: for the commit, until its decision; None:
+        the policy's. 0 or less, a budget that is spent: DeadlineError, and nothing is written.
         """
+        if within_ms is not None:
+            check_whole("within_ms", within_ms)
 
+        return self._block(once, labels, ack, lambda: within_ms)
+
+    def _block(
+        self,
+        once: str | bytes | None,
+        labels: Mapping[str, str] | None,
+        ack: Ack,
+        left_ms: Callable[[], int | None],
+    ) -> OptimisticTransaction:
         def commit(request: Request, spans: Sequence[Span]) -> Committed:
             valid = self._checked(request.mutations, request.assertions, once, labels)
-            return self._commit(valid, ack, spans, deadline_ms)
+            return self._commit(valid, ack, spans, left_ms())
 
         ways = Ways(self.read, self._scan, self._view, commit)
         return OptimisticTransaction(ways, self._table)
@@ -287,7 +301,7 @@ class Engine:
         function: Callable[[OptimisticTransaction], T],
         *,
         attempts: int = RUN_ATTEMPTS,
-        deadline_ms: int | None = None,
+        within_ms: int | None = None,
         once: str | bytes | None = None,
         labels: Mapping[str, str] | None = None,
         ack: Ack = "complete",
@@ -295,15 +309,14 @@ class Engine:
         """Call a function with a transaction, commit, and return what the function returned.
 
         On a ConflictError all of it is done again, after a pause, so the function should have no
-        other effects. deadline_ms: for all attempts together; None: the policy's. Raises the last
-        ConflictError, DeadlineError, and whatever else `commit` and the function raise.
+        other effects. within_ms: for all attempts together; None: the policy's; 0 or less:
+        DeadlineError at once. Raises the last ConflictError, DeadlineError, and whatever else
+        `commit` and the function raise.
         """
         pace = self._pace
+        within_ms = pace.policy.within_ms if within_ms is None else within_ms
 
-        def begin(left_ms: int) -> OptimisticTransaction:
-            return self.transaction(once=once, labels=labels, ack=ack, deadline_ms=left_ms)
-
-        return run(begin, function, pace, attempts, deadline_ms or pace.policy.deadline_ms)
+        return run(partial(self._block, once, labels, ack), function, pace, attempts, within_ms)
 
     @property
     def _pace(self) -> Pace:

@@ -190,6 +190,16 @@ def as_bytes(name: str, value: object) -> bytes:
     )
 
 
+def check_whole(name: str, value: object, least: int | None = None) -> None:
+    """Raise InvalidRequestError unless this is a whole number, and not below the least one."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise InvalidRequestError(
+            describe(f"{name} must be a whole number", given=value, type=type(value).__name__)
+        )
+    if least is not None and value < least:
+        raise InvalidRequestError(describe(f"{name} must be at least {least}", **{name: value}))
+
+
 def cell_bytes(key: Key, value: bytes) -> int:
     """Return about how many bytes HBase counts for a cell, rather more than fewer."""
     return CELL_OVERHEAD + len(key.row) + len(key.family) + len(key.column) + len(value)

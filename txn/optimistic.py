@@ -24,7 +24,7 @@ from txn.errors import (
     InvalidRequestError,
     describe,
 )
-from txn.model import Cell, Delete, Key, Mutation, Row, as_bytes, check_value
+from txn.model import Cell, Delete, Key, Mutation, Row, as_bytes, check_value, check_whole
 from txn.policy import Policy
 from txn.reads import Snapshot
 from txn.request import Committed, Request, bound_key
@@ -249,30 +249,36 @@ class OptimisticTransaction:
 
 
 def run(
-    begin: Callable[[int], OptimisticTransaction],
+    begin: Callable[[Callable[[], int]], OptimisticTransaction],
     function: Callable[[OptimisticTransaction], T],
     pace: Pace,
     attempts: int,
-    deadline_ms: int,
+    within_ms: int,
 ) -> T:
     """Run the function in transactions until one commits; return what it returned there.
 
-    begin: makes a transaction that has so many ms left.
+    begin: makes a transaction, which asks how many ms are left when it commits.
     """
-    began_ms = pace.clock.monotonic_ms()
-    tries = 0
-    while True:
+    check_whole("attempts", attempts, 1)
+    check_whole("within_ms", within_ms)
+    due_ms = pace.clock.monotonic_ms() + within_ms
+
+    def left_ms() -> int:
+        return due_ms - pace.clock.monotonic_ms()
+
+    tries, pause_ms = 0, 0
+    conflict: ConflictError | None = None
+    while left_ms() > pause_ms:
+        pace.clock.sleep_ms(pause_ms)
         tries += 1
-        left_ms = began_ms + deadline_ms - pace.clock.monotonic_ms()
         try:
-            with begin(max(left_ms, 1)) as t:
+            with begin(left_ms) as t:
                 return function(t)
         except ConflictError as error:
             if tries >= attempts:
                 raise
             conflict = error
         pause_ms = pace.policy.pause_ms(tries, pace.random)
-        if pace.clock.monotonic_ms() + pause_ms >= began_ms + deadline_ms:
-            facts = describe("deadline passed between attempts", attempts=tries)
-            raise DeadlineError(facts, transaction=conflict.transaction) from conflict
-        pace.clock.sleep_ms(pause_ms)
+    facts = describe("deadline passed between attempts", attempts=tries)
+    lost = None if conflict is None else conflict.transaction
+    raise DeadlineError(facts, transaction=lost) from conflict

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from txn.errors import InvalidRequestError, describe
+from txn.model import check_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,18 +17,18 @@ class Policy:
     """Bounds of a client. Durations are in milliseconds.
 
     attempts: transactions that a commit may start before a conflict is reported.
-    deadline_ms: from the call until the decision; past it the attempt aborts.
+    within_ms: from the call until the decision; past it the attempt aborts.
     lease_ms: how long an undecided row must be seen unchanged before others may abort it.
     courtesy_ms: how long a decided row must be seen unchanged before others finish it.
     skew_ms: how far a cell may lie in the locks' future before its transaction refuses it.
     first_pause_ms, longest_pause_ms: backoff between tries; it doubles, with jitter.
     store_patience_ms: how long a failing call of the store is sent again before its error is
-        reported, but never longer than deadline_ms. A gateway restarts in about 10 s.
+        reported, but never longer than within_ms. A gateway restarts in about 10 s.
     read_tries: optimistic tries of an atomic read before it takes the locks.
     """
 
     attempts: int = 10
-    deadline_ms: int = 30_000
+    within_ms: int = 30_000
     lease_ms: int = 10_000
     courtesy_ms: int = 20
     skew_ms: int = 60_000
@@ -39,10 +39,7 @@ class Policy:
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
-            if getattr(self, name) < 1:
-                raise InvalidRequestError(
-                    describe("policy value must be at least 1", **{name: getattr(self, name)})
-                )
+            check_whole(name, getattr(self, name), 1)
 
     def pause_ms(self, tries: int, random: Random, longest_ms: int = 0) -> int:
         """Return how long to wait after so many tries: between half and all of the backoff, which

@@ -32,6 +32,7 @@ from txn.steps import (
     Transaction,
     advance,
     by_holder,
+    is_late,
     read_statuses,
     retried,
     take,
@@ -355,7 +356,7 @@ def _verdict(
             return None, _in_the_way(t, key, lock.value if lock else FREE)
         newest_lock = max(newest_lock, lock.timestamp)
         newest = max(newest, lock.timestamp, *(c.timestamp for c in (value, tag) if c))
-    if context.clock.monotonic_ms() > t.deadline_ms:
+    if is_late(context, t):
         return None, DeadlineError("deadline passed before the decision", transaction=t.row_key)
     for assertion in t.request.assertions:
         if not holds(assertion, t.seen):

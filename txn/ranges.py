@@ -15,7 +15,7 @@ from txn.errors import AbortedError, AssertionFailedError, ConflictError, Deadli
 from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Key, Row
 from txn.phases import Status
 from txn.spans import Span
-from txn.steps import Context, Transaction, retried
+from txn.steps import Context, Transaction, is_late, retried
 from txn.waiting import Settle
 
 RESERVED = (LOCK_SUFFIX, TAG_SUFFIX)
@@ -82,7 +82,7 @@ def phantom(context: Context, t: Transaction, settle: Settle) -> AbortedError | 
         for key in keys_told_of(strange):
             if failure := _met(t, key, strange, settle):
                 return failure
-        if context.clock.monotonic_ms() > t.deadline_ms:
+        if is_late(context, t):
             return DeadlineError("deadline passed before the decision", transaction=t.row_key)
         if strange == before:
             return None

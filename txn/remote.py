@@ -277,7 +277,7 @@ class RemoteEngine(Engine):
         return answer
 
     def _commit(
-        self, request: Request, ack: Ack, spans: Sequence[Span] = (), deadline_ms: int | None = None
+        self, request: Request, ack: Ack, spans: Sequence[Span] = (), within_ms: int | None = None
     ) -> Committed:
         """Commit what a `with` block did; the server has a deadline of its own."""
         return self.commit(

@@ -54,7 +54,8 @@ class Context:
 class Transaction:
     """One attempt at a request, under a row key that no other attempt has ever had.
 
-    buffer: the request as its row keeps it. deadline_ms: by the monotonic clock.
+    buffer: the request as its row keeps it. due_ms: when it is too late to
+    decide, by the monotonic clock.
     status: what its row is known to have reached; None: the row is not there.
     failure: why it left the commit path; None while it is on it, and once it is committed.
     seen: the cells that its assertions were evaluated on, or that were met under others' locks.
@@ -69,7 +70,7 @@ class Transaction:
     plan: Plan | None = None
     failure: TxnError | None = None
     buffer: bytes = b""
-    deadline_ms: int = 0
+    due_ms: int = 0
     keys: tuple[Key, ...] = ()
     locks: dict[Key, Key] = field(default_factory=dict)
     seen: dict[Key, Cell | None] = field(default_factory=dict)
@@ -92,7 +93,7 @@ class Transaction:
 def begin(
     context: Context,
     request: Request,
-    deadline_ms: int,
+    due_ms: int,
     buckets: int = 1,
     spans: Sequence[Span] = (),
 ) -> Transaction:
@@ -103,9 +104,14 @@ def begin(
         request = with_marker(request, marker_key(context.table, request.once), row_key)
     lease_ms = context.policy.lease_ms
     buffer = encode_buffer(Buffer(request, lease_ms))
-    t = Transaction(row_key, request, lease_ms, buffer=buffer, deadline_ms=deadline_ms)
+    t = Transaction(row_key, request, lease_ms, buffer=buffer, due_ms=due_ms)
     t.spans = tuple(spans)
     return t
+
+
+def is_late(context: Context, t: Transaction) -> bool:
+    """Whether the time that the transaction had for its decision is over."""
+    return context.clock.monotonic_ms() >= t.due_ms
 
 
 def from_row(row: TransactionRow) -> Transaction:
@@ -203,7 +209,7 @@ def retried(context: Context, call: Callable[[], T]) -> T:
     """Return what an idempotent call returns, sending it again while the store fails, with
     backoff, for as long as the policy's patience lasts."""
     clock, policy = context.clock, context.policy
-    give_up_ms = clock.monotonic_ms() + min(policy.store_patience_ms, policy.deadline_ms)
+    due_ms = clock.monotonic_ms() + min(policy.store_patience_ms, policy.within_ms)
     tries = 0
     while True:
         tries += 1
@@ -212,7 +218,7 @@ def retried(context: Context, call: Callable[[], T]) -> T:
         except StoreClosedError:
             raise
         except StoreError:
-            if clock.monotonic_ms() >= give_up_ms:
+            if clock.monotonic_ms() >= due_ms:
                 raise
         clock.sleep_ms(policy.pause_ms(tries, context.random, STORE_PAUSE_MS))
 

@@ -14,7 +14,7 @@ from txn import assertions
 from txn.assertions import Assertion, overtaken
 from txn.errors import AssertionFailedError, ConflictError, DeadlineError, describe
 from txn.model import Key
-from txn.steps import FREE, Context, Missing, Transaction, by_holder, look, retried
+from txn.steps import FREE, Context, Missing, Transaction, by_holder, is_late, look, retried
 
 Settle = Callable[[Mapping[bytes, Collection[Key]]], Collection[bytes]]
 """Meets holders (row key -> the lock cells they were met in); returns those that let go."""
@@ -64,14 +64,21 @@ class HotKeys:
                 missing = outwait(self._context, missing, settle, tries)
 
 
+def in_time(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
+    """Fail those whose time was over before anything was written; return the others."""
+    for t in transactions:
+        if is_late(context, t):
+            t.failure = DeadlineError("deadline passed before anything was written")
+    return [t for t in transactions if t.failure is None]
+
+
 def outwait(context: Context, missing: Missing, settle: Settle, tries: int) -> Missing:
     """Settle the holders, or let a moment pass; return those that are still in the way."""
     # Most who hold a lock live, and let it go by themselves: ask who they are only then.
     gone = {FREE, *(settle(by_holder(missing)) if tries else ())}
     held = [item for item in missing if item[2] not in gone]
-    late_ms = context.clock.monotonic_ms()
     for t, key, holder in held:
-        if late_ms >= t.deadline_ms:
+        if is_late(context, t):
             facts = describe("deadline passed waiting for a lock", key=key, holder=holder)
             t.failure = DeadlineError(facts, transaction=t.row_key)
     held = [item for item in held if item[0].failure is None]

@@ -45,7 +45,7 @@ class Crowd:
     clients: int
     processes: int
     times: int
-    deadline_ms: int
+    within_ms: int
 
     def key(self, row: str) -> Key:
         return Key(row, "d", "x", self.table)
@@ -88,7 +88,7 @@ def gather(crowd: Crowd) -> Waited:
 
 
 def _process(crowd: Crowd, number: int, ready: Any, results: Any) -> None:
-    policy = Policy(deadline_ms=crowd.deadline_ms, attempts=1_000)
+    policy = Policy(within_ms=crowd.within_ms, attempts=1_000)
     with connect(crowd.uri, table=crowd.table, policy=policy) as engine:
         engine.read([crowd.key("warm")])
         results.put(work(engine, crowd, number, ready.wait))
@@ -134,7 +134,7 @@ def _hot(engine: Engine, crowd: Crowd, name: str) -> Callable[[], int]:
             tries += 1
             t.increment(key)
 
-        engine.run(count, attempts=100_000, deadline_ms=crowd.deadline_ms)
+        engine.run(count, attempts=100_000, within_ms=crowd.within_ms)
         return tries
 
     return once
@@ -215,7 +215,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--processes", type=int, nargs="*", default=[1, 4])
     parser.add_argument("--times", type=int, default=20, help="how often each client commits")
-    parser.add_argument("--deadline-ms", type=int, default=30_000)
+    parser.add_argument("--within-ms", type=int, default=30_000)
     parser.add_argument("--json", action="store_true", help="print what was found as JSON")
     options = parser.parse_args()
     head = ("work", "clients", "a second", *(f"{share} %, ms" for share in SHARES))
@@ -227,7 +227,7 @@ def main() -> None:
                 for processes in options.processes:
                     crowd = Crowd(
                         *(uri, table(), name, options.clients, processes),
-                        *(options.times, options.deadline_ms),
+                        *(options.times, options.within_ms),
                     )
                     found = gather(crowd)
                     shown.add_row(*row(crowd, found))

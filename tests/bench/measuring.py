@@ -144,11 +144,11 @@ def _counted_requests() -> Callable[[], int]:
     """Count what this process sends to gateways from here on."""
     count, lock, send = 0, threading.Lock(), Connection.send
 
-    def counted(connection: Connection, request: Request, deadline_ms: int) -> None:
+    def counted(connection: Connection, request: Request, due_ms: int) -> None:
         nonlocal count
         with lock:
             count += 1
-        send(connection, request, deadline_ms)
+        send(connection, request, due_ms)
 
     Connection.send = counted  # type: ignore[method-assign]
     return lambda: count

@@ -97,7 +97,7 @@ class Schedule:
         )
         self.policy = Policy(
             lease_ms=self.weather.lease_ms,
-            deadline_ms=20_000,
+            within_ms=20_000,
             courtesy_ms=5,
             store_patience_ms=self.random.choice((1, 10)),
             read_tries=self.random.choice((1, 10)),

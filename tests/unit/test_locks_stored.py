@@ -92,7 +92,7 @@ def test_the_deadline_ends_tries_that_others_undo(store: Store) -> None:
     faulty.plan = plan
     began_ms = clock.monotonic_ms()
     with pytest.raises(LockDenied):
-        manager.hold([exclusive("d")], waiting=Waiting(deadline_ms=500))
+        manager.hold([exclusive("d")], waiting=Waiting(within_ms=500))
     assert 500 <= clock.monotonic_ms() - began_ms < 1_000
     faulty.plan = lambda call: Fault()
     assert manager.locks(path("d")) == []

@@ -127,6 +127,6 @@ def test_a_look_that_takes_too_long_is_past_the_deadline() -> None:
     """A large range is read after the last lock, and before the decision."""
     world = World()
     with pytest.raises(DeadlineError, match="before the decision"):
-        block_beside(world, lambda _: world.clock.advance(world.policy.deadline_ms + 1))
+        block_beside(world, lambda _: world.clock.advance(world.policy.within_ms + 1))
     with pytest.raises(AbortedError):
         block_beside(world, lambda other: other.commit([Mutation(ITEM, b"2")]))

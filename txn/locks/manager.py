@@ -67,7 +67,7 @@ class Waiting:
 
     retries: after the first denial. pause_ms: between them, each between half and all of it; Hive's
     own default is a minute.
-    deadline_ms: for all of it, None: only the retries count. unlock_retries: for a release.
+    within_ms: for all of it, None: only the retries count. unlock_retries: for a release.
     enabled: False turns locking off.
     """
 
@@ -75,7 +75,7 @@ class Waiting:
     retries: int = 100
     pause_ms: int = 1_000
     unlock_retries: int = 10
-    deadline_ms: int | None = None
+    within_ms: int | None = None
     fairness: Fairness = "fair"
 
     def __post_init__(self) -> None:

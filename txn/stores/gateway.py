@@ -153,21 +153,21 @@ class Connection:
         """Whether a reply is missing."""
         return self._sent != self._answered
 
-    def send(self, request: Request, deadline_ms: int) -> None:
+    def send(self, request: Request, due_ms: int) -> None:
         """Send a request. While a reply is missing, only one that the gateway can take without
         reading it, which is one of at most `AHEAD_BYTES`."""
         name, arguments = request
         self._sent += 1
-        self._wire.limit(deadline_ms)
+        self._wire.limit(due_ms)
         protocol = self._protocol
         protocol.write_message_begin(name, TMessageType.CALL, self._sent)
         protocol.write_struct(arguments)
         protocol.write_message_end()
         self._transport.flush()
 
-    def receive(self, deadline_ms: int) -> Any:
+    def receive(self, due_ms: int) -> Any:
         """Wait for the next reply and return its value; raise Refused where it is an error."""
-        self._wire.limit(deadline_ms)
+        self._wire.limit(due_ms)
         protocol = self._protocol
         name, kind, sequence = protocol.read_message_begin()
         reply = TApplicationException() if kind == TMessageType.EXCEPTION else self._results[name]()
@@ -213,9 +213,9 @@ class _Wire:
         self._limit_ms = 0
         connected.settimeout(None)
 
-    def limit(self, deadline_ms: int) -> None:
+    def limit(self, due_ms: int) -> None:
         """Let no wait from here on last much beyond the deadline."""
-        left_ms = deadline_ms - self._clock.monotonic_ms()
+        left_ms = due_ms - self._clock.monotonic_ms()
         if left_ms <= 0:
             raise TimeoutError("timed out")
         if not left_ms <= self._limit_ms <= left_ms + left_ms // 8:

@@ -66,7 +66,7 @@ class Pool:
         None where the jobs failed, or would have taken the last free connection: whoever waits for
         one while holding another might wait for ever.
         """
-        flight = Flight(self._spare(len(jobs)), jobs, self._deadline_ms())
+        flight = Flight(self._spare(len(jobs)), jobs, self._due_ms())
         begun = False
         try:
             if flight.lanes:
@@ -93,22 +93,22 @@ class Pool:
     def _run(self, jobs: Sequence[Job[T]]) -> list[T]:
         if not jobs:
             return []
-        deadline_ms = self._deadline_ms()
-        lanes = self._lanes(len(jobs), deadline_ms)
+        due_ms = self._due_ms()
+        lanes = self._lanes(len(jobs), due_ms)
         try:
             if len(jobs) == 1:
-                return [self._told(_alone, lanes[0], jobs[0], deadline_ms)]
-            flight = Flight(lanes, jobs, deadline_ms)
+                return [self._told(_alone, lanes[0], jobs[0], due_ms)]
+            flight = Flight(lanes, jobs, due_ms)
             self._told(flight.start)
             return self._told(flight.finish)
         finally:
             self._give_back(lanes)
 
     def _run_in_turn(self, jobs: Sequence[Job[T]]) -> list[T]:
-        deadline_ms = self._deadline_ms()
-        lanes = self._lanes(1, deadline_ms)
+        due_ms = self._due_ms()
+        lanes = self._lanes(1, due_ms)
         try:
-            return self._told(_in_turn, lanes[0], jobs, deadline_ms)
+            return self._told(_in_turn, lanes[0], jobs, due_ms)
         finally:
             self._give_back(lanes)
 
@@ -125,7 +125,7 @@ class Pool:
         cause = str(error) or type(error).__name__
         return describe(message, gateway=str(self.gateway), cause=cause)
 
-    def _deadline_ms(self) -> int:
+    def _due_ms(self) -> int:
         return self._clock.monotonic_ms() + self.gateway.timeout_ms
 
     # ---------------------------------------------------------------- lending connections
@@ -136,13 +136,13 @@ class Pool:
         self._open = 0
         self._process = os.getpid()  # last: whoever sees it finds the rest
 
-    def _lanes(self, wanted: int, deadline_ms: int) -> list[Connection]:
+    def _lanes(self, wanted: int, due_ms: int) -> list[Connection]:
         """Take at least one connection, waiting for it, and up to half of what is free beside it:
         where many threads are at work, each does best with its requests one after the other."""
         self._forget_parent()
         with self._changed:
             while not self._closed and not self._free():
-                self._wait(deadline_ms)
+                self._wait(due_ms)
             wanted = min(wanted, 1 + self._free() // 2)
             lanes = self._take(wanted)
             fresh = min(wanted - len(lanes), self.gateway.pool - self._open)
@@ -173,8 +173,8 @@ class Pool:
     def _free(self) -> int:
         return len(self._idle) + self.gateway.pool - self._open
 
-    def _wait(self, deadline_ms: int) -> None:
-        left_ms = deadline_ms - self._clock.monotonic_ms()
+    def _wait(self, due_ms: int) -> None:
+        left_ms = due_ms - self._clock.monotonic_ms()
         if left_ms <= 0 or not self._changed.wait(left_ms / 1000):
             pool = self.gateway.pool
             raise NotApplied(
@@ -230,13 +230,11 @@ class Pool:
 class Flight(Generic[T]):
     """Jobs on their way over some connections."""
 
-    __slots__ = ("_deadline_ms", "_flying", "_results", "_waiting", "lanes")
+    __slots__ = ("_due_ms", "_flying", "_results", "_waiting", "lanes")
 
-    def __init__(
-        self, lanes: Sequence[Connection], jobs: Sequence[Job[T]], deadline_ms: int
-    ) -> None:
+    def __init__(self, lanes: Sequence[Connection], jobs: Sequence[Job[T]], due_ms: int) -> None:
         self.lanes = lanes
-        self._deadline_ms = deadline_ms
+        self._due_ms = due_ms
         self._waiting = enumerate(jobs)
         self._flying: deque[tuple[Connection, int, Job[T]]] = deque()
         self._results: list[Any] = [None] * len(jobs)
@@ -252,7 +250,7 @@ class Flight(Generic[T]):
         flying = self._flying
         while flying:
             lane, index, job = flying.popleft()
-            if not self._step(lane, index, job, lane.receive(self._deadline_ms)):
+            if not self._step(lane, index, job, lane.receive(self._due_ms)):
                 self._begin_next(lane)
         return self._results
 
@@ -268,16 +266,16 @@ class Flight(Generic[T]):
         except StopIteration as done:
             self._results[index] = done.value
             return False
-        lane.send(request, self._deadline_ms)
+        lane.send(request, self._due_ms)
         self._flying.append((lane, index, job))
         return True
 
 
-def _in_turn(lane: Connection, jobs: Sequence[Job[T]], deadline_ms: int) -> list[T]:
+def _in_turn(lane: Connection, jobs: Sequence[Job[T]], due_ms: int) -> list[T]:
     """Run jobs of one request each."""
     for job in jobs:
-        lane.send(next(job), deadline_ms)
-    return [_answered(job, lane.receive(deadline_ms)) for job in jobs]
+        lane.send(next(job), due_ms)
+    return [_answered(job, lane.receive(due_ms)) for job in jobs]
 
 
 def _answered(job: Job[T], reply: object) -> T:
@@ -289,13 +287,13 @@ def _answered(job: Job[T], reply: object) -> T:
     raise AssertionError("a job of one request has sent another")
 
 
-def _alone(lane: Connection, job: Job[T], deadline_ms: int) -> T:
+def _alone(lane: Connection, job: Job[T], due_ms: int) -> T:
     """Run a single job, which is what most calls are."""
     try:
         request = next(job)
         while True:
-            lane.send(request, deadline_ms)
-            request = job.send(lane.receive(deadline_ms))
+            lane.send(request, due_ms)
+            request = job.send(lane.receive(due_ms))
     except StopIteration as done:
         result: T = done.value
         return result
