@@ -1,6 +1,6 @@
 """The operator's side of hbase-txn: what crashed clients left behind, and its repair."""
 
-from recovery.findings import Finding, Kind, Severity
+from recovery.findings import Finding, Kind, Severity, Young
 from recovery.fsck import LeftAlone, NothingToDo, Repaired, Result, check, compact, repair
 from recovery.inspect import Explanation, explain
 from recovery.scan import Summary, summary
@@ -15,6 +15,7 @@ __all__ = [
     "Result",
     "Severity",
     "Summary",
+    "Young",
     "check",
     "compact",
     "explain",

@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from recovery.findings import Finding
+from recovery.findings import Finding, Young
 from recovery.fsck import Result
 from recovery.inspect import Change, Explanation
 from recovery.scan import state_of
@@ -66,6 +66,20 @@ def finding_document(finding: Finding) -> Document:
             name: escape(fact) if isinstance(fact, bytes) else fact
             for name, fact in finding.facts.items()
         },
+    }
+
+
+def young_document(young: Young, grace_ms: int) -> Document:
+    """Return what `--json` prints, in the form of a finding, of all that is not one yet."""
+    facts = {kind.value: count for kind, count in young.counts.items()}
+    return {
+        "kind": "unfinished",
+        "severity": "none",
+        "transaction": None,
+        "key": None,
+        "meaning": "not finished, and younger than the grace: their clients may be at work",
+        "remedy": "none yet: run fsck again after the grace, or with --grace 0s if all are dead",
+        "facts": {**facts, "oldest_ms": young.oldest_ms, "grace_ms": grace_ms},
     }
 
 

@@ -6,6 +6,7 @@ after looking again.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -127,3 +128,21 @@ class Finding:
     transaction: bytes | None = None
     key: Key | None = None
     facts: Mapping[str, object] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Young:
+    """What is unfinished and was left alone, since something happened to it within the grace: live
+    clients look like this, and those that have just died.
+
+    counts: how many there are of each kind that they would be findings of. oldest_ms: how long the
+    most silent of them has been so.
+    """
+
+    counts: Counter[Kind] = field(default_factory=Counter)
+    oldest_ms: int = 0
+
+    def add(self, kind: Kind, silent_ms: int) -> None:
+        """Count one."""
+        self.counts[kind] += 1
+        self.oldest_ms = max(self.oldest_ms, silent_ms)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import assert_never
 
-from recovery.findings import Finding, Kind
+from recovery.findings import Finding, Kind, Young
 from recovery.scan import MARKERS, State, long_ago_ms, state_of, whole_row
 from recovery.tables import check_rows, is_stale, look
 from txn.codec import TransactionRow, decode_row, is_row_key
@@ -59,23 +59,27 @@ def check(
     retention_ms: int = RETENTION_MS,
     scan: Collection[bytes] = (),
     looked: Looked = lambda table: None,
+    young: Young | None = None,
 ) -> Iterator[Finding]:
     """Yield what a crash left: first transaction rows, then keys of the tables to scan.
 
     grace_ms: how long a transaction must have been silent; 0 takes every unfinished one.
     retention_ms: how long finished rows are kept; more than the longest life of a request.
-    Memory is bounded, and nothing is written. A transaction of a live client that got on within
-    the grace is not a finding. Raises StoreError, or InvalidRequestError for an absent table.
+    young: counts what is unfinished and no finding, since it is younger than the grace.
+    Memory is bounded, and nothing is written. Raises StoreError, or InvalidRequestError for an
+    absent table.
     """
+    young = Young() if young is None else young
     for row in _told(context, context.table, looked):
         if is_row_key(row.row):
-            yield from _check_row(context, row, grace_ms, retention_ms)
+            yield from _check_row(context, row, grace_ms, retention_ms, young)
     for rows in _data_rows(context, scan, looked) if scan else ():
         yield from check_rows(
             context,
             rows,
             grace_ms=grace_ms,
             doomed=lambda holder: _doomed(context, holder, grace_ms),
+            young=young,
         )
 
 
@@ -94,8 +98,7 @@ def judge(
 ) -> Finding | None:
     """Return what is to be said of a transaction row at this time, or None if nothing is."""
     silent_ms, old_ms = long_ago_ms(now_ms, grace_ms), long_ago_ms(now_ms, retention_ms)
-    beat = row.beat if row.beat <= now_ms + grace_ms else 0  # a client's clock: it may be wrong
-    alive_at = max(row.status_at, beat)
+    alive_at = _alive_at(row, now_ms, grace_ms)
     match state_of(row):
         case State.FINISHED:
             return _since(Kind.EXPIRED, row, row.status_at <= old_ms, _seen(row))
@@ -103,7 +106,7 @@ def judge(
             return _since(Kind.DEBRIS, row, row.newest <= old_ms, {"newest": row.newest})
         case State.UNREADABLE:
             facts = _seen(row) | {"cause": row.corrupt or NO_PLAN}
-            return _since(Kind.UNREADABLE, row, max(alive_at, row.newest) <= silent_ms, facts)
+            return _since(Kind.UNREADABLE, row, alive_at <= silent_ms, facts)
         case State.UNDECIDED | State.DECIDED | State.ABORTING as state:
             return _since(Kind(state.value), row, alive_at <= silent_ms, _seen(row))
         case never:
@@ -159,16 +162,28 @@ def _doomed(context: Context, holder: TransactionRow, grace_ms: int) -> bool:
     )
 
 
-def _check_row(context: Context, row: Row, grace_ms: int, retention_ms: int) -> Iterator[Finding]:
+def _check_row(
+    context: Context, row: Row, grace_ms: int, retention_ms: int, young: Young
+) -> Iterator[Finding]:
     """Judge a row, and again as it is now: the scan may be behind what live clients do."""
-    seen = judge(decode_row(row), context.clock.wall_ms(), grace_ms, retention_ms)
-    if seen is None:
-        return
-    if seen.kind is Kind.EXPIRED:  # which nothing can change
-        yield seen
-    elif now := whole_row(context, row.row):
-        found = judge(decode_row(now), context.clock.wall_ms(), grace_ms, retention_ms)
-        yield from [found] if found else []
+    seen = decode_row(row)
+    finding = judge(seen, context.clock.wall_ms(), grace_ms, retention_ms)
+    if state_of(seen) is State.FINISHED:  # which nothing can change
+        yield from [finding] if finding else []
+    elif (finding or state_of(seen) is not State.DEBRIS) and (cells := whole_row(context, row.row)):
+        now, now_ms = decode_row(cells), context.clock.wall_ms()
+        finding, state = judge(now, now_ms, grace_ms, retention_ms), state_of(now)
+        if finding:
+            yield finding
+        elif state not in (State.FINISHED, State.DEBRIS):
+            young.add(Kind(state.value), now_ms - _alive_at(now, now_ms, grace_ms))
+
+
+def _alive_at(row: TransactionRow, now_ms: int, grace_ms: int) -> int:
+    """Return when anything happened to an unfinished row that shows its owner to be alive."""
+    beat = row.beat if row.beat <= now_ms + grace_ms else 0  # a client's clock: it may be wrong
+    newest = row.newest if state_of(row) is State.UNREADABLE else 0
+    return max(row.status_at, beat, newest)
 
 
 def _since(

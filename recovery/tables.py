@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import NamedTuple
 
-from recovery.findings import Finding, Kind
+from recovery.findings import Finding, Kind, Young
 from recovery.scan import State, long_ago_ms, state_of
 from txn.codec import TransactionRow, is_row_key
 from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Delete, Key, Row
@@ -46,19 +46,25 @@ class Guarded(NamedTuple):
 
 
 def check_rows(
-    context: Context, rows: Iterable[Row], *, grace_ms: int, doomed: Doomed
+    context: Context, rows: Iterable[Row], *, grace_ms: int, doomed: Doomed, young: Young
 ) -> Iterator[Finding]:
     """Yield the findings of rows of data tables, which may be stale by now. A lock or tag that is
-    younger than the grace is not one."""
+    younger than the grace is not one, and is counted."""
     suspects = (item for row in rows for item in guarded(row) if is_suspect(item))
     while batch := list(islice(suspects, BATCH)):
         holders = {item.holder for item in batch if is_row_key(item.holder)}
         found = read_rows(context, holders) if holders else {}
         now = look(context, [item.key for item in batch])
-        old_ms = long_ago_ms(context.clock.wall_ms(), grace_ms)
+        now_ms = context.clock.wall_ms()
+        old_ms = long_ago_ms(now_ms, grace_ms)
         for item in batch:
-            if now[item.key] == item:
-                yield from _judged(item, found.get(item.holder), old_ms, doomed)
+            if now[item.key] != item:
+                continue
+            for since, finding in _judged(item, found.get(item.holder), doomed):
+                if since <= old_ms:
+                    yield finding
+                else:
+                    young.add(finding.kind, now_ms - since)
 
 
 def guarded(row: Row) -> Iterator[Guarded]:
@@ -123,23 +129,24 @@ def _planned(key: Key, holder: TransactionRow) -> tuple[int, int] | None:
 
 
 def _judged(
-    item: Guarded, holder: TransactionRow | None, old_ms: int, doomed: Doomed
-) -> Iterator[Finding]:
+    item: Guarded, holder: TransactionRow | None, doomed: Doomed
+) -> Iterator[tuple[int, Finding]]:
+    """Yield what is wrong with a key, with the time since when; 0 where that does not matter."""
     key, lock, tag = item.key, item.lock, item.tag
     if lock and lock.value:
         if holder is None:
-            yield Finding(Kind.FOREIGN_CELL, None, key.lock, _facts(lock))
-        elif lock.timestamp <= old_ms and (is_over(holder) or doomed(holder)):
+            yield 0, Finding(Kind.FOREIGN_CELL, None, key.lock, _facts(lock))
+        elif is_over(holder) or doomed(holder):
             status = str(holder.status) if holder.status else "no row"
             facts = {"since": lock.timestamp, "status": status}
-            yield Finding(Kind.ORPHAN_LOCK, lock.value, key, facts)
+            yield lock.timestamp, Finding(Kind.ORPHAN_LOCK, lock.value, key, facts)
     if tag and tag.value:
         if not tag.value.isdigit():
-            yield Finding(Kind.FOREIGN_CELL, None, key.tag, _facts(tag))
-        elif tag.timestamp <= old_ms and is_stale(item, holder):
-            yield Finding(Kind.STALE_TAG, None, key, _facts(tag))
+            yield 0, Finding(Kind.FOREIGN_CELL, None, key.tag, _facts(tag))
+        elif is_stale(item, holder):
+            yield tag.timestamp, Finding(Kind.STALE_TAG, None, key, _facts(tag))
     if is_foreign(item, holder):
-        yield Finding(Kind.FOREIGN_VERSION, None, key, _versions(item, holder))
+        yield 0, Finding(Kind.FOREIGN_VERSION, None, key, _versions(item, holder))
 
 
 def _facts(cell: Cell) -> dict[str, object]:

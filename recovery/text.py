@@ -94,6 +94,11 @@ def labels_text(labels: Mapping[str, str]) -> str:
     return escape(" ".join(f"{name}={text}" for name, text in labels.items()).encode())
 
 
+def count_text(count: int, singular: str, plural: str = "") -> str:
+    """Return a number and what it counts, such as `1 row` and `2,000 rows`."""
+    return f"{count:,} {singular if count == 1 else plural or singular + 's'}"
+
+
 def parse_duration(text: str) -> int:
     """Return milliseconds from `500ms`, `90s`, `10m`, `24h`, `1h30m` or `7d`."""
     compact = text.strip().lower()

@@ -23,10 +23,10 @@ from recovery.commands.common import (
     opened,
     print_json,
 )
-from recovery.documents import finding_document, result_document
-from recovery.findings import Finding, Kind
+from recovery.documents import finding_document, result_document, young_document
+from recovery.findings import Finding, Kind, Young
 from recovery.fsck import LeftAlone, NothingToDo, Repaired, Result, check, compact, repair
-from recovery.text import duration_text, escape, key_text, shorten, time_text
+from recovery.text import count_text, duration_text, escape, key_text, shorten, time_text
 
 LISTED = 20
 TIMES = ("since", "beat", "newest")
@@ -59,9 +59,10 @@ def fsck(
 
     With --repair an embedded store also gives back the room of what was deleted long ago. It is
     safe at any time, beside live clients and beside itself. Exit code 0: clean, or all is
-    repaired. 1: something was found, or with --repair: is left.
+    repaired. 1: something was found, or with --repair: is left. What is unfinished and younger
+    than the grace is told and left alone; it does not change the exit code.
     """
-    out, tables = console(), [table.encode() for table in scan or ()]
+    out, tables, young = console(), [table.encode() for table in scan or ()], Young()
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(),
@@ -79,14 +80,21 @@ def fsck(
             retention_ms=duration(retention),
             scan=tables,
             looked=lambda table: bar.update(task, advance=1, description=escape(table)),
+            young=young,
         )
         found = ((item, repair(context, item) if do_repair else None) for item in findings)
         tally = _print_json(found) if as_json else _print(out, found, context.clock.wall_ms())
         looked = int(bar.tasks[0].completed)
         if do_repair:
             compact(context, retention_ms=duration(retention), tables=tables)
-    if not as_json:
-        _print_tally(out, tally, looked, do_repair)
+    if as_json and young.counts:
+        print_json(young_document(young, duration(grace)))
+    elif not as_json:
+        if tally or young.counts:
+            _print_tally(out, tally, looked, do_repair)
+        else:
+            out.print(f"clean: {count_text(looked, 'row')}, and nothing was left behind")
+        _print_young(out, young, duration(grace))
     if any(result in (None, LeftAlone) for _, result in tally):
         raise typer.Exit(FOUND)
 
@@ -144,10 +152,10 @@ def _fact(name: str, fact: object, now_ms: int) -> str:
 
 
 def _print_tally(out: Console, tally: Tally, looked: int, repaired: bool) -> None:
+    title = f"{count_text(looked, 'row')}, {count_text(tally.total(), 'finding')}"
     if not tally:
-        out.print(f"clean: {looked:,} rows, and nothing was left behind")
+        out.print(title)
         return
-    title = f"{looked:,} rows, {tally.total():,} findings"
     table = Table("kind", title=title, title_justify="left")
     for name in ("found", *(("repaired", "moved on", "left") if repaired else ())):
         table.add_column(name, justify="right")
@@ -159,3 +167,17 @@ def _print_tally(out: Console, tally: Tally, looked: int, repaired: bool) -> Non
         if any(numbers):
             table.add_row(kind.value, *map(str, numbers), kind.meaning, kind.remedy)
     out.print(table)
+
+
+def _print_young(out: Console, young: Young, grace_ms: int) -> None:
+    """Say what is unfinished and no finding yet: a quiet store is not to be told from this by the
+    exit code."""
+    if not young.counts:
+        return
+    kinds = ", ".join(f"{young.counts[kind]:,} {kind.value}" for kind in Kind if young.counts[kind])
+    oldest, grace = duration_text(young.oldest_ms), duration_text(grace_ms)
+    out.print(
+        f"unfinished, and left alone: {kinds}. The oldest has been silent for {oldest}, which is "
+        f"within the grace of {grace}: its client may be at work. Run fsck again after the grace, "
+        "or with --grace 0s if every client is known to be dead."
+    )

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from recovery import Finding, Kind, LeftAlone, Repaired, check, repair, summary
+from recovery import Finding, Kind, LeftAlone, Repaired, Young, check, repair, summary
 from tests.unit.worlds import TABLE, World, X, Y, after_status, stopped_at
 from txn.assertions import Assertion
 from txn.codec import column
@@ -92,9 +92,22 @@ def test_within_the_grace_it_is_nobodys_business(status: Status, kind: Kind, end
     world = World()
     left_at(world, status)
     world.clock.advance(59_999)
-    assert found(world) == []
+    young = Young()
+    assert found(world, young=young) == []
+    assert (young.counts, young.oldest_ms) == ({kind: 1}, 59_999)
     world.clock.advance(1)
-    assert [finding.kind for finding in found(world)] == [kind]
+    young = Young()
+    assert [finding.kind for finding in found(world, young=young)] == [kind]
+    assert not young.counts
+
+
+def test_what_is_finished_within_the_retention_is_not_unfinished() -> None:
+    """A quiet store is clean, however much was committed on it a moment ago."""
+    world = World()
+    world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
+    young = Young()
+    assert found(world, scan=[TABLE], young=young) == []
+    assert (young.counts, young.oldest_ms) == ({}, 0)
 
 
 def test_a_beat_counts_as_a_sign_of_life() -> None:

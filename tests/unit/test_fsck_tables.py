@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from recovery import Finding, Kind, LeftAlone, NothingToDo, Repaired, check, compact, repair
+from recovery import Finding, Kind, LeftAlone, NothingToDo, Repaired, Young, check, compact, repair
 from recovery.tables import BATCH
 from tests.unit.worlds import TABLE, World, X, Y, after_status, ghost, stopped_at
 from txn.assertions import Some
@@ -21,8 +21,10 @@ STRANGER = b"transaction.1700000000000." + b"f" * 32
 MINUTE_MS = 60_000
 
 
-def found(world: World, grace_ms: int = 0, table: bytes = TABLE) -> list[Finding]:
-    return list(check(world.engine.context, grace_ms=grace_ms, scan=[table]))
+def found(
+    world: World, grace_ms: int = 0, table: bytes = TABLE, young: Young | None = None
+) -> list[Finding]:
+    return list(check(world.engine.context, grace_ms=grace_ms, scan=[table], young=young))
 
 
 def only(world: World) -> Finding:
@@ -89,7 +91,10 @@ def test_a_young_orphan_is_left_to_its_owner() -> None:
     """An owner that was aborted by others may just be freeing what it took afterwards."""
     world = World()
     ghost(world, None)
-    assert found(world, MINUTE_MS) == []
+    world.clock.advance(20)
+    young = Young()
+    assert found(world, MINUTE_MS, young=young) == []
+    assert (young.counts, young.oldest_ms) == ({Kind.ORPHAN_LOCK: 1}, 20)
     world.clock.advance(MINUTE_MS)
     assert [item.kind for item in found(world, MINUTE_MS)] == [Kind.ORPHAN_LOCK]
 
@@ -204,7 +209,9 @@ def test_a_young_tag_is_left_to_its_owner() -> None:
     """A repeated put is followed by its own clearing of the tag."""
     world = World()
     late_put(world)
-    assert found(world, MINUTE_MS) == []
+    young = Young()
+    assert found(world, MINUTE_MS, young=young) == []
+    assert young.counts == {Kind.STALE_TAG: 1}
     world.clock.advance(MINUTE_MS + 2)
     assert [item.kind for item in found(world, MINUTE_MS)] == [Kind.STALE_TAG]
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as some
 
 from recovery.text import (
     assertion_text,
+    count_text,
     duration_text,
     escape,
     key_text,
@@ -121,3 +122,17 @@ def test_times_are_utc_and_never_fail() -> None:
     """A damaged row may have any timestamp."""
     assert time_text(1_790_000_000_123) == "2026-09-21 14:13:20.123Z"
     assert time_text((1 << 63) - 1) == str((1 << 63) - 1)
+
+
+@pytest.mark.parametrize(
+    ("told", "expected"),
+    [
+        (count_text(0, "row"), "0 rows"),
+        (count_text(1, "row"), "1 row"),
+        (count_text(2000, "row"), "2,000 rows"),
+        (count_text(3, "entry", "entries"), "3 entries"),
+    ],
+)
+def test_what_is_counted_is_named_as_it_is_said(told: str, expected: str) -> None:
+    """Also where there is one of it."""
+    assert told == expected
