@@ -96,9 +96,9 @@ def explanation_document(found: Explanation) -> Document:
         "state": found.state.value,
         "status": str(found.status) if found.status else None,
         "created": found.created,
-        "phases": [
-            {"status": str(phase.status), "began": phase.began, "after_ms": phase.after_ms}
-            for phase in found.phases
+        "statuses": [
+            {"status": str(each.status), "since": each.since, "after_ms": each.after_ms}
+            for each in found.statuses
         ],
         "labels": dict(found.labels),
         "once": None if found.once is None else escape(found.once),

@@ -24,11 +24,11 @@ from txn.steps import Context, retried
 
 
 @dataclass(frozen=True, slots=True)
-class PhaseTime:
-    """When a phase was reached, by the server's time (ms), and how long after the one before."""
+class StatusTime:
+    """Since when a row has a status, by the server's time (ms), and how long after the last one."""
 
     status: Status
-    began: int
+    since: int
     after_ms: int | None
 
 
@@ -61,7 +61,7 @@ class Explanation:
     state: State
     status: Status | None
     created: int
-    phases: tuple[PhaseTime, ...]
+    statuses: tuple[StatusTime, ...]
     labels: Mapping[str, str]
     once: bytes | None
     lease_ms: int | None
@@ -112,7 +112,7 @@ def explain(
         state=state_of(row),
         status=row.status,
         created=created_ms(row_key),
-        phases=_phases(row),
+        statuses=_statuses(row),
         labels=request.labels,
         once=request.once,
         lease_ms=row.buffer.lease_ms if row.buffer else None,
@@ -141,15 +141,15 @@ def _value(cell: Cell | None) -> bytes:
     return cell.value if cell else b""
 
 
-def _phases(row: TransactionRow) -> tuple[PhaseTime, ...]:
-    """Where the transport kept no times of the earlier phases, there is the status's own."""
+def _statuses(row: TransactionRow) -> tuple[StatusTime, ...]:
+    """Where the transport kept no times of the earlier statuses, there is the status's own."""
     began = dict(row.began)
     if row.status is not None:
         began.setdefault(row.status, row.status_at)
     order = sorted(began, key=lambda status: status.value)
     times = [began[status] for status in order]
     gaps = [None, *(later - earlier for earlier, later in pairwise(times))]
-    return tuple(map(PhaseTime, order, times, gaps))
+    return tuple(map(StatusTime, order, times, gaps))
 
 
 def _changes(

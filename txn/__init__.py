@@ -1,5 +1,7 @@
 """Transactions for Apache HBase: cells in many rows and tables change all or not at all."""
 
+from logging import NullHandler, getLogger
+
 from txn.assertions import And, Assertion, Exact, GreaterThan, Not, Or, Some, Version
 from txn.connecting import connect
 from txn.engine import Engine, Outcome
@@ -55,3 +57,5 @@ __all__ = [
     "Version",
     "connect",
 ]
+
+getLogger("txn").addHandler(NullHandler())  # nothing is printed unless a program asks for it

@@ -67,7 +67,7 @@ class Finisher:
                 if not due:
                     self._thread = None
                     return
-            as_a_crash_would(self._context, roll_forward, due)
+            as_a_crash_would(self._context, "roll forward", roll_forward, due)
 
 
 _ALL: WeakSet[Finisher] = WeakSet()

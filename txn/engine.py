@@ -181,7 +181,7 @@ class Engine:
 
     def _result(self, t: Transaction) -> Committed | TxnError:
         if t.failure is None:
-            return Committed(t.row_key, t.decided.timestamp, complete=is_complete(t))
+            return Committed(t.row_key, t.decided.timestamp, complete=t.is_finished)
         if isinstance(t.failure, AssertionFailedError) and t.request.once is not None:
             marker = marker_key(self._context.table, t.request.once)
             first = t.seen.get(marker)
@@ -390,11 +390,6 @@ class Engine:
 
     def _splits(self) -> list[bytes]:
         return [b"%02d." % bucket for bucket in range(1, self._buckets)]
-
-
-def is_complete(t: Transaction) -> bool:
-    """Whether nothing of a committed transaction is left to do."""
-    return t.status is not None and t.status.is_finished
 
 
 def waves(keys: Sequence[Collection[Key]]) -> list[list[int]]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import wraps
+from logging import getLogger
 from typing import Concatenate, ParamSpec, cast
 
 from txn.assertions import holds
@@ -38,12 +39,15 @@ from txn.steps import (
     take,
 )
 from txn.waiting import Settle, failed, hopeful, outwait
-from txn.watch import Conflict, Phase, PhaseOutcome
+from txn.watch import Conflict, Phase, PhaseName, PhaseOutcome
 
 Lock = Callable[[Context, Sequence[Transaction], Settle], list[Transaction]]
 Finish = Callable[[Context, Sequence[Transaction]], None]
 
 P = ParamSpec("P")
+Work = Callable[Concatenate[Context, Sequence[Transaction], P], list[Transaction]]
+LOG = getLogger("txn")
+MOST_NAMED = 10
 
 
 def commit(
@@ -60,43 +64,45 @@ def commit(
     """
     live = write(context, transactions)
     live = lock(context, live, settle)
-    live = hold(context, live)
+    live = assert_under_locks(context, live)
     if any(t.spans for t in live):
-        live = look_again(context, live, settle)
+        live = look_at_ranges(context, live, settle)
     live = decide(context, live)
     # From here all is decided: what a failing store leaves undone, anybody can finish.
-    as_a_crash_would(context, finish, live)
-    as_a_crash_would(context, release, [t for t in transactions if t.failure is not None])
+    as_a_crash_would(context, "roll forward", finish, live)
+    aborted = [t for t in transactions if isinstance(t.failure, AbortedError)]
+    as_a_crash_would(context, "roll back", release, aborted)
 
 
-def announced(
-    work: Callable[Concatenate[Context, Sequence[Transaction], P], list[Transaction]],
-) -> Callable[Concatenate[Context, Sequence[Transaction], P], list[Transaction]]:
+def announced(name: PhaseName) -> Callable[[Work[P]], Work[P]]:
     """Tell the watch when a phase starts and how it ends."""
 
-    @wraps(work)
-    def phase(
-        context: Context, transactions: Sequence[Transaction], *args: P.args, **kwargs: P.kwargs
-    ) -> list[Transaction]:
-        name, count = work.__name__, len(transactions)
-        context.watch(Phase(name, "started", count))
-        started_ms = context.clock.monotonic_ms()
-        live: list[Transaction] = []
-        try:
-            live = work(context, transactions, *args, **kwargs)
-        finally:
-            elapsed_ms = context.clock.monotonic_ms() - started_ms
-            outcome: PhaseOutcome = "done" if live or not count else "failed"
-            context.watch(Phase(name, outcome, count, count - len(live), elapsed_ms))
-        return live
+    def announce(work: Work[P]) -> Work[P]:
+        @wraps(work)
+        def phase(
+            context: Context, transactions: Sequence[Transaction], *args: P.args, **kwargs: P.kwargs
+        ) -> list[Transaction]:
+            count = len(transactions)
+            context.watch(Phase(name, "started", count))
+            started_ms = context.clock.monotonic_ms()
+            live: list[Transaction] = []
+            try:
+                live = work(context, transactions, *args, **kwargs)
+            finally:
+                elapsed_ms = context.clock.monotonic_ms() - started_ms
+                outcome: PhaseOutcome = "done" if live or not count else "failed"
+                context.watch(Phase(name, outcome, count, count - len(live), elapsed_ms))
+            return live
 
-    return cast(Callable[..., list[Transaction]], phase)
+        return cast(Work[P], phase)
+
+    return announce
 
 
 # --------------------------------------------------------------------- until the decision
 
 
-@announced
+@announced("write")
 def write(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
     """Make each buffer durable. Nothing is locked before this is acknowledged, since a lock whose
     row is absent may be freed by whoever meets it."""
@@ -111,7 +117,7 @@ def write(context: Context, transactions: Sequence[Transaction]) -> list[Transac
     return _not_aborted(transactions, Status.WRITTEN)
 
 
-@announced
+@announced("lock")
 def lock_at_once(
     context: Context, transactions: Sequence[Transaction], settle: Settle
 ) -> list[Transaction]:
@@ -139,7 +145,7 @@ def _rounds(transactions: Sequence[Transaction]) -> Iterator[list[tuple[Transact
     yield [(t, key) for t in transactions for key in t.keys if key not in t.hot]
 
 
-@announced
+@announced("lock")
 def lock_in_order(
     context: Context, transactions: Sequence[Transaction], settle: Settle
 ) -> list[Transaction]:
@@ -159,8 +165,8 @@ def lock_in_order(
     return [t for t in transactions if t.failure is None]
 
 
-@announced
-def hold(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
+@announced("assert")
+def assert_under_locks(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
     """Read every cell under the locks, evaluate the assertions, and plan what replaces what. The
     read may overlap the step to 1-LOCKED: whoever aborts before that step makes the step fail."""
     owners = [(t, key) for t in transactions for key in t.keys]
@@ -176,8 +182,8 @@ def hold(context: Context, transactions: Sequence[Transaction]) -> list[Transact
     return [t for t in live if t.failure is None]
 
 
-@announced
-def look_again(
+@announced("look")
+def look_at_ranges(
     context: Context, transactions: Sequence[Transaction], settle: Settle
 ) -> list[Transaction]:
     """Let a transaction go on only if the ranges that it has scanned have no keys but its own. In
@@ -187,7 +193,7 @@ def look_again(
     return [t for t in transactions if t.failure is None]
 
 
-@announced
+@announced("decide")
 def decide(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
     """Take the decision, durably, with the plan. It is asked for once here, and only by the owner;
     where the answer cannot be had, the outcome is unknown and nothing is undone."""
@@ -231,7 +237,7 @@ def roll_forward(context: Context, transactions: Sequence[Transaction]) -> None:
     context.store.together(forward)
 
 
-@announced
+@announced("put")
 def put(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
     """Put each value, or delete marker, with a tag that names the version it replaces."""
     edits: list[Edit] = []
@@ -245,7 +251,7 @@ def put(context: Context, transactions: Sequence[Transaction]) -> list[Transacti
     return list(transactions)
 
 
-@announced
+@announced("clean")
 def clean(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
     """Empty each tag. The empty tag stays, as the witness of when its cell last changed."""
     edits = [
@@ -257,7 +263,7 @@ def clean(context: Context, transactions: Sequence[Transaction]) -> list[Transac
     return list(transactions)
 
 
-@announced
+@announced("unlock")
 def unlock(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
     """Free each lock that is still the transaction's own. A "no" is as good as a "yes": somebody
     else freed it, or it was never taken."""
@@ -307,16 +313,21 @@ def release(context: Context, transactions: Sequence[Transaction]) -> None:
     roll_back(context, list(reasons), lambda t: reasons[t])
 
 
-def as_a_crash_would(context: Context, work: Finish, transactions: Sequence[Transaction]) -> None:
+def as_a_crash_would(
+    context: Context, name: PhaseName, work: Finish, transactions: Sequence[Transaction]
+) -> None:
     """Do work whose outcome is already decided. A store that does not answer leaves it to whoever
-    comes next, as if this client had died; the watch is told."""
+    comes next, as if this client had died; the watch and the log are told."""
     if not transactions:
         return
     try:
         work(context, transactions)
-    except (StoreError, CorruptRowError):
+    except (StoreError, CorruptRowError) as error:
         count = len(transactions)
-        context.watch(Phase(work.__name__, "failed", count, count))
+        context.watch(Phase(name, "failed", count, count))
+        left = [t.row_key.decode() for t in transactions if not t.is_finished]
+        named = ", ".join(left[:MOST_NAMED]) + (", ..." if len(left) > MOST_NAMED else "")
+        LOG.warning("%s of %d left to others: %s cause=%r", name, len(left), named, error)
 
 
 # ------------------------------------------------------------------------------- the details

@@ -84,6 +84,11 @@ class Transaction:
         self.locks = {key: key.lock for key in self.keys}
 
     @property
+    def is_finished(self) -> bool:
+        """Whether nothing of it is left to do, as far as is known."""
+        return self.status is not None and self.status.is_finished
+
+    @property
     def decided(self) -> Plan:
         """The plan of a transaction that has one."""
         assert self.plan is not None, self.row_key

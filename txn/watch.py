@@ -11,6 +11,21 @@ from typing import Literal
 
 from txn.model import Key
 
+PhaseName = Literal[
+    "write",
+    "lock",
+    "assert",
+    "look",
+    "decide",
+    "put",
+    "clean",
+    "unlock",
+    "roll forward",
+    "roll back",
+]
+"""What is done, in the words of docs/protocol.md; what has been done is told by a row's status. The
+last two are the ends of a transaction as a whole, told of where they fail."""
+
 PhaseOutcome = Literal["started", "done", "failed"]
 Action = Literal["rolled forward", "rolled back", "freed"]
 
@@ -18,11 +33,9 @@ Action = Literal["rolled forward", "rolled back", "freed"]
 @dataclass(frozen=True, slots=True)
 class Phase:
     """A batch of transactions enters or leaves a phase; `failed` counts those that left the path.
+    `elapsed_ms` is set when the phase is over."""
 
-    The phase is named by the status that ends it. `elapsed_ms` is set when the phase is over.
-    """
-
-    name: str
+    name: PhaseName
     outcome: PhaseOutcome
     transactions: int
     failed: int = 0

@@ -49,7 +49,7 @@ def show(
     transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
     as_json: JsonOption = False,
 ) -> None:
-    """Explain one transaction: its phases, keys and values, its locks, and what fsck would do."""
+    """Explain one transaction: its statuses, keys and values, its locks, and what fsck would do."""
     with opened(store, transactions) as context:
         row_key = _found(context, transaction)
         found = explain(context, row_key)
@@ -78,12 +78,12 @@ def _print(out: Console, found: Explanation) -> None:
     for name, text in _facts(found):
         facts.add_row(Text(name, "bold"), Text(text))
     out.print(facts)
-    if found.phases:
-        phases = Table("phase", "began", "after", title="phases", title_justify="left")
-        for phase in found.phases:
-            after = "" if phase.after_ms is None else duration_text(phase.after_ms)
-            phases.add_row(str(phase.status), time_text(phase.began), after)
-        out.print(phases)
+    if found.statuses:
+        statuses = Table("status", "since", "after", title="statuses", title_justify="left")
+        for each in found.statuses:
+            after = "" if each.after_ms is None else duration_text(each.after_ms)
+            statuses.add_row(str(each.status), time_text(each.since), after)
+        out.print(statuses)
     if found.changes:
         changes = Table("key", "old", "new", "lock", title="mutations", title_justify="left")
         undecided = found.state is State.UNDECIDED

@@ -314,7 +314,7 @@ class Background:
 
         def finish() -> None:
             try:
-                as_a_crash_would(self._context, roll_forward, transactions)
+                as_a_crash_would(self._context, "roll forward", roll_forward, transactions)
             finally:
                 self._running -= 1
 

@@ -89,7 +89,7 @@ def test_a_row_that_was_deleted_stays_deleted(rule: bool, monkeypatch: Patch) ->
     """The owner is paused, aborted, and its row is deleted. It wakes. A plain 1-LOCKED on the
     absent row would let it decide without a buffer, which nobody can finish."""
     world = world_with(b"0")
-    monkeypatch.setattr(protocol, "hold", hold_reading_first)
+    monkeypatch.setattr(protocol, "assert_under_locks", hold_reading_first)
     if not rule:
         monkeypatch.setattr(protocol, "advance", step_plainly)
     owner = Puppet(

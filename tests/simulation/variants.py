@@ -60,7 +60,7 @@ def lock_first(
 ) -> None:
     live = lock(context, transactions, settle)
     live = protocol.write(context, live)
-    live = protocol.hold(context, live)
+    live = protocol.assert_under_locks(context, live)
     live = protocol.decide(context, live)
     finish(context, live)
     protocol.release(context, [t for t in transactions if t.failure is not None])
@@ -75,12 +75,12 @@ def look_before_the_step(
 ) -> None:
     live = protocol.write(context, transactions)
     live = lock(context, live, settle)
-    live = protocol.look_again(context, live, settle)
-    live = protocol.hold(context, live)
+    live = protocol.look_at_ranges(context, live, settle)
+    live = protocol.assert_under_locks(context, live)
     live = protocol.decide(context, live)
-    protocol.as_a_crash_would(context, finish, live)
+    protocol.as_a_crash_would(context, "roll forward", finish, live)
     failed = [t for t in transactions if t.failure is not None]
-    protocol.as_a_crash_would(context, protocol.release, failed)
+    protocol.as_a_crash_would(context, "roll back", protocol.release, failed)
 
 
 def look_at_ranges_once(

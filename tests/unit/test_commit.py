@@ -207,7 +207,7 @@ def test_the_phases_are_told_to_the_watch_in_order() -> None:
     world = World()
     world.engine.commit([Mutation(X, b"1")])
     done = [e.name for e in world.events if isinstance(e, Phase) and e.outcome == "done"]
-    assert done == ["write", "lock_at_once", "hold", "decide", "put", "clean", "unlock"]
+    assert done == ["write", "lock", "assert", "decide", "put", "clean", "unlock"]
 
 
 def test_a_store_without_multi_cell_checks_gets_no_times() -> None:

@@ -32,9 +32,9 @@ def test_a_finished_commit_is_explained() -> None:
     )
     found = explained(world, done.transaction)
     assert (found.state, found.status) == (State.FINISHED, Status.COMPLETE)
-    assert [phase.status for phase in found.phases] == TAKEN
-    assert found.phases[0].after_ms is None
-    assert all(phase.after_ms is not None for phase in found.phases[1:])
+    assert [each.status for each in found.statuses] == TAKEN
+    assert found.statuses[0].after_ms is None
+    assert all(each.after_ms is not None for each in found.statuses[1:])
     assert (found.labels, found.once) == ({"job": "load"}, b"token")
     assert found.timestamp == done.timestamp
     assert [(change.key, change.new) for change in found.changes][:2] == [(X, b"1"), (Y, None)]
@@ -85,7 +85,7 @@ def test_an_abort_says_why() -> None:
     found = explained(world, caught.value.transaction)
     assert found.status is Status.ABORTED
     assert "assertion failed" in (found.reason or "")
-    assert [phase.status for phase in found.phases][-2:] == [Status.ABORTING, Status.ABORTED]
+    assert [each.status for each in found.statuses][-2:] == [Status.ABORTING, Status.ABORTED]
 
 
 def test_a_transaction_that_scanned_ranges_says_so() -> None:
@@ -112,15 +112,15 @@ def test_a_damaged_row_is_explained_as_far_as_it_goes(name: bytes) -> None:
     assert "kept" in found.advice
 
 
-def test_without_the_times_of_the_phases_there_is_that_of_the_status() -> None:
+def test_without_the_times_of_the_statuses_there_is_that_of_the_status() -> None:
     """Transports that send one cell at a time may not keep them."""
     world = World()
     row_key = world.engine.commit([Mutation(X, b"1")]).transaction
     for status in Status:
         at = column(b"txn", row_key, b"at." + status.value)
         world.store.write([Edit(at, None, world.clock.wall_ms())])
-    (phase,) = explained(world, row_key).phases
-    assert (phase.status, phase.after_ms) == (Status.COMPLETE, None)
+    (each,) = explained(world, row_key).statuses
+    assert (each.status, each.after_ms) == (Status.COMPLETE, None)
 
 
 def test_an_absent_row_is_none() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from logging import NullHandler, getLogger
+
 import pytest
 
 from tests.unit.worlds import POLICY, World, X, Y, after_status, stopped_at
@@ -164,7 +166,9 @@ def test_locks_taken_after_somebody_aborted_us_are_released() -> None:
     assert world.holder(X) == b""
 
 
-def test_a_committed_transaction_is_reported_though_the_store_fails_after() -> None:
+def test_a_committed_transaction_is_reported_though_the_store_fails_after(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """It is committed; who comes next finishes it."""
     world = World()
     down = Fault(applied=frozenset(), reply=Reply.NOT_APPLIED)
@@ -173,14 +177,21 @@ def test_a_committed_transaction_is_reported_though_the_store_fails_after() -> N
     )
     done = world.engine.commit([Mutation(X, b"1")])
     assert not done.complete
-    assert Phase("roll_forward", "failed", 1, 1) in world.events
+    assert Phase("roll forward", "failed", 1, 1) in world.events
+    (record,) = caplog.records
+    assert (record.name, record.levelname) == ("txn", "WARNING")
+    assert "roll forward of 1 left to others" in record.getMessage()
+    assert done.transaction.decode() in record.getMessage()
+    assert "NotApplied" in record.getMessage()
     world.faults.plan = lambda call: Fault()
     world.clock.advance(POLICY.courtesy_ms)
     assert world.engine.read([X])[X] == Cell(b"1", done.timestamp)
     world.engine.commit([Mutation(X, b"2")], [Exact(X, b"1")])
 
 
-def test_a_store_that_fails_while_aborting_changes_no_result() -> None:
+def test_a_store_that_fails_while_aborting_changes_no_result(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """The assertion was false whether or not its locks could be released."""
     world = World()
     down = Fault(applied=frozenset(), reply=Reply.NOT_APPLIED)
@@ -192,6 +203,26 @@ def test_a_store_that_fails_while_aborting_changes_no_result() -> None:
     with pytest.raises(AssertionFailedError):
         world.engine.commit([Mutation(X, b"1")], [Some(Y)])
     assert world.statuses() == [Status.LOCKED]
+    assert "roll back of 1 left to others" in caplog.text
+
+
+def test_a_warning_names_some_of_the_rows(caplog: pytest.LogCaptureFixture) -> None:
+    """A batch may have thousands."""
+    world = World()
+    down = Fault(applied=frozenset(), reply=Reply.NOT_APPLIED)
+    world.faults.plan = lambda call: (
+        down if any(isinstance(i, Edit) for i in call.items) else Fault()
+    )
+    keys = [X._replace(row=b"%d" % i) for i in range(12)]
+    world.engine.commit_many([([Mutation(key, b"1")], []) for key in keys])
+    (record,) = caplog.records
+    assert "roll forward of 12 left to others" in record.getMessage()
+    assert record.getMessage().count("transaction.") == 10
+
+
+def test_nothing_is_printed_unless_a_program_asks_for_it() -> None:
+    """A library that writes to the error output by itself is in the way of its program's own."""
+    assert any(isinstance(each, NullHandler) for each in getLogger("txn").handlers)
 
 
 def test_a_phase_that_stops_is_told_to_the_watch() -> None:
@@ -202,7 +233,7 @@ def test_a_phase_that_stops_is_told_to_the_watch() -> None:
         world.engine.commit([Mutation(X, b"1")])
     last = world.events[-1]
     assert isinstance(last, Phase)
-    assert (last.name, last.outcome, last.failed) == ("hold", "failed", 1)
+    assert (last.name, last.outcome, last.failed) == ("assert", "failed", 1)
 
 
 def test_a_no_from_a_server_that_is_behind_is_asked_again() -> None:
