@@ -96,14 +96,34 @@ class Edit(NamedTuple):
 
 
 class Check(NamedTuple):
-    """A checked put: if `key` equals `expected` (empty and absent are equal), put `puts`.
+    """A checked write: if `key` equals `expected` (empty and absent are equal), put `puts`, or
+    else delete `deletes`, each up to its timestamp; never both.
 
-    The puts are of the same table and row as the checked key and get the server's time.
+    All are of the same table and row as the checked key. Puts get the server's time.
     """
 
     key: Key
     expected: bytes
-    puts: tuple[tuple[Key, bytes], ...]
+    puts: tuple[tuple[Key, bytes], ...] = ()
+    deletes: tuple[tuple[Key, int], ...] = ()
+
+    @property
+    def targets(self) -> list[Key]:
+        """The cells that it writes."""
+        return [target for target, _ in (*self.puts, *self.deletes)]
+
+
+def check_targets(check: Check) -> None:
+    """Raise InvalidRequestError unless the check puts or deletes, cells of its own row only."""
+    if check.puts and check.deletes:
+        raise InvalidRequestError(describe("a checked write puts or deletes", checked=check.key))
+    row, _, _, table = check.key
+    for part in (check.puts, check.deletes):
+        for target, _ in part:
+            if target[0] != row or target[3] != table:
+                raise InvalidRequestError(
+                    describe("a checked write is of one row", checked=check.key, target=target)
+                )
 
 
 class Row(NamedTuple):

@@ -322,6 +322,97 @@ def test_the_cells_of_a_checked_put_are_of_one_row(subject: Subject) -> None:
     assert subject.store.read([key, other]) == {key: None, other: None}
 
 
+def delete_if(key: Key, expected: bytes, *deletes: tuple[Key, int]) -> Check:
+    return Check(key, expected, deletes=deletes)
+
+
+ALL = ["memory", "embedded", "embedded without sync", "faulty", "counting"]
+deleting = pytest.mark.parametrize(
+    "subject", [*ALL, "emulator thrift 2", "thrift 2"], indirect=True
+)
+putting = pytest.mark.parametrize("subject", ["emulator thrift 1", "thrift 1"], indirect=True)
+
+
+@deleting
+def test_a_check_that_holds_deletes_its_columns_up_to_their_timestamps(subject: Subject) -> None:
+    """A retired key loses its lock and its tag, and no lock or tag that comes later."""
+    lock, tag, other = (subject.key("r", column) for column in ("x_lock", "x_tag", "x"))
+    subject.store.write([Edit(lock, b"me", 10), Edit(tag, b"", 10), Edit(other, b"1", 10)])
+    subject.store.write([Edit(lock, b"", 9), Edit(tag, b"8", 9)])
+    assert subject.store.check_and_put([delete_if(lock, b"me", (lock, 12), (tag, 10))]) == [True]
+    assert subject.store.read([lock, tag, other]) == {lock: None, tag: None, other: Cell(b"1", 10)}
+    subject.store.write([Edit(lock, b"late", 12), Edit(tag, b"late", 10), Edit(tag, b"new", 11)])
+    assert subject.store.read([lock, tag]) == {lock: None, tag: Cell(b"new", 11)}
+    subject.store.write([Edit(lock, b"new", 13)])
+    assert subject.get(lock) == Cell(b"new", 13)
+
+
+@deleting
+def test_a_checked_delete_leaves_what_is_above_its_timestamps(subject: Subject) -> None:
+    """Also of the checked cell: a ghost of a retired key's lock hides nothing of a later one."""
+    lock, tag = subject.key("r", "x_lock"), subject.key("r", "x_tag")
+    subject.store.write([Edit(lock, b"me", 20), Edit(tag, b"", 20)])
+    assert subject.store.check_and_put([delete_if(lock, b"me", (lock, 19), (tag, 19))]) == [True]
+    assert subject.store.read([lock, tag]) == {lock: Cell(b"me", 20), tag: Cell(b"", 20)}
+
+
+@deleting
+def test_a_check_that_does_not_hold_deletes_nothing(subject: Subject) -> None:
+    """Nobody's lock may be hidden by a delete that was meant for another's."""
+    lock, tag = subject.key("r", "x_lock"), subject.key("r", "x_tag")
+    subject.store.write([Edit(lock, b"other", 10), Edit(tag, b"", 10)])
+    checks = [delete_if(lock, expected, (lock, 20), (tag, 20)) for expected in (b"me", b"")]
+    assert subject.store.check_and_put(checks) == [False, False]
+    assert subject.store.read([lock, tag]) == {lock: Cell(b"other", 10), tag: Cell(b"", 10)}
+
+
+@deleting
+def test_the_columns_of_a_checked_delete_go_all_at_once(subject: Subject) -> None:
+    """Who finds the lock gone may rely on the tag's being gone."""
+    lock, tag = subject.key("r", "x_lock"), subject.key("r", "x_tag")
+
+    def retire(stop: threading.Event) -> None:
+        for count in itertools.count(1):
+            put = Check(lock, b"", ((lock, b"me"), (tag, b"me")))
+            assert subject.maker.check_and_put([put], durable=False) == [True]
+            cell = subject.maker.read([lock])[lock]
+            assert cell is not None
+            until = cell.timestamp
+            gone = delete_if(lock, b"me", (lock, until), (tag, until))
+            assert subject.maker.check_and_put([gone], durable=False) == [True]
+            while SystemClock().wall_ms() <= until:
+                pass  # a put of the same millisecond would be masked
+            if stop.is_set() and count > 1:
+                return
+
+    with running(retire):
+        for _ in range(100):
+            cells = subject.store.read([tag, lock])
+            assert len({cell is None for cell in cells.values()}) == 1, cells
+
+
+@putting
+def test_a_store_that_cannot_delete_on_a_condition_says_so(subject: Subject) -> None:
+    """Thrift 1 would write an empty value in place of a delete."""
+    lock = subject.key("r", "x_lock")
+    subject.store.write([Edit(lock, b"me", 10)])
+    with pytest.raises(InvalidRequestError, match="Thrift 2"):
+        subject.store.check_and_put([delete_if(lock, b"me", (lock, 10))])
+    assert subject.get(lock) == Cell(b"me", 10)
+
+
+def test_a_check_puts_or_deletes(subject: Subject) -> None:
+    """No gateway takes both in one checked write without more; a mix is refused as a whole."""
+    lock, tag = subject.key("r", "x_lock"), subject.key("r", "x_tag")
+    subject.store.write([Edit(lock, b"me", 10)])
+    with pytest.raises(InvalidRequestError, match="puts or deletes"):
+        subject.store.check_and_put([Check(lock, b"me", ((tag, b"1"),), ((lock, 10),))])
+    elsewhere = subject.key("s", "x_lock")
+    with pytest.raises(InvalidRequestError, match="one row"):
+        subject.store.check_and_put([delete_if(lock, b"me", (lock, 10), (elsewhere, 10))])
+    assert subject.store.read([lock, tag]) == {lock: Cell(b"me", 10), tag: None}
+
+
 # --- scan ---------------------------------------------------------------------------------------
 
 

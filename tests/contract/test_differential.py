@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -21,6 +22,7 @@ NOW_MS = 1_000
 FAMILIES = {b"d": Family(3), b"e": Family(1), b"t": Family(2, ttl_ms=4)}
 ROWS = [b"a", b"a\0", b"a\0\xff", b"k" * 700, b"k" * 700 + b"z"]
 NUMBERS = itertools.count()
+PARTS = {"check": "puts", "delete": "deletes"}
 
 
 @dataclass
@@ -76,6 +78,7 @@ class HBase:
             return False
         now = max(self.clock.wall_ms(), 0 if cell is None else cell.timestamp)
         self.arrived += [Edit(key, value, now) for key, value in check.puts]
+        self.arrived += [Edit(key, None, until) for key, until in check.deletes]
         return True
 
 
@@ -95,9 +98,11 @@ times = st.integers(NOW_MS - 6, NOW_MS + 6)
 values = st.sampled_from([b"", b"1", b"2"])
 edits = st.tuples(keys, st.one_of(st.none(), values), times)
 checks = st.tuples(keys, values, st.lists(st.tuples(keys, values), min_size=1, max_size=3))
+deleting = st.tuples(keys, values, st.lists(st.tuples(keys, times), min_size=1, max_size=3))
 calls = st.one_of(
     st.tuples(st.just("write"), st.lists(edits, min_size=1, max_size=4)),
     st.tuples(st.just("check"), st.lists(checks, min_size=1, max_size=3)),
+    st.tuples(st.just("delete"), st.lists(deleting, min_size=1, max_size=3)),
     st.tuples(st.just("compact"), times),
     st.tuples(st.just("clock"), times),
 )
@@ -143,10 +148,10 @@ def step(
             model.write(batch)
             for store in stores:
                 store.write(batch)
-        case "check", list(items):
+        case "check" | "delete", list(items):
             asked = [
-                Check(key(table, one), expected, of_row(table, one.row, puts))
-                for one, expected, puts in items
+                Check(key(table, one), expected, **{PARTS[call]: of_row(table, one.row, part)})
+                for one, expected, part in items
             ]
             expected_answers = model.check_and_put(asked)
             assert [store.check_and_put(asked) for store in stores] == [expected_answers] * 2
@@ -179,7 +184,5 @@ def key(table: bytes, one: ToKey) -> Key:
     return Key(one.row, one.family, one.column, table)
 
 
-def of_row(
-    table: bytes, row: bytes, puts: list[tuple[ToKey, bytes]]
-) -> tuple[tuple[Key, bytes], ...]:
-    return tuple((Key(row, one.family, one.column, table), value) for one, value in puts)
+def of_row(table: bytes, row: bytes, part: list[tuple[ToKey, Any]]) -> tuple[tuple[Key, Any], ...]:
+    return tuple((Key(row, one.family, one.column, table), given_) for one, given_ in part)

@@ -73,6 +73,7 @@ class ScopedStore:
                     self._there(check.key),
                     check.expected,
                     tuple((self._there(key), value) for key, value in check.puts),
+                    tuple((self._there(key), until) for key, until in check.deletes),
                 )
                 for check in checks
             ]

@@ -11,12 +11,14 @@ from txn.model import (
     KEEP_DELETES_MS,
     MAX_CELL,
     MAX_ROW,
+    Check,
     Delete,
     Family,
     Key,
     Mutation,
     cell_bytes,
     check_key,
+    check_targets,
     check_value,
     delete_refusal,
     refusal,
@@ -139,3 +141,19 @@ def test_families_that_break_the_protocol_are_refused(family: Family, reason: st
 def test_deletes_need_markers_that_are_kept(keep_deletes_ms: int | None, refused: bool) -> None:
     """Once a marker is purged, a late duplicate of an older put would bring its value back."""
     assert (delete_refusal(Family(keep_deletes_ms=keep_deletes_ms)) is not None) is refused
+
+
+def test_a_checked_write_puts_or_deletes_cells_of_its_own_row() -> None:
+    """A mix, or another row's cell, could not be done in one step of every store."""
+    places = (("r", "x_lock"), ("r", "x_tag"), ("s", "x_lock"))
+    lock, tag, elsewhere = (Key(row, "d", column, "t") for row, column in places)
+    put, delete = Check(lock, b"", ((tag, b"1"),)), Check(lock, b"me", deletes=((tag, 5),))
+    for check in (put, delete):
+        check_targets(check)
+        assert check.targets == [tag]
+    with pytest.raises(InvalidRequestError, match="puts or deletes"):
+        check_targets(put._replace(deletes=((tag, 5),)))
+    strange = put._replace(puts=((elsewhere, b"1"),)), delete._replace(deletes=((elsewhere, 5),))
+    for check in strange:
+        with pytest.raises(InvalidRequestError, match="one row"):
+            check_targets(check)

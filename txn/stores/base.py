@@ -12,9 +12,9 @@ from typing import Literal, Protocol
 
 from txn.model import Cell, Check, Edit, Family, Key, Row
 
-Feature = Literal["multi_cell_check", "describe", "instant_reads"]
-"""A checked write carries any cells of its row; `describe` shows all settings that matter; all
-cells of a `read` come from one instant."""
+Feature = Literal["multi_cell_check", "checked_delete", "describe", "instant_reads"]
+"""A checked write carries any cells of its row; it can delete; `describe` shows all settings that
+matter; all cells of a `read` come from one instant."""
 
 
 class Store(Protocol):
@@ -53,6 +53,8 @@ class Store(Protocol):
         An empty expectation is met by an absent cell and by an empty one.
         Each item is atomic in its row; the batch is not, and later items see earlier ones.
         The timestamp is never below that of the checked cell. An expected no is False.
+        A check may have columns to delete instead, all at once, each up to a timestamp of its own.
+        Where the store lacks `checked_delete` that is an InvalidRequestError.
         With durable=False, here and in `write`, a power failure may undo the call together with
         everything after it; the next durable call makes it last."""
 

@@ -13,7 +13,7 @@ from typing import Protocol, TypeVar
 
 from txn.clock import Clock
 from txn.errors import InvalidRequestError, MaybeApplied, StoreError, TxnError, describe
-from txn.model import MAX_ROW, Cell, Check, Edit, Family, Key, Row
+from txn.model import MAX_ROW, Cell, Check, Edit, Family, Key, Row, check_targets
 from txn.stores.base import Feature, PlainReads
 from txn.stores.gateway import AHEAD_BYTES, Refused
 from txn.stores.pool import Job, Pool
@@ -127,7 +127,7 @@ class HBaseStore(PlainReads):
         """Send the checks of different rows in parallel, and those of one row in their order."""
         rows: dict[tuple[bytes | None, bytes], list[int]] = {}
         for position, check in enumerate(checks):
-            _check_row(check)
+            self._check_write(check)
             rows.setdefault((check.key.table, check.key.row), []).append(position)
 
         def in_turn(positions: Sequence[int]) -> Job[list[bool]]:
@@ -244,6 +244,17 @@ class HBaseStore(PlainReads):
     def _reads(self, tables: Mapping[bytes, Places]) -> list[Job[dict[Key, Cell]]]:
         return [job for table, rows in tables.items() for job in self._dialect.read(table, rows)]
 
+    def _check_write(self, check: Check) -> None:
+        _check_place(check.key)
+        check_targets(check)
+        if check.deletes and "checked_delete" not in self.features:
+            raise InvalidRequestError(
+                describe(
+                    "a Thrift 1 gateway cannot delete on a condition: use a Thrift 2 gateway",
+                    key=check.key,
+                )
+            )
+
     def _one(self, job: Callable[[], Job[T]]) -> T:
         return self._pool.run(lambda: [job()], repeat=True)[0]
 
@@ -342,18 +353,8 @@ def _check_place(key: Key) -> None:
         )
 
 
-def _check_row(check: Check) -> None:
-    _check_place(check.key)
-    row, _, _, table = check.key
-    for target, _ in check.puts:
-        if target[0] != row or target[3] != table:
-            raise InvalidRequestError(
-                describe("a checked put is of one row", checked=check.key, put=target)
-            )
-
-
 def _touched(checks: Sequence[Check]) -> list[Key]:
-    return [key for check in checks for key in (check.key, *(put for put, _ in check.puts))]
+    return [key for check in checks for key in (check.key, *check.targets)]
 
 
 def _after(row: bytes) -> bytes:

@@ -112,6 +112,14 @@ service THBaseService {
     5: binary value
     6: required TPut tput
   ) throws (1: TIOError io)
+  bool checkAndDelete(
+    1: required binary table
+    2: required binary row
+    3: required binary family
+    4: required binary qualifier
+    5: binary value
+    6: required TDelete tdelete
+  ) throws (1: TIOError io)
   list<TResult> getScannerResults(1: required binary table, 2: required TScan tscan, 3: i32 numRows)
     throws (1: TIOError io)
   list<THRegionLocation> getAllRegionLocations(1: required binary table) throws (1: TIOError io)

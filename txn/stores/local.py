@@ -20,7 +20,9 @@ class LocalStore:
 
     __slots__ = ("_ordered", "_tables")
 
-    features: frozenset[Feature] = frozenset({"multi_cell_check", "describe", "instant_reads"})
+    features: frozenset[Feature] = frozenset(
+        {"multi_cell_check", "checked_delete", "describe", "instant_reads"}
+    )
 
     def __init__(self, ordered: OrderedStore, clock: Clock) -> None:
         self._ordered = ordered

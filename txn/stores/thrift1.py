@@ -63,7 +63,7 @@ class Thrift1:
 
     def check(self, check: Check) -> Job[bool]:
         """One checkAndPut a cell."""
-        key, expected, puts = check
+        key, expected, puts, _ = check
         column = _column(key)
         for put, value in sorted(puts, key=lambda item: item[0] == key):
             mutation = Mutation(False, _column(put), value, True)

@@ -43,7 +43,7 @@ def thrift2_store(gateway: Gateway, clock: Clock) -> HBaseStore:
 class Thrift2:
     """The requests of Thrift 2."""
 
-    features: frozenset[Feature] = frozenset({"multi_cell_check", "describe"})
+    features: frozenset[Feature] = frozenset({"multi_cell_check", "checked_delete", "describe"})
 
     def read(self, table: bytes, rows: Places) -> list[Job[dict[Key, Cell]]]:
         """One getMultiple, or several for many rows."""
@@ -71,11 +71,15 @@ class Thrift2:
         ]
 
     def check(self, check: Check) -> Job[bool]:
-        """One checkAndPut."""
-        (row, family, column, table), expected, puts = check
-        cells = [IDL.TColumnValue(put[1], put[2], value) for put, value in puts]
-        put = IDL.TPut(row, cells)
-        return bool((yield _call("checkAndPut", table, row, family, column, expected or None, put)))
+        """One checkAndPut, or one checkAndDelete."""
+        (row, family, column, table), expected, puts, deletes = check
+        if deletes:
+            columns = [IDL.TColumn(key[1], key[2], until) for key, until in deletes]
+            method, change = "checkAndDelete", IDL.TDelete(row, columns, DELETE_COLUMNS)
+        else:
+            cells = [IDL.TColumnValue(key[1], key[2], value) for key, value in puts]
+            method, change = "checkAndPut", IDL.TPut(row, cells)
+        return bool((yield _call(method, table, row, family, column, expected or None, change)))
 
     def page(
         self, table: bytes, start: bytes, stop: bytes, columns: Columns, rows: int

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from txn.clock import Clock
 from txn.errors import InvalidRequestError, describe
-from txn.model import Cell, Check, Edit, Family, Key, Row
+from txn.model import Cell, Check, Edit, Family, Key, Row, check_targets
 from txn.tables import catalog, cells, entries
 from txn.tables.catalog import Catalog, Place, cell_key, masks_key
 from txn.tables.ordered import OrderedStore, Reader, Writer
@@ -110,6 +110,8 @@ class Tables:
 
     def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
         """Carry out each check that finds its expected value, at the server's time."""
+        for check in checks:
+            check_targets(check)
 
         def body(writer: Writer) -> list[bool]:
             known = self._load(writer)
@@ -256,7 +258,7 @@ def _check_edit(value: bytes | None, timestamp: int) -> None:
 
 def _check(writer: Writer, known: Catalog, check: Check, now: int) -> bool:
     """Carry out one check in the caller's transaction; an expected no is False."""
-    key, expected, puts = check
+    key, expected, puts, deletes = check
     place, name = _locate(known, key)
     state = writer.get(name) or b""
     cell = cells.newest(state, _oldest(place, now)) if state else None
@@ -268,14 +270,14 @@ def _check(writer: Writer, known: Catalog, check: Check, now: int) -> bool:
         if target == key:
             # Were it put before by this loop, then at the same timestamp, which this replaces.
             _put(writer, (target, place, name, state), value, now)
-        elif target[0] == key[0] and target[3] == key[3]:
+        else:
             other, its_name = _locate(known, target)
             state_there = writer.get(its_name) or b""
             _put(writer, (target, other, its_name, state_there), value, now)
-        else:
-            raise InvalidRequestError(
-                describe("a checked put is of one row", checked=key, put=target)
-            )
+    for target, until in deletes:
+        _check_edit(None, until)
+        _, its_name = _locate(known, target)
+        writer.put(its_name, cells.delete(writer.get(its_name) or b"", until))
     return True
 
 
