@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import assert_never
 
 from recovery.findings import Finding, Kind, Young
@@ -17,7 +18,9 @@ from txn.codec import TransactionRow, decode_row, is_row_key
 from txn.errors import InvalidRequestError
 from txn.model import Cell, Edit, Row
 from txn.protocol import roll_back, roll_forward
+from txn.ranges import stored_rows
 from txn.resolve import free, is_over, read_rows
+from txn.spans import Span
 from txn.steps import FREE, Context, from_row, retried
 
 GRACE_MS = 60_000
@@ -90,7 +93,7 @@ def compact(
     these. A store that does so by itself is left to it."""
     purge_before_ms = context.clock.wall_ms() - retention_ms
     for table in dict.fromkeys((context.table, *tables)):
-        context.store.compact(table, purge_before_ms)
+        retried(context, partial(context.store.compact, table, purge_before_ms))
 
 
 def judge(
@@ -136,7 +139,7 @@ def repair(context: Context, finding: Finding) -> Result:
 def _told(
     context: Context, table: bytes, looked: Looked, start: bytes = b"", stop: bytes | None = None
 ) -> Iterator[Row]:
-    for row in context.store.scan(table, start, stop):
+    for row in stored_rows(context, Span(table, start, stop)):
         looked(table)
         yield row
 

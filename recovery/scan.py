@@ -1,7 +1,8 @@
 """Every transaction row of a store, classified, and the counts of what a quiet store has none of.
 
-Rows come lazily and in byte order, a page of the store at a time. Rows of the transaction table
-that are no transaction's, such as the markers of `once`, are passed over. Nothing here writes.
+Rows come lazily and in byte order, a page of the store at a time; where the store fails, a look
+goes on behind its last row. Rows of the transaction table that are no transaction's, such as the
+markers of `once`, are passed over. Nothing here writes.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from enum import Enum
 
 from txn.codec import TransactionRow, decode_row, is_row_key
 from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Row
+from txn.ranges import stored_rows
+from txn.spans import Span
 from txn.steps import Context
 
 MAX_TIMESTAMP = (1 << 63) - 1
@@ -74,14 +77,14 @@ def transactions(
     context: Context, start: bytes = b"", stop: bytes | None = None
 ) -> Iterator[TransactionRow]:
     """Yield the transaction rows from start (included) to stop (excluded), in byte order."""
-    for row in context.store.scan(context.table, start, stop):
+    for row in stored_rows(context, Span(context.table, start, stop)):
         if is_row_key(row.row):
             yield decode_row(row)
 
 
 def whole_row(context: Context, row_key: bytes) -> Row | None:
     """Return all cells of a transaction row as of one instant, or None for an absent one."""
-    return next(iter(context.store.scan(context.table, row_key, row_key + b"\0")), None)
+    return next(stored_rows(context, Span(context.table, row_key, row_key + b"\0")), None)
 
 
 def find(context: Context, part: bytes) -> Iterator[bytes]:
@@ -90,7 +93,7 @@ def find(context: Context, part: bytes) -> Iterator[bytes]:
     if is_row_key(part) and whole_row(context, part):
         yield part
         return
-    for row in context.store.scan(context.table):
+    for row in stored_rows(context, Span(context.table)):
         if is_row_key(row.row) and _is_part(part, row.row):
             yield row.row
 
@@ -103,8 +106,8 @@ def summary(context: Context, tables: Iterable[bytes] = ()) -> Summary:
         statuses[str(row.status) if row.status else "no status"] += 1
         unfinished += state_of(row) not in (State.FINISHED, State.DEBRIS)
     counts: Counter[bytes] = Counter()
-    for rows in (context.store.scan(context.table, *MARKERS), *map(context.store.scan, tables)):
-        for row_of_data in rows:
+    for span in (Span(context.table, *MARKERS), *map(Span, tables)):
+        for row_of_data in stored_rows(context, span):
             counts.update(
                 suffix
                 for key, cell in row_of_data.cells.items()

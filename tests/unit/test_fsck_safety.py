@@ -190,7 +190,9 @@ class Behind:
     def __getattr__(self, name: str) -> object:
         return getattr(self._inner, name)
 
-    def scan(self, table: bytes, start: bytes = b"", stop: bytes | None = None) -> Iterator[object]:
+    def scan(
+        self, table: bytes, start: bytes, stop: bytes | None, columns: object
+    ) -> Iterator[object]:
         if stop is None:
             return iter(self._rows)
         return self._inner.scan(table, start, stop)  # type: ignore[attr-defined,no-any-return]

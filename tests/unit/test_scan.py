@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
+
 import pytest
 
+from recovery import Kind, check
 from recovery.scan import State, find, state_of, summary, transactions, whole_row
-from tests.unit.worlds import TABLE, TAKEN, World, X, Y, stopped_at
+from tests.unit.worlds import TABLE, TAKEN, BreakingOff, World, X, Y, stopped_at
 from txn.assertions import Some
 from txn.codec import TransactionRow, column, created_ms
 from txn.errors import AssertionFailedError
@@ -144,3 +148,26 @@ def test_a_scan_is_one_call_for_any_number_of_rows() -> None:
     counting.reset()
     assert len(list(transactions(context))) == 5
     assert counting.calls == {"scan": 1}
+
+
+def test_every_look_goes_on_where_the_store_failed() -> None:
+    """A gateway's restart costs a page, not the whole look; nothing is missed or counted twice."""
+    world = World()
+    rows = [Key(b"%03d" % number, "d", "x", TABLE) for number in range(100)]
+    world.engine.commit_many([([Mutation(key, b"1")], []) for key in rows])
+    stopped_at(world, Status.ASSERTED, key=rows[-1])
+    context = world.engine.context
+    expected = summary(context, [TABLE])
+    breaking = replace(context, store=BreakingOff(world.store))  # type: ignore[arg-type]
+    assert len(list(transactions(breaking))) == 101
+    assert len(list(find(breaking, b"transaction"))) == 101
+    assert summary(breaking, [TABLE]) == expected
+    assert not expected.is_quiet
+    looked: Counter[bytes] = Counter()
+    findings = list(
+        check(
+            breaking, grace_ms=0, retention_ms=0, scan=[TABLE], looked=lambda t: looked.update([t])
+        )
+    )
+    assert looked == {b"txn": 101, TABLE: 100}
+    assert Counter(finding.kind for finding in findings) == {Kind.EXPIRED: 100, Kind.DECIDED: 1}

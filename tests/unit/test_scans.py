@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.unit.worlds import TABLE, World, X, Y, after_status, ghost, stopped_at
+from tests.unit.worlds import TABLE, BreakingOff, World, X, Y, after_status, ghost, stopped_at
 from txn import scans
 from txn.assertions import Exact
 from txn.codec import column
@@ -283,20 +283,7 @@ def test_a_scan_goes_on_where_the_store_failed() -> None:
     world = World()
     rows = [b"%03d" % number for number in range(250)]
     filled(world, *rows)
-
-    class Failing:
-        """A store whose scans break off after 40 rows."""
-
-        def __getattr__(self, name: str) -> object:
-            return getattr(world.faults, name)
-
-        def scan(self, *args: object) -> object:
-            for number, row in enumerate(world.faults.scan(*args)):  # type: ignore[arg-type]
-                if number == 40:
-                    raise NotApplied("the connection broke")
-                yield row
-
-    engine = world.client(Failing(), seed=2)  # type: ignore[arg-type]
+    engine = world.client(BreakingOff(world.faults), seed=2)  # type: ignore[arg-type]
     assert [row.row for row in engine.scan()] == rows
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from random import Random
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
 from txn.clock import ManualClock
 from txn.codec import TransactionRow, column, decode_row, is_row_key, status_key
 from txn.engine import Engine
-from txn.model import TAG_SUFFIX, Cell, Check, Edit, Family, Key, Mutation
+from txn.errors import NotApplied
+from txn.model import TAG_SUFFIX, Cell, Check, Edit, Family, Key, Mutation, Row
 from txn.phases import Status
 from txn.policy import Policy
 from txn.request import checked
@@ -91,6 +92,23 @@ class World:
         """A transaction that nothing was written of yet."""
         context = self.engine.context
         return begin(context, checked(mutations, table=TABLE), self.policy.within_ms)
+
+
+class BreakingOff:
+    """A store whose scans break off after so many rows, as at the restart of a gateway."""
+
+    def __init__(self, inner: Store, rows: int = 40) -> None:
+        self._inner = inner
+        self._rows = rows
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def scan(self, *args: Any) -> Iterator[Row]:
+        for number, row in enumerate(self._inner.scan(*args)):
+            if number == self._rows:
+                raise NotApplied("the connection broke")
+            yield row
 
 
 def after_status(world: World, status: Status, fault: Fault) -> None:

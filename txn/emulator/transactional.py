@@ -31,7 +31,9 @@ from txn.messages import (
     unpack_mutation,
 )
 from txn.policy import Policy
+from txn.ranges import stored_rows
 from txn.request import Committed, Request
+from txn.spans import Span
 from txn.stores.base import Store
 
 MARGIN_MS = 60_000  # how far the server's clock may have been set back since a request was sent
@@ -142,8 +144,8 @@ class Transactional:
         context = self._engine.context
         since_ms = max(0, context.clock.wall_ms() - max(0, ago_ms) - MARGIN_MS)
         wanted, outcome = request.decode(errors="replace"), Outcome.UNKNOWN
-        rows = self._store.scan(context.table, b"transaction.%013d" % since_ms, b"transaction/")
-        for row in islice(rows, LOOK_AT):
+        begun = Span(context.table, b"transaction.%013d" % since_ms, b"transaction/")
+        for row in islice(stored_rows(context, begun), LOOK_AT):
             found = decode_row(row)
             if found.buffer is None or found.status is None:
                 continue
