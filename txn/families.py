@@ -53,6 +53,8 @@ class Families:
     def check(self, request: Request) -> None:
         """Raise InvalidRequestError unless the request may be committed to its families."""
         for key in request.keys:
+            if key.table == self._context.table:
+                _refuse(key, "the transaction table is the protocol's alone: it may be read")
             self.of(key)
         for mutation in request.mutations:
             if isinstance(mutation, Delete):

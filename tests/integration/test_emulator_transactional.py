@@ -147,6 +147,7 @@ def test_a_token_commits_once(remote: Engine) -> None:
         (lambda e: e.commit([Mutation(Key("x", "d", "v", "absent"), "1")]), "no such table"),
         (lambda e: e.read([Key("x", "d", "v", "absent")]), "no such table"),
         (lambda e: e.commit([Mutation(Key("x", "d", "v_lock"), "1")]), "reserved"),
+        (lambda e: e.commit([Delete(Key("once.t", "t", "done", "txn"))]), "transaction table"),
         (lambda e: e.commit_many([([Mutation(X, "1")], []), ([], [])]), "request=1"),
         (lambda e: e.commit([], [Some(Key("x", "d", "v", "absent"))]), "no such table"),
         (lambda e: e.outcome("request.nonsense"), "not a name"),

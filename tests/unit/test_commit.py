@@ -166,6 +166,23 @@ def test_unknown_tables_and_families_are_named(key: Key, message: str) -> None:
     assert world.rows() == []
 
 
+@pytest.mark.parametrize("name", ["transaction.1", "once.token", "doctor"])
+def test_no_transaction_touches_the_transaction_table(name: str) -> None:
+    """Its rows say what is committed, and its markers what may not happen again: nobody writes them
+    but the protocol. An assertion takes a lock there, so it writes as well."""
+    world = World()
+    key = Key(name, FAMILY, "status", "txn")
+    asserts = ([Mutation(X, b"1")], [~(Some(X) | Some(key))])
+    for given in (([Mutation(key, b"1")], []), ([Delete(key)], []), asserts):
+        with pytest.raises(InvalidRequestError, match="transaction table"):
+            world.engine.commit(*given)  # type: ignore[arg-type]
+        with pytest.raises(InvalidRequestError, match="transaction table.*request=0"):
+            world.engine.commit_many([given])  # type: ignore[list-item]
+    with pytest.raises(InvalidRequestError, match="transaction table"):
+        world.engine.run(lambda t: t.put(X, t.get(key) or b"none"))
+    assert (world.engine.read([key]), world.rows()) == ({key: None}, [])
+
+
 def test_a_family_with_a_ttl_is_refused() -> None:
     """Its locks would expire under their holders."""
     world = World()
