@@ -176,7 +176,7 @@ def test_no_transaction_touches_the_transaction_table(name: str) -> None:
     for given in (([Mutation(key, b"1")], []), ([Delete(key)], []), asserts):
         with pytest.raises(InvalidRequestError, match="transaction table"):
             world.engine.commit(*given)  # type: ignore[arg-type]
-        with pytest.raises(InvalidRequestError, match="transaction table.*request=0"):
+        with pytest.raises(InvalidRequestError, match=r"transaction table.*request=0"):
             world.engine.commit_many([given])  # type: ignore[list-item]
     with pytest.raises(InvalidRequestError, match="transaction table"):
         world.engine.run(lambda t: t.put(X, t.get(key) or b"none"))
