@@ -95,6 +95,18 @@ def until_somebody_waits(connection: Connection) -> None:
         CLOCK.sleep_ms(5)
 
 
+OLD_NAMES = {
+    "D": "d",
+    "T": "other_t",
+    "D/t": "d/t",
+    "D/T": "d/other_t",
+    "D/u/P=Mon/q=a%2FB": "d/u/p=Mon/q=a%2FB",
+    "P=Mon/q=a%2FB": "p=Mon/q=a%2FB",
+    "D/v": "d/v",
+}
+"""What an older version has written, by what this one writes."""
+
+
 def ids(service: LeaseService) -> list[int]:
     return [lease.lease_id for lease in service.list_lease()]
 
@@ -216,6 +228,35 @@ def test_the_migrations_make_what_the_code_expects(one: LeaseService) -> None:
     assert one.connections.run(differences) == []
     folder = Folder(migrations.__file__).parent
     assert ScriptDirectory(str(folder)).get_current_head() == VERSION
+
+
+def test_leases_of_an_older_version_are_kept_under_names_in_lower_case(database_url: str) -> None:
+    """What it wrote as `Sales/Orders` would deny nobody, and could not be given back."""
+
+    def as_written_before(connection: Connection) -> None:
+        connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = 'v0001'"))
+        for column in ("db_name", "table_name", "object", "partition_name"):
+            old = text(f"UPDATE txn_leases SET {column} = :new WHERE {column} = :old")
+            for new, former in OLD_NAMES.items():
+                connection.execute(old, {"new": new, "old": former})
+
+    with open_leases(database_url) as service:
+        twice = service.grab_lease([shared("d/t"), exclusive("d/other_t")], LONG_S)
+        day = service.grab_lease([exclusive("d/u/p=Mon/q=a%2FB"), shared("d/v")], LONG_S)
+        before = {lease.lease_id: lease.end_utc for lease in service.list_lease()}
+        service.connections.run(as_written_before)
+    with open_leases(database_url) as service:
+        found = service.list_lease()
+        assert [(str(lease.request), lease.lease_id) for lease in found] == [
+            ("X d/t", twice),
+            ("X d/u/p=Mon/q=a%2FB", day),
+            ("S d/v", day),
+        ]
+        assert {lease.lease_id: lease.end_utc for lease in found} == before
+        with pytest.raises(LeaseAlreadyExistsError):
+            service.grab_lease([shared("d/u/p=Mon/q=a%2FB")], LONG_S)
+        assert service.extend_lease(twice, "D/T") >= before[twice]
+        assert service.drop_lease(day) == 2
 
 
 def test_the_tables_of_a_later_version_are_left_alone(database_url: str) -> None:

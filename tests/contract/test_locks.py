@@ -408,11 +408,29 @@ def test_any_name_can_be_locked(one: LockManager, two: LockManager) -> None:
     looks = f"read-{'0' * 32}-0000000001"
     names = ["a/b", "p=2026-11-22 00:00:00", "%2F", "日本", "x" * 200, looks, "..."]
     for name in names:
-        wanted = exclusive(f"d/{name.replace('%', '%25').replace('/', '%2F')}")
-        assert wanted.path.parts == ("d", name)
+        wanted = exclusive(f"d/t/{name.replace('%', '%25').replace('/', '%2F')}")
+        assert wanted.path.parts == ("d", "t", name)
         with one.hold([wanted]):
             assert not granted(two, wanted)
             assert wanted in {lock.request for lock in two.locks()}
+
+
+def test_names_that_differ_by_case_are_one_and_values_are_not(
+    one: LockManager, two: LockManager
+) -> None:
+    """To Hive `Sales.Orders` and `sales.orders` are one table: whoever locks it must meet others
+    who do. Its partitions for `Mon` and `mon` are two."""
+    with one.hold([exclusive("Sales/ORDERS/Day=Mon")]) as held:
+        assert held.tokens[path("sales/orders/DAY=Mon")] > 0
+        assert not granted(two, exclusive("sales/orders"))
+        assert not granted(two, exclusive("SALES"))
+        assert not granted(two, shared("sales/orders/day=Mon"))
+        assert granted(two, exclusive("sales/orders/day=mon"))
+        seen = [str(lock.request) for lock in two.locks(path("sales/Orders"))]
+        assert sorted(seen) == ["S sales/orders", "X sales/orders/day=Mon"]
+    one.hold([exclusive("Sales/Orders")], explicit=True)
+    assert one.release(path("sales/orders")) == 1
+    assert two.locks() == []
 
 
 def test_a_hundred_partitions_are_one_request(one: LockManager, two: LockManager) -> None:

@@ -29,6 +29,29 @@ def test_a_path_survives_its_text(at: Path) -> None:
     assert str(at).count("/") == len(at.parts) - 1
 
 
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("Sales", "sales"),
+        ("SALES/Orders", "sales/orders"),
+        ("Sales/Orders/Day=Mon/Place=A=B", "sales/orders/day=Mon/place=A=B"),
+        ("d/t/Mon", "d/t/Mon"),  # a value, as there is no column
+        ("%C3%84/T%2F", "%C3%A4/t%2F"),
+    ],
+)
+def test_names_are_kept_in_lower_case_and_values_as_they_are(given: str, meant: str) -> None:
+    """One rule for locks and leases, by hand and by statement: two spellings must meet."""
+    assert str(path(given)) == meant
+    assert path(given) == path(meant)
+    assert path(given).parents == path(meant).parents
+
+
+@given(PATHS)
+def test_the_rule_for_names_changes_nothing_the_second_time(at: Path) -> None:
+    """A path that was read back must be the one that was written."""
+    assert Path(at.parts).parts == at.parts
+
+
 @pytest.mark.parametrize("text", ["", "a//b", "/a", "a/", "a/../b", ".", "x" * 256])
 def test_what_is_no_path_is_refused(text: str) -> None:
     """ZooKeeper has no such nodes, and an empty part is a mistake."""

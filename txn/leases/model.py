@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Literal
 
 from txn.errors import InvalidRequestError, TxnError, describe
-from txn.locks.requests import LockRequest, Mode, Path, path
+from txn.locks.requests import LockRequest, Mode, Path, parts_of, path
 
 LeaseType = Literal["s", "x"]
 """Shared, for who reads, and exclusive, for who writes."""
@@ -48,7 +48,7 @@ class Lease:
     @property
     def path(self) -> Path:
         """What is leased."""
-        partition = path(self.partition_name).parts if self.partition_name else ()
+        partition = parts_of(self.partition_name) if self.partition_name else ()
         return Path((self.db_name, self.table_name, *partition))
 
     @property

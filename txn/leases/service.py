@@ -46,7 +46,7 @@ from txn.leases.model import (
     user_name,
 )
 from txn.leases.tables import BATCH, in_conflict, leases, now, within
-from txn.locks.requests import LockRequest, Path
+from txn.locks.requests import LockRequest, Path, text_of
 
 WEEK_S = 7 * 24 * 3600
 FIRST_PAUSE_MS, LONGEST_PAUSE_MS = 10, 200
@@ -364,7 +364,7 @@ def _columns(request: LockRequest) -> dict[str, str]:
         "object": str(request.path),
         "db_name": db,
         "table_name": table,
-        "partition_name": str(Path(tuple(partition))) if partition else "",
+        "partition_name": text_of(partition),
         "lease_type": request.mode.value.lower(),
     }
 

@@ -34,7 +34,7 @@ from sqlalchemy.types import TypeDecorator
 
 from txn.locks.requests import LockRequest, Mode, Path
 
-VERSION = "v0001"
+VERSION = "v0002"
 """The newest migration: what the code below takes for granted."""
 
 VERSION_TABLE = "txn_lease_version"

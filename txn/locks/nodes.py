@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 from txn.locks.manager import Owner
-from txn.locks.requests import LockRequest, Mode, Path, path
+from txn.locks.requests import LockRequest, Mode, Path, parts_of, text_of
 
 KINDS = {Mode.SHARED: "read-", Mode.EXCLUSIVE: "write-"}
 MODES = {"read": Mode.SHARED, "write": Mode.EXCLUSIVE}
@@ -119,11 +119,11 @@ def first_of(line: Line, ticket: str) -> Node | None:
 
 def folder_name(part: str) -> str:
     """Return the name of an object's folder; one that looks like a lock node is disguised."""
-    text = str(Path((part,)))
+    text = text_of((part,))
     return f"%{ord(text[0]):02x}{text[1:]}" if parsed(text) else text
 
 
 def part_of(name: str) -> str:
     """Return the part of a path that a folder is named after."""
-    (part,) = path(name).parts
+    (part,) = parts_of(name)
     return part

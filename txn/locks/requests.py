@@ -3,6 +3,9 @@
 Shared goes with shared and with nothing else. A lock on an object takes each of its parents as
 shared, and all objects of a request are taken in the order of their paths; so no two requests can
 wait for each other in a circle.
+
+Hive's names are the same in upper and lower case: those of databases, tables and partition columns
+are kept in lower case, wherever a path comes from. The values of partitions are kept as they are.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from urllib.parse import quote, unquote
 
 from txn.errors import InvalidRequestError, describe
 
+NAMES = 2  # the parts that are the name of a database and of a table
 MAX_PARTS = 32
 MAX_PART = 255
 SAFE = "=-_.+ "
@@ -32,11 +36,15 @@ class Mode(Enum):
 
 @dataclass(frozen=True, slots=True, order=True)
 class Path:
-    """An object: `database/table/part=1/part=2`, from the outermost part inwards."""
+    """An object: `database/table/part=1/part=2`, from the outermost part inwards. Names in it are
+    in lower case, however they were given."""
 
     parts: tuple[str, ...]
 
     def __post_init__(self) -> None:
+        if not isinstance(self.parts, tuple) or not all(isinstance(p, str) for p in self.parts):
+            raise InvalidRequestError(describe("a path is a tuple of texts", parts=self.parts))
+        object.__setattr__(self, "parts", lower_names(self.parts))
         if not 0 < len(self.parts) <= MAX_PARTS:
             raise InvalidRequestError(
                 describe("a path has one part at least", parts=len(self.parts), limit=MAX_PARTS)
@@ -54,12 +62,30 @@ class Path:
 
     def __str__(self) -> str:
         """The path as text, a `/` within a part as %2F."""
-        return "/".join(quote(part, safe=SAFE) for part in self.parts)
+        return text_of(self.parts)
 
 
 def path(text: str) -> Path:
     """Return the path that a text names."""
-    return Path(tuple(unquote(part) for part in text.split("/")))
+    return Path(parts_of(text))
+
+
+def text_of(parts: Iterable[str]) -> str:
+    """Return some parts of a path as text, a `/` within one as %2F."""
+    return "/".join(quote(part, safe=SAFE) for part in parts)
+
+
+def parts_of(text: str) -> tuple[str, ...]:
+    """Return the parts that a text names, as they are written there."""
+    return tuple(unquote(part) for part in text.split("/"))
+
+
+def lower_names(parts: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the parts of a path with its names in lower case: of the database, the table and the
+    columns of `column=value`. A part below a table that has no `=` is a value."""
+    columns = (part.partition("=") for part in parts[NAMES:])
+    below = (column.lower() + sign + value if sign else column for column, sign, value in columns)
+    return (*map(str.lower, parts[:NAMES]), *below)
 
 
 @dataclass(frozen=True, slots=True, order=True)
