@@ -13,13 +13,14 @@ from typing import assert_never
 
 from recovery.findings import Finding, Kind, Young
 from recovery.scan import MARKERS, State, long_ago_ms, state_of, whole_row
-from recovery.tables import check_rows, is_stale, look
+from recovery.tables import check_rows, is_stale
 from txn.codec import TransactionRow, decode_row, is_row_key
 from txn.errors import InvalidRequestError
 from txn.model import Cell, Edit, Row
 from txn.protocol import roll_back, roll_forward
 from txn.ranges import stored_rows
 from txn.resolve import free, is_over, read_rows
+from txn.retire import look
 from txn.spans import Span
 from txn.steps import FREE, Context, from_row, retried
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
-from typing import NamedTuple
 
 from recovery.findings import Finding, Kind, Young
 from recovery.scan import State, long_ago_ms, state_of
@@ -18,31 +17,13 @@ from txn.codec import TransactionRow, is_row_key
 from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Delete, Key, Row
 from txn.phases import Status
 from txn.resolve import is_over, read_rows
-from txn.steps import Context, retried
+from txn.retire import Guarded, look
+from txn.steps import Context
 
 BATCH = 200
 
 Doomed = Callable[[TransactionRow], bool]
 """Whether repair will abort a holder without knowing its keys, which leaves its locks."""
-
-
-class Guarded(NamedTuple):
-    """A key of a data table with the two cells that guard it, as of one instant."""
-
-    key: Key
-    value: Cell | None
-    lock: Cell | None
-    tag: Cell | None
-
-    @property
-    def holder(self) -> bytes:
-        """What the lock cell says; empty where the key is free."""
-        return self.lock.value if self.lock else b""
-
-    @property
-    def tagged(self) -> bytes:
-        """What the tag cell says; empty where no transaction is writing the key."""
-        return self.tag.value if self.tag else b""
 
 
 def check_rows(
@@ -83,13 +64,6 @@ def guarded(row: Row) -> Iterator[Guarded]:
 def is_suspect(item: Guarded) -> bool:
     """Whether the key is other than a finished transaction leaves it."""
     return bool(item.holder or item.tagged) or is_foreign(item, None)
-
-
-def look(context: Context, keys: Iterable[Key]) -> dict[Key, Guarded]:
-    """Return the keys as they are now."""
-    wanted = [cell for key in keys for cell in (key, key.lock, key.tag)]
-    cells = retried(context, lambda: context.store.read(wanted))
-    return {key: Guarded(key, cells[key], cells[key.lock], cells[key.tag]) for key in keys}
 
 
 def is_stale(item: Guarded, holder: TransactionRow | None) -> bool:

@@ -1,0 +1,193 @@
+"""Keys without a value are retired, and nobody loses a lock or a write by it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.worlds import World, X, Y, Z
+from txn.assertions import Version
+from txn.errors import ConflictError
+from txn.model import Check, Delete, Edit, Key, Mutation
+from txn.retire import can_retire, look, retire
+from txn.stores.faulty import Call, Crash, Fault, Reply
+
+DAY_MS = 24 * 3_600_000
+
+
+def deleted(world: World, *keys: Key) -> int:
+    """Write and delete keys, and let a day pass; return the timestamp of the deletes."""
+    world.engine.commit([Mutation(key, b"1") for key in keys])
+    done = world.engine.commit([Delete(key) for key in keys])
+    world.clock.advance(DAY_MS)
+    return done.timestamp
+
+
+def old_ms(world: World) -> int:
+    return world.clock.wall_ms() - DAY_MS // 2
+
+
+def left(world: World, *keys: Key) -> list[Key]:
+    """What there is of these keys, locks and tags included."""
+    found = world.store.read([cell for key in keys for cell in (key, key.lock, key.tag)])
+    return [key for key, cell in found.items() if cell]
+
+
+def test_nothing_is_left_of_a_retired_key() -> None:
+    """Else each key that was ever used stays for ever."""
+    world = World()
+    deleted(world, X, Y)
+    assert len(left(world, X, Y)) == 4
+    assert retire(world.engine.context, {X: None, Y: None}, old_ms(world)) == {X, Y}
+    assert left(world, X, Y) == []
+
+
+def test_a_key_that_was_only_asserted_is_retired() -> None:
+    """It never had a tag."""
+    world = World()
+    world.engine.commit([Mutation(Y, b"1")], [Version(X, None)])
+    world.clock.advance(DAY_MS)
+    assert left(world, X) == [X.lock]
+    assert retire(world.engine.context, {X: None}, old_ms(world)) == {X}
+    assert left(world, X) == []
+
+
+def test_a_value_is_deleted_with_its_key_where_it_is_the_one_expected() -> None:
+    """A marker of `once` whose time is over."""
+    world = World()
+    world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
+    world.clock.advance(DAY_MS)
+    x, y = world.cell(X), world.cell(Y)
+    assert x is not None and y is not None
+    wanted = {X: x, Y: y._replace(timestamp=y.timestamp - 1)}
+    assert retire(world.engine.context, wanted, old_ms(world)) == {X}
+    assert left(world, X, Y) == [Y, Y.lock, Y.tag]
+
+
+def test_a_key_that_is_young_held_or_has_a_value_stays() -> None:
+    """Of each the protocol still needs something."""
+    world = World()
+    deleted(world, X)
+    world.engine.commit([Mutation(Y, b"1")])
+    world.store.check_and_put([Check(X.lock, b"", ((X.lock, b"holder"),))])
+    world.engine.commit([Mutation(Z, b"1")])
+    world.engine.commit([Delete(Z)])
+    before = world.store.read([cell for key in (X, Y, Z) for cell in (key, key.lock, key.tag)])
+    assert retire(world.engine.context, dict.fromkeys((X, Y, Z)), old_ms(world)) == set()
+    assert world.store.read(list(before)) == before
+
+
+def test_an_absent_key_has_nothing_left() -> None:
+    """Two fscks may have found the same key; nothing of it must come to be."""
+    world = World()
+    assert retire(world.engine.context, {X: None}, old_ms(world)) == {X}
+    assert left(world, X) == []
+
+
+def test_a_later_lock_is_above_the_delete_or_is_not_seen() -> None:
+    """The tag told when the key was deleted. Now the lock's marker does: at or below the delete's
+    timestamp a clock that went back cannot lock, so no put lands under the key's own marker."""
+    world = World()
+    ahead_ms = world.clock.wall_ms() + 3_000
+    world.store.write([Edit(X, b"0", ahead_ms)])
+    world.engine.commit([Delete(X)])
+    deleted_at = ahead_ms + 1
+    world.clock.advance(DAY_MS)
+    locked_at = world.clock.wall_ms()
+    assert retire(world.engine.context, {X: None}, old_ms(world)) == {X}
+    world.clock.set_wall_ms(deleted_at - 1_000)
+    with pytest.raises(ConflictError):
+        world.engine.commit([Mutation(X, b"2")])
+    world.clock.set_wall_ms(locked_at + 1)
+    world.engine.commit([Mutation(X, b"2")])
+    assert world.value(X) == b"2"
+
+
+def test_whoever_takes_the_key_meanwhile_keeps_it() -> None:
+    """Before the retirer's look, and between that look and its delete."""
+    for at in ("read", "check_and_put"):
+        world = World()
+        deleted(world, X)
+        calls: list[Call] = []
+
+        def plan(call: Call, world: World = world, calls: list[Call] = calls) -> Fault:
+            calls.append(call)
+            if call.method == at and len(calls) > 2:  # noqa: B023
+                world.faults.plan = lambda call: Fault()
+                world.client(seed=7).commit([Mutation(X, b"2")])
+            return Fault()
+
+        world.faults.plan = plan
+        assert retire(world.engine.context, {X: None}, old_ms(world)) == set()
+        assert world.value(X) == b"2"
+        assert set(left(world, X)) == {X, X.lock, X.tag}
+        assert world.holder(X) == b""
+
+
+def test_a_key_that_changed_before_it_was_locked_is_given_back() -> None:
+    """Somebody came and went between the first look and the lock."""
+    world = World()
+    deleted(world, X)
+
+    def plan(call: Call) -> Fault:
+        if call.method == "check_and_put":
+            world.faults.plan = lambda call: Fault()
+            world.client(seed=7).commit([Mutation(X, b"2")])
+        return Fault()
+
+    world.faults.plan = plan
+    assert retire(world.engine.context, {X: None}, old_ms(world)) == set()
+    assert world.holder(X) == b""
+    assert world.value(X) == b"2"
+
+
+@pytest.mark.parametrize("call", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("applied", [True, False])
+def test_a_retirer_may_stop_anywhere(call: int, applied: bool) -> None:
+    """Its lock keeps nobody waiting, and the key is whole or gone."""
+    world = World()
+    deleted(world, X)
+    world.faults.calls = 0
+    world.faults.plan = lambda seen: (
+        Fault(None if applied else frozenset(), Reply.CRASH) if seen.number == call else Fault()
+    )
+    with pytest.raises(Crash):
+        retire(world.engine.context, {X: None}, old_ms(world))
+    world.client(seed=7).commit([Mutation(X, b"2")])
+    assert world.value(X) == b"2"
+    assert world.holder(X) == b""
+
+
+@pytest.mark.parametrize("call", [2, 4])
+def test_lost_answers_and_late_duplicates_do_no_harm(call: int) -> None:
+    """Of the lock and of the delete: lost, sent again, and landing once more after somebody has
+    written the key."""
+    world = World()
+    deleted(world, X)
+    world.faults.calls = 0
+    world.faults.plan = lambda seen: (
+        Fault(None, Reply.MAYBE_APPLIED, frozenset({0})) if seen.number == call else Fault()
+    )
+    assert retire(world.engine.context, {X: None}, old_ms(world)) == {X}
+    world.clock.advance(1)
+    world.client(seed=7).commit([Mutation(X, b"2")])
+    while world.faults.in_flight:
+        world.faults.deliver()
+    world.client(seed=8).commit([Mutation(X, b"3")])
+    assert world.value(X) == b"3"
+    assert look(world.engine.context, [X])[X].holder == b""
+
+
+def test_a_store_that_cannot_delete_on_a_condition_is_known_before() -> None:
+    """So that nothing is locked in vain."""
+    world = World()
+    assert can_retire(world.engine.context)
+    world.faults.features -= {"checked_delete"}
+    assert not can_retire(world.engine.context)
+
+
+def test_no_key_is_no_request() -> None:
+    """A batch may be empty."""
+    world = World()
+    world.faults.calls = 0
+    assert retire(world.engine.context, {}, old_ms(world)) == set()
+    assert world.faults.calls == 0
