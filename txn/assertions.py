@@ -1,14 +1,15 @@
 """What must be true of the stored cells for a transaction to commit: data, and two functions.
 
 An assertion is evaluated once, under the locks, against the newest visible version of each of its
-keys. Build larger ones from smaller ones with `&`, `|` and `~`.
+keys. Build larger ones from smaller ones with `&`, `|` and `~`; `and`, `or`, `not` and `if` raise
+TypeError.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import assert_never
+from typing import NoReturn, assert_never
 
 from txn.errors import InvalidRequestError, describe
 from txn.model import Cell, Key, as_bytes, check_key, check_value
@@ -29,6 +30,10 @@ class _Operators:
 
     def __invert__(self) -> Not:
         return Not(self)  # type: ignore[arg-type]
+
+    def __bool__(self) -> NoReturn:
+        # `a and b` would be b alone: a part of what must hold, dropped without a word.
+        raise TypeError("an assertion is neither true nor false yet: join with &, | and ~")
 
 
 @dataclass(frozen=True, slots=True, init=False)

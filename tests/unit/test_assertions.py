@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -137,3 +139,39 @@ def test_bottomless_trees_are_refused() -> None:
         tree = Not(tree)
     with pytest.raises(InvalidRequestError, match="nested too deeply"):
         check_assertion(tree)
+
+
+EVERY = [
+    Exact(A, "1"),
+    Some(A),
+    GreaterThan(A, "1"),
+    Version(A, 1),
+    ~Some(A),
+    Some(A) & Some(B),
+    Some(A) | Some(B),
+]
+
+
+@pytest.mark.parametrize("assertion", EVERY, ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize(
+    "joined",
+    [
+        lambda one: one and Some(B),
+        lambda one: one or Some(B),
+        lambda one: not one,
+        lambda one: Some(B) if one else None,
+    ],
+    ids=["and", "or", "not", "if"],
+)
+def test_no_part_is_dropped_by_a_word_of_the_language(
+    joined: Callable[[Assertion], object], assertion: Assertion
+) -> None:
+    """`Exact(..) and Some(..)` was the second one alone, and committed what the first forbids."""
+    with pytest.raises(TypeError):
+        joined(assertion)
+
+
+def test_who_joins_with_words_is_told_what_to_write() -> None:
+    """The mistake is an easy one, and looks right."""
+    with pytest.raises(TypeError, match=r"&, \| and ~"):
+        _ = Some(A) and Some(B)
