@@ -26,6 +26,9 @@ from txn.steps import FREE, Context, from_row, retried
 
 GRACE_MS = 60_000
 RETENTION_MS = 24 * 3_600_000
+LONGEST_REQUEST_MS = 3_600_000
+"""For how long a request may be under way: a gateway repeats one for 20 minutes, and whoever sent
+it may have been stopped. A shorter retention is right only where no client is at work."""
 NO_PLAN = "the plan is missing, or does not fit the buffer"
 
 Looked = Callable[[bytes], None]
@@ -68,7 +71,8 @@ def check(
     """Yield what a crash left: first transaction rows, then keys of the tables to scan.
 
     grace_ms: how long a transaction must have been silent; 0 takes every unfinished one.
-    retention_ms: how long finished rows are kept; more than the longest life of a request.
+    retention_ms: how long finished rows are kept; below LONGEST_REQUEST_MS only where no client is
+    at work.
     young: counts what is unfinished and no finding, since it is younger than the grace.
     Memory is bounded, and nothing is written. Raises StoreError, or InvalidRequestError for an
     absent table.

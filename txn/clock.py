@@ -10,6 +10,10 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
+# Where there is one that goes on while the machine is suspended: who sleeps through a lease has
+# lost it, and has to find that out on waking.
+_MONOTONIC = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
 
 class Clock(Protocol):
     """Time as an argument. All units are milliseconds."""
@@ -34,7 +38,7 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
     def monotonic_ms(self) -> int:
-        return time.monotonic_ns() // 1_000_000
+        return time.clock_gettime_ns(_MONOTONIC) // 1_000_000
 
     def sleep_ms(self, duration_ms: int) -> None:
         time.sleep(duration_ms / 1000)

@@ -49,6 +49,9 @@ Work = Callable[Concatenate[Context, Sequence[Transaction], P], list[Transaction
 LOG = getLogger("txn")
 MOST_NAMED = 10
 
+WRITTEN_WITHIN_MS = 300_000
+"""How long writing a row may take. Far less than the time that fsck keeps finished rows for."""
+
 
 def commit(
     context: Context,
@@ -105,7 +108,12 @@ def announced(name: PhaseName) -> Callable[[Work[P]], Work[P]]:
 @announced("write")
 def write(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
     """Make each buffer durable. Nothing is locked before this is acknowledged, since a lock whose
-    row is absent may be freed by whoever meets it."""
+    row is absent may be freed by whoever meets it.
+
+    The write may be sent again. If that took so long that others may have aborted the row, and fsck
+    deleted it, in between, then somebody may still be about to release what it locks: the row key
+    is given up.
+    """
 
     def buffer(t: Transaction) -> list[tuple[Key, bytes]]:
         cells = [(column(context.table, t.row_key, b"buffer"), t.buffer)]
@@ -113,8 +121,13 @@ def write(context: Context, transactions: Sequence[Transaction]) -> list[Transac
             cells.append((column(context.table, t.row_key, b"ranges"), b"%d" % len(t.spans)))
         return cells
 
+    sent_ms = context.clock.monotonic_ms()
     advance(context, transactions, Status.WRITTEN, buffer)
-    return _not_aborted(transactions, Status.WRITTEN)
+    live = _not_aborted(transactions, Status.WRITTEN)
+    if context.clock.monotonic_ms() - sent_ms > WRITTEN_WITHIN_MS:
+        for t in live:
+            t.failure = ConflictError("writing its row took too long", transaction=t.row_key)
+    return [t for t in live if t.failure is None]
 
 
 @announced("lock")

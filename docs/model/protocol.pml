@@ -81,6 +81,18 @@ proctype Owner(byte t) {
 	byte done, c;
 #ifndef WITHOUT_WRITE_BEFORE_LOCKS
 	write(t);
+	/* The answer was lost, and it is sent again: meanwhile the row may have been aborted and deleted. */
+	atomic {
+		if
+		:: status[t] == GONE ->
+			write(t);
+			rewritten[t] = 1;
+#ifndef WITHOUT_TIMELY_WRITES
+			goto abort
+#endif
+		:: true
+		fi
+	};
 #endif
 again:
 	/* Whoever waits for a lock may give up at any time. */
@@ -228,6 +240,8 @@ proctype Anybody() {
 		:: k == 0 && status[t] == 3 -> status[t] = 4
 		/* The release; a lock that is met is freed if its transaction is over or absent. */
 		:: lock[k] == t && MAY_BE_RELEASED(t) -> let_go(k, c)
+		/* So says who has found its row over, before it was written again. */
+		:: lock[k] == t && rewritten[t] -> lock_cell(k, 0, c)
 #ifdef WITHOUT_WRITE_BEFORE_LOCKS
 		:: lock[k] == t && status[t] == ABSENT -> met_absent[t] = 1
 		:: lock[k] == t && met_absent[t] -> lock_cell(k, 0, c)

@@ -8,6 +8,7 @@
 
 byte status[3] = ABSENT; /* by transaction, 1 and 2; 0 to 7 are the protocol's */
 bit buffer[3], plan[3];
+bit rewritten[3];        /* the row was written again after fsck had deleted it */
 byte ts[3];              /* the greatest timestamp read; from the decision on: the commit's */
 
 byte value[2], value_ts[2], marker_ts[2]; /* the newest visible version, and the delete marker */

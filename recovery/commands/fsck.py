@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from typing import Annotated
@@ -25,8 +26,18 @@ from recovery.commands.common import (
 )
 from recovery.documents import finding_document, result_document, young_document
 from recovery.findings import Finding, Kind, Young
-from recovery.fsck import LeftAlone, NothingToDo, Repaired, Result, check, compact, repair
+from recovery.fsck import (
+    LONGEST_REQUEST_MS,
+    LeftAlone,
+    NothingToDo,
+    Repaired,
+    Result,
+    check,
+    compact,
+    repair,
+)
 from recovery.text import count_text, duration_text, escape, key_text, shorten, time_text
+from txn.errors import InvalidRequestError
 
 LISTED = 20
 TIMES = ("since", "beat", "newest")
@@ -52,6 +63,9 @@ def fsck(
             metavar="TIME",
         ),
     ] = "24h",
+    yes: Annotated[
+        bool, typer.Option("--yes", help="No client is at work: a retention below 1h is right.")
+    ] = False,
     transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
     as_json: JsonOption = False,
 ) -> None:
@@ -62,6 +76,8 @@ def fsck(
     repaired. 1: something was found, or with --repair: is left. What is unfinished and younger
     than the grace is told and left alone; it does not change the exit code.
     """
+    if do_repair and not yes:
+        _confirm(duration(retention))
     out, tables, young = console(), [table.encode() for table in scan or ()], Young()
     bar = Progress(
         TextColumn("{task.description}"),
@@ -97,6 +113,18 @@ def fsck(
         _print_young(out, young, duration(grace))
     if any(result in (None, LeftAlone) for _, result in tally):
         raise typer.Exit(FOUND)
+
+
+def _confirm(retention_ms: int) -> None:
+    """Ask a person whether no client is at work, where the retention takes that for granted."""
+    if retention_ms >= LONGEST_REQUEST_MS:
+        return
+    least = duration_text(LONGEST_REQUEST_MS)
+    if not sys.stdin.isatty():
+        raise InvalidRequestError(
+            f"a retention below {least} is safe only while no client is at work: then say --yes"
+        )
+    typer.confirm(f"a retention below {least}: is every client stopped?", abort=True, err=True)
 
 
 Tally = Counter[tuple[Kind, type[Result] | None]]

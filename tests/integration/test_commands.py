@@ -103,6 +103,17 @@ def test_the_document_of_the_operators_page_is_taken(uri: str, run: Run) -> None
     assert run("ls", "--json").stdout.count("7-ABORTED") == 1
 
 
+def test_a_retention_that_requests_may_outlive_asks_for_a_word(uri: str, run: Run) -> None:
+    """Rows of clients at work could be collected under them. Looking alone changes nothing."""
+    run("table", "create", "data", "d")
+    assert run("fsck", "--retention", "59m").returncode == 0
+    refused = run("fsck", "--repair", "--retention", "59m")
+    assert refused.returncode == 2
+    assert "1 h" in refused.stderr and "--yes" in refused.stderr
+    assert run("fsck", "--repair", "--retention", "59m", "--yes").returncode == 0
+    assert run("fsck", "--repair", "--retention", "1h").returncode == 0
+
+
 def test_fsck_finds_mends_and_is_clean(uri: str, run: Run) -> None:
     """The exit codes are what a script goes by: 1 found, 0 repaired, 0 clean."""
     decided = crashed(uri, Status.ASSERTED)

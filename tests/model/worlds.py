@@ -34,6 +34,7 @@ WITHOUT: dict[str, tuple[list[str], str]] = {
         ["SHAPE=1", "WITHOUT_WRITE_BEFORE_LOCKS"],
         "SERIALISABLE",
     ),
+    "the row's first write is timely": (["SHAPE=1", "WITHOUT_TIMELY_WRITES"], "HOLDS_ITS_LOCKS"),
     "free is an empty value, and locks are checked": (
         ["SHAPE=1", "WITHOUT_EMPTY_VALUES", "WITHOUT_LOCK_CHECK"],
         "HOLDS_ITS_LOCKS",

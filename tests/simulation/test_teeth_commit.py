@@ -4,11 +4,12 @@ out does no harm."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from tests.simulation.breaking import deliver_all
-from tests.simulation.puppets import Puppet, asks_for, frees, plans, when
+from tests.simulation.puppets import Puppet, asks_for, frees, plans, sleeps, when
 from tests.simulation.variants import (
     believe,
     decide_as_any_other_call,
@@ -16,7 +17,7 @@ from tests.simulation.variants import (
     lock_first,
     step_plainly,
 )
-from tests.simulation.world import TRANSACTIONS, World, key
+from tests.simulation.world import POLICY, TRANSACTIONS, World, key
 from txn import (
     AbortedError,
     CommitOutcomeUnknown,
@@ -36,6 +37,7 @@ from txn.steps import Context, Transaction
 from txn.stores.faulty import NO_FAULT, Call, Crash, Fault, Reply
 
 X, Y = key("x"), key("y")
+DAY_MS = 24 * 3_600_000
 ADD = [Mutation(X, b"1")], [Exact(X, b"0")]
 NONE: frozenset[int] = frozenset()
 with_and_without = pytest.mark.parametrize("rule", [True, False], ids=["with", "without"])
@@ -135,6 +137,32 @@ def test_a_paused_helper_does_not_bring_a_row_back(rule: bool, monkeypatch: Patc
         world.collect()
     helper.step()
     assert status_of(world, row_key) == (None if rule else Status.CLEANING.value)
+
+
+@with_and_without
+def test_a_row_that_may_have_been_deleted_is_not_used(rule: bool, monkeypatch: Patch) -> None:
+    """The owner writes its row, hears no answer and is stopped for a day. The row is aborted by two
+    helpers, of whom one is stopped before it frees the locks, and fsck deletes it. The owner sends
+    the row again, locks and reads; the helper wakes, and frees the lock for T2."""
+    if not rule:
+        monkeypatch.setattr(protocol, "WRITTEN_WITHIN_MS", 10 * DAY_MS)
+    world = world_with(b"0")
+    owner = Puppet(
+        world,
+        lambda engine: engine.commit_many([ADD])[0],
+        faults=when(asks_for(Status.WRITTEN), Fault(reply=Reply.MAYBE_APPLIED)),
+        policy=replace(POLICY, within_ms=10 * DAY_MS, attempts=1),
+    )
+    owner.until(sleeps)
+    helper = Puppet(world, lambda engine: world.mend(engine.context))
+    helper.until(frees)
+    world.mend()
+    world.clock.advance(DAY_MS)
+    world.collect()
+    owner.until(asks_for(Status.ASSERTED))
+    helper.step()
+    assert isinstance(world.engine().commit_many([ADD])[0], Committed)
+    assert isinstance(owner.finish(), AbortedError if rule else Committed)
 
 
 @with_and_without

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from logging import NullHandler, getLogger
 
 import pytest
@@ -19,6 +20,7 @@ from txn.errors import (
 )
 from txn.model import Cell, Check, Edit, Key, Mutation
 from txn.phases import Status
+from txn.protocol import WRITTEN_WITHIN_MS
 from txn.resolve import read_rows
 from txn.steps import from_row
 from txn.stores.faulty import Call, Crash, Fault, Reply
@@ -58,6 +60,24 @@ def test_each_call_may_fail_once(fault: Fault) -> None:
     assert (world.value(X), world.value(Y)) == (b"1", b"1")
     assert world.holder(X) == world.holder(Y) == b""
     assert world.statuses() == [Status.COMPLETE]
+
+
+def test_a_row_whose_write_took_long_is_given_up_for_another() -> None:
+    """It may have been aborted and deleted meanwhile, and be released by who has seen that."""
+    world = World(policy=replace(POLICY, within_ms=2 * WRITTEN_WITHIN_MS))
+
+    slow = [WRITTEN_WITHIN_MS + 1]
+
+    def plan(call: Call) -> Fault:
+        if call.method == "check_and_put" and slow:
+            world.clock.advance(slow.pop())
+        return Fault()
+
+    world.faults.plan = plan
+    done = world.engine.commit([Mutation(X, b"1")])
+    ended = {row.status: row.row_key for row in world.rows()}
+    assert ended.keys() == {Status.ABORTED, Status.COMPLETE}
+    assert done.transaction == ended[Status.COMPLETE]
 
 
 @pytest.mark.parametrize("status", [Status.WRITTEN, Status.LOCKED])
