@@ -234,7 +234,7 @@ class Engine:
         Each row is as of one instant during the scan, as in `read`. Two rows may be
         of different instants: a transaction may be seen in one and not in another, and rows that
         come behind the scan are not seen. With snapshot=True all rows are of one instant, up to
-        10,000 of them, deleted ones included; ConflictError where writers leave no such instant.
+        10,000 of them; ConflictError where writers leave no such instant.
         """
         wanted = span(table or self._table, start, stop, prefix, columns)
         if not snapshot:

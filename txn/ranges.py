@@ -8,6 +8,7 @@ found the same twice was so at any instant between the two.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping
+from hashlib import blake2b
 
 from txn.assertions import Version
 from txn.codec import TransactionRow
@@ -56,6 +57,38 @@ def keys_told_of(cells: Iterable[Key]) -> list[Key]:
     return sorted({key for cell in cells if (key := key_told_of(cell)).column})
 
 
+def tells(cell: Key, found: Cell) -> bool:
+    """Whether a cell says anything by itself: a value, or a lock that is held. All others, free
+    locks and tags, say only whether a key has changed between two looks."""
+    if cell.column.endswith(LOCK_SUFFIX):
+        return bool(found.value) and cell.column != LOCK_SUFFIX
+    return not cell.column.endswith(TAG_SUFFIX)
+
+
+class Digest:
+    """Whether two looks have found the same cells, in the memory of one: what is left of deleted
+    keys may be more than fits, and is only ever compared."""
+
+    __slots__ = ("_hash", "_is_empty")
+
+    def __init__(self) -> None:
+        self._hash = blake2b(digest_size=32)
+        self._is_empty = True
+
+    def add(self, cells: Mapping[Key, Cell]) -> None:
+        """Take cells of a row into account, with values and timestamps, in the order of keys."""
+        for (row, family, column, table), (value, timestamp) in sorted(cells.items()):
+            parts = (table or b"", row, family, column, value)
+            lengths = "".join(f"{len(part)} " for part in parts)
+            self._hash.update(f"{lengths}{timestamp} ".encode() + b"".join(parts))
+            self._is_empty = False
+
+    @property
+    def value(self) -> bytes:
+        """Equal for equal cells added in the same order; empty where there were none."""
+        return b"" if self._is_empty else self._hash.digest()
+
+
 def withholds(holder: TransactionRow, cells: Container[Key]) -> bool:
     """Whether the old values of these cells must not be read beside this undecided holder.
 
@@ -76,25 +109,28 @@ def phantom(context: Context, t: Transaction, settle: Settle) -> AbortedError | 
     What is left of deleted keys may have been there when this look began, and have gone before it
     came by. So then a second look must find the same.
     """
-    before: dict[Key, Cell] = {}
+    before = Digest().value
     for _ in range(context.policy.read_tries):
-        strange = _strange(context, t)
-        for key in keys_told_of(strange):
-            if failure := _met(t, key, strange, settle):
-                return failure
+        rest = Digest()
+        for strange in _strange(context, t):
+            for key in keys_told_of(strange):
+                if failure := _met(t, key, strange, settle):
+                    return failure
+            rest.add(strange)
         if is_late(context, t):
             return DeadlineError("deadline passed before the decision", transaction=t.row_key)
-        if strange == before:
+        if rest.value == before:
             return None
-        before = strange
+        before = rest.value
     return ConflictError("scanned rows keep changing", transaction=t.row_key)
 
 
-def _strange(context: Context, t: Transaction) -> dict[Key, Cell]:
-    """Return the cells of the ranges that belong to keys which are not the transaction's own."""
+def _strange(context: Context, t: Transaction) -> Iterator[dict[Key, Cell]]:
+    """Yield, for each row of the ranges, its cells of keys that are not the transaction's own."""
     mine = {cell for key in t.keys for cell in (key, key.lock, key.tag)}
-    rows = (row for wanted in t.spans for row in stored_rows(context, wanted))
-    return {key: cell for row in rows for key, cell in row.cells.items() if key not in mine}
+    for wanted in t.spans:
+        for row in stored_rows(context, wanted):
+            yield {key: cell for key, cell in row.cells.items() if key not in mine}
 
 
 def _met(

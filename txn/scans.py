@@ -11,11 +11,20 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby, islice, takewhile
+from typing import NamedTuple
 
 from txn.codec import TransactionRow
 from txn.errors import ConflictError, InvalidRequestError, describe
 from txn.model import LOCK_SUFFIX, MAX_ROW, Cell, Key, Row
-from txn.ranges import RESERVED, key_told_of, keys_told_of, stored_rows, withholds
+from txn.ranges import (
+    RESERVED,
+    Digest,
+    key_told_of,
+    keys_told_of,
+    stored_rows,
+    tells,
+    withholds,
+)
 from txn.reads import Snapshot, has_crossed, value_of
 from txn.resolve import read_rows
 from txn.spans import Span
@@ -104,20 +113,20 @@ def view(
     context: Context, keys: Sequence[Key], spans: Sequence[Span], locked: Locked
 ) -> tuple[Snapshot, list[dict[Key, Cell]]] | None:
     """Return the cells of the keys, and those of each span, as of one instant, or None if writers
-    left no such instant. Raise InvalidRequestError where a span has too many rows."""
+    left no such instant. Raise InvalidRequestError where too many rows of a span have a value."""
     for tries in range(context.policy.read_tries):
         if tries:
             context.clock.sleep_ms(context.policy.pause_ms(tries, context.random))
         first = _look(context, keys, spans)
-        cells = {key: cell for part in first for key, cell in part.items()}
+        cells = {key: cell for part in first for key, cell in part.cells.items()}
         holders = _holders(cells)
         rows = read_rows(context, holders) if holders else {}
         if _look(context, keys, spans) != first:
             continue
         again = read_rows(context, holders) if holders else {}
         if not any(_is_in_doubt(rows[h], again[h], cells) for h in holders):
-            values = {key: value_of(key, first[0], rows) for key in keys}
-            return values, [_values(part, rows) for part in first[1:]]
+            values = {key: value_of(key, first[0].cells, rows) for key in keys}
+            return values, [_values(part.cells, rows) for part in first[1:]]
         _outwait(cells, {h for h in holders if withholds(again[h], cells)}, locked)
     return None
 
@@ -135,23 +144,39 @@ def by_row(cells: Mapping[Key, Cell]) -> Iterator[Row]:
         yield Row(name, {key: cells[key] for key in keys})
 
 
-def _look(context: Context, keys: Sequence[Key], spans: Sequence[Span]) -> list[Snapshot]:
+class _Seen(NamedTuple):
+    """What one look has found: cells that tell something, and a digest of the rest, so that looks
+    which are equal have found the same. Its memory is that of values and holders."""
+
+    cells: Cells
+    rest: bytes
+
+
+def _look(context: Context, keys: Sequence[Key], spans: Sequence[Span]) -> list[_Seen]:
     wanted = [cell for key in keys for cell in (key, key.lock, key.tag)]
-    found = [retried(context, lambda: context.store.read(wanted)) if wanted else {}]
-    for part in spans:
-        rows = list(islice(stored_rows(context, part), SNAPSHOT_ROWS + 1))
-        if len(rows) > SNAPSHOT_ROWS:
+    found = retried(context, lambda: context.store.read(wanted)) if wanted else {}
+    return [_Seen(found, b""), *(_look_at(context, part) for part in spans)]
+
+
+def _look_at(context: Context, part: Span) -> _Seen:
+    cells: dict[Key, Cell] = {}
+    rest, rows = Digest(), 0
+    for row in stored_rows(context, part):
+        telling = {key: cell for key, cell in row.cells.items() if tells(key, cell)}
+        rest.add({key: cell for key, cell in row.cells.items() if key not in telling})
+        cells.update(telling)
+        rows += bool(telling)
+        if rows > SNAPSHOT_ROWS:
             raise InvalidRequestError(
                 describe(
-                    "too many rows for a snapshot, deleted ones included",
+                    "too many rows for a snapshot",
                     limit=SNAPSHOT_ROWS,
                     table=part.table,
                     start=part.start,
                     stop=part.stop,
                 )
             )
-        found.append({key: cell for row in rows for key, cell in row.cells.items()})
-    return found
+    return _Seen(cells, rest.value)
 
 
 # ------------------------------------------------------------------------------- the details

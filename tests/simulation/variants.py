@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
 
-from txn import AbortedError, Cell, ConflictError, Key, Mutation, protocol, ranges, reads, steps
+from txn import Cell, ConflictError, Key, Mutation, protocol, ranges, reads, steps
 from txn.codec import TransactionRow, column, encode_plan, status_key
 from txn.model import Check, Edit
 from txn.phases import COMMITTED, Status
@@ -83,12 +83,8 @@ def look_before_the_step(
     protocol.as_a_crash_would(context, "roll back", protocol.release, failed)
 
 
-def look_at_ranges_once(
-    context: Context, t: Transaction, settle: protocol.Settle
-) -> AbortedError | None:
-    strange = ranges._strange(context, t)
-    met = (ranges._met(t, key, strange, settle) for key in ranges.keys_told_of(strange))
-    return next((failure for failure in met if failure), None)
+def forget_what_is_left(digest: ranges.Digest, cells: Mapping[Key, Cell]) -> None:
+    """Keep nothing of the cells that deleted keys have left."""
 
 
 def believe(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Callable
 
 import pytest
@@ -372,3 +373,49 @@ def test_a_cell_that_only_looks_like_a_lock_is_left_alone() -> None:
         assert values(world.engine.scan(snapshot=snapshot)) == {b"x": {b"x": b"1"}}
     world.engine.commit([], [Exact(X, b"1")])
     assert world.cell(X) == Cell(b"1", world.cell(X).timestamp)  # type: ignore[union-attr]
+
+
+def deleted_keys(world: World, count: int) -> None:
+    """Keys as deletes leave them: a free lock and an empty tag."""
+    left = [key(b"%06d" % number) for number in range(count)]
+    now = world.clock.wall_ms()
+    world.store.write([Edit(cell, b"", now) for key in left for cell in (key.lock, key.tag)])
+
+
+def test_deleted_keys_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A queue in a table leaves them for as long as fsck keeps them; a snapshot and a block are
+    limited by what they find."""
+    monkeypatch.setattr(scans, "SNAPSHOT_ROWS", 3)
+    world = World()
+    deleted_keys(world, 10)
+    filled(world, "a", "b", "c")
+    assert [row.row for row in world.engine.scan(snapshot=True)] == [b"a", b"b", b"c"]
+    with world.engine.transaction() as t:
+        assert len(t.scan()) == 3
+    with world.engine.transaction() as t:
+        t.put(key("a"), b"%d" % len(t.scan()))
+    assert world.value(key("a")) == b"3"
+
+
+def test_what_is_held_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its value may be decided and not yet put."""
+    monkeypatch.setattr(scans, "SNAPSHOT_ROWS", 1)
+    world = World()
+    filled(world, "a")
+    stopped_at(world, Status.LOCKED)
+    with pytest.raises(InvalidRequestError, match="limit=1"):
+        world.engine.scan(snapshot=True)
+
+
+def test_a_snapshot_among_deleted_keys_takes_little_memory() -> None:
+    """Its looks keep what they find, and one digest of all that is left of deleted keys."""
+    world = World()
+    filled(world, "a")
+    most = []
+    for count in (1_000, 3_000):
+        deleted_keys(world, count)
+        tracemalloc.start()
+        assert len(list(world.engine.scan(snapshot=True))) == 1
+        most.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert most[1] < 2 * most[0]
