@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path as Folder
 from random import Random
+from socket import gethostname
 from typing import NamedTuple
 
 import pytest
@@ -36,8 +37,9 @@ from tests.integration.zookeeper import ZooKeeper, zookeeper  # noqa: F401  (a f
 from txn import Key, connect
 from txn.engine import Engine
 from txn.errors import AbortedError, CommitOutcomeUnknown, StoreError
-from txn.locks import LockLost, Waiting, exclusive, path, shared
+from txn.locks import LockDenied, LockLost, Waiting, exclusive, open_manager, path, shared
 from txn.locks.keeper import CALL_WITHIN_S
+from txn.locks.nodes import Note
 from txn.locks.stored import StoredManager
 from txn.locks.zookeeper import ZooKeeperManager
 from txn.model import Delete
@@ -389,3 +391,38 @@ def test_a_store_that_loses_replies_leaves_no_lock_of_nobody() -> None:
             assert [lock.request for lock in manager.locks()] == list(held.requests)
         assert manager.locks() == []
     assert failed > 0
+
+
+def test_locks_of_an_older_version_deny_under_names_in_lower_case(
+    zookeeper: ZooKeeper,  # noqa: F811
+) -> None:
+    """It made nodes in `Sales/T`: nobody would look there, and UNLOCK could not give them back."""
+    base = f"/tests/{uuid.uuid4().hex}"
+    uri = f"zookeeper://{zookeeper.hosts}{base}"
+    implicit = Note("old", gethostname(), "", 0)
+    note = implicit._replace(explicit=True, token=7).encoded()
+    ticket = "0" * 32
+    client = KazooClient(zookeeper.hosts)
+    client.start()
+    try:
+        for folder, kind in (("Sales", "read"), ("Sales/T", "read"), ("Sales/T/P=Mon", "write")):
+            client.create(f"{base}/{folder}/{kind}-{ticket}-", note, sequence=True, makepath=True)
+        left = f"{base}/Sales/T/read-{'1' * 32}-"  # ends with its session
+        left = client.create(left, implicit.encoded(), sequence=True, ephemeral=True)
+        with open_manager(uri, name="new") as new, open_manager(uri, name="old") as old:
+            assert [str(lock.request) for lock in new.locks()] == [
+                "S sales",
+                "S sales/t",
+                "X sales/t/p=Mon",
+            ]
+            assert {lock.token for lock in new.locks()} == {7}
+            with pytest.raises(LockDenied):
+                new.hold([shared("SALES/t/p=Mon")], waiting=Waiting(retries=0))
+            assert old.release(path("sales/t/p=Mon")) == 1
+            with new.hold([exclusive("sales/t/p=Mon")]) as held:
+                assert held.tokens[path("sales/t/p=Mon")] > 7
+            assert old.locks() == []
+        assert client.get_children(f"{base}/Sales/T") == [left.rpartition("/")[2]]
+    finally:
+        client.stop()
+        client.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from socket import gethostname
 
 import pytest
 
@@ -10,9 +11,10 @@ from txn import Key, Mutation
 from txn.clock import ManualClock
 from txn.engine import Engine
 from txn.errors import AbortedError, CommitOutcomeUnknown, StoreError
-from txn.locks import LockDenied, Waiting, exclusive, path
+from txn.locks import LockDenied, Mode, Waiting, exclusive, path, shared
+from txn.locks.lines import Entry, State, encoded
 from txn.locks.stored import StoredManager
-from txn.model import Check
+from txn.model import Check, Delete
 from txn.phases import Status
 from txn.policy import Policy
 from txn.stores import open_store
@@ -33,6 +35,45 @@ def manager_on(store: Store, clock: ManualClock, name: str) -> StoredManager:
     return StoredManager(
         engine, name=name, lease_ms=LEASE_MS, clock=clock, chance=Random(name), owns_engine=True
     )
+
+
+def entry(ticket: str, mode: Mode, owner: str, *, token: int = 0) -> Entry:
+    return Entry(ticket, mode.value, None, owner, gethostname(), "", 0, bool(token), token)
+
+
+def test_locks_of_an_older_version_deny_under_names_in_lower_case(store: Store) -> None:
+    """It wrote `Sales/T`: nobody would look there, and UNLOCK could not give it back."""
+    clock = ManualClock()
+    manager = manager_on(store, clock, "one")
+    manager.hold([exclusive("sales/t/p=Mon")], explicit=True)
+    engine = Engine(store, clock=clock)
+    for row, line in {
+        "sales": (entry("a", Mode.SHARED, "two", token=9),),
+        "Sales/T": (entry("a", Mode.EXCLUSIVE, "two", token=7), entry("w", Mode.SHARED, "x")),
+        "sales/t/p=Mon": (entry("w", Mode.SHARED, "x"), entry("b", Mode.SHARED, "x", token=1)),
+        "sales/t/P=Mon": (entry("b", Mode.EXCLUSIVE, "x", token=8),),
+    }.items():
+        key = Key(row, "o", "line", "locks")
+        engine.commit([Mutation(key, encoded(State(max(e.token for e in line), line)))])
+    engine.commit([Delete(Key("/", "s", "lower", "locks"))])  # as nobody had done it
+    two = manager_on(store, clock, "two")
+    assert [(str(lock.request), lock.granted) for lock in two.locks()] == [
+        ("S sales", True),
+        ("S sales/t", True),  # granted to one before; what was granted stays
+        ("X sales/t", True),
+        ("S sales/t", False),
+        ("X sales/t/p=Mon", True),
+        ("S sales/t/p=Mon", False),
+    ]
+    with pytest.raises(LockDenied):
+        manager.hold([shared("sales/t")], waiting=Waiting(retries=0))
+    assert two.release(path("sales/t")) == 1
+    rows = [row.row for row in engine.scan("locks", columns=[("o", "line")])]
+    assert rows == [b"sales", b"sales/t", b"sales/t/p=Mon"]
+    one = manager.hold([exclusive("sales/other")])
+    assert one.tokens[path("sales")] == 10
+    manager.close()
+    two.close()
 
 
 def changes_to(status: Status, call: Call) -> bool:

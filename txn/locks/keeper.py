@@ -161,6 +161,10 @@ class Keeper:
         """See all that was done before now, by any server of the ensemble."""
         self._answers([_named("sync_async", at)])
 
+    def write(self, at: str, data: bytes) -> None:
+        """Let a node hold this, if it is there."""
+        self._answers([lambda client: client.set_async(at, data)])
+
     def make_folders(self, folders: Sequence[str]) -> None:
         """Make each folder that is absent; the outer ones come first."""
         self._answers([_named("create_async", folder) for folder in folders])

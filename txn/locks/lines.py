@@ -14,6 +14,9 @@ from txn.locks.manager import Lock, Owner
 from txn.locks.requests import LockRequest, Mode, Path
 from txn.model import Cell
 
+OBJECTS, COLUMN = "o", "line"
+"""Where an object's row keeps it."""
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -96,8 +99,13 @@ def encoded(state: State) -> bytes:
 
 
 def decoded(cell: Cell | None) -> State:
-    """Return the line that the row keeps; an absent row has an empty one."""
-    if cell is None:
+    """Return the line that the row keeps."""
+    return parsed(cell and cell.value)
+
+
+def parsed(value: bytes | None) -> State:
+    """Return the line that these bytes are; an absent row has an empty one."""
+    if value is None:
         return State(0, ())
-    stored: dict[str, Any] = json.loads(cell.value)
+    stored: dict[str, Any] = json.loads(value)
     return State(stored["token"], tuple(Entry(**entry) for entry in stored["line"]))

@@ -20,7 +20,12 @@ def open_manager(uri: str, **details: Any) -> LockManager:
     """
     parts = urlsplit(uri)
     if parts.scheme != "zookeeper":
-        return StoredManager(connect(uri), owns_engine=True, **details)
+        engine = connect(uri)
+        try:
+            return StoredManager(engine, owns_engine=True, **details)
+        except BaseException:
+            engine.close()
+            raise
     if not parts.netloc:
         raise InvalidRequestError(describe("write zookeeper://host:port/base", uri=uri))
     try:

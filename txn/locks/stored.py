@@ -25,8 +25,11 @@ from txn.errors import (
     DeadlineError,
     StoreError,
 )
+from txn.locks.former_lines import move_lines
 from txn.locks.holding import Holding, Ways
 from txn.locks.lines import (
+    COLUMN,
+    OBJECTS,
     Denied,
     Entry,
     State,
@@ -44,7 +47,6 @@ from txn.locks.sessions import FAMILY, Session, Sessions
 from txn.model import Cell, Key, Mutation
 
 TABLE = "locks"
-OBJECTS = "o"
 CHANGE_TRIES, SWEEP_TRIES = 1_000, 10
 UNLOCK_PAUSE_MS = 100
 FIRST_LOOK_MS = 5
@@ -98,6 +100,7 @@ class StoredManager:
             engine, table, lease_ms, clock=self._clock, chance=self._chance, beaten=self._sweep
         )
         engine.ensure_table(table, [OBJECTS, FAMILY])
+        move_lines(engine, table)
 
     def hold(
         self,
@@ -364,14 +367,14 @@ class StoredManager:
 
     def _scan(self, within: Path | None) -> Iterator[tuple[Path, State]]:
         prefix = None if within is None else str(within)
-        columns = [(OBJECTS, "line")]
+        columns = [(OBJECTS, COLUMN)]
         for row in self._engine.scan(self._table, prefix=prefix, columns=columns):
             at = path(row.row.decode())
             if within is None or at == within or within in at.parents:
                 yield at, decoded(next(iter(row.cells.values())))
 
     def _key(self, at: Path) -> Key:
-        return Key(str(at), OBJECTS, "line", self._table)
+        return Key(str(at), OBJECTS, COLUMN, self._table)
 
     def _has(self, ticket: str, session: str | None, tokens: Mapping[Path, int]) -> bool:
         """Whether all of these are granted to the ticket, and its session lives, at one instant."""

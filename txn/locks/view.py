@@ -9,7 +9,18 @@ from collections.abc import Iterable, Iterator
 
 from txn.locks.keeper import Keeper
 from txn.locks.manager import Lock
-from txn.locks.nodes import Denied, Folders, Line, Node, Note, first_of, line_of, parsed, part_of
+from txn.locks.nodes import (
+    Denied,
+    Folders,
+    Line,
+    Node,
+    Note,
+    first_of,
+    folder_name,
+    line_of,
+    parsed,
+    part_of,
+)
 from txn.locks.requests import LockRequest, Path
 
 
@@ -43,9 +54,8 @@ class View:
     def within(self, at: Path | None) -> Iterator[Lock]:
         """Yield the locks on an object and on what lies in it, in the order of each line."""
         names = self._keeper.children(self._folders.of(at))
-        for name in names:
-            if parsed(name) is None:
-                yield from self.within(Path((*(at.parts if at else ()), part_of(name))))
+        for child in _objects(at, names):
+            yield from self.within(child)
         if at is not None:
             line = line_of(names)
             yield from (_lock(at, node, note, line) for node, note in self.noted(at, line))
@@ -60,11 +70,19 @@ class View:
     def is_needed(self, parent: Path, ticket: str) -> bool:
         """Whether the ticket has a node below this object."""
         names = self._keeper.children(self._folders.of(parent))
-        for name in (name for name in names if parsed(name) is None):
-            child = Path((*parent.parts, part_of(name)))
+        for child in _objects(parent, names):
             if first_of(self.line(child), ticket) or self.is_needed(child, ticket):
                 return True
         return False
+
+
+def _objects(at: Path | None, names: Iterable[str]) -> Iterator[Path]:
+    """Yield the objects whose folders are among the names in an object's folder; those with
+    capitals belong to programs of an older version, and keep nobody out."""
+    for name in (name for name in names if parsed(name) is None):
+        child = Path((*(at.parts if at else ()), part_of(name)))
+        if folder_name(child.parts[-1]) == name:
+            yield child
 
 
 def _lock(at: Path, node: Node, note: Note, line: Line) -> Lock:

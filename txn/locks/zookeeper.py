@@ -18,6 +18,7 @@ from typing import Self
 
 from txn.clock import Clock, SystemClock
 from txn.errors import StoreError, describe
+from txn.locks.former_nodes import move_nodes
 from txn.locks.holding import Holding, Ways
 from txn.locks.keeper import Broken, Create, Gone, Keeper, Remove
 from txn.locks.manager import Lock, LockDenied, Waiting
@@ -70,6 +71,11 @@ class ZooKeeperManager:
         self._used: frozenset[Path] = frozenset()
         self._keeper = Keeper(hosts, session_ms, self._clock, self._sweep)
         self._view = View(self._keeper, self._folders)
+        try:
+            move_nodes(self._keeper, self._folders)
+        except BaseException:
+            self._keeper.close()
+            raise
 
     def hold(
         self,
