@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.integration.emulator import emulator  # noqa: F401  (fixtures for all folders)
+from tests.integration.emulator import emulator, txn_server  # noqa: F401  (for all folders)
 from tests.integration.hbase import hbase  # noqa: F401
 from tests.integration.postgresql import database_url, postgresql  # noqa: F401
 

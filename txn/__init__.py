@@ -4,7 +4,7 @@ from logging import NullHandler, getLogger
 
 from txn.assertions import And, Assertion, Exact, GreaterThan, Not, Or, Some, Version
 from txn.connecting import connect
-from txn.engine import Engine, Outcome
+from txn.engine import Engine
 from txn.errors import (
     AbortedError,
     AssertionFailedError,
@@ -21,7 +21,7 @@ from txn.errors import (
 from txn.model import Cell, Delete, Key, Mutation, Row, Value
 from txn.optimistic import OptimisticTransaction
 from txn.policy import Policy
-from txn.request import Committed, Request
+from txn.request import Committed, Outcome, Request
 
 __all__ = [
     "AbortedError",

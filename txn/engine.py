@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from enum import Enum
 from functools import partial
 from typing import Literal, Self, TypeVar
 
@@ -31,7 +30,7 @@ from txn.optimistic import OptimisticTransaction, Pace, Ways, run
 from txn.policy import Policy
 from txn.protocol import Lock, commit, lock_at_once, lock_in_order, roll_forward
 from txn.reads import Snapshot, read_atomically
-from txn.request import Committed, Request, bound_key, checked
+from txn.request import Committed, Outcome, Request, bound_key, checked
 from txn.resolve import Resolver, read_rows
 from txn.scans import by_row, scan, view
 from txn.spans import Columns, Span, span
@@ -45,15 +44,6 @@ Given = Request | tuple[Iterable[Mutation | Delete], Iterable[Assertion]]
 TRANSACTIONS = "txn"
 RUN_ATTEMPTS = 1_000
 T = TypeVar("T")
-
-
-class Outcome(Enum):
-    """What is known of a transaction. UNKNOWN: its row is absent; it may have been either."""
-
-    COMMITTED = "committed"
-    ABORTED = "aborted"
-    UNDECIDED = "undecided"
-    UNKNOWN = "unknown"
 
 
 class Engine:

@@ -14,7 +14,6 @@ from typing import Any, assert_never
 import thriftpy2
 
 from txn.assertions import And, Assertion, Exact, GreaterThan, Not, Or, Some, Version
-from txn.engine import Outcome
 from txn.errors import (
     AbortedError,
     AssertionFailedError,
@@ -28,7 +27,7 @@ from txn.errors import (
     describe,
 )
 from txn.model import Cell, Delete, Key, Mutation
-from txn.request import Committed, Request
+from txn.request import Committed, Outcome, Request
 
 IDL: ModuleType = thriftpy2.load(
     str(Path(__file__).with_name("transactional.thrift")), module_name="txn_transactional_thrift"

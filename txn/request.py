@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from enum import Enum
 
 from txn.assertions import Assertion, Not, Some, bind, check_assertion, keys
 from txn.errors import InvalidRequestError, describe
@@ -48,6 +49,15 @@ class Committed:
     timestamp: int
     repeated: bool = False
     complete: bool = True
+
+
+class Outcome(Enum):
+    """What is known of a transaction. UNKNOWN: its row is absent; it may have been either."""
+
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    UNDECIDED = "undecided"
+    UNKNOWN = "unknown"
 
 
 def checked(

@@ -151,6 +151,56 @@ struct Result {
   8: optional Corrupt corrupt
 }
 
+// ----------------------------------------------------------------------------------------------
+// The cells as they are stored: for recovery, which looks at the rows of transactions and ends what
+// was begun. What is written so keeps no promise of a transaction.
+
+// A put at a timestamp of its own; without a value a mark that deletes the column up to it.
+struct Edit {
+  1: required Key key
+  2: required i64 timestamp
+  3: optional binary value
+}
+
+// If the key has the expected value (empty: or none), put, or else delete; all of one row.
+struct Check {
+  1: required Key key
+  2: required binary expected
+  3: required list<Mutation> puts      // at the server's time
+  4: required list<Edit> deletes
+}
+
+struct Column {
+  1: required binary family
+  2: required binary column
+}
+
+struct StoredRow {
+  1: required binary row
+  2: required list<Found> cells
+}
+
+// more: there may be rows behind the last one.
+struct Page {
+  1: required list<StoredRow> rows
+  2: required bool more
+}
+
+struct Family {
+  1: required binary name
+  2: required i32 versions
+  3: optional i64 ttlMs
+  4: optional i64 keepDeletesMs
+  5: optional string durability        // only one that loses acknowledged writes
+  6: required bool newVersionBehavior
+  7: required i32 replicas
+}
+
+// Without families there is no such table.
+struct Described {
+  1: optional list<Family> families
+}
+
 service Transactional {
   // Apply all mutations if all assertions hold, else none.
   Committed commit(1: required list<Mutation> mutations, 2: list<Assertion> assertions,
@@ -181,5 +231,35 @@ service Transactional {
 
   // Create the table and those of its families that are missing.
   void ensureTable(1: required binary table, 2: required list<binary> families, 3: Options options)
+    throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: StoreFailed store)
+
+  // The newest versions of the keys as they are now, whatever is under way.
+  list<Found> storeRead(1: required list<Key> keys, 2: Options options)
+    throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: StoreFailed store)
+
+  // Write puts and marks. Repeating it changes nothing; after StoreFailed it may be done or not.
+  void storeWrite(1: required list<Edit> edits, 2: bool durable, 3: Options options)
+    throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: StoreFailed store)
+
+  // Carry out checked writes one after the other, and answer which of them were done.
+  list<bool> storeCheck(1: required list<Check> checks, 2: bool durable, 3: Options options)
+    throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: StoreFailed store)
+
+  // The first rows from start (included) to stop (excluded, if given), with these columns (none:
+  // all), as many as make a page. Nothing is kept between the pages.
+  Page storeScan(1: required binary table, 2: required binary start, 3: binary stop,
+                 4: list<Column> columns, 5: Options options)
+    throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: StoreFailed store)
+
+  // A table's families and their settings.
+  Described storeDescribe(1: required binary table, 2: Options options)
+    throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: StoreFailed store)
+
+  // Create the table and those of its families that are missing, with these settings.
+  void storeEnsure(1: required binary table, 2: required list<Family> families, 3: Options options)
+    throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: StoreFailed store)
+
+  // Give back the room of what was deleted before this.
+  void storeCompact(1: required binary table, 2: required i64 purgeBeforeMs, 3: Options options)
     throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: StoreFailed store)
 }

@@ -20,6 +20,7 @@ from rich.console import Console
 
 from recovery.text import parse_duration
 from txn.clock import SystemClock
+from txn.connecting import connect
 from txn.engine import TRANSACTIONS, Engine
 from txn.errors import InvalidRequestError, describe
 from txn.policy import Policy
@@ -89,9 +90,11 @@ def opened(uri: str, transactions: str) -> Iterator[Context]:
 
 @contextmanager
 def engine_at(uri: str, transactions: str) -> Iterator[Engine]:
-    """Open an engine on a store that exists."""
-    with opened(uri, transactions) as context:
-        yield Engine(context.store, transactions=transactions, clock=context.clock)
+    """Open an engine on a store that exists; a server's does the work itself."""
+    with opened(uri, transactions):
+        pass
+    with connect(uri, transactions=transactions) as engine:
+        yield engine
 
 
 @contextmanager

@@ -57,7 +57,7 @@ def serve(
     """
     try:
         from txn.emulator import serving  # noqa: PLC0415  (the driver is an extra)
-        from txn.remote import read_token  # noqa: PLC0415
+        from txn.stores.served import read_token  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise InvalidRequestError(
             describe("install hbase-txn[emulator]", missing=error.name)

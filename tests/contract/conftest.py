@@ -30,6 +30,7 @@ ON_HBASE: dict[str, Callable[[HBase], tuple[str, str]]] = {
 }
 # The same on our emulator of it.
 ON_EMULATOR = {f"emulator {name}": uris for name, uris in ON_HBASE.items()}
+SERVED = "served"
 
 
 @dataclass(frozen=True)
@@ -54,12 +55,14 @@ class Subject:
         return open_store(self.uri)
 
 
-@pytest.fixture(params=[*STORES, *AROUND, *ON_EMULATOR, *ON_HBASE])
+@pytest.fixture(params=[*STORES, *AROUND, *ON_EMULATOR, SERVED, *ON_HBASE])
 def subject(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Subject]:
     if request.param in ON_HBASE:
         uri, maker_uri = ON_HBASE[request.param](request.getfixturevalue("hbase"))
     elif request.param in ON_EMULATOR:
         uri, maker_uri = ON_EMULATOR[request.param](request.getfixturevalue("emulator"))
+    elif request.param == SERVED:
+        uri = maker_uri = request.getfixturevalue("txn_server")
     else:
         uri = maker_uri = STORES.get(request.param, STORES["memory"])(tmp_path)
     store = AROUND.get(request.param, lambda store: store)(open_store(uri))

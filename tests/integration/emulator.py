@@ -16,6 +16,8 @@ from txn.clock import Clock, SystemClock
 from txn.emulator import thrift1, thrift2
 from txn.emulator.scanners import ScannerLimits
 from txn.emulator.server import Server, Service, listen
+from txn.emulator.transactional import Transactional
+from txn.stores.local import LocalStore
 from txn.tables.lmdb import LmdbStore
 from txn.tables.memory import MemoryStore
 from txn.tables.ordered import OrderedStore
@@ -38,6 +40,15 @@ def emulated(
         one, two = server.ports
         yield HBase(f"hbase+thrift1://{HOST}:{one}", f"hbase+thrift2://{HOST}:{two}")
     keys.close()
+
+
+@pytest.fixture(scope="session")
+def txn_server() -> Iterator[str]:
+    """The URI of a server of transactions, in memory, which the tests of a run share."""
+    hosted = Transactional(LocalStore(MemoryStore(), SystemClock()))
+    with Server([(listen(HOST, 0), hosted.service)]) as server:
+        yield f"txn://{HOST}:{server.ports[0]}"
+    hosted.flush()
 
 
 @pytest.fixture(scope="session")

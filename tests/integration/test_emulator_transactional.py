@@ -151,7 +151,6 @@ def test_a_token_commits_once(remote: Engine) -> None:
         (lambda e: e.commit_many([([Mutation(X, "1")], []), ([], [])]), "request=1"),
         (lambda e: e.commit([], [Some(Key("x", "d", "v", "absent"))]), "no such table"),
         (lambda e: e.outcome("request.nonsense"), "not a name"),
-        (lambda e: e.context, "no store of its own"),
     ],
 )
 def test_what_can_never_succeed_is_an_invalid_request(

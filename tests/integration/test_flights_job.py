@@ -24,10 +24,9 @@ from txn.codec import Buffer, column, encode_buffer, new_row_key, status_key
 from txn.demo.data import tables_named, unpack
 from txn.demo.job import saying
 from txn.demo.processes import Job, JobError
-from txn.engine import Outcome
 from txn.model import Check
 from txn.phases import Status
-from txn.request import Request
+from txn.request import Outcome, Request
 
 SAYS_WITHIN_S = 60
 

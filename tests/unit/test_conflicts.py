@@ -7,7 +7,6 @@ import pytest
 from tests.unit.worlds import POLICY, World, X, Y, after_status, ghost, step_to_put, stopped_at
 from txn.assertions import Exact
 from txn.codec import column, status_key
-from txn.engine import Outcome
 from txn.errors import (
     CorruptRowError,
     DeadlineError,
@@ -15,6 +14,7 @@ from txn.errors import (
 from txn.model import Check, Edit, Mutation
 from txn.phases import Status
 from txn.protocol import Lock, lock_at_once, lock_in_order, roll_forward, write
+from txn.request import Outcome
 from txn.resolve import Resolver, read_rows
 from txn.steps import from_row
 from txn.stores.faulty import Call, Crash, Fault, Reply

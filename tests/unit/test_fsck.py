@@ -11,9 +11,9 @@ from recovery import Finding, Kind, LeftAlone, Repaired, Young, check, repair, s
 from tests.unit.worlds import TABLE, World, X, Y, after_status, stopped_at
 from txn.assertions import Assertion
 from txn.codec import column
-from txn.engine import Outcome
 from txn.model import Check, Edit, Key, Mutation
 from txn.phases import Status
+from txn.request import Outcome
 from txn.stores.faulty import Crash, Fault, Reply
 
 HOUR_MS = 3_600_000

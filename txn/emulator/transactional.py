@@ -1,4 +1,5 @@
-"""The Transactional service: commits, atomic reads and outcomes, for clients without the store.
+"""The Transactional service: commits, atomic reads and outcomes, for clients without the store, and
+for recovery the cells as they are stored.
 
 Every error is an exception of the interface that says what to do next. Where the server has a
 token, no request without it does anything.
@@ -16,7 +17,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 from txn.codec import decode_row
 from txn.emulator.gather import Gatherer
 from txn.emulator.server import Service
-from txn.engine import Ack, Engine, Outcome
+from txn.engine import Ack, Engine
 from txn.errors import InvalidRequestError, TxnError, describe
 from txn.messages import (
     IDL,
@@ -30,14 +31,26 @@ from txn.messages import (
     unpack_key,
     unpack_mutation,
 )
+from txn.model import Row, cell_bytes
 from txn.policy import Policy
 from txn.ranges import stored_rows
-from txn.request import Committed, Request
+from txn.request import Committed, Outcome, Request
 from txn.spans import Span
+from txn.store_messages import (
+    pack_families,
+    pack_page,
+    unpack_check,
+    unpack_columns,
+    unpack_edit,
+    unpack_families,
+)
 from txn.stores.base import Store
 
 MARGIN_MS = 60_000  # how far the server's clock may have been set back since a request was sent
 LOOK_AT = 100_000  # rows, before the search for a request is given up
+PAGE_ROWS = 500
+PAGE_BYTES = 1_000_000
+LONG = frozenset({"storeScan", "storeCompact"})
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -73,7 +86,7 @@ class Transactional:
     @property
     def service(self) -> Service:
         """What a server needs to offer it."""
-        return Service(IDL.Transactional, self)
+        return Service(IDL.Transactional, self, LONG)
 
     def flush(self) -> None:
         """Finish what was answered before it was complete."""
@@ -136,6 +149,61 @@ class Transactional:
     def ensureTable(self, table: bytes, families: Sequence[bytes], given: Any) -> None:
         """Create the table and those of its families that are missing."""
         self._engine.ensure_table(table, families)
+
+    # ------------------------------------------------------------------- cells, for recovery
+
+    @answered
+    def storeRead(self, keys: Sequence[Any], given: Any) -> list[Any]:
+        """The newest versions of the keys."""
+        return pack_cells(self._store.read([unpack_key(key) for key in keys]))
+
+    @answered
+    def storeWrite(self, edits: Sequence[Any], durable: bool | None, given: Any) -> None:
+        """Puts and marks at timestamps of their own."""
+        self._store.write(list(map(unpack_edit, edits)), durable=durable is not False)
+
+    @answered
+    def storeCheck(self, checks: Sequence[Any], durable: bool | None, given: Any) -> list[bool]:
+        """Checked writes, one after the other."""
+        wanted = list(map(unpack_check, checks))
+        return self._store.check_and_put(wanted, durable=durable is not False)
+
+    @answered
+    def storeScan(
+        self,
+        table: bytes,
+        start: bytes,
+        stop: bytes | None,
+        columns: Sequence[Any] | None,
+        given: Any,
+    ) -> Any:
+        """The first rows of a range, up to a page of them."""
+        page: list[Row] = []
+        size = 0
+        for row in self._store.scan(table, start, stop, unpack_columns(columns)):
+            page.append(row)
+            size += sum(cell_bytes(key, cell.value) for key, cell in row.cells.items())
+            if len(page) == PAGE_ROWS or size >= PAGE_BYTES:
+                return pack_page(page, more=True)
+        return pack_page(page, more=False)
+
+    @answered
+    def storeDescribe(self, table: bytes, given: Any) -> Any:
+        """A table's families."""
+        found = self._store.describe(table)
+        return IDL.Described(None if found is None else pack_families(found))
+
+    @answered
+    def storeEnsure(self, table: bytes, families: Sequence[Any], given: Any) -> None:
+        """Create what is missing of a table."""
+        self._store.ensure_table(table, unpack_families(families))
+
+    @answered
+    def storeCompact(self, table: bytes, purge_before_ms: int, given: Any) -> None:
+        """Drop old delete markers."""
+        self._store.compact(table, purge_before_ms)
+
+    # ------------------------------------------------------------------------------ details
 
     def _settled(self, request: bytes, ago_ms: int) -> tuple[Outcome, Committed | None]:
         """Look for the request among the transactions begun since it was sent. They are this

@@ -6,6 +6,8 @@ embedded:///path?sync=off       a directory; without sync it survives the death 
 hbase+thrift2://host:port       HBase through its Thrift 2 gateway; its options are in
                                 `txn.stores.gateway`
 hbase+thrift1://host:port       HBase through its Thrift 1 gateway
+txn://host:port                 what a `txn serve` has, for recovery; its options are in
+                                `txn.stores.served`
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ def open_store(uri: str, clock: Clock | None = None) -> Store:
     factory = _FACTORIES.get(parts.scheme)
     if factory is None:
         raise InvalidRequestError(
-            describe("unknown kind of store", uri=uri, known=sorted(_FACTORIES))
+            describe("unknown kind of store", uri=_place(parts), known=sorted(_FACTORIES))
         )
     return factory(parts, clock or SystemClock())
 
@@ -90,15 +92,26 @@ def _thrift2(parts: SplitResult, clock: Clock) -> Store:
     return thrift2_store(parse_gateway(parts), clock)
 
 
+def _served(parts: SplitResult, clock: Clock) -> Store:
+    with _drivers(parts, "emulator"):
+        from txn.stores.served import served_store  # noqa: PLC0415
+    return served_store(parts, clock)
+
+
 @contextmanager
-def _drivers(parts: SplitResult) -> Iterator[None]:
+def _drivers(parts: SplitResult, extra: str = "hbase") -> Iterator[None]:
     """Say what to install where a driver is missing; they are an extra of the package."""
     try:
         yield
     except ModuleNotFoundError as error:
         raise InvalidRequestError(
-            describe("install hbase-txn[hbase]", uri=parts.geturl(), missing=error.name)
+            describe(f"install hbase-txn[{extra}]", uri=_place(parts), missing=error.name)
         ) from error
+
+
+def _place(parts: SplitResult) -> str:
+    """Return the URI without its options, one of which may be a token."""
+    return parts._replace(query="").geturl()
 
 
 def _options(parts: SplitResult, known: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
@@ -123,4 +136,5 @@ _FACTORIES: dict[str, Callable[[SplitResult, Clock], Store]] = {
     "hbase+thrift1": _thrift1,
     "hbase+thrift2": _thrift2,
     "memory": _memory,
+    "txn": _served,
 }

@@ -1,0 +1,184 @@
+"""Recovery through a server: the commands on `txn://`, its token, and servers killed meanwhile."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from recovery import Kind, Repaired, check, repair, summary
+from tests.integration.serving import PATIENCE_S, served
+from tests.integration.test_commands import crashed
+from txn import InvalidRequestError, Key, Mutation, Policy, connect
+from txn.clock import SystemClock
+from txn.emulator.transactional import PAGE_BYTES, PAGE_ROWS
+from txn.messages import IDL
+from txn.model import Edit, Family
+from txn.phases import Status
+from txn.steps import Context
+from txn.stores import open_store
+from txn.stores.served import RemoteService, ServedStore, parse_server
+from txn.watch import silent
+
+TOKEN = "open-sesame"
+KEYS = [Key(b"%04d" % number, "d", "v", "data") for number in range(1200)]
+
+
+def run(uri: str, *arguments: str, given: str = "") -> subprocess.CompletedProcess[str]:
+    """Run the command on the server."""
+    done = subprocess.run(
+        [sys.executable, "-c", "from recovery.commands import main; main()", *arguments],
+        input=given,
+        env=os.environ | {"TXN_STORE": uri, "COLUMNS": "100"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+def test_the_commands_work_through_a_server_with_its_token(tmp_path: Path) -> None:
+    """Who has no way to the store has one to the server; without the token nothing is told."""
+    store, token = f"embedded://{tmp_path}/store", tmp_path / "token"
+    token.write_text(TOKEN)
+    decided = crashed(store, Status.ASSERTED).decode()
+    options = ("--transactional", "0", "--token-file", str(token))
+    with served(store, tmp_path / "log", *options) as server:
+        bare = server.uris["transactional"]
+        uri = f"{bare}?token_file={token}"
+        for wrong, *command in (
+            (bare, "fsck", "--repair", "--grace", "0s"),
+            (f"{bare}?token={TOKEN}x", "get", "data/x/d:v"),
+        ):
+            refused = run(wrong, *command)
+            assert (refused.returncode, refused.stdout) == (2, "")
+            assert "the token is missing or wrong" in refused.stderr
+            assert TOKEN not in refused.stderr
+
+        (row,) = map(json.loads, run(uri, "ls", "--json").stdout.splitlines())
+        assert (row["transaction"], row["status"]) == (decided, "2-ASSERTED")
+        assert "roll it forward" in run(uri, "show", decided[-6:]).stdout
+        mended = run(uri, "fsck", "--scan", "data", "--grace", "0s", "--repair")
+        assert mended.returncode == 0 and "rolled forward" in mended.stdout
+        assert run(uri, "fsck", "--scan", "data", "--grace", "0s").stdout.startswith("clean")
+        document = json.dumps({"mutations": [{"put": "data/x/d:v", "value": "newer"}]})
+        assert run(uri, "commit", "-", given=document).returncode == 0
+        assert run(uri, "get", "data/x/d:v").stdout.endswith("  newer\n")
+        doctor = run(uri, "doctor", "data")
+        assert doctor.returncode == 0 and "table data, family d: is safe" in doctor.stdout
+        assert TOKEN not in (tmp_path / "log").read_text()
+
+
+def test_what_is_not_there_is_an_error_through_a_server_too(tmp_path: Path) -> None:
+    """As on a store of one's own."""
+    with served("memory://", tmp_path / "log", "--transactional", "0") as server:
+        uri = server.uris["transactional"]
+        for arguments, message in (
+            (("ls", "--transactions", "tnx"), "no such transaction table"),
+            (("fsck", "--scan", "dta"), "no such table"),
+        ):
+            done = run(uri, *arguments)
+            assert (done.returncode, done.stdout) == (2, ""), arguments
+            assert message in done.stderr
+    gone = run(uri, "ls")
+    assert gone.returncode == 2 and "cannot connect" in gone.stderr
+
+
+def test_a_checked_put_without_a_value_is_refused(txn_server: str) -> None:
+    """Any Thrift client may send what ours does not."""
+    service = RemoteService(*parse_server(urlsplit(txn_server)), SystemClock())
+    key = IDL.Key(b"x", b"d", b"v", b"data")
+    checks = [IDL.Check(key, b"", [IDL.Mutation(key)], [])]
+    with pytest.raises(InvalidRequestError, match="a put lacks its value"):
+        service.ask("storeCheck", IDL.Transactional.storeCheck_args(checks))
+    service.close()
+
+
+def test_an_engine_behind_a_server_can_be_checked(txn_server: str) -> None:
+    """Programs find and mend by the same calls as on a store of their own."""
+    with connect(txn_server) as engine:
+        engine.ensure_table("checked", ["d"])
+        engine.commit([Mutation(Key("x", "d", "v", "checked"), "1")])
+        assert summary(engine.context, [b"checked"]).is_quiet
+        assert not list(check(engine.context, scan=[b"checked"]))
+
+
+@pytest.mark.parametrize("name", ["transactional", "thrift2"])
+def test_fsck_goes_on_when_its_server_was_killed(tmp_path: Path, name: str) -> None:
+    """In the middle of a scan and between repairs, while the next server is still starting."""
+    store = f"embedded://{tmp_path}/store?sync=off"
+    with connect(store) as engine:
+        engine.ensure_table("data", ["d"])
+        engine.commit_many([([Mutation(key, b"1")], []) for key in KEYS])
+    undecided, decided = crashed(store, Status.WRITTEN), crashed(store, Status.ASSERTED)
+
+    log = tmp_path / "log"
+    with (
+        served(store, log, f"--{name}", "0") as first,
+        ThreadPoolExecutor(1) as pool,
+        recovering(first.uris[name]) as context,
+    ):
+        again = (f"--{name}", str(first.ports[name]))
+        findings = check(context, grace_ms=0, retention_ms=0, scan=[b"data"])
+        found = [next(findings) for _ in range(10)]
+        first.kill()
+        rest = pool.submit(list, findings)
+        with served(store, log, *again) as second:
+            found += rest.result(PATIENCE_S)
+            kinds = Counter(finding.kind for finding in found)
+            assert kinds == {Kind.EXPIRED: len(KEYS), Kind.UNDECIDED: 1, Kind.DECIDED: 1}
+            by_name = {finding.transaction: finding for finding in found}
+            assert repair(context, by_name[undecided]) == Repaired("rolled back")
+            second.kill()
+        last = pool.submit(repair, context, by_name[decided])
+        with served(store, log, *again):
+            assert last.result(PATIENCE_S) == Repaired("rolled forward")
+            assert summary(context, [b"data"]).is_quiet
+
+
+@contextmanager
+def recovering(uri: str) -> Iterator[Context]:
+    """What a command that looks and mends has of a store."""
+    clock = SystemClock()
+    store = open_store(uri, clock)
+    try:
+        yield Context(store, b"txn", clock, random.Random(1), Policy(), silent)
+    finally:
+        store.close()
+
+
+def test_a_page_of_a_scan_is_bounded(txn_server: str) -> None:
+    """In rows and in bytes, so that neither side holds a table in memory."""
+    store = open_store(txn_server)
+    store.ensure_table(b"wide", {b"d": Family()})
+    store.write([Edit(Key(b"%04d" % i, "d", "v", "wide"), b"x", 5) for i in range(PAGE_ROWS + 1)])
+    large = [
+        Edit(Key(b"large%d" % i, "d", "v", "wide"), bytes(PAGE_BYTES // 2), 5) for i in range(5)
+    ]
+    store.write(large)
+    asked: list[Any] = []
+
+    class Listening(RemoteService):
+        def ask(self, method: str, arguments: Any, *, repeat: bool = False) -> Any:
+            answer = super().ask(method, arguments, repeat=repeat)
+            asked.append(len(answer.rows))
+            return answer
+
+    service = Listening(*parse_server(urlsplit(txn_server)), SystemClock())
+    rows = [row.row for row in ServedStore(service).scan(b"wide")]
+    assert len(rows) == PAGE_ROWS + 6 and rows == sorted(rows)
+    assert asked == [PAGE_ROWS, 3, 2, 1]
+    service.close()
+    store.close()
