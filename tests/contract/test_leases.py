@@ -403,17 +403,46 @@ def test_an_expired_lease_cannot_be_extended(one: LeaseService) -> None:
 
 
 def test_a_lease_that_was_dropped_in_part_cannot_be_extended_as_a_whole(
-    one: LeaseService,
+    one: LeaseService, two: LeaseService
 ) -> None:
-    """Its holder relies on all of it, and must hear that somebody dropped a part by force."""
+    """Its holder relies on all of it, and must hear that somebody dropped a part by force, also if
+    it knows no more than the id. The rest ends at its time."""
     lease_id = one.grab_lease([exclusive("d/t"), shared("d/u")], LONG_S)
     two_ends = one.extend_lease(lease_id)
     assert one.force_drop_lease("d/t") == 1
-    for objects in (["d/t"], ["d/t", "d/u"], ["d/x"]):
+    for objects in ([], ["d/t"], ["d/t", "d/u"], ["d/x"]):
+        for service in (one, two):
+            with pytest.raises(LeaseNotFoundError):
+                service.extend_lease(lease_id, objects, 2 * LONG_S)
+    two.grab_lease([exclusive("d/t")], LONG_S)
+    with pytest.raises(LeaseNotFoundError, match="left=1 of=2"):
+        one.extend_lease(lease_id, duration_s=2 * LONG_S)
+    assert [lease.end_utc for lease in one.list_lease("d/u")] == [two_ends]
+
+
+def test_what_is_left_of_a_lease_can_be_extended_by_name(one: LeaseService) -> None:
+    """Whoever gave a part back, or goes on without one that was taken, says what it relies on."""
+    lease_id = one.grab_lease([exclusive("d/t"), shared("d/u"), shared("d/v")], LONG_S)
+    ends = one.extend_lease(lease_id)
+    assert one.drop_lease(lease_id, "d/t") == 1
+    with pytest.raises(LeaseNotFoundError):
+        one.extend_lease(lease_id, duration_s=2 * LONG_S)
+    assert one.extend_lease(lease_id, ["d/u", "d/v"], 2 * LONG_S) > ends
+    assert one.drop_lease(lease_id) == 2
+
+
+def test_a_lease_of_which_a_part_has_expired_cannot_be_extended_as_a_whole(
+    one: LeaseService, two: LeaseService
+) -> None:
+    """Whether its row was removed by then makes no difference."""
+    lease_id = one.grab_lease([exclusive("d/t"), shared("d/u")], LONG_S)
+    ends = one.extend_lease(lease_id, ["d/u"], 3 * LONG_S)
+    let_pass(one, timedelta(seconds=2 * LONG_S))
+    for _ in range(2):
         with pytest.raises(LeaseNotFoundError):
-            one.extend_lease(lease_id, objects, 2 * LONG_S)
-    assert [lease.end_utc for lease in one.list_lease()] == [two_ends]
-    assert one.extend_lease(lease_id, ["d/u"], 2 * LONG_S) > two_ends
+            one.extend_lease(lease_id, duration_s=9 * LONG_S)
+        two.remove_expired()
+    assert [lease.end_utc for lease in one.list_lease()] == [ends - timedelta(seconds=2 * LONG_S)]
 
 
 def test_a_lease_stays_ended_when_the_clock_goes_back(one: LeaseService, two: LeaseService) -> None:

@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
+from functools import partial
 from pathlib import Path as Folder
+from random import Random
 from typing import Any, Literal
 
 import psycopg
@@ -19,10 +21,22 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, Engine, event, insert, make_url, text, update
+from sqlalchemy import (
+    Column,
+    Connection,
+    Engine,
+    MetaData,
+    Table,
+    event,
+    insert,
+    make_url,
+    text,
+    update,
+)
 from sqlalchemy.dialects.postgresql.psycopg import PGDialect_psycopg
 from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 
+from tests.integration.lease_worker import make_tables
 from tests.integration.postgresql import PostgreSQL
 from txn.clock import ManualClock, SystemClock
 from txn.errors import StoreClosedError, StoreError
@@ -35,6 +49,7 @@ from txn.leases import (
     path,
     shared,
 )
+from txn.leases.connections import Connections
 from txn.leases.service import LeaseService
 from txn.leases.tables import VERSION, VERSION_TABLE, leases, metadata, now
 
@@ -235,6 +250,7 @@ def test_leases_of_an_older_version_are_kept_under_names_in_lower_case(database_
 
     def as_written_before(connection: Connection) -> None:
         connection.execute(text(f"UPDATE {VERSION_TABLE} SET version_num = 'v0001'"))
+        connection.execute(text("ALTER TABLE txn_leases DROP COLUMN claims"))
         for column in ("db_name", "table_name", "object", "partition_name"):
             old = text(f"UPDATE txn_leases SET {column} = :new WHERE {column} = :old")
             for new, former in OLD_NAMES.items():
@@ -257,6 +273,44 @@ def test_leases_of_an_older_version_are_kept_under_names_in_lower_case(database_
             service.grab_lease([shared("d/u/p=Mon/q=a%2FB")], LONG_S)
         assert service.extend_lease(twice, "D/T") >= before[twice]
         assert service.drop_lease(day) == 2
+
+
+def test_leases_of_an_older_version_go_on(database_url: str) -> None:
+    """Nobody stops all jobs for an update. What was granted before it counts as it was found then;
+    a program of the older version that still runs writes no count, and its lease is as long as it
+    was."""
+    older = Connections(make_url(database_url), CLOCK, Random(1))
+    of_older = [each for each in leases.columns if each.name != "claims"]
+
+    def write(connection: Connection, number: int, objects: str) -> None:
+        at = connection.execute(now().select()).scalar_one()
+        known = {
+            "lease_id": number,
+            "user_name": "ann",
+            "db_name": "d",
+            "partition_name": "",
+            "start_utc": at,
+            "end_utc": at + timedelta(seconds=LONG_S),
+            "lease_type": "s",
+            "granted": True,
+            "duration_s": LONG_S,
+            "token": "",
+        }
+        of_each = [{**known, "object": f"d/{each}", "table_name": each} for each in objects]
+        table = Table("txn_leases", MetaData(), *(Column(c.name, c.type) for c in of_older))
+        connection.execute(insert(table), of_each)
+
+    make_tables(database_url, "v0002")
+    older.run(partial(write, number=101, objects="tu"))
+    with open_leases(database_url, place_s=LONG_S) as service:
+        older.run(partial(write, number=102, objects="vw"))
+        for number in (101, 102):
+            assert service.extend_lease(number, duration_s=2 * LONG_S) > service.now()
+        service.force_drop_lease(["d/t", "d/v"])
+        with pytest.raises(LeaseNotFoundError):
+            service.extend_lease(101)
+        service.extend_lease(102)
+    older.close()
 
 
 def test_the_tables_of_a_later_version_are_left_alone(database_url: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -179,3 +180,64 @@ def test_a_fork_within_a_transaction_cannot_use_the_leases(
         forked.set()
         assert working.result(WITHIN_S) == 1
         assert idle.grab_lease([exclusive("d/t")], LONG_S) == 2
+
+
+def test_a_fork_that_leaves_the_block_does_not_drop_what_its_parent_holds(
+    database_url: str,
+) -> None:
+    """A program that forks within the block, and whose child returns or fails, still relies on its
+    lease. The child may ask."""
+    with open_leases(database_url) as leases:
+        with leases.hold([exclusive("d/t")], LONG_S) as held:
+
+            def in_a_child() -> None:
+                with held:
+                    held.check()
+                held.release()
+                os._exit(0)
+
+            assert in_child(in_a_child) == 0
+            held.check()
+        assert leases.list_lease() == []
+
+
+STOPPED = """
+import os, signal, sys
+from txn.leases import exclusive, open_leases, shared
+from txn.locks import LockLost
+
+leases = open_leases(sys.argv[1])
+with leases.hold([exclusive("d/t"), shared("d/u")], float(sys.argv[2])) as held:
+    print(held.lost, flush=True)
+    os.kill(os.getpid(), signal.SIGSTOP)
+    try:
+        held.check()
+    except LockLost:
+        print("lost", flush=True)
+"""
+
+
+@pytest.mark.parametrize("how", ["it ends", "a part is dropped"])
+def test_a_holder_that_was_stopped_meanwhile_is_told_when_it_asks(
+    database_url: str, how: str
+) -> None:
+    """Nobody can tell it before. What others have by then, it does not drop."""
+    duration_s = LONG_S if how == "a part is dropped" else 0.5
+    with (
+        open_leases(database_url) as leases,
+        subprocess.Popen(
+            [sys.executable, "-c", STOPPED, database_url, str(duration_s)],
+            stdout=subprocess.PIPE,
+            text=True,
+        ) as holder,
+    ):
+        assert holder.stdout is not None
+        assert holder.stdout.readline()
+        os.waitid(os.P_PID, holder.pid, os.WSTOPPED | os.WNOWAIT)
+        if how == "a part is dropped":
+            leases.force_drop_lease("d/t")
+        other = leases.grab_lease([exclusive("d/t")], LONG_S, WITHIN_S)
+        holder.send_signal(signal.SIGCONT)
+        assert holder.stdout.readline() == "lost\n"
+        assert holder.wait(WITHIN_S) == 0
+        assert [lease.lease_id for lease in leases.list_lease()] == [other]

@@ -84,12 +84,40 @@ def test_a_holder_whose_lease_was_dropped_by_force_is_told(leases: LeaseService)
             held.check()
 
 
+BOTH = [exclusive("d/t"), shared("d/u")]
+
+
 def test_a_lease_of_which_a_part_was_dropped_is_lost(leases: LeaseService) -> None:
     """All of it or nothing: a job that reads one table and writes another needs both."""
-    with leases.hold([exclusive("d/t"), shared("d/u")], AN_HOUR_S) as held:
+    with leases.hold(BOTH, AN_HOUR_S) as held:
         leases.force_drop_lease(["d/u"])
         with pytest.raises(LockLost):
             held.check()
+
+
+def test_a_holder_that_does_not_ask_learns_that_a_part_was_dropped_and_taken(
+    leases: LeaseService, database_url: str
+) -> None:
+    """When its lease would have been extended; it is not any more, and what is left of it ends. By
+    its own clock no time passes: it is the database that says so."""
+    still = ManualClock()
+    with open_leases(database_url, clock=still) as holder, holder.hold(BOTH, 3) as held:
+        leases.force_drop_lease("d/t")
+        leases.grab_lease([exclusive("d/t")], AN_HOUR_S)
+        until(lambda: held.lost)
+        until(lambda: leases.list_lease("d/u") == [])
+        held.release()
+        assert [lease.user for lease in leases.list_lease("d/t")]  # another's is not dropped
+
+
+def test_a_part_that_is_given_back_is_a_part_that_is_lost(leases: LeaseService) -> None:
+    """Nobody can tell who dropped it by the lease's id: its holder, or a person by hand."""
+    with leases.hold(BOTH, 6) as held:
+        assert leases.drop_lease(held.lease_id, ["d/u"]) == 1
+        until(lambda: held.lost)
+        with pytest.raises(LockLost):
+            held.check()
+    assert leases.list_lease() == []
 
 
 def test_a_lease_that_another_one_has_now_is_lost(leases: LeaseService) -> None:

@@ -20,7 +20,16 @@ import pytest
 from sqlalchemy import Row, create_engine, select
 
 from tests.history.leases import anomalies
-from tests.integration.lease_worker import LONG_S, SHORT_S, Death, LeaseLog, history, over, race
+from tests.integration.lease_worker import (
+    LONG_S,
+    SHORT_S,
+    Death,
+    LeaseLog,
+    history,
+    make_tables,
+    over,
+    race,
+)
 from tests.integration.postgresql import PostgreSQL
 from tests.integration.workers import Start, starting
 from txn.leases import exclusive, open_leases, tables
@@ -169,13 +178,16 @@ def test_whoever_is_killed_at_any_step_leaves_a_lease_that_ends_or_none(
     assert step > 3
 
 
+@pytest.mark.parametrize("version", [None, "v0001"])
 def test_whoever_is_killed_while_it_makes_the_tables_hinders_nobody(
-    new_url: NewUrl, start: Start
+    version: str | None, new_url: NewUrl, start: Start
 ) -> None:
-    """The first program on a new machine may be the one that is killed."""
+    """The first program on a new machine, or of a new version, may be the one that is killed."""
     worker = start("die")
     for step in count(1):
         url = new_url()
+        if version:
+            make_tables(url, version)
         is_dead = dies(worker, Death(url, "open", step, []))
         with open_leases(url) as leases:
             assert leases.grab_lease(exclusive("d/t"), LONG_S) == 1

@@ -69,18 +69,21 @@ def test_a_job_runs_under_its_lease_and_keeps_others_out(
 def test_a_job_whose_lease_is_lost_is_stopped(
     spark: SparkSession, gate: Gate, pool: ThreadPoolExecutor, leases: LeaseService
 ) -> None:
-    """It would go on to write over what the next holder is writing. Nobody opens the gate: the job
-    ends because it is cancelled."""
+    """It would go on to write over what the next holder is writing: a part is enough. Nobody opens
+    the gate: the job ends because it is cancelled."""
+    objects = [exclusive("default/made"), shared("default/read")]
 
     def job() -> None:
-        with leases.hold([exclusive("default/made")], DURATION_S) as held, watched(spark, held):
+        with leases.hold(objects, DURATION_S) as held, watched(spark, held):
             spark.sql(SLOW).collect()
 
     lost = begun(pool, spark, job)
     gate.wait_until_reached()
     leases.force_drop_lease(["default/made"])
+    leases.grab_lease([exclusive("default/made")], 3600)
     with pytest.raises(LockLost):
         lost.result(WITHIN_S)
+    assert [str(each.request) for each in leases.list_lease()] == ["X default/made"]
 
 
 def test_a_job_that_was_done_before_anybody_noticed_is_told_that_its_lease_was_lost(

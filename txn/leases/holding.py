@@ -7,6 +7,7 @@ before the last extension that was acknowledged, which is never later than the d
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Self
@@ -27,7 +28,10 @@ EXTENSIONS, RETRIES, DRIFT = 3, 30, 100
 
 class HeldLease:
     """A lease that is held; `txn.locks.Held` says what its methods promise. Its fencing token is
-    its id, which grows with time. Leaving the block drops it."""
+    its id, which grows with time. Leaving the block drops it. If one of its objects is dropped, by
+    force or by the lease's id, all of it is lost, and what is left is not extended any more.
+
+    A forked process may ask about it, and cannot release it: that is for who extends it."""
 
     def __init__(
         self,
@@ -47,6 +51,7 @@ class HeldLease:
         self._duration_s = duration_s
         self._clock = clock
         self._sure_until_ms = began_ms + self._sure_ms
+        self._process = os.getpid()
         self._gone = False
         self._released = False
         self._ending = threading.Event()
@@ -77,6 +82,8 @@ class HeldLease:
 
     def release(self) -> None:
         """Drop it; after an error that may be tried again."""
+        if self._process != os.getpid():
+            return
         self._ending.set()
         self._extending.join()
         if not self._released:

@@ -157,6 +157,7 @@ class LeaseService:
         """Let these objects of a lease, or all, end no earlier than a duration from now; return
         until when all of them are leased. duration_s: that of the grab if none is given.
 
+        All are those that were granted: whoever has given one back names the rest.
         LeaseNotFoundError: one of them is not leased any more, and none was extended.
         """
         wanted = paths(objects)
@@ -169,16 +170,19 @@ class LeaseService:
             self.connections.database.take_turn(connection, tables)
             rows = connection.execute(select(leases).where(chosen)).all()
             at = _now(connection)
-            if len(rows) < max(1, len(wanted)) or any(row.end_utc <= at for row in rows):
-                raise _not_found(lease_id, wanted)
+            count = max(len(rows), len(wanted) or max((row.claims for row in rows), default=1))
+            left = sum(row.end_utc > at for row in rows)
+            if left < count:
+                raise _not_found(lease_id, wanted, left, count)
             end = at + (asked or timedelta(seconds=rows[0].duration_s))
             self._check_end(rows[0].start_utc, end)
             is_shorter = this.end_utc < end
             changed = connection.execute(
                 update(leases).where(chosen, is_shorter).values(end_utc=end)
             )
-            if changed.rowcount < sum(row.end_utc < end for row in rows):
-                raise _not_found(lease_id, wanted)  # it was dropped at this moment
+            dropped = sum(row.end_utc < end for row in rows) - changed.rowcount  # at this moment
+            if dropped:
+                raise _not_found(lease_id, wanted, left - dropped, count)
             ends: list[datetime] = [max(row.end_utc, end) for row in rows]
             return min(ends)
 
@@ -305,6 +309,7 @@ class LeaseService:
             "granted": granted,
             "duration_s": request.duration.total_seconds(),
             "token": request.token,
+            "claims": len(request.objects),
         }
         connection.execute(insert(leases), [{**shared, **_columns(o)} for o in request.objects])
         return number
@@ -382,8 +387,8 @@ def _lease(row: Row[Any]) -> Lease:
     )
 
 
-def _not_found(lease_id: int, wanted: Sequence[Path]) -> LeaseNotFoundError:
-    objects = [str(each) for each in wanted] or None
+def _not_found(lease_id: int, wanted: Sequence[Path], left: int, count: int) -> LeaseNotFoundError:
+    facts = {"objects": [str(each) for each in wanted] or None, "left": left, "of": count}
     return LeaseNotFoundError(
-        describe("the lease has ended, wholly or in part", lease_id=lease_id, objects=objects)
+        describe("the lease has ended, wholly or in part", lease_id=lease_id, **facts)
     )

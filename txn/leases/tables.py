@@ -21,6 +21,7 @@ from sqlalchemy import (
     Dialect,
     Double,
     Index,
+    Integer,
     MetaData,
     String,
     Table,
@@ -34,7 +35,7 @@ from sqlalchemy.types import TypeDecorator
 
 from txn.locks.requests import LockRequest, Mode, Path
 
-VERSION = "v0002"
+VERSION = "v0003"
 """The newest migration: what the code below takes for granted."""
 
 VERSION_TABLE = "txn_lease_version"
@@ -97,6 +98,8 @@ leases = Table(
     Column("granted", Boolean, nullable=False),
     Column("duration_s", Double, nullable=False),
     Column("token", String(32), nullable=False),
+    # Of how many objects the lease was granted; 1 where a program of an older version wrote it.
+    Column("claims", Integer, nullable=False, server_default="1"),
     Index("txn_leases_object", "object"),
     Index("txn_leases_end_utc", "end_utc"),
     Index("txn_leases_token", "token"),
