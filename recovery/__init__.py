@@ -1,8 +1,18 @@
 """The operator's side of hbase-txn: what crashed clients left behind, and its repair."""
 
-from recovery.findings import Finding, Kind, Severity, Young
-from recovery.fsck import LeftAlone, NothingToDo, Repaired, Result, check, compact, repair
+from recovery.findings import (
+    Finding,
+    Kind,
+    LeftAlone,
+    NothingToDo,
+    Repaired,
+    Result,
+    Severity,
+    Young,
+)
+from recovery.fsck import check, compact, repair
 from recovery.inspect import Explanation, explain
+from recovery.purge import purge_row, purge_token
 from recovery.scan import Summary, summary
 
 __all__ = [
@@ -19,6 +29,8 @@ __all__ = [
     "check",
     "compact",
     "explain",
+    "purge_row",
+    "purge_token",
     "repair",
     "summary",
 ]

@@ -12,8 +12,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from recovery.findings import Finding, Young
-from recovery.fsck import Result
+from recovery.findings import Finding, Result, Young
 from recovery.inspect import Change, Explanation
 from recovery.scan import state_of
 from recovery.text import assertion_text, escape, key_text, parse_key
@@ -125,7 +124,12 @@ def cell_document(key: Key, cell: Cell | None) -> Document:
 
 
 def _request(given: object) -> Request:
-    parts = _fields(given, "the document", set(), {"mutations", "assertions", "once", "labels"})
+    parts = _fields(
+        given,
+        "the document",
+        set(),
+        {"mutations", "assertions", "once", "once_retention_ms", "labels"},
+    )
     mutations = _list(parts.get("mutations", []), "mutations")
     assertions = _list(parts.get("assertions", []), "assertions")
     once = parts.get("once")
@@ -134,6 +138,7 @@ def _request(given: object) -> Request:
         tuple(_assertion(item, f"assertions[{i}]") for i, item in enumerate(assertions)),
         None if once is None else _bytes(once, "once"),
         _mapping(parts.get("labels", {}), "labels"),
+        parts.get("once_retention_ms"),
     )
 
 

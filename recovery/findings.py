@@ -31,6 +31,7 @@ class Kind(Enum):
     EXPIRED = "expired"
     DEBRIS = "debris"
     UNREADABLE = "unreadable"
+    EXPIRED_MARKER = "expired-marker"
     ORPHAN_LOCK = "orphan-lock"
     STALE_TAG = "stale-tag"
     FOREIGN_CELL = "foreign-cell"
@@ -92,6 +93,12 @@ EXPLAINED: Mapping[Kind, Explained] = {
         "its row does not decode, or is of a newer format, and it may be committed",
         "nothing: the row is kept with its locks, for a newer version or a person",
     ),
+    Kind.EXPIRED_MARKER: Explained(
+        Severity.CLEAN,
+        "a `once` token committed longer ago than its request promised to be repeated, and than "
+        "the retention",
+        "delete its marker: the token is forgotten",
+    ),
     Kind.ORPHAN_LOCK: Explained(
         Severity.REPAIRABLE,
         "a lock whose holder is finished, or has no row: a late request, which blocks nobody long",
@@ -146,3 +153,27 @@ class Young:
         """Count one."""
         self.counts[kind] += 1
         self.oldest_ms = max(self.oldest_ms, silent_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """The finding is no more; `why` says what was done."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class NothingToDo:
+    """The finding was no more, or its transaction has moved on by itself."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeftAlone:
+    """It cannot be repaired without guessing, and is as it was."""
+
+    why: str
+
+
+Result = Repaired | NothingToDo | LeftAlone

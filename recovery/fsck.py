@@ -7,11 +7,11 @@ repairs may run twice at once, and clients may be at work: whatever has moved on
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import assert_never
 
-from recovery.findings import Finding, Kind, Young
+from recovery.findings import Finding, Kind, LeftAlone, NothingToDo, Repaired, Result, Young
+from recovery.markers import expired_marker, forget
 from recovery.scan import MARKERS, State, long_ago_ms, state_of, whole_row
 from recovery.tables import check_rows, is_stale
 from txn.codec import TransactionRow, decode_row, is_row_key
@@ -33,30 +33,6 @@ NO_PLAN = "the plan is missing, or does not fit the buffer"
 
 Looked = Callable[[bytes], None]
 """Is told the table of each row that check has looked at, for a progress bar."""
-
-
-@dataclass(frozen=True, slots=True)
-class Repaired:
-    """The finding is no more; `why` says what was done."""
-
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class NothingToDo:
-    """The finding was no more, or its transaction has moved on by itself."""
-
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class LeftAlone:
-    """It cannot be repaired without guessing, and is as it was."""
-
-    why: str
-
-
-Result = Repaired | NothingToDo | LeftAlone
 
 
 def check(
@@ -81,6 +57,8 @@ def check(
     for row in _told(context, context.table, looked):
         if is_row_key(row.row):
             yield from _check_row(context, row, grace_ms, retention_ms, young)
+        elif found := expired_marker(context.table, row, context.clock.wall_ms(), retention_ms):
+            yield found
     for rows in _data_rows(context, scan, looked) if scan else ():
         yield from check_rows(
             context,
@@ -131,6 +109,8 @@ def repair(context: Context, finding: Finding) -> Result:
             return _end(context, finding)
         case Kind.EXPIRED | Kind.DEBRIS:
             return _delete(context, finding)
+        case Kind.EXPIRED_MARKER:
+            return _forget(context, finding)
         case Kind.ORPHAN_LOCK:
             return _free(context, finding)
         case Kind.STALE_TAG:
@@ -240,7 +220,6 @@ def _is_same(cell: Cell, finding: Finding) -> bool:
 
 
 def _delete(context: Context, finding: Finding) -> Result:
-    """Delete the cells of a row at their own timestamps, so that whatever comes later stays."""
     assert finding.transaction is not None
     cells = whole_row(context, finding.transaction)
     if cells is None:
@@ -252,9 +231,21 @@ def _delete(context: Context, finding: Finding) -> Result:
         same = state_of(row) is State.DEBRIS and finding.facts.get("newest") == row.newest
     if not same:
         return NothingToDo("the row has changed")
-    edits = [Edit(key, None, cell.timestamp) for key, cell in cells.cells.items()]
-    retried(context, lambda: context.store.write(edits, durable=False))
+    delete_cells(context, cells)
     return Repaired("deleted")
+
+
+def delete_cells(context: Context, row: Row) -> None:
+    """Delete the cells of a row at their own timestamps, so that whatever comes later stays."""
+    edits = [Edit(key, None, cell.timestamp) for key, cell in row.cells.items()]
+    retried(context, lambda: context.store.write(edits, durable=False))
+
+
+def _forget(context: Context, finding: Finding) -> Result:
+    value, since, newest = (finding.facts[name] for name in ("value", "since", "newest"))
+    assert finding.key is not None and isinstance(value, bytes)
+    assert isinstance(since, int) and isinstance(newest, int)
+    return forget(context, finding.key, Cell(value, since), newest)
 
 
 def _free(context: Context, finding: Finding) -> Result:

@@ -9,6 +9,7 @@
               | ["version", key, timestamp or nil] | ["not", assertion]
               | ["and", [assertion...]] | ["or", [assertion...]]
     key     = [row, family, column, table]
+    marker  = row key [" " milliseconds]
 
 Every version ever released stays readable. Bytes that do not decode raise CorruptRowError.
 """
@@ -35,6 +36,7 @@ FORMAT = 1
 MAX_BUFFER = MAX_CELL - 256  # the cell's key has its share
 _FRAME = struct.Struct(">BI")
 _ROW_KEY = re.compile(rb"(?:(\d\d)\.)?transaction\.(\d{13})\.([0-9a-f]{32})")
+_PROMISE = re.compile(rb"[1-9][0-9]{0,15}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,15 @@ class Plan:
 
     timestamp: int
     replaced: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """What is kept of a `once` token: the transaction that committed it, and for how long after
+    that, as its caller has promised, it may come again. None: for ever."""
+
+    transaction: bytes
+    retention_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +126,21 @@ def status_key(table: bytes, row_key: bytes) -> Key:
 
 
 def marker_key(table: bytes, token: bytes) -> Key:
-    """Return the key that holds, once committed, the transaction of a `once` token."""
+    """Return the key that holds, once committed, the marker of a `once` token."""
     return Key(b"once." + token, FAMILY, b"done", table)
+
+
+def encode_marker(marker: Marker) -> bytes:
+    """Return the marker's value, which is text."""
+    if marker.retention_ms is None:
+        return marker.transaction
+    return b"%b %d" % (marker.transaction, marker.retention_ms)
+
+
+def decode_marker(value: bytes) -> Marker:
+    """Return what a marker says. A promise that does not decode is none: it is kept for ever."""
+    transaction, _, promise = value.partition(b" ")
+    return Marker(transaction, int(promise) if _PROMISE.fullmatch(promise) else None)
 
 
 def encode_buffer(buffer: Buffer) -> bytes:

@@ -14,7 +14,7 @@ from typing import Literal, Self, TypeVar
 from txn.assertions import Assertion, Not, Or, Some
 from txn.background import Finisher
 from txn.clock import Clock, SystemClock
-from txn.codec import FAMILY, marker_key
+from txn.codec import FAMILY, decode_marker, marker_key
 from txn.errors import (
     AssertionFailedError,
     ConflictError,
@@ -92,6 +92,7 @@ class Engine:
         assertions: Iterable[Assertion] = (),
         *,
         once: str | bytes | None = None,
+        once_retention_ms: int | None = None,
         labels: Mapping[str, str] | None = None,
         ack: Ack = "complete",
     ) -> Committed:
@@ -99,11 +100,14 @@ class Engine:
 
         once: of all requests with this token, whoever sends them, at most one commits; the others
         return its result with `repeated=True`.
+        once_retention_ms: the promise that none comes later than that after the first one's commit:
+        then fsck forgets the token, and one that comes all the same commits again. None: never.
         ack: "complete" returns when every lock is released, "decided" as soon as it is committed.
         Raises InvalidRequestError, AbortedError (ConflictError, AssertionFailedError,
         DeadlineError), CommitOutcomeUnknown or StoreError.
         """
-        return self._commit(self._checked(mutations, assertions, once=once, labels=labels), ack)
+        request = self._checked(mutations, assertions, once, labels, once_retention_ms)
+        return self._commit(request, ack)
 
     def commit_many(
         self, requests: Iterable[Given], *, ack: Ack = "complete"
@@ -176,7 +180,8 @@ class Engine:
             marker = marker_key(self._context.table, t.request.once)
             first = t.seen.get(marker)
             if first is not None and t.failure.assertion == Not(Some(marker)):
-                return Committed(first.value, first.timestamp, repeated=True)
+                transaction = decode_marker(first.value).transaction
+                return Committed(transaction, first.timestamp, repeated=True)
         return t.failure
 
     # -------------------------------------------------------------------------------- reading
@@ -257,6 +262,7 @@ class Engine:
         self,
         *,
         once: str | bytes | None = None,
+        once_retention_ms: int | None = None,
         labels: Mapping[str, str] | None = None,
         ack: Ack = "complete",
         within_ms: int | None = None,
@@ -270,17 +276,20 @@ class Engine:
         if within_ms is not None:
             check_whole("within_ms", within_ms)
 
-        return self._block(once, labels, ack, lambda: within_ms)
+        return self._block(once, once_retention_ms, labels, ack, lambda: within_ms)
 
     def _block(
         self,
         once: str | bytes | None,
+        once_retention_ms: int | None,
         labels: Mapping[str, str] | None,
         ack: Ack,
         left_ms: Callable[[], int | None],
     ) -> OptimisticTransaction:
         def commit(request: Request, spans: Sequence[Span]) -> Committed:
-            valid = self._checked(request.mutations, request.assertions, once, labels)
+            valid = self._checked(
+                request.mutations, request.assertions, once, labels, once_retention_ms
+            )
             return self._commit(valid, ack, spans, left_ms())
 
         ways = Ways(self.read, self._scan, self._view, commit)
@@ -293,6 +302,7 @@ class Engine:
         attempts: int = RUN_ATTEMPTS,
         within_ms: int | None = None,
         once: str | bytes | None = None,
+        once_retention_ms: int | None = None,
         labels: Mapping[str, str] | None = None,
         ack: Ack = "complete",
     ) -> T:
@@ -305,8 +315,8 @@ class Engine:
         """
         pace = self._pace
         within_ms = pace.policy.within_ms if within_ms is None else within_ms
-
-        return run(partial(self._block, once, labels, ack), function, pace, attempts, within_ms)
+        begin = partial(self._block, once, once_retention_ms, labels, ack)
+        return run(begin, function, pace, attempts, within_ms)
 
     @property
     def _pace(self) -> Pace:
@@ -352,7 +362,11 @@ class Engine:
         try:
             if isinstance(given, Request):
                 return self._checked(
-                    given.mutations, given.assertions, once=given.once, labels=given.labels
+                    given.mutations,
+                    given.assertions,
+                    given.once,
+                    given.labels,
+                    given.once_retention_ms,
                 )
             if not isinstance(given, tuple) or len(given) != 2:
                 raise InvalidRequestError(
@@ -368,8 +382,16 @@ class Engine:
         assertions: Iterable[Assertion],
         once: str | bytes | None = None,
         labels: Mapping[str, str] | None = None,
+        once_retention_ms: int | None = None,
     ) -> Request:
-        request = checked(mutations, assertions, once=once, labels=labels, table=self._table)
+        request = checked(
+            mutations,
+            assertions,
+            once=once,
+            labels=labels,
+            once_retention_ms=once_retention_ms,
+            table=self._table,
+        )
         self._families.check(request)
         return request
 

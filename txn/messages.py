@@ -83,6 +83,7 @@ def pack_request(request: Request) -> Any:
         pack_assertions(request.assertions),
         request.once,
         dict(request.labels),
+        request.once_retention_ms,
     )
 
 

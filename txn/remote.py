@@ -91,18 +91,23 @@ class RemoteEngine(Engine):
         assertions: Iterable[Assertion] = (),
         *,
         once: str | bytes | None = None,
+        once_retention_ms: int | None = None,
         labels: Mapping[str, str] | None = None,
         ack: Ack = "complete",
     ) -> Committed:
         """Commit as Engine.commit does. Where the outcome is unknown the error carries the name of
         the request, for which `outcome` can be asked."""
-        request = self._checked(mutations, assertions, once=once, labels=labels)
+        request = self._checked(mutations, assertions, once, labels, once_retention_ms)
         name, sent_ms = self._name(), self._clock.monotonic_ms()
         arguments = IDL.Transactional.commit_args(
             [pack_mutation(mutation) for mutation in request.mutations],
             pack_assertions(request.assertions),
             self._service.options(
-                ack=ACKS[ack], once=request.once, labels=request.labels, request=name
+                ack=ACKS[ack],
+                once=request.once,
+                onceRetentionMs=request.once_retention_ms,
+                labels=request.labels,
+                request=name,
             ),
         )
         try:
@@ -239,6 +244,7 @@ class RemoteEngine(Engine):
             request.mutations,
             request.assertions,
             once=request.once,
+            once_retention_ms=request.once_retention_ms,
             labels=request.labels,
             ack=ack,
         )
@@ -253,9 +259,17 @@ class RemoteEngine(Engine):
         assertions: Iterable[Assertion],
         once: str | bytes | None = None,
         labels: Mapping[str, str] | None = None,
+        once_retention_ms: int | None = None,
     ) -> Request:
         """Check what can be checked here; tables and families are the server's."""
-        return checked(mutations, assertions, once=once, labels=labels, table=self._table)
+        return checked(
+            mutations,
+            assertions,
+            once=once,
+            labels=labels,
+            once_retention_ms=once_retention_ms,
+            table=self._table,
+        )
 
     def _name(self) -> bytes:
         return NAME + b"%013d.%032x" % (self._clock.wall_ms(), self._chance.getrandbits(128))

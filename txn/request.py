@@ -9,9 +9,10 @@ from enum import Enum
 
 from txn.assertions import Assertion, Not, Some, bind, check_assertion, keys
 from txn.errors import InvalidRequestError, describe
-from txn.model import Delete, Key, Mutation, as_bytes, check_key, check_value
+from txn.model import Delete, Key, Mutation, as_bytes, check_key, check_value, check_whole
 
 MAX_TOKEN = 1024
+MAX_RETENTION_MS = 1 << 53  # what any program that reads JSON keeps exactly
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,8 @@ class Request:
     """Mutations that happen together, and only if every assertion holds.
 
     once: a token; of all requests with one token, from anywhere, at most one commits.
+    once_retention_ms: the caller's promise that no request with the token comes later than that
+    after the commit, so that fsck may forget it then; None: it is kept for ever.
     labels: short texts for people, kept in the transaction row.
     """
 
@@ -26,6 +29,7 @@ class Request:
     assertions: tuple[Assertion, ...] = ()
     once: bytes | None = None
     labels: Mapping[str, str] = field(default_factory=dict)
+    once_retention_ms: int | None = None
 
     @property
     def keys(self) -> tuple[Key, ...]:
@@ -66,6 +70,7 @@ def checked(
     *,
     once: str | bytes | None = None,
     labels: Mapping[str, str] | None = None,
+    once_retention_ms: int | None = None,
     table: bytes | None = None,
 ) -> Request:
     """Return a valid request whose keys all name a table, or raise InvalidRequestError.
@@ -77,6 +82,7 @@ def checked(
         tuple(_bound_assertion(item, table) for item in _items("assertions", assertions)),
         None if once is None else _token(once),
         _labels(labels),
+        _retention(once, once_retention_ms),
     )
     if not request.mutations and not request.assertions:
         raise InvalidRequestError("a transaction needs a mutation or an assertion")
@@ -84,12 +90,14 @@ def checked(
     return request
 
 
-def with_marker(request: Request, marker: Key, transaction: bytes) -> Request:
-    """Return the request that also puts its transaction's row key where `once` looks for it."""
+def with_marker(request: Request, marker: Key, value: bytes) -> Request:
+    """Return the request that also puts its marker where `once` looks for it. The promise goes
+    with the marker's value."""
     return replace(
         request,
-        mutations=(*request.mutations, Mutation(marker, transaction)),
+        mutations=(*request.mutations, Mutation(marker, value)),
         assertions=(Not(Some(marker)), *request.assertions),
+        once_retention_ms=None,
     )
 
 
@@ -143,6 +151,23 @@ def _token(once: str | bytes) -> bytes:
             describe("once must have 1 to 1024 bytes", bytes=len(token), limit=MAX_TOKEN)
         )
     return token
+
+
+def _retention(once: str | bytes | None, retention_ms: int | None) -> int | None:
+    if retention_ms is None:
+        return None
+    if once is None:
+        raise InvalidRequestError("once_retention_ms is a promise about a token: give once as well")
+    check_whole("once_retention_ms", retention_ms, 1)
+    if retention_ms > MAX_RETENTION_MS:
+        raise InvalidRequestError(
+            describe(
+                "once_retention_ms is too long: leave it out, and the token is kept for ever",
+                given=retention_ms,
+                limit=MAX_RETENTION_MS,
+            )
+        )
+    return retention_ms
 
 
 def _labels(labels: Mapping[str, str] | None) -> Mapping[str, str]:

@@ -15,17 +15,19 @@ from typing import TypeVar
 from txn.clock import Clock
 from txn.codec import (
     Buffer,
+    Marker,
     Plan,
     TransactionRow,
     column,
     decode_status,
     encode_buffer,
+    encode_marker,
     marker_key,
     new_row_key,
     status_key,
 )
 from txn.errors import StoreClosedError, StoreError, TxnError, describe
-from txn.model import LOOKS_WITHIN_MS, Cell, Check, Key
+from txn.model import Cell, Check, Key
 from txn.phases import STEPS, Status
 from txn.policy import Policy
 from txn.request import Request, with_marker
@@ -106,7 +108,8 @@ def begin(
     is too large. Nothing is written yet."""
     row_key = new_row_key(context.clock.wall_ms(), context.random.getrandbits(128), buckets)
     if request.once is not None:
-        request = with_marker(request, marker_key(context.table, request.once), row_key)
+        marker = encode_marker(Marker(row_key, request.once_retention_ms))
+        request = with_marker(request, marker_key(context.table, request.once), marker)
     lease_ms = context.policy.lease_ms
     buffer = encode_buffer(Buffer(request, lease_ms))
     t = Transaction(row_key, request, lease_ms, buffer=buffer, due_ms=due_ms)
@@ -226,12 +229,6 @@ def retried(context: Context, call: Callable[[], T]) -> T:
             if clock.monotonic_ms() >= due_ms:
                 raise
         clock.sleep_ms(policy.pause_ms(tries, context.random, STORE_PAUSE_MS))
-
-
-def are_apart(context: Context, first_ms: int) -> bool:
-    """Whether a look that began then is too old to be compared with one that has just ended. What
-    was deleted between the two may have been retired."""
-    return context.clock.monotonic_ms() - first_ms > LOOKS_WITHIN_MS
 
 
 def by_holder(

@@ -41,6 +41,8 @@ struct Request {
   2: optional list<Assertion> assertions
   3: optional binary once            // of all requests with this token at most one commits
   4: optional map<string, string> labels
+  5: optional i64 onceRetentionMs    // a promise: no request with the token comes later than that
+                                     // after the commit; then the server may forget it
 }
 
 enum Ack {
@@ -54,6 +56,7 @@ struct Options {
   3: optional binary once
   4: optional map<string, string> labels
   5: optional binary request         // a name for this request, to ask for it with `settle`
+  6: optional i64 onceRetentionMs
 }
 
 struct Committed {

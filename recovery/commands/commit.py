@@ -38,7 +38,11 @@ def commit(
     with engine_at(store, transactions) as engine:
         try:
             done = engine.commit(
-                request.mutations, request.assertions, once=request.once, labels=request.labels
+                request.mutations,
+                request.assertions,
+                once=request.once,
+                once_retention_ms=request.once_retention_ms,
+                labels=request.labels,
             )
         except AbortedError as error:
             complain(str(error))

@@ -11,6 +11,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import unquote, urlsplit
@@ -18,7 +19,8 @@ from urllib.parse import unquote, urlsplit
 import typer
 from rich.console import Console
 
-from recovery.text import parse_duration
+from recovery.scan import find
+from recovery.text import escape, parse_duration, unescape
 from txn.clock import SystemClock
 from txn.connecting import connect
 from txn.engine import TRANSACTIONS, Engine
@@ -30,6 +32,7 @@ from txn.watch import silent
 
 CLEAN, FOUND, COULD_NOT_RUN = 0, 1, 2
 WIDE = 240
+CANDIDATES = 5
 
 StoreOption = Annotated[
     str,
@@ -106,6 +109,19 @@ def needing(extra: str) -> Iterator[None]:
         raise InvalidRequestError(
             describe(f"install hbase-txn[{extra}]", missing=error.name)
         ) from error
+
+
+def found_row_key(context: Context, part: str) -> bytes:
+    """Return the row key of the transaction that a person means, by all of it or a part."""
+    candidates = list(islice(find(context, unescape(part)), CANDIDATES + 1))
+    if not candidates:
+        raise InvalidRequestError(describe("no such transaction", id=part))
+    if len(candidates) > 1:
+        several = [escape(row_key) for row_key in candidates[:CANDIDATES]]
+        more = ["and more"] if len(candidates) > CANDIDATES else []
+        message = describe("several transactions match", id=part)
+        raise InvalidRequestError("\n  ".join([message, *several, *more]))
+    return candidates[0]
 
 
 def console() -> Console:

@@ -25,17 +25,8 @@ from recovery.commands.common import (
     print_json,
 )
 from recovery.documents import finding_document, result_document, young_document
-from recovery.findings import Finding, Kind, Young
-from recovery.fsck import (
-    LONGEST_REQUEST_MS,
-    LeftAlone,
-    NothingToDo,
-    Repaired,
-    Result,
-    check,
-    compact,
-    repair,
-)
+from recovery.findings import Finding, Kind, LeftAlone, NothingToDo, Repaired, Result, Young
+from recovery.fsck import LONGEST_REQUEST_MS, check, compact, repair
 from recovery.text import count_text, duration_text, escape, key_text, shorten, time_text
 from txn.errors import InvalidRequestError
 

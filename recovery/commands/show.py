@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import Annotated
 
 import typer
@@ -16,12 +15,13 @@ from recovery.commands.common import (
     StoreOption,
     TransactionsOption,
     console,
+    found_row_key,
     opened,
     print_json,
 )
 from recovery.documents import explanation_document
 from recovery.inspect import Change, Explanation, explain
-from recovery.scan import State, find
+from recovery.scan import State
 from recovery.text import (
     assertion_text,
     duration_text,
@@ -30,12 +30,8 @@ from recovery.text import (
     labels_text,
     shorten,
     time_text,
-    unescape,
 )
 from txn.errors import InvalidRequestError, describe
-from txn.steps import Context
-
-CANDIDATES = 5
 
 
 def show(
@@ -51,7 +47,7 @@ def show(
 ) -> None:
     """Explain one transaction: its statuses, keys and values, its locks, and what fsck would do."""
     with opened(store, transactions) as context:
-        row_key = _found(context, transaction)
+        row_key = found_row_key(context, transaction)
         found = explain(context, row_key)
         if found is None:
             raise InvalidRequestError(describe("the row has just gone", transaction=row_key))
@@ -59,18 +55,6 @@ def show(
             print_json(explanation_document(found), pretty=True)
         else:
             _print(console(), found)
-
-
-def _found(context: Context, part: str) -> bytes:
-    candidates = list(islice(find(context, unescape(part)), CANDIDATES + 1))
-    if not candidates:
-        raise InvalidRequestError(describe("no such transaction", id=part))
-    if len(candidates) > 1:
-        several = [escape(row_key) for row_key in candidates[:CANDIDATES]]
-        more = ["and more"] if len(candidates) > CANDIDATES else []
-        message = describe("several transactions match", id=part)
-        raise InvalidRequestError("\n  ".join([message, *several, *more]))
-    return candidates[0]
 
 
 def _print(out: Console, found: Explanation) -> None:

@@ -6,7 +6,16 @@ import pytest
 
 from recovery.scan import State, state_of
 from tests.golden.generate import BUFFERS, FOLDER, PLANS, files
-from txn.codec import FAMILY, column, decode_buffer, decode_plan, decode_row, is_row_key
+from txn.codec import (
+    FAMILY,
+    column,
+    decode_buffer,
+    decode_marker,
+    decode_plan,
+    decode_row,
+    encode_marker,
+    is_row_key,
+)
 from txn.errors import CorruptRowError
 from txn.model import Cell, Row
 from txn.phases import Status
@@ -72,3 +81,13 @@ def test_damage_is_seen(name: str, damage: str) -> None:
     }[damage]
     with pytest.raises(CorruptRowError):
         (decode_buffer if name.endswith(".buffer") else decode_plan)(damaged)
+
+
+@pytest.mark.parametrize(
+    ("value", "promise_ms"), [(ROW_KEYS[0], None), (ROW_KEYS[1], None), (ROW_KEYS[1] + b" 1", 1)]
+)
+def test_a_marker_of_format_1_names_its_transaction(value: bytes, promise_ms: int | None) -> None:
+    """A repeat is answered with it; those without a promise were written before there was one."""
+    marker = decode_marker(value)
+    assert (is_row_key(marker.transaction), marker.retention_ms) == (True, promise_ms)
+    assert encode_marker(marker) == value

@@ -46,7 +46,7 @@ from txn import (
     connect,
 )
 from txn.clock import SystemClock
-from txn.codec import Buffer, decode_row, encode_buffer
+from txn.codec import Buffer, decode_marker, decode_row, encode_buffer, marker_key
 from txn.emulator import transactional
 from txn.emulator.gather import Gatherer
 from txn.emulator.server import Server, listen
@@ -138,6 +138,18 @@ def test_a_token_commits_once(remote: Engine) -> None:
     first = remote.commit([Mutation(X, "1")], once="job/7")
     again = remote.commit([Mutation(X, "2")], once="job/7")
     assert again == Committed(first.transaction, first.timestamp, repeated=True)
+
+
+def test_a_promise_about_a_token_reaches_the_server() -> None:
+    """By each way that a request has."""
+    with endpoint() as (uri, store), connect(uri, table="data") as engine:
+        engine.ensure_table("data", ["d"])
+        engine.commit([Mutation(X, "1")], once="a", once_retention_ms=5)
+        engine.commit_many([Request((Mutation(X, b"2"),), once=b"b", once_retention_ms=6)])
+        engine.run(lambda t: t.put(X, "3"), once="c", once_retention_ms=7)
+        markers = [marker_key(b"txn", token) for token in (b"a", b"b", b"c")]
+        found = [cell.value for cell in store.read(markers).values() if cell]
+        assert [decode_marker(value).retention_ms for value in found] == [5, 6, 7]
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,13 @@ from __future__ import annotations
 import pickle
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
 from tests.integration.spark_requests import absent_request, statuses, token
 from txn import AssertionFailedError, InvalidRequestError, Key, Mutation, Request, Some, connect
+from txn.codec import decode_marker, marker_key
 from txn.spark import PartitionError, Summary, commit_partition
 
 pytestmark = pytest.mark.fast
@@ -58,6 +60,21 @@ def test_a_token_in_the_request_counts_where_once_is_not_given(uri: str) -> None
 
     summary = commit_partition(uri, range(3), request, table="rows")
     assert summary == Summary(committed=1, repeated=2)
+
+
+@pytest.mark.parametrize("of_each", [True, False])
+def test_a_promise_about_tokens_is_kept_with_each(uri: str, of_each: bool) -> None:
+    """A job leaves a marker for each row; with the promise they go again."""
+
+    def request(row: int) -> Request:
+        return replace(absent_request(row), once=token(row).encode())
+
+    way = {"to_request": absent_request, "once": token} if of_each else {"to_request": request}
+    commit_partition(uri, range(3), **way, table="rows", once_retention_ms=5)  # type: ignore[arg-type]
+    markers = [marker_key(b"txn", token(row).encode()) for row in range(3)]
+    with connect(uri) as engine:
+        found = [cell.value for cell in engine.read(markers).values() if cell]
+    assert [decode_marker(value).retention_ms for value in found] == [5, 5, 5]
 
 
 def test_a_token_that_is_no_text_is_refused_clearly(uri: str) -> None:

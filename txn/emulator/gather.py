@@ -49,6 +49,7 @@ class Gatherer:
             request.mutations,
             request.assertions,
             once=request.once,
+            once_retention_ms=request.once_retention_ms,
             labels=request.labels,
             ack=ack,
         )

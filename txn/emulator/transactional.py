@@ -110,6 +110,7 @@ class Transactional:
             tuple(unpack_assertions(assertions)),
             options.once,
             _labels(options.labels, options.request),
+            options.onceRetentionMs,
         )
         return pack_committed(self._gatherer.commit(request, _ack(options)))
 
@@ -123,6 +124,7 @@ class Transactional:
                 tuple(unpack_assertions(request.assertions)),
                 request.once,
                 _labels(request.labels, options.request and b"%b/%d" % (options.request, number)),
+                request.onceRetentionMs,
             )
             for number, request in enumerate(requests)
         ]

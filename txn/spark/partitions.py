@@ -87,6 +87,7 @@ def commit_partition(
     to_request: Callable[[T], Given],
     *,
     once: Callable[[T], str | bytes] | None = None,
+    once_retention_ms: int | None = None,
     batch: int = 100,
     counts: Counts | None = None,
     on_assertion: OnAssertion = "fail",
@@ -101,6 +102,8 @@ def commit_partition(
     once: a row's token, the same whenever the row is seen; without it a task that Spark runs again
     commits again, and fails on assertions that its first run made false. It takes the place of a
     token in the Request.
+    once_retention_ms: the promise that Spark runs no task of the job again later than that after
+    its commits, with which fsck may forget the tokens then; see `Engine.commit`.
     on_assertion: whether a false assertion fails the task, or is only counted as refused.
     table, transactions, policy: as `txn.connect` takes them.
     When it returns, or raises, everything that it committed is complete. Raises PartitionError for
@@ -114,7 +117,7 @@ def commit_partition(
     before = worker.events.copy()
     try:
         for some in _batches(rows, batch):
-            requests = [_request(row, to_request, once) for row in some]
+            requests = [_request(row, to_request, once, once_retention_ms) for row in some]
             results = _results(worker.engine, requests, ack)
             seen.update(_kind(result) for result in results)
             _raise_first(some, results, on_assertion)
@@ -164,13 +167,20 @@ def _batches(rows: Iterable[T], size: int) -> Iterator[list[T]]:
 
 
 def _request(
-    row: T, to_request: Callable[[T], Given], once: Callable[[T], str | bytes] | None
+    row: T,
+    to_request: Callable[[T], Given],
+    once: Callable[[T], str | bytes] | None,
+    once_retention_ms: int | None,
 ) -> Request:
     given = to_request(row)
     if not isinstance(given, Request):
         mutations, assertions = given
         given = Request(tuple(mutations), tuple(assertions))
-    return given if once is None else replace(given, once=as_bytes("once", once(row)))
+    if once is not None:
+        given = replace(given, once=as_bytes("once", once(row)))
+    return (
+        given if once_retention_ms is None else replace(given, once_retention_ms=once_retention_ms)
+    )
 
 
 def _results(

@@ -1,0 +1,105 @@
+"""`txn purge`: remove a transaction row, or a `once` token, that a person has decided about."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from recovery.commands.common import (
+    DEFAULT_TRANSACTIONS,
+    FOUND,
+    JsonOption,
+    StoreOption,
+    TransactionsOption,
+    complain,
+    found_row_key,
+    opened,
+    print_json,
+)
+from recovery.documents import Document, result_document
+from recovery.findings import Repaired, Result
+from recovery.markers import found_marker
+from recovery.purge import LOST, UNFINISHED, purge_row, purge_token
+from recovery.scan import state_of, whole_row
+from recovery.text import duration_text, escape, time_text, unescape
+from txn.codec import decode_marker, decode_row
+from txn.errors import InvalidRequestError, describe
+from txn.steps import Context
+
+
+def purge(
+    *,
+    transaction: Annotated[
+        str | None,
+        typer.Argument(metavar="ID", help="A transaction, as `txn show` takes it."),
+    ] = None,
+    once: Annotated[
+        str | None, typer.Option(metavar="TOKEN", help="Forget this token instead.")
+    ] = None,
+    unfinished: Annotated[
+        bool, typer.Option("--unfinished", help="Also a row that fsck could finish or undo.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    store: StoreOption,
+    transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete the row of a transaction, or the marker of a `once` token, and say what is lost.
+
+    Exit code 0: deleted. 1: it was refused, or something has changed, and all is as it was.
+    """
+    if (transaction is None) is (once is None):
+        raise typer.BadParameter("give the ID of a transaction, or --once TOKEN")
+    with opened(store, transactions) as context:
+        if once is not None:
+            told, result = _token(context, unescape(once), yes)
+        else:
+            told, result = _row(context, str(transaction), unfinished, yes)
+    if as_json:
+        print_json(told | result_document(result))
+    elif isinstance(result, Repaired):
+        typer.echo(f"deleted  {told.get('once') or told['transaction']}")
+    else:
+        complain(result.why)
+    if not isinstance(result, Repaired):
+        raise typer.Exit(FOUND)
+
+
+def _row(context: Context, part: str, unfinished: bool, yes: bool) -> tuple[Document, Result]:
+    row_key = found_row_key(context, part)
+    seen = whole_row(context, row_key)
+    if seen is None:
+        raise InvalidRequestError(describe("the row has just gone", transaction=row_key))
+    row = decode_row(seen)
+    state, status = state_of(row), str(row.status) if row.status else "no status"
+    if unfinished or state not in UNFINISHED:
+        _confirm(f"{escape(row_key)} is at {status}. Lost with it: {LOST[state]}", yes)
+    told = {"transaction": escape(row_key), "state": state.value, "lost": LOST[state]}
+    return told, purge_row(context, seen, unfinished=unfinished)
+
+
+def _token(context: Context, token: bytes, yes: bool) -> tuple[Document, Result]:
+    cell = found_marker(context, token).value
+    assert cell is not None
+    marker = decode_marker(cell.value)
+    told = {
+        "once": escape(token),
+        "transaction": escape(marker.transaction),
+        "timestamp": cell.timestamp,
+        "retention_ms": marker.retention_ms,
+        "lost": "a request with this token commits again",
+    }
+    kept = "for ever" if marker.retention_ms is None else duration_text(marker.retention_ms)
+    when = f"was committed at {time_text(cell.timestamp)} by {told['transaction']}, kept {kept}"
+    _confirm(f"{told['once']} {when}. Then {told['lost']}", yes)
+    return told, purge_token(context, token)
+
+
+def _confirm(text: str, yes: bool) -> None:
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise InvalidRequestError(f"{text}: say --yes if that is right")
+    typer.confirm(f"{text}. Delete it?", abort=True, err=True)

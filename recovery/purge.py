@@ -1,0 +1,51 @@
+"""What a person has decided to remove: one transaction row, or one `once` token.
+
+fsck removes only what nobody can miss. Here somebody says so, of one thing at a time.
+"""
+
+from __future__ import annotations
+
+from recovery.findings import LeftAlone, NothingToDo, Repaired, Result
+from recovery.fsck import delete_cells
+from recovery.markers import forget, found_marker
+from recovery.scan import State, state_of, whole_row
+from txn.codec import decode_row
+from txn.model import Row
+from txn.steps import Context
+
+LOST = {
+    State.FINISHED: "its outcome becomes unknown",
+    State.DEBRIS: "nothing: they are cells of a row that was deleted before",
+    State.UNREADABLE: "it may be committed: what it was to write, and is not yet in place",
+    State.UNDECIDED: "its owner, if it lives, fails; nothing of it was written",
+    State.ABORTING: "its outcome becomes unknown; nothing of it was written",
+    State.DECIDED: "it is committed: what it was to write, and is not yet in place",
+}
+"""What is lost with the row of a transaction in each state."""
+
+UNFINISHED = frozenset({State.UNDECIDED, State.ABORTING, State.DECIDED})
+"""The states from which fsck takes a transaction to its end, without loss."""
+
+
+def purge_row(context: Context, seen: Row, *, unfinished: bool = False) -> Result:
+    """Delete a transaction row that is as it was seen. Its locks, if it has any, are then orphans,
+    which whoever meets them frees, and fsck where it scans their tables.
+
+    unfinished: also one that fsck could still finish or undo. Raises StoreError.
+    """
+    if state_of(decode_row(seen)) in UNFINISHED and not unfinished:
+        return LeftAlone("it is not finished, and fsck --repair can still finish or undo it")
+    if whole_row(context, seen.row) != seen:
+        return NothingToDo("the row has changed")
+    delete_cells(context, seen)
+    return Repaired("deleted")
+
+
+def purge_token(context: Context, token: bytes) -> Result:
+    """Delete the marker of a `once` token, under its lock. A request with it commits again.
+
+    Raises InvalidRequestError if no request with it has committed, and StoreError.
+    """
+    found = found_marker(context, token)
+    assert found.value is not None
+    return forget(context, found.key, found.value, found.newest)

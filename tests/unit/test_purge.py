@@ -1,0 +1,68 @@
+"""A transaction row that a person removes: what may go, and what becomes of its locks."""
+
+from __future__ import annotations
+
+import pytest
+
+from recovery import LeftAlone, NothingToDo, Repaired, check, purge_row, repair, summary
+from recovery.scan import whole_row
+from tests.unit.worlds import TABLE, World, X, stopped_at
+from txn.codec import column
+from txn.engine import Outcome
+from txn.model import Edit, Mutation, Row
+from txn.phases import Status
+
+
+def row_of(world: World, row_key: bytes) -> Row:
+    found = whole_row(world.engine.context, row_key)
+    assert found is not None
+    return found
+
+
+def test_a_finished_row_goes() -> None:
+    """Only its outcome goes with it: what it wrote stays."""
+    world = World()
+    done = world.engine.commit([Mutation(X, b"1")])
+    purged = purge_row(world.engine.context, row_of(world, done.transaction))
+    assert (purged, world.rows()) == (Repaired("deleted"), [])
+    assert world.engine.outcome(done.transaction) is Outcome.UNKNOWN
+    assert world.value(X) == b"1"
+
+
+def test_an_unreadable_row_goes_and_its_locks_are_freed() -> None:
+    """The end of what the operators' page tells a person to decide."""
+    world = World()
+    row_key = stopped_at(world, Status.ASSERTED)
+    world.store.write([Edit(column(b"txn", row_key, b"buffer"), b"?", world.clock.wall_ms() + 1)])
+    context = world.engine.context
+    assert purge_row(context, row_of(world, row_key)) == Repaired("deleted")
+    for finding in check(context, grace_ms=0, scan=[TABLE]):
+        repair(context, finding)
+    assert summary(context, [TABLE]).is_quiet
+    assert world.rows() == []
+
+
+@pytest.mark.parametrize(
+    "status", [Status.WRITTEN, Status.LOCKED, Status.ASSERTED, Status.CLEANING]
+)
+def test_what_fsck_could_end_is_refused_unless_asked_for(status: Status) -> None:
+    """A decided one would lose what it has not put."""
+    world = World()
+    stopped_at(world, status)
+    (row,) = world.rows()
+    seen = row_of(world, row.row_key)
+    assert isinstance(purge_row(world.engine.context, seen), LeftAlone)
+    assert row_of(world, row.row_key) == seen
+    assert purge_row(world.engine.context, seen, unfinished=True) == Repaired("deleted")
+    assert world.rows() == []
+
+
+def test_a_row_that_moved_on_stays() -> None:
+    """The person has decided about another state."""
+    world = World()
+    row_key = stopped_at(world, Status.ASSERTED)
+    seen = row_of(world, row_key)
+    world.clock.advance(world.policy.lease_ms)
+    world.client(seed=3).commit([Mutation(X, b"3")])
+    assert isinstance(purge_row(world.engine.context, seen, unfinished=True), NothingToDo)
+    assert world.engine.outcome(row_key) is Outcome.COMMITTED
