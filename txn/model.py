@@ -23,6 +23,10 @@ MAX_FAMILY = 127
 MAX_TABLE = 255
 # What HBase takes by default (hbase.server.keyvalue.maxsize): the whole cell, its key included.
 KEEP_DELETES_MS = 24 * 3_600_000  # for as long as transaction rows are retained
+# Two looks that a read compares lie so close together: nothing of a key that was deleted between
+# them may be gone by the second, and what is left is kept for the retention, 24 h by default. Ten
+# minutes are a hundred times what any read takes, and leave room for clocks that disagree.
+LOOKS_WITHIN_MS = 10 * 60_000
 MAX_CELL = 10 * 1024 * 1024
 CELL_OVERHEAD = 64
 

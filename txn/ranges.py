@@ -1,8 +1,8 @@
 """Ranges as they are stored, and the look at them that lets no phantom pass.
 
-Every key that a transaction ever wrote has left a lock and a tag in its row, deleted or not. So a
-key that comes, or goes, leaves a difference between two looks at its range, and a range that was
-found the same twice was so at any instant between the two.
+Every key that a transaction wrote has left a lock and a tag in its row, for a day at least where it
+was deleted. So a key that comes, or goes, leaves a difference between two looks at its range within
+minutes, and a range that was found the same twice was so at any instant between the two.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from txn.errors import AbortedError, AssertionFailedError, ConflictError, Deadli
 from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Key, Row
 from txn.phases import Status
 from txn.spans import Span
-from txn.steps import Context, Transaction, is_late, retried
+from txn.steps import Context, Transaction, are_apart, is_late, retried
 from txn.waiting import Settle
 
 RESERVED = (LOCK_SUFFIX, TAG_SUFFIX)
@@ -109,9 +109,9 @@ def phantom(context: Context, t: Transaction, settle: Settle) -> AbortedError | 
     What is left of deleted keys may have been there when this look began, and have gone before it
     came by. So then a second look must find the same.
     """
-    before = Digest().value
+    before, before_ms = Digest().value, context.clock.monotonic_ms()
     for _ in range(context.policy.read_tries):
-        rest = Digest()
+        rest, began_ms = Digest(), context.clock.monotonic_ms()
         for strange in _strange(context, t):
             for key in keys_told_of(strange):
                 if failure := _met(t, key, strange, settle):
@@ -119,9 +119,9 @@ def phantom(context: Context, t: Transaction, settle: Settle) -> AbortedError | 
             rest.add(strange)
         if is_late(context, t):
             return DeadlineError("deadline passed before the decision", transaction=t.row_key)
-        if rest.value == before:
+        if rest.value == before and not are_apart(context, before_ms):
             return None
-        before = rest.value
+        before, before_ms = rest.value, began_ms
     return ConflictError("scanned rows keep changing", transaction=t.row_key)
 
 

@@ -19,7 +19,7 @@ from txn.model import LOCK_SUFFIX, Cell, Delete, Key
 from txn.phases import Status
 from txn.ranges import withholds
 from txn.resolve import is_over, row_cells, rows_of
-from txn.steps import Context, retried
+from txn.steps import Context, are_apart, retried
 
 Snapshot = dict[Key, Cell | None]
 
@@ -33,8 +33,9 @@ def read_atomically(context: Context, keys: Sequence[Key]) -> Snapshot | None:
     for tries in range(context.policy.read_tries):
         if tries:
             context.clock.sleep_ms(context.policy.pause_ms(tries, context.random))
+        began_ms = context.clock.monotonic_ms()
         found = attempt(context, keys)
-        if found is not None:
+        if found is not None and not are_apart(context, began_ms):
             return found
     return None
 

@@ -2,8 +2,8 @@
 
 A row that nobody holds is taken as the store gives it, since its cells come from one instant. A row
 that is held is looked at as `reads` looks at keys: the row, its holders, the row again, its holders
-again. Every key that a transaction ever wrote has left a lock and a tag in its row, deleted or not,
-so nothing can come or go in a range without being seen by a second look at it.
+again. Every key that a transaction wrote has a lock and a tag in its row, for a day at least where
+it was deleted, so nothing comes or goes in a range without being seen by a second look in minutes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from txn.ranges import (
 from txn.reads import Snapshot, has_crossed, value_of
 from txn.resolve import read_rows
 from txn.spans import Span
-from txn.steps import Context, retried
+from txn.steps import Context, are_apart, retried
 
 SNAPSHOT_ROWS = 10_000
 PAGE_ROWS = 100
@@ -70,9 +70,12 @@ def _settled(
 ) -> dict[bytes, dict[Key, Cell]]:
     """Return the values of those rows that were the same at both looks."""
     holders = {holder for cells in first.values() for holder in _holders(cells)}
+    began_ms = context.clock.monotonic_ms()
     rows = read_rows(context, holders) if holders else {}
     second = _again(context, wanted, first)
     again = read_rows(context, holders) if holders else {}
+    if are_apart(context, began_ms):
+        return {}
     return {
         name: _values(cells, rows)
         for name, cells in first.items()
@@ -98,10 +101,10 @@ def _under_locks(
     """Return the values of a row that never stands still. Locks keep its known keys from changing;
     a key that was new to the row meanwhile shows in a look at it afterwards."""
     for _ in range(context.policy.read_tries):
-        keys = keys_told_of(cells)
+        keys, began_ms = keys_told_of(cells), context.clock.monotonic_ms()
         values = locked(keys)
         cells = _again(context, wanted, [name])[name]
-        if values.keys() >= set(keys_told_of(cells)):
+        if values.keys() >= set(keys_told_of(cells)) and not are_apart(context, began_ms):
             return {key: cell for key, cell in values.items() if cell is not None}
     raise ConflictError("row keeps growing", key=keys[-1])
 
@@ -117,11 +120,12 @@ def view(
     for tries in range(context.policy.read_tries):
         if tries:
             context.clock.sleep_ms(context.policy.pause_ms(tries, context.random))
+        began_ms = context.clock.monotonic_ms()
         first = _look(context, keys, spans)
         cells = {key: cell for part in first for key, cell in part.cells.items()}
         holders = _holders(cells)
         rows = read_rows(context, holders) if holders else {}
-        if _look(context, keys, spans) != first:
+        if _look(context, keys, spans) != first or are_apart(context, began_ms):
             continue
         again = read_rows(context, holders) if holders else {}
         if not any(_is_in_doubt(rows[h], again[h], cells) for h in holders):

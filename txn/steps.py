@@ -27,7 +27,7 @@ from txn.codec import (
     status_key,
 )
 from txn.errors import StoreClosedError, StoreError, TxnError, describe
-from txn.model import Cell, Check, Key
+from txn.model import LOOKS_WITHIN_MS, Cell, Check, Key
 from txn.phases import STEPS, Status
 from txn.policy import Policy
 from txn.request import Request, with_marker
@@ -229,6 +229,12 @@ def retried(context: Context, call: Callable[[], T]) -> T:
             if clock.monotonic_ms() >= due_ms:
                 raise
         clock.sleep_ms(policy.pause_ms(tries, context.random, STORE_PAUSE_MS))
+
+
+def are_apart(context: Context, first_ms: int) -> bool:
+    """Whether a look that began then is too old to be compared with one that has just ended. What
+    was deleted between the two may have been retired."""
+    return context.clock.monotonic_ms() - first_ms > LOOKS_WITHIN_MS
 
 
 def by_holder(

@@ -9,7 +9,7 @@ import pytest
 from tests.unit.worlds import TABLE, World, X, Y, Z, after_status
 from txn import AbortedError, ConflictError, DeadlineError, Engine
 from txn.codec import column
-from txn.model import Delete, Edit, Key, Mutation
+from txn.model import KEEP_DELETES_MS, Delete, Edit, Key, Mutation
 from txn.phases import Status
 from txn.stores.faulty import Call, Crash, Fault, Reply
 
@@ -130,3 +130,24 @@ def test_a_look_that_takes_too_long_is_past_the_deadline() -> None:
         block_beside(world, lambda _: world.clock.advance(world.policy.within_ms + 1))
     with pytest.raises(AbortedError):
         block_beside(world, lambda other: other.commit([Mutation(ITEM, b"2")]))
+
+
+def test_looks_that_lie_far_apart_are_not_compared() -> None:
+    """A key that was there when the look began, was deleted, and retired a day later, before the
+    look came by: nothing in the range tells of it."""
+    world = World()
+    world.engine.commit([Mutation(X, b"1"), Mutation(ITEM, b"1")])
+    scanned: list[Call] = []
+
+    def stop_for_a_day(call: Call) -> Fault:
+        if call.method == "scan":
+            scanned.append(call)
+            if len(scanned) == 1:
+                world.clock.advance(KEEP_DELETES_MS)
+        return Fault()
+
+    with world.client(world.faults, seed=9).transaction(within_ms=2 * KEEP_DELETES_MS) as t:
+        assert len(t.scan()) == 2
+        t.put(X, b"2")
+        world.faults.plan = stop_for_a_day
+    assert len(scanned) == 3

@@ -9,8 +9,9 @@ from tests.unit.worlds import World, X, Y, Z, after_status, ghost, stopped_at
 from txn.assertions import Exact, Version
 from txn.codec import Plan, column, encode_plan
 from txn.errors import CorruptRowError, DeadlineError, NotApplied
-from txn.model import Check, Delete, Edit, Family, Key, Mutation
+from txn.model import KEEP_DELETES_MS, Check, Delete, Edit, Family, Key, Mutation
 from txn.phases import Status
+from txn.retire import retire
 from txn.steps import advance, from_row
 from txn.stores.counting import CountingStore
 from txn.stores.faulty import Call, Crash, Fault, FaultyStore, Reply
@@ -370,3 +371,27 @@ def test_keys_are_answered_as_they_were_asked() -> None:
     short = Key("x", "d", "x")
     found = world.engine.read([short, X])
     assert found[short] == found[X] == world.cell(X)
+
+
+def test_a_read_whose_looks_lie_far_apart_begins_again() -> None:
+    """A reader that was stopped for a day between them: the key was deleted and retired meanwhile,
+    and nothing tells that its value, which was read before, is gone."""
+    world = World()
+    world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
+    reads: list[Call] = []
+
+    def stop_for_a_day(call: Call) -> Fault:
+        reads.append(call)
+        if len(reads) == 2:
+            world.client(seed=7).commit([Delete(X)])
+            world.clock.advance(KEEP_DELETES_MS + 10)
+            old_ms = world.clock.wall_ms() - KEEP_DELETES_MS
+            assert retire(world.client(seed=8).context, {X: None}, old_ms) == {X}
+        return Fault()
+
+    engine = world.client(world.faults, seed=2)
+    engine.read([Z])
+    reads.clear()
+    world.faults.plan = stop_for_a_day
+    found = engine.read([X, Y])
+    assert [cell and cell.value for cell in found.values()] == [None, b"1"]

@@ -12,7 +12,7 @@ from txn import scans
 from txn.assertions import Exact
 from txn.codec import column
 from txn.errors import ConflictError, InvalidRequestError, NotApplied
-from txn.model import MAX_ROW, Cell, Check, Delete, Edit, Key, Mutation, Row
+from txn.model import KEEP_DELETES_MS, MAX_ROW, Cell, Check, Delete, Edit, Key, Mutation, Row
 from txn.phases import Status
 from txn.spans import Span, span
 from txn.stores.counting import CountingStore
@@ -419,3 +419,58 @@ def test_a_snapshot_among_deleted_keys_takes_little_memory() -> None:
         most.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert most[1] < 2 * most[0]
+
+
+def far_apart(world: World, method: str, times: int) -> Callable[[Call], Fault]:
+    """Let a day pass before the so manyth call of a method, once."""
+    left = [KEEP_DELETES_MS]
+    seen: list[Call] = []
+
+    def plan(call: Call) -> Fault:
+        seen.extend([call] if call.method == method else [])
+        if len(seen) == times and left:
+            world.clock.advance(left.pop())
+        return Fault()
+
+    return plan
+
+
+def test_a_held_row_is_settled_by_looks_close_together() -> None:
+    """What came and went between two looks that lie a day apart may have been retired."""
+    world = World()
+    stopped_at(world, Status.ASSERTED)
+    counting = CountingStore(world.faults)
+    world.faults.plan = far_apart(world, "scan", 2)
+    assert values(world.client(counting, seed=2).scan()) == {b"x": {b"x": b"2"}}  # type: ignore[arg-type]
+    assert counting.calls["scan"] == 4
+
+
+def test_a_snapshot_is_of_looks_close_together() -> None:
+    """The same, for a range."""
+    world = World()
+    filled(world, "a", "b")
+    counting = CountingStore(world.faults)
+    world.faults.plan = far_apart(world, "scan", 2)
+    found = world.client(counting, seed=2).scan(snapshot=True)  # type: ignore[arg-type]
+    assert values(found) == {b"a": {b"x": b"1"}, b"b": {b"x": b"1"}}
+    assert counting.calls["scan"] == 4
+
+
+def test_a_deleted_row_that_changes_between_the_looks_is_seen() -> None:
+    """Though only a digest is kept of it."""
+    world = World()
+    filled(world, "a", "b")
+    world.engine.commit([Delete(key("b"))])
+    counting = CountingStore(world.faults)
+
+    def come_and_go(call: Call) -> Fault:
+        if call.method == "scan" and counting.calls["scan"] == 2:
+            filled(world, "b")
+            world.client(seed=8).commit([Delete(key("b"))])
+        return Fault()
+
+    reader = world.client(counting, seed=2)  # type: ignore[arg-type]
+    reader.read([key("a")])
+    world.faults.plan = come_and_go
+    assert list(values(reader.scan(snapshot=True))) == [b"a"]
+    assert counting.calls["scan"] == 4
