@@ -13,6 +13,7 @@ from typing import Literal, Self, TypeVar
 
 from txn.assertions import Assertion, Not, Or, Some
 from txn.background import Finisher
+from txn.beats import PORTION
 from txn.clock import Clock, SystemClock
 from txn.codec import FAMILY, decode_marker, marker_key
 from txn.errors import (
@@ -404,15 +405,25 @@ class Engine:
         return [b"%02d." % bucket for bucket in range(1, self._buckets)]
 
 
-def waves(keys: Sequence[Collection[Key]]) -> list[list[int]]:
+def waves(keys: Sequence[Collection[Key]], most_keys: int = PORTION) -> list[list[int]]:
     """Group transactions, by their position, so that those of one group share no key, and those
-    that share one are in groups of the order given."""
+    that share one are in groups of the order given. A group has no more keys than may be asked for
+    in one call, unless it is of one transaction: who is written first waits for the others."""
     groups: list[list[int]] = []
+    sizes: list[int] = []
     next_wave: dict[Key, int] = {}
+    full = 0  # how many groups, from the first on, take nobody any more
     for position, touched in enumerate(keys):
         wave = max((next_wave.get(key, 0) for key in touched), default=0)
+        wave = max(wave, full)
+        while wave < len(groups) and sizes[wave] + len(touched) > most_keys:
+            wave += 1
         if wave == len(groups):
             groups.append([])
+            sizes.append(0)
         groups[wave].append(position)
+        sizes[wave] += len(touched)
         next_wave.update(dict.fromkeys(touched, wave + 1))
+        while full < len(groups) and sizes[full] >= most_keys:
+            full += 1
     return groups

@@ -9,11 +9,12 @@ argument for each rule is in docs/protocol.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import wraps
+from functools import partial, wraps
 from logging import getLogger
 from typing import Concatenate, ParamSpec, cast
 
 from txn.assertions import holds
+from txn.beats import PORTION, alive, beat, portions
 from txn.codec import Plan, column, encode_plan
 from txn.errors import (
     AbortedError,
@@ -34,7 +35,7 @@ from txn.steps import (
     advance,
     by_holder,
     is_late,
-    read_statuses,
+    not_aborted,
     retried,
     take,
 )
@@ -48,6 +49,8 @@ P = ParamSpec("P")
 Work = Callable[Concatenate[Context, Sequence[Transaction], P], list[Transaction]]
 LOG = getLogger("txn")
 MOST_NAMED = 10
+CELLS_AT_ONCE = 3 * PORTION
+SETTLED_AT_ONCE = PORTION // 10
 
 WRITTEN_WITHIN_MS = 300_000
 """How long writing a row may take. Far less than the time that fsck keeps finished rows for."""
@@ -123,7 +126,7 @@ def write(context: Context, transactions: Sequence[Transaction]) -> list[Transac
 
     sent_ms = context.clock.monotonic_ms()
     advance(context, transactions, Status.WRITTEN, buffer)
-    live = _not_aborted(transactions, Status.WRITTEN)
+    live = not_aborted(transactions, Status.WRITTEN)
     if context.clock.monotonic_ms() - sent_ms > WRITTEN_WITHIN_MS:
         for t in live:
             t.failure = ConflictError("writing its row took too long", transaction=t.row_key)
@@ -137,14 +140,14 @@ def lock_at_once(
     """Ask for every lock in one batch and never wait: a conflict that settling the holder does not
     end makes the transaction leave. Keys in demand are asked for first, one by one, so that whoever
     leaves has kept nobody from the others."""
-    for due in _rounds(transactions):
+    for due in alive(context, transactions, _rounds(transactions)):
         wanted = [(t, key) for t, key in due if t.failure is None]
         missing = take(context, wanted)
         if missing:
             _tell_conflicts(context, missing)
             missing = hopeful(missing)
-            unknown = [item for item in missing if item[1] not in item[0].hot]
-            gone = {FREE, *settle(by_holder(unknown))}
+            unknown = by_holder([item for item in missing if item[1] not in item[0].hot])
+            gone = {FREE, *_settle_all(context, transactions, settle, unknown)}
             kept = [item for item in missing if item[2] not in gone]
             kept += take(context, [(t, key) for t, key, holder in missing if holder in gone])
             for t, key, holder in kept:
@@ -152,10 +155,23 @@ def lock_at_once(
     return [t for t in transactions if t.failure is None]
 
 
-def _rounds(transactions: Sequence[Transaction]) -> Iterator[list[tuple[Transaction, Key]]]:
+def _rounds(transactions: Sequence[Transaction]) -> Iterator[Sequence[tuple[Transaction, Key]]]:
     for place in range(max((len(t.hot) for t in transactions), default=0)):
         yield [(t, t.hot[place]) for t in transactions if place < len(t.hot)]
-    yield [(t, key) for t in transactions for key in t.keys if key not in t.hot]
+    yield from portions([(t, key) for t in transactions for key in t.keys if key not in t.hot])
+
+
+def _settle_all(
+    context: Context,
+    transactions: Sequence[Transaction],
+    settle: Settle,
+    holders: Mapping[bytes, Sequence[Key]],
+) -> set[bytes]:
+    """Settle holders, each of which may take a commit's time; return those that let go."""
+    gone: set[bytes] = set()
+    for some in alive(context, transactions, portions(list(holders.items()), SETTLED_AT_ONCE)):
+        gone.update(settle(dict(some)))
+    return gone
 
 
 @announced("lock")
@@ -164,16 +180,15 @@ def lock_in_order(
 ) -> list[Transaction]:
     """Take the locks of the whole batch one by one in key order, waiting for each holder. Whoever
     waits waits in this order, so nobody waits in a circle."""
-    beaten_ms = context.clock.monotonic_ms()
     wanted = {key: t for t in transactions for key in t.keys}
-    for key in sorted(wanted):
+    for key in alive(context, transactions, sorted(wanted)):
         t, tries = wanted[key], 0
         while t.failure is None and (missing := take(context, [(t, key)])):
             _tell_conflicts(context, missing)
             missing = hopeful(missing)
             while missing and t.failure is None:
                 missing = outwait(context, missing, settle, tries)
-                beaten_ms = _beat(context, transactions, beaten_ms)
+                beat(context, transactions)
                 tries += 1
     return [t for t in transactions if t.failure is None]
 
@@ -185,10 +200,14 @@ def assert_under_locks(context: Context, transactions: Sequence[Transaction]) ->
     owners = [(t, key) for t in transactions for key in t.keys]
     tags = {key: key.tag for _, key in owners}
     wanted = [cell for t, key in owners for cell in (key, t.locks[key], tags[key])]
-    cells = context.store.read_beside(wanted, lambda: advance(context, transactions, Status.LOCKED))
-    live = _not_aborted(transactions, Status.LOCKED)
+    first, *others = list(portions(wanted, CELLS_AT_ONCE)) or [wanted]
+    cells = context.store.read_beside(first, lambda: advance(context, transactions, Status.LOCKED))
+    live = not_aborted(transactions, Status.LOCKED)
     if cells is None:
-        cells = retried(context, lambda: context.store.read(wanted)) if live else {}
+        cells, others = {}, [first, *others]
+    for some in alive(context, live, others if live else ()):
+        cells.update(retried(context, partial(context.store.read, some)))
+    live = not_aborted(live, Status.LOCKED)
     for t in live:
         t.seen = {key: cells[key] for key in t.keys}
         t.plan, t.failure = _verdict(context, t, cells, tags)
@@ -202,7 +221,9 @@ def look_at_ranges(
     """Let a transaction go on only if the ranges that it has scanned have no keys but its own. In
     the order of transactions it comes at this look; so from 1-LOCKED on readers wait for it."""
     for t in transactions:
-        t.failure = phantom(context, t, settle)
+        if t.failure is None:
+            failure = phantom(context, t, transactions, settle)
+            t.failure = t.failure or failure  # a beat may have failed it meanwhile
     return [t for t in transactions if t.failure is None]
 
 
@@ -223,7 +244,7 @@ def decide(context: Context, transactions: Sequence[Transaction]) -> list[Transa
         if t.status is Status.LOCKED or t.status is None:
             t.failure = CommitOutcomeUnknown(t.row_key)
             t.failure.__cause__ = lost
-    return _not_aborted(transactions, Status.ASSERTED)
+    return not_aborted(transactions, Status.ASSERTED)
 
 
 # ----------------------------------------------------------------------- after the decision
@@ -344,30 +365,6 @@ def as_a_crash_would(
 
 
 # ------------------------------------------------------------------------------- the details
-
-
-def _not_aborted(transactions: Sequence[Transaction], reached: Status) -> list[Transaction]:
-    for t in transactions:
-        gone = t.status is None or t.status in (Status.ABORTING, Status.ABORTED)
-        if gone and t.failure is None:
-            t.failure = ConflictError(
-                f"aborted by another client before {reached}", transaction=t.row_key
-            )
-    return [t for t in transactions if t.failure is None]
-
-
-def _beat(context: Context, transactions: Sequence[Transaction], beaten_ms: int) -> int:
-    """Show, once in a third of the lease, that the owner lives, and see whether anybody thought
-    that it does not. Return when that was done last."""
-    live = [t for t in transactions if t.failure is None]
-    if not live or context.clock.monotonic_ms() - beaten_ms < context.policy.lease_ms // 3:
-        return beaten_ms
-    now_ms = context.clock.wall_ms()
-    beats = [Edit(column(context.table, t.row_key, b"beat"), FREE, now_ms) for t in live]
-    retried(context, lambda: context.store.write(beats, durable=False))
-    retried(context, lambda: read_statuses(context, live))
-    _not_aborted(live, Status.LOCKED)
-    return context.clock.monotonic_ms()
 
 
 def _verdict(

@@ -7,10 +7,11 @@ minutes, and a range that was found the same twice was so at any instant between
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 
 from txn.assertions import Version
+from txn.beats import alive
 from txn.codec import TransactionRow
 from txn.errors import AbortedError, AssertionFailedError, ConflictError, DeadlineError, StoreError
 from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Key, Row
@@ -102,7 +103,9 @@ def withholds(holder: TransactionRow, cells: Container[Key]) -> bool:
     return any(mutation.key.lock in cells for mutation in holder.buffer.request.mutations)
 
 
-def phantom(context: Context, t: Transaction, settle: Settle) -> AbortedError | None:
+def phantom(
+    context: Context, t: Transaction, batch: Sequence[Transaction], settle: Settle
+) -> AbortedError | None:
     """Return why the transaction, which holds its locks, must not go on: something in its ranges
     that it does not name. None: at some instant since this was called there was nothing.
 
@@ -112,7 +115,7 @@ def phantom(context: Context, t: Transaction, settle: Settle) -> AbortedError | 
     before, before_ms = Digest().value, context.clock.monotonic_ms()
     for _ in range(context.policy.read_tries):
         rest, began_ms = Digest(), context.clock.monotonic_ms()
-        for strange in _strange(context, t):
+        for strange in alive(context, batch, _strange(context, t)):
             for key in keys_told_of(strange):
                 if failure := _met(t, key, strange, settle):
                     return failure

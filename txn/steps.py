@@ -26,7 +26,7 @@ from txn.codec import (
     new_row_key,
     status_key,
 )
-from txn.errors import StoreClosedError, StoreError, TxnError, describe
+from txn.errors import ConflictError, StoreClosedError, StoreError, TxnError, describe
 from txn.model import LOOKS_WITHIN_MS, Cell, Check, Key
 from txn.phases import STEPS, Status
 from txn.policy import Policy
@@ -63,6 +63,7 @@ class Transaction:
     seen: the cells that its assertions were evaluated on, or that were met under others' locks.
     held: the keys whose locks it may hold. hot: those of its keys that are in demand.
     pace_ms: how long an attempt takes here, as far as is known. spans: what it has scanned.
+    alive_ms: its last sign of life, or a moment before, by the monotonic clock.
     """
 
     row_key: bytes
@@ -79,6 +80,7 @@ class Transaction:
     held: set[Key] = field(default_factory=set)
     hot: tuple[Key, ...] = ()
     pace_ms: int = 0
+    alive_ms: int = 0
     spans: tuple[Span, ...] = ()
 
     def __post_init__(self) -> None:
@@ -167,8 +169,22 @@ def advance(
         if pending:
             raise StoreError(describe("status does not change", transaction=pending[0].row_key))
 
+    began_ms = context.clock.monotonic_ms()
     if transactions:
         retried(context, attempt)
+    for t in transactions:
+        t.alive_ms = began_ms
+
+
+def not_aborted(transactions: Sequence[Transaction], reached: Status) -> list[Transaction]:
+    """Fail those that somebody else has aborted; return those that have not failed."""
+    for t in transactions:
+        gone = t.status is None or t.status in (Status.ABORTING, Status.ABORTED)
+        if gone and t.failure is None:
+            t.failure = ConflictError(
+                f"aborted by another client before {reached}", transaction=t.row_key
+            )
+    return [t for t in transactions if t.failure is None]
 
 
 def read_statuses(context: Context, transactions: Sequence[Transaction]) -> None:

@@ -76,17 +76,25 @@ def outwait(context: Context, missing: Missing, settle: Settle, tries: int) -> M
     """Settle the holders, or let a moment pass; return those that are still in the way."""
     # Most who hold a lock live, and let it go by themselves: ask who they are only then.
     gone = {FREE, *(settle(by_holder(missing)) if tries else ())}
+    missing = _in_time(context, missing)
     held = [item for item in missing if item[2] not in gone]
-    for t, key, holder in held:
-        if is_late(context, t):
-            facts = describe("deadline passed waiting for a lock", key=key, holder=holder)
-            t.failure = DeadlineError(facts, transaction=t.row_key)
-    held = [item for item in held if item[0].failure is None]
+    if missing and tries and gone == {FREE} and not held:
+        # Refused, and yet free: others are faster, or the store tells of an older moment.
+        context.clock.sleep_ms(context.policy.pause_ms(tries, context.random))
     if held:
         context.clock.sleep_ms(_pause_ms(context, held[0][0].pace_ms, tries))
         seen = retried(context, lambda: look(context, [(t, key) for t, key, _ in held]))
         held = [item for item in hopeful(seen) if item in held]
     return held
+
+
+def _in_time(context: Context, missing: Missing) -> Missing:
+    """Fail those whose time is over; return what the others miss."""
+    for t, key, holder in missing:
+        if is_late(context, t):
+            facts = describe("deadline passed waiting for a lock", key=key, holder=holder or None)
+            t.failure = DeadlineError(facts, transaction=t.row_key)
+    return [item for item in missing if item[0].failure is None]
 
 
 def _pause_ms(context: Context, pace_ms: int, tries: int) -> int:

@@ -25,6 +25,7 @@ from txn import (
     Key,
     Mutation,
     Policy,
+    beats,
     protocol,
     resolve,
 )
@@ -207,7 +208,8 @@ def test_a_waiting_owner_beats_and_is_let_live(rule: str, monkeypatch: Patch) ->
     """T1 holds `a` and waits for a slow holder of `x`; T2 waits for `a`. Without T1's beats, or
     without regard to them, T2 takes it for dead after a lease, and so again with the next one."""
     if rule == "owner is silent":
-        monkeypatch.setattr(protocol, "_beat", lambda context, transactions, beaten_ms: beaten_ms)
+        monkeypatch.setattr(protocol, "beat", lambda context, batch: None)
+        monkeypatch.setattr(beats, "beat", lambda context, batch: None)
     if rule == "observer is deaf":
         read_rows = resolve.read_rows
         monkeypatch.setattr(

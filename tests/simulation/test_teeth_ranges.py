@@ -47,7 +47,7 @@ def seen(engine: Engine, *keys: Key) -> list[bool]:
 def test_ranges_are_looked_at_under_the_locks(rule: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two blocks find a range empty, and each adds to it: one of them must not."""
     if not rule:
-        monkeypatch.setattr(protocol, "phantom", lambda context, t, settle: None)
+        monkeypatch.setattr(protocol, "phantom", lambda *_: None)
     world = World()
     one, two = Block(world, A), Block(world, B)
     one.until(asks_for(Status.ASSERTED))

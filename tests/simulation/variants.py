@@ -44,7 +44,7 @@ def hold_reading_first(context: Context, transactions: Sequence[Transaction]) ->
     tags = {k: k.tag for t in transactions for k in t.keys}
     cells = context.store.read([c for k in tags for c in (k, k.lock, k.tag)])
     protocol.advance(context, transactions, Status.LOCKED)
-    live = protocol._not_aborted(transactions, Status.LOCKED)
+    live = protocol.not_aborted(transactions, Status.LOCKED)
     for t in live:
         t.seen = {k: cells[k] for k in t.keys}
         t.plan, t.failure = protocol._verdict(context, t, cells, tags)

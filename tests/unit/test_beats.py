@@ -1,0 +1,193 @@
+"""Owners whose work before the decision is longer than a lease, and those who watch them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.unit.worlds import POLICY, TABLE, World, X
+from txn import beats, engine, protocol
+from txn.codec import column, status_key
+from txn.engine import Outcome
+from txn.errors import AbortedError, ConflictError, DeadlineError
+from txn.model import Check, Edit, Key, Mutation, Row
+from txn.phases import Status
+from txn.protocol import lock_in_order
+from txn.request import Committed
+from txn.resolve import Resolver
+from txn.stores.faulty import Call, Fault, FaultyStore
+
+PATIENT = replace(POLICY, within_ms=3_600_000, attempts=1, courtesy_ms=1)
+SLOW_MS = 3  # for each item, of a lease of 1 s
+
+
+def keys(count: int) -> list[Key]:
+    return [Key(f"row-{i:05}", "d", "v", TABLE) for i in range(count)]
+
+
+def watched(
+    world: World, item_ms: int = SLOW_MS, slow: Callable[[Call], bool] = lambda call: True
+) -> Callable[[], None]:
+    """Let each item of a call take its time, and after each call somebody look at all rows, who
+    aborts what was undecided and silent for its lease. Return that look."""
+    resolver = Resolver(world.client(FaultyStore(world.store), seed=9).context)
+
+    def look() -> None:
+        rows = [row for row in world.rows() if row.status and row.status.is_undecided]
+        resolver.settle({row.row_key: [] for row in rows})
+
+    def plan(call: Call) -> Fault:
+        look()
+        if slow(call):
+            world.clock.advance(item_ms * max(len(call.items), 1))
+        return Fault()
+
+    world.faults.plan = plan
+    return look
+
+
+@pytest.fixture(autouse=True)
+def small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lease of 1 s is to a portion of 50 what 10 s are to the real one."""
+    monkeypatch.setattr(beats.portions, "__defaults__", (50,))
+    monkeypatch.setattr(protocol, "CELLS_AT_ONCE", 150)
+    monkeypatch.setattr(protocol, "SETTLED_AT_ONCE", 5)
+    monkeypatch.setattr(engine.waves, "__defaults__", (50,))
+
+
+def test_an_owner_lives_through_an_attempt_of_many_leases() -> None:
+    """It asks for all locks at once, and reads all cells at once, of many keys through a slow
+    gateway: silent for seconds, and taken for dead each time that it tried."""
+    world = World(PATIENT)
+    watched(world)
+    began = world.clock.monotonic_ms()
+    assert world.engine.commit([Mutation(key, b"1") for key in keys(400)]).complete
+    assert world.clock.monotonic_ms() - began > 3 * POLICY.lease_ms
+
+
+def test_an_owner_lives_that_takes_many_locks_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of them is free, so that it never waits: work is as long as waiting."""
+    monkeypatch.setattr("txn.engine.lock_at_once", lock_in_order)
+    world = World(PATIENT)
+    watched(world, item_ms=5)
+    assert world.engine.commit([Mutation(key, b"1") for key in keys(220)]).complete
+
+
+def test_an_owner_lives_that_looks_at_long_ranges() -> None:
+    """They are read again under its locks, page by page."""
+    world = World(PATIENT)
+    found = keys(60)
+    world.engine.commit([Mutation(key, b"1") for key in found])
+
+    with world.engine.transaction() as t:
+        t.scan()
+        t.put(X, b"1")
+        look = watched(world, 0)
+
+        def read_rows(table: bytes, *rest: Any) -> Iterator[Row]:
+            for row in world.store.scan(table, *rest):
+                look()
+                world.clock.advance(100)
+                yield row
+
+        world.faults.scan = read_rows  # type: ignore[method-assign,assignment]
+    assert t.result is not None and world.value(X) == b"1"
+
+
+def test_the_owner_of_a_large_batch_lives() -> None:
+    """Rows that are written first wait for those that are written last."""
+    world = World(PATIENT)
+    watched(world, item_ms=6)
+    results = world.engine.commit_many([([Mutation(key, b"1")], []) for key in keys(170)])
+    assert all(isinstance(result, Committed) for result in results)
+
+
+def test_an_owner_lives_that_frees_many_locks_of_the_dead() -> None:
+    """A client died with many transactions, whose locks are freed one after the other."""
+    world = World(PATIENT)
+    wanted = keys(40)
+    for key in wanted:
+        holder = b"transaction.1700000000000.%032d" % int(key.row[4:])
+        world.store.check_and_put([Check(key.lock, b"", ((key.lock, holder),))])
+
+    def frees(call: Call) -> bool:
+        checks = [item for item in call.items if isinstance(item, Check)]
+        return any(check.expected and check.puts[0][1] == b"" for check in checks)
+
+    watched(world, 50, frees)
+    assert world.engine.commit([Mutation(key, b"3") for key in wanted]).transaction
+
+
+def test_an_owner_that_was_aborted_at_its_work_leaves() -> None:
+    """It sees so when it beats, asks for no lock that it has not asked for, and gives back those
+    that it has."""
+    world = World(PATIENT)
+    aborted: list[int] = []
+    asked: list[bytes] = []
+
+    def plan(call: Call) -> Fault:
+        world.clock.advance(len(call.items))
+        asked.extend(i.key.row for i in call.items if isinstance(i, Check) and i.key.table == TABLE)
+        if len(asked) >= 400 and not aborted:
+            (row,) = world.rows()
+            key = status_key(b"txn", row.row_key)
+            check = Check(key, Status.WRITTEN.value, ((key, Status.ABORTING.value),))
+            aborted.extend(world.store.check_and_put([check]))
+        return Fault()
+
+    world.faults.plan = plan
+    with pytest.raises(ConflictError, match="aborted by another client") as caught:
+        world.engine.commit([Mutation(key, b"1") for key in keys(2_000)])
+    assert aborted == [True]
+    assert len(set(asked)) < 1_200
+    assert caught.value.transaction is not None
+    assert world.engine.outcome(caught.value.transaction) is Outcome.ABORTED
+    assert {world.holder(key) for key in keys(2_000)} == {b""}
+
+
+def test_who_is_quick_does_not_beat() -> None:
+    """A beat is two more requests, for nothing."""
+    world = World(PATIENT)
+    watched(world, 0)
+    row_key = world.engine.commit([Mutation(key, b"1") for key in keys(400)]).transaction
+    beat = column(b"txn", row_key, b"beat")
+    assert world.store.read([beat])[beat] is None
+
+
+@pytest.mark.parametrize("within_ms", [5_000, 500])
+def test_a_lock_that_is_refused_and_seen_free_is_waited_for_with_pauses(within_ms: int) -> None:
+    """A server that tells of an older moment says so, or others are always faster."""
+    world = World(replace(POLICY, attempts=2, within_ms=within_ms))
+    tries: list[int] = []
+
+    def plan(call: Call) -> Fault:
+        wanted: Sequence[object] = call.items
+        if any(isinstance(i, Check) and i.key == X.lock and i.puts[0][1] for i in wanted):
+            tries.append(world.clock.monotonic_ms())
+            assert len(tries) < 10_000, "it never ends"
+            world.store.write([Edit(X.lock, b"x", world.clock.wall_ms() + len(tries))])
+        elif call.method == "read":
+            world.store.write([Edit(X.lock, b"", world.clock.wall_ms() + len(tries))])
+        return Fault()
+
+    world.faults.plan = plan
+    with pytest.raises(DeadlineError, match="waiting for a lock"):
+        world.engine.commit([Mutation(X, b"1")])
+    assert within_ms <= world.clock.monotonic_ms() < within_ms + 200
+    assert len(tries) < within_ms / 10
+
+
+def test_a_beat_that_finds_the_row_gone_fails_its_transaction() -> None:
+    """Not those beside it."""
+    world = World(PATIENT)
+    first, second = world.begun(Mutation(X, b"1")), world.begun(Mutation(keys(1)[0], b"1"))
+    protocol.write(world.engine.context, [first, second])
+    status = status_key(b"txn", first.row_key)
+    world.store.write([Edit(status, None, world.clock.wall_ms() + 1)])
+    world.clock.advance(POLICY.lease_ms)
+    beats.beat(world.engine.context, [first, second])
+    assert isinstance(first.failure, AbortedError)
+    assert second.failure is None
