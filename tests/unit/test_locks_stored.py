@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from random import Random
 from socket import gethostname
 
@@ -10,7 +11,7 @@ import pytest
 from txn import Key, Mutation
 from txn.clock import ManualClock
 from txn.engine import Engine
-from txn.errors import AbortedError, CommitOutcomeUnknown, StoreError
+from txn.errors import AbortedError, CommitOutcomeUnknown, DeadlineError, StoreError
 from txn.locks import LockDenied, Mode, Waiting, exclusive, path, shared
 from txn.locks.lines import Entry, State, encoded
 from txn.locks.stored import StoredManager
@@ -30,10 +31,12 @@ def store() -> Store:
     return open_store("memory://")
 
 
-def manager_on(store: Store, clock: ManualClock, name: str) -> StoredManager:
+def manager_on(
+    store: Store, clock: ManualClock, name: str, lease_ms: int = LEASE_MS
+) -> StoredManager:
     engine = Engine(store, policy=POLICY, clock=clock)
     return StoredManager(
-        engine, name=name, lease_ms=LEASE_MS, clock=clock, chance=Random(name), owns_engine=True
+        engine, name=name, lease_ms=lease_ms, clock=clock, chance=Random(name), owns_engine=True
     )
 
 
@@ -114,28 +117,88 @@ def test_a_grant_whose_reply_is_lost_is_settled(store: Store, when: str) -> None
     two.close()
 
 
+@dataclass
+class Undone:
+    """A manager on a store in which others change the line of `d` before each of its changes."""
+
+    store: Store
+    lease_ms: int = LEASE_MS
+    each_takes_ms: int = 10
+    clock: ManualClock = field(default_factory=ManualClock)
+    tries: int = 0
+
+    def __post_init__(self) -> None:
+        self.faulty = FaultyStore(self.store)
+        self.intruder = Engine(self.store, policy=POLICY, clock=self.clock)
+        self.manager = manager_on(self.faulty, self.clock, "one", self.lease_ms)
+        self.manager.hold([exclusive("d")]).release()
+
+    def begin(self) -> None:
+        self.faulty.plan = self._undo
+
+    def end(self) -> None:
+        """See that nothing is left."""
+        self.faulty.plan = lambda call: Fault()
+        assert self.manager.locks(path("d")) == []
+        self.manager.close()
+        self.intruder.close()
+
+    def _undo(self, call: Call) -> Fault:
+        line = Key("d", "o", "line", "locks")
+        cell = self.intruder.read([line])[line]
+        if changes_to(Status.WRITTEN, call) and cell is not None:
+            self.tries += 1
+            self.clock.advance(self.each_takes_ms)
+            self.intruder.commit([Mutation(line, cell.value)])
+        return Fault()
+
+
 def test_the_deadline_ends_tries_that_others_undo(store: Store) -> None:
     """Others may change the locks between each look and each change: a request that is never denied
     must end in time as well."""
-    clock, line = ManualClock(), Key("d", "o", "line", "locks")
-    intruder = Engine(store, policy=POLICY, clock=clock)
-
-    def plan(call: Call) -> Fault:
-        cell = intruder.read([line])[line]
-        if changes_to(Status.WRITTEN, call) and cell is not None:
-            clock.advance(10)
-            intruder.commit([Mutation(line, cell.value)])
-        return Fault()
-
-    faulty = FaultyStore(store)
-    manager = manager_on(faulty, clock, "one")
-    manager.hold([exclusive("d")]).release()
-    faulty.plan = plan
-    began_ms = clock.monotonic_ms()
+    undone = Undone(store)
+    undone.begin()
+    began_ms = undone.clock.monotonic_ms()
     with pytest.raises(LockDenied):
-        manager.hold([exclusive("d")], waiting=Waiting(within_ms=500))
-    assert 500 <= clock.monotonic_ms() - began_ms < 1_000
-    faulty.plan = lambda call: Fault()
-    assert manager.locks(path("d")) == []
-    manager.close()
-    intruder.close()
+        undone.manager.hold([exclusive("d")], waiting=Waiting(within_ms=500))
+    assert 500 <= undone.clock.monotonic_ms() - began_ms < 1_000
+    undone.end()
+
+
+def test_tries_that_others_undo_are_made_with_pauses_and_end(store: Store) -> None:
+    """Without a deadline, and where a try costs no time, a thousand of them were over at once."""
+    undone = Undone(store, lease_ms=6_000, each_takes_ms=0)
+    undone.begin()
+    began_ms = undone.clock.monotonic_ms()
+    with pytest.raises(DeadlineError):
+        undone.manager.hold([exclusive("d")])
+    assert 29_000 <= undone.clock.monotonic_ms() - began_ms <= 31_000
+    assert undone.tries > 100
+    undone.end()
+
+
+def test_a_change_that_took_too_long_is_not_made_again(store: Store) -> None:
+    """A transaction that gives up after its 30 s is no sign that somebody else has changed a line:
+    a thousand of these took hours."""
+    undone = Undone(store, lease_ms=6_000, each_takes_ms=40_000)
+    undone.begin()
+    with pytest.raises(DeadlineError):
+        undone.manager.hold([exclusive("d")])
+    assert undone.tries <= 2  # the second one sees to it that nothing is left of the first
+    undone.end()
+
+
+def test_giving_back_between_two_beats_leaves_time_for_the_next(store: Store) -> None:
+    """It is done by the thread that shows that the session lives."""
+    undone = Undone(store, lease_ms=60_000, each_takes_ms=8_000)
+    held = undone.manager.hold([exclusive("d")], waiting=Waiting())
+    undone.faulty.plan = lambda call: Fault(applied=frozenset(), reply=Reply.NOT_APPLIED)
+    with pytest.raises(StoreError):
+        held.release()
+    undone.begin()
+    began_ms = undone.clock.monotonic_ms()
+    undone.manager.hold([])
+    assert 8_000 <= undone.clock.monotonic_ms() - began_ms <= 20_000
+    undone.faulty.plan = lambda call: Fault()
+    undone.manager.hold([])
+    undone.end()

@@ -48,7 +48,7 @@ class Denied(NamedTuple):
 
 
 def first_denied(
-    states: Mapping[Path, tuple[State, Cell | None]],
+    states: Mapping[Path, State],
     ticket: str,
     wanted: Sequence[LockRequest],
     *,
@@ -57,7 +57,7 @@ def first_denied(
     """Return the first object that others keep from the ticket: those before it in the line."""
     for request in wanted:
         before = []
-        for entry in states[request.path][0].line:
+        for entry in states[request.path].line:
             if entry.ticket == ticket:
                 break
             if (fair or entry.granted) and not request.mode.allows(Mode(entry.mode)):

@@ -31,18 +31,22 @@ class Patience:
         )
 
     @property
+    def left_ms(self) -> int | None:
+        """How long it is until the deadline; None if there is none."""
+        return None if self._due_ms is None else self._due_ms - self._clock.monotonic_ms()
+
+    @property
     def is_over(self) -> bool:
         """Whether the deadline has come."""
-        return self._due_ms is not None and self._clock.monotonic_ms() >= self._due_ms
+        return self.left_ms is not None and self.left_ms <= 0
 
     def next_pause_ms(self) -> int | None:
         """Return how long to wait before the next try, or None where there is none."""
         if self._left == 0 or self.is_over:
             return None
         pause_ms = self._next_look_ms() or self._next_retry_ms()
-        if self._due_ms is None:
-            return pause_ms
-        return min(pause_ms, max(1, self._due_ms - self._clock.monotonic_ms()))
+        left_ms = self.left_ms
+        return pause_ms if left_ms is None else min(pause_ms, max(1, left_ms))
 
     def woken(self) -> None:
         """Count the last retry as none, since its pause was cut short: whoever is told of each step

@@ -14,14 +14,13 @@ import socket
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Self
 
-from txn.assertions import Assertion, Version
+from txn.assertions import Version
 from txn.clock import Clock, SystemClock
 from txn.engine import Engine
 from txn.errors import (
     AbortedError,
     AssertionFailedError,
     CommitOutcomeUnknown,
-    ConflictError,
     DeadlineError,
     StoreError,
 )
@@ -38,16 +37,19 @@ from txn.locks.lines import (
     encoded,
     first_denied,
     has,
+    parsed,
     without,
 )
 from txn.locks.manager import Lock, LockDenied, LockLost, Waiting
 from txn.locks.patience import Patience
 from txn.locks.requests import LockRequest, Path, in_order, path
 from txn.locks.sessions import FAMILY, Session, Sessions
-from txn.model import Cell, Key, Mutation
+from txn.model import Key
+from txn.optimistic import OptimisticTransaction
 
 TABLE = "locks"
-CHANGE_TRIES, SWEEP_TRIES = 1_000, 10
+TRY_WITHIN_MS = 30_000
+SWEEPS_IN_LEASE = 6
 UNLOCK_PAUSE_MS = 100
 FIRST_LOOK_MS = 5
 FAILED = (StoreError, AbortedError, CommitOutcomeUnknown)
@@ -95,6 +97,7 @@ class StoredManager:
         self._waiting = waiting or Waiting()
         self._clock = clock or SystemClock()
         self._chance = chance or random.SystemRandom()
+        self._lease_ms = lease_ms
         self._owed: dict[str, _Owed] = {}
         self._sessions = Sessions(
             engine, table, lease_ms, clock=self._clock, chance=self._chance, beaten=self._sweep
@@ -127,8 +130,9 @@ class StoredManager:
                 return self._hold(ticket, wanted, waiting, patience)
             except _SessionEnded:
                 # Nothing was held: begin again in a new one, at the end of the line.
-                if patience.next_pause_ms() is None:
+                if (pause_ms := patience.next_pause_ms()) is None:
                     raise
+                self._clock.sleep_ms(pause_ms)
             except BaseException as error:
                 objects = tuple(each.path for each in wanted)
                 self._owed[ticket.name] = _Owed(objects, not isinstance(error, LockDenied))
@@ -168,10 +172,10 @@ class StoredManager:
     def release(self, wanted: Path, *, force: bool = False) -> int:
         """Give back explicit locks on exactly this object, with those of its parents that no other
         object of the same request needs; one that its own request needs stays."""
-        mine = (self._owner, self._host)
+        mine, key = (self._owner, self._host), self._key(wanted)
         tickets = [
             entry.ticket
-            for entry in self._states([wanted])[wanted][0].line
+            for entry in decoded(self._engine.read([key])[key]).line
             if entry.session is None and (force or (entry.owner, entry.host) == mine)
         ]
         count = 0
@@ -206,21 +210,35 @@ class StoredManager:
         patience: Patience,
     ) -> dict[Path, int] | Denied:
         """Return the tokens of a request that is granted, or who denies it; then it has a place in
-        the line of the object at which it was denied, if the line is fair."""
-        for _ in range(CHANGE_TRIES):
-            states = self._alive_states([request.path for request in wanted])
-            denied = first_denied(states, ticket.name, wanted, fair=waiting.fairness == "fair")
-            if denied is None:
-                changed = {
-                    each.path: self._granted(states[each.path][0], ticket, each) for each in wanted
-                }
-            else:
-                changed = self._waiting_in(states, ticket, denied, waiting)
-            if self._change(states, changed, ticket.session):
-                return denied or {at: state.token for at, state in changed.items()}
-            if patience.is_over:
+        the line of the object at which it was denied, if the line is fair. What others undo by
+        changing the lines is tried again until the request's time is over."""
+        denied: Denied | None = None
+        first = True
+
+        def work(t: OptimisticTransaction) -> dict[Path, int] | Denied:
+            nonlocal denied, first
+            if not first and patience.is_over:
                 return denied or Denied(wanted[0], ())
-        raise ConflictError("others keep changing the locks", key=wanted[0].path)
+            first = False
+            states = self._alive_states(t, [request.path for request in wanted])
+            denied = first_denied(states, ticket.name, wanted, fair=waiting.fairness == "fair")
+            if denied is not None:
+                self._put(t, self._waiting_in(states, ticket, denied, waiting), ticket.session)
+                return denied
+            granted = {each.path: self._granted(states[each.path], ticket, each) for each in wanted}
+            self._put(t, granted, ticket.session)
+            return {at: state.token for at, state in granted.items()}
+
+        try:
+            return self._engine.run(work, within_ms=max(patience.left_ms or 0, TRY_WITHIN_MS))
+        except DeadlineError:
+            if patience.left_ms is None:
+                raise
+            return denied or Denied(wanted[0], ())
+        except AssertionFailedError as failed:
+            if ticket.session is not None:
+                ticket.session.lose()
+            raise _SessionEnded("our session was ended while we waited") from failed
 
     def _granted(self, state: State, ticket: _Ticket, request: LockRequest) -> State:
         token = state.token + 1
@@ -230,7 +248,7 @@ class StoredManager:
 
     def _waiting_in(
         self,
-        states: Mapping[Path, tuple[State, Cell | None]],
+        states: Mapping[Path, State],
         ticket: _Ticket,
         denied: Denied,
         waiting: Waiting,
@@ -239,7 +257,7 @@ class StoredManager:
         later: so whoever has a place waits for nobody whose place comes earlier."""
         fair = waiting.fairness == "fair"
         changed: dict[Path, State] = {}
-        for at, (state, _) in states.items():
+        for at, state in states.items():
             if has(state, ticket.name):
                 if not fair or at > denied.wanted.path:
                     changed[at] = without(state, {ticket.name})
@@ -263,47 +281,29 @@ class StoredManager:
 
     # ------------------------------------------------------------------------ rows and lines
 
-    def _states(self, objects: Collection[Path]) -> dict[Path, tuple[State, Cell | None]]:
+    def _states(self, t: OptimisticTransaction, objects: Collection[Path]) -> dict[Path, State]:
         keys = {at: self._key(at) for at in objects}
-        cells = self._engine.read(list(keys.values())) if keys else {}
-        return {at: (decoded(cells[key]), cells[key]) for at, key in keys.items()}
+        values = t.get_many(list(keys.values()))
+        return {at: parsed(values[key]) for at, key in keys.items()}
 
-    def _alive_states(self, objects: Collection[Path]) -> dict[Path, tuple[State, Cell | None]]:
+    def _alive_states(
+        self, t: OptimisticTransaction, objects: Collection[Path]
+    ) -> dict[Path, State]:
         """Return the lines without the entries of sessions that have ended."""
-        states = self._states(objects)
-        lines = [entry for state, _ in states.values() for entry in state.line]
+        states = self._states(t, objects)
+        lines = [entry for state in states.values() for entry in state.line]
         dead = self._sessions.dead({entry.session for entry in lines if entry.session is not None})
         gone = {entry.ticket for entry in lines if entry.session in dead}
-        return {at: (without(state, gone), cell) for at, (state, cell) in states.items()}
+        return {at: without(state, gone) for at, state in states.items()}
 
-    def _change(
-        self,
-        states: Mapping[Path, tuple[State, Cell | None]],
-        changed: Mapping[Path, State],
-        session: Session | None,
-    ) -> bool:
-        """Write these lines if all the lines are still as they were read; return whether they
-        were. Nothing is granted to a session that has been ended meanwhile."""
-        if not changed:
-            return True
-        assertions: list[Assertion] = [
-            Version(self._key(at), cell.timestamp if cell else None)
-            for at, (_, cell) in states.items()
-        ]
-        if session is not None:
-            assertions.append(~Version(self._sessions.key(session.name), None))
-        mutations = [Mutation(self._key(at), encoded(state)) for at, state in changed.items()]
-        try:
-            self._engine.commit(mutations, assertions)
-        except AssertionFailedError as failed:
-            if any(key.family == FAMILY.encode() for key in failed.seen):
-                if session is not None:
-                    session.lose()
-                raise _SessionEnded("our session was ended while we waited") from failed
-            return False
-        except (ConflictError, DeadlineError):
-            return False
-        return True
+    def _put(
+        self, t: OptimisticTransaction, changed: Mapping[Path, State], session: Session | None
+    ) -> None:
+        """Write these lines. Nothing is granted to a session that has been ended meanwhile."""
+        for at, state in changed.items():
+            t.put(self._key(at), encoded(state))
+        if changed and session is not None:
+            t.require(~Version(self._sessions.key(session.name), None))
 
     def _leave(
         self,
@@ -311,26 +311,25 @@ class StoredManager:
         objects: Sequence[Path],
         *,
         unsure: bool = False,
-        tries: int = CHANGE_TRIES,
+        within_ms: int = TRY_WITHIN_MS,
     ) -> None:
         """Give back what a ticket holds. unsure: a transaction of its may be under way; writing
         every line settles that one before, or makes it fail."""
-        for _ in range(tries):
-            states = self._states(objects)
-            changed = {
-                at: without(state, {ticket})
-                for at, (state, _) in states.items()
-                if unsure or has(state, ticket)
-            }
-            if self._change(states, changed, None):
-                return
-        raise ConflictError("others keep changing the locks", key=objects[0])
+
+        def work(t: OptimisticTransaction) -> None:
+            states = self._states(t, objects).items()
+            changed = {at: state for at, state in states if unsure or has(state, ticket)}
+            self._put(t, {at: without(state, {ticket}) for at, state in changed.items()}, None)
+
+        self._engine.run(work, within_ms=within_ms)
 
     def _sweep(self) -> None:
-        """Give back what could not be given back, or may yet be granted to who has failed."""
+        """Give back what could not be given back, or may yet be granted to who has failed; for a
+        part of the lease only, as it is done between two beats as well."""
+        within_ms = self._lease_ms // SWEEPS_IN_LEASE
         for ticket, owed in list(self._owed.items()):
             try:
-                self._leave(ticket, owed.objects, unsure=owed.unsure, tries=SWEEP_TRIES)
+                self._leave(ticket, owed.objects, unsure=owed.unsure, within_ms=within_ms)
             except FAILED:
                 return  # with the next beat or request; at the latest it ends with the session
             self._owed.pop(ticket, None)
