@@ -1,7 +1,8 @@
 """Requests and results as JSON documents: what `txn commit` takes and what `--json` prints.
 
-A request is `{"mutations": [...], "assertions": [...], "once": ..., "labels": {...}}`; what its
-parts look like is in docs/operations.md. Every error names the place in the document.
+A request is `{"mutations": [...], "assertions": [...], "once": ..., "once_retention_ms": ...,
+"labels": {...}}`; what its parts look like is in docs/operations.md. Every error names the
+place in the document.
 """
 
 from __future__ import annotations
@@ -101,6 +102,7 @@ def explanation_document(found: Explanation) -> Document:
         ],
         "labels": dict(found.labels),
         "once": None if found.once is None else escape(found.once),
+        "once_retention_ms": found.once_retention_ms,
         "lease_ms": found.lease_ms,
         "beat": found.beat,
         "timestamp": found.timestamp,

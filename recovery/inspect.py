@@ -15,9 +15,9 @@ from recovery.findings import Finding, Kind
 from recovery.fsck import GRACE_MS, RETENTION_MS, judge
 from recovery.scan import State, state_of, whole_row
 from txn.assertions import Assertion
-from txn.codec import TransactionRow, created_ms, decode_row
+from txn.codec import TransactionRow, created_ms, decode_marker, decode_row, marker_key
 from txn.errors import InvalidRequestError
-from txn.model import Cell, Delete, Key
+from txn.model import Cell, Delete, Key, Mutation
 from txn.phases import Status
 from txn.request import Request
 from txn.steps import Context, retried
@@ -52,9 +52,9 @@ class Change:
 class Explanation:
     """A transaction row and what the data cells say of it. Times are in ms since the epoch.
 
-    timestamp: of the commit; None before the decision. keys: all that it locks; held: those that it
-    has locked now. has_ranges: whether it looks, under its locks, at ranges that it has scanned.
-    finding: what fsck finds; None where it is not to be mended, or not yet.
+    once_retention_ms: for how long its token may come again; None: for ever. timestamp: of the
+    commit; None before the decision. keys: all that it locks; held: those that it has locked now.
+    has_ranges: whether it looks, under its locks, at ranges that it has scanned. finding: what fsck finds; None where it is not to be mended, or not yet.
     """
 
     row_key: bytes
@@ -64,6 +64,7 @@ class Explanation:
     statuses: tuple[StatusTime, ...]
     labels: Mapping[str, str]
     once: bytes | None
+    once_retention_ms: int | None
     lease_ms: int | None
     beat: int | None
     timestamp: int | None
@@ -115,6 +116,7 @@ def explain(
         statuses=_statuses(row),
         labels=request.labels,
         once=request.once,
+        once_retention_ms=_promised_ms(context, request),
         lease_ms=row.buffer.lease_ms if row.buffer else None,
         beat=row.beat or None,
         timestamp=row.plan.timestamp if row.plan else None,
@@ -127,6 +129,15 @@ def explain(
         corrupt=row.corrupt,
         finding=judge(row, context.clock.wall_ms(), grace_ms, retention_ms),
     )
+
+
+def _promised_ms(context: Context, request: Request) -> int | None:
+    """Return for how long the token may come again, as its caller has promised; None: for ever."""
+    if request.once is None:
+        return None
+    key = marker_key(context.table, request.once)
+    values = (m.value for m in request.mutations if isinstance(m, Mutation) and m.key == key)
+    return next((decode_marker(value).retention_ms for value in values), None)
 
 
 def _read(context: Context, request: Request) -> dict[Key, Cell | None]:

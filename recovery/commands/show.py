@@ -84,7 +84,7 @@ def _facts(found: Explanation) -> list[tuple[str, str]]:
         ("status", str(found.status) if found.status else "none"),
         ("created", f"{time_text(found.created)} by its owner's clock"),
         ("labels", labels_text(found.labels)),
-        ("once", "" if found.once is None else escape(found.once)),
+        ("once", "" if found.once is None else _once(found.once, found.once_retention_ms)),
         ("lease", "" if found.lease_ms is None else duration_text(found.lease_ms)),
         ("last beat", "" if found.beat is None else time_text(found.beat)),
         ("committed at", "" if found.timestamp is None else _timestamp(found.timestamp)),
@@ -96,6 +96,11 @@ def _facts(found: Explanation) -> list[tuple[str, str]]:
         ("fsck", found.advice),
     ]
     return [(name, text) for name, text in facts if text]
+
+
+def _once(token: bytes, retention_ms: int | None) -> str:
+    promised = "" if retention_ms is None else f", kept for {duration_text(retention_ms)}"
+    return escape(token) + promised
 
 
 def _locks(found: Explanation) -> str:

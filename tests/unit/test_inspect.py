@@ -28,7 +28,11 @@ def test_a_finished_commit_is_explained() -> None:
     """Its times, its labels, and what it changed."""
     world = World()
     done = world.engine.commit(
-        [Mutation(X, b"1"), Delete(Y)], [~Some(Z)], once="token", labels={"job": "load"}
+        [Mutation(X, b"1"), Delete(Y)],
+        [~Some(Z)],
+        once="token",
+        once_retention_ms=7,
+        labels={"job": "load"},
     )
     found = explained(world, done.transaction)
     assert (found.state, found.status) == (State.FINISHED, Status.COMPLETE)
@@ -36,6 +40,7 @@ def test_a_finished_commit_is_explained() -> None:
     assert found.statuses[0].after_ms is None
     assert all(each.after_ms is not None for each in found.statuses[1:])
     assert (found.labels, found.once) == ({"job": "load"}, b"token")
+    assert found.once_retention_ms == 7
     assert found.timestamp == done.timestamp
     assert [(change.key, change.new) for change in found.changes][:2] == [(X, b"1"), (Y, None)]
     assert found.held == ()
