@@ -54,7 +54,8 @@ class Explanation:
 
     once_retention_ms: for how long its token may come again; None: for ever. timestamp: of the
     commit; None before the decision. keys: all that it locks; held: those that it has locked now.
-    has_ranges: whether it looks, under its locks, at ranges that it has scanned. finding: what fsck finds; None where it is not to be mended, or not yet.
+    has_ranges: whether it looks, under its locks, at ranges that it has scanned.
+    finding: what fsck finds; None where it is not to be mended, or not yet.
     """
 
     row_key: bytes
