@@ -56,7 +56,7 @@ IdArgument = Annotated[int, typer.Argument(metavar="LEASE", help="The lease's id
 def ls(
     within: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[PATH...]", help="Only these, and in them."),
+        typer.Argument(metavar="[PATH...]", help="Only these, in them, and what denies them."),
     ] = None,
     *,
     leases: LeasesOption = None,

@@ -99,7 +99,7 @@ def test_leases_are_dropped_by_force_only_where_that_is_said(
     [
         (["grab", "sales", "--for", "1h"], "name a table"),
         (["grab", "d/t", "--for", "800d"], "too long"),
-        (["grab", "d/t", "--for", "0s"], "a lease has a duration"),
+        (["grab", "d/t", "--for", "0s"], "must be a number of seconds"),
         (["grab", "d//t", "--for", "1h"], "not a part of a path"),
         (["drop", "0"], "not an id of a lease"),
         (["ls", "--leases", "oracle://h/d"], "kept in one of these"),
@@ -203,6 +203,15 @@ def test_anything_else_is_refused(sql: str) -> None:
     """A partition that is not certain must not stand for the whole table."""
     with pytest.raises(InvalidRequestError):
         parse(sql, {"hive.current.database": "d"}, CATALOG)
+
+
+def test_who_denies_a_partition_is_shown_with_it(leases: LeaseService) -> None:
+    """Whoever has all of the table has its partitions, too."""
+    leases.grab_lease([exclusive("d/t")], 3600)
+    leases.grab_lease([shared("d/u")], 3600)
+    (of_part,) = (run(each, leases) for each in parse("SHOW LEASE d.t PARTITION (p=1)"))
+    assert isinstance(of_part, Shown)
+    assert [str(each.request) for each in of_part.leases] == ["X d/t"]
 
 
 def test_statements_are_about_an_object_and_what_lies_in_it(leases: LeaseService) -> None:

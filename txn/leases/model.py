@@ -6,9 +6,11 @@ requests do, a claim on a partition taking the table and the partitions around i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from numbers import Real
 from typing import Literal
 
 from txn.errors import InvalidRequestError, TxnError, describe
@@ -17,14 +19,12 @@ from txn.locks.requests import LockRequest, Mode, Path, parts_of, path
 LeaseType = Literal["s", "x"]
 """Shared, for who reads, and exclusive, for who writes."""
 
-Object = str | Path | LockRequest
-"""A database, a table or a partition; how it was claimed does not matter."""
-
 MAX_OBJECTS = 1_000
 MAX_OBJECT = 2_000
 """Letters of a path as text: PostgreSQL does not index texts that are much longer."""
 
 MAX_USER = 255
+LAST_ID = 2**63 - 1
 SHORTEST_S = 0.001
 
 
@@ -60,6 +60,10 @@ class Lease:
         return f"{self.request} by {self.user} until {self.end_utc.isoformat()}"
 
 
+Object = str | Path | LockRequest | Lease
+"""A database, a table or a partition; who claimed it, and how, does not matter."""
+
+
 class InvalidArgumentsError(InvalidRequestError):
     """What was asked for is no claim, or for a time that cannot be. Nothing was written."""
 
@@ -89,15 +93,13 @@ class LeaseAlreadyExistsError(TxnError):
         self.waits = waits
 
 
-def claims(objects: Iterable[LockRequest]) -> tuple[LockRequest, ...]:
+def claims(objects: Iterable[LockRequest] | LockRequest) -> tuple[LockRequest, ...]:
     """Return each object once, in its stronger mode, in the order of the paths."""
-    if isinstance(objects, LockRequest):
-        objects = (objects,)
     modes: dict[Path, Mode] = {}
-    for each in objects:
+    for each in _each(objects):
         if not isinstance(each, LockRequest):
             raise InvalidArgumentsError(
-                describe("say how to claim it: shared(..) or exclusive(..)", object=each)
+                f"say how to claim it: shared(..) or exclusive(..): object={each!r}"
             )
         _check(each.path)
         if modes.get(each.path) is not Mode.EXCLUSIVE:
@@ -111,22 +113,33 @@ def claims(objects: Iterable[LockRequest]) -> tuple[LockRequest, ...]:
 
 def paths(objects: Iterable[Object] | Object) -> tuple[Path, ...]:
     """Return the paths that are meant, each once, in order."""
-    if isinstance(objects, Object):
-        objects = (objects,)
-    return tuple(sorted({_path(each) for each in objects}))
+    return tuple(sorted({_path(each) for each in _each(objects)}))
 
 
-def duration(seconds: float, longest_s: float) -> timedelta:
-    """Return how long a lease is to be."""
-    if not seconds >= SHORTEST_S:
+def seconds(name: str, given: object, longest_s: float, least_s: float = SHORTEST_S) -> float:
+    """Return a time in seconds, finite and within these limits."""
+    is_number = isinstance(given, Real) and not isinstance(given, bool)
+    if not (is_number and least_s <= given <= longest_s < math.inf):  # type: ignore[operator]
         raise InvalidArgumentsError(
-            describe("a lease has a duration", duration_s=seconds, shortest_s=SHORTEST_S)
+            f"{name} must be a number of seconds: {given!r} least_s={least_s} longest_s={longest_s}"
         )
-    if seconds > longest_s:
+    return float(given)  # type: ignore[arg-type]
+
+
+def duration(given: object, longest_s: float) -> timedelta:
+    """Return how long a lease is to be."""
+    if isinstance(given, Real) and given > longest_s:  # type: ignore[operator]
         raise ExceedsMaxLeaseTimeError(
-            describe("too long for a lease", duration_s=seconds, longest_s=longest_s)
+            describe("too long for a lease", duration_s=given, longest_s=longest_s)
         )
-    return timedelta(seconds=seconds)
+    return timedelta(seconds=seconds("duration_s", given, longest_s))
+
+
+def checked_id(lease_id: object) -> int:
+    """Return the id of a lease."""
+    if type(lease_id) is not int or not 0 < lease_id <= LAST_ID:
+        raise InvalidArgumentsError(f"not an id of a lease: lease_id={lease_id!r} limit={LAST_ID}")
+    return lease_id
 
 
 def table_names(objects: Sequence[Path]) -> tuple[Path, ...]:
@@ -134,21 +147,30 @@ def table_names(objects: Sequence[Path]) -> tuple[Path, ...]:
     return tuple(sorted({Path(each.parts[:2]) for each in objects}))
 
 
-def user_name(user: str) -> str:
+def user_name(user: object) -> str:
     """Return a user's name if it can be written down."""
-    if not 0 < len(user) <= MAX_USER or not _is_text(user):
-        raise InvalidArgumentsError(describe("not a name of a user", user=user[:40]))
+    if not isinstance(user, str) or not 0 < len(user) <= MAX_USER or not _is_text(user):
+        shown = repr(user)[:40]
+        raise InvalidArgumentsError(f"not a name of a user: user={shown} limit={MAX_USER}")
     return user
 
 
-def _path(given: Object) -> Path:
+def _each(objects: object) -> Iterable[object]:
+    """Return the objects, or the one. The bytes of a text are none, above all not none at all."""
+    is_one = isinstance(objects, (str, bytes, bytearray)) or not isinstance(objects, Iterable)
+    return (objects,) if is_one else objects  # type: ignore[return-value]
+
+
+def _path(given: object) -> Path:
     match given:
-        case LockRequest():
+        case LockRequest() | Lease():
             found = given.path
         case Path():
             found = given
-        case _:
+        case str():
             found = _parsed(given)
+        case _:
+            raise InvalidArgumentsError(f"not a path, a request or a lease: object={given!r}")
     if not all(map(_is_text, found.parts)):
         raise InvalidArgumentsError(describe("not text", path=found.parts[:3]))
     return found

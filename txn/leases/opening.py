@@ -28,7 +28,7 @@ def open_leases(url: str | None = None, **details: Any) -> LeaseService:
 
     details: max_lease_s (a week unless it is given), place_s, clock, chance.
     """
-    url = url or default_url()
+    url = default_url() if url is None else url
     try:
         # Both drivers are extras.
         from sqlalchemy import make_url  # noqa: PLC0415
@@ -40,7 +40,9 @@ def open_leases(url: str | None = None, **details: Any) -> LeaseService:
         try:
             service = LeaseService(make_url(url), **details)
         except ArgumentError as error:
-            raise InvalidRequestError("not the URL of a database") from error
+            raise InvalidRequestError(
+                "not the URL of a database, such as sqlite:////path"
+            ) from error
     except ModuleNotFoundError as error:
         extra = "postgresql" if error.name == "psycopg" else "leases"
         raise InvalidRequestError(

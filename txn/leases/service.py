@@ -33,26 +33,29 @@ from txn.errors import StoreError, describe
 from txn.leases.connections import Connections
 from txn.leases.holding import HeldLease
 from txn.leases.model import (
+    LAST_ID,
     ExceedsMaxLeaseTimeError,
-    InvalidArgumentsError,
     Lease,
     LeaseAlreadyExistsError,
     LeaseNotFoundError,
     Object,
+    checked_id,
     claims,
     duration,
     paths,
+    seconds,
     table_names,
     user_name,
 )
-from txn.leases.tables import BATCH, in_conflict, leases, now, within
+from txn.leases.tables import BATCH, about, in_conflict, leases, now, within
 from txn.locks.requests import LockRequest, Path, text_of
 
 WEEK_S = 7 * 24 * 3600
+CENTURY_S = 100 * 365 * 24 * 3600
 FIRST_PAUSE_MS, LONGEST_PAUSE_MS = 10, 200
 SWEEP_EVERY = 100
 MOST_SHOWN = 100
-LAST_ID = 2**63 - 1
+SHORTEST_PLACE_S = 1
 
 this = leases.c
 
@@ -94,14 +97,14 @@ class LeaseService:
     ) -> None:
         self._clock = clock or SystemClock()
         self._chance = chance or random.SystemRandom()
-        self._max_lease_s = max_lease_s
-        self._place = timedelta(seconds=place_s)
+        self._max_lease_s = seconds("max_lease_s", max_lease_s, CENTURY_S)
+        self._place = timedelta(seconds=seconds("place_s", place_s, WEEK_S, SHORTEST_PLACE_S))
         self._owed: dict[str, _Request] = {}
         self.connections = Connections(url, self._clock, self._chance)
 
     def grab_lease(
         self,
-        objects: Iterable[LockRequest],
+        objects: Iterable[LockRequest] | LockRequest,
         duration_s: float,
         wait_s: float = 0,
         *,
@@ -113,15 +116,14 @@ class LeaseService:
         who is still there. After StoreError nothing is held, or it is given back with the next
         grab of this service, and ends by itself at the latest.
         """
-        if not 0 <= wait_s <= WEEK_S:
-            raise InvalidArgumentsError(describe("not a time to wait", wait_s=wait_s, limit=WEEK_S))
+        within_ms = round(seconds("wait_s", wait_s, WEEK_S, 0) * 1000)
         request = _Request(
             f"{self._chance.getrandbits(128):032x}",
             claims(objects),
             duration(duration_s, self._max_lease_s),
             user_name(getpass.getuser() if user is None else user),
         )
-        due_ms = self._clock.monotonic_ms() + round(wait_s * 1000)
+        due_ms = self._clock.monotonic_ms() + within_ms
         self._give_back()
         try:
             return self._grab(request, due_ms)
@@ -133,10 +135,10 @@ class LeaseService:
             raise
 
     def list_lease(self, objects: Iterable[Object] | Object = ()) -> list[Lease]:
-        """Return the leases of these objects and of all that lies in them, or of all if none are
-        named, in the order of the objects."""
+        """Return the leases of these objects and of all that lies in them, and the exclusive ones
+        of what they lie in; or all if none are named. In the order of the objects."""
         is_live = and_(this.granted, this.end_utc > now())
-        wanted = [and_(within(some), is_live) for some in _batches(paths(objects))]
+        wanted = [and_(about(some), is_live) for some in _batches(paths(objects))]
 
         def work(connection: Connection) -> list[Lease]:
             found = {
@@ -194,15 +196,16 @@ class LeaseService:
         return self._drop(and_(_of_lease(lease_id, paths(objects)), this.end_utc > now()))
 
     def force_drop_lease(self, objects: Iterable[Object] | Object) -> int:
-        """End whatever `list_lease` shows of these objects, whoever has it; of all if none are
-        named. Return how many there were."""
+        """End the leases of these objects and of all that lies in them, whoever has them, or all if
+        none are named; return how many there were. One of what they lie in stays. A Lease stands
+        for its object, whoever has that by now: `drop_lease(its.lease_id, its)` ends it alone."""
         is_live = and_(this.granted, this.end_utc > now())
         wanted = [and_(within(some), is_live) for some in _batches(paths(objects))]
         return self._drop(*(wanted or [is_live]))
 
     def hold(
         self,
-        objects: Iterable[LockRequest],
+        objects: Iterable[LockRequest] | LockRequest,
         duration_s: float,
         wait_s: float = 0,
         *,
@@ -346,9 +349,7 @@ def _batches(objects: Sequence[Any]) -> list[Sequence[Any]]:
 
 
 def _of_lease(lease_id: int, objects: Sequence[Path]) -> ColumnElement[bool]:
-    if not 0 < lease_id <= LAST_ID:
-        raise InvalidArgumentsError(describe("not an id of a lease", lease_id=lease_id))
-    whole = and_(this.lease_id == lease_id, this.granted)
+    whole = and_(this.lease_id == checked_id(lease_id), this.granted)
     return and_(whole, this.object.in_([str(each) for each in objects])) if objects else whole
 
 

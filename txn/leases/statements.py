@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ShowLeases:
-    """Asks for the leases on a table or a partition and what lies in it; None: for all."""
+    """Asks for the leases on a table or a partition and what lies in it, and for the exclusive ones
+    on what it lies in; None: for all."""
 
     within: Path | None
 

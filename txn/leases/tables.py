@@ -112,14 +112,24 @@ def within(objects: Iterable[Path]) -> ColumnElement[bool]:
     return or_(leases.c.object.in_(names), *map(_inside, names))
 
 
+def about(objects: Sequence[Path]) -> ColumnElement[bool]:
+    """Rows of these objects, one at least, of what lies in them, and exclusive ones of what they
+    lie in: all that could deny one of them to somebody."""
+    return or_(within(objects), _alone(chain.from_iterable(each.parents for each in objects)))
+
+
 def in_conflict(requests: Sequence[LockRequest]) -> ColumnElement[bool]:
     """Rows that do not go with at least one of the requests: exclusive ones of the objects and of
     what these lie in; and for who wants an object alone, all of it and of what lies in it."""
     objects = [each.path for each in requests]
-    around = set(chain(objects, *(each.parents for each in objects)))
     alone = [each.path for each in requests if each.mode is Mode.EXCLUSIVE]
-    is_exclusive = and_(leases.c.object.in_(sorted(map(str, around))), leases.c.lease_type == "x")
+    is_exclusive = _alone(chain(objects, *(each.parents for each in objects)))
     return or_(is_exclusive, within(alone)) if alone else is_exclusive
+
+
+def _alone(objects: Iterable[Path]) -> ColumnElement[bool]:
+    """Exclusive rows of just these."""
+    return and_(leases.c.object.in_(sorted(map(str, set(objects)))), leases.c.lease_type == "x")
 
 
 def _inside(name: str) -> ColumnElement[bool]:

@@ -67,6 +67,8 @@ class Path:
 
 def path(text: str) -> Path:
     """Return the path that a text names."""
+    if not isinstance(text, str):
+        raise InvalidRequestError(f"not the text of a path: {text!r}")
     return Path(parts_of(text))
 
 
@@ -95,6 +97,12 @@ class LockRequest:
     path: Path
     mode: Mode
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.path, Path) or not isinstance(self.mode, Mode):
+            raise InvalidRequestError(
+                f"a request is a path and a mode: path={self.path!r} mode={self.mode!r}"
+            )
+
     def __str__(self) -> str:
         return f"{self.mode.value} {self.path}"
 
@@ -104,12 +112,12 @@ def shared(text: str | Path) -> LockRequest:
 
     Others may still change what lies in it: who reads a table's partitions locks each of them.
     """
-    return LockRequest(path(text) if isinstance(text, str) else text, Mode.SHARED)
+    return LockRequest(text if isinstance(text, Path) else path(text), Mode.SHARED)
 
 
 def exclusive(text: str | Path) -> LockRequest:
     """Return a request for an object alone."""
-    return LockRequest(path(text) if isinstance(text, str) else text, Mode.EXCLUSIVE)
+    return LockRequest(text if isinstance(text, Path) else path(text), Mode.EXCLUSIVE)
 
 
 def in_order(requests: Iterable[LockRequest]) -> tuple[LockRequest, ...]:
