@@ -10,7 +10,7 @@ from recovery.findings import (
     Severity,
     Young,
 )
-from recovery.fsck import check, compact, repair
+from recovery.fsck import check, compact, repair, repair_all
 from recovery.inspect import Explanation, explain
 from recovery.purge import purge_row, purge_token
 from recovery.scan import Summary, summary
@@ -32,5 +32,6 @@ __all__ = [
     "purge_row",
     "purge_token",
     "repair",
+    "repair_all",
     "summary",
 ]

@@ -34,6 +34,7 @@ class Kind(Enum):
     EXPIRED_MARKER = "expired-marker"
     ORPHAN_LOCK = "orphan-lock"
     STALE_TAG = "stale-tag"
+    VACANT_KEY = "vacant-key"
     FOREIGN_CELL = "foreign-cell"
     FOREIGN_VERSION = "foreign-version"
 
@@ -108,6 +109,11 @@ EXPLAINED: Mapping[Kind, Explained] = {
         Severity.REPAIRABLE,
         "a tag that was left by a finished transaction, or put again by a late request",
         "empty it, at its own timestamp",
+    ),
+    Kind.VACANT_KEY: Explained(
+        Severity.CLEAN,
+        "what a key without a value has left, whose last change is older than the retention",
+        "retire it: delete its lock and tag, under its lock",
     ),
     Kind.FOREIGN_CELL: Explained(
         Severity.REPORT_ONLY,

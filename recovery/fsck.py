@@ -6,17 +6,18 @@ repairs may run twice at once, and clients may be at work: whatever has moved on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import groupby, islice
 from typing import assert_never
 
 from recovery.findings import Finding, Kind, LeftAlone, NothingToDo, Repaired, Result, Young
-from recovery.markers import expired_marker, forget
+from recovery.markers import expired_marker, retire_keys
 from recovery.scan import MARKERS, State, long_ago_ms, state_of, whole_row
-from recovery.tables import check_rows, is_stale
+from recovery.tables import BATCH, check_rows, is_stale
 from txn.codec import TransactionRow, decode_row, is_row_key
 from txn.errors import InvalidRequestError
-from txn.model import Cell, Edit, Row
+from txn.model import Cell, Edit, Key, Row
 from txn.protocol import roll_back, roll_forward
 from txn.ranges import stored_rows
 from txn.resolve import free, is_over, read_rows
@@ -29,6 +30,7 @@ RETENTION_MS = 24 * 3_600_000
 LONGEST_REQUEST_MS = 3_600_000
 """For how long a request may be under way: a gateway repeats one for 20 minutes, and whoever sent
 it may have been stopped. A shorter retention is right only where no client is at work."""
+CROWDS = frozenset({Kind.EXPIRED, Kind.DEBRIS, Kind.EXPIRED_MARKER, Kind.VACANT_KEY})
 NO_PLAN = "the plan is missing, or does not fit the buffer"
 
 Looked = Callable[[bytes], None]
@@ -64,6 +66,7 @@ def check(
             context,
             rows,
             grace_ms=grace_ms,
+            retention_ms=retention_ms,
             doomed=lambda holder: _doomed(context, holder, grace_ms),
             young=young,
         )
@@ -104,21 +107,33 @@ def repair(context: Context, finding: Finding) -> Result:
 
     Raises StoreError where the store does not answer; then anybody can repair it again.
     """
-    match finding.kind:
+    return _repair(context, finding.kind, [finding])[0]
+
+
+def repair_all(context: Context, findings: Iterable[Finding]) -> Iterator[tuple[Finding, Result]]:
+    """Act on findings as they come; yield each with its result. What comes in crowds, rows to
+    delete and keys to retire, is done some hundreds at a time, which saves requests."""
+    for kind, alike in groupby(findings, lambda finding: finding.kind):
+        while part := list(islice(alike, BATCH if kind in CROWDS else 1)):
+            yield from zip(part, _repair(context, kind, part), strict=True)
+
+
+def _repair(context: Context, kind: Kind, findings: Sequence[Finding]) -> list[Result]:
+    match kind:
         case Kind.UNDECIDED | Kind.DECIDED | Kind.ABORTING:
-            return _end(context, finding)
+            return [_end(context, finding) for finding in findings]
         case Kind.EXPIRED | Kind.DEBRIS:
-            return _delete(context, finding)
-        case Kind.EXPIRED_MARKER:
-            return _forget(context, finding)
+            return _delete(context, findings)
         case Kind.ORPHAN_LOCK:
-            return _free(context, finding)
+            return [_free(context, finding) for finding in findings]
         case Kind.STALE_TAG:
-            return _empty(context, finding)
+            return [_empty(context, finding) for finding in findings]
+        case Kind.EXPIRED_MARKER | Kind.VACANT_KEY:
+            return _retire(context, findings)
         case Kind.UNREADABLE | Kind.FOREIGN_CELL | Kind.FOREIGN_VERSION:
-            return LeftAlone(finding.kind.remedy)
+            return [LeftAlone(kind.remedy)] * len(findings)
         case _:
-            assert_never(finding.kind)
+            assert_never(kind)
 
 
 def _told(
@@ -219,33 +234,51 @@ def _is_same(cell: Cell, finding: Finding) -> bool:
     return (cell.value, cell.timestamp) == (facts.get("value"), facts.get("timestamp"))
 
 
-def _delete(context: Context, finding: Finding) -> Result:
-    assert finding.transaction is not None
-    cells = whole_row(context, finding.transaction)
-    if cells is None:
-        return NothingToDo("the row is gone")
-    row = decode_row(cells)
+def _delete(context: Context, findings: Sequence[Finding]) -> list[Result]:
+    names = {finding.transaction for finding in findings if finding.transaction is not None}
+    stored = stored_rows(context, Span(context.table, min(names), max(names) + b"\0"))
+    rows = {row.row: row for row in stored if row.row in names}
+    results: list[Result] = []
+    same: list[Row] = []
+    for finding in findings:
+        cells = rows.get(finding.transaction or b"")
+        if cells is None:
+            results.append(NothingToDo("the row is gone"))
+        elif not _is_still(decode_row(cells), finding):
+            results.append(NothingToDo("the row has changed"))
+        else:
+            same.append(cells)
+            results.append(Repaired("deleted"))
+    delete_cells(context, same)
+    return results
+
+
+def _is_still(row: TransactionRow, finding: Finding) -> bool:
     if finding.kind is Kind.EXPIRED:
-        same = state_of(row) is State.FINISHED and _is_as_found(row, finding)
-    else:
-        same = state_of(row) is State.DEBRIS and finding.facts.get("newest") == row.newest
-    if not same:
-        return NothingToDo("the row has changed")
-    delete_cells(context, cells)
-    return Repaired("deleted")
+        return state_of(row) is State.FINISHED and _is_as_found(row, finding)
+    return state_of(row) is State.DEBRIS and finding.facts.get("newest") == row.newest
 
 
-def delete_cells(context: Context, row: Row) -> None:
-    """Delete the cells of a row at their own timestamps, so that whatever comes later stays."""
-    edits = [Edit(key, None, cell.timestamp) for key, cell in row.cells.items()]
-    retried(context, lambda: context.store.write(edits, durable=False))
+def _retire(context: Context, findings: Sequence[Finding]) -> list[Result]:
+    """Retire keys, those of expired markers with their values, under their locks."""
+    wanted: dict[Key, Cell | None] = {}
+    newest = 0
+    for finding in findings:
+        value, since, last = (finding.facts.get(name) for name in ("value", "since", "newest"))
+        assert finding.key is not None and isinstance(last, int)
+        cell = isinstance(value, bytes) and isinstance(since, int) and Cell(value, since)
+        wanted[finding.key] = cell or None
+        newest = max(newest, last)
+    results = retire_keys(context, wanted, newest)
+    return [results[finding.key] for finding in findings if finding.key is not None]
 
 
-def _forget(context: Context, finding: Finding) -> Result:
-    value, since, newest = (finding.facts[name] for name in ("value", "since", "newest"))
-    assert finding.key is not None and isinstance(value, bytes)
-    assert isinstance(since, int) and isinstance(newest, int)
-    return forget(context, finding.key, Cell(value, since), newest)
+def delete_cells(context: Context, rows: Iterable[Row]) -> None:
+    """Delete the cells of rows at their own timestamps, so that whatever comes later stays."""
+    cells = [item for row in rows for item in row.cells.items()]
+    edits = [Edit(key, None, cell.timestamp) for key, cell in cells]
+    if edits:
+        retried(context, lambda: context.store.write(edits, durable=False))
 
 
 def _free(context: Context, finding: Finding) -> Result:

@@ -6,6 +6,8 @@ changed; so that a request with its token either finds it or comes after it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from recovery.findings import Finding, Kind, LeftAlone, NothingToDo, Repaired, Result
 from recovery.scan import MARKERS, long_ago_ms
 from txn.codec import decode_marker, marker_key
@@ -43,8 +45,17 @@ def found_marker(context: Context, token: bytes) -> Guarded:
 def forget(context: Context, key: Key, value: Cell, newest: int) -> Result:
     """Delete a marker if it has this value and nothing newer than this timestamp. From then on a
     request with its token commits again."""
+    return retire_keys(context, {key: value}, newest)[key]
+
+
+def retire_keys(
+    context: Context, wanted: Mapping[Key, Cell | None], newest: int
+) -> dict[Key, Result]:
+    """Retire keys, each with the value that it must have, or None for none, if nothing of them is
+    newer than this timestamp."""
     if not can_retire(context):
-        return LeftAlone("the store takes no delete on a condition: use HBase's Thrift 2 gateway")
-    if key in retire(context, {key: value}, newest):
-        return Repaired("deleted")
-    return NothingToDo("somebody has locked it, or it has changed")
+        why = "the store takes no delete on a condition: use HBase's Thrift 2 gateway"
+        return dict.fromkeys(wanted, LeftAlone(why))
+    gone = retire(context, wanted, newest)
+    used = NothingToDo("somebody has locked it, or it has changed")
+    return {key: Repaired("deleted") if key in gone else used for key in wanted}

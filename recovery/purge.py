@@ -37,7 +37,7 @@ def purge_row(context: Context, seen: Row, *, unfinished: bool = False) -> Resul
         return LeftAlone("it is not finished, and fsck --repair can still finish or undo it")
     if whole_row(context, seen.row) != seen:
         return NothingToDo("the row has changed")
-    delete_cells(context, seen)
+    delete_cells(context, [seen])
     return Repaired("deleted")
 
 

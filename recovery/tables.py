@@ -27,11 +27,19 @@ Doomed = Callable[[TransactionRow], bool]
 
 
 def check_rows(
-    context: Context, rows: Iterable[Row], *, grace_ms: int, doomed: Doomed, young: Young
+    context: Context,
+    rows: Iterable[Row],
+    *,
+    grace_ms: int,
+    retention_ms: int,
+    doomed: Doomed,
+    young: Young,
 ) -> Iterator[Finding]:
     """Yield the findings of rows of data tables, which may be stale by now. A lock or tag that is
     younger than the grace is not one, and is counted."""
-    suspects = (item for row in rows for item in guarded(row) if is_suspect(item))
+    vacant_ms = long_ago_ms(context.clock.wall_ms(), retention_ms)
+    items = (item for row in rows for item in guarded(row))
+    suspects = (item for item in items if is_suspect(item) or is_vacant(item, vacant_ms))
     while batch := list(islice(suspects, BATCH)):
         holders = {item.holder for item in batch if is_row_key(item.holder)}
         found = read_rows(context, holders) if holders else {}
@@ -46,6 +54,8 @@ def check_rows(
                     yield finding
                 else:
                     young.add(finding.kind, now_ms - since)
+            if is_vacant(item, vacant_ms):
+                yield Finding(Kind.VACANT_KEY, None, item.key, {"newest": item.newest})
 
 
 def guarded(row: Row) -> Iterator[Guarded]:
@@ -64,6 +74,12 @@ def guarded(row: Row) -> Iterator[Guarded]:
 def is_suspect(item: Guarded) -> bool:
     """Whether the key is other than a finished transaction leaves it."""
     return bool(item.holder or item.tagged) or is_foreign(item, None)
+
+
+def is_vacant(item: Guarded, old_ms: int) -> bool:
+    """Whether the key has no value, and nothing of it is newer than this."""
+    is_free = not item.holder and not item.tagged
+    return is_free and item.value is None and item.newest <= old_ms
 
 
 def is_stale(item: Guarded, holder: TransactionRow | None) -> bool:

@@ -26,7 +26,7 @@ from recovery.commands.common import (
 )
 from recovery.documents import finding_document, result_document, young_document
 from recovery.findings import Finding, Kind, LeftAlone, NothingToDo, Repaired, Result, Young
-from recovery.fsck import LONGEST_REQUEST_MS, check, compact, repair
+from recovery.fsck import LONGEST_REQUEST_MS, check, compact, repair_all
 from recovery.text import count_text, duration_text, escape, key_text, shorten, time_text
 from txn.errors import InvalidRequestError
 
@@ -89,7 +89,9 @@ def fsck(
             looked=lambda table: bar.update(task, advance=1, description=escape(table)),
             young=young,
         )
-        found = ((item, repair(context, item) if do_repair else None) for item in findings)
+        found: Iterator[Found] = (
+            repair_all(context, findings) if do_repair else ((item, None) for item in findings)
+        )
         tally = _print_json(found) if as_json else _print(out, found, context.clock.wall_ms())
         looked = int(bar.tasks[0].completed)
         if do_repair:

@@ -6,14 +6,26 @@ from dataclasses import replace
 
 import pytest
 
-from recovery import Finding, Kind, LeftAlone, NothingToDo, Repaired, Young, check, compact, repair
+from recovery import (
+    Finding,
+    Kind,
+    LeftAlone,
+    NothingToDo,
+    Repaired,
+    Young,
+    check,
+    compact,
+    repair,
+    repair_all,
+)
 from recovery.tables import BATCH
-from tests.unit.worlds import TABLE, World, X, Y, after_status, ghost, stopped_at
-from txn.assertions import Some
+from tests.unit.worlds import TABLE, World, X, Y, Z, after_status, ghost, stopped_at
+from txn.assertions import Some, Version
 from txn.codec import column, marker_key
 from txn.errors import InvalidRequestError
 from txn.model import Check, Delete, Edit, Key, Mutation
 from txn.phases import Status
+from txn.retire import can_retire
 from txn.stores.counting import CountingStore
 from txn.stores.faulty import Call, Crash, Fault, FaultyStore, Reply
 
@@ -361,3 +373,110 @@ def test_what_was_deleted_before_the_retention_leaves_nothing() -> None:
     assert world.keys_kept() < before
     assert [row.row_key for row in world.rows()] == [kept.transaction]
     assert world.value(X) == b"1"
+
+
+# ---------------------------------------------------------------------------- vacant keys
+
+DAY_MS = 24 * 3_600_000
+
+
+def vacant(world: World, **given: int) -> list[Key | None]:
+    findings = check(world.engine.context, scan=[TABLE], **given)
+    return [item.key for item in findings if item.kind is Kind.VACANT_KEY]
+
+
+def test_a_key_without_a_value_is_vacant_after_the_retention() -> None:
+    """Deleted, or only ever asserted; one with a value is not, however old."""
+    world = World()
+    world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")], [Version(Z, None)])
+    world.engine.commit([Delete(X)])
+    assert vacant(world) == []
+    world.clock.advance(DAY_MS + 10)
+    assert vacant(world) == [X, Z]
+    assert vacant(world, retention_ms=2 * DAY_MS) == []
+
+
+def test_a_vacant_key_is_retired() -> None:
+    """Else what was ever used stays for ever. A gateway that cannot do it leaves it."""
+    world = World()
+    world.engine.commit([Mutation(X, b"1")])
+    world.engine.commit([Delete(X)])
+    world.clock.advance(DAY_MS + MINUTE_MS)
+    context = world.engine.context
+    retired = Repaired if can_retire(context) else LeftAlone
+    results = list(repair_all(context, check(context, scan=[TABLE])))
+    assert {(item.kind, type(result)) for item, result in results} == {
+        (Kind.EXPIRED, Repaired),
+        (Kind.VACANT_KEY, retired),
+    }
+    assert bool(list(world.store.scan(TABLE))) == (retired is LeftAlone)
+    assert bool(list(check(context, scan=[TABLE]))) == (retired is LeftAlone)
+    world.engine.commit([Mutation(X, b"2")])
+    assert world.value(X) == b"2"
+
+
+def test_a_compaction_leaves_nothing_of_a_retired_key() -> None:
+    """A marker for each of its cells is kept as long as any other is."""
+    world = World()
+    kept = world.keys_kept()
+    world.engine.commit([Mutation(X, b"1")])
+    world.engine.commit([Delete(X)])
+    world.clock.advance(DAY_MS + 10)
+    for expected in (kept + 1, kept):  # the lock's marker, which is of today, and then nothing
+        context = world.engine.context
+        list(repair_all(context, check(context, scan=[TABLE])))
+        compact(context, tables=[TABLE])
+        assert world.keys_kept() == expected
+        world.clock.advance(DAY_MS + 10)
+
+
+def test_a_key_that_is_used_again_is_not_retired() -> None:
+    """A finding may be old."""
+    world = World()
+    world.engine.commit([Mutation(X, b"1")])
+    world.engine.commit([Delete(X)])
+    world.clock.advance(DAY_MS + 10)
+    (finding,) = [f for f in check(world.engine.context, scan=[TABLE]) if f.key == X]
+    world.engine.commit([Mutation(X, b"2")])
+    assert repair(world.engine.context, finding) == NothingToDo(
+        "somebody has locked it, or it has changed"
+    )
+    world.engine.commit([Delete(X)])
+    assert repair(world.engine.context, finding) == NothingToDo(
+        "somebody has locked it, or it has changed"
+    )
+    assert world.cell(X.tag) is not None
+
+
+def test_crowds_are_repaired_some_hundreds_at_a_time() -> None:
+    """11,000 keys one by one would take a gateway minutes."""
+    world = World()
+    keys = [Key(f"{row:03}", "d", "x", TABLE) for row in range(2 * BATCH)]
+    world.engine.commit([Mutation(key, b"1") for key in keys])
+    world.engine.commit([Delete(key) for key in keys])
+    for _ in range(BATCH):
+        world.engine.commit([Mutation(X, b"1")])
+    world.clock.advance(DAY_MS + 10)
+    counting = CountingStore(world.store)
+    context = world.client(counting).context  # type: ignore[arg-type]
+    findings = list(check(context, scan=[TABLE]))
+    counting.reset()
+    assert all(isinstance(result, Repaired) for _, result in repair_all(context, findings))
+    assert len(findings) == 3 * BATCH + 2
+    assert counting.calls["check_and_put"] == 4
+    assert counting.calls["write"] == 2
+    assert [row.row for row in world.store.scan(TABLE)] == [b"x"]
+
+
+def test_a_store_that_cannot_delete_on_a_condition_leaves_vacant_keys() -> None:
+    """It says through what they can be retired, and has locked nothing."""
+    world = World()
+    world.engine.commit([Mutation(X, b"1")])
+    world.engine.commit([Delete(X)])
+    world.clock.advance(DAY_MS + 10)
+    world.faults.features -= {"checked_delete"}
+    context = world.engine.context
+    ((_, result),) = repair_all(context, [Finding(Kind.VACANT_KEY, None, X, {"newest": 1})])
+    assert isinstance(result, LeftAlone)
+    assert "Thrift 2" in result.why
+    assert world.holder(X) == b""
