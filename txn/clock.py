@@ -7,12 +7,18 @@ is called `within_ms`, here and elsewhere; the instant of that clock at which it
 
 from __future__ import annotations
 
+import os
 import time
+from collections.abc import Callable
 from typing import Protocol
 
 # Where there is one that goes on while the machine is suspended: who sleeps through a lease has
 # lost it, and has to find that out on waking.
 _MONOTONIC = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+EAGER_TRIES = 20
+SHORTEST_PAUSE_S = 0.000_05
+LONGEST_PAUSE_S = 0.002
 
 
 class Clock(Protocol):
@@ -68,3 +74,21 @@ class ManualClock:
     def set_wall_ms(self, now_ms: int) -> None:
         """Set the time of day, as an operator or NTP would; the monotonic clock stays."""
         self._wall_ms = now_ms
+
+
+def poll(look: Callable[[], bool], within_ms: int) -> bool:
+    """Call the function until it says yes; False: it did not within that time. At first others
+    are just let run in between, for what takes microseconds; then there are pauses, short ones
+    beside the time waited so far."""
+    for _ in range(EAGER_TRIES):
+        if look():
+            return True
+        os.sched_yield()
+    since = time.monotonic()
+    waited = 0.0
+    while waited < within_ms / 1000:
+        time.sleep(min(max(waited / 8, SHORTEST_PAUSE_S), LONGEST_PAUSE_S))
+        if look():
+            return True
+        waited = time.monotonic() - since
+    return False

@@ -178,7 +178,7 @@ def test_driver_errors_stop_here(store: LmdbStore) -> None:
 def test_a_new_store_s_directory_says_what_it_is(path: str) -> None:
     """A person, or a later version, can tell what these files are."""
     LmdbStore(path).close()
-    assert sorted(os.listdir(path)) == ["data.mdb", "format", "lock.mdb"]
+    assert sorted(os.listdir(path)) == ["data.mdb", "format", "lock.mdb", "writer.lock"]
     assert (Path(path) / "format").read_text() == "hbase-txn embedded store, format 1\n"
 
 

@@ -7,19 +7,15 @@ somebody else.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 
-from txn.errors import StoreError, describe
+from txn.errors import NotApplied, describe
 
 FORMAT = 1
 
 _NAME = "format"
-_DATA = "data.mdb"
 _ASIDE = ".format-"
 _TEXT = "hbase-txn embedded store, format {}\n"
 _PATTERN = re.compile(re.escape(_TEXT).replace(r"\{\}", r"(\d{1,9})"))
@@ -34,27 +30,16 @@ def prepare(path: str) -> str:
         if text is None:
             _claim(path)
     except (FileExistsError, NotADirectoryError) as error:
-        raise StoreError(describe("the store's path is not a directory", path=path)) from error
+        raise NotApplied(describe("the store's path is not a directory", path=path)) from error
     except OSError as error:
-        raise StoreError(
+        raise NotApplied(
             describe("cannot use the store's directory", path=path, reason=error.strerror)
         ) from error
     if text is not None:
         _check(path, text)
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
-        raise StoreError(describe("the store's directory is read-only", path=path))
+        raise NotApplied(describe("the store's directory is read-only", path=path))
     return path
-
-
-@contextmanager
-def alone(path: str) -> Iterator[None]:
-    """Keep out whoever else opens the store of the directory, in whatever process, meanwhile."""
-    handle = os.open(os.path.join(path, _DATA), os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)
 
 
 def _read(path: str) -> str | None:
@@ -68,9 +53,9 @@ def _read(path: str) -> str | None:
 def _check(path: str, text: str) -> None:
     found = _PATTERN.fullmatch(text)
     if found is None:
-        raise StoreError(describe("the directory is not a store of ours", path=path, format=text))
+        raise NotApplied(describe("the directory is not a store of ours", path=path, format=text))
     if int(found[1]) > FORMAT:
-        raise StoreError(
+        raise NotApplied(
             describe(
                 "the store is of a newer format: use a newer hbase-txn",
                 path=path,
@@ -84,7 +69,7 @@ def _claim(path: str) -> None:
     """Write the format file; two processes that do so at once write the same."""
     others = [name for name in os.listdir(path) if not name.startswith(_ASIDE)]
     if others and _read(path) is None:
-        raise StoreError(
+        raise NotApplied(
             describe("the directory is not a store of ours", path=path, contains=sorted(others)[:5])
         )
     handle, aside = tempfile.mkstemp(prefix=_ASIDE, dir=path)

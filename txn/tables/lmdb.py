@@ -4,7 +4,8 @@ Each commit flushes its data before the page that makes it visible, so a power f
 the last commits, never a part of one, and never spoils the file; `durable=True` flushes that page
 too before the call returns. With `sync=False` nothing is flushed: a store survives the death of
 processes, not a power failure. A local transaction that finds the map too small, resized by another
-process, or its slots taken by dead readers starts again after that was mended.
+process, or its slots taken by dead readers starts again after that was mended. Writers, and those
+that open the files, keep each other out by `txn.tables.exclusion`, within a bounded time.
 LMDB wants one environment a process and file, untouched by a forked child. The registry below, the
 only state of this module, sees to both: before a fork every idle environment is closed, to be
 opened again at its next use, and one that stays busy cannot be used in the child.
@@ -16,7 +17,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import lmdb
 
@@ -29,7 +30,8 @@ from txn.errors import (
     describe,
 )
 from txn.forks import around_forks
-from txn.tables import directory
+from txn.tables import directory, exclusion
+from txn.tables.exclusion import Exclusion
 from txn.tables.lmdb_transactions import LmdbReader, LmdbWriter
 from txn.tables.ordered import Reader, Writer
 
@@ -108,6 +110,14 @@ class LmdbStore:
         ) from obstacle
 
 
+class _Files(NamedTuple):
+    """What is open of a store. file: whose bytes are locks, `writing` one of them."""
+
+    environment: lmdb.Environment
+    file: int
+    writing: Exclusion
+
+
 class _Shared:
     """The environment of one directory in this process, and who is using it.
 
@@ -126,13 +136,13 @@ class _Shared:
         self._active: list[int] = []  # the thread of each
         self._waiting = 0
         self._closed = False
-        self._inherited: lmdb.Environment | None = None
-        self._environment: lmdb.Environment | None = None
+        self._inherited: _Files | None = None
+        self._files: _Files | None = None
         self._enter()
         self._leave()
 
     def read(self, body: Callable[[Reader], R]) -> R:
-        environment = self._enter()
+        environment = self._enter().environment
         try:
             transaction = environment.begin(buffers=False)
             try:
@@ -143,20 +153,29 @@ class _Shared:
             self._leave()
 
     def write(self, body: Callable[[Writer], R], durable: bool) -> R:
-        environment = self._enter()
+        files = self._enter()
         try:
-            transaction = environment.begin(write=True, buffers=False)
-            try:
-                result = body(LmdbWriter(transaction))
-            except BaseException:
-                # The driver lets an abort wait until no other thread is in it: make that soon.
-                with self._paused():
-                    self._abort(transaction)
-                raise
-            self._commit(environment, transaction, durable)
+            with files.writing:
+                result = self._change(files.environment, body)
+            if durable and self.sync:
+                self._applied(lambda: files.environment.sync(True))
             return result
         finally:
             self._leave()
+
+    def _change(self, environment: lmdb.Environment, body: Callable[[Writer], R]) -> R:
+        transaction = environment.begin(write=True, buffers=False)
+        try:
+            result = body(LmdbWriter(transaction))
+        except BaseException:
+            # The driver lets an abort wait until no other thread is in it: make that soon.
+            with self._paused():
+                self._abort(transaction)
+            raise
+        if self._inherited is not None:
+            self._usable()
+        self._applied(transaction.commit)
+        return result
 
     def mend(self, obstacle: lmdb.Error, seen: int) -> bool:
         """Remove what stopped a transaction, if possible; `seen` is the map's size before it."""
@@ -165,7 +184,7 @@ class _Shared:
                 self._grow(obstacle, seen)
             case lmdb.ReadersFullError():
                 with self._alone():
-                    self._usable().reader_check()
+                    self._usable().environment.reader_check()
             case lmdb.PanicError():
                 with self._alone():
                     self._shut()
@@ -175,7 +194,7 @@ class _Shared:
 
     def _grow(self, obstacle: lmdb.Error, seen: int) -> None:
         with self._alone():
-            environment = self._usable()
+            environment = self._usable().environment
             if self.map_size != seen:
                 return  # another thread was faster
             # The pages that dead readers seemed to read are free again: that may be room enough.
@@ -216,18 +235,18 @@ class _Shared:
 
     def after_fork(self, in_child: bool) -> None:
         """Let everyone in again; in the child only if the environment was closed."""
-        if in_child and self._environment is not None:
-            self._inherited, self._environment = self._environment, None
+        if in_child and self._files is not None:
+            self._inherited, self._files = self._files, None
         self._changed.notify_all()
         self.lock.release()
 
-    def _enter(self) -> lmdb.Environment:
+    def _enter(self) -> _Files:
         with self.lock:
             while self._waiting:
                 self._changed.wait()
-            environment = self._usable()
+            files = self._usable()
             self._active.append(threading.get_ident())
-            return environment
+            return files
 
     def _leave(self) -> None:
         with self.lock:
@@ -253,25 +272,42 @@ class _Shared:
             self._changed.wait_for(lambda: not self._active)
             yield
 
-    def _usable(self) -> lmdb.Environment:
-        """Return the environment, opened if need be; the lock is held."""
+    def _usable(self) -> _Files:
+        """Return what is open, opened if need be; the lock is held."""
         if self._inherited is not None:
             message = "the store was busy when this process was forked: fork before using it"
             raise StoreError(describe(message, path=self.path, pid=os.getpid()))
         if self._closed:
             raise StoreClosedError(describe("the store is closed", path=self.path))
-        if self._environment is None:
-            self._environment = self._open()
-        return self._environment
+        if self._files is None:
+            self._files = self._open()
+        return self._files
 
-    def _open(self) -> lmdb.Environment:
-        """Open the files, with a larger map if another process lets them outgrow it meanwhile."""
+    def _open(self) -> _Files:
+        try:
+            file = exclusion.open_file(self.path)
+            try:
+                environment = self._open_environment(Exclusion(file, exclusion.OPENING, self.path))
+            except BaseException:
+                os.close(file)
+                raise
+        except (lmdb.Error, OSError, MemoryError) as error:
+            raise NotApplied(
+                describe("cannot open the store", path=self.path, reason=str(error))
+            ) from error
+        self.map_size = environment.info()["map_size"]
+        return _Files(environment, file, Exclusion(file, exclusion.WRITING, self.path))
+
+    def _open_environment(self, opening: Exclusion) -> lmdb.Environment:
+        """Open LMDB's files, with a larger map if another process lets them outgrow it meanwhile.
+
+        Whoever opens them first makes LMDB's lock file anew. Were it killed amid that, one that
+        waits for it in LMDB would go on with the half, and write over commits.
+        """
         size = self.map_size
         while True:
             try:
-                # Whoever opens it first makes LMDB's lock file anew. Were it killed amid that, one
-                # that waits for it in LMDB would go on with the half, and write over commits.
-                with directory.alone(self.path):
+                with opening:
                     environment = lmdb.Environment(
                         self.path,
                         map_size=size,
@@ -283,32 +319,23 @@ class _Shared:
                 environment.reader_check()
             except lmdb.MapResizedError:
                 size *= 2
-            except (lmdb.Error, OSError, MemoryError) as error:
-                raise NotApplied(
-                    describe("cannot open the store", path=self.path, reason=str(error))
-                ) from error
             else:
-                self.map_size = environment.info()["map_size"]
                 return environment
 
     def _shut(self) -> None:
-        if self._environment is not None:
-            self._environment.close()
-            self._environment = None
+        if self._files is not None:
+            self._files.environment.close()
+            os.close(self._files.file)
+            self._files = None
 
     def _abort(self, transaction: lmdb.Transaction[bytes]) -> None:
         if self._inherited is None:  # else this is a child, and the transaction is its parent's
             transaction.abort()
 
-    def _commit(
-        self, environment: lmdb.Environment, transaction: lmdb.Transaction[bytes], durable: bool
-    ) -> None:
-        if self._inherited is not None:
-            self._usable()
+    def _applied(self, step: Callable[[], None]) -> None:
+        """Take a step of a commit."""
         try:
-            transaction.commit()
-            if durable and self.sync:
-                environment.sync(True)
+            step()
         except lmdb.MapFullError:
             raise  # it is found out before anything is written
         except lmdb.Error as error:
