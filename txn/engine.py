@@ -96,6 +96,7 @@ class Engine:
         once_retention_ms: int | None = None,
         labels: Mapping[str, str] | None = None,
         ack: Ack = "complete",
+        within_ms: int | None = None,
     ) -> Committed:
         """Apply all mutations if all assertions hold, else none.
 
@@ -104,27 +105,33 @@ class Engine:
         once_retention_ms: the promise that none comes later than that after the first one's commit:
         then fsck forgets the token, and one that comes all the same commits again. None: never.
         ack: "complete" returns when every lock is released, "decided" as soon as it is committed.
+        within_ms: until its decision; None: the policy's; 0 or less: it is too late already.
         Raises InvalidRequestError, AbortedError (ConflictError, AssertionFailedError,
         DeadlineError), CommitOutcomeUnknown or StoreError.
         """
         request = self._checked(mutations, assertions, once, labels, once_retention_ms)
-        return self._commit(request, ack)
+        return self._commit(request, ack, within_ms=checked_time(within_ms))
 
     def commit_many(
-        self, requests: Iterable[Given], *, ack: Ack = "complete"
+        self,
+        requests: Iterable[Given],
+        *,
+        ack: Ack = "complete",
+        within_ms: Sequence[int | None] | None = None,
     ) -> list[Committed | TxnError]:
         """Commit many independent transactions together; return the result of each, in order.
 
         Each stands alone, as in `commit`; errors are returned, not raised. Those that share a key
-        happen in the order given. Raises InvalidRequestError, naming the first bad request, before
-        anything is written.
+        happen in the order given. within_ms: for each, as in `commit`. Raises InvalidRequestError,
+        naming the first bad request, before anything is written.
         """
-        return self._commit_many([self._given(i, given) for i, given in enumerate(requests)], ack)
+        wanted = [self._given(i, given) for i, given in enumerate(requests)]
+        return self._commit_many(wanted, ack, within_ms=checked_times(within_ms, len(wanted)))
 
     def _commit(
         self, request: Request, ack: Ack, spans: Sequence[Span] = (), within_ms: int | None = None
     ) -> Committed:
-        (result,) = self._commit_many([request], ack, spans, within_ms)
+        (result,) = self._commit_many([request], ack, spans, within_ms=[within_ms])
         if isinstance(result, TxnError):
             raise result
         return result
@@ -134,12 +141,14 @@ class Engine:
         requests: Sequence[Request],
         ack: Ack,
         spans: Sequence[Span] = (),
-        within_ms: int | None = None,
+        *,
+        within_ms: Sequence[int | None],
     ) -> list[Committed | TxnError]:
-        if within_ms is None:
-            within_ms = self._context.policy.within_ms
-        due_ms = self._context.clock.monotonic_ms() + within_ms
-        attempts = [self._begin(request, due_ms, spans) for request in requests]
+        now_ms, usual_ms = self._context.clock.monotonic_ms(), self._context.policy.within_ms
+        attempts = [
+            self._begin(request, now_ms + (usual_ms if own_ms is None else own_ms), spans)
+            for request, own_ms in zip(requests, within_ms, strict=True)
+        ]
         for wave in waves([t.keys for t in attempts]):
             self._run([attempts[i] for i in wave], lock_at_once, ack)
             for tries in range(1, self._context.policy.attempts):
@@ -148,7 +157,7 @@ class Engine:
                     break
                 self._pause(tries)
                 for i in again:
-                    attempts[i] = self._begin(requests[i], due_ms, spans)
+                    attempts[i] = self._begin(requests[i], attempts[i].due_ms, spans)
                 self._run([attempts[i] for i in again], lock_in_order, ack)
         return [self._result(t) for t in attempts]
 
@@ -274,8 +283,7 @@ class Engine:
         seen to have been so at one instant. within_ms: for the commit, until its decision; None:
         the policy's. 0 or less, a budget that is spent: DeadlineError, and nothing is written.
         """
-        if within_ms is not None:
-            check_whole("within_ms", within_ms)
+        checked_time(within_ms)
 
         return self._block(once, once_retention_ms, labels, ack, lambda: within_ms)
 
@@ -403,6 +411,25 @@ class Engine:
 
     def _splits(self) -> list[bytes]:
         return [b"%02d." % bucket for bucket in range(1, self._buckets)]
+
+
+def checked_time(within_ms: int | None) -> int | None:
+    """Return it; raise InvalidRequestError unless it is a whole number of ms, or None."""
+    if within_ms is not None:
+        check_whole("within_ms", within_ms)
+    return within_ms
+
+
+def checked_times(within_ms: Sequence[int | None] | None, count: int) -> list[int | None]:
+    """Return a time for each of so many requests, of which none has one where none are given."""
+    if within_ms is None:
+        return [None] * count
+    times = list(map(checked_time, within_ms))
+    if len(times) != count:
+        raise InvalidRequestError(
+            describe("a time for each request is needed", requests=count, times=len(times))
+        )
+    return times
 
 
 def waves(keys: Sequence[Collection[Key]], most_keys: int = PORTION) -> list[list[int]]:

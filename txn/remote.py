@@ -10,14 +10,14 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
 from urllib.parse import urlsplit
 
 from txn.assertions import Assertion
 from txn.clock import Clock, SystemClock
-from txn.engine import TRANSACTIONS, Ack, Engine, Given
+from txn.engine import TRANSACTIONS, Ack, Engine, Given, checked_time, checked_times
 from txn.errors import (
     CommitOutcomeUnknown,
+    DeadlineError,
     InvalidRequestError,
     MaybeApplied,
     StoreError,
@@ -50,6 +50,7 @@ NAME = b"request."
 SETTLE_TRIES = 6
 SETTLE_PAUSE_MS = 20
 SETTLE_MANY_MS = 10_000
+ANSWER_MS = 1_000  # how long after a deadline its answer may come
 ACKS = {"complete": IDL.Ack.COMPLETE, "decided": IDL.Ack.DECIDED}
 KNOWN = {number: outcome for outcome, number in OUTCOMES.items()}
 
@@ -94,48 +95,52 @@ class RemoteEngine(Engine):
         once_retention_ms: int | None = None,
         labels: Mapping[str, str] | None = None,
         ack: Ack = "complete",
+        within_ms: int | None = None,
     ) -> Committed:
         """Commit as Engine.commit does. Where the outcome is unknown the error carries the name of
-        the request, for which `outcome` can be asked."""
+        the request, for which `outcome` can be asked. With a time of its own, at most two seconds
+        more pass until that is known."""
         request = self._checked(mutations, assertions, once, labels, once_retention_ms)
-        name, sent_ms = self._name(), self._clock.monotonic_ms()
-        arguments = IDL.Transactional.commit_args(
-            [pack_mutation(mutation) for mutation in request.mutations],
-            pack_assertions(request.assertions),
-            self._service.options(
-                ack=ACKS[ack],
-                once=request.once,
-                onceRetentionMs=request.once_retention_ms,
-                labels=request.labels,
-                request=name,
-            ),
-        )
+        sent_ms = self._clock.monotonic_ms()
+        due_ms = None if checked_time(within_ms) is None else sent_ms + (within_ms or 0)
+        if due_ms is not None and due_ms <= sent_ms:
+            raise DeadlineError("deadline passed before anything was sent")
+        name = self._name()
         try:
-            return unpack_committed(self._service.ask("commit", arguments))
+            return self._sent(request, ack, name, due_ms)
         except MaybeApplied as lost:
-            done = self._sent_again(arguments) if request.once is not None else None
+            done = None if request.once is None else self._sent_again(request, ack, name, due_ms)
             if done is None:
-                done = self._traced(name, sent_ms, SETTLE_TRIES)
+                done = self._traced(name, sent_ms, SETTLE_TRIES, self._given_up_ms(due_ms))
             if done is None:
                 raise CommitOutcomeUnknown(name) from lost
             return done
 
     def commit_many(
-        self, requests: Iterable[Given], *, ack: Ack = "complete"
+        self,
+        requests: Iterable[Given],
+        *,
+        ack: Ack = "complete",
+        within_ms: Sequence[int | None] | None = None,
     ) -> list[Committed | TxnError]:
         """Commit as Engine.commit_many does, in one request to the server."""
         wanted = [self._given(number, given) for number, given in enumerate(requests)]
+        times = checked_times(within_ms, len(wanted))
         name, sent_ms = self._name(), self._clock.monotonic_ms()
-        arguments = IDL.Transactional.commitMany_args(
-            [pack_request(request) for request in wanted],
-            self._service.options(ack=ACKS[ack], request=name),
-        )
         if not wanted:
             return []
+        arguments = IDL.Transactional.commitMany_args(
+            list(map(pack_request, wanted, times)),
+            self._service.options(ack=ACKS[ack], request=name),
+        )
+        known = [time for time in times if time is not None]
+        wait_ms = max(*known, 0) + ANSWER_MS if len(known) == len(times) else None
         try:
-            return [unpack_result(packed) for packed in self._service.ask("commitMany", arguments)]
+            packed = self._service.ask("commitMany", arguments, within_ms=wait_ms)
+            return [unpack_result(each) for each in packed]
         except MaybeApplied as lost:
-            return self._many_traced(name, sent_ms, len(wanted), lost)
+            settle_ms = SETTLE_MANY_MS if wait_ms is None else ANSWER_MS
+            return self._many_traced(name, sent_ms, len(wanted), settle_ms, lost)
 
     def read(self, keys: Collection[Key]) -> dict[Key, Cell | None]:
         """Return the keys' cells as of one instant, as Engine.read does."""
@@ -189,23 +194,56 @@ class RemoteEngine(Engine):
 
     # ------------------------------------------------------------------------- lost answers
 
-    def _sent_again(self, arguments: Any) -> Committed | None:
+    def _sent(self, request: Request, ack: Ack, name: bytes, due_ms: int | None) -> Committed:
+        """Send a commit, with what is left of its time, and wait little longer for the answer."""
+        left_ms = None if due_ms is None else due_ms - self._clock.monotonic_ms()
+        arguments = IDL.Transactional.commit_args(
+            [pack_mutation(mutation) for mutation in request.mutations],
+            pack_assertions(request.assertions),
+            self._service.options(
+                ack=ACKS[ack],
+                once=request.once,
+                onceRetentionMs=request.once_retention_ms,
+                labels=request.labels,
+                request=name,
+                withinMs=left_ms,
+            ),
+        )
+        wait_ms = None if left_ms is None else left_ms + ANSWER_MS
+        return unpack_committed(self._service.ask("commit", arguments, within_ms=wait_ms))
+
+    def _sent_again(
+        self, request: Request, ack: Ack, name: bytes, due_ms: int | None
+    ) -> Committed | None:
         """Send a request with a `once` token again. Only a commit tells what became of the first:
         it may still be under way where this one is refused."""
         for tries in range(SETTLE_TRIES):
+            if due_ms is not None and self._clock.monotonic_ms() >= due_ms:
+                return None
             try:
-                return unpack_committed(self._service.ask("commit", arguments))
+                return self._sent(request, ack, name, due_ms)
             except StoreError:
                 self._pause(tries)
             except TxnError:  # invalid, too: the first one may have been valid
                 return None
         return None
 
-    def _traced(self, name: bytes, sent_ms: int, tries: int) -> Committed | None:
+    def _given_up_ms(self, due_ms: int | None) -> int | None:
+        """Return until when to look for a request whose answer was lost; None: as long as it takes
+        to ask so many times."""
+        return None if due_ms is None else max(due_ms, self._clock.monotonic_ms()) + ANSWER_MS
+
+    def _traced(
+        self, name: bytes, sent_ms: int, tries: int, until_ms: int | None = None
+    ) -> Committed | None:
         """Look for the request's transactions, for a moment; None: it is not known to be done."""
         for number in range(tries):
+            now_ms = self._clock.monotonic_ms()
+            left_ms = None if until_ms is None else until_ms - now_ms
+            if left_ms is not None and left_ms <= 0:
+                break
             with suppress(TxnError):
-                _, done = self._settled(name, self._clock.monotonic_ms() - sent_ms)
+                _, done = self._settled(name, now_ms - sent_ms, left_ms)
                 if done is not None:
                     return done
             if number < tries - 1:
@@ -213,24 +251,25 @@ class RemoteEngine(Engine):
         return None
 
     def _many_traced(
-        self, name: bytes, sent_ms: int, count: int, lost: MaybeApplied
+        self, name: bytes, sent_ms: int, count: int, settle_ms: int, lost: MaybeApplied
     ) -> list[Committed | TxnError]:
-        due_ms = self._clock.monotonic_ms() + SETTLE_MANY_MS
+        due_ms = self._clock.monotonic_ms() + settle_ms
         results: list[Committed | TxnError] = []
         for number in range(count):
             part = b"%b/%d" % (name, number)
             tries = SETTLE_TRIES if number == 0 else 1
-            late = self._clock.monotonic_ms() > due_ms
-            done = None if late else self._traced(part, sent_ms, tries)
+            done = self._traced(part, sent_ms, tries, due_ms)
             if done is None:
                 unknown = CommitOutcomeUnknown(part)
                 unknown.__cause__ = lost
             results.append(done or unknown)
         return results
 
-    def _settled(self, name: bytes, ago_ms: int) -> tuple[Outcome, Committed | None]:
+    def _settled(
+        self, name: bytes, ago_ms: int, within_ms: int | None = None
+    ) -> tuple[Outcome, Committed | None]:
         arguments = IDL.Transactional.settle_args(name, ago_ms, self._service.options())
-        settled = self._service.ask("settle", arguments, repeat=True)
+        settled = self._service.ask("settle", arguments, repeat=True, within_ms=within_ms)
         done = settled.committed and unpack_committed(settled.committed)
         return KNOWN[settled.outcome], done
 
@@ -239,7 +278,7 @@ class RemoteEngine(Engine):
     def _commit(
         self, request: Request, ack: Ack, spans: Sequence[Span] = (), within_ms: int | None = None
     ) -> Committed:
-        """Commit what a `with` block did; the server has a deadline of its own."""
+        """Commit what a `with` block did."""
         return self.commit(
             request.mutations,
             request.assertions,
@@ -247,6 +286,7 @@ class RemoteEngine(Engine):
             once_retention_ms=request.once_retention_ms,
             labels=request.labels,
             ack=ack,
+            within_ms=within_ms,
         )
 
     @property

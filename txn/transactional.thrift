@@ -43,6 +43,7 @@ struct Request {
   4: optional map<string, string> labels
   5: optional i64 onceRetentionMs    // a promise: no request with the token comes later than that
                                      // after the commit; then the server may forget it
+  6: optional i64 withinMs           // until its decision; none: the server's policy
 }
 
 enum Ack {
@@ -57,6 +58,7 @@ struct Options {
   4: optional map<string, string> labels
   5: optional binary request         // a name for this request, to ask for it with `settle`
   6: optional i64 onceRetentionMs
+  7: optional i64 withinMs           // of a commit, until its decision; none: the server's policy
 }
 
 struct Committed {
@@ -212,8 +214,8 @@ service Transactional {
             4: Conflict conflict, 5: AssertionFailed failed, 6: Deadline deadline,
             7: OutcomeUnknown unknown, 8: StoreFailed store, 9: Corrupt corrupt)
 
-  // Commit independent requests together, each on its own terms; answers in their order. `once` and
-  // `labels` are those of the requests; the name of number n is the given one, "/" and n.
+  // Commit independent requests together, each on its own terms; answers in their order. `once`,
+  // `labels` and `withinMs` are those of the requests; the name of number n is the given one, "/" and n.
   list<Result> commitMany(1: required list<Request> requests, 2: Options options)
     throws (1: Invalid invalid, 2: Unauthorized unauthorized)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -48,7 +48,7 @@ from txn import (
 from txn.clock import SystemClock
 from txn.codec import Buffer, decode_marker, decode_row, encode_buffer, marker_key
 from txn.emulator import transactional
-from txn.emulator.gather import Gatherer
+from txn.emulator.gather import Gatherer, _Waiting
 from txn.emulator.server import Server, listen
 from txn.emulator.transactional import Transactional
 from txn.messages import (
@@ -180,7 +180,8 @@ def test_an_invalid_request_does_not_spoil_the_batch_it_is_in() -> None:
         gatherer = Gatherer(Engine(store), Engine(store))
         line = gatherer._lines["complete"]._together
         bad = Request((Mutation(Key("x", "q", "v", "data"), b"1"),))
-        assert line([Request((Mutation(X, b"1"),)), bad]) == [None, None]
+        batch = [_Waiting(Request((Mutation(X, b"1"),)), None), _Waiting(bad, None)]
+        assert line(batch) == [None, None]
         assert isinstance(gatherer.commit(Request((Mutation(X, b"1"),)), "complete"), Committed)
         with pytest.raises(InvalidRequestError, match="no such family"):
             gatherer.commit(bad, "complete")
@@ -508,11 +509,11 @@ def test_a_batch_under_way_gathers_the_next_one() -> None:
         inner, sizes = line._together, list[int]()
         first, go = threading.Event(), threading.Event()
 
-        def together(requests: list[Request]) -> list[Committed | TxnError | None]:
-            sizes.append(len(requests))
+        def together(batch: Sequence[_Waiting]) -> list[Committed | TxnError | None]:
+            sizes.append(len(batch))
             first.set()
             assert go.wait(120)
-            return inner(requests)
+            return inner(batch)
 
         line._together = together
         requests = [Request((Mutation(Key(f"r{i}", "d", "v", "data"), b"1"),)) for i in range(9)]
@@ -535,7 +536,7 @@ def test_a_failure_in_a_batch_is_everybodys_and_the_line_goes_on() -> None:
         line = gatherer._lines["complete"]
         inner = line._together
 
-        def broken(requests: list[Request]) -> list[Committed | TxnError | None]:
+        def broken(batch: Sequence[_Waiting]) -> list[Committed | TxnError | None]:
             raise ZeroDivisionError
 
         line._together = broken
@@ -545,17 +546,23 @@ def test_a_failure_in_a_batch_is_everybodys_and_the_line_goes_on() -> None:
         assert isinstance(gatherer.commit(Request((Mutation(X, b"1"),)), "complete"), Committed)
 
 
+def locked_by_somebody(store: Store) -> bytes:
+    """Let a transaction that lives for an hour hold X; return its row key."""
+    holder = b"transaction.%013d.%032x" % (SystemClock().wall_ms(), 1)
+    buffer = encode_buffer(Buffer(Request((Mutation(X, b"0"),)), lease_ms=3_600_000))
+    alive = [
+        Check(Key(holder, "t", "status", "txn"), b"", ((Key(holder, "t", c, "txn"), v),))
+        for c, v in (("buffer", buffer), ("status", b"0-WRITTEN"))
+    ]
+    store.check_and_put([*alive, Check(X.lock, b"", ((X.lock, holder),))])
+    return holder
+
+
 def test_who_waits_for_a_lock_holds_nobody_else(tmp_path: Path) -> None:
     """Batches are of strangers: one must not pay for another's conflicts."""
     with endpoint() as (uri, store), connect(uri, table="data") as engine:
         engine.ensure_table("data", ["d"])
-        holder = b"transaction.%013d.%032x" % (SystemClock().wall_ms(), 1)
-        buffer = encode_buffer(Buffer(Request((Mutation(X, b"0"),)), lease_ms=3_600_000))
-        alive = [
-            Check(Key(holder, "t", "status", "txn"), b"", ((Key(holder, "t", c, "txn"), v),))
-            for c, v in (("buffer", buffer), ("status", b"0-WRITTEN"))
-        ]
-        store.check_and_put([*alive, Check(X.lock, b"", ((X.lock, holder),))])
+        holder = locked_by_somebody(store)
         with ThreadPoolExecutor(1) as pool:
             stuck = pool.submit(engine.commit, [Mutation(X, "1")])
             for turn in range(3):
@@ -563,6 +570,62 @@ def test_who_waits_for_a_lock_holds_nobody_else(tmp_path: Path) -> None:
             assert not stuck.done()
             store.check_and_put([Check(X.lock, holder, ((X.lock, b""),))])
             assert isinstance(stuck.result(120), Committed)
+
+
+# ----------------------------------------------------------------------------- deadlines
+
+
+@pytest.mark.parametrize("way", ["commit", "commit_many", "block", "run"])
+def test_a_deadline_goes_with_the_commit(way: str) -> None:
+    """The server waits for a lock until then, and not for the 30 s of its own policy."""
+    with endpoint() as (uri, store), connect(uri, table="data") as engine:
+        engine.ensure_table("data", ["d"])
+        locked_by_somebody(store)
+        began_ms = SystemClock().monotonic_ms()
+        with pytest.raises(DeadlineError):
+            if way == "commit":
+                engine.commit([Mutation(X, "1")], within_ms=300)
+            elif way == "commit_many":
+                given = [([Mutation(X, "1")], []), ([Mutation(Y, "1")], [])]
+                late, done = engine.commit_many(given, within_ms=[300, None])
+                assert isinstance(done, Committed)
+                raise late if isinstance(late, TxnError) else AssertionError(late)
+            elif way == "block":
+                with engine.transaction(within_ms=300) as t:
+                    t.put(X, "1")
+            else:
+                engine.run(lambda t: t.put(X, "1"), within_ms=300)
+        assert 300 <= SystemClock().monotonic_ms() - began_ms < 15_000
+
+
+@pytest.mark.parametrize("once", [None, "token"])
+def test_nobody_waits_long_beyond_a_deadline_for_an_answer(once: str | None) -> None:
+    """The server may be stopped, or behind a network that swallows everything."""
+    with socket.create_server(("127.0.0.1", 0)) as deaf:
+        port = deaf.getsockname()[1]
+        with connect(f"txn://127.0.0.1:{port}", table="data") as engine:
+            began_ms = SystemClock().monotonic_ms()
+            with pytest.raises(CommitOutcomeUnknown):
+                engine.commit([Mutation(X, "1")], once=once, within_ms=200)
+            (result,) = engine.commit_many([([Mutation(X, "1")], [])], within_ms=[200])
+            assert isinstance(result, CommitOutcomeUnknown)
+            assert SystemClock().monotonic_ms() - began_ms < 30_000
+
+
+def test_a_time_that_is_over_is_taken_at_its_word() -> None:
+    """Nothing is sent, so that a server which is not there is not even noticed."""
+    with connect("txn://127.0.0.1:1", table="data") as engine:
+        with pytest.raises(DeadlineError, match="before anything was sent"):
+            engine.commit([Mutation(X, "1")], within_ms=0)
+        with pytest.raises(InvalidRequestError, match="a time for each request"):
+            engine.commit_many([([Mutation(X, "1")], [])], within_ms=[])
+    with endpoint() as (uri, _), connect(uri, table="data") as engine:
+        engine.ensure_table("data", ["d"])
+        late, done = engine.commit_many(
+            [([Mutation(X, "1")], []), ([Mutation(Y, "1")], [])], within_ms=[0, 60_000]
+        )
+        assert isinstance(late, DeadlineError) and isinstance(done, Committed)
+        assert engine.read([X]) == {X: None}
 
 
 # ----------------------------------------------------------------------------- the command

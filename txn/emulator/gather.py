@@ -8,7 +8,7 @@ so that nobody waits for the locks that another one needs.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from txn.engine import Ack, Engine
 from txn.errors import ConflictError, InvalidRequestError, TxnError
@@ -18,16 +18,21 @@ MOST = 256  # requests of a batch
 
 
 class _Waiting:
-    """A request in line; `result` once it is known, None where it must be tried alone."""
+    """A request in line, with the end of its time by the monotonic clock, if it has one of its own;
+    `result` once it is known, None where it must be tried alone."""
 
-    __slots__ = ("event", "failure", "leads", "request", "result")
+    __slots__ = ("due_ms", "event", "failure", "leads", "request", "result")
 
-    def __init__(self, request: Request) -> None:
+    def __init__(self, request: Request, due_ms: int | None) -> None:
         self.request = request
+        self.due_ms = due_ms
         self.result: Committed | TxnError | None = None
         self.failure: BaseException | None = None
         self.leads = False
         self.event = threading.Event()
+
+
+Together = Callable[[Sequence[_Waiting]], list[Committed | TxnError | None]]
 
 
 class Gatherer:
@@ -38,9 +43,10 @@ class Gatherer:
         self._patient = patient
         self._lines = {ack: _Line(self._together(ack)) for ack in ("complete", "decided")}
 
-    def commit(self, request: Request, ack: Ack) -> Committed:
+    def commit(self, request: Request, ack: Ack, within_ms: int | None = None) -> Committed:
         """Commit it, with what others ask for meanwhile. Raises what Engine.commit does."""
-        result = self._lines[ack].result(request)
+        due_ms = None if within_ms is None else self._now_ms() + within_ms
+        result = self._lines[ack].result(_Waiting(request, due_ms))
         if isinstance(result, Committed):
             return result
         if result is not None and not isinstance(result, ConflictError):
@@ -52,32 +58,38 @@ class Gatherer:
             once_retention_ms=request.once_retention_ms,
             labels=request.labels,
             ack=ack,
+            within_ms=self._left_ms(due_ms),
         )
 
-    def _together(self, ack: Ack) -> Callable[[list[Request]], list[Committed | TxnError | None]]:
-        def commit(requests: list[Request]) -> list[Committed | TxnError | None]:
+    def _together(self, ack: Ack) -> Together:
+        def commit(batch: Sequence[_Waiting]) -> list[Committed | TxnError | None]:
+            requests = [each.request for each in batch]
+            times = [self._left_ms(each.due_ms) for each in batch]
             try:
-                return [*self._once.commit_many(requests, ack=ack)]
+                return [*self._once.commit_many(requests, ack=ack, within_ms=times)]
             except InvalidRequestError:  # one of them; nothing was written: each is told its own
                 return [None] * len(requests)
 
         return commit
 
+    def _now_ms(self) -> int:
+        return self._once.context.clock.monotonic_ms()
+
+    def _left_ms(self, due_ms: int | None) -> int | None:
+        return None if due_ms is None else due_ms - self._now_ms()
+
 
 class _Line:
     """Requests in the order of their arrival. One of their threads leads: it commits for all."""
 
-    def __init__(
-        self, together: Callable[[list[Request]], list[Committed | TxnError | None]]
-    ) -> None:
+    def __init__(self, together: Together) -> None:
         self._together = together
         self._lock = threading.Lock()
         self._waiting: list[_Waiting] = []
         self._led = False
 
-    def result(self, request: Request) -> Committed | TxnError | None:
+    def result(self, mine: _Waiting) -> Committed | TxnError | None:
         """Return the result of the request's first try; None: it has not been tried."""
-        mine = _Waiting(request)
         with self._lock:
             self._waiting.append(mine)
             mine.leads, self._led = not self._led, True
@@ -93,9 +105,7 @@ class _Line:
         with self._lock:
             batch, self._waiting = self._waiting[:MOST], self._waiting[MOST:]
         try:
-            for each, result in zip(
-                batch, self._together([each.request for each in batch]), strict=True
-            ):
+            for each, result in zip(batch, self._together(batch), strict=True):
                 each.result = result
         except BaseException as error:
             for each in batch:

@@ -112,7 +112,8 @@ class Transactional:
             _labels(options.labels, options.request),
             options.onceRetentionMs,
         )
-        return pack_committed(self._gatherer.commit(request, _ack(options)))
+        done = self._gatherer.commit(request, _ack(options), options.withinMs)
+        return pack_committed(done)
 
     @answered
     def commitMany(self, requests: Sequence[Any], given: Any) -> list[Any]:
@@ -128,7 +129,9 @@ class Transactional:
             )
             for number, request in enumerate(requests)
         ]
-        return [pack_result(each) for each in self._engine.commit_many(wanted, ack=_ack(options))]
+        times = [request.withinMs for request in requests]
+        done = self._engine.commit_many(wanted, ack=_ack(options), within_ms=times)
+        return [pack_result(each) for each in done]
 
     @answered
     def read(self, keys: Sequence[Any], given: Any) -> list[Any]:

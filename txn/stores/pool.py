@@ -37,18 +37,26 @@ class Pool:
         self._forgetting = Lock()
         self._start()
 
-    def run(self, jobs: Callable[[], Sequence[Job[T]]], *, repeat: bool) -> list[T]:
+    def run(
+        self,
+        jobs: Callable[[], Sequence[Job[T]]],
+        *,
+        repeat: bool,
+        within_ms: int | None = None,
+    ) -> list[T]:
         """Run the jobs and return their results, in order.
 
-        repeat: whether they may be run once more where a connection broke. Raises Refused where
-        the gateway answered with an error, after which the other jobs may have taken effect.
+        repeat: whether they may be run once more where a connection broke. within_ms: how long to
+        wait for it, where that is less than the gateway's. Raises Refused where the gateway
+        answered with an error, after which the other jobs may have taken effect.
         """
+        due_ms = self._due_ms(within_ms)
         try:
-            return self._run(jobs())
+            return self._run(jobs(), due_ms)
         except MaybeApplied as error:
             if not repeat or not isinstance(error.__cause__, ConnectionError):
                 raise
-            return self._run(jobs())
+            return self._run(jobs(), due_ms)
 
     def run_in_turn(self, jobs: Callable[[], Sequence[Job[T]]]) -> list[T]:
         """Run jobs of one request each on one connection, each sent before the reply to the one
@@ -90,10 +98,9 @@ class Pool:
         for connection in idle:
             connection.close()
 
-    def _run(self, jobs: Sequence[Job[T]]) -> list[T]:
+    def _run(self, jobs: Sequence[Job[T]], due_ms: int) -> list[T]:
         if not jobs:
             return []
-        due_ms = self._due_ms()
         lanes = self._lanes(len(jobs), due_ms)
         try:
             if len(jobs) == 1:
@@ -125,8 +132,9 @@ class Pool:
         cause = str(error) or type(error).__name__
         return describe(message, gateway=str(self.gateway), cause=cause)
 
-    def _due_ms(self) -> int:
-        return self._clock.monotonic_ms() + self.gateway.timeout_ms
+    def _due_ms(self, within_ms: int | None = None) -> int:
+        wait_ms = self.gateway.timeout_ms if within_ms is None else within_ms
+        return self._clock.monotonic_ms() + min(wait_ms, self.gateway.timeout_ms)
 
     # ---------------------------------------------------------------- lending connections
 

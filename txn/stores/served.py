@@ -88,15 +88,22 @@ class RemoteService:
         """Return what goes with every request, the token with it."""
         return IDL.Options(token=self._token, **given)
 
-    def ask(self, method: str, arguments: Any, *, repeat: bool = False) -> Any:
-        """Send one request and return its answer; raise what its exception stands for. repeat:
-        whether it may be sent once more where the connection broke."""
+    def ask(
+        self,
+        method: str,
+        arguments: Any,
+        *,
+        repeat: bool = False,
+        within_ms: int | None = None,
+    ) -> Any:
+        """Send one request and return its answer; raise what its exception stands for. repeat and
+        within_ms are those of `Pool.run`."""
 
         def job() -> Job[Any]:
             return (yield method, arguments)
 
         try:
-            (answer,) = self._pool.run(lambda: [job()], repeat=repeat)
+            (answer,) = self._pool.run(lambda: [job()], repeat=repeat, within_ms=within_ms)
         except Refused as refused:
             raise _meant(refused, str(self._pool.gateway)) from refused
         return answer
