@@ -80,8 +80,8 @@ class Digest:
         """Take cells of a row into account, with values and timestamps, in the order of keys."""
         for (row, family, column, table), (value, timestamp) in sorted(cells.items()):
             parts = (table or b"", row, family, column, value)
-            lengths = "".join(f"{len(part)} " for part in parts)
-            self._hash.update(f"{lengths}{timestamp} ".encode() + b"".join(parts))
+            numbers = (*map(len, parts), timestamp)
+            self._hash.update(b"%d %d %d %d %d %d " % numbers + b"".join(parts))
             self._is_empty = False
 
     @property
