@@ -23,7 +23,7 @@ from recovery.commands.common import (
     print_json,
     print_line,
 )
-from recovery.text import duration_text, time_text
+from recovery.text import count_text, duration_text, time_text
 from txn.errors import InvalidRequestError, describe
 from txn.locks.requests import LockRequest, Mode, path
 
@@ -148,7 +148,7 @@ def force_drop(
         raise InvalidRequestError(describe("name what to drop, or say --all", paths=paths))
     with opened(leases) as service:
         count = service.force_drop_lease(paths or ())
-    show_dropped(", ".join(paths or ()) or "everything", count, as_json)
+    show_dropped(", ".join(paths or ()), count, as_json)
 
 
 @contextmanager
@@ -194,11 +194,12 @@ def show_leases(leases: Sequence[Lease], now: datetime, as_json: bool) -> None:
 
 
 def show_dropped(name: str, count: int, as_json: bool) -> None:
-    """Print how many objects are free now; end with 1 if there were none."""
+    """Print how many objects are free now; end with 1 if there were none. name: empty for all."""
     if as_json:
         print_json({"dropped": count})
     else:
-        print_line(f"dropped {count} {'claim' if count == 1 else 'claims'} of {name}")
+        what = count_text(count, "claim") if count else "no claim"
+        print_line(f"dropped {what}" + (f" of {name}" if name else ""))
     if not count:
         raise typer.Exit(FOUND)
 

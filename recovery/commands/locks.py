@@ -22,7 +22,7 @@ from recovery.commands.common import (
     print_json,
     print_line,
 )
-from recovery.text import duration_text, time_text
+from recovery.text import count_text, duration_text, time_text
 from txn.clock import SystemClock
 from txn.errors import InvalidRequestError, describe
 from txn.locks import open_manager
@@ -79,13 +79,11 @@ def explain(
     partitioned: PartitionedOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Tell which locks a statement needs, without taking them."""
+    """Tell which locks a statement needs, parents and all, without taking them."""
     with needing("locks"):
-        from txn.locks.hive import requests  # noqa: PLC0415
+        from txn.locks.statements import explained  # noqa: PLC0415
     known = written_down(partitioned or (), database)
-    found = requests(sql, {DATABASE_SETTING: database}, known)
-    show_requests(found, as_json)
-    note_open_tables(found)
+    show_needed(explained(sql, {DATABASE_SETTING: database}, known), as_json)
 
 
 @app.command("acquire")
@@ -117,9 +115,9 @@ def release(
 ) -> None:
     """Release our explicit locks on exactly these objects."""
     with managed(manager) as locks:
-        counts = {each: locks.release(path(each), force=force) for each in paths}
-    for each, count in counts.items():
-        show_released(each, count, as_json)
+        counts = {at: locks.release(at, force=force) for at in map(path, paths)}
+    for at, count in counts.items():
+        show_released(str(at), count, as_json)
     if not all(counts.values()):
         raise typer.Exit(FOUND)
 
@@ -173,6 +171,14 @@ def show_requests(requests: Iterable[LockRequest], as_json: bool) -> None:
             print_line(f"{request.mode.name.lower():9} {request.path}")
 
 
+def show_needed(requests: Sequence[LockRequest], as_json: bool) -> None:
+    """Print which locks a statement needs."""
+    show_requests(requests, as_json)
+    note_open_tables(requests)
+    if not requests and not as_json:
+        print_line("no locks are needed")
+
+
 def note_open_tables(requests: Sequence[LockRequest]) -> None:
     """Tell of tables that are locked as shared without any partition: not what it seems to be."""
     parents = {parent for request in requests for parent in request.path.parents}
@@ -186,8 +192,9 @@ def show_released(name: str, count: int, as_json: bool) -> None:
     if as_json:
         print_json({"path": name, "released": count})
     else:
-        what = {0: "no lock of ours", 1: "1 lock"}.get(count, f"{count} locks")
-        print_line(f"released {what} on {name}")
+        print_line(
+            f"released {count_text(count, 'lock') if count else 'no lock of ours'} on {name}"
+        )
 
 
 def show_locks(locks: Sequence[Lock], extended: bool, as_json: bool) -> None:

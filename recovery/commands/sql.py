@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated, assert_never
@@ -15,9 +16,9 @@ from recovery.commands.locks import (
     PartitionedOption,
     WaitOption,
     managed,
-    note_open_tables,
     refusals,
     show_locks,
+    show_needed,
     show_released,
     show_requests,
     waiting_for,
@@ -54,9 +55,11 @@ def sql(
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Run SHOW LOCKS, EXPLAIN LOCKS, LOCK and UNLOCK, and SHOW LEASE and DROP FORCE LEASE."""
+    """Run SHOW LOCKS, EXPLAIN LOCKS, LOCK and UNLOCK, and SHOW LEASE and DROP FORCE LEASE; USE and
+    SET apply to what comes after them."""
     with needing("locks"):
         from txn.leases import statements as spoken  # noqa: PLC0415
+        from txn.locks.statements import ExplainLocks  # noqa: PLC0415
     settings = dict(map(_setting, setting or ()))
     known = written_down(partitioned or (), database)
     asked = spoken.parse(statements, {**settings, DATABASE_SETTING: database}, known)
@@ -67,12 +70,14 @@ def sql(
         locks = cache(lambda: stack.enter_context(managed(_named(manager))))
         service = cache(lambda: stack.enter_context(opened(leases)))
         # All that they need is opened before the first of them is run.
-        runs = [
-            partial(_run_on_leases, each, service(), as_json)
-            if isinstance(each, spoken.Statement)
-            else partial(_run_on_locks, each, locks(), waiting, force, as_json)
-            for each in asked
-        ]
+        runs: list[Callable[[], None]] = []
+        for each in asked:
+            if isinstance(each, spoken.Statement):
+                runs.append(partial(_run_on_leases, each, service(), as_json))
+            elif isinstance(each, ExplainLocks):
+                runs.append(partial(show_needed, each.requests, as_json))
+            else:
+                runs.append(partial(_run_on_locks, each, locks(), waiting, force, as_json))
         for run in runs:
             run()
 
@@ -98,7 +103,7 @@ def _run_on_leases(statement: about_leases.Statement, service: LeaseService, as_
         case Shown(leases):
             show_leases(leases, service.now(), as_json)
         case Dropped(within, count):
-            show_dropped("everything" if within is None else str(within), count, as_json)
+            show_dropped("" if within is None else str(within), count, as_json)
         case _:
             assert_never(result)
 
@@ -118,8 +123,7 @@ def _run_on_locks(
         case Shown(locks, extended):
             show_locks(locks, extended, as_json)
         case Explained(requests):
-            show_requests(requests, as_json)
-            note_open_tables(requests)
+            show_needed(requests, as_json)
         case Taken(requests):
             show_requests(requests, as_json)
         case GivenBack(path, count):

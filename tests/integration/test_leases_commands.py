@@ -151,7 +151,9 @@ def test_statements_about_leases_need_no_lock_manager_and_the_other_way_round(
     both = call("sql", "USE d; SHOW LOCKS t; SHOW LEASE t; DROP FORCE LEASE *", TXN_LOCKS=locks)
     assert both.returncode == 0, both.stderr
     assert ["d/t", "shared", "held"] in [line.split()[:3] for line in both.stdout.splitlines()]
-    assert both.stdout.splitlines()[-1] == "dropped 1 claim of everything"
+    assert both.stdout.splitlines()[-1] == "dropped 1 claim"
+    again = call("leases", "force-drop", "--all")
+    assert (again.returncode, again.stdout) == (1, "dropped no claim\n")
 
 
 def test_nothing_is_done_where_something_is_missing(call: Run, leases: LeaseService) -> None:

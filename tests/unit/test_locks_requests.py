@@ -176,13 +176,16 @@ def test_durations_are_written_as_for_hive(text: str, pause_ms: int) -> None:
         ("hive.support.concurrency", "yes"),
         ("hive.lock.numretries", "-1"),
         ("hive.lock.sleep.between.retries", "soon"),
-        ("hive.lock.sleep.between.retries", "0"),
+        ("hive.lock.sleep.between.retries", "0 parsecs"),
         ("hive.unlock.numretries", ""),
+        ("hive.unlock.numretries", "9" * 5_000),
+        ("hive.lock.retries", "7"),
+        ("hive.lock.numretries", 7),
     ],
 )
 def test_a_setting_that_means_nothing_is_refused(setting: str, text: str) -> None:
     """A silent default would wait for a time that nobody chose."""
-    with pytest.raises(InvalidRequestError):
+    with pytest.raises(InvalidRequestError, match=f"setting='{setting}'"):
         from_hive({setting: text})
 
 

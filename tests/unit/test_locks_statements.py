@@ -9,8 +9,10 @@ import pytest
 from txn import Engine
 from txn.errors import InvalidRequestError
 from txn.locks import LockDenied, exclusive, path, shared
+from txn.locks.hive import requests
 from txn.locks.hive_model import Column, Table, Tables
 from txn.locks.statements import (
+    Explained,
     ExplainLocks,
     GiveBack,
     GivenBack,
@@ -20,6 +22,7 @@ from txn.locks.statements import (
     TakeLock,
     Taken,
     execute,
+    explained,
     parse,
 )
 from txn.locks.stored import StoredManager
@@ -64,8 +67,8 @@ def shown(sql: str, manager: StoredManager) -> list[str]:
         ("SHOW LOCKS DATABASE d", ShowLocks(path("d"), False)),
         ("SHOW LOCKS SCHEMA d EXTENDED", ShowLocks(path("d"), True)),
         ("USE d; SHOW LOCKS t", ShowLocks(path("d/t"), False)),
-        ("EXPLAIN LOCKS DROP TABLE u", ExplainLocks((exclusive("default/u"),))),
-        ("USE d; EXPLAIN LOCKS SELECT * FROM u", ExplainLocks((shared("d/u"),))),
+        ("EXPLAIN LOCKS DROP TABLE u", ExplainLocks((shared("default"), exclusive("default/u")))),
+        ("USE d; EXPLAIN LOCKS SELECT * FROM u", ExplainLocks((shared("d"), shared("d/u")))),
         ("UNLOCK TABLE t PARTITION (p=1)", GiveBack(path("default/t/p=1"))),
         ("UNLOCK DATABASE d", GiveBack(path("d"))),
     ],
@@ -88,6 +91,52 @@ def test_each_form_is_understood(sql: str, expected: object) -> None:
 def test_a_lock_is_on_the_object_that_is_named(sql: str, expected: object) -> None:
     """Its parents follow from it."""
     assert parse(sql, None, CATALOG) == [TakeLock(expected, sql)]  # type: ignore[arg-type]
+
+
+def test_explained_is_all_that_is_taken(manager: StoredManager) -> None:
+    """Who asks why somebody else waits must see the lock on the database as well; and may paste
+    EXPLAIN LOCKS where the statement alone is expected."""
+    sql = "INSERT INTO t PARTITION (p=1) SELECT * FROM d.u"
+    found = explained(sql, None, CATALOG)
+    assert [str(each) for each in found] == [
+        "S d",
+        "S d/u",
+        "S default",
+        "S default/t",
+        "X default/t/p=1",
+    ]
+    assert found == explained(f"EXPLAIN LOCKS {sql}", None, CATALOG)
+    assert run(f"EXPLAIN LOCKS {sql}", manager) == [Explained(found)]
+    with manager.hold(requests(sql, None, CATALOG)) as held:
+        assert held.requests == found
+    assert explained("USE d; SHOW TABLES; SELECT * FROM t")[0] == shared("d")
+
+
+def test_a_setting_applies_to_what_comes_after_it(manager: StoredManager) -> None:
+    """A script for Hive's console sets things on its way."""
+    first, second, third = parse(
+        "LOCK TABLE t SHARED; SET hive.lock.numretries = 7; LOCK TABLE t SHARED;"
+        "SET hive.current.database=D; SHOW LOCKS t"
+    )
+    assert isinstance(first, TakeLock)
+    assert isinstance(second, TakeLock)
+    assert (dict(first.settings), dict(second.settings)) == ({}, {"hive.lock.numretries": "7"})
+    assert third == ShowLocks(path("d/t"), False)
+    with manager.hold([shared("default/t")]), pytest.raises(LockDenied):
+        list(execute("SET hive.lock.numretries=0; LOCK TABLE t EXCLUSIVE", manager))
+    with pytest.raises(InvalidRequestError, match="turned off"):
+        run("SET hive.support.concurrency=false; LOCK TABLE t SHARED", manager)
+    assert run("SET hive.support.concurrency=false; SHOW LOCKS", manager) == [Shown((), False)]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    ["SET", "SET hive.lock.numretries", "SET hive.lock.numretries=soon", "SET hive.lock.retries=1"],
+)
+def test_a_setting_that_nobody_knows_is_refused(sql: str) -> None:
+    """It would else be ignored without a word."""
+    with pytest.raises(InvalidRequestError):
+        parse(sql)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from sqlglot.errors import SqlglotError
 
 from txn.errors import InvalidRequestError, describe
 from txn.locks.hive_model import DATABASE_SETTING, DEFAULT, Constant, ConstantKind, Spec
+from txn.locks.manager import HIVE_SETTINGS, from_hive
 from txn.locks.requests import Path
 
 SHOWN = 60
@@ -60,6 +61,8 @@ def tokens_of(text: str) -> list[Token]:
 
 def split(sql: str) -> list[str]:
     """Return the statements of a text that has semicolons between them."""
+    if not isinstance(sql, str):
+        raise InvalidRequestError(describe("statements are text", given=sql))
     found: list[str] = []
     run: list[Token] = []
     for token in [*tokens_of(sql), None]:
@@ -72,24 +75,40 @@ def split(sql: str) -> list[str]:
 
 
 def statements(sql: str, settings: Mapping[str, str] | None) -> Iterator[Words]:
-    """Yield the words of each statement of a text; names without a database get that of the
-    settings, or of the last USE, which is not yielded itself."""
-    database = (settings or {}).get(DATABASE_SETTING, DEFAULT).lower()
+    """Yield the words of each statement of a text, with the settings that hold for it: those given,
+    and those of every SET and USE before it. Of these, SETs of what concerns locks and USEs are not
+    yielded themselves. Names without a database are of that of the settings."""
+    known = dict(settings or {})
     for statement in split(sql):
-        words = Words(statement, database)
+        words = Words(statement, known.get(DATABASE_SETTING, DEFAULT).lower(), known)
         if words.accept("USE"):
             words.accept("DATABASE")
-            database = words.database_path().parts[0]
+            known = {**known, DATABASE_SETTING: words.database_path().parts[0]}
+        elif found := _setting(statement):
+            known = {**known, **found}
+            from_hive(found)
         else:
             yield words
 
 
-class Words:
-    """Reads a statement from its first word to its last. Names without a database get this one."""
+def _setting(statement: str) -> dict[str, str]:
+    """Return what is set by `SET name=value`, if it concerns locks."""
+    words = Words(statement, DEFAULT)
+    name, _, value = words.rest().partition("=") if words.accept("SET") else ("", "", "")
+    is_known = name.strip() in {*HIVE_SETTINGS, DATABASE_SETTING}
+    return {name.strip(): value.strip()} if is_known else {}
 
-    def __init__(self, statement: str, database: str) -> None:
+
+class Words:
+    """Reads a statement from its first word to its last. Names without a database get this one.
+    settings: Hive's, as they are where the statement stands."""
+
+    def __init__(
+        self, statement: str, database: str, settings: Mapping[str, str] | None = None
+    ) -> None:
         self.statement = statement
         self.database = database
+        self.settings = settings or {}
         self._words = list(_words(statement))
         self._next = 0
 

@@ -7,11 +7,12 @@ grant of an object, so that whatever is locked can refuse who has lost the lock 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol, Self
+from typing import Any, Literal, Protocol, Self
 
 from txn.errors import InvalidRequestError, TxnError, describe
+from txn.locks.hive_model import DATABASE_SETTING
 from txn.locks.requests import LockRequest, Path
 
 Fairness = Literal["fair", "hive"]
@@ -19,6 +20,7 @@ Fairness = Literal["fair", "hive"]
 readers that come after a waiting writer wait behind it."""
 
 TRUE, FALSE = "true", "false"
+MAX_DIGITS = 18
 
 
 class LockDenied(TxnError):
@@ -88,18 +90,24 @@ class Waiting:
 
 def from_hive(settings: Mapping[str, str], base: Waiting | None = None) -> Waiting:
     """Return what Hive's settings mean: `hive.support.concurrency`, `hive.lock.numretries`,
-    `hive.lock.sleep.between.retries` (`60s`, `500ms`, or seconds), `hive.unlock.numretries`."""
+    `hive.lock.sleep.between.retries` (`60s`, `500ms`, or seconds), `hive.unlock.numretries`.
+
+    Raises InvalidRequestError for any other, which would else be ignored without a word.
+    """
     found = base or Waiting()
-    if (text := settings.get("hive.support.concurrency")) is not None:
-        if text.lower() not in {TRUE, FALSE}:
-            raise InvalidRequestError(describe("neither true nor false", given=text))
-        found = replace(found, enabled=text.lower() == TRUE)
-    if (text := settings.get("hive.lock.numretries")) is not None:
-        found = replace(found, retries=_number("hive.lock.numretries", text))
-    if (text := settings.get("hive.lock.sleep.between.retries")) is not None:
-        found = replace(found, pause_ms=_duration_ms("hive.lock.sleep.between.retries", text))
-    if (text := settings.get("hive.unlock.numretries")) is not None:
-        found = replace(found, unlock_retries=_number("hive.unlock.numretries", text))
+    if not isinstance(settings, Mapping):
+        raise InvalidRequestError(describe("settings are texts by name", given=settings))
+    for name, text in settings.items():
+        if name == DATABASE_SETTING:
+            continue
+        if name not in _SETTINGS:
+            raise InvalidRequestError(
+                describe("not a setting of locks", setting=name, known=HIVE_SETTINGS)
+            )
+        if not isinstance(text, str):
+            raise InvalidRequestError(describe("a setting is text", setting=name, given=text))
+        field, value = _SETTINGS[name]
+        found = replace(found, **{field: value(name, text.strip().lower())})
     return found
 
 
@@ -152,8 +160,14 @@ class LockManager(Protocol):
         """End the session; what it holds implicitly is given back."""
 
 
+def _is_true(name: str, text: str) -> bool:
+    if text not in {TRUE, FALSE}:
+        raise InvalidRequestError(describe("neither true nor false", setting=name, given=text))
+    return text == TRUE
+
+
 def _number(name: str, text: str) -> int:
-    if not text.isdecimal():
+    if not _is_number(text):
         raise InvalidRequestError(describe("not a number", setting=name, given=text))
     return int(text)
 
@@ -168,11 +182,24 @@ _UNITS = {
 
 
 def _duration_ms(name: str, text: str) -> int:
-    text = text.strip().lower()
     digits = text.rstrip("abcdefghijklmnopqrstuvwxyz ")
     unit = text[len(digits) :].strip()
-    if unit not in _UNITS or not digits.isdecimal():
+    if unit not in _UNITS or not _is_number(digits):
         raise InvalidRequestError(
             describe("not a duration such as 60s or 500ms", setting=name, given=text)
         )
     return int(digits) * _UNITS[unit]
+
+
+def _is_number(text: str) -> bool:
+    return text.isdecimal() and len(text) <= MAX_DIGITS
+
+
+_SETTINGS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
+    "hive.support.concurrency": ("enabled", _is_true),
+    "hive.lock.numretries": ("retries", _number),
+    "hive.lock.sleep.between.retries": ("pause_ms", _duration_ms),
+    "hive.unlock.numretries": ("unlock_retries", _number),
+}
+HIVE_SETTINGS = tuple(_SETTINGS)
+"""The settings that `from_hive` understands."""

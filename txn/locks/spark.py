@@ -17,7 +17,7 @@ from txn.errors import ConflictError, InvalidRequestError, describe
 from txn.extras import needing
 from txn.locks.hive import requests
 from txn.locks.hive_model import DATABASE_SETTING, Column, Table
-from txn.locks.manager import Held, LockLost, LockManager, Waiting, from_hive
+from txn.locks.manager import HIVE_SETTINGS, Held, LockLost, LockManager, Waiting, from_hive
 from txn.locks.requests import LockRequest, Mode, Path
 
 with needing("spark"):
@@ -28,12 +28,6 @@ LOOKS = 5
 WATCH_S = 0.2
 INTERRUPT = "spark.job.interruptOnCancel"
 GLOBAL_VIEWS = "global_temp"
-HIVE_SETTINGS = (
-    "hive.support.concurrency",
-    "hive.lock.numretries",
-    "hive.lock.sleep.between.retries",
-    "hive.unlock.numretries",
-)
 
 
 class SessionCatalog:

@@ -15,8 +15,8 @@ from txn.locks.hive import object_path, requests
 from txn.locks.hive_definitions import DATABASE
 from txn.locks.hive_model import DATABASE_SETTING, Catalog
 from txn.locks.hive_words import Words, refuse, statements
-from txn.locks.manager import Lock, LockManager, Waiting, from_hive
-from txn.locks.requests import LockRequest, Path
+from txn.locks.manager import HIVE_SETTINGS, Lock, LockManager, Waiting, from_hive
+from txn.locks.requests import LockRequest, Path, in_order
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +29,18 @@ class ShowLocks:
 
 @dataclass(frozen=True, slots=True)
 class ExplainLocks:
-    """Asks which locks a statement needs."""
+    """Asks which locks a statement needs, with all of their parents."""
 
     requests: tuple[LockRequest, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class TakeLock:
-    """Asks for an explicit lock."""
+    """Asks for an explicit lock. settings: Hive's, as they are where the statement stands."""
 
     request: LockRequest
     statement: str
+    settings: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,8 @@ Result = Shown | Explained | Taken | GivenBack
 def parse(
     sql: str, settings: Mapping[str, str] | None = None, catalog: Catalog | None = None
 ) -> list[Statement]:
-    """Return the statements of a text, or raise InvalidRequestError; USE applies to the rest."""
+    """Return the statements of a text, or raise InvalidRequestError; USE and SET apply to the rest,
+    and are not among them."""
     return [parsed(words, catalog) for words in statements(sql, settings)]
 
 
@@ -106,7 +108,8 @@ def run(
             return Shown(tuple(lock for lock in there if extended or lock.granted), extended)
         case ExplainLocks(needed):
             return Explained(needed)
-        case TakeLock(request, text):
+        case TakeLock(request, text, settings):
+            waiting = from_hive(dict(settings), waiting) if settings else waiting
             if waiting is not None and not waiting.enabled:
                 raise InvalidRequestError(describe("locking is turned off", statement=text))
             held = manager.hold([request], query=text, explicit=True, waiting=waiting)
@@ -132,20 +135,36 @@ def execute(
         yield run(statement, manager, waiting=waiting, force=force)
 
 
+def explained(
+    sql: str, settings: Mapping[str, str] | None = None, catalog: Catalog | None = None
+) -> tuple[LockRequest, ...]:
+    """Return all that is taken for the statements of a text, in order: what `requests` returns,
+    with every parent. EXPLAIN LOCKS before a statement changes nothing."""
+    found: list[LockRequest] = []
+    for words in statements(sql, settings):
+        while words.accept("EXPLAIN", "LOCKS"):
+            pass
+        database = {DATABASE_SETTING: words.database}
+        found += requests(words.rest() or words.refuse(), database, catalog)
+    return in_order(found)
+
+
 def parsed(words: Words, catalog: Catalog | None) -> Statement:
     """Return the statement that these words are, or raise InvalidRequestError."""
     if words.accept("SHOW", "LOCKS"):
         return _show(words, catalog)
     if words.accept("EXPLAIN", "LOCKS"):
         settings = {DATABASE_SETTING: words.database}
-        return ExplainLocks(tuple(requests(words.rest() or words.refuse(), settings, catalog)))
+        return ExplainLocks(explained(words.rest() or words.refuse(), settings, catalog))
     if words.accept("LOCK"):
         (*_, last) = requests(words.statement, {DATABASE_SETTING: words.database}, catalog)
-        return TakeLock(last, words.statement)
+        return TakeLock(last, words.statement, tuple(words.settings.items()))
     if words.accept("UNLOCK"):
         path = _object(words, catalog)
         words.end()
         return GiveBack(path)
+    if words.accept("SET"):
+        refuse(words.statement, "write SET name=value", known=HIVE_SETTINGS)
     return refuse(words.statement, "not a statement about locks")
 
 
