@@ -106,12 +106,24 @@ def test_gateways_are_offered_to_this_machine_alone() -> None:
         assert published == [f"127.0.0.1:{port + offset}:{port}" for port in offered]
 
 
+def test_compose_starts_what_the_documents_say() -> None:
+    """`up` starts all that has no profile; one with a profile is started by its name."""
+    said = {name: (ROOT / "docs" / f"{name}.md").read_text() for name in ("hbase", "emulator")}
+    asked = {
+        name: re.findall(r"docker compose -f docker/compose.yaml up --build(?: (\w+))?`", text)
+        for name, text in said.items()
+    }
+    assert asked == {"hbase": [""], "emulator": ["emulator"]}
+    assert [name for name, each in services().items() if "profiles" not in each] == ["hbase"]
+    assert services()["emulator"]["profiles"] == ["emulator"]
+
+
 def test_compose_takes_its_file() -> None:
     """Compose knows every key; where it is not installed, the keys are at least ours to know."""
     docker = shutil.which("docker") or "false"
     line = [docker, "compose", "-f", str(COMPOSE), "config", "--quiet"]
     if subprocess.run([docker, "compose", "version"], capture_output=True, check=False).returncode:
-        known = {"build", "init", "ports", "stop_grace_period", "volumes"}
+        known = {"build", "init", "ports", "profiles", "stop_grace_period", "volumes"}
         assert all(set(service) <= known for service in services().values())
     else:
         subprocess.run(line, check=True)

@@ -10,10 +10,11 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import happybase
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -50,6 +51,7 @@ from txn.codec import Buffer, decode_marker, decode_row, encode_buffer, marker_k
 from txn.emulator import transactional
 from txn.emulator.gather import Gatherer, _Waiting
 from txn.emulator.server import Server, listen
+from txn.emulator.serving import NAMES
 from txn.emulator.transactional import Transactional
 from txn.messages import (
     IDL,
@@ -570,6 +572,26 @@ def test_who_waits_for_a_lock_holds_nobody_else(tmp_path: Path) -> None:
             assert not stuck.done()
             store.check_and_put([Check(X.lock, holder, ((X.lock, b""),))])
             assert isinstance(stuck.result(120), Committed)
+
+
+# ------------------------------------------------------------------- tables of HBase's clients
+
+
+def test_who_may_delete_from_a_table_that_happybase_made(tmp_path: Path) -> None:
+    """The server keeps its delete markers; what Thrift 2 shows is HBase's default, which does not."""
+    ports = [word for name in NAMES for word in (f"--{name}", "0")]
+    with served("memory://", tmp_path / "log", *ports) as server:
+        with closing(happybase.Connection("127.0.0.1", server.ports["thrift1"])) as plain:
+            plain.create_table("data", {"d": {}})
+        for name in ("transactional", "thrift2", "thrift1"):
+            with connect(server.uris[name]) as engine:
+                engine.commit([Mutation(X, "1")])
+                if name == "thrift2":
+                    with pytest.raises(InvalidRequestError, match="purge.deletes"):
+                        engine.commit([Delete(X)])
+                else:
+                    engine.commit([Delete(X)])
+                    assert engine.read([X]) == {X: None}
 
 
 # ----------------------------------------------------------------------------- deadlines
