@@ -28,10 +28,11 @@ from txn.model import Cell, Delete, Key, Mutation, Row, as_bytes, check_value, c
 from txn.policy import Policy
 from txn.reads import Snapshot
 from txn.request import Committed, Request, bound_key
-from txn.scans import SNAPSHOT_ROWS
+from txn.scans import SNAPSHOT_ROWS, by_row
 from txn.spans import Columns, Span, span
 
 COUNTER_BYTES = 8
+NO_VERSION = 0
 T = TypeVar("T")
 
 
@@ -72,6 +73,7 @@ class OptimisticTransaction:
         self._written: dict[Key, bytes | None] = {}
         self._required: list[Assertion] = []
         self._looks = 0
+        self._entered = False
         self._open = False
         self.result: Committed | None = None
 
@@ -98,10 +100,11 @@ class OptimisticTransaction:
         *,
         prefix: str | bytes | None = None,
         columns: Columns | None = None,
-    ) -> list[tuple[bytes, dict[Key, bytes]]]:
+    ) -> list[Row]:
         """Return the rows of a range that have a value, in order, with what this block wrote.
 
-        The arguments are those of `Engine.scan`. Each cell found is validated like one that was
+        The arguments are those of `Engine.scan`, and so are the rows; what this block wrote has no
+        version yet, and the timestamp 0. Each cell found is validated like one that was
         got. So is that there are no others: the range is read again at the commit, under the locks,
         and a cell that came into it is a conflict. At most 10,000 rows: else InvalidRequestError.
         """
@@ -116,12 +119,8 @@ class OptimisticTransaction:
             if not self._was_met(key):
                 self._read[key] = cell
         self._spans.append(wanted)
-        found: dict[bytes, dict[Key, bytes]] = {}
-        for key in sorted(key for key in {**self._read, **self._written} if key in wanted):
-            value = self._value(key)
-            if value is not None:
-                found.setdefault(key.row, {})[key] = value
-        return list(found.items())
+        met = sorted(key for key in {**self._read, **self._written} if key in wanted)
+        return list(by_row({key: found for key in met if (found := self._cell(key)) is not None}))
 
     # -------------------------------------------------------------------------------- writing
 
@@ -164,9 +163,9 @@ class OptimisticTransaction:
     # --------------------------------------------------------------------------------- ending
 
     def __enter__(self) -> Self:
-        if self._open or self.result is not None or self._looks or self._written:
+        if self._entered:
             raise InvalidRequestError("a transaction is one block")
-        self._open = True
+        self._entered = self._open = True
         return self
 
     def __exit__(
@@ -242,10 +241,14 @@ class OptimisticTransaction:
         return key in self._read or any(key in part for part in self._spans)
 
     def _value(self, key: Key) -> bytes | None:
-        if key in self._written:
-            return self._written[key]
-        cell = self._read[key]
+        cell = self._cell(key)
         return cell and cell.value
+
+    def _cell(self, key: Key) -> Cell | None:
+        if key not in self._written:
+            return self._read[key]
+        value = self._written[key]
+        return None if value is None else Cell(value, NO_VERSION)
 
 
 def run(

@@ -135,7 +135,7 @@ class Session:
     def _items(self, engine: Engine) -> Mapping[Key, Cell | None]:
         if self._block is not None:
             found = self._block.scan(prefix=ITEM)
-            return {key: _undated(value) for _, row in found for key, value in row.items()}
+            return {key: _undated(cell.value) for row in found for key, cell in row.cells.items()}
         if self._level is Level.READ:
             rows = engine.scan(prefix=ITEM)
         else:

@@ -206,7 +206,9 @@ class Work:
                 events += [self._read(key, cells) for key in keys]
             else:
                 wanted, inside = self._range()
-                found = {k: v for _, row in t.scan(*_bounds(wanted)) for k, v in row.items()}
+                found = {
+                    k: c.value for row in t.scan(*_bounds(wanted)) for k, c in row.cells.items()
+                }
                 cells.update({key: _undated(found.get(key)) for key in inside})
                 events += self._scanned(inside, cells)
         return events, cells

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
@@ -80,10 +81,10 @@ def test_a_block_sees_its_own_writes() -> None:
         t.put(Z, b"3")
         t.put(Key("zz", "d", "x"), b"4")
         assert t.get_many([X, Y, Z]) == {X: b"2", Y: None, Z: b"3"}
-        assert [cells for _, cells in t.scan()] == [
-            {X: b"2"},
-            {Z: b"3"},
-            {Key("zz", "d", "x", TABLE): b"4"},
+        assert t.scan() == [
+            (b"x", {X: (b"2", 0)}),
+            (b"z", {Z: (b"3", 0)}),
+            (b"zz", {Key("zz", "d", "x", TABLE): (b"4", 0)}),
         ]
     assert (world.value(X), world.value(Y), world.value(Z)) == (b"2", None, b"3")
 
@@ -103,13 +104,14 @@ def test_what_a_block_wrote_it_does_not_read() -> None:
 def test_a_repeated_read_returns_the_same() -> None:
     """Whatever others commit meanwhile, and whether the key is read or scanned."""
     world = given(x=b"1", z=b"1")
+    cell = world.cell(X)
     with pytest.raises(ConflictError), world.engine.transaction() as t:
         seen = t.get_many([X, Y])
         other(world, Mutation(X, b"2"), Mutation(Y, b"2"), Delete(Z))
         assert t.get_many([Y, X]) == seen == {X: b"1", Y: None}
-        assert t.scan() == [(b"x", {X: b"1"})]
+        assert t.scan() == [(b"x", {X: cell})]
         other(world, Mutation(Z, b"3"), Mutation(Key("new", "d", "x"), b"3"))
-        assert t.scan() == t.scan(start="a") == [(b"x", {X: b"1"})]
+        assert t.scan() == t.scan(start="a") == [(b"x", {X: cell})]
         assert t.get(Z) is None
 
 
@@ -172,6 +174,29 @@ def test_what_can_never_be_committed_is_refused_in_the_block(work: Work) -> None
     with pytest.raises(InvalidRequestError), world.engine.transaction() as t:
         work(t)
     assert not world.rows()
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda t: None,
+        lambda t: t.scan(),
+        lambda t: t.require(~Some(X)),
+        lambda t: t.get(X),
+        lambda t: t.put(X, b"1"),
+        lambda t: 1 / 0,
+    ],
+    ids=["nothing", "scan", "require", "get", "put", "error"],
+)
+def test_a_block_is_entered_once_whatever_it_did(
+    work: Callable[[OptimisticTransaction], object],
+) -> None:
+    """A second time it would assert what the first one had read."""
+    t = World().engine.transaction()
+    with suppress(ZeroDivisionError), t:
+        work(t)
+    with pytest.raises(InvalidRequestError, match="one block"), t:
+        pass
 
 
 def test_a_transaction_is_one_block() -> None:
@@ -265,8 +290,9 @@ def test_a_key_that_was_deleted_from_a_scanned_range_stays_away() -> None:
     world = given(x=b"1")
     other(world, Mutation(Y, b"1"))
     other(world, Delete(Y))
+    cell = world.cell(X)
     with world.engine.transaction() as t:
-        assert t.scan() == [(b"x", {X: b"1"})]
+        assert t.scan() == [(b"x", {X: cell})]
         other(world, Mutation(Y, b"2"))
         other(world, Delete(Y))
         t.put(Z, b"1")
