@@ -578,7 +578,7 @@ def test_who_waits_for_a_lock_holds_nobody_else(tmp_path: Path) -> None:
 
 
 def test_who_may_delete_from_a_table_that_happybase_made(tmp_path: Path) -> None:
-    """The server keeps its delete markers, though Thrift 2 shows HBase's default, which does not."""
+    """The server keeps its delete markers; Thrift 2 shows HBase's default, not to keep them."""
     ports = [word for name in NAMES for word in (f"--{name}", "0")]
     with served("memory://", tmp_path / "log", *ports) as server:
         with closing(happybase.Connection("127.0.0.1", server.ports["thrift1"])) as plain:
