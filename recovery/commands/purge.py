@@ -89,11 +89,11 @@ def _token(context: Context, token: bytes, yes: bool) -> tuple[Document, Result]
         "transaction": escape(marker.transaction),
         "timestamp": cell.timestamp,
         "retention_ms": marker.retention_ms,
-        "lost": "a request with this token commits again",
+        "lost": "that it was committed: a request with this token commits again",
     }
     kept = "for ever" if marker.retention_ms is None else duration_text(marker.retention_ms)
     when = f"was committed at {time_text(cell.timestamp)} by {told['transaction']}, kept {kept}"
-    _confirm(f"{told['once']} {when}. Then {told['lost']}", yes)
+    _confirm(f"{told['once']} {when}. Lost with it: {told['lost']}", yes)
     return told, purge_token(context, token)
 
 
