@@ -72,10 +72,14 @@ Touch = Read | Change | Restore | Keep
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A partition column. kind: its type as Hive writes it, empty if it is not known."""
+    """A partition column, in lower case as all names. kind: its type as Hive writes it, empty if it
+    is not known."""
 
     name: str
     kind: str = ""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "name", self.name.lower())
 
 
 @dataclass(frozen=True, slots=True)

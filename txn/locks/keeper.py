@@ -28,7 +28,7 @@ from kazoo.exceptions import (
 from kazoo.handlers.threading import KazooTimeoutError
 
 from txn.clock import Clock
-from txn.errors import StoreClosedError, StoreError, describe
+from txn.errors import InvalidRequestError, StoreClosedError, StoreError, describe
 
 LOST_REPLY = (
     ConnectionLoss,
@@ -99,12 +99,17 @@ class Keeper:
         self._silent_since_ms: int | None = None
         # The driver's own pauses double without end: it would miss a server that is back.
         pause_s = min(MAX_PAUSE_MS, session_ms / PAUSES_IN_SESSION) / 1000
-        self._client = KazooClient(
-            hosts,
-            timeout=session_ms / 1000,
-            logger=LOGGER,
-            connection_retry={"max_tries": -1, "max_delay": pause_s},
-        )
+        try:
+            self._client = KazooClient(
+                hosts,
+                timeout=session_ms / 1000,
+                logger=LOGGER,
+                connection_retry={"max_tries": -1, "max_delay": pause_s},
+            )
+        except ValueError as error:
+            raise InvalidRequestError(
+                describe("write host:port,host:port", hosts=hosts, cause=str(error))
+            ) from error
         self._session_ms = session_ms
         self._client.add_listener(self._changed)
         try:

@@ -7,13 +7,15 @@ grant of an object, so that whatever is locked can refuse who has lost the lock 
 
 from __future__ import annotations
 
+import getpass
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Protocol, Self, get_args
 
 from txn.errors import InvalidRequestError, TxnError, describe
 from txn.locks.hive_model import DATABASE_SETTING
-from txn.locks.requests import LockRequest, Path
+from txn.locks.requests import LockRequest, Path, in_order
+from txn.model import check_whole
 
 Fairness = Literal["fair", "hive"]
 """`hive`: whoever is compatible with the holders gets in, and readers starve writers. `fair`:
@@ -82,10 +84,15 @@ class Waiting:
 
     def __post_init__(self) -> None:
         for name, least in (("retries", 0), ("pause_ms", 1), ("unlock_retries", 0)):
-            if getattr(self, name) < least:
-                raise InvalidRequestError(
-                    describe("too small", limit=least, **{name: getattr(self, name)})
-                )
+            check_whole(name, getattr(self, name), least)
+        if self.within_ms is not None:
+            check_whole("within_ms", self.within_ms)
+        if not isinstance(self.enabled, bool):
+            raise InvalidRequestError(describe("enabled is True or False", enabled=self.enabled))
+        if self.fairness not in get_args(Fairness):
+            raise InvalidRequestError(
+                describe("no such fairness", fairness=self.fairness, known=get_args(Fairness))
+            )
 
 
 def from_hive(settings: Mapping[str, str], base: Waiting | None = None) -> Waiting:
@@ -94,21 +101,50 @@ def from_hive(settings: Mapping[str, str], base: Waiting | None = None) -> Waiti
 
     Raises InvalidRequestError for any other, which would else be ignored without a word.
     """
-    found = base or Waiting()
-    if not isinstance(settings, Mapping):
-        raise InvalidRequestError(describe("settings are texts by name", given=settings))
-    for name, text in settings.items():
+    found = waiting_or_default(base)
+    for name, text in checked_settings(settings).items():
         if name == DATABASE_SETTING:
             continue
         if name not in _SETTINGS:
             raise InvalidRequestError(
                 describe("not a setting of locks", setting=name, known=HIVE_SETTINGS)
             )
-        if not isinstance(text, str):
-            raise InvalidRequestError(describe("a setting is text", setting=name, given=text))
         field, value = _SETTINGS[name]
         found = replace(found, **{field: value(name, text.strip().lower())})
     return found
+
+
+def checked_settings(settings: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the settings if they are texts by name."""
+    if not isinstance(settings, Mapping):
+        raise InvalidRequestError(f"settings are texts by name: given={settings!r}")
+    for name, text in settings.items():
+        if not isinstance(text, str):
+            raise InvalidRequestError(f"a setting is text: setting={name!r} given={text!r}")
+    return settings
+
+
+def waiting_or_default(waiting: Waiting | None) -> Waiting:
+    """Return how to wait, as usual where nothing is said."""
+    if not isinstance(waiting, Waiting | None):
+        raise InvalidRequestError(f"how to wait is told by a Waiting: waiting={waiting!r}")
+    return Waiting() if waiting is None else waiting
+
+
+def checked(
+    requests: Iterable[LockRequest] | LockRequest, query: str, waiting: Waiting
+) -> tuple[LockRequest, ...]:
+    """Return what `hold` is to take, nothing where locking is turned off."""
+    if not isinstance(query, str):
+        raise InvalidRequestError(f"a query is text: query={query!r}")
+    return in_order(requests) if waiting_or_default(waiting).enabled else ()
+
+
+def owner_name(name: str | None) -> str:
+    """Return the name of an owner; that of the user, if none is given."""
+    if not isinstance(name, str | None):
+        raise InvalidRequestError(f"the name of an owner is text: name={name!r}")
+    return name or getpass.getuser()
 
 
 class Held(Protocol):
@@ -140,7 +176,7 @@ class LockManager(Protocol):
 
     def hold(
         self,
-        requests: Iterable[LockRequest],
+        requests: Iterable[LockRequest] | LockRequest,
         *,
         query: str = "",
         explicit: bool = False,
@@ -148,11 +184,11 @@ class LockManager(Protocol):
     ) -> Held:
         """Take all of the requests and their parents, or none: LockDenied names who has them."""
 
-    def locks(self, within: Path | None = None) -> list[Lock]:
+    def locks(self, within: str | Path | None = None) -> list[Lock]:
         """Return who holds and who waits, in the order of the paths and of their arrival; only an
         object and what lies in it, if one is given."""
 
-    def release(self, wanted: Path, *, force: bool = False) -> int:
+    def release(self, wanted: str | Path, *, force: bool = False) -> int:
         """Give back explicit locks on exactly this object, of this owner or with `force` of all;
         return how many there were."""
 

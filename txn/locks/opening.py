@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from txn.connecting import connect
 from txn.errors import InvalidRequestError, describe
 from txn.locks.manager import LockManager
 from txn.locks.stored import StoredManager
+
+ZOOKEEPER = "zookeeper"
+OF_ALL = ("name", "waiting", "clock", "chance")
+OF_STORE, OF_ZOOKEEPER = ("lease_ms", "table"), ("session_ms", "base")
 
 
 def open_manager(uri: str, **details: Any) -> LockManager:
@@ -18,14 +22,32 @@ def open_manager(uri: str, **details: Any) -> LockManager:
     details: name (of the owner), waiting, clock, chance; session_ms for ZooKeeper; lease_ms and
     table for a store. A store opened here is closed with its manager.
     """
-    parts = urlsplit(uri)
-    if parts.scheme != "zookeeper":
-        engine = connect(uri)
-        try:
-            return StoredManager(engine, owns_engine=True, **details)
-        except BaseException:
-            engine.close()
-            raise
+    parts = _split(uri)
+    known = (*OF_ALL, *(OF_ZOOKEEPER if parts.scheme == ZOOKEEPER else OF_STORE))
+    if wrong := sorted(details.keys() - set(known)):
+        raise InvalidRequestError(describe("no such details here", given=wrong, known=known))
+    return (_in_zookeeper if parts.scheme == ZOOKEEPER else _in_store)(uri, parts, details)
+
+
+def _split(uri: str) -> SplitResult:
+    if not isinstance(uri, str):
+        raise InvalidRequestError(f"name a lock manager by its URI: uri={uri!r}")
+    try:
+        return urlsplit(uri)
+    except ValueError as error:
+        raise InvalidRequestError(describe("not a URI", uri=uri, cause=str(error))) from error
+
+
+def _in_store(uri: str, _: SplitResult, details: dict[str, Any]) -> LockManager:
+    engine = connect(uri)
+    try:
+        return StoredManager(engine, owns_engine=True, **details)
+    except BaseException:
+        engine.close()
+        raise
+
+
+def _in_zookeeper(uri: str, parts: SplitResult, details: dict[str, Any]) -> LockManager:
     if not parts.netloc:
         raise InvalidRequestError(describe("write zookeeper://host:port/base", uri=uri))
     try:

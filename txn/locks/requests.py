@@ -10,7 +10,7 @@ are kept in lower case, wherever a path comes from. The values of partitions are
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from urllib.parse import quote, unquote
@@ -43,14 +43,14 @@ class Path:
 
     def __post_init__(self) -> None:
         if not isinstance(self.parts, tuple) or not all(isinstance(p, str) for p in self.parts):
-            raise InvalidRequestError(describe("a path is a tuple of texts", parts=self.parts))
+            raise InvalidRequestError(f"a path is a tuple of texts: parts={self.parts!r}")
         object.__setattr__(self, "parts", lower_names(self.parts))
         if not 0 < len(self.parts) <= MAX_PARTS:
             raise InvalidRequestError(
                 describe("a path has one part at least", parts=len(self.parts), limit=MAX_PARTS)
             )
         for part in self.parts:
-            if not part or len(part) > MAX_PART or part in {".", ".."}:
+            if not part or len(part) > MAX_PART or part in {".", ".."} or not _is_unicode(part):
                 raise InvalidRequestError(
                     describe("not a part of a path", part=part[:40], path=self.parts[:3])
                 )
@@ -70,6 +70,11 @@ def path(text: str) -> Path:
     if not isinstance(text, str):
         raise InvalidRequestError(f"not the text of a path: {text!r}")
     return Path(parts_of(text))
+
+
+def as_path(given: str | Path) -> Path:
+    """Return a path that is given as such or as text."""
+    return given if isinstance(given, Path) else path(given)
 
 
 def text_of(parts: Iterable[str]) -> str:
@@ -112,21 +117,43 @@ def shared(text: str | Path) -> LockRequest:
 
     Others may still change what lies in it: who reads a table's partitions locks each of them.
     """
-    return LockRequest(text if isinstance(text, Path) else path(text), Mode.SHARED)
+    return LockRequest(as_path(text), Mode.SHARED)
 
 
 def exclusive(text: str | Path) -> LockRequest:
     """Return a request for an object alone."""
-    return LockRequest(text if isinstance(text, Path) else path(text), Mode.EXCLUSIVE)
+    return LockRequest(as_path(text), Mode.EXCLUSIVE)
 
 
-def in_order(requests: Iterable[LockRequest]) -> tuple[LockRequest, ...]:
+def in_order(requests: Iterable[LockRequest] | LockRequest) -> tuple[LockRequest, ...]:
     """Return all that the requests ask for: each object once, in its stronger mode, every parent
     shared at least, in the order of the paths."""
     modes: dict[Path, Mode] = {}
-    for request in requests:
+    for request in _each(requests):
         for parent in request.path.parents:
             modes.setdefault(parent, Mode.SHARED)
         if modes.get(request.path) is not Mode.EXCLUSIVE:
             modes[request.path] = request.mode
     return tuple(LockRequest(each, modes[each]) for each in sorted(modes))
+
+
+def _each(requests: Iterable[LockRequest] | LockRequest) -> Iterator[LockRequest]:
+    """Yield the requests; one alone is taken as well."""
+    found = (requests,) if isinstance(requests, LockRequest | str) else requests
+    if not isinstance(found, Iterable):
+        raise InvalidRequestError(f"requests are a list: given={requests!r}")
+    for request in found:
+        if not isinstance(request, LockRequest):
+            raise InvalidRequestError(
+                f"say how to lock it: shared(..) or exclusive(..): given={request!r}"
+            )
+        yield request
+
+
+def _is_unicode(part: str) -> bool:
+    """Whether it can be written down."""
+    try:
+        part.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -8,7 +8,6 @@ lease, by the observer's own clock, is ended by deleting its row; nobody's entri
 
 from __future__ import annotations
 
-import getpass
 import random
 import socket
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -40,11 +39,19 @@ from txn.locks.lines import (
     parsed,
     without,
 )
-from txn.locks.manager import Lock, LockDenied, LockLost, Waiting
+from txn.locks.manager import (
+    Lock,
+    LockDenied,
+    LockLost,
+    Waiting,
+    checked,
+    owner_name,
+    waiting_or_default,
+)
 from txn.locks.patience import Patience
-from txn.locks.requests import LockRequest, Path, in_order, path
+from txn.locks.requests import LockRequest, Path, as_path, path
 from txn.locks.sessions import FAMILY, Session, Sessions
-from txn.model import Key
+from txn.model import Key, check_whole
 from txn.optimistic import OptimisticTransaction
 
 TABLE = "locks"
@@ -92,11 +99,12 @@ class StoredManager:
         self._engine = engine
         self._owns_engine = owns_engine
         self._table = table
-        self._owner = name or getpass.getuser()
+        self._owner = owner_name(name)
         self._host = socket.gethostname()
-        self._waiting = waiting or Waiting()
+        self._waiting = waiting_or_default(waiting)
         self._clock = clock or SystemClock()
         self._chance = chance or random.SystemRandom()
+        check_whole("lease_ms", lease_ms, 1)
         self._lease_ms = lease_ms
         self._owed: dict[str, _Owed] = {}
         self._sessions = Sessions(
@@ -107,15 +115,15 @@ class StoredManager:
 
     def hold(
         self,
-        requests: Iterable[LockRequest],
+        requests: Iterable[LockRequest] | LockRequest,
         *,
         query: str = "",
         explicit: bool = False,
         waiting: Waiting | None = None,
     ) -> Holding:
         """Take all or none, in one transaction."""
-        waiting = waiting or self._waiting
-        wanted = in_order(requests) if waiting.enabled else ()
+        waiting = self._waiting if waiting is None else waiting
+        wanted = checked(requests, query, waiting)
         patience = Patience(waiting, self._clock, self._chance, FIRST_LOOK_MS)
         self._sweep()
         while True:
@@ -158,9 +166,10 @@ class StoredManager:
             self._sweep()
         return self._holding(ticket, wanted, found)
 
-    def locks(self, within: Path | None = None) -> list[Lock]:
+    def locks(self, within: str | Path | None = None) -> list[Lock]:
         """Return who holds and who waits."""
-        lines = {at: state.line for at, state in self._scan(within) if state.line}
+        inside = None if within is None else as_path(within)
+        lines = {at: state.line for at, state in self._scan(inside) if state.line}
         named = {entry.session for line in lines.values() for entry in line}
         dead = self._sessions.dead({session for session in named if session})
         return [
@@ -169,9 +178,10 @@ class StoredManager:
             for lock in as_locks(at, [e for e in lines[at] if e.session not in dead])
         ]
 
-    def release(self, wanted: Path, *, force: bool = False) -> int:
+    def release(self, wanted: str | Path, *, force: bool = False) -> int:
         """Give back explicit locks on exactly this object, with those of its parents that no other
         object of the same request needs; one that its own request needs stays."""
+        wanted = as_path(wanted)
         mine, key = (self._owner, self._host), self._key(wanted)
         tickets = [
             entry.ticket

@@ -9,7 +9,6 @@ lost. The fencing token is the transaction in which a node was made.
 
 from __future__ import annotations
 
-import getpass
 import random
 import socket
 import threading
@@ -21,11 +20,12 @@ from txn.errors import StoreError, describe
 from txn.locks.former_nodes import move_nodes
 from txn.locks.holding import Holding, Ways
 from txn.locks.keeper import Broken, Create, Gone, Keeper, Remove
-from txn.locks.manager import Lock, LockDenied, Waiting
+from txn.locks.manager import Lock, LockDenied, Waiting, checked, owner_name, waiting_or_default
 from txn.locks.nodes import KINDS, Denied, Folders, Line, Note, first_denied, first_of, line_of
 from txn.locks.patience import Patience
-from txn.locks.requests import LockRequest, Path, in_order
+from txn.locks.requests import LockRequest, Path, as_path
 from txn.locks.view import View
+from txn.model import check_whole
 
 TRIES = 20
 AT_ONCE = 250  # nodes in a transaction: ZooKeeper takes a megabyte at most
@@ -61,11 +61,12 @@ class ZooKeeperManager:
         chance: random.Random | None = None,
     ) -> None:
         self._folders = Folders("/" + base.strip("/"))
-        self._owner = name or getpass.getuser()
+        self._owner = owner_name(name)
         self._host = socket.gethostname()
-        self._waiting = waiting or Waiting()
+        self._waiting = waiting_or_default(waiting)
         self._clock = clock or SystemClock()
         self._chance = chance or random.SystemRandom()
+        check_whole("session_ms", session_ms, 1)
         self._session_ms = session_ms
         self._owed: dict[str, tuple[Path, ...]] = {}
         self._used: frozenset[Path] = frozenset()
@@ -79,15 +80,15 @@ class ZooKeeperManager:
 
     def hold(
         self,
-        requests: Iterable[LockRequest],
+        requests: Iterable[LockRequest] | LockRequest,
         *,
         query: str = "",
         explicit: bool = False,
         waiting: Waiting | None = None,
     ) -> Holding:
         """Take all or none, each object in the order of its path."""
-        waiting = waiting or self._waiting
-        wanted = in_order(requests) if waiting.enabled else ()
+        waiting = self._waiting if waiting is None else waiting
+        wanted = checked(requests, query, waiting)
         patience = Patience(waiting, self._clock, self._chance)
         ticket = self._ticket(query)
         self._sweep()
@@ -104,14 +105,15 @@ class ZooKeeperManager:
             raise
         return found
 
-    def locks(self, within: Path | None = None) -> list[Lock]:
+    def locks(self, within: str | Path | None = None) -> list[Lock]:
         """Return who holds and who waits."""
-        return sorted(self._view.within(within), key=lambda lock: lock.request.path)
+        inside = None if within is None else as_path(within)
+        return sorted(self._view.within(inside), key=lambda lock: lock.request.path)
 
-    def release(self, wanted: Path, *, force: bool = False) -> int:
+    def release(self, wanted: str | Path, *, force: bool = False) -> int:
         """Give back explicit locks on exactly this object, with those of its parents that no other
         object of the same request needs; one that its own request needs stays."""
-        count = 0
+        wanted, count = as_path(wanted), 0
         line = self._view.line(wanted)
         for node, note in self._view.noted(wanted, line):
             mine = force or (note.owner, note.host) == (self._owner, self._host)
