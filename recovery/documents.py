@@ -16,12 +16,13 @@ from typing import Any
 from recovery.findings import Finding, Result, Young
 from recovery.inspect import Change, Explanation
 from recovery.scan import state_of
-from recovery.text import assertion_text, escape, key_text, parse_key
+from recovery.text import parse_key
 from txn.assertions import MAX_DEPTH, And, Assertion, Exact, GreaterThan, Not, Or, Some, Version
 from txn.codec import TransactionRow, created_ms
 from txn.errors import InvalidRequestError, describe
 from txn.model import Cell, Delete, Key, Mutation
 from txn.request import Request
+from txn.text import assertion_text, escape, key_text
 
 Document = dict[str, Any]
 

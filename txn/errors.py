@@ -36,11 +36,16 @@ class InvalidRequestError(TxnError, ValueError):
 
 
 class AbortedError(TxnError):
-    """The transaction wrote nothing and never will. The subclass says whether to run it again."""
+    """The transaction wrote nothing and never will. The subclass says whether to run it again.
 
-    def __init__(self, reason: str, *, transaction: bytes | None = None) -> None:
-        super().__init__(describe(reason, transaction=transaction))
-        self.reason = reason
+    words: why; facts: what it is about, by name; reason: both, as the message has them.
+    """
+
+    def __init__(self, words: str, *, transaction: bytes | None = None, **facts: object) -> None:
+        self.reason = describe(words, **facts)
+        super().__init__(describe(self.reason, transaction=transaction))
+        self.words = words
+        self.facts = {name: fact for name, fact in facts.items() if fact is not None}
         self.transaction = transaction
 
 
@@ -49,13 +54,13 @@ class ConflictError(AbortedError):
 
     def __init__(
         self,
-        reason: str,
+        words: str,
         *,
         key: object = None,
         holder: bytes | None = None,
         transaction: bytes | None = None,
     ) -> None:
-        super().__init__(describe(reason, key=key, holder=holder), transaction=transaction)
+        super().__init__(words, transaction=transaction, key=key, holder=holder)
         self.key = key
         self.holder = holder
 
@@ -67,7 +72,7 @@ class AssertionFailedError(AbortedError):
         self, assertion: object, seen: Mapping[Any, Any], *, transaction: bytes | None = None
     ) -> None:
         super().__init__(
-            describe("assertion failed", assertion=assertion, seen=seen), transaction=transaction
+            "assertion failed", transaction=transaction, assertion=assertion, seen=seen
         )
         self.assertion = assertion
         self.seen = seen

@@ -28,6 +28,7 @@ from txn.errors import (
 )
 from txn.model import Cell, Delete, Key, Mutation
 from txn.request import Committed, Outcome, Request
+from txn.text import reason_text
 
 IDL: ModuleType = thriftpy2.load(
     str(Path(__file__).with_name("transactional.thrift")), module_name="txn_transactional_thrift"
@@ -226,16 +227,18 @@ def pack_error(error: TxnError) -> Any:
 def _pack_aborted(error: AbortedError) -> Any:
     match error:
         case ConflictError(key=Key() as key):
-            return IDL.Conflict(error.reason, error.transaction, pack_key(key), error.holder)
+            return IDL.Conflict(error.words, error.transaction, pack_key(key), error.holder)
         case ConflictError():
-            return IDL.Conflict(error.reason, error.transaction, None, error.holder)
+            return IDL.Conflict(error.words, error.transaction, None, error.holder)
         case AssertionFailedError(assertion=assertion, seen=seen):
             parts = pack_assertions([assertion])  # type: ignore[list-item]
-            return IDL.AssertionFailed(error.reason, error.transaction, parts, pack_cells(seen))
+            return IDL.AssertionFailed(
+                reason_text(error), error.transaction, parts, pack_cells(seen)
+            )
         case DeadlineError():
-            return IDL.Deadline(error.reason, error.transaction)
+            return IDL.Deadline(reason_text(error), error.transaction)
         case _:
-            return IDL.Aborted(error.reason, error.transaction)
+            return IDL.Aborted(reason_text(error), error.transaction)
 
 
 def unpack_error(packed: Any) -> TxnError:
@@ -246,10 +249,10 @@ def unpack_error(packed: Any) -> TxnError:
         case IDL.OutcomeUnknown():
             return CommitOutcomeUnknown(packed.transaction)
         case IDL.Conflict():
-            error = ConflictError(packed.message, transaction=packed.transaction)
-            error.key = packed.key and unpack_key(packed.key)
-            error.holder = packed.holder
-            return error
+            key = packed.key and unpack_key(packed.key)
+            return ConflictError(
+                packed.message, key=key, holder=packed.holder, transaction=packed.transaction
+            )
         case IDL.AssertionFailed():
             (assertion,) = unpack_assertions(packed.assertion)
             seen = unpack_cells(packed.seen)

@@ -39,6 +39,7 @@ from txn.steps import (
     retried,
     take,
 )
+from txn.text import reason_text
 from txn.waiting import Settle, failed, hopeful, outwait
 from txn.watch import Conflict, Phase, PhaseName, PhaseOutcome
 
@@ -340,7 +341,9 @@ def roll_back(
 def release(context: Context, transactions: Sequence[Transaction]) -> None:
     """Undo what certainly aborted. Where somebody else had aborted it, we may have taken locks
     afterwards: these are freed too."""
-    reasons = {t: t.failure.reason for t in transactions if isinstance(t.failure, AbortedError)}
+    reasons = {
+        t: reason_text(t.failure) for t in transactions if isinstance(t.failure, AbortedError)
+    }
     late = [t for t in reasons if t.status is None or t.status is Status.ABORTED]
     if late:
         unlock(context, late)

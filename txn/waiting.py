@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from txn import assertions
 from txn.assertions import Assertion, overtaken
-from txn.errors import AssertionFailedError, ConflictError, DeadlineError, describe
+from txn.errors import AssertionFailedError, ConflictError, DeadlineError
 from txn.model import Key
 from txn.steps import FREE, Context, Missing, Transaction, by_holder, is_late, look, retried
 
@@ -92,8 +92,12 @@ def _in_time(context: Context, missing: Missing) -> Missing:
     """Fail those whose time is over; return what the others miss."""
     for t, key, holder in missing:
         if is_late(context, t):
-            facts = describe("deadline passed waiting for a lock", key=key, holder=holder or None)
-            t.failure = DeadlineError(facts, transaction=t.row_key)
+            t.failure = DeadlineError(
+                "deadline passed waiting for a lock",
+                transaction=t.row_key,
+                key=key,
+                holder=holder or None,
+            )
     return [item for item in missing if item[0].failure is None]
 
 

@@ -19,8 +19,8 @@ from recovery.commands.common import (
     print_json,
 )
 from recovery.documents import parse_request
-from recovery.text import escape
 from txn.errors import AbortedError
+from txn.text import escape, reason_text
 
 
 def commit(
@@ -45,7 +45,7 @@ def commit(
                 labels=request.labels,
             )
         except AbortedError as error:
-            complain(str(error))
+            complain(reason_text(error))
             raise typer.Exit(FOUND) from error
     row_key = escape(done.transaction)
     if as_json:

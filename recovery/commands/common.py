@@ -20,7 +20,7 @@ import typer
 from rich.console import Console
 
 from recovery.scan import find
-from recovery.text import escape, parse_duration, unescape
+from recovery.text import parse_duration
 from txn.clock import SystemClock
 from txn.connecting import connect
 from txn.engine import TRANSACTIONS, Engine
@@ -28,6 +28,7 @@ from txn.errors import InvalidRequestError, describe
 from txn.policy import Policy
 from txn.steps import Context
 from txn.stores import open_store
+from txn.text import escape, unescape
 from txn.watch import silent
 
 CLEAN, FOUND, COULD_NOT_RUN = 0, 1, 2

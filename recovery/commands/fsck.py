@@ -27,8 +27,9 @@ from recovery.commands.common import (
 from recovery.documents import finding_document, result_document, young_document
 from recovery.findings import Finding, Kind, LeftAlone, NothingToDo, Repaired, Result, Young
 from recovery.fsck import LONGEST_REQUEST_MS, check, compact, repair_all
-from recovery.text import count_text, duration_text, escape, key_text, shorten, time_text
+from recovery.text import count_text, duration_text, time_text
 from txn.errors import InvalidRequestError
+from txn.text import escape, key_text, shorten
 
 LISTED = 20
 TIMES = ("since", "beat", "newest")

@@ -21,10 +21,11 @@ from recovery.commands.common import (
     print_line,
 )
 from recovery.documents import row_document
-from recovery.text import duration_text, escape, labels_text
+from recovery.text import duration_text, labels_text
 from txn.codec import TransactionRow
 from txn.phases import Status
 from txn.steps import Context
+from txn.text import escape
 
 LINE = "{:58} {:11} {:>9} {:>4} {}"
 NO_STATUS = "none"

@@ -23,10 +23,11 @@ from recovery.findings import Repaired, Result
 from recovery.markers import found_marker
 from recovery.purge import LOST, UNFINISHED, purge_row, purge_token
 from recovery.scan import state_of, whole_row
-from recovery.text import duration_text, escape, time_text, unescape
+from recovery.text import duration_text, time_text
 from txn.codec import decode_marker, decode_row
 from txn.errors import InvalidRequestError, describe
 from txn.steps import Context
+from txn.text import escape, unescape
 
 
 def purge(

@@ -22,16 +22,9 @@ from recovery.commands.common import (
 from recovery.documents import explanation_document
 from recovery.inspect import Change, Explanation, explain
 from recovery.scan import State
-from recovery.text import (
-    assertion_text,
-    duration_text,
-    escape,
-    key_text,
-    labels_text,
-    shorten,
-    time_text,
-)
+from recovery.text import duration_text, labels_text, time_text
 from txn.errors import InvalidRequestError, describe
+from txn.text import assertion_text, escape, key_text, shorten
 
 
 def show(

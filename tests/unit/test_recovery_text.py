@@ -6,21 +6,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from recovery.text import (
+from recovery.text import count_text, duration_text, parse_duration, parse_key, time_text
+from txn.assertions import Exact, GreaterThan, Not, Some, Version
+from txn.errors import (
+    AbortedError,
+    AssertionFailedError,
+    ConflictError,
+    DeadlineError,
+    InvalidRequestError,
+)
+from txn.model import Cell, Key
+from txn.text import (
+    LONGEST_REASON,
     assertion_text,
-    count_text,
-    duration_text,
     escape,
     key_text,
-    parse_duration,
-    parse_key,
+    reason_text,
     shorten,
-    time_text,
     unescape,
 )
-from txn.assertions import Exact, GreaterThan, Not, Some, Version
-from txn.errors import InvalidRequestError
-from txn.model import Key
 
 parts = some.binary(min_size=1, max_size=20)
 plain = some.sampled_from([b"t", b"ns:table", b"a-b_c.d"])
@@ -136,3 +140,40 @@ def test_times_are_utc_and_never_fail() -> None:
 def test_what_is_counted_is_named_as_it_is_said(told: str, expected: str) -> None:
     """Also where there is one of it."""
     assert told == expected
+
+
+KEY = Key("x", "d", "v", "t")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (AbortedError("it lies in the future"), "it lies in the future"),
+        (
+            ConflictError("key is locked", key=KEY, holder=b"\x00other"),
+            r"key is locked: key t/x/d:v, holder \x00other",
+        ),
+        (ConflictError("rows keep changing"), "rows keep changing"),
+        (
+            DeadlineError("waited too long", key=KEY, tries=3),
+            "waited too long: key t/x/d:v, tries 3",
+        ),
+        (
+            AssertionFailedError(Not(Some(KEY)), {KEY: Cell(b"\xff", 5), KEY.lock: None}),
+            r"assertion failed: assertion not (t/x/d:v has a value), seen t/x/d:v = \xff, "
+            "t/x/d:v_lock absent",
+        ),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_a_reason_is_written_as_the_commands_print(error: AbortedError, text: str) -> None:
+    """An operator reads it, years later, and pastes the key."""
+    assert reason_text(error) == text
+
+
+def test_a_reason_is_bounded() -> None:
+    """It is written to the row, whatever was seen."""
+    seen = {KEY._replace(row=b"%04d" % i): Cell(b"x" * 1000, 5) for i in range(30)}
+    text = reason_text(AssertionFailedError(Some(KEY), seen))
+    assert "t/0009/d:v" in text and "t/0010/d:v" not in text and text.endswith("and 20 more")
+    assert len(reason_text(AbortedError("x" * 5000))) == LONGEST_REASON + 1

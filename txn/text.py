@@ -1,0 +1,114 @@
+r"""Bytes, keys, assertions and why a transaction was aborted, as text for people.
+
+Bytes are UTF-8 where that is printable, else `\xNN`; a backslash is `\\`. So no text is ambiguous,
+and the commands take what they print. A key is `table/row/family:column`: the table ends at the
+first slash and the row at the last one, so that only a slash in a column must be `\x2f`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from itertools import islice
+from typing import assert_never
+
+from txn.assertions import And, Assertion, Exact, GreaterThan, Not, Or, Some, Version
+from txn.errors import AbortedError, InvalidRequestError, describe
+from txn.model import Cell, Key
+
+LONGEST = 60
+LONGEST_REASON = 2_000
+CELLS_TOLD = 10
+
+_ESCAPE = re.compile(rb"\\(?:x([0-9a-fA-F]{2})|(\\)|.?)", re.DOTALL)
+
+
+def escape(value: bytes) -> str:
+    """Return the bytes as printable text from which `unescape` makes the same bytes."""
+    text = value.decode("utf-8", "surrogateescape")
+    if text.isprintable() and "\\" not in text:
+        return text
+    return "".join(_escape_letter(letter) for letter in text)
+
+
+def unescape(text: str) -> bytes:
+    """Return the bytes that the text stands for; InvalidRequestError for an unknown escape."""
+
+    def replacement(match: re.Match[bytes]) -> bytes:
+        if match[1] is not None:
+            return bytes([int(match[1], 16)])
+        if match[2] is not None:
+            return b"\\"
+        raise InvalidRequestError(describe(r"a backslash must be \\ or \xNN", text=text))
+
+    return _ESCAPE.sub(replacement, text.encode("utf-8", "surrogateescape"))
+
+
+def shorten(value: bytes, longest: int = LONGEST) -> str:
+    """Return the bytes as text for a person; of a long value its beginning and its length."""
+    text = escape(value[: 4 * longest])  # a letter has four bytes at most: none is cut in two
+    if len(value) <= 4 * longest and len(text) <= longest:
+        return text
+    return f"{text[:longest]}… ({len(value):,} bytes)"
+
+
+def key_text(key: Key) -> str:
+    """Return the key as `parse_key` takes it."""
+    column = escape(key.column).replace("/", r"\x2f")
+    return f"{escape(key.table or b'')}/{escape(key.row)}/{escape(key.family)}:{column}"
+
+
+def assertion_text(assertion: Assertion) -> str:
+    """Return the assertion as a person would say it."""
+    match assertion:
+        case Exact(key, value):
+            return f"{key_text(key)} = {shorten(value)}"
+        case Some(key):
+            return f"{key_text(key)} has a value"
+        case GreaterThan(key, value):
+            return f"{key_text(key)} > {shorten(value)}"
+        case Version(key, timestamp):
+            version = "no version" if timestamp is None else f"version {timestamp}"
+            return f"{key_text(key)} has {version}"
+        case Not(inner):
+            return f"not ({assertion_text(inner)})"
+        case And(parts) | Or(parts):
+            word = " and " if isinstance(assertion, And) else " or "
+            return word.join(f"({assertion_text(part)})" for part in parts)
+        case _:
+            assert_never(assertion)
+
+
+def reason_text(error: AbortedError) -> str:
+    """Return why a transaction was aborted, on a line of bounded length."""
+    facts = ", ".join(f"{name} {_fact_text(fact)}" for name, fact in error.facts.items())
+    text = f"{error.words}: {facts}" if facts else error.words
+    return text if len(text) <= LONGEST_REASON else f"{text[:LONGEST_REASON]}…"
+
+
+def _fact_text(fact: object) -> str:
+    match fact:
+        case bytes():
+            return escape(fact)
+        case Key():
+            return key_text(fact)
+        case Mapping():
+            told = [_seen_text(key, cell) for key, cell in islice(fact.items(), CELLS_TOLD)]
+            more = len(fact) - len(told)
+            return ", ".join([*told, *([f"and {more:,} more"] if more else [])])
+        case Exact() | Some() | GreaterThan() | Version() | Not() | And() | Or():
+            return assertion_text(fact)
+        case _:
+            return str(fact)
+
+
+def _seen_text(key: Key, cell: Cell | None) -> str:
+    return f"{key_text(key)} {'absent' if cell is None else '= ' + shorten(cell.value)}"
+
+
+def _escape_letter(letter: str) -> str:
+    if letter == "\\":
+        return r"\\"
+    if letter.isprintable():
+        return letter
+    return "".join(f"\\x{byte:02x}" for byte in letter.encode("utf-8", "surrogateescape"))
