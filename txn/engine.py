@@ -26,12 +26,12 @@ from txn.errors import (
     describe,
 )
 from txn.families import Families
-from txn.model import Cell, Delete, Family, Key, Mutation, Row, as_bytes, check_whole
+from txn.model import Cell, Delete, Family, Key, Mutation, Row, as_bytes, check_choice, check_whole
 from txn.optimistic import OptimisticTransaction, Pace, Ways, run
 from txn.policy import Policy
 from txn.protocol import Lock, commit, lock_at_once, lock_in_order, roll_forward
 from txn.reads import Snapshot, read_atomically
-from txn.request import Committed, Outcome, Request, bound_key, checked
+from txn.request import Committed, Outcome, Request, as_request, bound_key, checked
 from txn.resolve import Resolver, read_rows
 from txn.scans import by_row, scan, view
 from txn.spans import Columns, Span, span
@@ -109,6 +109,7 @@ class Engine:
         Raises InvalidRequestError, AbortedError (ConflictError, AssertionFailedError,
         DeadlineError), CommitOutcomeUnknown or StoreError.
         """
+        check_choice("ack", ack, Ack)
         request = self._checked(mutations, assertions, once, labels, once_retention_ms)
         return self._commit(request, ack, within_ms=checked_time(within_ms))
 
@@ -125,6 +126,7 @@ class Engine:
         happen in the order given. within_ms: for each, as in `commit`. Raises InvalidRequestError,
         naming the first bad request, before anything is written.
         """
+        check_choice("ack", ack, Ack)
         wanted = [self._given(i, given) for i, given in enumerate(requests)]
         return self._commit_many(wanted, ack, within_ms=checked_times(within_ms, len(wanted)))
 
@@ -295,6 +297,8 @@ class Engine:
         ack: Ack,
         left_ms: Callable[[], int | None],
     ) -> OptimisticTransaction:
+        check_choice("ack", ack, Ack)
+
         def commit(request: Request, spans: Sequence[Span]) -> Committed:
             valid = self._checked(
                 request.mutations, request.assertions, once, labels, once_retention_ms
@@ -369,19 +373,8 @@ class Engine:
 
     def _given(self, index: int, given: Given) -> Request:
         try:
-            if isinstance(given, Request):
-                return self._checked(
-                    given.mutations,
-                    given.assertions,
-                    given.once,
-                    given.labels,
-                    given.once_retention_ms,
-                )
-            if not isinstance(given, tuple) or len(given) != 2:
-                raise InvalidRequestError(
-                    describe("neither a Request nor (mutations, assertions)", given=given)
-                )
-            return self._checked(*given)
+            r = as_request(given)
+            return self._checked(r.mutations, r.assertions, r.once, r.labels, r.once_retention_ms)
         except InvalidRequestError as error:
             raise InvalidRequestError(describe(str(error), request=index)) from error
 

@@ -7,7 +7,7 @@ cells are tuples because they are hashed and compared more than anything else in
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import NamedTuple, Self, get_args
 
 from txn.errors import InvalidRequestError, describe
 
@@ -222,6 +222,14 @@ def check_whole(name: str, value: object, least: int | None = None) -> None:
         )
     if least is not None and value < least:
         raise InvalidRequestError(describe(f"{name} must be at least {least}", **{name: value}))
+
+
+def check_choice(name: str, value: object, choices: object) -> None:
+    """Raise InvalidRequestError unless this is one of the words of a Literal type."""
+    words = get_args(choices)
+    if value not in words:
+        known = ", ".join(map(repr, words))
+        raise InvalidRequestError(describe(f"{name} is none of {known}", **{name: value}))
 
 
 def cell_bytes(key: Key, value: bytes) -> int:

@@ -35,7 +35,7 @@ from txn.messages import (
     unpack_committed,
     unpack_result,
 )
-from txn.model import Cell, Delete, Key, Mutation, Row, as_bytes
+from txn.model import Cell, Delete, Key, Mutation, Row, as_bytes, check_choice
 from txn.optimistic import Pace
 from txn.policy import Policy
 from txn.reads import Snapshot
@@ -100,6 +100,7 @@ class RemoteEngine(Engine):
         """Commit as Engine.commit does. Where the outcome is unknown the error carries the name of
         the request, for which `outcome` can be asked. With a time of its own, at most two seconds
         more pass until that is known."""
+        check_choice("ack", ack, Ack)
         request = self._checked(mutations, assertions, once, labels, once_retention_ms)
         sent_ms = self._clock.monotonic_ms()
         due_ms = None if checked_time(within_ms) is None else sent_ms + (within_ms or 0)
@@ -124,6 +125,7 @@ class RemoteEngine(Engine):
         within_ms: Sequence[int | None] | None = None,
     ) -> list[Committed | TxnError]:
         """Commit as Engine.commit_many does, in one request to the server."""
+        check_choice("ack", ack, Ack)
         wanted = [self._given(number, given) for number, given in enumerate(requests)]
         times = checked_times(within_ms, len(wanted))
         name, sent_ms = self._name(), self._clock.monotonic_ms()

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import Any
 
 from txn.assertions import Assertion, Not, Some, bind, check_assertion, keys
 from txn.errors import InvalidRequestError, describe
@@ -62,6 +63,19 @@ class Outcome(Enum):
     ABORTED = "aborted"
     UNDECIDED = "undecided"
     UNKNOWN = "unknown"
+
+
+def as_request(given: object) -> Request:
+    """Return what was given as a Request, or as (mutations, assertions), as a Request that is yet
+    to be checked; InvalidRequestError for anything else."""
+    if isinstance(given, Request):
+        return given
+    if not isinstance(given, tuple) or len(given) != 2:
+        raise InvalidRequestError(
+            describe("neither a Request nor (mutations, assertions)", given=given)
+        )
+    mutations, assertions = given
+    return Request(tuple(_items("mutations", mutations)), tuple(_items("assertions", assertions)))
 
 
 def checked(
@@ -130,7 +144,7 @@ def _bound_assertion(assertion: object, table: bytes | None) -> Assertion:
     return bind(valid, lambda key: bound_key(key, table))
 
 
-def _items(name: str, given: object) -> Iterable[object]:
+def _items(name: str, given: object) -> Iterable[Any]:
     if isinstance(given, Iterable) and not isinstance(given, (str, bytes, Key)):
         return given
     raise InvalidRequestError(describe(f"{name} must be a list", type=type(given).__name__))

@@ -6,6 +6,7 @@ import pickle
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -79,7 +80,7 @@ def test_a_promise_about_tokens_is_kept_with_each(uri: str, of_each: bool) -> No
 
 def test_a_token_that_is_no_text_is_refused_clearly(uri: str) -> None:
     """A number of a row is the likeliest token, and two tokens of one row would be no token."""
-    with pytest.raises(InvalidRequestError, match=r"once must be bytes or str given=0"):
+    with pytest.raises(PartitionError, match=r"once must be bytes or str given=0.* row=0"):
         commit_partition(uri, [0], absent_request, table="rows", once=int)  # type: ignore[arg-type]
 
 
@@ -136,3 +137,29 @@ def test_the_error_of_a_task_can_be_sent_between_processes() -> None:
     """Spark's workers pickle what a task raises."""
     error = PartitionError("request failed: row=7")
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+@pytest.mark.parametrize("made", [[[], []], None, ([], None), ("x", [])])
+def test_a_row_that_makes_no_request_is_named(uri: str, made: object) -> None:
+    """A list in the place of a tuple was a ValueError without a row, after other batches."""
+
+    def request(row: int) -> Any:
+        return made if row == 4 else absent_request(row)
+
+    with pytest.raises(PartitionError, match="row=4") as caught:
+        commit_partition(uri, range(9), request, table="rows", batch=3)
+    assert isinstance(caught.value.__cause__, InvalidRequestError)
+    assert stored(uri, range(9)) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"on_assertion": "ignore"}, {"ack": "done"}, {"batch": 0}, {"batch": "3"}]
+)
+def test_a_word_or_number_that_means_nothing_is_refused_at_once(
+    uri: str, wrong: dict[str, Any]
+) -> None:
+    """`ignore` was taken for `fail`, by the first assertion that was false."""
+    (name,) = wrong
+    with pytest.raises(InvalidRequestError, match=f"^{name} "):
+        commit_partition(uri, range(3), absent_request, table="rows", **wrong)
+    assert stored(uri, range(3)) == []

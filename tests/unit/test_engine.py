@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -147,6 +149,39 @@ def test_a_bound_is_a_whole_number_of_ms(within_ms: object) -> None:
         engine.transaction(within_ms=within_ms)  # type: ignore[arg-type]
     with pytest.raises(InvalidRequestError, match="within_ms must be a whole number"):
         engine.run(lambda t: None, within_ms=within_ms)  # type: ignore[arg-type]
+
+
+def test_an_unknown_acknowledgement_is_refused_before_anything_is_written() -> None:
+    """It was taken for "decided"."""
+    world = World()
+    before, wanted = world.keys_kept(), [Mutation(X, b"1")]
+    calls: list[Callable[[Any], object]] = [
+        lambda ack: world.engine.commit(wanted, ack=ack),
+        lambda ack: world.engine.commit_many([(wanted, [])], ack=ack),
+        lambda ack: world.engine.transaction(ack=ack),
+        lambda ack: world.engine.run(lambda t: t.put(X, b"1"), ack=ack),
+    ]
+    for call in calls:
+        with pytest.raises(InvalidRequestError, match="ack is none of 'complete', 'decided'"):
+            call("done")
+    assert world.keys_kept() == before
+
+
+def test_an_unknown_acknowledgement_is_not_sent_to_a_server() -> None:
+    """It was a KeyError there."""
+    wrong: Any = "done"
+    with connect("txn://127.0.0.1:1", table="t") as engine:
+        with pytest.raises(InvalidRequestError, match="ack is none of"):
+            engine.commit([Mutation(X, b"1")], ack=wrong)
+        with pytest.raises(InvalidRequestError, match="ack is none of"):
+            engine.commit_many([([Mutation(X, b"1")], [])], ack=wrong)
+
+
+@pytest.mark.parametrize("given", [[[], []], (), None, (None, []), ([], None)])
+def test_what_is_no_request_is_refused_with_its_place(given: Any) -> None:
+    """A generator of requests is a long way from where they are committed."""
+    with pytest.raises(InvalidRequestError, match="request=1"):
+        World().engine.commit_many([([Mutation(X, b"1")], []), given])
 
 
 def test_a_crash_before_the_first_status_leaves_nothing() -> None:

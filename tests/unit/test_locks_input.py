@@ -62,7 +62,7 @@ def manager() -> Iterator[StoredManager]:
         (lambda: Waiting(unlock_retries=-1), "unlock_retries"),
         (lambda: Waiting(within_ms=given("30s")), "within_ms"),
         (lambda: Waiting(enabled=given("false")), "'false'"),
-        (lambda: Waiting(fairness=given("foo")), "'foo'.*hive"),
+        (lambda: Waiting(fairness=given("foo")), "'fair', 'hive' fairness='foo'"),
         (lambda: from_hive(given(None)), "None"),
         (lambda: from_hive(given(["a"])), "'a'"),
         (lambda: from_hive({"hive.lock.numretries": given(3)}), "3"),

@@ -10,12 +10,12 @@ from __future__ import annotations
 import getpass
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, Self, get_args
+from typing import Any, Literal, Protocol, Self
 
 from txn.errors import InvalidRequestError, TxnError, describe
 from txn.locks.hive_model import DATABASE_SETTING
 from txn.locks.requests import LockRequest, Path, in_order
-from txn.model import check_whole
+from txn.model import check_choice, check_whole
 
 Fairness = Literal["fair", "hive"]
 """`hive`: whoever is compatible with the holders gets in, and readers starve writers. `fair`:
@@ -71,7 +71,8 @@ class Waiting:
 
     retries: after the first denial. pause_ms: between them, each between half and all of it; Hive's
     own default is a minute.
-    within_ms: for all of it, None: only the retries count. unlock_retries: for a release.
+    within_ms: for all of it; 0 or less: one try; None: only the retries count.
+    unlock_retries: for a release.
     enabled: False turns locking off.
     """
 
@@ -89,10 +90,7 @@ class Waiting:
             check_whole("within_ms", self.within_ms)
         if not isinstance(self.enabled, bool):
             raise InvalidRequestError(describe("enabled is True or False", enabled=self.enabled))
-        if self.fairness not in get_args(Fairness):
-            raise InvalidRequestError(
-                describe("no such fairness", fairness=self.fairness, known=get_args(Fairness))
-            )
+        check_choice("fairness", self.fairness, Fairness)
 
 
 def from_hive(settings: Mapping[str, str], base: Waiting | None = None) -> Waiting:

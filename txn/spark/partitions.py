@@ -22,9 +22,9 @@ from txn.assertions import Assertion
 from txn.connecting import connect
 from txn.engine import Ack, Engine
 from txn.errors import AssertionFailedError, InvalidRequestError, TxnError, describe
-from txn.model import Delete, Mutation, as_bytes
+from txn.model import Delete, Mutation, as_bytes, check_choice, check_whole
 from txn.policy import Policy
-from txn.request import Committed, Request
+from txn.request import Committed, Request, as_request
 from txn.watch import Conflict, Event, Helped
 
 T = TypeVar("T")
@@ -108,10 +108,11 @@ def commit_partition(
     table, transactions, policy: as `txn.connect` takes them.
     When it returns, or raises, everything that it committed is complete. Raises PartitionError for
     a batch with a request that failed; the batches before it, and the rest of that one, stay
-    committed, and later ones were not begun.
+    committed, and later ones were not begun. Where a row makes no request, nor was its own batch.
     """
-    if batch < 1:
-        raise InvalidRequestError(describe("batch must be at least 1", batch=batch))
+    check_whole("batch", batch, 1)
+    check_choice("on_assertion", on_assertion, OnAssertion)
+    check_choice("ack", ack, Ack)
     worker = _worker(os.getpid(), uri, table, transactions, policy)
     seen: Counter[str] = Counter()
     before = worker.events.copy()
@@ -172,12 +173,12 @@ def _request(
     once: Callable[[T], str | bytes] | None,
     once_retention_ms: int | None,
 ) -> Request:
-    given = to_request(row)
-    if not isinstance(given, Request):
-        mutations, assertions = given
-        given = Request(tuple(mutations), tuple(assertions))
-    if once is not None:
-        given = replace(given, once=as_bytes("once", once(row)))
+    try:
+        given = as_request(to_request(row))
+        if once is not None:
+            given = replace(given, once=as_bytes("once", once(row)))
+    except InvalidRequestError as error:
+        raise _failed(row, error) from error
     return (
         given if once_retention_ms is None else replace(given, once_retention_ms=once_retention_ms)
     )
@@ -215,5 +216,9 @@ def _raise_first(
             continue
         if isinstance(result, AssertionFailedError) and on_assertion == "count":
             continue
-        message = f"request failed: {type(result).__name__}: {result}"
-        raise PartitionError(describe(message, row=row)) from result
+        raise _failed(row, result) from result
+
+
+def _failed(row: object, why: TxnError) -> PartitionError:
+    message = f"request failed: {type(why).__name__}: {why}"
+    return PartitionError(describe(message, row=row))
