@@ -20,6 +20,7 @@ from recovery.commands.common import (
 )
 from recovery.documents import Document, result_document
 from recovery.findings import Repaired, Result
+from recovery.fsck import LONGEST_REQUEST_MS
 from recovery.markers import found_marker
 from recovery.purge import LOST, UNFINISHED, purge_row, purge_token
 from recovery.scan import state_of, whole_row
@@ -28,6 +29,8 @@ from txn.codec import decode_marker, decode_row
 from txn.errors import InvalidRequestError, describe
 from txn.steps import Context
 from txn.text import escape, unescape
+
+RECENT = "Be sure that its client has ended: it was changed in the last"
 
 
 def purge(
@@ -76,7 +79,9 @@ def _row(context: Context, part: str, unfinished: bool, yes: bool) -> tuple[Docu
     row = decode_row(seen)
     state, status = state_of(row), str(row.status) if row.status else "no status"
     if unfinished or state not in UNFINISHED:
-        _confirm(f"{escape(row_key)} is at {status}. Lost with it: {LOST[state]}", yes)
+        is_recent = context.clock.wall_ms() - row.newest < LONGEST_REQUEST_MS
+        stopped = f"{RECENT} {duration_text(LONGEST_REQUEST_MS)}. " if is_recent else ""
+        _confirm(f"{escape(row_key)} is at {status}. {stopped}Lost with it: {LOST[state]}", yes)
     told = {"transaction": escape(row_key), "state": state.value, "lost": LOST[state]}
     return told, purge_row(context, seen, unfinished=unfinished)
 

@@ -171,47 +171,6 @@ def test_fsck_leaves_what_does_not_decode_and_says_so(uri: str, run: Run) -> Non
     assert "cut short" in shown.stdout
 
 
-def test_purge_removes_what_a_person_has_decided_about(uri: str, run: Run) -> None:
-    """A row that does not decode, which nothing else removes; and only with a word of consent."""
-    left = crashed(uri, Status.ASSERTED)
-    refused = run("purge", left.decode(), "--yes")
-    assert refused.returncode == 1
-    assert "fsck --repair can still finish" in refused.stderr
-    with connect(uri) as engine:
-        spoilt = Edit(column(b"txn", left, b"buffer"), b"?", engine.context.clock.wall_ms())
-        engine.context.store.write([spoilt])
-    asked = run("purge", left.decode())
-    assert asked.returncode == 2
-    assert "it may be committed" in asked.stderr and "say --yes" in asked.stderr
-    (done,) = lines(run("purge", left.decode()[-6:], "--yes", "--json"))
-    assert (done["transaction"], done["state"]) == (left.decode(), "unreadable")
-    assert (done["result"], done["why"]) == ("repaired", "deleted")
-    freed = run("fsck", "--repair", "--scan", "data", "--grace", "0s")
-    assert "orphan-lock" in freed.stdout
-    assert run("purge", left.decode(), "--yes").returncode == 2
-
-
-def test_a_token_is_forgotten_when_its_time_has_come_or_by_hand(uri: str, run: Run) -> None:
-    """As the documents of a commit may promise."""
-    document = {"mutations": [{"put": "data/x/d:v", "value": "1"}], "once": "job/7"}
-    given = json.dumps(document | {"once_retention_ms": 1})
-    with connect(uri) as engine:
-        engine.ensure_table("data", ["d"])
-    assert run("commit", "-", given=given).returncode == 0
-    assert "had been committed before" in run("commit", "-", given=given).stdout
-    fsck = run("fsck", "--repair", "--retention", "1ms", "--yes")
-    assert "expired-marker" in fsck.stdout
-    (again,) = lines(run("commit", "-", "--json", given=json.dumps(document)))
-    assert again["repeated"] is False
-    asked = run("purge", "--once", "job/7")
-    assert asked.returncode == 2 and "kept for ever" in asked.stderr
-    (done,) = lines(run("purge", "--once", "job/7", "--yes", "--json"))
-    assert (done["once"], done["transaction"]) == ("job/7", again["transaction"])
-    assert done["result"] == "repaired"
-    for wrong in (["--once", "job/7"], [], ["transaction", "--once", "job/7"]):
-        assert run("purge", *wrong, "--yes").returncode == 2
-
-
 def test_ls_lists_and_selects(uri: str, run: Run) -> None:
     """By status and by age, for people and for programs."""
     undecided, decided = crashed(uri, Status.WRITTEN), crashed(uri, Status.CLEANING)

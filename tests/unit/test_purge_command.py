@@ -1,0 +1,107 @@
+"""`txn purge`, and `txn commit` with a promise, as a person calls them, in this process."""
+
+from __future__ import annotations
+
+import json
+import sys
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from recovery.commands import main
+from tests.unit.worlds import World, X, stopped_at
+from txn.clock import SystemClock
+from txn.codec import column
+from txn.model import Edit
+from txn.phases import Status
+from txn.stores import open_store
+
+
+class Done(NamedTuple):
+    """What a command printed, and its exit code."""
+
+    code: object
+    out: str
+    error: str
+
+    @property
+    def document(self) -> dict[str, object]:
+        found: dict[str, object] = json.loads(self.out)
+        return found
+
+
+Run = Callable[..., Done]
+
+
+@pytest.fixture
+def uri() -> str:
+    return f"memory://{uuid.uuid4().hex}"
+
+
+@pytest.fixture
+def run(uri: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    def call(*arguments: str) -> Done:
+        monkeypatch.setenv("TXN_STORE", uri)
+        monkeypatch.setattr(sys, "argv", ["txn", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return Done(ended.value.code, *capsys.readouterr())
+
+    return call
+
+
+@pytest.fixture
+def world(uri: str, monkeypatch: pytest.MonkeyPatch) -> World:
+    """Clients of the store that the commands are told of."""
+    monkeypatch.setattr(World, "opened", lambda: (open_store(uri), SystemClock()))
+    return World()
+
+
+def test_purge_removes_what_a_person_has_decided_about(world: World, run: Run) -> None:
+    """A row that does not decode, which nothing else removes; and only with a word of consent."""
+    row_key = stopped_at(world, Status.ASSERTED)
+    refused = run("purge", row_key.decode(), "--yes")
+    assert refused.code == 1
+    assert "fsck --repair can still finish" in refused.error
+    buffer = column(b"txn", row_key, b"buffer")
+    world.store.write([Edit(buffer, b"?", world.clock.wall_ms() + 1)])
+    asked = run("purge", row_key.decode())
+    assert asked.code == 2
+    for told in ("it may be committed", "be sure that its client has ended", "say --yes"):
+        assert told in asked.error.lower()
+    done = run("purge", row_key.decode()[-6:], "--yes", "--json").document
+    assert (done["transaction"], done["state"]) == (row_key.decode(), "unreadable")
+    assert (done["result"], done["why"]) == ("repaired", "deleted")
+    assert "orphan-lock" in run("fsck", "--repair", "--scan", "data", "--grace", "0s").out
+    assert run("purge", row_key.decode(), "--yes").code == 2
+    assert world.rows() == []
+
+
+def test_a_token_is_forgotten_when_its_time_has_come_or_by_hand(
+    world: World, run: Run, tmp_path: Path
+) -> None:
+    """As the document of a commit may promise."""
+    document = {"mutations": [{"put": "data/x/d:x", "value": "1"}], "once": "job/7"}
+    plain, promised = tmp_path / "plain", tmp_path / "promised"
+    plain.write_text(json.dumps(document))
+    promised.write_text(json.dumps(document | {"once_retention_ms": 1}))
+    assert run("commit", str(promised)).code == 0
+    assert "had been committed before" in run("commit", str(promised)).out
+    world.clock.sleep_ms(5)
+    assert "expired-marker" in run("fsck", "--repair", "--retention", "1ms", "--yes").out
+    again = run("commit", str(plain), "--json").document
+    assert again["repeated"] is False
+    asked = run("purge", "--once", "job/7")
+    assert asked.code == 2 and "kept for ever" in asked.error
+    done = run("purge", "--once", "job/7", "--yes", "--json").document
+    assert (done["once"], done["transaction"]) == ("job/7", again["transaction"])
+    assert (done["result"], world.value(X)) == ("repaired", b"1")
+
+
+@pytest.mark.parametrize("wrong", ["", "transaction --once token", "--once token", "transaction"])
+def test_what_is_not_there_cannot_be_purged(world: World, run: Run, wrong: str) -> None:
+    """Nor what was not named, and one thing at a time."""
+    assert run("purge", *wrong.split(), "--yes").code == 2
