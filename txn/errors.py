@@ -99,7 +99,7 @@ class StoreError(TxnError):
 
 
 class StoreClosedError(StoreError):
-    """The store was closed by this program: open another one."""
+    """The store was closed by this program, or busy when it was forked: it can be used no more."""
 
 
 class NotApplied(StoreError):

@@ -15,11 +15,12 @@ import pytest
 
 from tests.unit.fake_gateway import Break, FakeGateway, fake_gateway
 from txn.clock import ManualClock
-from txn.errors import InvalidRequestError, MaybeApplied, NotApplied, StoreError
+from txn.errors import InvalidRequestError, MaybeApplied, NotApplied, StoreError, TxnError
 from txn.model import Check, Edit, Key
 from txn.stores import open_store
 from txn.stores.base import Store
 from txn.stores.hbase import HBaseStore
+from txn.stores.pool import Job
 from txn.stores.thrift2 import IDL
 
 KEYS = [Key(f"r{number}", "d", "x", "t") for number in range(20)]
@@ -277,6 +278,43 @@ def test_an_error_of_the_gateway_is_told_without_its_trace(
     assert "Thread.run" not in str(caught.value)
     store.read(KEYS)
     assert gateway.connections == 1
+
+
+def test_what_is_no_reply_of_thrift_s_is_not_an_answer() -> None:
+    """Another program listens there, or what is between breaks the stream."""
+    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as pool:
+
+        def answer_in_http() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        answered = pool.submit(answer_in_http)
+        store = open_store(f"hbase+thrift2://127.0.0.1:{listening.getsockname()[1]}")
+        with pytest.raises(MaybeApplied, match="not a reply"):
+            store.check_and_put(CHECKS[:1])
+        answered.result(60)
+        store.close()
+
+
+def test_a_mistake_of_ours_is_raised_as_it_is(gateway: FakeGateway, store: Store) -> None:
+    """As an error of the store it would be sent again for as long as a store is given."""
+    assert isinstance(store, HBaseStore)
+    deadly = Edit(KEYS[0], 5, 1)  # type: ignore[arg-type]
+    for call in (lambda: store.write([deadly]), lambda: store._pool.run(jobs, repeat=True)):
+        with pytest.raises(Exception) as caught:
+            call()
+        assert not isinstance(caught.value, TxnError)
+    assert store.check_and_put(CHECKS[:2]) == [True, True]
+
+
+def jobs() -> list[Job[int]]:
+    def job() -> Job[int]:
+        found = yield "getMultiple", IDL.THBaseService.getMultiple_args(b"t", [])
+        return found + 1  # not a number
+
+    return [job()]
 
 
 def test_one_broken_connection_of_a_batch_fails_the_batch(

@@ -41,6 +41,10 @@ class Refused(Exception):
     """The gateway answered a request with an error, its cause; the connection is as good as new."""
 
 
+class Garbled(Exception):
+    """What came is no reply of Thrift's to the request; the connection is of no more use."""
+
+
 @dataclass(frozen=True, slots=True)
 class Gateway:
     """Where a gateway is and how it wants to be spoken to. The defaults are HBase's own."""
@@ -166,13 +170,15 @@ class Connection:
         self._transport.flush()
 
     def receive(self, due_ms: int) -> Any:
-        """Wait for the next reply and return its value; raise Refused where it is an error."""
+        """Wait for the next reply and return its value; raise Refused where it is an error, Garbled
+        where it is none, OSError where it does not come."""
         self._wire.limit(due_ms)
-        protocol = self._protocol
-        name, kind, sequence = protocol.read_message_begin()
-        reply = TApplicationException() if kind == TMessageType.EXCEPTION else self._results[name]()
-        protocol.read_struct(reply)
-        protocol.read_message_end()
+        try:
+            kind, sequence, reply = self._read()
+        except OSError:
+            raise
+        except Exception as cause:  # whatever the driver stumbles over in such bytes
+            raise Garbled(f"not a reply: {type(cause).__name__}: {cause}") from cause
         if sequence != self._answered + 1:
             raise ConnectionError("the reply is another request's")
         self._answered = sequence
@@ -185,6 +191,14 @@ class Connection:
                     message = getattr(error, "message", None) or type(error).__name__
                     raise Refused(message) from error
         return fields.get("success")
+
+    def _read(self) -> tuple[int, int, TPayload]:
+        protocol = self._protocol
+        name, kind, sequence = protocol.read_message_begin()
+        reply = TApplicationException() if kind == TMessageType.EXCEPTION else self._results[name]()
+        protocol.read_struct(reply)
+        protocol.read_message_end()
+        return kind, sequence, reply
 
     def rests_well(self, now_ms: int) -> bool:
         """Whether it may carry the next request, as far as can be known without sending one."""

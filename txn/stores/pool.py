@@ -2,7 +2,8 @@
 
 No threads: a call sends its requests on as many connections as are free, then reads the replies in
 the order of sending. A connection that failed, or whose reply was not read, is thrown away. What
-happened before a request was sent is NotApplied; whatever else goes wrong is MaybeApplied.
+happened before a request was sent is NotApplied; what goes wrong in sending it, or until its reply
+has been read, is MaybeApplied.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from threading import Condition, Lock
 from typing import Any, Generic, TypeVar
 
 from txn.clock import Clock
-from txn.errors import MaybeApplied, NotApplied, StoreClosedError, TxnError, describe
-from txn.stores.gateway import Connection, Gateway, Refused, Request, Service, tls_context
+from txn.errors import MaybeApplied, NotApplied, StoreClosedError, describe
+from txn.stores.gateway import Connection, Garbled, Gateway, Refused, Request, Service, tls_context
 
 T = TypeVar("T")
 
@@ -120,12 +121,11 @@ class Pool:
             self._give_back(lanes)
 
     def _told(self, work: Callable[..., T], *args: object) -> T:
-        """Call what sends requests, and name the gateway in what goes wrong."""
+        """Call what sends requests, and name the gateway in what goes wrong on the way to it and
+        back. A mistake of ours is none of that: it is raised as it is."""
         try:
             return work(*args)
-        except (Refused, TxnError):
-            raise
-        except Exception as error:
+        except (OSError, Garbled) as error:
             raise MaybeApplied(self._fact("no answer from the gateway", error)) from error
 
     def _fact(self, message: str, error: Exception) -> str:

@@ -26,7 +26,6 @@ from txn.errors import (
     MaybeApplied,
     NotApplied,
     StoreClosedError,
-    StoreError,
     describe,
 )
 from txn.forks import around_forks
@@ -40,6 +39,7 @@ MAX_READERS = 1024
 FORK_PATIENCE_S = 10.0
 
 _TRIES = 64
+_MISTAKES = (lmdb.BadDbiError, lmdb.BadTxnError, lmdb.BadValsizeError, lmdb.ReadonlyError)  # ours
 
 R = TypeVar("R")
 
@@ -101,6 +101,8 @@ class LmdbStore:
             size = shared.map_size
             try:
                 return attempt()
+            except _MISTAKES:
+                raise
             except lmdb.Error as error:
                 obstacle = error
                 if not shared.mend(error, size):
@@ -276,7 +278,7 @@ class _Shared:
         """Return what is open, opened if need be; the lock is held."""
         if self._inherited is not None:
             message = "the store was busy when this process was forked: fork before using it"
-            raise StoreError(describe(message, path=self.path, pid=os.getpid()))
+            raise StoreClosedError(describe(message, path=self.path, pid=os.getpid()))
         if self._closed:
             raise StoreClosedError(describe("the store is closed", path=self.path))
         if self._files is None:
