@@ -3,15 +3,19 @@
 The supervisor listens, serves nobody, and forks: all workers accept from the same sockets, so that
 a client who comes while a worker dies is served by another. A worker that ends by itself is
 replaced. None outlives the supervisor: each notices that the pipe between them has been closed.
+Signals that ask for the end are blocked, to be taken between two pieces of work; what may last long
+looks for them meanwhile.
 """
 
 from __future__ import annotations
 
 import logging
 import os
+import select
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NoReturn
 
 from txn.clock import Clock
@@ -55,14 +59,15 @@ class Supervisor:
         awaited = {*ASKS_TO_END, signal.SIGCHLD}
         signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)  # ignored it would not be awaited
-        for _ in range(self._count):
-            self._fork()
-        ready()
-        while wait(awaited, chore) not in ASKS_TO_END:
-            self._replace()
+        starting = [self._fork() for _ in range(self._count)]
+        if self._all_serve(starting):
+            ready()
+            while wait(awaited, chore) not in ASKS_TO_END:
+                self._replace()
         self._end()
 
-    def _fork(self) -> None:
+    def _fork(self) -> int:
+        """Start a worker; return the pipe that ends when it serves, or has ended."""
         heard, said = os.pipe()
         pid = os.fork()
         if not pid:
@@ -70,16 +75,25 @@ class Supervisor:
             os.close(self._held)
             self._work(said)
         os.close(said)
-        os.read(heard, 1)  # the worker serves, or has ended
-        os.close(heard)
         self._born_ms[pid] = self._clock.monotonic_ms()
+        return heard
+
+    def _all_serve(self, starting: list[int]) -> bool:
+        """Wait until all serve; False: a signal has asked for the end meanwhile."""
+        for pipe in starting:
+            while not select.select([pipe], [], [], LOOK_EACH_MS / 1000)[0]:
+                if _asked_to_end():
+                    return False
+            os.close(pipe)
+        return True
 
     def _work(self, said: int) -> NoReturn:
         """The life of a worker."""
         code = 1
         try:
             threading.Thread(target=self._watch_supervisor, daemon=True).start()
-            stop = self._start()
+            with _ended_by_signals():
+                stop = self._start()
             os.close(said)
             signal.sigwait(ASKS_TO_END)
             stop()
@@ -99,8 +113,14 @@ class Supervisor:
             lived_ms = self._clock.monotonic_ms() - self._born_ms.pop(pid)
             self._log.warning(describe("a worker has ended: replaced", pid=pid, lived_ms=lived_ms))
             if lived_ms < QUICK_MS:
-                self._clock.sleep_ms(QUICK_MS)
-            self._fork()
+                self._rest()
+            if not _asked_to_end():
+                os.close(self._fork())
+
+    def _rest(self) -> None:
+        due_ms = self._clock.monotonic_ms() + QUICK_MS
+        while self._clock.monotonic_ms() < due_ms and not _asked_to_end():
+            self._clock.sleep_ms(LOOK_EACH_MS)
 
     def _ended(self) -> list[int]:
         return [pid for pid in self._born_ms if os.waitpid(pid, os.WNOHANG)[0]]
@@ -118,3 +138,27 @@ class Supervisor:
             self._log.warning(describe("a worker did not end: killed", pid=pid))
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
+
+
+def _asked_to_end() -> bool:
+    """Whether one of the blocked signals has come; it stays where it is."""
+    return not signal.sigpending().isdisjoint(ASKS_TO_END)
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Meanwhile end this process when it is asked to: it serves nobody yet."""
+    over = threading.Event()
+
+    def look() -> None:
+        while not over.wait(LOOK_EACH_MS / 1000):
+            if _asked_to_end():
+                os._exit(0)
+
+    looking = threading.Thread(target=look, daemon=True)
+    looking.start()
+    try:
+        yield
+    finally:
+        over.set()
+        looking.join()
