@@ -53,6 +53,7 @@ from txn.emulator.gather import Gatherer, _Waiting
 from txn.emulator.server import Server, listen
 from txn.emulator.serving import NAMES
 from txn.emulator.transactional import Transactional
+from txn.locks import LockDenied, Waiting, exclusive, open_manager, shared
 from txn.messages import (
     IDL,
     REQUEST_LABEL,
@@ -112,6 +113,22 @@ def test_commits_and_reads_as_an_engine_does(remote: Engine) -> None:
     assert decided.timestamp > done.timestamp
     assert remote.read([]) == {}
     assert remote.commit_many([]) == []
+
+
+def test_locks_are_held_through_a_server() -> None:
+    """`open_manager` takes any URI that `connect` takes; what scans is refused in so many words."""
+    with (
+        endpoint() as (uri, _),
+        open_manager(uri, name="one") as one,
+        open_manager(uri, name="two") as two,
+    ):
+        with one.hold(exclusive("D/t/p=1")) as held:
+            held.check()
+            with pytest.raises(LockDenied):
+                two.hold(shared("d/T/p=1"), waiting=Waiting(retries=0))
+        two.hold(exclusive("d/t")).release()
+        with pytest.raises(InvalidRequestError, match="does not scan"):
+            one.locks()
 
 
 def test_a_false_assertion_comes_back_with_what_was_seen(remote: Engine) -> None:

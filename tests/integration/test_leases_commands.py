@@ -156,6 +156,17 @@ def test_statements_about_leases_need_no_lock_manager_and_the_other_way_round(
     assert (again.returncode, again.stdout) == (1, "dropped no claim\n")
 
 
+def test_a_statement_drops_the_table_that_it_names_in_any_case(
+    call: Run, leases: LeaseService
+) -> None:
+    """`sales.Orders` is one table, whoever has leased it by which spelling; no other is touched."""
+    for name in ("Sales/ORDERS/day=Mon", "sales/orders_old"):
+        leases.grab_lease([exclusive(name)], 3600)
+    dropped = call("sql", "DROP FORCE LEASE sales.Orders")
+    assert dropped.stdout == "dropped 1 claim of sales/orders\n"
+    assert [str(lease.path) for lease in leases.list_lease()] == ["sales/orders_old"]
+
+
 def test_nothing_is_done_where_something_is_missing(call: Run, leases: LeaseService) -> None:
     """Half of a script that was done is worse than none."""
     leases.grab_lease([shared("d/t")], 3600)

@@ -12,7 +12,7 @@ from functools import partial
 
 from txn.assertions import Version
 from txn.engine import Engine
-from txn.errors import AbortedError
+from txn.errors import AbortedError, InvalidRequestError
 from txn.locks.lines import COLUMN, OBJECTS, Entry, State, encoded, parsed
 from txn.locks.requests import Mode, path
 from txn.locks.sessions import FAMILY
@@ -28,7 +28,11 @@ def move_lines(engine: Engine, table: str) -> None:
     done = Key(NO_OBJECT, FAMILY, "lower", table)
     if engine.read([done])[done] is not None:
         return
-    for row in engine.scan(table, columns=[(OBJECTS, COLUMN)]):
+    try:
+        rows = engine.scan(table, columns=[(OBJECTS, COLUMN)])
+    except InvalidRequestError:
+        return  # behind txn:// nothing is scanned: whoever opens the store itself moves them
+    for row in rows:
         name = row.row.decode()
         if (at := str(path(name))) != name:
             old, new = (Key(each, OBJECTS, COLUMN, table) for each in (name, at))
