@@ -16,7 +16,7 @@ from recovery.markers import expired_marker, retire_keys
 from recovery.scan import MARKERS, State, long_ago_ms, state_of, whole_row
 from recovery.tables import BATCH, check_rows, is_stale
 from txn.codec import TransactionRow, decode_row, is_row_key
-from txn.errors import InvalidRequestError
+from txn.errors import InvalidRequestError, TableUnavailable, describe
 from txn.model import Cell, Edit, Key, Row
 from txn.protocol import roll_back, roll_forward
 from txn.ranges import stored_rows
@@ -32,6 +32,10 @@ LONGEST_REQUEST_MS = 3_600_000
 it may have been stopped. A shorter retention is right only where no client is at work."""
 CROWDS = frozenset({Kind.EXPIRED, Kind.DEBRIS, Kind.EXPIRED_MARKER, Kind.VACANT_KEY})
 NO_PLAN = "the plan is missing, or does not fit the buffer"
+BRING_BACK = (
+    "it waits for its table: enable it, or make it again with its families, repair, and drop it "
+    "again if it is not wanted"
+)
 
 Looked = Callable[[bytes], None]
 """Is told the table of each row that check has looked at, for a progress bar."""
@@ -56,6 +60,9 @@ def check(
     absent table.
     """
     young = Young() if young is None else young
+    for table in scan:
+        if retried(context, lambda: context.store.describe(table)) is None:  # noqa: B023
+            raise InvalidRequestError(describe("no such table", table=table))
     for row in _told(context, context.table, looked):
         if is_row_key(row.row):
             yield from _check_row(context, row, grace_ms, retention_ms, young)
@@ -103,11 +110,12 @@ def judge(
 
 
 def repair(context: Context, finding: Finding) -> Result:
-    """Act on one finding. Afterwards it is no more, unless it was LeftAlone.
+    """Act on one finding. Afterwards it is no more, unless it was LeftAlone, as is one whose table
+    is gone or disabled.
 
     Raises StoreError where the store does not answer; then anybody can repair it again.
     """
-    return _repair(context, finding.kind, [finding])[0]
+    return _spared(context, finding.kind, [finding])[0]
 
 
 def repair_all(context: Context, findings: Iterable[Finding]) -> Iterator[tuple[Finding, Result]]:
@@ -115,7 +123,17 @@ def repair_all(context: Context, findings: Iterable[Finding]) -> Iterator[tuple[
     delete and keys to retire, is done some hundreds at a time, which saves requests."""
     for kind, alike in groupby(findings, lambda finding: finding.kind):
         while part := list(islice(alike, BATCH if kind in CROWDS else 1)):
-            yield from zip(part, _repair(context, kind, part), strict=True)
+            yield from zip(part, _spared(context, kind, part), strict=True)
+
+
+def _spared(context: Context, kind: Kind, findings: Sequence[Finding]) -> list[Result]:
+    """Repair them; where a table is gone, leave alone those that need it, and no others."""
+    try:
+        return _repair(context, kind, findings)
+    except TableUnavailable as error:
+        if len(findings) == 1:
+            return [LeftAlone(f"{error}: {BRING_BACK}")]
+        return [repair(context, finding) for finding in findings]
 
 
 def _repair(context: Context, kind: Kind, findings: Sequence[Finding]) -> list[Result]:
@@ -209,13 +227,12 @@ def _end(context: Context, finding: Finding) -> Result:
     if state is not State.ABORTING and was_undecided and not _is_as_found(row, finding):
         return NothingToDo("its owner has moved on")
     t = from_row(row)
-    try:
-        if state is State.DECIDED:
-            roll_forward(context, [t])
-        else:
-            roll_back(context, [t], lambda _: "fsck: its owner had stopped")
-    except InvalidRequestError as error:  # a table or a family that is gone
-        return LeftAlone(str(error))
+    if state is State.DECIDED:
+        roll_forward(context, [t])
+    else:
+        roll_back(context, [t], lambda _: "fsck: its owner had stopped")
+    if t.unread is not None:
+        return LeftAlone(str(t.unread))
     if t.status is not None and not t.status.is_finished:
         return NothingToDo(f"its owner took it to {t.status} meanwhile")
     return Repaired("rolled forward" if state is State.DECIDED else "rolled back")

@@ -16,7 +16,7 @@ from recovery.fsck import GRACE_MS, RETENTION_MS, judge
 from recovery.scan import State, state_of, whole_row
 from txn.assertions import Assertion
 from txn.codec import TransactionRow, created_ms, decode_marker, decode_row, marker_key
-from txn.errors import InvalidRequestError
+from txn.errors import TableUnavailable
 from txn.model import Cell, Delete, Key, Mutation
 from txn.phases import Status
 from txn.request import Request
@@ -145,7 +145,7 @@ def _read(context: Context, request: Request) -> dict[Key, Cell | None]:
     wanted = [cell for key in request.keys for cell in (key, key.lock)]
     try:
         return retried(context, lambda: context.store.read(wanted)) if wanted else {}
-    except InvalidRequestError:  # a table or a family of it is gone, and the row is still there
+    except TableUnavailable:  # a table or a family of it is gone, and the row is still there
         return dict.fromkeys(wanted)
 
 

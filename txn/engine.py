@@ -21,7 +21,6 @@ from txn.errors import (
     ConflictError,
     CorruptRowError,
     InvalidRequestError,
-    StoreError,
     TxnError,
     describe,
 )
@@ -29,7 +28,7 @@ from txn.families import Families
 from txn.model import Cell, Delete, Family, Key, Mutation, Row, as_bytes, check_choice, check_whole
 from txn.optimistic import OptimisticTransaction, Pace, Ways, run
 from txn.policy import Policy
-from txn.protocol import Lock, commit, lock_at_once, lock_in_order, roll_forward
+from txn.protocol import Lock, commit, lock_at_once, lock_in_order, roll_forward, spare_others
 from txn.reads import Snapshot, read_atomically
 from txn.request import Committed, Outcome, Request, as_request, bound_key, checked
 from txn.resolve import Resolver, read_rows
@@ -107,7 +106,8 @@ class Engine:
         ack: "complete" returns when every lock is released, "decided" as soon as it is committed.
         within_ms: until its decision; None: the policy's; 0 or less: it is too late already.
         Raises InvalidRequestError, AbortedError (ConflictError, AssertionFailedError,
-        DeadlineError), CommitOutcomeUnknown or StoreError.
+        DeadlineError), CommitOutcomeUnknown, StoreError or CorruptRowError. Only with
+        CommitOutcomeUnknown may it have been committed.
         """
         check_choice("ack", ack, Ack)
         request = self._checked(mutations, assertions, once, labels, once_retention_ms)
@@ -177,13 +177,14 @@ class Engine:
         settle = self._resolver.settle
         try:
             due = in_time(self._context, transactions)
-            self._hot.let_pass(due, settle)
-            live = [t for t in due if t.failure is None]
+            live = spare_others(lambda some: self._hot.let_pass(some, settle), due)
             with self._hot.watched(live):
                 commit(self._context, live, lock, settle, finish)
-        except (StoreError, CorruptRowError) as error:
+        except TxnError as error:  # before the decision, so nothing of these was written
             for t in transactions:
                 t.failure = t.failure or error
+        for t in transactions:
+            self._resolver.blame(t.failure)
 
     def _result(self, t: Transaction) -> Committed | TxnError:
         if t.failure is None:

@@ -48,6 +48,13 @@ class AbortedError(TxnError):
         self.facts = {name: fact for name, fact in facts.items() if fact is not None}
         self.transaction = transaction
 
+    def blame(self, cause: TxnError) -> None:
+        """Add to the facts why what was in the way stays there."""
+        self.facts["cause"] = str(cause)
+        self.reason = describe(self.words, **self.facts)
+        self.args = (describe(self.reason, transaction=self.transaction),)
+        self.__cause__ = cause
+
 
 class ConflictError(AbortedError):
     """Another transaction was in the way: run it again. Names the key and its holder."""
@@ -108,3 +115,13 @@ class NotApplied(StoreError):
 
 class MaybeApplied(StoreError):
     """The call may have taken effect, now or later: read before doing anything else."""
+
+
+class TableUnavailable(MaybeApplied):
+    """A table that the call needs, or a family of it, is missing or disabled: bring it back. It is
+    not asked again, as that is an operator's work; its part in other tables may have taken effect.
+    """
+
+    def __init__(self, message: str, table: bytes) -> None:
+        super().__init__(message)
+        self.table = table

@@ -22,7 +22,9 @@ from txn.errors import (
     CorruptRowError,
     DeadlineError,
     InvalidRequestError,
+    MaybeApplied,
     StoreError,
+    TableUnavailable,
     TxnError,
     describe,
 )
@@ -42,6 +44,7 @@ OUTCOMES = {
 }
 # The name that a client gives to a request is kept among the transaction's labels.
 REQUEST_LABEL = "txn.request"
+UNKNOWN_KIND = "the server's answer is of an unknown kind"
 FIELDS = {
     IDL.Aborted: "aborted",
     IDL.Conflict: "conflict",
@@ -196,6 +199,8 @@ def pack_result(result: Committed | TxnError) -> Any:
     if isinstance(result, Committed):
         return IDL.Result(pack_committed(result))
     packed = pack_error(result)
+    if type(packed) not in FIELDS:
+        packed = IDL.StoreFailed(str(result))
     return IDL.Result(**{FIELDS[type(packed)]: packed})
 
 
@@ -206,7 +211,7 @@ def unpack_result(packed: Any) -> Committed | TxnError:
     for field in FIELDS.values():
         if getattr(packed, field) is not None:
             return unpack_error(getattr(packed, field))
-    raise StoreError("the server's answer is of an unknown kind")
+    raise MaybeApplied(UNKNOWN_KIND)
 
 
 def pack_error(error: TxnError) -> Any:
@@ -221,7 +226,7 @@ def pack_error(error: TxnError) -> Any:
         case CorruptRowError():
             return IDL.Corrupt(str(error))
         case _:
-            return IDL.StoreFailed(str(error))
+            return IDL.StoreFailed(str(error), getattr(error, "table", None))
 
 
 def _pack_aborted(error: AbortedError) -> Any:
@@ -269,5 +274,7 @@ def _unpack_other(packed: Any) -> TxnError:
             return AbortedError(packed.message, transaction=packed.transaction)
         case IDL.Corrupt():
             return CorruptRowError(packed.message)
+        case IDL.StoreFailed(table=bytes() as table):
+            return TableUnavailable(packed.message, table)
         case _:
             return StoreError(getattr(packed, "message", None) or "the server failed")

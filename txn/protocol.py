@@ -8,9 +8,9 @@ argument for each rule is in docs/protocol.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial, wraps
-from logging import getLogger
+from logging import ERROR, WARNING, getLogger
 from typing import Concatenate, ParamSpec, cast
 
 from txn.assertions import holds
@@ -20,12 +20,12 @@ from txn.errors import (
     AbortedError,
     CommitOutcomeUnknown,
     ConflictError,
-    CorruptRowError,
     DeadlineError,
-    StoreError,
+    TableUnavailable,
+    TxnError,
     describe,
 )
-from txn.model import Cell, Check, Delete, Edit, Key
+from txn.model import Cell, Delete, Edit, Key
 from txn.phases import STEPS, Status
 from txn.ranges import phantom
 from txn.steps import (
@@ -34,6 +34,7 @@ from txn.steps import (
     Transaction,
     advance,
     by_holder,
+    free_locks,
     is_late,
     not_aborted,
     retried,
@@ -70,15 +71,36 @@ def commit(
     before the decision: those without a failure are then not committed, and never will be.
     """
     live = write(context, transactions)
-    live = lock(context, live, settle)
-    live = assert_under_locks(context, live)
+    live = spare_others(lambda some: lock(context, some, settle), live)
+    live = spare_others(lambda some: assert_under_locks(context, some), live)
     if any(t.spans for t in live):
-        live = look_at_ranges(context, live, settle)
+        live = spare_others(lambda some: look_at_ranges(context, some, settle), live)
     live = decide(context, live)
     # From here all is decided: what a failing store leaves undone, anybody can finish.
     as_a_crash_would(context, "roll forward", finish, live)
     aborted = [t for t in transactions if isinstance(t.failure, AbortedError)]
     as_a_crash_would(context, "roll back", release, aborted)
+
+
+def spare_others(
+    work: Callable[[Sequence[Transaction]], object], transactions: Sequence[Transaction]
+) -> list[Transaction]:
+    """Do a part of the work before the decision, which may be done twice, and return those that
+    stay on the path. Where a table is gone, the transactions that need it abort, and no others."""
+    live = list(transactions)
+    while live:
+        try:
+            work(live)
+            break
+        except TableUnavailable as error:
+            lost = [t for t in live if t.needs(error.table)]
+            if not lost:
+                raise
+            for t in lost:
+                t.failure = t.failure or AbortedError(str(error), transaction=t.row_key)
+                t.failure.__cause__ = error
+            live = [t for t in live if t.failure is None]
+    return [t for t in live if t.failure is None]
 
 
 def announced(name: PhaseName) -> Callable[[Work[P]], Work[P]]:
@@ -202,7 +224,8 @@ def assert_under_locks(context: Context, transactions: Sequence[Transaction]) ->
     tags = {key: key.tag for _, key in owners}
     wanted = [cell for t, key in owners for cell in (key, t.locks[key], tags[key])]
     first, *others = list(portions(wanted, CELLS_AT_ONCE)) or [wanted]
-    cells = context.store.read_beside(first, lambda: advance(context, transactions, Status.LOCKED))
+    due = [t for t in transactions if t.status is Status.WRITTEN]
+    cells = context.store.read_beside(first, lambda: advance(context, due, Status.LOCKED))
     live = not_aborted(transactions, Status.LOCKED)
     if cells is None:
         cells, others = {}, [first, *others]
@@ -236,15 +259,15 @@ def decide(context: Context, transactions: Sequence[Transaction]) -> list[Transa
     def plan(t: Transaction) -> list[tuple[Key, bytes]]:
         return [(column(context.table, t.row_key, b"plan"), encode_plan(t.decided))]
 
-    lost: StoreError | None = None
+    lost: Exception | None = None
     try:
         advance(context, transactions, Status.ASSERTED, plan, durable=True)
-    except StoreError as error:
+    except Exception as error:  # noqa: BLE001  (whatever it is, the decision was sent)
         lost = error
     for t in transactions:
         if t.status is Status.LOCKED or t.status is None:
             t.failure = CommitOutcomeUnknown(t.row_key)
-            t.failure.__cause__ = lost
+            t.failure.__cause__ = t.unread or lost
     return not_aborted(transactions, Status.ASSERTED)
 
 
@@ -253,12 +276,13 @@ def decide(context: Context, transactions: Sequence[Transaction]) -> list[Transa
 
 def roll_forward(context: Context, transactions: Sequence[Transaction]) -> None:
     """Finish decided transactions, each from the status that its row has reached. Anybody may, any
-    number of times: every later writer of a cell has a greater commit timestamp."""
+    number of times: every later writer of a cell has a greater commit timestamp. One whose status
+    could not be seen meanwhile is left where that was, and `unread` says why."""
     begun = [(t, t.status) for t in transactions]
 
     def forward() -> None:
         for t, status in begun:
-            t.status = status
+            t.status, t.unread = status, None
         due: list[Transaction] = []
         for status, work, reached in FORWARD:
             due += [t for t, found in begun if found is status]
@@ -268,8 +292,14 @@ def roll_forward(context: Context, transactions: Sequence[Transaction]) -> None:
             while behind := [t for t in due if t.status and reached in STEPS[t.status]]:
                 # Twice where a client of an older version has stepped to 3-PUT meanwhile.
                 advance(context, behind, reached)
+                due = [t for t in due if t.unread is None]
 
-    context.store.together(forward)
+    try:
+        context.store.together(forward)
+    except Exception:
+        for t, status in begun:  # what was done together may have been undone together
+            t.status = status
+        raise
 
 
 @announced("put")
@@ -300,12 +330,9 @@ def clean(context: Context, transactions: Sequence[Transaction]) -> list[Transac
 
 @announced("unlock")
 def unlock(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
-    """Free each lock that is still the transaction's own. A "no" is as good as a "yes": somebody
-    else freed it, or it was never taken."""
-    cells = [(t, t.locks[key]) for t in transactions for key in t.keys if key in t.held]
-    checks = [Check(cell, t.row_key, ((cell, FREE),)) for t, cell in cells]
-    if checks:
-        retried(context, lambda: context.store.check_and_put(checks, durable=False))
+    """Free each lock that is still the transaction's own."""
+    held = ((t, key) for t in transactions for key in t.keys if key in t.held)
+    free_locks(context, [(t.locks[key], t.row_key) for t, key in held])
     return list(transactions)
 
 
@@ -353,18 +380,32 @@ def release(context: Context, transactions: Sequence[Transaction]) -> None:
 def as_a_crash_would(
     context: Context, name: PhaseName, work: Finish, transactions: Sequence[Transaction]
 ) -> None:
-    """Do work whose outcome is already decided. A store that does not answer leaves it to whoever
-    comes next, as if this client had died; the watch and the log are told."""
-    if not transactions:
-        return
-    try:
-        work(context, transactions)
-    except (StoreError, CorruptRowError) as error:
-        count = len(transactions)
-        context.watch(Phase(name, "failed", count, count))
-        left = [t.row_key.decode() for t in transactions if not t.is_finished]
-        named = ", ".join(left[:MOST_NAMED]) + (", ..." if len(left) > MOST_NAMED else "")
-        LOG.warning("%s of %d left to others: %s cause=%r", name, len(left), named, error)
+    """Do work whose outcome is already decided, so that nothing may be raised any more. What fails
+    leaves it to whoever comes next, as if this client had died; the watch and the log are told.
+    Where a table is gone, that is the work on the transactions that need it, and no others."""
+    due = list(transactions)
+    while due:
+        try:
+            work(context, due)
+            return
+        except Exception as error:  # noqa: BLE001  (the transactions are what they are)
+            gone = error.table if isinstance(error, TableUnavailable) else None
+            left = {t for t in due if gone and t.needs(gone)} or set(due)
+            _leave(context, name, left, error)
+            due = [t for t in due if t not in left]
+
+
+def _leave(
+    context: Context, name: PhaseName, transactions: Collection[Transaction], cause: Exception
+) -> None:
+    count = len(transactions)
+    context.watch(Phase(name, "failed", count, count))
+    left = [t.row_key.decode() for t in transactions if not t.is_finished]
+    named = ", ".join(left[:MOST_NAMED]) + (", ..." if len(left) > MOST_NAMED else "")
+    level, trace = (WARNING, None) if isinstance(cause, TxnError) else (ERROR, cause)
+    LOG.log(
+        level, "%s of %d left to others: %s cause=%r", name, len(left), named, cause, exc_info=trace
+    )
 
 
 # ------------------------------------------------------------------------------- the details

@@ -14,11 +14,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from txn.codec import TransactionRow, column
-from txn.errors import CorruptRowError, describe
 from txn.model import LOCK_SUFFIX, Cell, Delete, Key
 from txn.phases import Status
 from txn.ranges import withholds
-from txn.resolve import is_over, row_cells, rows_of
+from txn.resolve import is_over, row_cells, rows_of, untold
 from txn.steps import Context, are_apart, retried
 
 Snapshot = dict[Key, Cell | None]
@@ -146,9 +145,7 @@ def value_of(
     if holder is None or is_over(holder) or holder.status not in (Status.ASSERTED, None):
         return cell
     if not holder.tells_its_decision:
-        raise CorruptRowError(
-            describe("transaction row does not decode", row=holder.row_key, cause=holder.corrupt)
-        )
+        raise untold(holder)
     assert holder.buffer is not None and holder.plan is not None
     for mutation in holder.buffer.request.mutations:
         if mutation.key == key:

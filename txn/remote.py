@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from typing import Any
 from urllib.parse import urlsplit
 
 from txn.assertions import Assertion
@@ -21,12 +22,14 @@ from txn.errors import (
     InvalidRequestError,
     MaybeApplied,
     StoreError,
+    TableUnavailable,
     TxnError,
     describe,
 )
 from txn.messages import (
     IDL,
     OUTCOMES,
+    UNKNOWN_KIND,
     pack_assertions,
     pack_key,
     pack_mutation,
@@ -109,6 +112,8 @@ class RemoteEngine(Engine):
         name = self._name()
         try:
             return self._sent(request, ack, name, due_ms)
+        except TableUnavailable:  # the server's answer, and none of a commit
+            raise
         except MaybeApplied as lost:
             done = None if request.once is None else self._sent_again(request, ack, name, due_ms)
             if done is None:
@@ -138,11 +143,13 @@ class RemoteEngine(Engine):
         known = [time for time in times if time is not None]
         wait_ms = max(*known, 0) + ANSWER_MS if len(known) == len(times) else None
         try:
-            packed = self._service.ask("commitMany", arguments, within_ms=wait_ms)
-            return [unpack_result(each) for each in packed]
+            answers = self._service.ask("commitMany", arguments, within_ms=wait_ms)
+            if len(answers) != len(wanted):
+                raise MaybeApplied(UNKNOWN_KIND)
         except MaybeApplied as lost:
             settle_ms = SETTLE_MANY_MS if wait_ms is None else ANSWER_MS
             return self._many_traced(name, sent_ms, len(wanted), settle_ms, lost)
+        return [_unpacked(packed, _part(name, number)) for number, packed in enumerate(answers)]
 
     def read(self, keys: Collection[Key]) -> dict[Key, Cell | None]:
         """Return the keys' cells as of one instant, as Engine.read does."""
@@ -258,13 +265,10 @@ class RemoteEngine(Engine):
         due_ms = self._clock.monotonic_ms() + settle_ms
         results: list[Committed | TxnError] = []
         for number in range(count):
-            part = b"%b/%d" % (name, number)
+            part = _part(name, number)
             tries = SETTLE_TRIES if number == 0 else 1
             done = self._traced(part, sent_ms, tries, due_ms)
-            if done is None:
-                unknown = CommitOutcomeUnknown(part)
-                unknown.__cause__ = lost
-            results.append(done or unknown)
+            results.append(done or _unknown(part, lost))
         return results
 
     def _settled(
@@ -318,3 +322,21 @@ class RemoteEngine(Engine):
 
     def _pause(self, tries: int) -> None:
         self._clock.sleep_ms(SETTLE_PAUSE_MS << tries)
+
+
+def _part(name: bytes, number: int) -> bytes:
+    """Return the name of one request of many, as the server gives it."""
+    return b"%b/%d" % (name, number)
+
+
+def _unpacked(packed: Any, name: bytes) -> Committed | TxnError:
+    try:
+        return unpack_result(packed)
+    except MaybeApplied as error:
+        return _unknown(name, error)
+
+
+def _unknown(name: bytes, cause: MaybeApplied) -> CommitOutcomeUnknown:
+    error = CommitOutcomeUnknown(name)
+    error.__cause__ = cause
+    return error

@@ -12,14 +12,22 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from txn.codec import TransactionRow, column, decode_row
-from txn.model import Cell, Check, Key, Row
+from txn.errors import (
+    AbortedError,
+    CorruptRowError,
+    TableUnavailable,
+    TxnError,
+    describe,
+)
+from txn.model import Cell, Key, Row
 from txn.phases import Status
 from txn.protocol import roll_back, roll_forward
-from txn.steps import FREE, Context, from_row, retried
+from txn.steps import Context, free_locks, from_row, retried
 from txn.watch import Action, Helped
 
 COLUMNS = (b"status", b"buffer", b"plan", b"reason", b"beat", b"ranges")
 REMEMBERED = 10_000
+STUCK_MS = 1_000  # between two tries at a holder that cannot be ended
 
 
 @dataclass(slots=True)
@@ -37,13 +45,23 @@ class Resolver:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._sightings: dict[bytes, _Sighting] = {}
+        self._stuck: dict[bytes, TxnError] = {}
 
     def settle(self, holders: Mapping[bytes, Collection[Key]]) -> set[bytes]:
-        """Resolve holders, each with the lock cells it was met in; return those that let go."""
+        """Resolve holders, each with the lock cells it was met in; return those that let go. One
+        that cannot be ended is in the way like one that lives: see `blame`."""
         now_ms = self._context.clock.monotonic_ms()
         due = [holder for holder in holders if self._is_due(holder, now_ms)]
         rows = read_rows(self._context, due) if due else {}
-        return {holder for holder, row in rows.items() if self._settle(row, holders[holder])}
+        return {holder for holder, row in rows.items() if self._lets_go(row, holders[holder])}
+
+    def blame(self, failure: TxnError | None) -> None:
+        """Add to an error that names a holder why this one could not be ended, if so it was."""
+        if isinstance(failure, AbortedError):
+            holder = failure.facts.get("holder")
+            cause = self._stuck.get(holder) if isinstance(holder, bytes) else None
+            if cause is not None:
+                failure.blame(cause)
 
     def _is_due(self, holder: bytes, now_ms: int) -> bool:
         """Whether to look at the row again: one that lives needs no more than a look now and then,
@@ -51,13 +69,25 @@ class Resolver:
         seen = self._sightings.get(holder)
         return seen is None or now_ms - seen.looked_ms >= self._context.policy.courtesy_ms
 
+    def _lets_go(self, row: TransactionRow, locks: Collection[Key]) -> bool:
+        self._stuck.pop(row.row_key, None)
+        try:
+            return self._settle(row, locks)
+        except (TableUnavailable, CorruptRowError) as error:
+            if len(self._stuck) >= REMEMBERED:
+                self._stuck.clear()
+            self._stuck[row.row_key] = error
+            if row.row_key in self._sightings:
+                self._sightings[row.row_key].looked_ms += STUCK_MS
+            return False
+
     def _settle(self, row: TransactionRow, locks: Collection[Key]) -> bool:
         context = self._context
         if is_over(row):
             free(context, row.row_key, locks)
             return True
         if row.status is None or (row.status.is_decided and not row.tells_its_decision):
-            return False  # nobody can know what it decided: fsck reports it
+            raise untold(row)
         lease_ms = row.buffer.lease_ms if row.buffer else context.policy.lease_ms
         if not self._may_be_ended(row, row.status, lease_ms):
             return False
@@ -66,6 +96,8 @@ class Resolver:
             roll_forward(context, [t])
         else:
             roll_back(context, [t], lambda _: "its owner was silent for its whole lease")
+        if t.unread is not None:
+            raise t.unread
         if t.status is not None and not t.status.is_finished:
             return False  # its owner decided meanwhile
         done: Action = "rolled forward" if t.status is Status.COMPLETE else "rolled back"
@@ -95,11 +127,17 @@ def is_over(row: TransactionRow) -> bool:
     return row.corrupt is None and (row.status is None or row.buffer is None)
 
 
+def untold(row: TransactionRow) -> CorruptRowError:
+    """Return the error of a row of which nobody can know what it decided: fsck reports it."""
+    cause = row.corrupt or "the plan is missing, or does not fit the buffer"
+    return CorruptRowError(
+        describe("transaction row does not decode", row=row.row_key, cause=cause)
+    )
+
+
 def free(context: Context, holder: bytes, locks: Collection[Key]) -> None:
-    """Free lock cells of a finished or absent transaction; a "no" means that they are free."""
-    checks = [Check(lock, holder, ((lock, FREE),)) for lock in locks]
-    answers = retried(context, lambda: context.store.check_and_put(checks, durable=False))
-    if any(answers):
+    """Free lock cells of a finished or absent transaction."""
+    if free_locks(context, [(lock, holder) for lock in locks]):
         context.watch(Helped(holder, "freed"))
 
 

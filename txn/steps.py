@@ -26,7 +26,15 @@ from txn.codec import (
     new_row_key,
     status_key,
 )
-from txn.errors import ConflictError, StoreClosedError, StoreError, TxnError, describe
+from txn.errors import (
+    ConflictError,
+    CorruptRowError,
+    StoreClosedError,
+    StoreError,
+    TableUnavailable,
+    TxnError,
+    describe,
+)
 from txn.model import LOOKS_WITHIN_MS, Cell, Check, Key
 from txn.phases import STEPS, Status
 from txn.policy import Policy
@@ -60,6 +68,7 @@ class Transaction:
     decide, by the monotonic clock.
     status: what its row is known to have reached; None: the row is not there.
     failure: why it left the commit path; None while it is on it, and once it is committed.
+    unread: why its status could not be seen at the last look; None if it could.
     seen: the cells that its assertions were evaluated on, or that were met under others' locks.
     held: the keys whose locks it may hold. hot: those of its keys that are in demand.
     pace_ms: how long an attempt takes here, as far as is known. spans: what it has scanned.
@@ -72,6 +81,7 @@ class Transaction:
     status: Status | None = None
     plan: Plan | None = None
     failure: TxnError | None = None
+    unread: CorruptRowError | None = None
     buffer: bytes = b""
     due_ms: int = 0
     keys: tuple[Key, ...] = ()
@@ -97,6 +107,12 @@ class Transaction:
         """The plan of a transaction that has one."""
         assert self.plan is not None, self.row_key
         return self.plan
+
+    def needs(self, table: bytes) -> bool:
+        """Whether it has a key, or has scanned a range, in the table."""
+        return any(key.table == table for key in self.keys) or any(
+            span.table == table for span in self.spans
+        )
 
 
 def begin(
@@ -149,8 +165,9 @@ def advance(
     """Step each row from the status that it is known to have to the new one.
 
     `cells` go into the row together with the status. Afterwards each transaction has the status
-    that its row has reached, by this call or by somebody else's. Raises StoreError where a row
-    could not be reached; the request may then still take effect later.
+    that its row has reached, by this call or by somebody else's, or `unread` says why it is not
+    known. Raises StoreError where a row could not be reached; the request may then still take
+    effect later.
     """
     checks = {t: _status_check(context, t, new, cells(t)) for t in transactions}
     pending = list(transactions)
@@ -165,7 +182,8 @@ def advance(
         olds = [t.status for t in pending]
         read_statuses(context, pending)
         # Unchanged after a "no" settles nothing: the first request may still be on its way.
-        pending[:] = [t for t, old in zip(pending, olds, strict=True) if t.status is old]
+        same = [t for t, old in zip(pending, olds, strict=True) if t.status is old]
+        pending[:] = [t for t in same if t.unread is None]
         if pending:
             raise StoreError(describe("status does not change", transaction=pending[0].row_key))
 
@@ -180,7 +198,9 @@ def not_aborted(transactions: Sequence[Transaction], reached: Status) -> list[Tr
     """Fail those that somebody else has aborted; return those that have not failed."""
     for t in transactions:
         gone = t.status is None or t.status in (Status.ABORTING, Status.ABORTED)
-        if gone and t.failure is None:
+        if t.unread is not None:
+            t.failure = t.failure or t.unread
+        elif gone and t.failure is None:
             t.failure = ConflictError(
                 f"aborted by another client before {reached}", transaction=t.row_key
             )
@@ -188,13 +208,17 @@ def not_aborted(transactions: Sequence[Transaction], reached: Status) -> list[Tr
 
 
 def read_statuses(context: Context, transactions: Sequence[Transaction]) -> None:
-    """Set each transaction's status to what its row says."""
+    """Set each transaction's status to what its row says, or where that is nothing known, leave
+    it and set `unread`: a bad row is no other transaction's trouble."""
     if transactions:
         keys = {t: status_key(context.table, t.row_key) for t in transactions}
         cells = context.store.read(list(keys.values()))
         for t, key in keys.items():
-            cell = cells[key]
-            t.status = decode_status(cell.value) if cell and cell.value else None
+            cell, t.unread = cells[key], None
+            try:
+                t.status = decode_status(cell.value) if cell and cell.value else None
+            except CorruptRowError as error:
+                t.unread = CorruptRowError(describe(str(error), transaction=t.row_key))
 
 
 def take(context: Context, wanted: Sequence[tuple[Transaction, Key]]) -> Missing:
@@ -231,7 +255,9 @@ def look(context: Context, wanted: Sequence[tuple[Transaction, Key]]) -> Missing
 
 def retried(context: Context, call: Callable[[], T]) -> T:
     """Return what an idempotent call returns, sending it again while the store fails, with
-    backoff, for as long as the policy's patience lasts."""
+    backoff, for as long as the policy's patience lasts. A table that is gone is not waited for:
+    it comes back by a person's hand, and this may run in a local transaction that keeps all
+    writers out."""
     clock, policy = context.clock, context.policy
     due_ms = clock.monotonic_ms() + min(policy.store_patience_ms, policy.within_ms)
     tries = 0
@@ -239,7 +265,7 @@ def retried(context: Context, call: Callable[[], T]) -> T:
         tries += 1
         try:
             return call()
-        except StoreClosedError:
+        except (StoreClosedError, TableUnavailable):
             raise
         except StoreError:
             if clock.monotonic_ms() >= due_ms:
@@ -251,6 +277,26 @@ def are_apart(context: Context, first_ms: int) -> bool:
     """Whether a look that began then is too old to be compared with one that has just ended. What
     was deleted between the two may have been retired."""
     return context.clock.monotonic_ms() - first_ms > LOOKS_WITHIN_MS
+
+
+def free_locks(context: Context, locks: Sequence[tuple[Key, bytes]]) -> bool:
+    """Free each lock cell that its holder, beside it, still has; return whether one had. A "no" is
+    as good as a "yes": somebody else freed it, or it was never taken. Locks in a table that is gone
+    are left: when it comes back they are a finished transaction's, which anybody frees."""
+    checks = [Check(lock, holder, ((lock, FREE),)) for lock, holder in locks]
+
+    def attempt() -> list[bool]:
+        return context.store.check_and_put(checks, durable=False)
+
+    while checks:
+        try:
+            return any(retried(context, attempt))
+        except TableUnavailable as error:
+            left = [check for check in checks if check.key.table != error.table]
+            if len(left) == len(checks):
+                raise
+            checks = left
+    return False
 
 
 def by_holder(

@@ -134,9 +134,11 @@ exception OutcomeUnknown {
   1: required binary transaction
 }
 
-// The server's store could not do it: mend that. A commit is then not committed.
+// The server's store could not do it: mend that. A commit is then not committed. table: the one that
+// is missing, or lacks a family, or is disabled, if that is why.
 exception StoreFailed {
   1: required string message
+  2: optional binary table
 }
 
 // Stored bytes do not decode: run fsck.

@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
+import happybase
 import pytest
 
+from tests.integration.emulator import SERVED_CELLS
 from tests.integration.hbase import HBase
+from txn.clock import SystemClock
 from txn.model import Cell, Family, Key
-from txn.stores import open_store
+from txn.stores import open_ordered, open_store
 from txn.stores.base import Store
 from txn.stores.counting import CountingStore
 from txn.stores.faulty import FaultyStore
+from txn.tables.admin import Admin
 
 STORES: dict[str, Callable[[Path], str]] = {
     "memory": lambda _: f"memory://{uuid.uuid4().hex}",
@@ -38,12 +44,14 @@ class Subject:
     """A store under test, with a table of its own that has the families d (3 versions) and e.
 
     maker: a store of the same cells that makes tables and checks several cells at once.
+    operator: where its tables are disabled, a Thrift 1 gateway or a store on this machine.
     """
 
     uri: str
     store: Store
     table: bytes
     maker: Store
+    operator: str
 
     def key(self, row: str | bytes, column: str | bytes, family: str = "d") -> Key:
         return Key(row, family, column, self.table)
@@ -54,21 +62,40 @@ class Subject:
     def another_client(self) -> Store:
         return open_store(self.uri)
 
+    @contextmanager
+    def disabled(self, table: bytes) -> Iterator[None]:
+        """Let the table be disabled for a block."""
+        parts = urlsplit(self.operator)
+        if parts.scheme == "hbase+thrift1":
+            with closing(happybase.Connection(parts.hostname, parts.port)) as connection:
+                connection.disable_table(table)
+                yield
+                connection.enable_table(table)
+        else:
+            with closing(open_ordered(self.operator)) as ordered:
+                admin = Admin(ordered, SystemClock())
+                admin.disable(table)
+                yield
+                admin.enable(table)
+
 
 @pytest.fixture(params=[*STORES, *AROUND, *ON_EMULATOR, SERVED, *ON_HBASE])
 def subject(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Subject]:
     if request.param in ON_HBASE:
-        uri, maker_uri = ON_HBASE[request.param](request.getfixturevalue("hbase"))
+        found = request.getfixturevalue("hbase")
+        (uri, maker_uri), operator = ON_HBASE[request.param](found), found.thrift1
     elif request.param in ON_EMULATOR:
-        uri, maker_uri = ON_EMULATOR[request.param](request.getfixturevalue("emulator"))
+        found = request.getfixturevalue("emulator")
+        (uri, maker_uri), operator = ON_EMULATOR[request.param](found), found.thrift1
     elif request.param == SERVED:
         uri = maker_uri = request.getfixturevalue("txn_server")
+        operator = SERVED_CELLS
     else:
-        uri = maker_uri = STORES.get(request.param, STORES["memory"])(tmp_path)
+        uri = maker_uri = operator = STORES.get(request.param, STORES["memory"])(tmp_path)
     store = AROUND.get(request.param, lambda store: store)(open_store(uri))
     maker = store if maker_uri == uri else open_store(maker_uri)
     table = f"contract-{uuid.uuid4().hex}".encode()
     maker.ensure_table(table, {b"d": Family(versions=3), b"e": Family(versions=1)})
-    yield Subject(uri, store, table, maker)
+    yield Subject(uri, store, table, maker, operator)
     maker.close()
     store.close()

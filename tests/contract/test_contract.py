@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Protocol
 
 import pytest
 
 from txn.clock import SystemClock
-from txn.errors import InvalidRequestError, StoreError
+from txn.errors import InvalidRequestError, StoreError, TableUnavailable
 from txn.model import LOCK_SUFFIX, Cell, Check, Edit, Family, Key
 from txn.stores.base import Store
 
@@ -29,6 +30,7 @@ class Subject(Protocol):
     def key(self, row: str | bytes, column: str | bytes, family: str = "d") -> Key: ...
     def get(self, key: Key) -> Cell | None: ...
     def another_client(self) -> Store: ...
+    def disabled(self, table: bytes) -> AbstractContextManager[None]: ...
 
 
 def put_if(key: Key, expected: bytes, *puts: tuple[Key, bytes]) -> Check:
@@ -513,7 +515,7 @@ def test_ensure_table_adds_what_is_missing_and_may_be_repeated(subject: Subject)
     """Every client ensures the transaction table when it starts."""
     other = subject.another_client()
     key = subject.key("r", "x", "f")
-    with pytest.raises(InvalidRequestError, match="no such family"):
+    with pytest.raises(TableUnavailable, match="no such family"):
         other.read([key])
     for _ in range(2):
         subject.maker.ensure_table(subject.table, {b"f": Family(versions=2)})
@@ -534,15 +536,44 @@ def test_ensure_table_refuses_other_settings_of_a_family(subject: Subject) -> No
 def test_an_absent_table_or_family_is_named(subject: Subject) -> None:
     """The commonest mistake of a newcomer deserves the name of what is missing."""
     key = subject.key("r", "x")
-    with pytest.raises(InvalidRequestError, match=r"no such table.*'nowhere'"):
-        subject.store.read([Key("r", "d", "x", "nowhere")])
-    with pytest.raises(InvalidRequestError, match=r"no such family.*'nothing'"):
-        subject.store.write([Edit(key, b"1", 1), Edit(subject.key("r", "x", "nothing"), b"1", 1)])
-    with pytest.raises(InvalidRequestError, match=r"no such table.*'nowhere'"):
+    other = subject.key("r", "x", "nothing")
+    with pytest.raises(TableUnavailable, match=r"no such table.*'nowhere'") as caught:
+        subject.store.read([key, Key("r", "d", "x", "nowhere")])
+    assert caught.value.table == b"nowhere"
+    with pytest.raises(TableUnavailable, match=r"no such table.*'nowhere'"):
+        subject.store.read_marked([Key("r", "d", "x", "nowhere")], LOCK_SUFFIX)
+    with pytest.raises(TableUnavailable, match=r"no such family.*'nothing'") as caught:
+        subject.store.write([Edit(key, b"1", 1), Edit(other, b"1", 1)])
+    assert caught.value.table == subject.table
+    with pytest.raises(TableUnavailable, match=r"no such table.*'nowhere'"):
         list(subject.store.scan(b"nowhere"))
-    missing = put_if(key, b"", (subject.key("r", "x", "nothing"), b"1"))
-    with pytest.raises(InvalidRequestError, match=r"no such family.*'nothing'"):
-        subject.store.check_and_put([missing])
+    with pytest.raises(TableUnavailable, match=r"no such family.*'nothing'"):
+        subject.store.check_and_put([put_if(key, b"", (other, b"1"))])
+
+
+def test_a_disabled_table_is_the_store_s_trouble(subject: Subject) -> None:
+    """After the request was checked nothing is its author's mistake: a decided transaction waits
+    for the table, and must not be told as one that wrote nothing."""
+    table = f"disabled-{uuid.uuid4().hex}".encode()
+    subject.maker.ensure_table(table, {b"d": Family()})
+    key, well = Key("r", "d", "x", table), subject.key("r", "x")
+    calls: list[Callable[[Key], object]] = [
+        lambda key: subject.store.read([well, key]),
+        lambda key: subject.store.read_marked([key], LOCK_SUFFIX),
+        lambda key: subject.store.read_in_turn([well], [key]),
+        lambda key: subject.store.write([Edit(well, b"1", 1), Edit(key, b"1", 1)]),
+        lambda key: subject.store.check_and_put([put_if(key, b"", (key, b"1"))]),
+        lambda key: list(subject.store.scan(table)),
+    ]
+    with subject.disabled(table):
+        for call in calls:
+            with pytest.raises(TableUnavailable, match="disabled") as caught:
+                call(key)
+            assert caught.value.table == table
+        assert subject.store.describe(table) is not None
+    for call in calls:
+        call(key)
+    assert subject.get(well) == Cell(b"1", 1)
 
 
 @pytest.mark.parametrize("row", [b"", b"k" * 32_768])

@@ -17,12 +17,13 @@ from txn.emulator import thrift1, thrift2
 from txn.emulator.scanners import ScannerLimits
 from txn.emulator.server import Server, Service, listen
 from txn.emulator.transactional import Transactional
-from txn.stores.local import LocalStore
+from txn.stores import open_store
 from txn.tables.lmdb import LmdbStore
 from txn.tables.memory import MemoryStore
 from txn.tables.ordered import OrderedStore
 
 HOST = "127.0.0.1"
+SERVED_CELLS = "memory://served"
 
 
 @contextmanager
@@ -45,7 +46,7 @@ def emulated(
 @pytest.fixture(scope="session")
 def txn_server() -> Iterator[str]:
     """The URI of a server of transactions, in memory, which the tests of a run share."""
-    hosted = Transactional(LocalStore(MemoryStore(), SystemClock()))
+    hosted = Transactional(open_store(SERVED_CELLS))
     with Server([(listen(HOST, 0), hosted.service)]) as server:
         yield f"txn://{HOST}:{server.ports[0]}"
     hosted.flush()

@@ -69,7 +69,9 @@ from txn.messages import (
 from txn.model import Check, Row
 from txn.stores import open_store
 from txn.stores.base import Store
+from txn.stores.faulty import Call, Fault, FaultyStore
 from txn.stores.local import LocalStore
+from txn.tables.admin import Admin
 from txn.tables.memory import MemoryStore
 
 TLS = Path(__file__).with_name("tls")
@@ -411,6 +413,65 @@ def test_the_lost_answer_of_many_is_found_for_each() -> None:
         assert isinstance(third, Committed)
         assert isinstance(second, CommitOutcomeUnknown)
         assert second.transaction.endswith(b"/1")
+
+
+class Newer(Transactional):
+    """A server of a later version, which answers what no client of this one knows."""
+
+    def commit(self, mutations: Any, assertions: Any, given: Any) -> Any:
+        super().commit(mutations, assertions, given)
+
+    def commitMany(self, requests: Any, given: Any) -> Any:
+        first, *_ = super().commitMany(requests, given)
+        return [first, IDL.Result()] if len(requests) == 2 else [first]
+
+
+def test_an_answer_of_an_unknown_kind_tells_of_no_failure() -> None:
+    """What was sent is looked for as if no answer had come; what is not found is unknown."""
+    hosted = Newer(LocalStore(MemoryStore(), SystemClock()))
+    with Server([(listen("127.0.0.1", 0), hosted.service)]) as server:
+        uri = f"txn://127.0.0.1:{server.ports[0]}"
+        with connect(uri, table="data") as engine:
+            engine.ensure_table("data", ["d"])
+            done = engine.commit([Mutation(X, "1")])
+            assert engine.outcome(done.transaction) is Outcome.COMMITTED
+            first, second = engine.commit_many([([Mutation(X, "2")], []), ([Mutation(Y, "2")], [])])
+            assert isinstance(first, Committed)
+            assert isinstance(second, CommitOutcomeUnknown)
+            assert engine.outcome(second.transaction) is Outcome.COMMITTED
+            short = engine.commit_many([([Mutation(key, "3")], []) for key in (X, Y, Z)])
+            assert [type(result) for result in short] == [Committed] * 3
+
+
+def test_a_commit_whose_table_went_is_told_as_committed_and_not_sent_again() -> None:
+    """Through the server, alone and in a batch, by the one who leads it and by those with it."""
+    memory = MemoryStore()
+    admin = Admin(memory, SystemClock())
+
+    def plan(call: Call) -> Fault:
+        if call.method == "write" and admin.is_enabled(b"other"):
+            admin.disable(b"other")
+        return Fault()
+
+    faulty = FaultyStore(LocalStore(memory, SystemClock()))
+    far, further = (Key(row, "d", "v", "other") for row in "xy")
+    with endpoint(faulty) as (uri, store), connect(uri, table="data") as engine:
+        engine.ensure_table("data", ["d"])
+        engine.ensure_table("other", ["d"])
+        engine.commit([Mutation(far, "0")])
+        faulty.plan = plan
+        assert not engine.commit([Mutation(X, "1"), Mutation(far, "1")]).complete
+        assert len(list(store.scan(b"txn"))) == 2
+        admin.enable(b"other")
+        together = engine.commit_many(
+            [([Mutation(Y, "1"), Mutation(further, "1")], []), ([Mutation(Z, "1")], [])]
+        )
+        complete = [isinstance(result, Committed) and result.complete for result in together]
+        assert complete == [False, True]
+        assert all(isinstance(result, Committed) for result in together)
+        admin.enable(b"other")
+        found = engine.read([X, Y, Z, far, further])
+        assert {cell and cell.value for cell in found.values()} == {b"1"}
 
 
 def test_a_lost_read_is_asked_again() -> None:

@@ -27,7 +27,7 @@ from txn.cluster.processes import end, launch
 from txn.cluster.roles import Role, class_path, command
 from txn.cluster.settings import Settings, claimed_ports
 from txn.codec import FAMILY
-from txn.errors import InvalidRequestError, NotApplied
+from txn.errors import InvalidRequestError, MaybeApplied, NotApplied, TableUnavailable
 from txn.java import find_java_home
 from txn.model import Cell, Check, Edit, Family
 from txn.stores import open_store
@@ -151,7 +151,7 @@ def test_a_table_that_cannot_be_is_not_there(hbase: HBase, kind: str, name: byte
     client = open_store(getattr(hbase, kind))
     assert client.describe(name) is None
     if name:
-        with pytest.raises(InvalidRequestError, match="no such table"):
+        with pytest.raises(TableUnavailable, match="no such table"):
             client.read([Key("a", "d", "x", name)])
     if b"where" not in name:
         with pytest.raises(InvalidRequestError, match="not a legal table name"):
@@ -216,6 +216,8 @@ def test_the_other_kind_of_gateway_is_recognized(hbase: HBase, wrong: str) -> No
     other = {"thrift1": hbase.thrift2, "thrift2": hbase.thrift1}[wrong]
     client = open_store(f"hbase+{wrong}:{other.partition(':')[2]}")
     with pytest.raises(InvalidRequestError, match="the gateway is of the other kind"):
+        client.describe(b"txn")
+    with pytest.raises(MaybeApplied, match="nvalid method name"):
         client.read([Key("a", "d", "x", "txn")])
     client.close()
 

@@ -1,8 +1,9 @@
 """Transfers between accounts, a record of all that clients did and were told, and its judgement.
 
-Each attempt also writes a log cell of its own with what it changed, so that afterwards the stored
-history can be replayed: no update is lost, no attempt happens that was reported as failed, none
-that was reported as committed is missing, and every read saw a consistent and recent state.
+Each attempt also writes a log cell of its own with what it changed, every other one in a table of
+its own, so that afterwards the stored history can be replayed: no update is lost, no attempt
+happens that was reported as failed, none that was reported as committed is missing, and every read
+saw a consistent and recent state.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import combinations, islice, product
 from random import Random
 
-from tests.simulation.world import key
+from tests.simulation.world import LOGS, TABLE, key
 from txn import (
     Cell,
     CommitOutcomeUnknown,
@@ -142,7 +143,9 @@ class Bank:
         return Request(self._mutations(attempt), assertions, token), attempt
 
     def _attempt(self, changes: tuple[Change, ...], once: str | None) -> Attempt:
-        attempt = Attempt(key(f"log-{len(self.attempts):04}"), changes, once)
+        number = len(self.attempts)
+        log = key(f"log-{number:04}", table=LOGS if number % 2 else TABLE)
+        attempt = Attempt(log, changes, once)
         self.attempts.append(attempt)
         return attempt
 

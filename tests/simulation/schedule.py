@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 
@@ -17,7 +18,7 @@ from tests.simulation.bank import Bank, judge
 from tests.simulation.breaking import deliver_all
 from tests.simulation.scheduler import ActorClock, Network, Scheduler
 from tests.simulation.telling import told
-from tests.simulation.world import TABLE, TRANSACTIONS, D, OneCell, accept, mend
+from tests.simulation.world import LOGS, TABLE, TRANSACTIONS, D, OneCell, accept, key, mend
 from txn import (
     AssertionFailedError,
     Committed,
@@ -27,24 +28,28 @@ from txn import (
 )
 from txn.codec import FAMILY
 from txn.engine import Ack
+from txn.errors import TableUnavailable
 from txn.model import Family
 from txn.protocol import as_a_crash_would, roll_forward
 from txn.steps import Context, Transaction
 from txn.stores.faulty import NO_FAULT, Call, Crash, Fault, FaultyStore, Reply
 from txn.stores.local import LocalStore
+from txn.tables.admin import Admin
 from txn.tables.memory import MemoryStore
 
 MOST_STEPS = 20_000
 MOST_CRASHES = 3
 LATEST_MS = 500
 RETENTION_MS = 2_000
+GONE_MS = (5, 100, 2_000, 30_000)
 Task = Callable[[Engine], object]
 Trace = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class Weather:
-    """What a schedule is like. fault_rate: of all calls. crash_rate: of all faults."""
+    """What a schedule is like. fault_rate: of all calls. crash_rate: of all faults. tables_go: the
+    table of some logs is disabled now and then, which makes no other draw a different one."""
 
     clients: int
     readers: int
@@ -57,11 +62,13 @@ class Weather:
     instant_reads: bool
     clocks_jump: bool
     collects: bool
+    tables_go: bool = False
 
     @property
     def is_calm(self) -> bool:
         """Whether nothing fails and nobody is hurried, so that every client gets its way."""
-        return not self.fault_rate and not self.fscks and self.lease_ms >= 10_000
+        hurries = self.fault_rate or self.fscks or self.lease_ms < 10_000
+        return not hurries and not self.tables_go
 
 
 def weather(random: Random) -> Weather:
@@ -86,11 +93,14 @@ class Schedule:
 
     def __init__(self, seed: int, trace: Trace | None = None) -> None:
         self.random = Random(seed)
-        self.weather = weather(self.random)
+        self._operator = Random(-seed)
+        goes = self._operator.random() < 0.2
+        self.weather = replace(weather(self.random), tables_go=goes)
         self.scheduler = Scheduler(self.random, self.weather.tick_ms, MOST_STEPS)
         self.server = ActorClock(self.scheduler)
         self.memory = LocalStore(MemoryStore(), self.server)
         self.memory.ensure_table(TABLE, {D: Family()})
+        self.memory.ensure_table(LOGS, {D: Family()})
         self.memory.ensure_table(TRANSACTIONS, {FAMILY: Family(versions=1)})
         self.bank = Bank(
             self.random.randint(2, 4), self.random.randint(1, 3), self.random, self._step
@@ -120,6 +130,8 @@ class Schedule:
         for number in range(self.weather.fscks):
             self._spawn(f"fsck-{number}", partial(self._fsck, f"fsck-{number}"))
         self.scheduler.spawn("weather", self._nature)
+        if self.weather.tables_go:
+            self.scheduler.spawn("operator", self._disable)
         self.scheduler.run()
         self._end(calm)
 
@@ -213,6 +225,15 @@ class Schedule:
             if self.weather.collects and random.random() < 0.2:
                 self.memory.compact(TABLE, self.server.wall_ms() - RETENTION_MS - LATEST_MS)
 
+    def _disable(self) -> None:
+        """Disable the logs for a while, again and again, as long as anybody is at work."""
+        admin, operator = Admin(self.memory._ordered, self.server), self._operator
+        while self._busy:
+            self.scheduler.sleep_ms(operator.choice(GONE_MS[:-1]))
+            admin.disable(LOGS)
+            self.scheduler.sleep_ms(operator.choice(GONE_MS))
+            admin.enable(LOGS)
+
     def _deliver(self) -> None:
         """Deliver one late request, or all that have been on their way for too long."""
         now_ms = self.scheduler.now_ms
@@ -225,7 +246,8 @@ class Schedule:
             due[self.random.randrange(len(due))] = True
         for (store, late), is_due in zip(waiting, due, strict=True):
             if is_due and late in store.in_flight:
-                store.deliver(store.in_flight.index(late))
+                with suppress(TableUnavailable):
+                    store.deliver(store.in_flight.index(late))
 
     # -------------------------------------------------------------------------------- clients
 
@@ -248,7 +270,8 @@ class Schedule:
             chance=self.random,
         )
         engine._finisher = Background(self, name, engine.context)
-        engine._families.of(self.bank.accounts[0])
+        for known in (self.bank.accounts[0], key("log", table=LOGS)):
+            engine._families.of(known)
         store.plan = partial(self._plan, name) if faults else partial(self._told, name)
         return engine
 

@@ -9,14 +9,16 @@ import pytest
 
 from recovery import check, fsck, repair
 from tests.simulation.puppets import Puppet, asks_for, sleeps, when
-from tests.simulation.variants import marker_not_asserted
-from tests.simulation.world import TRANSACTIONS, World, key
-from txn import AbortedError, Committed, Mutation, Outcome, Policy, resolve, steps
+from tests.simulation.variants import leave_values_out, marker_not_asserted, tell_what_fails
+from tests.simulation.world import LOGS, TRANSACTIONS, D, World, key
+from txn import AbortedError, Committed, Mutation, Outcome, Policy, protocol, resolve, steps
 from txn import engine as engine_module
 from txn.codec import TransactionRow, column, created_ms
-from txn.model import Edit
+from txn.errors import TableUnavailable
+from txn.model import Edit, Family
 from txn.phases import FINISHED, Status
 from txn.stores.faulty import Crash, Fault, Reply
+from txn.tables.admin import Admin
 
 X, Y = key("x"), key("y")
 HOUR_MS = 3_600_000
@@ -57,6 +59,36 @@ def test_retention_counts_from_the_end_of_a_transaction(rule: bool, monkeypatch:
         repair(context, finding)
     known = world.engine().outcome(result.transaction)
     assert known is (Outcome.COMMITTED if rule else Outcome.UNKNOWN)
+
+
+@with_and_without
+@pytest.mark.parametrize("harm", ["told", "left out"])
+def test_a_decided_transaction_waits_for_its_table(
+    rule: bool, harm: str, monkeypatch: Patch
+) -> None:
+    """A table is disabled at the decision. Were the error told, the client would do it all again;
+    were the values in that table left out, half of the transaction would be lost."""
+    if not rule:
+        if harm == "told":
+            monkeypatch.setattr(protocol, "as_a_crash_would", tell_what_fails)
+        else:
+            leave_values_out(monkeypatch)
+    world, far = World(), key("far", table=LOGS)
+    world.memory.ensure_table(LOGS, {D: Family()})
+    admin = Admin(world.memory._ordered, world.clock)  # type: ignore[attr-defined]
+    client = Puppet(world, lambda engine: engine.commit([Mutation(X, b"1"), Mutation(far, b"1")]))
+    client.until(lambda call: call.method == "write")
+    admin.disable(LOGS)
+    try:
+        result = client.finish()
+        is_told = isinstance(result, Committed)
+    except TableUnavailable:
+        is_told = False
+    assert is_told is (rule or harm == "left out")
+    admin.enable(LOGS)
+    world.mend()
+    whole = set(world.values([X, far]).values()) == {b"1"}
+    assert whole is (rule or harm == "told")
 
 
 @with_and_without

@@ -47,6 +47,10 @@ VARIANTS: dict[str, Callable[[Patch], None]] = {
         reads, "value_of", variants.trust_all_decided
     ),
     "tags are not looked at": variants.without_tags,
+    "values whose table is gone are left out": variants.leave_values_out,
+    "what fails after the decision is told": lambda patch: patch.setattr(
+        protocol, "as_a_crash_would", variants.tell_what_fails
+    ),
     "no marker for a token": lambda patch: patch.setattr(
         steps, "with_marker", variants.marker_not_asserted
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -10,7 +11,8 @@ from typing import Any
 import pytest
 
 from txn import Cell, ConflictError, Key, Mutation, protocol, ranges, reads, steps
-from txn.codec import TransactionRow, column, encode_plan, status_key
+from txn.codec import Plan, TransactionRow, column, encode_plan, status_key
+from txn.errors import TableUnavailable
 from txn.model import Check, Edit
 from txn.phases import COMMITTED, Status
 from txn.request import Request
@@ -108,6 +110,47 @@ def decide_as_any_other_call(
     """A StoreError then says, as it does for all calls before it, that nothing will happen."""
     steps.advance(context, transactions, Status.ASSERTED, lambda t: plan_of(context, t))
     return list(transactions)
+
+
+def put_what_can_be_put(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
+    """Leave out the values whose table is gone."""
+    put = protocol.put
+    with suppress(TableUnavailable):
+        return put(context, transactions)
+    for t in transactions:
+        for mutation, old in zip(t.request.mutations, t.decided.replaced, strict=True):
+            one = replace(t, request=Request((mutation,)), plan=Plan(t.decided.timestamp, (old,)))
+            with suppress(TableUnavailable):
+                put(context, [one])
+    return list(transactions)
+
+
+def clean_what_can_be_cleaned(
+    context: Context, transactions: Sequence[Transaction]
+) -> list[Transaction]:
+    for t in transactions:
+        for mutation in t.request.mutations:
+            with suppress(TableUnavailable):
+                protocol.clean(context, [replace(t, request=Request((mutation,)))])
+    return list(transactions)
+
+
+def leave_values_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Complete a transaction although a table of it is gone."""
+    forward = (
+        (Status.ASSERTED, put_what_can_be_put, Status.PUT),
+        (Status.PUT, clean_what_can_be_cleaned, Status.CLEANING),
+        protocol.FORWARD[-1],
+    )
+    monkeypatch.setattr(protocol, "FORWARD", forward)
+
+
+def tell_what_fails(
+    context: Context, name: str, work: protocol.Finish, transactions: Sequence[Transaction]
+) -> None:
+    """Let an error after the decision be told as any before it."""
+    if transactions:
+        work(context, transactions)
 
 
 def locks_of(transactions: Sequence[Transaction]) -> list[tuple[Key, Transaction]]:

@@ -22,6 +22,7 @@ from txn.stores.local import LocalStore
 from txn.tables.memory import MemoryStore
 
 TABLE = b"data"
+LOGS = b"logs"
 TRANSACTIONS = b"txn"
 D = b"d"
 STATUS = (FAMILY, b"status")
@@ -29,9 +30,9 @@ POLICY = Policy(lease_ms=1000, within_ms=20_000, courtesy_ms=5, store_patience_m
 MOST_ROUNDS = 4
 
 
-def key(row: str, column: str = "v") -> Key:
-    """Return a key of the data table."""
-    return Key(row, D, column, TABLE)
+def key(row: str, column: str = "v", table: bytes = TABLE) -> Key:
+    """Return a key of the data table, or of another."""
+    return Key(row, D, column, table)
 
 
 def in_memory() -> tuple[Store, ManualClock]:
@@ -115,11 +116,16 @@ def rows(store: Store) -> list[TransactionRow]:
     return [decode_row(row) for row in store.scan(TRANSACTIONS) if is_row_key(row.row)]
 
 
+def tables(store: Store) -> list[bytes]:
+    """Return the data tables that there are."""
+    return [table for table in (TABLE, LOGS) if store.describe(table) is not None]
+
+
 def leftovers(store: Store) -> dict[Key, Cell]:
     """Return each lock that is held and each tag that is not empty, in all tables."""
     return {
         key: cell
-        for table in (TABLE, TRANSACTIONS)
+        for table in (*tables(store), TRANSACTIONS)
         for row in store.scan(table)
         for key, cell in row.cells.items()
         if cell.value and key.column.endswith((LOCK_SUFFIX, TAG_SUFFIX))
@@ -129,7 +135,7 @@ def leftovers(store: Store) -> dict[Key, Cell]:
 def mend(store: Store, context: Context) -> None:
     """Run fsck until it finds nothing, and look for what it should have found."""
     for _ in range(MOST_ROUNDS):
-        findings = list(check(context, grace_ms=0, scan=[TABLE]))
+        findings = list(check(context, grace_ms=0, scan=tables(store)))
         if not findings:
             break
         for finding in findings:

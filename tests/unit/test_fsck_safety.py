@@ -32,7 +32,7 @@ def test_check_never_writes() -> None:
     context = replace(world.engine.context, store=counting)
     findings = list(check(context, grace_ms=0, retention_ms=0, scan=[TABLE, b"txn"]))
     assert len({finding.kind for finding in findings}) >= 4
-    assert set(counting.calls) == {"scan", "read"}
+    assert set(counting.calls) == {"describe", "scan", "read"}
 
 
 def test_a_clean_store_costs_one_scan_a_table() -> None:
@@ -43,7 +43,8 @@ def test_a_clean_store_costs_one_scan_a_table() -> None:
     counting = CountingStore(world.store)
     context = replace(world.engine.context, store=counting)
     assert list(check(context, scan=[TABLE])) == []
-    assert counting.calls == {"scan": 3}  # transactions, markers, the data table
+    # Whether it is there; transactions, markers, the data table.
+    assert counting.calls == {"describe": 1, "scan": 3}
 
 
 def test_progress_hears_of_each_row() -> None:

@@ -153,7 +153,7 @@ def test_holders_are_read_in_batches() -> None:
     context = replace(world.engine.context, store=counting)
     findings = list(check(context, grace_ms=0, scan=[TABLE]))
     assert len(findings) == count
-    assert counting.calls == {"scan": 3, "read": 4}
+    assert counting.calls == {"describe": 1, "scan": 3, "read": 4}
 
 
 def test_the_markers_of_once_are_scanned_with_any_table() -> None:

@@ -60,8 +60,12 @@ class World:
             policy=self.policy,
             clock=self.clock,
             chance=Random(seed),
-            watch=self.events.append,
+            watch=self.watch,
         )
+
+    def watch(self, event: Event) -> None:
+        """Take down what clients tell."""
+        self.events.append(event)
 
     def put(self, key: Key, value: bytes) -> None:
         """Write past the protocol, as data that was there before."""

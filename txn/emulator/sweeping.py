@@ -57,11 +57,11 @@ class Sweeper:
             yield ROUND_REST_MS
 
     def _round(self) -> Iterator[int]:
-        try:
-            for table in self._admin.names():
+        for table in self._admin.names():
+            try:
                 yield from self._pages(table)
-        except TxnError as error:  # a table was dropped, or the disk is full: another time
-            self._log.info(describe("gave up a compaction", cause=str(error)))
+            except TxnError as error:  # it was dropped or disabled, or the disk is full
+                self._log.info(describe("gave up a compaction", cause=str(error)))
 
     def _pages(self, table: bytes) -> Iterator[int]:
         resume: bytes | None = b""

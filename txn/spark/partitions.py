@@ -78,7 +78,8 @@ class Counts:
 
 
 class PartitionError(TxnError):
-    """A request of the task did not commit: its message names the first one, its row and why."""
+    """A request of the task did not commit, or, where its cause is a CommitOutcomeUnknown, perhaps
+    did: its message names the first one, its row and why."""
 
 
 def commit_partition(

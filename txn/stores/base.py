@@ -1,7 +1,11 @@
 """The contract between the protocol and whatever keeps the cells.
 
 Every call is a batch. A call that returns has taken effect for all other clients; one that raises
-`NotApplied` has not and never will; any other exception means that it may have, or still may.
+`NotApplied` has not and never will; any other error means that it may have, or still may. All that
+becomes of a call is a StoreError: what the author of a request can change is asked with `describe`,
+before anything is written, and a table that is missing or disabled after that is the store's
+trouble, `TableUnavailable`, which names it. Only a call that no store could take, a row too long or
+a checked put of two rows, is an InvalidRequestError, and then nothing was done.
 """
 
 from __future__ import annotations

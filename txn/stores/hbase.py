@@ -9,10 +9,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Protocol, TypeVar
 
 from txn.clock import Clock
-from txn.errors import InvalidRequestError, MaybeApplied, StoreError, TxnError, describe
+from txn.errors import (
+    InvalidRequestError,
+    MaybeApplied,
+    StoreError,
+    TableUnavailable,
+    TxnError,
+    describe,
+)
 from txn.model import MAX_ROW, Cell, Check, Edit, Family, Key, Row, check_targets
 from txn.stores.base import Feature, PlainReads
 from txn.stores.gateway import AHEAD_BYTES, Refused
@@ -58,6 +66,9 @@ class Dialect(Protocol):
 
     def describe(self, table: bytes) -> Job[dict[bytes, Family]]:
         """Return the job that gets the families' settings; refused where there is no table."""
+
+    def is_enabled(self, table: bytes) -> Job[bool]:
+        """Return the job that tells whether the table, which is there, can be used."""
 
     def create(
         self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes]
@@ -180,6 +191,14 @@ class HBaseStore(PlainReads):
         except Refused as error:
             if is_absence(error, table):
                 return None
+            if "nvalid method name" in str(error):
+                raise InvalidRequestError(
+                    describe(
+                        "the gateway is of the other kind, Thrift 1 or 2, or too old",
+                        gateway=str(self._pool.gateway),
+                        cause=first_line(error),
+                    )
+                ) from error
             raise self._unexplained(error) from error
 
     def ensure_table(
@@ -210,29 +229,32 @@ class HBaseStore(PlainReads):
         """Close the connections."""
         self._pool.close()
 
-    def explain(self, error: Refused, keys: Collection[Key], table: bytes | None) -> Exception:
+    def explain(self, error: Refused, keys: Collection[Key], table: bytes | None) -> StoreError:
         """Return what an error of the gateway means: most name what is missing, in no fixed way."""
-        for name in {key.table for key in keys} | {table} - {None}:
-            assert name is not None
-            families = self.describe(name)
-            if families is None:
-                return InvalidRequestError(describe("no such table", table=name))
-            for key in keys:
-                if key.table == name and key.family not in families:
-                    return InvalidRequestError(
-                        describe("no such family", table=name, family=key.family)
-                    )
+        places = {(key.table or b"", key.family) for key in keys}
+        names = {name for name, _ in places} | ({table} if table else set())
+        with suppress(Refused, TxnError):  # where it cannot be asked, what it said has to do
+            for name in sorted(names):
+                message = self._obstacle(
+                    name, sorted(family for of, family in places if of == name)
+                )
+                if message:
+                    return TableUnavailable(message, name)
         return self._unexplained(error)
 
-    def _unexplained(self, error: Refused) -> TxnError:
-        if "nvalid method name" in str(error):
-            return InvalidRequestError(
-                describe(
-                    "the gateway is of the other kind, Thrift 1 or 2, or too old",
-                    gateway=str(self._pool.gateway),
-                    cause=first_line(error),
-                )
-            )
+    def _obstacle(self, table: bytes, families: Sequence[bytes]) -> str | None:
+        """Return why these families of a table cannot be used, or None."""
+        known = self.describe(table)
+        if known is None:
+            return describe("no such table", table=table)
+        for family in families:
+            if family not in known:
+                return describe("no such family", table=table, family=family)
+        if not self._one(lambda: self._dialect.is_enabled(table)):
+            return describe("the table is disabled", table=table)
+        return None
+
+    def _unexplained(self, error: Refused) -> MaybeApplied:
         return MaybeApplied(
             describe(
                 "the gateway answered with an error",

@@ -124,6 +124,7 @@ service THBaseService {
     throws (1: TIOError io)
   list<THRegionLocation> getAllRegionLocations(1: required binary table) throws (1: TIOError io)
   TTableDescriptor getTableDescriptor(1: required TTableName table) throws (1: TIOError io)
+  bool isTableEnabled(1: required TTableName tableName) throws (1: TIOError io)
   void createTable(1: required TTableDescriptor desc, 2: optional list<binary> splitKeys)
     throws (1: TIOError io)
   void addColumnFamily(1: required TTableName tableName, 2: required TColumnFamilyDescriptor column)

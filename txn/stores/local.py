@@ -9,10 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from txn.clock import Clock
+from txn.errors import TableUnavailable, TxnError
 from txn.model import Cell, Check, Edit, Family, Key, Row
 from txn.stores.base import Feature
 from txn.tables.ordered import OrderedStore
+from txn.tables.refusal import Reason, Refused
 from txn.tables.tables import Tables
+
+UNAVAILABLE: frozenset[Reason] = frozenset(
+    {"table not found", "table not enabled", "no such column family"}
+)
 
 
 class LocalStore:
@@ -30,13 +36,19 @@ class LocalStore:
 
     def read(self, keys: Collection[Key]) -> dict[Key, Cell | None]:
         """Read all the keys in one instant, rows and all."""
-        return self._tables.read(keys)
+        try:
+            return self._tables.read(keys)
+        except Refused as refused:
+            raise _meaning(refused) from refused
 
     def read_marked(
         self, keys: Collection[Key], suffix: bytes
     ) -> tuple[dict[Key, Cell | None], dict[Key, bytes]]:
         """Read all of it in one instant."""
-        return self._tables.read_marked(keys, suffix)
+        try:
+            return self._tables.read_marked(keys, suffix)
+        except Refused as refused:
+            raise _meaning(refused) from refused
 
     def read_in_turn(
         self, first: Collection[Key], second: Collection[Key]
@@ -53,11 +65,17 @@ class LocalStore:
 
     def write(self, edits: Sequence[Edit], *, durable: bool = True) -> None:
         """Write all the edits in one local transaction."""
-        self._tables.write(edits, durable=durable)
+        try:
+            self._tables.write(edits, durable=durable)
+        except Refused as refused:
+            raise _meaning(refused) from refused
 
     def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
         """Carry out the checks one after the other in one local transaction."""
-        return self._tables.check_and_put(checks, durable=durable)
+        try:
+            return self._tables.check_and_put(checks, durable=durable)
+        except Refused as refused:
+            raise _meaning(refused) from refused
 
     def scan(
         self,
@@ -67,7 +85,10 @@ class LocalStore:
         columns: Collection[tuple[bytes, bytes]] | None = None,
     ) -> Iterator[Row]:
         """Yield the rows of some hundreds at a time; nothing is held between them."""
-        return self._tables.scan(table, start, stop, columns)
+        try:
+            yield from self._tables.scan(table, start, stop, columns)
+        except Refused as refused:
+            raise _meaning(refused) from refused
 
     def together(self, work: Callable[[], None]) -> None:
         """Run the function, in one local transaction where the cells are on disk."""
@@ -88,8 +109,21 @@ class LocalStore:
 
     def compact(self, table: bytes, purge_before_ms: int | None = None) -> None:
         """Do what a major compaction of HBase does, which nobody else does here."""
-        self._tables.compact(table, purge_before_ms)
+        try:
+            self._tables.compact(table, purge_before_ms)
+        except Refused as refused:
+            raise _meaning(refused) from refused
 
     def close(self) -> None:
         """Close the ordered store."""
         self._ordered.close()
+
+
+def _meaning(refused: Refused) -> TxnError:
+    """Return what a refusal by the tables means: to a plain client of HBase's that its request is
+    wrong, here that a table went which was there when the request was checked."""
+    if refused.reason not in UNAVAILABLE:
+        return refused
+    table = refused.facts["table"]
+    assert isinstance(table, bytes)
+    return TableUnavailable(str(refused), table)

@@ -22,7 +22,7 @@ from txn.errors import (
     TxnError,
     describe,
 )
-from txn.messages import FIELDS, IDL, pack_key, unpack_cells, unpack_error
+from txn.messages import FIELDS, IDL, UNKNOWN_KIND, pack_key, unpack_cells, unpack_error
 from txn.model import Cell, Check, Edit, Family, Key, Row
 from txn.store_messages import (
     Columns,
@@ -106,6 +106,8 @@ class RemoteService:
             (answer,) = self._pool.run(lambda: [job()], repeat=repeat, within_ms=within_ms)
         except Refused as refused:
             raise _meant(refused, str(self._pool.gateway)) from refused
+        if answer is None and 0 in getattr(IDL.Transactional, f"{method}_result").thrift_spec:
+            raise MaybeApplied(describe(UNKNOWN_KIND, server=str(self._pool.gateway)))
         return answer
 
     def close(self) -> None:

@@ -94,6 +94,10 @@ class Thrift1:
             for name, column in found.items()
         }
 
+    def is_enabled(self, table: bytes) -> Job[bool]:
+        """One isTableEnabled."""
+        return (yield _call("isTableEnabled", table)) is not False
+
     def create(
         self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes]
     ) -> Job[None]:

@@ -117,6 +117,10 @@ class Thrift2:
             for column in found.columns or ()
         }
 
+    def is_enabled(self, table: bytes) -> Job[bool]:
+        """One isTableEnabled."""
+        return (yield _call("isTableEnabled", _table_name(table))) is not False
+
     def create(
         self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes]
     ) -> Job[None]:

@@ -31,3 +31,4 @@ class Refused(InvalidRequestError):
     def __init__(self, reason: Reason, message: str, **facts: object) -> None:
         super().__init__(describe(message, **facts))
         self.reason: Reason = reason
+        self.facts = facts

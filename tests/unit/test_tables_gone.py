@@ -1,0 +1,381 @@
+"""A table that is disabled or dropped while transactions are at work with it, at each point."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import pytest
+
+from recovery import LeftAlone, Repaired, check, repair
+from tests.unit.worlds import TABLE, World, X, Y, Z, stopped_at
+from txn import resolve
+from txn.assertions import Exact
+from txn.emulator.gather import Gatherer, _Waiting
+from txn.engine import Outcome
+from txn.errors import (
+    AbortedError,
+    CommitOutcomeUnknown,
+    ConflictError,
+    DeadlineError,
+    MaybeApplied,
+    TableUnavailable,
+)
+from txn.model import Check, Family, Key, Mutation
+from txn.phases import Status
+from txn.request import Committed, checked
+from txn.stores.faulty import Call, Crash, Fault, Reply
+from txn.tables.admin import Admin
+from txn.watch import Event, Phase
+
+OTHER = b"other"
+FAR, NEAR = Key("far", "d", "x", OTHER), X
+BOTH = [Mutation(NEAR, b"1"), Mutation(FAR, b"1")]
+
+
+class Tables(World):
+    """Two tables, and an operator. when: what the operator does as soon as a phase is done."""
+
+    def __init__(self) -> None:
+        self.when: dict[str, Callable[[], None]] = {}
+        super().__init__()
+        self.store.ensure_table(OTHER, {b"d": Family()})
+        self.admin = Admin(self.store._ordered, self.clock)  # type: ignore[attr-defined]
+
+    def watch(self, event: Event) -> None:
+        super().watch(event)
+        if isinstance(event, Phase) and event.outcome == "done" and event.name in self.when:
+            self.when.pop(event.name)()
+
+    def disable(self) -> None:
+        self.admin.disable(OTHER)
+
+    def drop(self) -> None:
+        self.admin.disable(OTHER)
+        self.admin.drop(OTHER)
+
+    def bring_back(self) -> None:
+        if self.admin.exists(OTHER):
+            self.admin.enable(OTHER)
+        else:
+            self.store.ensure_table(OTHER, {b"d": Family()})
+
+    def left_decided(self) -> bytes:
+        """Let a client decide on both tables, and one of them be disabled before its puts."""
+        self.when["decide"] = self.disable
+        return self.engine.commit(BOTH).transaction
+
+
+STOP = Fault(reply=Reply.CRASH)
+GONE = pytest.mark.parametrize("gone", [Tables.disable, Tables.drop])
+
+
+# ----------------------------------------------------------------------- after the decision
+
+
+@GONE
+@pytest.mark.parametrize("ack", ["complete", "decided"])
+def test_a_decided_transaction_is_told_as_committed(
+    gone: Callable[[Tables], None], ack: str
+) -> None:
+    """Told as failed, it would be sent again, and happen twice. Whoever comes next finishes it."""
+    world = Tables()
+    world.when["decide"] = lambda: gone(world)
+    done = world.engine.commit(BOTH, ack=ack)  # type: ignore[arg-type]
+    world.engine.flush()
+    assert not done.complete
+    assert world.statuses() == [Status.ASSERTED]
+    assert world.engine.outcome(done.transaction) is Outcome.COMMITTED
+    world.bring_back()
+    world.clock.advance(5_000)
+    for finding in check(world.engine.context, grace_ms=0):
+        assert isinstance(repair(world.engine.context, finding), Repaired)
+    assert (world.value(NEAR), world.value(FAR)) == (b"1", b"1")
+    assert world.statuses() == [Status.COMPLETE]
+
+
+def test_a_block_that_was_decided_is_told_as_committed() -> None:
+    """By `run` too, which would do all of it again."""
+    world = Tables()
+    world.when["decide"] = world.disable
+    calls: list[int] = []
+
+    def change(t: object) -> None:
+        calls.append(1)
+        t.put(NEAR, "1")  # type: ignore[attr-defined]
+        t.put(FAR, "1")  # type: ignore[attr-defined]
+
+    world.engine.run(change)
+    assert calls == [1]
+    assert world.statuses() == [Status.ASSERTED]
+
+
+def test_of_a_batch_only_those_wait_that_need_the_table() -> None:
+    """And the waves behind it are not lost: each result is its own."""
+    world = Tables()
+    world.when["decide"] = world.disable
+    results = world.engine.commit_many(
+        [
+            (BOTH, []),
+            ([Mutation(Y, b"1")], []),
+            ([Mutation(Y, b"2"), Mutation(Z, b"2")], []),
+            ([Mutation(Y, b"3"), Mutation(FAR, b"3")], []),
+        ]
+    )
+    complete = [isinstance(result, Committed) and result.complete for result in results]
+    assert complete == [False, True, True, False]
+    assert isinstance(results[0], Committed)
+    assert type(results[3]) in (ConflictError, AbortedError, DeadlineError)
+    assert "disabled" in str(results[3])
+    assert (world.value(Y), world.value(Z)) == (b"2", b"2")
+
+
+def test_the_finisher_goes_on_with_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    """It is one thread for all that this client commits."""
+    world = Tables()
+    world.when["decide"] = world.disable
+    world.engine.commit(BOTH, ack="decided")
+    world.engine.commit([Mutation(Y, b"1")], ack="decided")
+    world.engine.flush()
+    assert sorted(map(str, world.statuses())) == ["2-ASSERTED", "5-COMPLETE"]
+    assert "roll forward of 1 left to others" in caplog.text
+
+
+def test_an_error_of_ours_does_not_hide_a_commit(caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing may be raised any more; the log has it, as an error."""
+    world = Tables()
+
+    def fail() -> None:
+        raise KeyError("a watch that raises")
+
+    world.when["put"] = fail
+    assert not world.engine.commit(BOTH).complete
+    assert [record.levelno for record in caplog.records] == [logging.ERROR]
+
+
+def test_what_was_undone_together_is_not_told_as_complete() -> None:
+    """An embedded store takes the steps after the decision in one local transaction, or in none."""
+    world = Tables()
+
+    def undone(work: Callable[[], None]) -> None:
+        work()
+        raise MaybeApplied("the disk is full")
+
+    world.faults.together = undone  # type: ignore[method-assign]
+    assert not world.engine.commit(BOTH).complete
+
+
+# -------------------------------------------------------------------------- meeting its locks
+
+
+@GONE
+def test_whoever_meets_the_holder_is_told_of_its_own_key(gone: Callable[[Tables], None]) -> None:
+    """It waits as for any other, and the error names its key, the holder and why that stays."""
+    world = Tables()
+    world.when["decide"] = lambda: gone(world)
+    holder = world.engine.commit(BOTH).transaction
+    with pytest.raises((ConflictError, DeadlineError)) as caught:
+        world.client(seed=2).commit([Mutation(NEAR, b"2")])
+    assert (caught.value.facts["key"], caught.value.facts["holder"]) == (NEAR, holder)
+    assert str(holder) in str(caught.value)
+    assert "other" in str(caught.value)
+    assert isinstance(caught.value.__cause__, TableUnavailable)
+    assert world.holder(NEAR) == holder
+
+
+def test_a_reader_that_needs_nothing_of_the_table_is_answered() -> None:
+    """From the holder's buffer, as at any decided transaction."""
+    world = Tables()
+    world.left_decided()
+    reader = world.client(seed=2)
+    assert reader.read([NEAR])[NEAR].value == b"1"  # type: ignore[union-attr]
+    assert [row.cells[NEAR].value for row in reader.scan()] == [b"1"]
+    with pytest.raises(TableUnavailable, match="disabled"):
+        reader.read([FAR])
+
+
+def test_of_many_holders_that_stay_the_last_are_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A client that lives for months may meet any number."""
+    monkeypatch.setattr(resolve, "REMEMBERED", 1)
+    world = Tables()
+    for key in (X, Y):
+        world.when["decide"] = world.disable
+        world.engine.commit([Mutation(key, b"1"), Mutation(key._replace(table=OTHER), b"1")])
+        world.bring_back()
+    world.disable()
+    other = world.client(seed=2)
+    for key in (X, Y):
+        with pytest.raises((ConflictError, DeadlineError), match="disabled"):
+            other.commit([Mutation(key, b"2")])
+    assert len(other._resolver._stuck) == 1
+
+
+def test_once_the_table_is_back_whoever_comes_finishes_it() -> None:
+    """No operator is needed then."""
+    world = Tables()
+    world.left_decided()
+    other = world.client(seed=2)
+    with pytest.raises((ConflictError, DeadlineError)):
+        other.commit([Mutation(NEAR, b"2")])
+    world.bring_back()
+    assert other.commit([Mutation(NEAR, b"2")], [Exact(FAR, b"1")]).complete
+
+
+def test_an_undecided_holder_is_released_without_the_table() -> None:
+    """It has put nothing there; its lock in that table is a ghost when the table comes back."""
+    world = Tables()
+    world.faults.plan = lambda call: STOP if is_step(call, Status.LOCKED) else Fault()
+    with pytest.raises(Crash):
+        world.engine.commit(BOTH)
+    world.disable()
+    other = world.client(seed=2)
+    assert other.commit([Mutation(NEAR, b"2")]).complete
+    assert Status.ABORTED in world.statuses()
+    assert not {Status.WRITTEN, Status.LOCKED, Status.ABORTING} & set(world.statuses())
+    world.bring_back()
+    assert other.commit([Mutation(FAR, b"2")]).complete
+
+
+# ---------------------------------------------------------------------- before the decision
+
+
+@pytest.mark.parametrize("phase", ["write", "lock"])
+@GONE
+def test_before_the_decision_those_that_need_the_table_abort(
+    gone: Callable[[Tables], None], phase: str
+) -> None:
+    """At once, not after the patience that a server's restart is given; the others commit."""
+    world = Tables()
+    world.when[phase] = lambda: gone(world)
+    began_ms = world.clock.monotonic_ms()
+    results = world.engine.commit_many([(BOTH, []), ([Mutation(Y, b"1")], [])])
+    assert type(results[0]) is AbortedError
+    assert "table=b'other'" in str(results[0])
+    assert isinstance(results[1], Committed) and results[1].complete
+    assert world.clock.monotonic_ms() == began_ms
+    assert (world.value(NEAR), world.holder(NEAR)) == (None, b"")
+    assert sorted(map(str, world.statuses())) == ["5-COMPLETE", "7-ABORTED"]
+
+
+def test_a_table_that_is_gone_when_keys_in_demand_are_looked_at_aborts() -> None:
+    """Which comes before anything is written."""
+    world = Tables()
+    world.engine._hot._since_ms[FAR] = world.clock.monotonic_ms()
+    world.disable()
+    results = world.engine.commit_many([(BOTH, []), ([Mutation(Y, b"1")], [])])
+    assert [type(result) for result in results] == [AbortedError, Committed]
+
+
+def test_a_scanned_range_of_a_table_that_is_gone_aborts() -> None:
+    """The table is needed although no key in it is."""
+    world = Tables()
+    world.when["lock"] = world.disable
+    with pytest.raises(AbortedError, match="disabled"), world.engine.transaction() as t:
+        assert t.scan(OTHER) == []
+        t.put(NEAR, "1")
+    assert world.statuses() == [Status.ABORTED]
+
+
+def test_without_the_transaction_table_nothing_is_committed() -> None:
+    """Which no transaction has among its keys: it is the store that fails."""
+    world = Tables()
+    world.admin.disable(b"txn")
+    (result,) = world.engine.commit_many([(BOTH, [])])
+    assert isinstance(result, TableUnavailable)
+    world.admin.enable(b"txn")
+    assert world.rows() == []
+
+
+def test_the_transaction_table_may_go_under_the_locks() -> None:
+    """No transaction of the batch is spared then, and none is decided."""
+    world = Tables()
+    world.when["lock"] = lambda: world.admin.disable(b"txn")
+    (result,) = world.engine.commit_many([(BOTH, [])])
+    assert isinstance(result, TableUnavailable)
+    world.admin.enable(b"txn")
+    assert world.statuses() == [Status.WRITTEN]
+
+
+def test_a_store_that_names_a_strange_table_ends_nothing() -> None:
+    """Else its locks would be asked for, and not freed, for ever."""
+    world = Tables()
+
+    def plan(call: Call) -> Fault:
+        if any(isinstance(item, Check) and item.expected.startswith(b"t") for item in call.items):
+            raise TableUnavailable("no such table", b"strange")
+        return Fault()
+
+    world.faults.plan = plan
+    done = world.engine.commit(BOTH)
+    assert not done.complete
+    assert world.holder(NEAR) == done.transaction
+
+
+def test_a_decision_that_was_sent_and_refused_by_anything_is_unknown() -> None:
+    """Whatever the store raises there."""
+    world = Tables()
+
+    def plan(call: Call) -> Fault:
+        if is_step(call, Status.ASSERTED):
+            raise RuntimeError("a driver that is broken")
+        return Fault()
+
+    world.faults.plan = plan
+    with pytest.raises(CommitOutcomeUnknown) as caught:
+        world.engine.commit(BOTH)
+    assert isinstance(caught.value.__cause__, RuntimeError)
+
+
+def test_the_transaction_table_may_go_at_the_decision() -> None:
+    """Then nobody knows, until it is back."""
+    world = Tables()
+    world.when["assert"] = lambda: world.admin.disable(b"txn")
+    with pytest.raises(CommitOutcomeUnknown) as caught:
+        world.engine.commit(BOTH)
+    world.admin.enable(b"txn")
+    assert world.engine.outcome(caught.value.transaction) is Outcome.UNDECIDED
+
+
+# ------------------------------------------------------------------------------ operators
+
+
+@GONE
+def test_fsck_leaves_it_says_how_to_end_it_and_goes_on(gone: Callable[[Tables], None]) -> None:
+    """A table that was dropped for ever is made again, for as long as the repair takes."""
+    world = Tables()
+    world.when["decide"] = lambda: gone(world)
+    world.engine.commit(BOTH)
+    stopped_at(world, Status.ASSERTED, Y)
+    context = world.engine.context
+    results = [repair(context, finding) for finding in check(context, grace_ms=0)]
+    assert sorted(type(result).__name__ for result in results) == ["LeftAlone", "Repaired"]
+    (left,) = (result for result in results if isinstance(result, LeftAlone))
+    assert "table=b'other'" in left.why and "make it again" in left.why
+    world.bring_back()
+    (again,) = check(context, grace_ms=0)
+    assert isinstance(repair(context, again), Repaired)
+    assert (world.value(NEAR), world.value(FAR)) == (b"1", b"1")
+
+
+# ------------------------------------------------------------------ those who commit together
+
+
+def test_those_who_commit_together_are_told_each_its_own() -> None:
+    """One client's table must not fail, or repeat, what another's thread gathered with it."""
+    world = Tables()
+    gatherer = Gatherer(world.engine, world.client(seed=2))
+    world.when["decide"] = world.disable
+    together = gatherer._together("complete")
+    first, second = (checked(m, table=TABLE) for m in (BOTH, [Mutation(Y, b"1")]))
+    results = together([_Waiting(first, None), _Waiting(second, None)])
+    assert [isinstance(result, Committed) for result in results] == [True, True]
+    assert len(world.rows()) == 2
+
+
+def is_step(call: Call, status: Status) -> bool:
+    return call.method == "check_and_put" and any(
+        item.puts[-1][1] == status.value  # type: ignore[union-attr]
+        for item in call.items
+    )
