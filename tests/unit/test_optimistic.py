@@ -47,8 +47,8 @@ def given(**rows: bytes) -> World:
 
 
 def counted(world: World) -> tuple[Engine, CountingStore]:
-    counting = CountingStore(FaultyStore(world.store))
-    engine = world.client(counting, seed=7)  # type: ignore[arg-type]
+    counting = CountingStore(world.store)
+    engine = world.client(FaultyStore(counting), seed=7)
     engine.read([X])
     list(engine.scan(stop=b"a"))
     counting.reset()

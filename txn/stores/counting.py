@@ -1,6 +1,7 @@
 """Any store with a count per method and a trace, because cost is a fact with a test.
 
-What is counted is what was asked for, also where the call fails.
+Each call is passed on as it was made, so that what is counted is what runs: by its own name, also
+where it fails. A store that makes one call of several can have a counter below it as well.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from txn.model import Cell, Check, Edit, Family, Key, Row
-from txn.stores.base import Feature, PlainReads, Store
+from txn.stores.base import Feature, Store
 
 
 class Counted(NamedTuple):
@@ -20,8 +21,9 @@ class Counted(NamedTuple):
     items: tuple[object, ...]
 
 
-class CountingStore(PlainReads):
-    """A store that keeps the books: `trace` has every call since the last `reset`."""
+class CountingStore:
+    """A store that keeps the books: `trace` has every call since the last `reset`, those that are
+    made `together` behind that one, and of reads beside other work those that were made."""
 
     def __init__(self, inner: Store) -> None:
         self.features: frozenset[Feature] = inner.features
@@ -54,8 +56,20 @@ class CountingStore(PlainReads):
     ) -> dict[Key, Cell | None] | None:
         found = self._inner.read_beside(keys, work)
         if found is not None:
-            self.trace.append(Counted("read", tuple(keys)))
+            self.trace.append(Counted("read_beside", tuple(keys)))
         return found
+
+    def read_marked(
+        self, keys: Collection[Key], suffix: bytes
+    ) -> tuple[dict[Key, Cell | None], dict[Key, bytes]]:
+        self.trace.append(Counted("read_marked", tuple(keys)))
+        return self._inner.read_marked(keys, suffix)
+
+    def read_in_turn(
+        self, first: Collection[Key], second: Collection[Key]
+    ) -> tuple[dict[Key, Cell | None], dict[Key, Cell | None]]:
+        self.trace.append(Counted("read_in_turn", (*first, *second)))
+        return self._inner.read_in_turn(first, second)
 
     def write(self, edits: Sequence[Edit], *, durable: bool = True) -> None:
         self.trace.append(Counted("write", tuple(edits)))
@@ -76,7 +90,8 @@ class CountingStore(PlainReads):
         return self._inner.scan(table, start, stop, columns)
 
     def together(self, work: Callable[[], None]) -> None:
-        work()
+        self.trace.append(Counted("together", ()))
+        self._inner.together(work)
 
     def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
         self.trace.append(Counted("describe", (table,)))
