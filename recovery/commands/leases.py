@@ -40,7 +40,8 @@ LeasesOption = Annotated[
     typer.Option(
         "--leases",
         envvar="TXN_LEASES",
-        help="Such as postgresql+psycopg://host/name or sqlite:////path; else a file of the user.",
+        help="Such as postgresql+psycopg://host/name or sqlite:////path; else the machine's or the "
+        "user's: see `txn leases where`.",
     ),
 ]
 ObjectsArgument = Annotated[
@@ -151,6 +152,20 @@ def force_drop(
     show_dropped(", ".join(paths or ()), count, as_json)
 
 
+@app.command("where")
+def where(*, leases: LeasesOption = None, as_json: JsonOption = False) -> None:
+    """Print which leases are meant if none are named, or by TXN_LEASES, without their password."""
+    url = _named(leases)
+    with needing("leases"):
+        from txn.leases.connections import shown  # noqa: PLC0415  (an extra)
+        from txn.leases.opening import parse_url  # noqa: PLC0415
+    name = shown(parse_url(url))
+    if as_json:
+        print_json({"url": name})
+    else:
+        print_line(name)
+
+
 @contextmanager
 def opened(url: str | None, *, is_new: bool = False) -> Iterator[LeaseService]:
     """Open the lease service; a file that is named must be there, unless it may be new."""
@@ -160,8 +175,22 @@ def opened(url: str | None, *, is_new: bool = False) -> Iterator[LeaseService]:
         file = File(url.removeprefix(SQLITE).partition("?")[0])
         if not file.exists():
             raise InvalidRequestError(describe("no such file of leases", path=str(file)))
-    with open_leases(url) as service:
+    with open_leases(_named(url)) as service:
         yield service
+
+
+def _named(url: str | None) -> str:
+    """Return which leases are meant, and say so if they are of one user and nobody has named them:
+    whoever has one may believe that others are kept out."""
+    from txn.leases.opening import default_url, user_url  # noqa: PLC0415
+
+    if url is not None:
+        return url
+    found = default_url()
+    if found == user_url():
+        name = found.removeprefix(SQLITE)
+        typer.echo(f"note: only this user's, no other user is kept out: {name}", err=True)
+    return found
 
 
 @contextmanager

@@ -11,11 +11,13 @@ from datetime import datetime, timedelta
 from pathlib import Path as Folder
 
 import pytest
+from typer.testing import CliRunner, Result
 
+from recovery.commands import app
 from tests.integration.postgresql import PostgreSQL
 from txn import connect
 from txn.errors import InvalidRequestError
-from txn.leases import exclusive, open_leases, path, shared
+from txn.leases import exclusive, open_leases, opening, path, shared
 from txn.leases.service import LeaseService
 from txn.leases.statements import DropLeases, Dropped, ShowLeases, Shown, parse, run
 from txn.locks.hive_model import Column, Table, Tables
@@ -122,12 +124,60 @@ def test_looking_makes_no_file(call: Run, tmp_path: Folder) -> None:
     assert not (tmp_path / "typo").exists()
 
 
-def test_without_any_setting_leases_are_in_a_file_of_the_user(call: Run, tmp_path: Folder) -> None:
-    """On one machine nothing need be set up."""
-    home = {"TXN_LEASES": "", "XDG_DATA_HOME": str(tmp_path)}
-    assert call("leases", "ls", **home).returncode == 0
-    assert call("leases", "grab", "d/t", "--for", "1h", **home).stdout == "1\n"
-    assert [file.name for file in tmp_path.glob("hbase-txn/*.sqlite")] == ["leases.sqlite"]
+def called_here(*arguments: str) -> Result:
+    """Run the command in this process, where the machine's folder can be another one."""
+    return CliRunner().invoke(app, ["leases", *arguments])
+
+
+def test_without_any_setting_leases_are_in_a_file_of_the_user_and_that_is_said(
+    tmp_path: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On one machine nothing need be set up; but whoever has a lease must not believe that another
+    user is kept out, nor whoever sees none that nobody has any."""
+    monkeypatch.setattr(opening, "MACHINE", tmp_path / "none")
+    monkeypatch.setenv(opening.VARIABLE, "")
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    file = tmp_path / "hbase-txn" / "leases.sqlite"
+    for arguments, said in (
+        (["where"], f"sqlite:///{file}\n"),
+        (["ls", "--json"], ""),
+        (["grab", "d/t", "--for", "1h"], "1\n"),
+    ):
+        done = called_here(*arguments)
+        assert (done.exit_code, done.stdout) == (0, said)
+        assert done.stderr == f"note: only this user's, no other user is kept out: {file}\n"
+    assert file.exists()
+    assert called_here("ls", "--leases", f"sqlite:///{file}").stderr == ""
+
+
+def test_the_leases_of_the_machine_are_found_by_commands_and_programs(
+    tmp_path: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both must look in one place, or they would not exclude each other."""
+    monkeypatch.setattr(opening, "MACHINE", tmp_path)
+    monkeypatch.delenv(opening.VARIABLE, raising=False)
+    assert called_here("where").output == f"sqlite:///{tmp_path}/leases.sqlite\n"
+    assert called_here("grab", "d/t", "-x", "--for", "1h").output == "1\n"
+    with open_leases() as machine:
+        assert [lease.lease_id for lease in machine.list_lease()] == [1]
+    monkeypatch.setenv(opening.VARIABLE, f"sqlite:///{tmp_path}/other")
+    with open_leases() as other:
+        assert other.list_lease() == []
+        assert other.connections.url.database == f"{tmp_path}/other"
+    assert called_here("ls", "--json").output == ""
+
+
+def test_where_leases_are_is_told_without_a_password(call: Run) -> None:
+    """It is copied into mails."""
+    url = "postgresql+psycopg://ann:secret@127.0.0.1:1/leases"
+    (found,) = lines(call("leases", "where", "--json", TXN_LEASES=url))
+    assert found == {"url": url.replace("secret", "***")}
+    done = call("leases", "where", "--leases", "ann:secret")
+    assert (done.returncode, "not the URL" in done.stderr, "secret" in done.stderr) == (
+        2,
+        True,
+        False,
+    )
 
 
 def test_the_commands_work_on_postgresql(call: Run, postgresql: PostgreSQL) -> None:

@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import make_url
 
 from txn.errors import InvalidRequestError
-from txn.leases import LeaseAlreadyExistsError, exclusive, migrations, open_leases
+from txn.leases import LeaseAlreadyExistsError, exclusive, migrations, open_leases, opening
 from txn.leases.connections import shown
 from txn.leases.opening import default_url
 
@@ -21,14 +21,27 @@ from txn.leases.opening import default_url
         ({"HOME": "/h", "TXN_LEASES": "sqlite:////x"}, "sqlite:////x"),
     ],
 )
-def test_where_leases_are_kept_unless_it_is_said(environ: dict[str, str], expected: str) -> None:
+def test_where_leases_are_kept_unless_it_is_said(
+    environ: dict[str, str], expected: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All programs of a user must find the same file, with nothing set up."""
+    monkeypatch.setattr(opening, "MACHINE", tmp_path / "none")
     assert default_url(environ) == expected
+
+
+def test_where_a_machine_has_a_place_for_leases_they_are_kept_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its administrator has made it, and no user has to do anything. Who names others has these."""
+    monkeypatch.setattr(opening, "MACHINE", tmp_path)
+    assert default_url({"HOME": "/h"}) == f"sqlite:///{tmp_path}/leases.sqlite"
+    assert default_url({"TXN_LEASES": "sqlite:////x"}) == "sqlite:////x"
 
 
 def test_the_default_needs_no_setting_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The folder is made, and the next program finds what is there."""
     monkeypatch.delenv("TXN_LEASES", raising=False)
+    monkeypatch.setattr(opening, "MACHINE", tmp_path / "none")
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     with open_leases() as first, open_leases() as second:
         first.grab_lease([exclusive("d/t")], 3600)

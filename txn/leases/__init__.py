@@ -10,7 +10,7 @@ from txn.leases.model import (
     LeaseAlreadyExistsError,
     LeaseNotFoundError,
 )
-from txn.leases.opening import open_leases
+from txn.leases.opening import default_url, open_leases
 from txn.locks.requests import LockRequest, Mode, Path, exclusive, path, shared
 
 if TYPE_CHECKING:  # its drivers are extras
@@ -26,6 +26,7 @@ __all__ = [
     "LockRequest",
     "Mode",
     "Path",
+    "default_url",
     "exclusive",
     "open_leases",
     "path",

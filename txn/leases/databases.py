@@ -8,15 +8,19 @@ under READ COMMITTED, where a statement sees what was committed before the state
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path as File
+from stat import S_ISGID
+from tempfile import NamedTemporaryFile
 from typing import Any, Protocol
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, text
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
-from txn.errors import InvalidRequestError, describe
+from txn.errors import InvalidRequestError, StoreError, describe
 from txn.leases.tables import IDS
 from txn.locks.requests import Path
 
@@ -75,7 +79,12 @@ class Sqlite:
     def engine(self, url: URL) -> Engine:
         if url.database in {None, "", ":memory:"}:
             raise InvalidRequestError(describe("name a file: sqlite:///path"))
-        File(str(url.database)).parent.mkdir(parents=True, exist_ok=True)
+        try:
+            _make_place(File(str(url.database)))
+        except OSError as error:
+            raise StoreError(
+                describe("no place for the leases", url=str(url), reason=str(error))
+            ) from error
         # Left alone by the driver, a transaction begins where take_turn says so and nowhere else.
         options = {"isolation_level": None, "timeout": PATIENCE_S}
         # One connection: threads wait for it in line, and for its lock they would draw lots.
@@ -132,6 +141,20 @@ def _key(name: Path) -> int:
     """Return the number of a table's turn. Two tables with one number wait for each other."""
     said = blake2b(f"txn_leases/{name}".encode(), digest_size=8).digest()
     return int.from_bytes(said, signed=True)
+
+
+def _make_place(file: File) -> None:
+    """Make the file's folder if it is missing, and in one whose group is handed on to what is put
+    there the file, too: for that group, whatever this process thinks of its own files. SQLite gives
+    the rights of the file to those that it puts beside it."""
+    folder = file.parent
+    folder.mkdir(parents=True, exist_ok=True)
+    mode = folder.stat().st_mode
+    if mode & S_ISGID and not file.exists():
+        with NamedTemporaryFile(prefix=f".{file.name}-", dir=folder) as made:
+            os.fchmod(made.fileno(), mode & 0o666)
+            with suppress(FileExistsError):  # nobody ever sees it with other rights
+                os.link(made.name, file)
 
 
 def _prepare_sqlite(connection: Any, _: object) -> None:

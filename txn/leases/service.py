@@ -8,7 +8,6 @@ places in the line; those of a request that is not heard of any more expire, as 
 
 from __future__ import annotations
 
-import getpass
 import random
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
@@ -48,6 +47,7 @@ from txn.leases.model import (
     user_name,
 )
 from txn.leases.tables import BATCH, about, in_conflict, leases, now, within
+from txn.locks.manager import login_name
 from txn.locks.requests import LockRequest, Path, text_of
 
 WEEK_S = 7 * 24 * 3600
@@ -121,7 +121,7 @@ class LeaseService:
             f"{self._chance.getrandbits(128):032x}",
             claims(objects),
             duration(duration_s, self._max_lease_s),
-            user_name(getpass.getuser() if user is None else user),
+            user_name(login_name() if user is None else user),
         )
         due_ms = self._clock.monotonic_ms() + within_ms
         self._give_back()

@@ -8,6 +8,7 @@ grant of an object, so that whatever is locked can refuse who has lost the lock 
 from __future__ import annotations
 
 import getpass
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, Self
@@ -142,7 +143,15 @@ def owner_name(name: str | None) -> str:
     """Return the name of an owner; that of the user, if none is given."""
     if not isinstance(name, str | None):
         raise InvalidRequestError(f"the name of an owner is text: name={name!r}")
-    return name or getpass.getuser()
+    return name or login_name()
+
+
+def login_name() -> str:
+    """Return the name of the user, whose number is enough where it has none, as in a container."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
 
 
 class Held(Protocol):
