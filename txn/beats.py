@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TypeVar
 
 from txn.codec import column
+from txn.errors import DeadlineError
 from txn.model import Edit
 from txn.phases import Status
 from txn.steps import FREE, Context, Transaction, not_aborted, read_statuses, retried
@@ -20,9 +21,14 @@ T = TypeVar("T")
 
 
 def alive(context: Context, batch: Sequence[Transaction], items: Iterable[T]) -> Iterator[T]:
-    """Yield the items; whenever one is done with, show that the owner of the batch lives."""
+    """Yield the items; whenever one is done with, show that the owner of the batch lives, and fail
+    those of it whose time is over."""
     for item in items:
         yield item
+        now_ms = context.clock.monotonic_ms()
+        for t in batch:
+            if t.failure is None and now_ms >= t.due_ms:
+                t.failure = DeadlineError("deadline passed before the decision", transaction=t.row_key)
         beat(context, batch)
 
 

@@ -148,6 +148,18 @@ def test_an_owner_that_was_aborted_at_its_work_leaves() -> None:
     assert {world.holder(key) for key in keys(2_000)} == {b""}
 
 
+@pytest.mark.parametrize("lock", [protocol.lock_at_once, lock_in_order])
+def test_work_ends_at_the_deadline(lock: object, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has half a second does not wait for thousands of locks to be told that it is over."""
+    monkeypatch.setattr("txn.engine.lock_at_once", lock)
+    world = World(PATIENT)
+    world.faults.plan = lambda call: world.clock.advance(len(call.items)) or Fault()
+    with pytest.raises(DeadlineError, match="deadline passed before the decision"):
+        world.engine.commit([Mutation(key, b"1") for key in keys(2_000)], within_ms=500)
+    assert 500 <= world.clock.monotonic_ms() < 1_200
+    assert {world.holder(key) for key in keys(2_000)} == {b""}
+
+
 def test_who_is_quick_does_not_beat() -> None:
     """A beat is two more requests, for nothing."""
     world = World(PATIENT)
