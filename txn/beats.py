@@ -17,6 +17,7 @@ from txn.phases import Status
 from txn.steps import FREE, Context, Transaction, not_aborted, read_statuses, retried
 
 PORTION = 500  # within two thirds of a lease of 10 s, a gateway may take 13 ms for each
+TOO_LATE = "deadline passed before the decision"
 T = TypeVar("T")
 
 
@@ -28,7 +29,7 @@ def alive(context: Context, batch: Sequence[Transaction], items: Iterable[T]) ->
         now_ms = context.clock.monotonic_ms()
         for t in batch:
             if t.failure is None and now_ms >= t.due_ms:
-                t.failure = DeadlineError("deadline passed before the decision", transaction=t.row_key)
+                t.failure = DeadlineError(TOO_LATE, transaction=t.row_key)
         beat(context, batch)
 
 

@@ -14,7 +14,7 @@ from logging import ERROR, WARNING, getLogger
 from typing import Concatenate, ParamSpec, cast
 
 from txn.assertions import holds
-from txn.beats import PORTION, alive, beat, portions
+from txn.beats import PORTION, TOO_LATE, alive, beat, portions
 from txn.codec import Plan, column, encode_plan
 from txn.errors import (
     AbortedError,
@@ -422,7 +422,7 @@ def _verdict(
         newest_lock = max(newest_lock, lock.timestamp)
         newest = max(newest, lock.timestamp, *(c.timestamp for c in (value, tag) if c))
     if is_late(context, t):
-        return None, DeadlineError("deadline passed before the decision", transaction=t.row_key)
+        return None, DeadlineError(TOO_LATE, transaction=t.row_key)
     for assertion in t.request.assertions:
         if not holds(assertion, t.seen):
             return None, failed(t, assertion)

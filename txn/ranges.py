@@ -11,7 +11,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 
 from txn.assertions import Version
-from txn.beats import alive
+from txn.beats import TOO_LATE, alive
 from txn.codec import TransactionRow
 from txn.errors import AbortedError, AssertionFailedError, ConflictError, DeadlineError, StoreError
 from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Key, Row
@@ -121,7 +121,7 @@ def phantom(
                     return failure
             rest.add(strange)
         if is_late(context, t):
-            return DeadlineError("deadline passed before the decision", transaction=t.row_key)
+            return DeadlineError(TOO_LATE, transaction=t.row_key)
         if rest.value == before and not are_apart(context, before_ms):
             return None
         before, before_ms = rest.value, began_ms
