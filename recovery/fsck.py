@@ -6,14 +6,14 @@ repairs may run twice at once, and clients may be at work: whatever has moved on
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby, islice
 from typing import assert_never
 
 from recovery.findings import Finding, Kind, LeftAlone, NothingToDo, Repaired, Result, Young
 from recovery.markers import expired_marker, retire_keys
-from recovery.scan import MARKERS, State, long_ago_ms, state_of, whole_row
+from recovery.scan import MARKERS, Looked, State, long_ago_ms, state_of, told_rows, whole_row
 from recovery.tables import BATCH, check_rows, is_stale
 from txn.codec import TransactionRow, decode_row, is_row_key
 from txn.errors import InvalidRequestError, TableUnavailable, describe
@@ -36,9 +36,6 @@ BRING_BACK = (
     "it waits for its table: enable it, or make it again with its families, repair, and drop it "
     "again if it is not wanted"
 )
-
-Looked = Callable[[bytes], None]
-"""Is told the table of each row that check has looked at, for a progress bar."""
 
 
 def check(
@@ -63,7 +60,7 @@ def check(
     for table in scan:
         if retried(context, lambda: context.store.describe(table)) is None:  # noqa: B023
             raise InvalidRequestError(describe("no such table", table=table))
-    for row in _told(context, context.table, looked):
+    for row in told_rows(context, Span(context.table), looked):
         if is_row_key(row.row):
             yield from _check_row(context, row, grace_ms, retention_ms, young)
         elif found := expired_marker(context.table, row, context.clock.wall_ms(), retention_ms):
@@ -154,22 +151,14 @@ def _repair(context: Context, kind: Kind, findings: Sequence[Finding]) -> list[R
             assert_never(kind)
 
 
-def _told(
-    context: Context, table: bytes, looked: Looked, start: bytes = b"", stop: bytes | None = None
-) -> Iterator[Row]:
-    for row in stored_rows(context, Span(table, start, stop)):
-        looked(table)
-        yield row
-
-
 def _data_rows(
     context: Context, scan: Collection[bytes], looked: Looked
 ) -> Iterator[Iterator[Row]]:
     """Yield the rows of each table, and of the markers of `once`, which are data as well."""
     if context.table not in scan:
-        yield _told(context, context.table, looked, *MARKERS)
+        yield told_rows(context, Span(context.table, *MARKERS), looked)
     for table in dict.fromkeys(scan):
-        rows = _told(context, table, looked)
+        rows = told_rows(context, Span(table), looked)
         yield (row for row in rows if table != context.table or not is_row_key(row.row))
 
 

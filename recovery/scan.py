@@ -8,7 +8,7 @@ markers of `once`, are passed over. Nothing here writes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -21,6 +21,10 @@ from txn.steps import Context
 MAX_TIMESTAMP = (1 << 63) - 1
 MARKERS = (b"once.", b"once/")
 _NAME = b"transaction."
+
+
+Looked = Callable[[bytes], None]
+"""Is told the table of each row that was looked at, for a progress bar."""
 
 
 class State(Enum):
@@ -73,11 +77,21 @@ def long_ago_ms(now_ms: int, age_ms: int) -> int:
     return now_ms - age_ms if age_ms else MAX_TIMESTAMP
 
 
+def told_rows(context: Context, wanted: Span, looked: Looked) -> Iterator[Row]:
+    """Yield the rows as they are stored, and tell of each."""
+    for row in stored_rows(context, wanted):
+        looked(wanted.table)
+        yield row
+
+
 def transactions(
-    context: Context, start: bytes = b"", stop: bytes | None = None
+    context: Context,
+    start: bytes = b"",
+    stop: bytes | None = None,
+    looked: Looked = lambda table: None,
 ) -> Iterator[TransactionRow]:
     """Yield the transaction rows from start (included) to stop (excluded), in byte order."""
-    for row in stored_rows(context, Span(context.table, start, stop)):
+    for row in told_rows(context, Span(context.table, start, stop), looked):
         if is_row_key(row.row):
             yield decode_row(row)
 
@@ -87,13 +101,13 @@ def whole_row(context: Context, row_key: bytes) -> Row | None:
     return next(stored_rows(context, Span(context.table, row_key, row_key + b"\0")), None)
 
 
-def find(context: Context, part: bytes) -> Iterator[bytes]:
+def find(context: Context, part: bytes, looked: Looked = lambda table: None) -> Iterator[bytes]:
     """Yield the row keys that end with the part, or begin with it when their bucket, the word
     `transaction` or the time is left out."""
     if is_row_key(part) and whole_row(context, part):
         yield part
         return
-    for row in stored_rows(context, Span(context.table)):
+    for row in told_rows(context, Span(context.table), looked):
         if is_row_key(row.row) and _is_part(part, row.row):
             yield row.row
 

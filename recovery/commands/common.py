@@ -17,7 +17,9 @@ from typing import Annotated, Any
 from urllib.parse import unquote, urlsplit
 
 import typer
+from rich import markup
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from recovery.scan import find
 from recovery.text import parse_duration
@@ -114,7 +116,8 @@ def needing(extra: str) -> Iterator[None]:
 
 def found_row_key(context: Context, part: str) -> bytes:
     """Return the row key of the transaction that a person means, by all of it or a part."""
-    candidates = list(islice(find(context, unescape(part)), CANDIDATES + 1))
+    with row_bar(console(), "looking", hidden=False) as looked:
+        candidates = list(islice(find(context, unescape(part), looked), CANDIDATES + 1))
     if not candidates:
         raise InvalidRequestError(describe("no such transaction", id=part))
     if len(candidates) > 1:
@@ -128,6 +131,37 @@ def found_row_key(context: Context, part: str) -> bytes:
 def console() -> Console:
     """Return where text for people goes; a pipe gets long lines rather than cut ones."""
     return Console(width=None if sys.stdout.isatty() else WIDE, highlight=False)
+
+
+class RowBar:
+    """Counts rows that are looked at, each told by its table, and shows on a terminal how many."""
+
+    def __init__(self, out: Console, about: str, *, hidden: bool) -> None:
+        self.rows = 0
+        self.progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed:,} rows"),
+            TimeElapsedColumn(),
+            console=out,
+            transient=True,
+            disable=hidden or not out.is_terminal,
+        )
+        self._task = self.progress.add_task(about, total=None)
+
+    def __call__(self, table: bytes) -> None:
+        self.rows += 1
+        self.progress.update(
+            self._task, completed=self.rows, description=markup.escape(escape(table))
+        )
+
+
+@contextmanager
+def row_bar(out: Console, about: str, *, hidden: bool) -> Iterator[RowBar]:
+    """Count the rows of a long look; hidden: show nothing of it."""
+    bar = RowBar(out, about, hidden=hidden)
+    with bar.progress:
+        yield bar
 
 
 def print_json(document: Any, *, pretty: bool = False) -> None:

@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -23,6 +22,7 @@ from recovery.commands.common import (
     duration,
     opened,
     print_json,
+    row_bar,
 )
 from recovery.documents import finding_document, result_document, young_document
 from recovery.findings import Finding, Kind, LeftAlone, NothingToDo, Repaired, Result, Young
@@ -71,39 +71,28 @@ def fsck(
     if do_repair and not yes:
         _confirm(duration(retention))
     out, tables, young = console(), [table.encode() for table in scan or ()], Young()
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.completed:,} rows"),
-        TimeElapsedColumn(),
-        console=out,
-        transient=True,
-        disable=as_json or not out.is_terminal,
-    )
-    with opened(store, transactions) as context, bar:
-        task = bar.add_task("fsck", total=None)
+    with opened(store, transactions) as context, row_bar(out, "fsck", hidden=as_json) as looked:
         findings = check(
             context,
             grace_ms=duration(grace),
             retention_ms=duration(retention),
             scan=tables,
-            looked=lambda table: bar.update(task, advance=1, description=escape(table)),
+            looked=looked,
             young=young,
         )
         found: Iterator[Found] = (
             repair_all(context, findings) if do_repair else ((item, None) for item in findings)
         )
         tally = _print_json(found) if as_json else _print(out, found, context.clock.wall_ms())
-        looked = int(bar.tasks[0].completed)
         if do_repair:
             compact(context, retention_ms=duration(retention), tables=tables)
     if as_json and young.counts:
         print_json(young_document(young, duration(grace)))
     elif not as_json:
         if tally or young.counts:
-            _print_tally(out, tally, looked, do_repair)
+            _print_tally(out, tally, looked.rows, do_repair)
         else:
-            out.print(f"clean: {count_text(looked, 'row')}, and nothing was left behind")
+            out.print(f"clean: {count_text(looked.rows, 'row')}, and nothing was left behind")
         _print_young(out, young, duration(grace))
     if any(result in (None, LeftAlone) for _, result in tally):
         raise typer.Exit(FOUND)

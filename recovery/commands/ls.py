@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator
-from itertools import islice
+from contextlib import ExitStack
 from typing import Annotated
 
 import typer
@@ -15,14 +16,16 @@ from recovery.commands.common import (
     JsonOption,
     StoreOption,
     TransactionsOption,
+    console,
     duration,
     opened,
     print_json,
     print_line,
+    row_bar,
 )
 from recovery.documents import row_document
-from recovery.text import duration_text, labels_text
-from txn.codec import TransactionRow
+from recovery.text import count_text, duration_text, labels_text
+from txn.codec import TransactionRow, created_ms
 from txn.phases import Status
 from txn.steps import Context
 from txn.text import escape
@@ -53,27 +56,48 @@ def ls(
         Duration | None,
         typer.Option(parser=duration, help="Only with a status older than 10m, 24h..."),
     ] = None,
-    limit: Annotated[int, typer.Option(min=0, help="At most so many rows; 0: all.")] = 100,
+    limit: Annotated[int, typer.Option(min=0, help="The newest so many rows; 0: all.")] = 100,
     transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
     as_json: JsonOption = False,
 ) -> None:
-    """List the transactions, the oldest first."""
-    with opened(store, transactions) as context:
-        rows = _selected(context, set(status or ()), older_than or 0)
+    """List the newest transactions, the oldest of them first."""
+    with opened(store, transactions) as context, ExitStack() as looking:
+        # Lines that come as they are found show by themselves how far it is.
+        bar = looking.enter_context(row_bar(console(), "ls", hidden=as_json or not limit))
+        rows = _selected(context, set(status or ()), older_than or 0, bar)
+        total, shown = _newest(rows, limit) if limit else (0, rows)
+        looking.close()
         if not as_json:
             print_line(LINE.format("transaction", "status", "age", "keys", "labels or reason"))
-        for row in islice(rows, limit or None):
+        for row in shown:
             now_ms = context.clock.wall_ms()
             if as_json:
                 print_json(row_document(row, now_ms))
             else:
                 print_line(_line(row, now_ms))
-        if limit and next(rows, None) is not None and not as_json:
-            print_line(f"and more: these were the first {limit}; --limit 0 shows all")
+    if limit and total > limit:
+        older = count_text(total - limit, "older one")
+        typer.echo(f"the newest {limit:,} only, and not {older}: --limit 0 shows all", err=as_json)
 
 
-def _selected(context: Context, statuses: set[str], older_than_ms: int) -> Iterator[TransactionRow]:
-    for row in scan.transactions(context):
+def _newest(rows: Iterator[TransactionRow], limit: int) -> tuple[int, Iterator[TransactionRow]]:
+    """Return how many rows there are, and the newest of them in the order of their beginnings."""
+    total = 0
+
+    def counted() -> Iterator[TransactionRow]:
+        nonlocal total
+        for row in rows:
+            total += 1
+            yield row
+
+    found = heapq.nlargest(limit, counted(), key=lambda row: created_ms(row.row_key))
+    return total, reversed(found)
+
+
+def _selected(
+    context: Context, statuses: set[str], older_than_ms: int, looked: scan.Looked
+) -> Iterator[TransactionRow]:
+    for row in scan.transactions(context, looked=looked):
         name = str(row.status) if row.status else NO_STATUS
         age_ms = context.clock.wall_ms() - (row.status_at or row.newest)
         if (not statuses or name in statuses) and age_ms >= older_than_ms:

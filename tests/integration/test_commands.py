@@ -183,8 +183,13 @@ def test_ls_lists_and_selects(uri: str, run: Run) -> None:
     both = ("--status", "written", "--status", "4-CLEANING")
     assert len(lines(run("ls", "--json", *both))) == 2
     assert lines(run("ls", "--json", "--older-than", "1h")) == []
-    assert len(lines(run("ls", "--json", "--limit", "1"))) == 1
+    newest = run("ls", "--json", "--limit", "1")
+    assert [row["transaction"] for row in lines(newest)] == [decided.decode()]
+    assert "not 1 older one: --limit 0 shows all" in newest.stderr
     assert "--limit 0" in run("ls", "--limit", "1").stdout
+    all_of_them = run("ls", "--limit", "0", "--json")
+    found = [row["transaction"] for row in lines(all_of_them)]
+    assert (found, all_of_them.stderr) == ([undecided.decode(), decided.decode()], "")
     assert run("ls", "--status", "9").returncode == 2
     assert run("ls", "--older-than", "soon").returncode == 2
 
