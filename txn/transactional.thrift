@@ -234,39 +234,48 @@ service Transactional {
 
   // What has become of a request whose answer was lost, by its name and how long ago it was sent.
   Settled settle(1: required binary request, 2: required i64 agoMs, 3: Options options)
-    throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: StoreFailed store)
+    throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: StoreFailed store,
+            4: Corrupt corrupt)
 
   // Create the table and those of its families that are missing.
   void ensureTable(1: required binary table, 2: required list<binary> families, 3: Options options)
-    throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: StoreFailed store)
+    throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: StoreFailed store,
+            4: Corrupt corrupt)
 
   // The newest versions of the keys as they are now, whatever is under way.
   list<Found> storeRead(1: required list<Key> keys, 2: Options options)
-    throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: StoreFailed store)
+    throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: StoreFailed store,
+            4: Corrupt corrupt)
 
   // Write puts and marks. Repeating it changes nothing; after StoreFailed it may be done or not.
   void storeWrite(1: required list<Edit> edits, 2: bool durable, 3: Options options)
-    throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: StoreFailed store)
+    throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: StoreFailed store,
+            4: Corrupt corrupt)
 
   // Carry out checked writes one after the other, and answer which of them were done.
   list<bool> storeCheck(1: required list<Check> checks, 2: bool durable, 3: Options options)
-    throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: StoreFailed store)
+    throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: StoreFailed store,
+            4: Corrupt corrupt)
 
   // The first rows from start (included) to stop (excluded, if given), with these columns (none:
   // all), as many as make a page. Nothing is kept between the pages.
   Page storeScan(1: required binary table, 2: required binary start, 3: binary stop,
                  4: list<Column> columns, 5: Options options)
-    throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: StoreFailed store)
+    throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: StoreFailed store,
+            4: Corrupt corrupt)
 
   // A table's families and their settings.
   Described storeDescribe(1: required binary table, 2: Options options)
-    throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: StoreFailed store)
+    throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: StoreFailed store,
+            4: Corrupt corrupt)
 
   // Create the table and those of its families that are missing, with these settings.
   void storeEnsure(1: required binary table, 2: required list<Family> families, 3: Options options)
-    throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: StoreFailed store)
+    throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: StoreFailed store,
+            4: Corrupt corrupt)
 
   // Give back the room of what was deleted before this.
   void storeCompact(1: required binary table, 2: required i64 purgeBeforeMs, 3: Options options)
-    throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: StoreFailed store)
+    throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: StoreFailed store,
+            4: Corrupt corrupt)
 }

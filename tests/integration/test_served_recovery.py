@@ -8,7 +8,7 @@ import random
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,13 +22,17 @@ from tests.integration.serving import PATIENCE_S, served
 from tests.integration.test_commands import crashed
 from txn import InvalidRequestError, Key, Mutation, Policy, connect
 from txn.clock import SystemClock
-from txn.emulator.transactional import PAGE_BYTES, PAGE_ROWS
+from txn.emulator.server import Server, listen
+from txn.emulator.transactional import PAGE_BYTES, PAGE_ROWS, Transactional
+from txn.errors import CorruptRowError, MaybeApplied, NotApplied, TxnError
 from txn.messages import IDL
 from txn.model import Edit, Family
 from txn.phases import Status
 from txn.steps import Context
 from txn.stores import open_store
+from txn.stores.local import LocalStore
 from txn.stores.served import RemoteService, ServedStore, parse_server
+from txn.tables.memory import MemoryStore
 from txn.watch import silent
 
 TOKEN = "open-sesame"
@@ -104,6 +108,35 @@ def test_a_checked_put_without_a_value_is_refused(txn_server: str) -> None:
     with pytest.raises(InvalidRequestError, match="a put lacks its value"):
         service.ask("storeCheck", IDL.Transactional.storeCheck_args(checks))
     service.close()
+
+
+class Broken(LocalStore):
+    """A store whose disk is spoilt, or full."""
+
+    error: TxnError = CorruptRowError("the table does not decode")
+
+    def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
+        if table == b"broken":
+            raise self.error
+        return super().describe(table)
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (CorruptRowError("the table does not decode"), CorruptRowError),
+        (NotApplied("the disk is full"), MaybeApplied),  # what it was, the wire does not say
+    ],
+)
+def test_what_the_servers_store_cannot_do_is_told(error: TxnError, told: type[TxnError]) -> None:
+    """By an exception of the interface: whoever calls acts by its type."""
+    hosted = Transactional(store := Broken(MemoryStore(), SystemClock()))
+    store.error = error
+    with Server([(listen("127.0.0.1", 0), hosted.service)]) as server:
+        remote = open_store(f"txn://127.0.0.1:{server.ports[0]}")
+        with pytest.raises(told, match=str(error)):
+            remote.describe(b"broken")
+        remote.close()
 
 
 def test_an_engine_behind_a_server_can_be_checked(txn_server: str) -> None:

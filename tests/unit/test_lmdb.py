@@ -242,7 +242,8 @@ def test_a_data_file_that_is_not_lmdb_s_is_refused(path: str) -> None:
 @pytest.mark.parametrize(
     ("uri", "reason"),
     [
-        ("cassandra://x", r"unknown kind of store.*known=.*'embedded'.*'memory'"),
+        ("cassandra://x", r"unknown kind of store.*known=.*'embedded'.*'memory', 'txn'"),
+        ("tnx://x?token=secret", r"unknown kind of store uri='tnx://x' "),
         ("/var/lib/app", "unknown kind of store"),
         ("embedded://relative/path", "three slashes"),
         ("embedded://", "three slashes"),

@@ -50,7 +50,7 @@ def open_ordered(uri: str) -> OrderedStore:
         case "embedded":
             return _embedded_keys(parts)
     raise InvalidRequestError(
-        describe("not a store on this machine", uri=uri, known=["embedded", "memory"])
+        describe("not a store on this machine", uri=_place(parts), known=["embedded", "memory"])
     )
 
 
