@@ -15,7 +15,8 @@ from txn.codec import TransactionRow, column, decode_row
 from txn.errors import (
     AbortedError,
     CorruptRowError,
-    TableUnavailable,
+    StoreClosedError,
+    StoreError,
     TxnError,
     describe,
 )
@@ -73,7 +74,9 @@ class Resolver:
         self._stuck.pop(row.row_key, None)
         try:
             return self._settle(row, locks)
-        except (TableUnavailable, CorruptRowError) as error:
+        except StoreClosedError:
+            raise
+        except (StoreError, CorruptRowError) as error:
             if len(self._stuck) >= REMEMBERED:
                 self._stuck.clear()
             self._stuck[row.row_key] = error

@@ -52,6 +52,7 @@ class Subject:
     table: bytes
     maker: Store
     operator: str
+    name: str
 
     def key(self, row: str | bytes, column: str | bytes, family: str = "d") -> Key:
         return Key(row, family, column, self.table)
@@ -61,6 +62,11 @@ class Subject:
 
     def another_client(self) -> Store:
         return open_store(self.uri)
+
+    def hurried_client(self) -> Store:
+        """One that waits for the answers of a gateway for four seconds."""
+        hurry = "?timeout_ms=4000" if self.uri.startswith("hbase") else ""
+        return AROUND.get(self.name, lambda store: store)(open_store(self.uri + hurry))
 
     @contextmanager
     def disabled(self, table: bytes) -> Iterator[None]:
@@ -96,6 +102,6 @@ def subject(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Subject]
     maker = store if maker_uri == uri else open_store(maker_uri)
     table = f"contract-{uuid.uuid4().hex}".encode()
     maker.ensure_table(table, {b"d": Family(versions=3), b"e": Family(versions=1)})
-    yield Subject(uri, store, table, maker, operator)
+    yield Subject(uri, store, table, maker, operator, request.param)
     maker.close()
     store.close()

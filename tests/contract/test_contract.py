@@ -30,6 +30,7 @@ class Subject(Protocol):
     def key(self, row: str | bytes, column: str | bytes, family: str = "d") -> Key: ...
     def get(self, key: Key) -> Cell | None: ...
     def another_client(self) -> Store: ...
+    def hurried_client(self) -> Store: ...
     def disabled(self, table: bytes) -> AbstractContextManager[None]: ...
 
 
@@ -553,27 +554,30 @@ def test_an_absent_table_or_family_is_named(subject: Subject) -> None:
 
 def test_a_disabled_table_is_the_store_s_trouble(subject: Subject) -> None:
     """After the request was checked nothing is its author's mistake: a decided transaction waits
-    for the table, and must not be told as one that wrote nothing."""
+    for the table, and must not be told as one that wrote nothing. HBase's gateways do not answer a
+    write to one for a long time."""
     table = f"disabled-{uuid.uuid4().hex}".encode()
     subject.maker.ensure_table(table, {b"d": Family()})
     key, well = Key("r", "d", "x", table), subject.key("r", "x")
+    store = subject.hurried_client()
     calls: list[Callable[[Key], object]] = [
-        lambda key: subject.store.read([well, key]),
-        lambda key: subject.store.read_marked([key], LOCK_SUFFIX),
-        lambda key: subject.store.read_in_turn([well], [key]),
-        lambda key: subject.store.write([Edit(well, b"1", 1), Edit(key, b"1", 1)]),
-        lambda key: subject.store.check_and_put([put_if(key, b"", (key, b"1"))]),
-        lambda key: list(subject.store.scan(table)),
+        lambda key: store.read([well, key]),
+        lambda key: store.read_marked([key], LOCK_SUFFIX),
+        lambda key: store.read_in_turn([well], [key]),
+        lambda key: store.write([Edit(well, b"1", 1), Edit(key, b"1", 1)]),
+        lambda key: store.check_and_put([put_if(key, b"", (key, b"1"))]),
+        lambda key: list(store.scan(table)),
     ]
     with subject.disabled(table):
         for call in calls:
             with pytest.raises(TableUnavailable, match="disabled") as caught:
                 call(key)
             assert caught.value.table == table
-        assert subject.store.describe(table) is not None
+        assert store.describe(table) is not None
     for call in calls:
         call(key)
     assert subject.get(well) == Cell(b"1", 1)
+    store.close()
 
 
 @pytest.mark.parametrize("row", [b"", b"k" * 32_768])

@@ -19,6 +19,7 @@ from txn.errors import (
     ConflictError,
     DeadlineError,
     MaybeApplied,
+    StoreClosedError,
     TableUnavailable,
 )
 from txn.model import Check, Family, Key, Mutation
@@ -192,6 +193,32 @@ def test_a_reader_that_needs_nothing_of_the_table_is_answered() -> None:
     assert [row.cells[NEAR].value for row in reader.scan()] == [b"1"]
     with pytest.raises(TableUnavailable, match="disabled"):
         reader.read([FAR])
+
+
+def test_a_holder_whose_server_does_not_answer_is_in_the_way() -> None:
+    """Whoever meets it can reach all that is its own, and is told of that."""
+    world = Tables()
+    holder = world.left_decided()
+    world.bring_back()
+
+    def plan(call: Call) -> Fault:
+        lost = call.method == "write" and any(item.key.table == OTHER for item in call.items)  # type: ignore[union-attr]
+        return Fault(frozenset(), Reply.MAYBE_APPLIED) if lost else Fault()
+
+    world.faults.plan = plan
+    other = world.client(world.faults, seed=2)
+    with pytest.raises((ConflictError, DeadlineError), match="the reply was lost") as caught:
+        other.commit([Mutation(NEAR, b"2")])
+    assert (caught.value.facts["key"], caught.value.facts["holder"]) == (NEAR, holder)
+    with pytest.raises(StoreClosedError):
+        world.faults.plan = closed_at_writes
+        other.commit([Mutation(NEAR, b"2")])
+
+
+def closed_at_writes(call: Call) -> Fault:
+    if call.method == "write":
+        raise StoreClosedError("the store is closed")
+    return Fault()
 
 
 def test_of_many_holders_that_stay_the_last_are_remembered(

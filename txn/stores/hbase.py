@@ -33,6 +33,7 @@ ROWS_A_REQUEST = 1_000
 BYTES_A_REQUEST = 1_500_000  # a framed gateway takes 2 MB by default
 CHANGE_TRIES = 20
 CHANGE_PAUSE_MS = 200
+ASKED_WITHIN_MS = 2_000  # why nothing was answered
 PAGE_ROWS = 500
 FIRST_PAGE_ROWS = 32
 PAGE_BYTES = 1_000_000
@@ -242,6 +243,18 @@ class HBaseStore(PlainReads):
                     return TableUnavailable(message, name)
         return self._unexplained(error)
 
+    def explain_silence(
+        self, keys: Collection[Key], table: bytes | None
+    ) -> TableUnavailable | None:
+        """Return why no answer came, if a table is disabled: HBase tries to write to it for longer
+        than we wait."""
+        names = {key.table for key in keys} | {table}
+        with suppress(Refused, TxnError):
+            for name in sorted(name for name in names if name):
+                if not self._one(lambda: self._dialect.is_enabled(name), ASKED_WITHIN_MS):  # noqa: B023
+                    return TableUnavailable(describe("the table is disabled", table=name), name)
+        return None
+
     def _obstacle(self, table: bytes, families: Sequence[bytes]) -> str | None:
         """Return why these families of a table cannot be used, or None."""
         known = self.describe(table)
@@ -277,8 +290,8 @@ class HBaseStore(PlainReads):
                 )
             )
 
-    def _one(self, job: Callable[[], Job[T]]) -> T:
-        return self._pool.run(lambda: [job()], repeat=True)[0]
+    def _one(self, job: Callable[[], Job[T]], within_ms: int | None = None) -> T:
+        return self._pool.run(lambda: [job()], repeat=True, within_ms=within_ms)[0]
 
     def _change(self, table: bytes, change: Callable[[], Job[None]]) -> None:
         """Make a change to a table; where another client is at it too, wait a little."""
@@ -311,6 +324,10 @@ class _Meaning:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, Refused):
             raise self._store.explain(error, self._keys(), self._table) from error
+        if isinstance(error, MaybeApplied) and isinstance(error.__cause__, TimeoutError):
+            gone = self._store.explain_silence(self._keys(), self._table)
+            if gone is not None:
+                raise gone from error
 
 
 def first_line(error: object) -> str:
