@@ -36,6 +36,7 @@ from txn.tables.memory import MemoryStore
 from txn.watch import silent
 
 TOKEN = "open-sesame"
+PATIENT = Policy(store_patience_ms=PATIENCE_S * 1000, within_ms=PATIENCE_S * 1000)
 KEYS = [Key(b"%04d" % number, "d", "v", "data") for number in range(1200)]
 
 
@@ -187,7 +188,7 @@ def recovering(uri: str) -> Iterator[Context]:
     clock = SystemClock()
     store = open_store(uri, clock)
     try:
-        yield Context(store, b"txn", clock, random.Random(1), Policy(), silent)
+        yield Context(store, b"txn", clock, random.Random(1), PATIENT, silent)
     finally:
         store.close()
 
