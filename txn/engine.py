@@ -21,6 +21,7 @@ from txn.errors import (
     ConflictError,
     CorruptRowError,
     InvalidRequestError,
+    TableUnavailable,
     TxnError,
     describe,
 )
@@ -185,6 +186,8 @@ class Engine:
                 t.failure = t.failure or error
         for t in transactions:
             self._resolver.blame(t.failure)
+            if t.failure is not None and isinstance(t.failure.__cause__, TableUnavailable):
+                self._families.forget(t.failure.__cause__.table)
 
     def _result(self, t: Transaction) -> Committed | TxnError:
         if t.failure is None:

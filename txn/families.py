@@ -1,6 +1,7 @@
 """Which tables and families there are, and which of them transactions may use.
 
-What has been found to be well is remembered: families are not changed under running clients.
+What has been found to be well is remembered, until a table turns out to be gone: families are not
+changed under running clients.
 """
 
 from __future__ import annotations
@@ -49,6 +50,12 @@ class Families:
                 describe("no such table: create it with ensure_table", table=table)
             )
         self._tables.add(table)
+
+    def forget(self, table: bytes) -> None:
+        """Look again when somebody next asks for the table, which is gone."""
+        self._tables.discard(table)
+        for key in [key for key in self._known if key[0] == table]:
+            self._known.pop(key, None)
 
     def check(self, request: Request) -> None:
         """Raise InvalidRequestError unless the request may be committed to its families."""

@@ -18,6 +18,7 @@ from txn.errors import (
     CommitOutcomeUnknown,
     ConflictError,
     DeadlineError,
+    InvalidRequestError,
     MaybeApplied,
     StoreClosedError,
     TableUnavailable,
@@ -284,6 +285,22 @@ def test_before_the_decision_those_that_need_the_table_abort(
     assert world.clock.monotonic_ms() == began_ms
     assert (world.value(NEAR), world.holder(NEAR)) == (None, b"")
     assert sorted(map(str, world.statuses())) == ["5-COMPLETE", "7-ABORTED"]
+
+
+def test_a_table_that_was_dropped_is_told_at_the_door_from_then_on() -> None:
+    """Its author can do something about it; and nothing more is written."""
+    world = Tables()
+    world.engine.commit(BOTH)
+    world.drop()
+    assert list(world.engine.scan()) != []
+    with pytest.raises(AbortedError):
+        world.engine.commit(BOTH)
+    count = len(world.rows())
+    with pytest.raises(InvalidRequestError, match="no such table"):
+        world.engine.commit(BOTH)
+    assert len(world.rows()) == count
+    world.bring_back()
+    assert world.engine.commit(BOTH).complete
 
 
 def test_a_table_that_is_gone_when_keys_in_demand_are_looked_at_aborts() -> None:
