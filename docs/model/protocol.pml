@@ -27,6 +27,10 @@
 #define OP(t, k) ((t) == 1 -> ((k) == 0 -> DELETE : PUT) : ((k) == 0 -> PUT : NOTHING))
 #elif SHAPE == 4  /* each puts a key of its own */
 #define OP(t, k) ((t) == (k) + 1 -> PUT : NOTHING)
+#elif SHAPE == 5  /* one deletes x, the other puts it */
+#define OP(t, k) ((k) == 0 -> ((t) == 1 -> DELETE : PUT) : NOTHING)
+#elif SHAPE == 6  /* one deletes x and puts y, alone */
+#define OP(t, k) ((t) == 1 -> ((k) == 0 -> DELETE : PUT) : NOTHING)
 #endif
 #ifdef RANGES     /* the first has scanned a range, in which y was not: for shape 4 */
 #define SCANS(t) ((t) == 1)
@@ -264,6 +268,19 @@ proctype Anybody() {
 #endif
 		/* A major compaction. */
 		:: t == 1 && marker_ts[k] != 0 -> purged_ts = marker_ts[k]; marker_ts[k] = 0
+#ifdef RETIRES
+		/* A retirer locks x, and gives it back, or is met; it looks; it deletes. */
+		:: t == 1 && k == 0 && lock[0] == 0 -> lock_cell(0, RETIRER, c)
+		:: t == 1 && k == 0 && lock[0] == RETIRER -> lock_cell(0, 0, c)
+		:: t == 1 && k == 0 && lock[0] == RETIRER && !value[0] -> look_to_retire()
+#ifdef WITHOUT_RETIRING_UNDER_LOCK
+		:: t == 1 && k == 0 && due -> retire()
+#else
+		:: t == 1 && k == 0 && due && lock[0] == RETIRER -> retire()
+#endif
+		/* A compaction drops no marker before the older one of x. */
+		:: t == 1 && k == 0 && lock_marker[0] && !marker_ts[0] -> lock_marker[0] = 0; tag_marker = 0
+#endif
 		fi;
 		t = 0; k = 0
 	}
@@ -279,6 +296,12 @@ proctype Anybody() {
 init {
 	atomic {
 		value[0] = INITIAL(0); value_ts[0] = 1;
+#ifdef RETIRES
+		value_ts[0] = AHEAD; /* so that a delete may lie well ahead of the lock */
+#endif
+#if SHAPE == 6
+		status[2] = GONE;
+#endif
 #ifndef READS
 		run Owner(1);
 		run Owner(2);

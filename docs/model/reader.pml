@@ -25,6 +25,9 @@
 inline look(k, mask) { /* c1, of the values */
 	cell[k] = value[k];
 	cell_ts[k] = value_ts[k];
+#ifdef RETIRES
+	passed = MAX(passed, READING);
+#endif
 	done = done | mask
 }
 
@@ -94,9 +97,14 @@ inline ask_again(t) { /* s2 */
 #else
 #define IS_SETTLED(t) (!IS_MET(t) || row[t] == BEFORE)
 #endif
+#ifdef RETIRES
+#define IS_RETIRER_MET IS_MET(RETIRER)
+#else
+#define IS_RETIRER_MET false
+#endif
 
 proctype Reader() {
-	byte cell[2], cell_ts[2], holder[2], tag[2], row[3], since, done;
+	byte cell[2], cell_ts[2], holder[2], tag[2], row[4], since, done;
 	bit unsettled;
 c1:
 	do
@@ -122,7 +130,7 @@ s1:
 	:: atomic { IS_MET(2) && !row[2] -> ask(2) }
 	:: atomic { (!IS_MET(1) || row[1]) && (!IS_MET(2) || row[2]) ->
 		if
-		:: !unsettled && IS_SETTLED(1) && IS_SETTLED(2) -> goto settled
+		:: !unsettled && IS_SETTLED(1) && IS_SETTLED(2) && !IS_RETIRER_MET -> goto settled
 		:: else -> unsettled = 0; break
 		fi }
 	od;
@@ -140,6 +148,12 @@ s1:
 	od;
 settled:
 	atomic {
+#if defined(RETIRES) && !defined(WITHOUT_BOUNDED_LOOKS)
+		if /* its looks lie too far apart */
+		:: passed == LATE -> goto again
+		:: else
+		fi;
+#endif
 		must(ATOMIC_READ, IS_STATE(0) || IS_STATE(1) || IS_STATE(2));
 #ifdef RANGES
 		overtaken = overtaken || READ_AS(1) == 2 && READ_AS(0) == INITIAL(0)
@@ -149,6 +163,9 @@ again:
 	atomic {
 		cell[0] = 0; cell[1] = 0; holder[0] = 0; holder[1] = 0; row[1] = 0; row[2] = 0;
 		since = 0; done = 0; unsettled = 0; cell_ts[0] = 0; cell_ts[1] = 0; tag[0] = 0; tag[1] = 0;
+#ifdef RETIRES
+		passed = 0;
+#endif
 		goto c1
 	}
 }

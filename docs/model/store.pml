@@ -72,6 +72,10 @@ byte purged_ts;          /* the marker that a compaction has dropped */
 
 #define MAX(a, b) ((a) > (b) -> (a) : (b))
 
+#ifdef RETIRES
+#include "retire.pml"
+#endif
+
 inline server_clock(k, c) {
 	if
 	:: c = 1
@@ -94,8 +98,11 @@ inline lock_cell(k, holder, c) {
 	:: else /* masked by the marker */
 	fi;
 #else
-	lock_ts[k] = MAX(c, lock_ts[k]);
-	lock[k] = holder;
+	c = MAX(c, lock_ts[k]);
+	if
+	:: c > lock_marker[k] -> lock_ts[k] = c; lock[k] = holder
+	:: else /* masked by what a retirer has left */
+	fi;
 #endif
 	c = 0
 }
@@ -136,10 +143,22 @@ inline put(t, k) { /* the value, or a delete marker, and the tag */
 		fi
 	:: else /* masked, or below a later version */
 	fi;
+#ifdef RETIRES
+	if
+	:: k == 1 || ts[t] > tag_marker -> tag_ts[k] = MAX(tag_ts[k], ts[t])
+	:: else
+	fi;
+	if
+	:: k == 0 && passed == READING -> passed = CHANGED
+	:: else
+	fi
+#else
 	tag_ts[k] = MAX(tag_ts[k], ts[t])
+#endif
 }
 
-#define IS_ABOVE(n, k) ((n) >= value_ts[k] && (n) >= tag_ts[k] && (n) >= lock_ts[k])
+#define IS_ABOVE(n, k) ((n) >= value_ts[k] && (n) >= tag_ts[k] && (n) >= lock_ts[k] \
+	&& (n) >= marker_ts[k])
 
 inline decide(t) { /* 1-LOCKED to 2-ASSERTED took place */
 	must(SERIALISABLE, !NEEDS(t, 0) || seen[2 * t] == LOGICAL(decisions, 0));

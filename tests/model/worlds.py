@@ -10,13 +10,22 @@ SHAPES = {
     2: "write skew",
     3: "delete and put",
     4: "a key each",
+    5: "delete, put, of one key",
+    6: "delete and put, alone",
 }
 WORLDS: dict[str, list[str]] = {
     "commits": [],
     "reads": ["READS"],
     "ranges": ["READS", "RANGES"],
+    "retires": ["RETIRES"],
+    "reads beside a retirer": ["READS", "RETIRES"],
 }
-CASES = [(world, shape) for world in WORLDS for shape in SHAPES if world != "ranges" or shape == 4]
+CASES = [
+    *((world, shape) for world in ("commits", "reads") for shape in (1, 2, 3, 4)),
+    ("ranges", 4),
+    ("retires", 5),
+    ("reads beside a retirer", 6),
+]
 
 WITHOUT: dict[str, tuple[list[str], str]] = {
     "a status is compared": (["SHAPE=1", "WITHOUT_COMPARED_STATUS"], "SERIALISABLE"),
@@ -73,6 +82,22 @@ WITHOUT: dict[str, tuple[list[str], str]] = {
     ),
     "the buffer speaks at 2-ASSERTED only": (
         ["SHAPE=1", "READS", "WITHOUT_ONLY_AT_2"],
+        "ATOMIC_READ",
+    ),
+    "a key is retired under its lock": (
+        ["SHAPE=5", "RETIRES", "WITHOUT_RETIRING_UNDER_LOCK"],
+        "KEEPS_ITS_LOCKS",
+    ),
+    "the lock's marker lies above the tag": (
+        ["SHAPE=5", "RETIRES", "NO_DELETED_ROWS", "WITHOUT_MARKER_ABOVE_TAG"],
+        "ABOVE_ALL",
+    ),
+    "only old keys are retired": (
+        ["SHAPE=6", "READS", "RETIRES", "NO_DELETED_ROWS", "WITHOUT_RETENTION"],
+        "ATOMIC_READ",
+    ),
+    "a read's looks lie close together": (
+        ["SHAPE=6", "READS", "RETIRES", "NO_DELETED_ROWS", "WITHOUT_BOUNDED_LOOKS"],
         "ATOMIC_READ",
     ),
 }

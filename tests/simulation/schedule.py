@@ -12,8 +12,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
+from unittest.mock import patch
 
-from recovery import check, repair
+from recovery import check, repair_all
 from tests.simulation.bank import Bank, judge
 from tests.simulation.breaking import deliver_all
 from tests.simulation.scheduler import ActorClock, Network, Scheduler
@@ -25,6 +26,7 @@ from txn import (
     Engine,
     Policy,
     StoreError,
+    steps,
 )
 from txn.codec import FAMILY
 from txn.engine import Ack
@@ -132,7 +134,8 @@ class Schedule:
         self.scheduler.spawn("weather", self._nature)
         if self.weather.tables_go:
             self.scheduler.spawn("operator", self._disable)
-        self.scheduler.run()
+        with patch.object(steps, "LOOKS_WITHIN_MS", RETENTION_MS // 4):
+            self.scheduler.run()
         self._end(calm)
 
     # ------------------------------------------------------------------------------- actors
@@ -210,9 +213,9 @@ class Schedule:
     def _sweep(self, context: Context, grace_ms: int) -> None:
         retention_ms = RETENTION_MS if self.weather.collects else 24 * 3_600_000
         tables = [TABLE] if self.random.random() < 0.7 else []
-        for finding in check(context, grace_ms=grace_ms, retention_ms=retention_ms, scan=tables):
+        found = check(context, grace_ms=grace_ms, retention_ms=retention_ms, scan=tables)
+        for finding, _ in repair_all(context, found):
             accept(finding)
-            repair(context, finding)
 
     def _nature(self) -> None:
         """Deliver late requests, compact, and set clocks, as long as anybody is at work."""

@@ -1,7 +1,7 @@
 """The simulation has to bite too: with a safeguard taken out, it finds what breaks.
 
 What is left out here needs more luck than a few thousand schedules have (the second look at the
-holders), or costs time and no data (beats, leases, the order of locks).
+holders, a retirer that is met), or costs time and no data (beats, leases, the order of locks).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -17,6 +17,7 @@ from txn.model import Check, Edit
 from txn.phases import COMMITTED, Status
 from txn.request import Request
 from txn.resolve import read_rows
+from txn.retire import Guarded
 from txn.steps import FREE, Context, Transaction
 
 Cells = dict[Key, Cell | None]
@@ -234,3 +235,21 @@ def without_tags(monkeypatch: pytest.MonkeyPatch) -> None:
 def marker_not_asserted(request: Request, marker: Key, transaction: bytes) -> Request:
     """Put the marker of a token, without asserting that it is absent."""
     return replace(request, mutations=(*request.mutations, Mutation(marker, transaction)))
+
+
+def delete_plainly(context: Context, held: Collection[Guarded], ours: bytes) -> None:
+    """What a retirer deletes, without a condition."""
+    context.store.write(
+        [Edit(cell, None, item.newest) for item in held for cell in (item.key.lock, item.key.tag)]
+    )
+
+
+def mark_at_the_lock(context: Context, held: Collection[Guarded], ours: bytes) -> None:
+    """What a retirer deletes, each cell up to its own timestamp."""
+    checks = []
+    for item in held:
+        lock = item.key.lock
+        cells = [(lock, item.lock), (item.key.tag, item.tag)]
+        deletes = tuple((name, cell.timestamp) for name, cell in cells if cell)
+        checks.append(Check(lock, ours, deletes=deletes))
+    context.store.check_and_put(checks)
