@@ -15,11 +15,11 @@ apart then.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import struct
 import sys
 import threading
+from fcntl import F_GETLK, F_WRLCK, LOCK_EX, LOCK_NB, LOCK_UN, fcntl, lockf
 from types import TracebackType
 
 from txn.clock import SystemClock, poll
@@ -32,6 +32,8 @@ LINE_MS = 20
 PATIENCE_MS = 10_000
 
 _CLOCK = SystemClock()
+_AT_ONCE = LOCK_EX | LOCK_NB
+_HELD = (BlockingIOError, PermissionError)  # POSIX allows either
 _QUESTION = "hhqqi"  # of Linux: the kind of the lock, whence, start, length, the owner's process
 
 
@@ -61,14 +63,14 @@ class Exclusion:
 
     def __enter__(self) -> None:
         """Wait until it is free; NotApplied where it is not within `PATIENCE_MS`."""
-        due_ms = _CLOCK.monotonic_ms() + PATIENCE_MS
-        if not self._thread.acquire(timeout=PATIENCE_MS / 1000):
-            raise self._refused(os.getpid())
+        within_ms = PATIENCE_MS
+        if not self._thread.acquire(blocking=False):
+            within_ms = self._wait_for_thread()
         try:
             if not self._take():
-                self._wait(due_ms)
+                self._wait(within_ms)
         except BaseException:
-            self._let_go()
+            self.__exit__(None, None, None)
             raise
 
     def __exit__(
@@ -78,49 +80,47 @@ class Exclusion:
         traceback: TracebackType | None,
     ) -> None:
         # In a child that was forked meanwhile this frees nothing: the lock is its parent's.
-        self._let_go()
-
-    def _wait(self, due_ms: int) -> None:
-        if poll(self._take, LINE_MS):
-            return
-        if not poll(self._take_in_line, due_ms - _CLOCK.monotonic_ms()):
-            raise self._refused(self._owner(self._lock) or self._owner(self._place))
-
-    def _let_go(self) -> None:
-        self._free(self._lock, 2)
+        lockf(self._file, LOCK_UN, 2, self._lock)
         self._thread.release()
 
+    def _wait_for_thread(self) -> int:
+        """Wait for the other threads of this process; return how long the processes may take."""
+        due_ms = _CLOCK.monotonic_ms() + PATIENCE_MS
+        if not self._thread.acquire(timeout=PATIENCE_MS / 1000):
+            raise self._refused(os.getpid())
+        return due_ms - _CLOCK.monotonic_ms()
+
+    def _wait(self, within_ms: int) -> None:
+        if poll(self._take, LINE_MS):
+            return
+        if not poll(self._take_in_line, within_ms - LINE_MS):
+            raise self._refused(self._owner(self._lock) or self._owner(self._place))
+
     def _take(self) -> bool:
-        if not self._try(self._lock, 2):
+        try:
+            lockf(self._file, _AT_ONCE, 2, self._lock)
+        except _HELD:
             return False
-        self._free(self._place)
+        lockf(self._file, LOCK_UN, 1, self._place)
         return True
 
     def _take_in_line(self) -> bool:
-        # A place that is had already is had once more.
-        if not self._try(self._place) or not self._try(self._lock):
-            return False
-        self._free(self._place)
-        return True
-
-    def _try(self, byte: int, count: int = 1) -> bool:
         try:
-            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, count, byte)
-        except (BlockingIOError, PermissionError):  # POSIX allows either
+            lockf(self._file, _AT_ONCE, 1, self._place)  # had already, it is had once more
+            lockf(self._file, _AT_ONCE, 1, self._lock)
+        except _HELD:
             return False
+        lockf(self._file, LOCK_UN, 1, self._place)
         return True
-
-    def _free(self, byte: int, count: int = 1) -> None:
-        fcntl.lockf(self._file, fcntl.LOCK_UN, count, byte)
 
     def _owner(self, byte: int) -> int | None:
         """Return the process that has the byte, where the system tells it in a way that we know."""
         if sys.platform != "linux":
             return None
-        question = struct.pack(_QUESTION, fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
-        answer = fcntl.fcntl(self._file, fcntl.F_GETLK, question)
+        question = struct.pack(_QUESTION, F_WRLCK, os.SEEK_SET, byte, 1, 0)
+        answer = fcntl(self._file, F_GETLK, question)
         kind, _, _, _, process = struct.unpack_from(_QUESTION, answer)
-        return process if kind == fcntl.F_WRLCK and process > 0 else None
+        return process if kind == F_WRLCK and process > 0 else None
 
     def _refused(self, owner: int | None) -> NotApplied:
         doing = "opening" if self._lock == OPENING else "writing to"
