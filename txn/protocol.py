@@ -245,9 +245,8 @@ def look_at_ranges(
     """Let a transaction go on only if the ranges that it has scanned have no keys but its own. In
     the order of transactions it comes at this look; so from 1-LOCKED on readers wait for it."""
     for t in transactions:
-        if t.failure is None:
-            failure = phantom(context, t, transactions, settle)
-            t.failure = t.failure or failure  # a beat may have failed it meanwhile
+        failure = phantom(context, t, transactions, settle)
+        t.failure = t.failure or failure  # a beat may have failed it meanwhile
     return [t for t in transactions if t.failure is None]
 
 

@@ -198,9 +198,12 @@ def test_a_lock_that_is_lost_before_the_look_aborts() -> None:
     assert world.value(X) == b"1"
 
 
-def test_a_slow_attempt_aborts_at_its_deadline() -> None:
-    """The caller was promised an answer by then; a commit after it would surprise."""
+@pytest.mark.parametrize("early", [False, True])
+def test_a_slow_attempt_aborts_at_its_deadline(early: bool) -> None:
+    """The caller was promised an answer by then; a commit after it would surprise. Also where the
+    cells are read beside the step to 1-LOCKED."""
     world = World()
+    world.faults.reads_early = lambda: early
 
     def slow(call: Call) -> Fault:
         if call.method == "read":
