@@ -7,7 +7,9 @@ what happened between. Nothing here writes.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import assert_never
 
@@ -142,11 +144,13 @@ def _promised_ms(context: Context, request: Request) -> int | None:
 
 
 def _read(context: Context, request: Request) -> dict[Key, Cell | None]:
-    wanted = [cell for key in request.keys for cell in (key, key.lock)]
-    try:
-        return retried(context, lambda: context.store.read(wanted)) if wanted else {}
-    except TableUnavailable:  # a table or a family of it is gone, and the row is still there
-        return dict.fromkeys(wanted)
+    """Return the keys and their locks; of a table that is gone or disabled, nothing."""
+    data: dict[Key, Cell | None] = {cell: None for key in request.keys for cell in (key, key.lock)}
+    for table in dict.fromkeys(key.table for key in request.keys):
+        wanted = [cell for cell in data if cell.table == table]
+        with suppress(TableUnavailable):
+            data |= retried(context, partial(context.store.read, wanted))
+    return data
 
 
 def _value(cell: Cell | None) -> bytes:

@@ -38,7 +38,7 @@ from txn.spans import Columns, Span, span
 from txn.steps import Context, Transaction, begin, is_late
 from txn.stores.base import Store
 from txn.waiting import HotKeys, in_time
-from txn.watch import Watch, silent
+from txn.watch import Watch, guard, silent
 
 Ack = Literal["complete", "decided"]
 Given = Request | tuple[Iterable[Mutation | Delete], Iterable[Assertion]]
@@ -70,7 +70,7 @@ class Engine:
             clock or SystemClock(),
             chance or random.SystemRandom(),
             policy or Policy(),
-            watch,
+            guard(watch),
         )
         self._table = None if table is None else as_bytes("table", table)
         self._buckets = buckets

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from logging import getLogger
 from typing import Literal
 
 from txn.model import Key
+
+LOG = getLogger("txn")
 
 PhaseName = Literal[
     "write",
@@ -65,3 +68,16 @@ Watch = Callable[[Event], None]
 
 def silent(event: Event) -> None:
     """Ignore the event."""
+
+
+def guard(watch: Watch) -> Watch:
+    """Return the watch with its errors kept in the log: no transaction fails for want of a watcher,
+    and none that is committed is reported as anything else."""
+
+    def tell(event: Event) -> None:
+        try:
+            watch(event)
+        except Exception:
+            LOG.exception("the watch failed at %r", event)
+
+    return tell

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from recovery import LeftAlone, Repaired, check, repair
+from recovery import LeftAlone, Repaired, check, explain, repair
 from tests.unit.worlds import TABLE, World, X, Y, Z, stopped_at
 from txn import resolve
 from txn.assertions import Exact
@@ -147,12 +147,26 @@ def test_an_error_of_ours_does_not_hide_a_commit(caplog: pytest.LogCaptureFixtur
     """Nothing may be raised any more; the log has it, as an error."""
     world = Tables()
 
+    def fail(edits: object, *, durable: bool) -> None:
+        raise KeyError("a mistake of ours")
+
+    world.faults.write = fail  # type: ignore[method-assign]
+    assert not world.engine.commit(BOTH).complete
+    assert [record.levelno for record in caplog.records] == [logging.ERROR]
+
+
+@pytest.mark.parametrize("phase", ["write", "decide", "put"])
+def test_a_watch_that_fails_changes_nothing(phase: str, caplog: pytest.LogCaptureFixture) -> None:
+    """It is there to look. What it raises would else be told of a committed transaction."""
+    world = Tables()
+
     def fail() -> None:
         raise KeyError("a watch that raises")
 
-    world.when["put"] = fail
-    assert not world.engine.commit(BOTH).complete
+    world.when[phase] = fail  # type: ignore[index]
+    assert world.engine.commit(BOTH).complete
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
+    assert "a watch that raises" in caplog.text
 
 
 def test_what_was_undone_together_is_not_told_as_complete() -> None:
@@ -383,6 +397,15 @@ def test_the_transaction_table_may_go_at_the_decision() -> None:
 
 
 # ------------------------------------------------------------------------------ operators
+
+
+def test_what_is_held_in_other_tables_is_shown() -> None:
+    """Those are the keys that others are waiting for."""
+    world = Tables()
+    world.when["decide"] = world.disable
+    holder = world.engine.commit(BOTH).transaction
+    found = explain(world.engine.context, holder)
+    assert found is not None and found.held == (NEAR,)
 
 
 @GONE
