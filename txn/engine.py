@@ -125,7 +125,7 @@ class Engine:
 
         Each stands alone, as in `commit`; errors are returned, not raised. Those that share a key
         happen in the order given. within_ms: for each, as in `commit`. Raises InvalidRequestError,
-        naming the first bad request, before anything is written.
+        naming the first bad request, or StoreError, before anything is written.
         """
         check_choice("ack", ack, Ack)
         wanted = [self._given(i, given) for i, given in enumerate(requests)]

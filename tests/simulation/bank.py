@@ -26,6 +26,7 @@ from txn import (
     Not,
     Request,
     Some,
+    StoreError,
     TxnError,
     Version,
 )
@@ -122,7 +123,10 @@ class Bank:
         if cells is None:
             return
         requests, attempts = zip(*(self._request(cells, token) for token in tokens), strict=True)
-        results = engine.commit_many(requests, ack=ack)
+        try:
+            results: Sequence[Committed | TxnError] = engine.commit_many(requests, ack=ack)
+        except StoreError as error:  # it could not ask for the tables, and has written nothing
+            results = [error] * len(requests)
         for attempt, result in zip(attempts, results, strict=True):
             attempt.result, attempt.ended = result, self.step()
 
