@@ -1,8 +1,9 @@
 """The only module that reads time or sleeps.
 
 Wall-clock time orders nothing in the protocol; it names transaction rows and ages them. Durations
-(leases, deadlines, backoff) are measured on the monotonic clock alone. How long something may take
-is called `within_ms`, here and elsewhere; the instant of that clock at which it is over, `due_ms`.
+(leases, deadlines, backoff) are measured on the monotonic clock alone. How long a caller
+gives a transaction or a request for locks is called `deadline_ms` everywhere, how long one call may
+take `within_ms`, and the instant of that clock at which either is over `due_ms`.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class Engine:
         once_retention_ms: int | None = None,
         labels: Mapping[str, str] | None = None,
         ack: Ack = "complete",
-        within_ms: int | None = None,
+        deadline_ms: int | None = None,
     ) -> Committed:
         """Apply all mutations if all assertions hold, else none.
 
@@ -105,36 +105,37 @@ class Engine:
         once_retention_ms: the promise that none comes later than that after the first one's commit:
         then fsck forgets the token, and one that comes all the same commits again. None: never.
         ack: "complete" returns when every lock is released, "decided" as soon as it is committed.
-        within_ms: until its decision; None: the policy's; 0 or less: it is too late already.
+        deadline_ms: until its decision; None: the policy's; 0 or less: it is too late already.
         Raises InvalidRequestError, AbortedError (ConflictError, AssertionFailedError,
         DeadlineError), CommitOutcomeUnknown, StoreError or CorruptRowError. Only with
         CommitOutcomeUnknown may it have been committed.
         """
         check_choice("ack", ack, Ack)
         request = self._checked(mutations, assertions, once, labels, once_retention_ms)
-        return self._commit(request, ack, within_ms=checked_time(within_ms))
+        return self._commit(request, ack, deadline_ms=checked_time(deadline_ms))
 
     def commit_many(
         self,
         requests: Iterable[Given],
         *,
         ack: Ack = "complete",
-        within_ms: Sequence[int | None] | None = None,
+        deadline_ms: Sequence[int | None] | None = None,
     ) -> list[Committed | TxnError]:
         """Commit many independent transactions together; return the result of each, in order.
 
         Each stands alone, as in `commit`; errors are returned, not raised. Those that share a key
-        happen in the order given. within_ms: for each, as in `commit`. Raises InvalidRequestError,
-        naming the first bad request, or StoreError, before anything is written.
+        happen in the order given. deadline_ms: for each, as in `commit`. Raises
+        InvalidRequestError, naming the first bad request, or StoreError, before anything is
+        written.
         """
         check_choice("ack", ack, Ack)
         wanted = [self._given(i, given) for i, given in enumerate(requests)]
-        return self._commit_many(wanted, ack, within_ms=checked_times(within_ms, len(wanted)))
+        return self._commit_many(wanted, ack, deadline_ms=checked_times(deadline_ms, len(wanted)))
 
     def _commit(
-        self, request: Request, ack: Ack, spans: Sequence[Span] = (), within_ms: int | None = None
+        self, request: Request, ack: Ack, spans: Sequence[Span] = (), deadline_ms: int | None = None
     ) -> Committed:
-        (result,) = self._commit_many([request], ack, spans, within_ms=[within_ms])
+        (result,) = self._commit_many([request], ack, spans, deadline_ms=[deadline_ms])
         if isinstance(result, TxnError):
             raise result
         return result
@@ -145,12 +146,12 @@ class Engine:
         ack: Ack,
         spans: Sequence[Span] = (),
         *,
-        within_ms: Sequence[int | None],
+        deadline_ms: Sequence[int | None],
     ) -> list[Committed | TxnError]:
-        now_ms, usual_ms = self._context.clock.monotonic_ms(), self._context.policy.within_ms
+        now_ms, usual_ms = self._context.clock.monotonic_ms(), self._context.policy.deadline_ms
         attempts = [
             self._begin(request, now_ms + (usual_ms if own_ms is None else own_ms), spans)
-            for request, own_ms in zip(requests, within_ms, strict=True)
+            for request, own_ms in zip(requests, deadline_ms, strict=True)
         ]
         for wave in waves([t.keys for t in attempts]):
             self._run([attempts[i] for i in wave], lock_at_once, ack)
@@ -217,7 +218,7 @@ class Engine:
         return {key: found[wanted_key] for key, wanted_key in bound.items()}
 
     def _read_locked(self, keys: Sequence[Key]) -> dict[Key, Cell | None]:
-        due_ms = self._context.clock.monotonic_ms() + self._context.policy.within_ms
+        due_ms = self._context.clock.monotonic_ms() + self._context.policy.deadline_ms
         request = Request((), tuple(Or(Some(key), Not(Some(key))) for key in keys))
         for tries in range(1, self._context.policy.attempts + 1):
             t = self._begin(request, due_ms)
@@ -281,17 +282,17 @@ class Engine:
         once_retention_ms: int | None = None,
         labels: Mapping[str, str] | None = None,
         ack: Ack = "complete",
-        within_ms: int | None = None,
+        deadline_ms: int | None = None,
     ) -> OptimisticTransaction:
         """Return a transaction for one `with` block, which commits it at its end.
 
         A block that wrote nothing writes nothing, `once` or not: it ends when all that it read is
-        seen to have been so at one instant. within_ms: for the commit, until its decision; None:
+        seen to have been so at one instant. deadline_ms: for the commit, until its decision; None:
         the policy's. 0 or less, a budget that is spent: DeadlineError, and nothing is written.
         """
-        checked_time(within_ms)
+        checked_time(deadline_ms)
 
-        return self._block(once, once_retention_ms, labels, ack, lambda: within_ms)
+        return self._block(once, once_retention_ms, labels, ack, lambda: deadline_ms)
 
     def _block(
         self,
@@ -317,7 +318,7 @@ class Engine:
         function: Callable[[OptimisticTransaction], T],
         *,
         attempts: int = RUN_ATTEMPTS,
-        within_ms: int | None = None,
+        deadline_ms: int | None = None,
         once: str | bytes | None = None,
         once_retention_ms: int | None = None,
         labels: Mapping[str, str] | None = None,
@@ -326,14 +327,14 @@ class Engine:
         """Call a function with a transaction, commit, and return what the function returned.
 
         On a ConflictError all of it is done again, after a pause, so the function should have no
-        other effects. within_ms: for all attempts together; None: the policy's; 0 or less:
+        other effects. deadline_ms: for all attempts together; None: the policy's; 0 or less:
         DeadlineError at once. Raises the last ConflictError, DeadlineError, and whatever else
         `commit` and the function raise.
         """
         pace = self._pace
-        within_ms = pace.policy.within_ms if within_ms is None else within_ms
+        deadline_ms = pace.policy.deadline_ms if deadline_ms is None else deadline_ms
         begin = partial(self._block, once, once_retention_ms, labels, ack)
-        return run(begin, function, pace, attempts, within_ms)
+        return run(begin, function, pace, attempts, deadline_ms)
 
     @property
     def _pace(self) -> Pace:
@@ -410,18 +411,18 @@ class Engine:
         return [b"%02d." % bucket for bucket in range(1, self._buckets)]
 
 
-def checked_time(within_ms: int | None) -> int | None:
+def checked_time(deadline_ms: int | None) -> int | None:
     """Return it; raise InvalidRequestError unless it is a whole number of ms, or None."""
-    if within_ms is not None:
-        check_whole("within_ms", within_ms)
-    return within_ms
+    if deadline_ms is not None:
+        check_whole("deadline_ms", deadline_ms)
+    return deadline_ms
 
 
-def checked_times(within_ms: Sequence[int | None] | None, count: int) -> list[int | None]:
+def checked_times(deadline_ms: Sequence[int | None] | None, count: int) -> list[int | None]:
     """Return a time for each of so many requests, of which none has one where none are given."""
-    if within_ms is None:
+    if deadline_ms is None:
         return [None] * count
-    times = list(map(checked_time, within_ms))
+    times = list(map(checked_time, deadline_ms))
     if len(times) != count:
         raise InvalidRequestError(
             describe("a time for each request is needed", requests=count, times=len(times))

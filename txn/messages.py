@@ -80,7 +80,7 @@ def unpack_mutation(packed: Any) -> Mutation | Delete:
     return Delete(key) if packed.value is None else Mutation(key, packed.value)
 
 
-def pack_request(request: Request, within_ms: int | None) -> Any:
+def pack_request(request: Request, deadline_ms: int | None) -> Any:
     """Return a request's message, with the time that it has until its decision."""
     return IDL.Request(
         [pack_mutation(mutation) for mutation in request.mutations],
@@ -88,7 +88,7 @@ def pack_request(request: Request, within_ms: int | None) -> Any:
         request.once,
         dict(request.labels),
         request.once_retention_ms,
-        within_ms,
+        deadline_ms,
     )
 
 

@@ -256,15 +256,15 @@ def run(
     function: Callable[[OptimisticTransaction], T],
     pace: Pace,
     attempts: int,
-    within_ms: int,
+    deadline_ms: int,
 ) -> T:
     """Run the function in transactions until one commits; return what it returned there.
 
     begin: makes a transaction, which asks how many ms are left when it commits.
     """
     check_whole("attempts", attempts, 1)
-    check_whole("within_ms", within_ms)
-    due_ms = pace.clock.monotonic_ms() + within_ms
+    check_whole("deadline_ms", deadline_ms)
+    due_ms = pace.clock.monotonic_ms() + deadline_ms
 
     def left_ms() -> int:
         return due_ms - pace.clock.monotonic_ms()

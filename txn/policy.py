@@ -17,18 +17,18 @@ class Policy:
     """Bounds of a client. Durations are in milliseconds.
 
     attempts: transactions that a commit may start before a conflict is reported.
-    within_ms: from the call until the decision; past it the attempt aborts.
+    deadline_ms: from the call until the decision; past it the attempt aborts.
     lease_ms: how long an undecided row must be seen unchanged before others may abort it.
     courtesy_ms: how long a decided row must be seen unchanged before others finish it.
     skew_ms: how far a cell may lie in the locks' future before its transaction refuses it.
     first_pause_ms, longest_pause_ms: backoff between tries; it doubles, with jitter.
     store_patience_ms: how long a failing call of the store is sent again before its error is
-        reported, but never longer than within_ms. A gateway restarts in about 10 s.
+        reported, but never longer than deadline_ms. A gateway restarts in about 10 s.
     read_tries: optimistic tries of an atomic read before it takes the locks.
     """
 
     attempts: int = 10
-    within_ms: int = 30_000
+    deadline_ms: int = 30_000
     lease_ms: int = 10_000
     courtesy_ms: int = 20
     skew_ms: int = 60_000

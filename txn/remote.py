@@ -98,7 +98,7 @@ class RemoteEngine(Engine):
         once_retention_ms: int | None = None,
         labels: Mapping[str, str] | None = None,
         ack: Ack = "complete",
-        within_ms: int | None = None,
+        deadline_ms: int | None = None,
     ) -> Committed:
         """Commit as Engine.commit does. Where the outcome is unknown the error carries the name of
         the request, for which `outcome` can be asked. With a time of its own, at most two seconds
@@ -106,7 +106,7 @@ class RemoteEngine(Engine):
         check_choice("ack", ack, Ack)
         request = self._checked(mutations, assertions, once, labels, once_retention_ms)
         sent_ms = self._clock.monotonic_ms()
-        due_ms = None if checked_time(within_ms) is None else sent_ms + (within_ms or 0)
+        due_ms = None if checked_time(deadline_ms) is None else sent_ms + (deadline_ms or 0)
         if due_ms is not None and due_ms <= sent_ms:
             raise DeadlineError("deadline passed before anything was sent")
         name = self._name()
@@ -127,12 +127,12 @@ class RemoteEngine(Engine):
         requests: Iterable[Given],
         *,
         ack: Ack = "complete",
-        within_ms: Sequence[int | None] | None = None,
+        deadline_ms: Sequence[int | None] | None = None,
     ) -> list[Committed | TxnError]:
         """Commit as Engine.commit_many does, in one request to the server."""
         check_choice("ack", ack, Ack)
         wanted = [self._given(number, given) for number, given in enumerate(requests)]
-        times = checked_times(within_ms, len(wanted))
+        times = checked_times(deadline_ms, len(wanted))
         name, sent_ms = self._name(), self._clock.monotonic_ms()
         if not wanted:
             return []
@@ -272,17 +272,17 @@ class RemoteEngine(Engine):
         return results
 
     def _settled(
-        self, name: bytes, ago_ms: int, within_ms: int | None = None
+        self, name: bytes, ago_ms: int, deadline_ms: int | None = None
     ) -> tuple[Outcome, Committed | None]:
         arguments = IDL.Transactional.settle_args(name, ago_ms, self._service.options())
-        settled = self._service.ask("settle", arguments, repeat=True, within_ms=within_ms)
+        settled = self._service.ask("settle", arguments, repeat=True, within_ms=deadline_ms)
         done = settled.committed and unpack_committed(settled.committed)
         return KNOWN[settled.outcome], done
 
     # ------------------------------------------------------------------------------ details
 
     def _commit(
-        self, request: Request, ack: Ack, spans: Sequence[Span] = (), within_ms: int | None = None
+        self, request: Request, ack: Ack, spans: Sequence[Span] = (), deadline_ms: int | None = None
     ) -> Committed:
         """Commit what a `with` block did."""
         return self.commit(
@@ -292,7 +292,7 @@ class RemoteEngine(Engine):
             once_retention_ms=request.once_retention_ms,
             labels=request.labels,
             ack=ack,
-            within_ms=within_ms,
+            deadline_ms=deadline_ms,
         )
 
     @property

@@ -259,7 +259,7 @@ def retried(context: Context, call: Callable[[], T]) -> T:
     it comes back by a person's hand, and this may run in a local transaction that keeps all
     writers out."""
     clock, policy = context.clock, context.policy
-    due_ms = clock.monotonic_ms() + min(policy.store_patience_ms, policy.within_ms)
+    due_ms = clock.monotonic_ms() + min(policy.store_patience_ms, policy.deadline_ms)
     tries = 0
     while True:
         tries += 1

@@ -147,7 +147,7 @@ def waiting_for(wait_ms: int | None) -> Waiting:
     """Return how a person waits: not at all, or for so long."""
     if wait_ms is None:
         return Waiting(retries=0)
-    return Waiting(retries=wait_ms // 100, pause_ms=200, within_ms=wait_ms)
+    return Waiting(retries=wait_ms // 100, pause_ms=200, deadline_ms=wait_ms)
 
 
 def written_down(partitioned: Iterable[str], database: str) -> Tables:

@@ -45,7 +45,7 @@ class Crowd:
     clients: int
     processes: int
     times: int
-    within_ms: int
+    deadline_ms: int
 
     def key(self, row: str) -> Key:
         return Key(row, "d", "x", self.table)
@@ -88,7 +88,7 @@ def gather(crowd: Crowd) -> Waited:
 
 
 def _process(crowd: Crowd, number: int, ready: Any, results: Any) -> None:
-    policy = Policy(within_ms=crowd.within_ms, attempts=1_000)
+    policy = Policy(deadline_ms=crowd.deadline_ms, attempts=1_000)
     with connect(crowd.uri, table=crowd.table, policy=policy) as engine:
         engine.read([crowd.key("warm")])
         results.put(work(engine, crowd, number, ready.wait))
@@ -134,7 +134,7 @@ def _hot(engine: Engine, crowd: Crowd, name: str) -> Callable[[], int]:
             tries += 1
             t.increment(key)
 
-        engine.run(count, attempts=100_000, within_ms=crowd.within_ms)
+        engine.run(count, attempts=100_000, deadline_ms=crowd.deadline_ms)
         return tries
 
     return once
@@ -227,7 +227,7 @@ def main() -> None:
                 for processes in options.processes:
                     crowd = Crowd(
                         *(uri, table(), name, options.clients, processes),
-                        *(options.times, options.within_ms),
+                        *(options.times, options.deadline_ms),
                     )
                     found = gather(crowd)
                     shown.add_row(*row(crowd, found))

@@ -32,8 +32,8 @@ from txn.locks import (
 )
 
 AT_ONCE = Waiting(retries=0)
-FAIR = Waiting(retries=20_000, pause_ms=20, within_ms=120_000)
-HIVE = Waiting(retries=20_000, pause_ms=20, within_ms=120_000, fairness="hive")
+FAIR = Waiting(retries=20_000, pause_ms=20, deadline_ms=120_000)
+HIVE = Waiting(retries=20_000, pause_ms=20, deadline_ms=120_000, fairness="hive")
 CLOCK = SystemClock()
 PATIENCE_MS = 120_000
 
@@ -221,7 +221,7 @@ def test_a_request_is_tried_again_until_it_is_granted(
 
 def test_the_deadline_ends_the_tries(one: LockManager, two: LockManager) -> None:
     """A job with a time to be ready by must not wait for a hundred retries."""
-    waiting = Waiting(retries=1_000_000, pause_ms=50, within_ms=200)
+    waiting = Waiting(retries=1_000_000, pause_ms=50, deadline_ms=200)
     with one.hold([exclusive("d/t")]):
         began_ms = CLOCK.monotonic_ms()
         with pytest.raises(LockDenied):

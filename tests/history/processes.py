@@ -31,7 +31,7 @@ ROOT = Path(__file__).parents[2]
 MODULE = "tests.history.processes"
 TABLE = "history"
 TRANSACTIONS = "history-txn"
-POLICY = Policy(lease_ms=400, within_ms=60_000, attempts=20)
+POLICY = Policy(lease_ms=400, deadline_ms=60_000, attempts=20)
 LOOKS = {"writer": atomic, "reader": raw}
 KEYS = 6
 EPOCH_NS = 500_000_000

@@ -18,7 +18,7 @@ from txn import AbortedError, Engine, Key, Mutation, Policy, Version, connect
 TABLE = "bank"
 ACCOUNTS = [Key(f"account{number:02d}", "d", "balance", TABLE) for number in range(20)]
 BALANCE = 1000
-POLICY = Policy(lease_ms=400, within_ms=60_000, attempts=50)
+POLICY = Policy(lease_ms=400, deadline_ms=60_000, attempts=50)
 
 
 def receipt(name: str) -> Key:

@@ -31,7 +31,7 @@ OBJECTS = [f"d/{table}/p={part}" for table in "tu" for part in range(3)] + ["d/t
 THREADS = 2
 SESSION_MS = 1_500
 OUTAGE_SESSION_MS = 8_000
-PATIENT = Waiting(retries=100_000, pause_ms=60, within_ms=120_000, unlock_retries=50)
+PATIENT = Waiting(retries=100_000, pause_ms=60, deadline_ms=120_000, unlock_retries=50)
 GUARDED = "guarded"
 
 

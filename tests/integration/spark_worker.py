@@ -28,7 +28,7 @@ from txn.spark.session import local_session
 ROOT = Path(__file__).parents[2]
 ENDS_WITHIN_S = 60
 LEASE_MS = 60_000
-PATIENT = Waiting(retries=10_000, pause_ms=50, within_ms=120_000)
+PATIENT = Waiting(retries=10_000, pause_ms=50, deadline_ms=120_000)
 
 
 @dataclass(frozen=True, slots=True)

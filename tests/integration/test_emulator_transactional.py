@@ -684,17 +684,17 @@ def test_a_deadline_goes_with_the_commit(way: str) -> None:
         began_ms = SystemClock().monotonic_ms()
         with pytest.raises(DeadlineError):
             if way == "commit":
-                engine.commit([Mutation(X, "1")], within_ms=300)
+                engine.commit([Mutation(X, "1")], deadline_ms=300)
             elif way == "commit_many":
                 given = [([Mutation(X, "1")], []), ([Mutation(Y, "1")], [])]
-                late, done = engine.commit_many(given, within_ms=[300, None])
+                late, done = engine.commit_many(given, deadline_ms=[300, None])
                 assert isinstance(done, Committed)
                 raise late if isinstance(late, TxnError) else AssertionError(late)
             elif way == "block":
-                with engine.transaction(within_ms=300) as t:
+                with engine.transaction(deadline_ms=300) as t:
                     t.put(X, "1")
             else:
-                engine.run(lambda t: t.put(X, "1"), within_ms=300)
+                engine.run(lambda t: t.put(X, "1"), deadline_ms=300)
         assert 300 <= SystemClock().monotonic_ms() - began_ms < 15_000
 
 
@@ -706,8 +706,8 @@ def test_nobody_waits_long_beyond_a_deadline_for_an_answer(once: str | None) -> 
         with connect(f"txn://127.0.0.1:{port}", table="data") as engine:
             began_ms = SystemClock().monotonic_ms()
             with pytest.raises(CommitOutcomeUnknown):
-                engine.commit([Mutation(X, "1")], once=once, within_ms=200)
-            (result,) = engine.commit_many([([Mutation(X, "1")], [])], within_ms=[200])
+                engine.commit([Mutation(X, "1")], once=once, deadline_ms=200)
+            (result,) = engine.commit_many([([Mutation(X, "1")], [])], deadline_ms=[200])
             assert isinstance(result, CommitOutcomeUnknown)
             assert SystemClock().monotonic_ms() - began_ms < 30_000
 
@@ -716,13 +716,13 @@ def test_a_time_that_is_over_is_taken_at_its_word() -> None:
     """Nothing is sent, so that a server which is not there is not even noticed."""
     with connect("txn://127.0.0.1:1", table="data") as engine:
         with pytest.raises(DeadlineError, match="before anything was sent"):
-            engine.commit([Mutation(X, "1")], within_ms=0)
+            engine.commit([Mutation(X, "1")], deadline_ms=0)
         with pytest.raises(InvalidRequestError, match="a time for each request"):
-            engine.commit_many([([Mutation(X, "1")], [])], within_ms=[])
+            engine.commit_many([([Mutation(X, "1")], [])], deadline_ms=[])
     with endpoint() as (uri, _), connect(uri, table="data") as engine:
         engine.ensure_table("data", ["d"])
         late, done = engine.commit_many(
-            [([Mutation(X, "1")], []), ([Mutation(Y, "1")], [])], within_ms=[0, 60_000]
+            [([Mutation(X, "1")], []), ([Mutation(Y, "1")], [])], deadline_ms=[0, 60_000]
         )
         assert isinstance(late, DeadlineError) and isinstance(done, Committed)
         assert engine.read([X]) == {X: None}

@@ -51,7 +51,7 @@ def test_everyone_at_a_hot_key_gets_on(tmp_path: Path, processes: int) -> None:
 
 def test_everyone_at_a_hot_key_gets_on_in_memory() -> None:
     """Where a commit takes less than a turn of the interpreter."""
-    uri, policy = "memory://hot-key", Policy(within_ms=WITHIN_MS, attempts=1_000)
+    uri, policy = "memory://hot-key", Policy(deadline_ms=WITHIN_MS, attempts=1_000)
     crowd = Crowd(uri, "hot", "hot", CLIENTS, 1, 5, WITHIN_MS)
     with connect(uri, table="hot", policy=policy) as engine:
         engine.ensure_table("hot", ["d"])

@@ -374,7 +374,7 @@ def test_a_store_that_loses_replies_leaves_no_lock_of_nobody() -> None:
 
     store = FaultyStore(open_store("memory://"), plan)
     policy = Policy(lease_ms=100, store_patience_ms=20)
-    waiting = Waiting(retries=1_000, pause_ms=5, within_ms=60_000, unlock_retries=0)
+    waiting = Waiting(retries=1_000, pause_ms=5, deadline_ms=60_000, unlock_retries=0)
     failed = 0
     with (
         Engine(store, policy=policy) as engine,

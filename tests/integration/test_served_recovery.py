@@ -36,7 +36,7 @@ from txn.tables.memory import MemoryStore
 from txn.watch import silent
 
 TOKEN = "open-sesame"
-PATIENT = Policy(store_patience_ms=PATIENCE_S * 1000, within_ms=PATIENCE_S * 1000)
+PATIENT = Policy(store_patience_ms=PATIENCE_S * 1000, deadline_ms=PATIENCE_S * 1000)
 KEYS = [Key(b"%04d" % number, "d", "v", "data") for number in range(1200)]
 
 

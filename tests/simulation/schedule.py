@@ -109,7 +109,7 @@ class Schedule:
         )
         self.policy = Policy(
             lease_ms=self.weather.lease_ms,
-            within_ms=20_000,
+            deadline_ms=20_000,
             courtesy_ms=5,
             store_patience_ms=self.random.choice((1, 10)),
             read_tries=self.random.choice((1, 10)),

@@ -151,7 +151,7 @@ def test_a_row_that_may_have_been_deleted_is_not_used(rule: bool, monkeypatch: P
         world,
         lambda engine: engine.commit_many([ADD])[0],
         faults=when(asks_for(Status.WRITTEN), Fault(reply=Reply.MAYBE_APPLIED)),
-        policy=replace(POLICY, within_ms=10 * DAY_MS, attempts=1),
+        policy=replace(POLICY, deadline_ms=10 * DAY_MS, attempts=1),
     )
     owner.until(sleeps)
     helper = Puppet(world, lambda engine: world.mend(engine.context))

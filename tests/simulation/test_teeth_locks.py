@@ -247,7 +247,7 @@ def test_leases_are_measured_on_a_clock_that_does_not_jump(rule: bool) -> None:
     owner = Puppet(world, lambda engine: engine.commit([Mutation(X, b"1")]))
     owner.until(asks_for(Status.ASSERTED))
     clock = ManualClock() if rule else WallOnly()
-    patient = Policy(within_ms=10 * HOUR_MS)
+    patient = Policy(deadline_ms=10 * HOUR_MS)
     waiting = Puppet(
         world, lambda engine: engine.commit([Mutation(X, b"2")]), clock=clock, policy=patient
     )

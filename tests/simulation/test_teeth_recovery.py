@@ -49,7 +49,7 @@ def test_retention_counts_from_the_end_of_a_transaction(rule: bool, monkeypatch:
 
         monkeypatch.setattr(fsck, "judge", from_its_beginning)
     world = World()
-    patient = Policy(within_ms=1000 * HOUR_MS)
+    patient = Policy(deadline_ms=1000 * HOUR_MS)
     slow = Puppet(world, lambda engine: engine.commit([Mutation(X, b"1")]), policy=patient)
     slow.until(asks_for(Status.ASSERTED))
     world.clock.advance(49 * HOUR_MS)
@@ -127,7 +127,7 @@ def test_a_decided_row_that_does_not_decode_keeps_its_locks(rule: bool, monkeypa
     row_key = world.rows()[0].row_key
     later_ms = world.clock.wall_ms() + 1
     world.memory.write([Edit(column(TRANSACTIONS, row_key, b"buffer"), b"\x09new", later_ms)])
-    engine, _ = world.client(policy=Policy(within_ms=1000, attempts=2))
+    engine, _ = world.client(policy=Policy(deadline_ms=1000, attempts=2))
     (result,) = engine.commit_many([([Mutation(X, b"2")], [])])
     assert isinstance(result, AbortedError if rule else Committed)
     assert world.values([X.lock]) == {X.lock: row_key if rule else b""}

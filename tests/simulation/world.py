@@ -26,7 +26,7 @@ LOGS = b"logs"
 TRANSACTIONS = b"txn"
 D = b"d"
 STATUS = (FAMILY, b"status")
-POLICY = Policy(lease_ms=1000, within_ms=20_000, courtesy_ms=5, store_patience_ms=10)
+POLICY = Policy(lease_ms=1000, deadline_ms=20_000, courtesy_ms=5, store_patience_ms=10)
 MOST_ROUNDS = 4
 
 

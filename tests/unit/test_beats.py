@@ -20,7 +20,7 @@ from txn.request import Committed
 from txn.resolve import Resolver
 from txn.stores.faulty import Call, Fault, FaultyStore
 
-PATIENT = replace(POLICY, within_ms=3_600_000, attempts=1, courtesy_ms=1)
+PATIENT = replace(POLICY, deadline_ms=3_600_000, attempts=1, courtesy_ms=1)
 SLOW_MS = 3  # for each item, of a lease of 1 s
 
 
@@ -155,7 +155,7 @@ def test_work_ends_at_the_deadline(lock: object, monkeypatch: pytest.MonkeyPatch
     world = World(PATIENT)
     world.faults.plan = lambda call: world.clock.advance(len(call.items)) or Fault()
     with pytest.raises(DeadlineError, match="deadline passed before the decision"):
-        world.engine.commit([Mutation(key, b"1") for key in keys(2_000)], within_ms=500)
+        world.engine.commit([Mutation(key, b"1") for key in keys(2_000)], deadline_ms=500)
     assert 500 <= world.clock.monotonic_ms() < 1_200
     assert {world.holder(key) for key in keys(2_000)} == {b""}
 
@@ -169,10 +169,10 @@ def test_who_is_quick_does_not_beat() -> None:
     assert world.store.read([beat])[beat] is None
 
 
-@pytest.mark.parametrize("within_ms", [5_000, 500])
-def test_a_lock_that_is_refused_and_seen_free_is_waited_for_with_pauses(within_ms: int) -> None:
+@pytest.mark.parametrize("deadline_ms", [5_000, 500])
+def test_a_lock_that_is_refused_and_seen_free_is_waited_for_with_pauses(deadline_ms: int) -> None:
     """A server that tells of an older moment says so, or others are always faster."""
-    world = World(replace(POLICY, attempts=2, within_ms=within_ms))
+    world = World(replace(POLICY, attempts=2, deadline_ms=deadline_ms))
     tries: list[int] = []
 
     def plan(call: Call) -> Fault:
@@ -188,8 +188,8 @@ def test_a_lock_that_is_refused_and_seen_free_is_waited_for_with_pauses(within_m
     world.faults.plan = plan
     with pytest.raises(DeadlineError, match="waiting for a lock"):
         world.engine.commit([Mutation(X, b"1")])
-    assert within_ms <= world.clock.monotonic_ms() < within_ms + 200
-    assert len(tries) < within_ms / 10
+    assert deadline_ms <= world.clock.monotonic_ms() < deadline_ms + 200
+    assert len(tries) < deadline_ms / 10
 
 
 def test_a_beat_that_finds_the_row_gone_fails_its_transaction() -> None:

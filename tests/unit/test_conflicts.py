@@ -126,7 +126,7 @@ def test_waiting_ends_at_the_deadline() -> None:
     with pytest.raises(DeadlineError, match="waiting for a lock") as caught:
         other.commit([Mutation(X, b"3")])
     assert caught.value.transaction is not None
-    assert world.clock.monotonic_ms() - began < 2 * POLICY.within_ms
+    assert world.clock.monotonic_ms() - began < 2 * POLICY.deadline_ms
     assert world.holder(X) == holder
 
 
@@ -207,7 +207,7 @@ def test_a_slow_attempt_aborts_at_its_deadline(early: bool) -> None:
 
     def slow(call: Call) -> Fault:
         if call.method == "read":
-            world.clock.advance(POLICY.within_ms + 1)
+            world.clock.advance(POLICY.deadline_ms + 1)
         return Fault()
 
     world.faults.plan = slow

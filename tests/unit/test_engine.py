@@ -135,20 +135,20 @@ def test_impossible_buckets_are_refused(buckets: int) -> None:
 
 def test_impossible_policies_are_refused() -> None:
     """A deadline of zero would abort everything, quietly."""
-    with pytest.raises(InvalidRequestError, match="within_ms=0"):
-        Policy(within_ms=0)
+    with pytest.raises(InvalidRequestError, match="deadline_ms=0"):
+        Policy(deadline_ms=0)
 
 
-@pytest.mark.parametrize("within_ms", ["60", 1.5, True])
-def test_a_bound_is_a_whole_number_of_ms(within_ms: object) -> None:
+@pytest.mark.parametrize("deadline_ms", ["60", 1.5, True])
+def test_a_bound_is_a_whole_number_of_ms(deadline_ms: object) -> None:
     """Seconds as a text would be found out when the first lock is in the way."""
-    with pytest.raises(InvalidRequestError, match="within_ms must be a whole number"):
-        Policy(within_ms=within_ms)  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequestError, match="deadline_ms must be a whole number"):
+        Policy(deadline_ms=deadline_ms)  # type: ignore[arg-type]
     engine = World().engine
-    with pytest.raises(InvalidRequestError, match="within_ms must be a whole number"):
-        engine.transaction(within_ms=within_ms)  # type: ignore[arg-type]
-    with pytest.raises(InvalidRequestError, match="within_ms must be a whole number"):
-        engine.run(lambda t: None, within_ms=within_ms)  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequestError, match="deadline_ms must be a whole number"):
+        engine.transaction(deadline_ms=deadline_ms)  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequestError, match="deadline_ms must be a whole number"):
+        engine.run(lambda t: None, deadline_ms=deadline_ms)  # type: ignore[arg-type]
 
 
 def test_an_unknown_acknowledgement_is_refused_before_anything_is_written() -> None:

@@ -60,7 +60,7 @@ def manager() -> Iterator[StoredManager]:
         (lambda: Waiting(pause_ms=given(0.5)), "pause_ms"),
         (lambda: Waiting(pause_ms=0), "pause_ms"),
         (lambda: Waiting(unlock_retries=-1), "unlock_retries"),
-        (lambda: Waiting(within_ms=given("30s")), "within_ms"),
+        (lambda: Waiting(deadline_ms=given("30s")), "deadline_ms"),
         (lambda: Waiting(enabled=given("false")), "'false'"),
         (lambda: Waiting(fairness=given("foo")), "'fair', 'hive' fairness='foo'"),
         (lambda: from_hive(given(None)), "None"),
@@ -124,7 +124,7 @@ def test_one_request_and_paths_as_text_are_taken_as_they_are_meant(manager: Stor
 
 def test_no_time_at_all_is_time_for_one_try(manager: StoredManager) -> None:
     """`--wait 0s` asks for an answer now, not for none."""
-    now = Waiting(within_ms=0)
+    now = Waiting(deadline_ms=0)
     with manager.hold([exclusive("d/t")], waiting=now), pytest.raises(LockDenied):
         manager.hold([exclusive("d/t")], waiting=now)
 

@@ -114,7 +114,7 @@ def test_pauses_are_between_half_and_all_of_the_interval() -> None:
 def test_no_pause_goes_past_the_deadline() -> None:
     """The last try is made when the deadline comes, not before it and not after."""
     clock = ManualClock()
-    found = pauses(Waiting(retries=50, pause_ms=1_000, within_ms=2_500), clock)
+    found = pauses(Waiting(retries=50, pause_ms=1_000, deadline_ms=2_500), clock)
     assert sum(found) == 2_500
 
 

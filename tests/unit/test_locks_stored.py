@@ -160,7 +160,7 @@ def test_the_deadline_ends_tries_that_others_undo(store: Store) -> None:
     undone.begin()
     began_ms = undone.clock.monotonic_ms()
     with pytest.raises(LockDenied):
-        undone.manager.hold([exclusive("d")], waiting=Waiting(within_ms=500))
+        undone.manager.hold([exclusive("d")], waiting=Waiting(deadline_ms=500))
     assert 500 <= undone.clock.monotonic_ms() - began_ms < 1_000
     undone.end()
 

@@ -64,7 +64,7 @@ def test_each_call_may_fail_once(fault: Fault) -> None:
 
 def test_a_row_whose_write_took_long_is_given_up_for_another() -> None:
     """It may have been aborted and deleted meanwhile, and be released by who has seen that."""
-    world = World(policy=replace(POLICY, within_ms=2 * WRITTEN_WITHIN_MS))
+    world = World(policy=replace(POLICY, deadline_ms=2 * WRITTEN_WITHIN_MS))
 
     slow = [WRITTEN_WITHIN_MS + 1]
 

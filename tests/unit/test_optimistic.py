@@ -558,7 +558,7 @@ def test_run_gives_up_at_its_deadline() -> None:
     world = World()
     began = world.clock.monotonic_ms()
     with pytest.raises(DeadlineError, match="deadline passed between attempts") as caught:
-        world.engine.run(always_overtaken(world), within_ms=200)
+        world.engine.run(always_overtaken(world), deadline_ms=200)
     assert isinstance(caught.value.__cause__, ConflictError)
     assert world.clock.monotonic_ms() - began <= 200
 
@@ -569,29 +569,29 @@ def test_the_deadline_of_a_run_bounds_its_commit() -> None:
     stopped_at(world, Status.LOCKED)
     began = world.clock.monotonic_ms()
     with pytest.raises(DeadlineError, match="waiting for a lock"):
-        world.client(seed=2).run(lambda t: t.put(X, b"3"), within_ms=300)
+        world.client(seed=2).run(lambda t: t.put(X, b"3"), deadline_ms=300)
     assert 300 <= world.clock.monotonic_ms() - began < 1_000
 
 
-@pytest.mark.parametrize("within_ms", [0, -1])
-def test_a_block_with_a_spent_budget_writes_nothing(within_ms: int) -> None:
+@pytest.mark.parametrize("deadline_ms", [0, -1])
+def test_a_block_with_a_spent_budget_writes_nothing(deadline_ms: int) -> None:
     """Who divides its time among calls has none left at times; it does not mean 30 s more."""
     world = World()
     before = world.keys_kept()
     with (
         pytest.raises(DeadlineError, match="before anything was written"),
-        world.engine.transaction(within_ms=within_ms) as t,
+        world.engine.transaction(deadline_ms=deadline_ms) as t,
     ):
         t.put(X, b"1")
     assert world.keys_kept() == before
 
 
-@pytest.mark.parametrize("within_ms", [0, -1])
-def test_a_run_with_a_spent_budget_does_not_begin(within_ms: int) -> None:
+@pytest.mark.parametrize("deadline_ms", [0, -1])
+def test_a_run_with_a_spent_budget_does_not_begin(deadline_ms: int) -> None:
     """The function may be long, and have no time to commit."""
     begun: list[object] = []
     with pytest.raises(DeadlineError, match="deadline passed"):
-        World().engine.run(begun.append, within_ms=within_ms)
+        World().engine.run(begun.append, deadline_ms=deadline_ms)
     assert begun == []
 
 
@@ -606,7 +606,7 @@ def test_what_the_function_takes_is_not_left_for_its_commit() -> None:
         t.put(X, b"3")
 
     with pytest.raises(DeadlineError):
-        world.client(seed=2).run(think, within_ms=300)
+        world.client(seed=2).run(think, deadline_ms=300)
     assert world.clock.monotonic_ms() - began < 500
 
 

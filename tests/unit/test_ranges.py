@@ -127,7 +127,7 @@ def test_a_look_that_takes_too_long_is_past_the_deadline() -> None:
     """A large range is read after the last lock, and before the decision."""
     world = World()
     with pytest.raises(DeadlineError, match="before the decision"):
-        block_beside(world, lambda _: world.clock.advance(world.policy.within_ms + 1))
+        block_beside(world, lambda _: world.clock.advance(world.policy.deadline_ms + 1))
     with pytest.raises(AbortedError):
         block_beside(world, lambda other: other.commit([Mutation(ITEM, b"2")]))
 
@@ -146,7 +146,7 @@ def test_looks_that_lie_far_apart_are_not_compared() -> None:
                 world.clock.advance(KEEP_DELETES_MS)
         return Fault()
 
-    with world.client(world.faults, seed=9).transaction(within_ms=2 * KEEP_DELETES_MS) as t:
+    with world.client(world.faults, seed=9).transaction(deadline_ms=2 * KEEP_DELETES_MS) as t:
         assert len(t.scan()) == 2
         t.put(X, b"2")
         world.faults.plan = stop_for_a_day

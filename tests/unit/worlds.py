@@ -27,7 +27,7 @@ TABLE = b"data"
 X, Y, Z = (Key(row, "d", "x", TABLE) for row in ("x", "y", "z"))
 TAKEN = [status for status in Status if status.is_undecided or status.is_decided]
 TAKEN.remove(Status.PUT)  # which older versions wrote
-POLICY = Policy(attempts=4, within_ms=5_000, lease_ms=1_000, courtesy_ms=20, store_patience_ms=10)
+POLICY = Policy(attempts=4, deadline_ms=5_000, lease_ms=1_000, courtesy_ms=20, store_patience_ms=10)
 
 
 def in_memory() -> tuple[Store, ManualClock]:
@@ -95,7 +95,7 @@ class World:
     def begun(self, *mutations: object) -> Transaction:
         """A transaction that nothing was written of yet."""
         context = self.engine.context
-        return begin(context, checked(mutations, table=TABLE), self.policy.within_ms)
+        return begin(context, checked(mutations, table=TABLE), self.policy.deadline_ms)
 
 
 class BreakingOff:

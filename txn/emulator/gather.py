@@ -43,9 +43,9 @@ class Gatherer:
         self._patient = patient
         self._lines = {ack: _Line(self._together(ack)) for ack in ("complete", "decided")}
 
-    def commit(self, request: Request, ack: Ack, within_ms: int | None = None) -> Committed:
+    def commit(self, request: Request, ack: Ack, deadline_ms: int | None = None) -> Committed:
         """Commit it, with what others ask for meanwhile. Raises what Engine.commit does."""
-        due_ms = None if within_ms is None else self._now_ms() + within_ms
+        due_ms = None if deadline_ms is None else self._now_ms() + deadline_ms
         result = self._lines[ack].result(_Waiting(request, due_ms))
         if isinstance(result, Committed):
             return result
@@ -58,7 +58,7 @@ class Gatherer:
             once_retention_ms=request.once_retention_ms,
             labels=request.labels,
             ack=ack,
-            within_ms=self._left_ms(due_ms),
+            deadline_ms=self._left_ms(due_ms),
         )
 
     def _together(self, ack: Ack) -> Together:
@@ -66,7 +66,7 @@ class Gatherer:
             requests = [each.request for each in batch]
             times = [self._left_ms(each.due_ms) for each in batch]
             try:
-                return [*self._once.commit_many(requests, ack=ack, within_ms=times)]
+                return [*self._once.commit_many(requests, ack=ack, deadline_ms=times)]
             except InvalidRequestError:  # one of them; nothing was written: each is told its own
                 return [None] * len(requests)
 

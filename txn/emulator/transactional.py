@@ -130,7 +130,7 @@ class Transactional:
             for number, request in enumerate(requests)
         ]
         times = [request.withinMs for request in requests]
-        done = self._engine.commit_many(wanted, ack=_ack(options), within_ms=times)
+        done = self._engine.commit_many(wanted, ack=_ack(options), deadline_ms=times)
         return [pack_result(each) for each in done]
 
     @answered

@@ -72,7 +72,7 @@ class Waiting:
 
     retries: after the first denial. pause_ms: between them, each between half and all of it; Hive's
     own default is a minute.
-    within_ms: for all of it; 0 or less: one try; None: only the retries count.
+    deadline_ms: for all of it; 0 or less: one try; None: only the retries count.
     unlock_retries: for a release.
     enabled: False turns locking off.
     """
@@ -81,14 +81,14 @@ class Waiting:
     retries: int = 100
     pause_ms: int = 1_000
     unlock_retries: int = 10
-    within_ms: int | None = None
+    deadline_ms: int | None = None
     fairness: Fairness = "fair"
 
     def __post_init__(self) -> None:
         for name, least in (("retries", 0), ("pause_ms", 1), ("unlock_retries", 0)):
             check_whole(name, getattr(self, name), least)
-        if self.within_ms is not None:
-            check_whole("within_ms", self.within_ms)
+        if self.deadline_ms is not None:
+            check_whole("deadline_ms", self.deadline_ms)
         if not isinstance(self.enabled, bool):
             raise InvalidRequestError(describe("enabled is True or False", enabled=self.enabled))
         check_choice("fairness", self.fairness, Fairness)

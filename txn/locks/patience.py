@@ -27,7 +27,7 @@ class Patience:
         self._looked_ms = 0
         self._woken_until_ms = clock.monotonic_ms() + waiting.retries * waiting.pause_ms
         self._due_ms = (
-            None if waiting.within_ms is None else clock.monotonic_ms() + waiting.within_ms
+            None if waiting.deadline_ms is None else clock.monotonic_ms() + waiting.deadline_ms
         )
 
     @property

@@ -126,11 +126,11 @@ def execute(
     settings: Mapping[str, str] | None = None,
     catalog: Catalog | None = None,
     *,
-    within_ms: int | None = None,
+    deadline_ms: int | None = None,
     force: bool = False,
 ) -> Iterator[Result]:
     """Run each statement of a text, yielding what came of it. settings: Hive's own."""
-    waiting = replace(from_hive(settings or {}), within_ms=within_ms)
+    waiting = replace(from_hive(settings or {}), deadline_ms=deadline_ms)
     for statement in parse(sql, settings, catalog):
         yield run(statement, manager, waiting=waiting, force=force)
 

@@ -240,7 +240,7 @@ class StoredManager:
             return {at: state.token for at, state in granted.items()}
 
         try:
-            return self._engine.run(work, within_ms=max(patience.left_ms or 0, TRY_WITHIN_MS))
+            return self._engine.run(work, deadline_ms=max(patience.left_ms or 0, TRY_WITHIN_MS))
         except DeadlineError:
             if patience.left_ms is None:
                 raise
@@ -321,7 +321,7 @@ class StoredManager:
         objects: Sequence[Path],
         *,
         unsure: bool = False,
-        within_ms: int = TRY_WITHIN_MS,
+        deadline_ms: int = TRY_WITHIN_MS,
     ) -> None:
         """Give back what a ticket holds. unsure: a transaction of its may be under way; writing
         every line settles that one before, or makes it fail."""
@@ -331,15 +331,15 @@ class StoredManager:
             changed = {at: state for at, state in states if unsure or has(state, ticket)}
             self._put(t, {at: without(state, {ticket}) for at, state in changed.items()}, None)
 
-        self._engine.run(work, within_ms=within_ms)
+        self._engine.run(work, deadline_ms=deadline_ms)
 
     def _sweep(self) -> None:
         """Give back what could not be given back, or may yet be granted to who has failed; for a
         part of the lease only, as it is done between two beats as well."""
-        within_ms = self._lease_ms // SWEEPS_IN_LEASE
+        deadline_ms = self._lease_ms // SWEEPS_IN_LEASE
         for ticket, owed in list(self._owed.items()):
             try:
-                self._leave(ticket, owed.objects, unsure=owed.unsure, within_ms=within_ms)
+                self._leave(ticket, owed.objects, unsure=owed.unsure, deadline_ms=deadline_ms)
             except FAILED:
                 return  # with the next beat or request; at the latest it ends with the session
             self._owed.pop(ticket, None)
