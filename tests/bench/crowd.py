@@ -215,7 +215,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--processes", type=int, nargs="*", default=[1, 4])
     parser.add_argument("--times", type=int, default=20, help="how often each client commits")
-    parser.add_argument("--within-ms", type=int, default=30_000)
+    parser.add_argument("--deadline-ms", type=int, default=30_000)
     parser.add_argument("--json", action="store_true", help="print what was found as JSON")
     options = parser.parse_args()
     head = ("work", "clients", "a second", *(f"{share} %, ms" for share in SHARES))

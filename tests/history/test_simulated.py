@@ -20,9 +20,9 @@ from txn import engine as engine_module
 
 HISTORIES = int(os.environ.get("TXN_HISTORIES", "3000"))
 GROUPS = 6
-MOST = 300
+MOST = 500
 MANY = 1000
-RARE = range(1500, 2500)  # what only one in a thousand shows is among the first of these
+RARE = range(870, 2500)  # what only one in a thousand shows is among the first of these
 Patch = pytest.MonkeyPatch
 
 every_model = pytest.mark.parametrize("model", MODELS)

@@ -23,7 +23,7 @@ def all_commit(uri: str, times: int, processes: int) -> None:
     """Let them count one key up so many times each; see that each did, and that the count is
     right. The bench runs as it does by itself: its processes are not this one's to reap."""
     sizes = ("--clients", CLIENTS, "--times", times, "--processes", processes)
-    options = ("hot", "--json", "--store", uri, "--within-ms", WITHIN_MS, *sizes)
+    options = ("hot", "--json", "--store", uri, "--deadline-ms", WITHIN_MS, *sizes)
     said = subprocess.run(
         [sys.executable, "-m", "tests.bench.crowd", *map(str, options)],
         cwd=ROOT,

@@ -45,6 +45,7 @@ ONLY_IN_MEMORY = {
     "test_a_compaction_leaves_nothing_of_a_retired_key",
     "test_a_key_that_is_used_again_is_not_retired",
     "test_a_read_whose_looks_lie_far_apart_begins_again",
+    "test_an_unknown_acknowledgement_is_refused_before_anything_is_written",
     "test_every_phase_is_in_the_row_with_its_time",
     "test_finished_rows_expire_by_the_time_of_their_last_status",
     "test_what_a_read_costs_where_reads_are_of_one_instant",

@@ -106,7 +106,8 @@ def test_a_young_orphan_is_left_to_its_owner() -> None:
     world.clock.advance(20)
     young = Young()
     assert found(world, MINUTE_MS, young=young) == []
-    assert (young.counts, young.oldest_ms) == ({Kind.ORPHAN_LOCK: 1}, 20)
+    assert young.counts == {Kind.ORPHAN_LOCK: 1}
+    assert 20 <= young.oldest_ms < MINUTE_MS
     world.clock.advance(MINUTE_MS)
     assert [item.kind for item in found(world, MINUTE_MS)] == [Kind.ORPHAN_LOCK]
 
