@@ -1,4 +1,4 @@
-"""Clients, readers and fsck interleaved at random, twenty thousand times.
+"""Clients, readers and fsck interleaved at random, twelve thousand times.
 
 `make sim` does it a million times. TXN_SCHEDULES says how many; a failure says how to see it again.
 """
@@ -18,8 +18,8 @@ from tests.simulation.schedule import Schedule, replay_line, run_many
 from tests.simulation.seeds import run_chunk
 from txn import protocol
 
-SCHEDULES = int(os.environ.get("TXN_SCHEDULES", "20000"))
-GROUPS = 20
+SCHEDULES = int(os.environ.get("TXN_SCHEDULES", "12000"))
+GROUPS = 12
 ROOT = Path(__file__).parents[2]
 
 
