@@ -207,7 +207,7 @@ def check_assertion(assertion: object, depth: int = 1) -> Assertion:
 
 
 def _check_timestamp(key: Key, timestamp: object) -> None:
-    if timestamp is not None and (not isinstance(timestamp, int) or timestamp < 1):
+    if timestamp is not None and not (isinstance(timestamp, int) and 1 <= timestamp < 1 << 63):
         raise InvalidRequestError(
             describe("version must be a timestamp in ms or None", key=key, given=timestamp)
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from txn.assertions import Not, Some
+from txn.assertions import Not, Some, Version
 from txn.errors import InvalidRequestError
 from txn.model import Delete, Key, Mutation
 from txn.request import MAX_TOKEN, Request, checked, with_marker
@@ -80,3 +80,10 @@ def test_the_marker_is_asserted_first_and_put_with_the_rest() -> None:
     request = with_marker(Request((Delete(A),), (Some(A),)), marker, b"row")
     assert request.assertions == (Not(Some(marker)), Some(A))
     assert request.mutations == (Delete(A), Mutation(marker, b"row"))
+
+
+@pytest.mark.parametrize("timestamp", [0, -1, 1 << 63, 1 << 70, "5", 1.5])
+def test_a_version_is_a_timestamp_that_a_cell_can_have(timestamp: object) -> None:
+    """A greater one than fits in 64 bits was an OverflowError when the row was written."""
+    with pytest.raises(InvalidRequestError, match="version must be a timestamp"):
+        checked([], [Version(Key("r", "f", "q", "t"), timestamp)])  # type: ignore[arg-type]
