@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from txn.clock import Clock
-from txn.errors import TableUnavailable, TxnError
+from txn.errors import TableUnavailable
 from txn.model import Cell, Check, Edit, Family, Key, Row
 from txn.stores.base import Feature
 from txn.tables.ordered import OrderedStore
@@ -36,19 +36,15 @@ class LocalStore:
 
     def read(self, keys: Collection[Key]) -> dict[Key, Cell | None]:
         """Read all the keys in one instant, rows and all."""
-        try:
+        with _MEANING:
             return self._tables.read(keys)
-        except Refused as refused:
-            raise _meaning(refused) from refused
 
     def read_marked(
         self, keys: Collection[Key], suffix: bytes
     ) -> tuple[dict[Key, Cell | None], dict[Key, bytes]]:
         """Read all of it in one instant."""
-        try:
+        with _MEANING:
             return self._tables.read_marked(keys, suffix)
-        except Refused as refused:
-            raise _meaning(refused) from refused
 
     def read_in_turn(
         self, first: Collection[Key], second: Collection[Key]
@@ -65,17 +61,13 @@ class LocalStore:
 
     def write(self, edits: Sequence[Edit], *, durable: bool = True) -> None:
         """Write all the edits in one local transaction."""
-        try:
+        with _MEANING:
             self._tables.write(edits, durable=durable)
-        except Refused as refused:
-            raise _meaning(refused) from refused
 
     def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
         """Carry out the checks one after the other in one local transaction."""
-        try:
+        with _MEANING:
             return self._tables.check_and_put(checks, durable=durable)
-        except Refused as refused:
-            raise _meaning(refused) from refused
 
     def scan(
         self,
@@ -85,10 +77,8 @@ class LocalStore:
         columns: Collection[tuple[bytes, bytes]] | None = None,
     ) -> Iterator[Row]:
         """Yield the rows of some hundreds at a time; nothing is held between them."""
-        try:
+        with _MEANING:
             yield from self._tables.scan(table, start, stop, columns)
-        except Refused as refused:
-            raise _meaning(refused) from refused
 
     def together(self, work: Callable[[], None]) -> None:
         """Run the function, in one local transaction where the cells are on disk."""
@@ -109,21 +99,26 @@ class LocalStore:
 
     def compact(self, table: bytes, purge_before_ms: int | None = None) -> None:
         """Do what a major compaction of HBase does, which nobody else does here."""
-        try:
+        with _MEANING:
             self._tables.compact(table, purge_before_ms)
-        except Refused as refused:
-            raise _meaning(refused) from refused
 
     def close(self) -> None:
         """Close the ordered store."""
         self._ordered.close()
 
 
-def _meaning(refused: Refused) -> TxnError:
-    """Return what a refusal by the tables means: to a plain client of HBase's that its request is
+class _Meaning:
+    """Raises what a refusal by the tables means: to a plain client of HBase's that its request is
     wrong, here that a table went which was there when the request was checked."""
-    if refused.reason not in UNAVAILABLE:
-        return refused
-    table = refused.facts["table"]
-    assert isinstance(table, bytes)
-    return TableUnavailable(str(refused), table)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, Refused) and error.reason in UNAVAILABLE:
+            table = error.facts["table"]
+            assert isinstance(table, bytes)
+            raise TableUnavailable(str(error), table) from error
+
+
+_MEANING = _Meaning()
