@@ -12,10 +12,19 @@ from dataclasses import dataclass
 from enum import Enum
 from importlib.metadata import PackageNotFoundError, version
 
-from txn.codec import FAMILY
 from txn.errors import InvalidRequestError, StoreError
-from txn.model import KEEP_DELETES_MS, Cell, Check, Edit, Family, Key, delete_refusal, refusal
-from txn.steps import FREE, Context
+from txn.model import (
+    KEEP_DELETES_MS,
+    Cell,
+    Check,
+    Edit,
+    Family,
+    Key,
+    find_delete_refusal,
+    find_refusal,
+)
+from txn.protocol.attempt import FREE, Context
+from txn.protocol.row import FAMILY
 
 ROW = b"doctor"
 SKEW_MS = 1_000
@@ -49,7 +58,7 @@ def examine(context: Context, tables: Sequence[bytes] = ()) -> Iterator[Diagnosi
     them. Ends early where nothing answers."""
     yield _versions()
     try:
-        yield from _reached(context)
+        yield from _check_reach(context)
         yield from _transaction_table(context)
         for table in tables:
             yield from _table(context, table, context.store.describe(table))
@@ -69,7 +78,7 @@ def _versions() -> Diagnosis:
     return Diagnosis("versions", Verdict.FINE, ", ".join(found))
 
 
-def _reached(context: Context) -> Iterator[Diagnosis]:
+def _check_reach(context: Context) -> Iterator[Diagnosis]:
     context.store.describe(context.table)  # the first one connects, and may find things asleep
     took_ms = 0
     for _ in range(LOOKS):  # a pause of the server's says nothing of the answers after it
@@ -92,7 +101,7 @@ def _transaction_table(context: Context) -> Iterator[Diagnosis]:
         return
     yield from _table(context, context.table, families)
     yield from _clock(context)
-    yield from _manners(context)
+    yield from _check_manners(context)
 
 
 def _table(
@@ -109,9 +118,9 @@ def _table(
 
 def _family(about: str, family: Family, shown: bool) -> Iterator[Diagnosis]:
     found = []
-    if reason := refusal(family):
+    if reason := find_refusal(family):
         found.append(Diagnosis(about, Verdict.WRONG, reason, _mend_refused(family)))
-    if reason := delete_refusal(family):
+    if reason := find_delete_refusal(family):
         mend = f"alter it with CONFIGURATION => {{'{PURGE}' => '{KEEP_DELETES_MS}'}}"
         found.append(Diagnosis(about, Verdict.CAUTION, f"may not be deleted from: {reason}", mend))
     if family.replicas > 1:
@@ -139,7 +148,7 @@ def _clock(context: Context) -> Iterator[Diagnosis]:
     """The server's time is what it stamps a checked write with."""
     key = Key(ROW, FAMILY, b"clock", context.table)
     before_ms = context.clock.wall_ms()
-    cell = _exchanged(context, key, b"%d" % before_ms)
+    cell = _exchange(context, key, b"%d" % before_ms)
     after_ms = context.clock.wall_ms()
     if cell is None:
         yield Diagnosis("clock", Verdict.CAUTION, "another doctor is at work", "try again")
@@ -153,7 +162,7 @@ def _clock(context: Context) -> Iterator[Diagnosis]:
         yield Diagnosis("clock", Verdict.WRONG, f"the server's is {skew_ms} ms {ahead} ours", mend)
 
 
-def _manners(context: Context) -> Iterator[Diagnosis]:
+def _check_manners(context: Context) -> Iterator[Diagnosis]:
     """A lock must not be hidden by the unlock before it, and an empty cell is a free one. The cell
     is this doctor's own: what another one does at the same moment says nothing of the store."""
     about, column = "checked writes", b"manners-%016x" % context.random.getrandbits(64)
@@ -173,7 +182,7 @@ def _manners(context: Context) -> Iterator[Diagnosis]:
     context.store.write([Edit(key, None, max(ahead_ms, cell.timestamp if cell else 0))])
 
 
-def _exchanged(context: Context, key: Key, value: bytes) -> Cell | None:
+def _exchange(context: Context, key: Key, value: bytes) -> Cell | None:
     """Write a cell at the server's time; None where somebody else did so at the same moment."""
     old = context.store.read([key])[key]
     check = Check(key, old.value if old else FREE, ((key, value),))

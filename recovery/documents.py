@@ -14,13 +14,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from recovery.findings import Finding, Result, Young
-from recovery.inspect import Change, Explanation
-from recovery.scan import state_of
+from recovery.inspect import Explanation, ValueChange
 from recovery.text import parse_key
 from txn.assertions import MAX_DEPTH, And, Assertion, Exact, GreaterThan, Not, Or, Some, Version
-from txn.codec import TransactionRow, created_ms
-from txn.errors import InvalidRequestError, describe
+from txn.errors import InvalidRequestError, annotate
 from txn.model import Cell, Delete, Key, Mutation
+from txn.protocol.row import TransactionRow, created_ms
 from txn.request import Request
 from txn.text import assertion_text, escape, key_text
 
@@ -32,9 +31,9 @@ def parse_request(text: str | bytes) -> Request:
     try:
         return _request(json.loads(text))
     except ValueError as error:
-        raise InvalidRequestError(describe("not a JSON document", cause=str(error))) from error
+        raise InvalidRequestError(annotate("not a JSON document", cause=str(error))) from error
     except RecursionError as error:
-        raise InvalidRequestError(describe("nested too deeply", limit=MAX_DEPTH)) from error
+        raise InvalidRequestError(annotate("nested too deeply", limit=MAX_DEPTH)) from error
 
 
 def row_document(row: TransactionRow, now_ms: int) -> Document:
@@ -43,7 +42,7 @@ def row_document(row: TransactionRow, now_ms: int) -> Document:
     return {
         "transaction": escape(row.row_key),
         "status": str(row.status) if row.status else None,
-        "state": state_of(row).value,
+        "state": row.state.value,
         "created": created_ms(row.row_key),
         "since": row.status_at,
         "age_ms": max(0, now_ms - row.status_at) if row.status_at else None,
@@ -145,7 +144,7 @@ def _request(given: object) -> Request:
     )
 
 
-def _change_document(change: Change) -> Document:
+def _change_document(change: ValueChange) -> Document:
     return {
         "key": key_text(change.key),
         "new": None if change.new is None else escape(change.new),
@@ -195,7 +194,7 @@ def _simple(item: Document, place: str) -> Assertion:
             return Some(_key(key, place))
     known = ["exact", "greater", "version", "some", "not", "and", "or"]
     raise InvalidRequestError(
-        describe("not an assertion", place=place, fields=sorted(item), known=known)
+        annotate("not an assertion", place=place, fields=sorted(item), known=known)
     )
 
 
@@ -238,7 +237,7 @@ def _fields(given: object, place: str, needed: set[str], allowed: set[str]) -> D
     unknown, missing = set(given) - needed - allowed, needed - set(given)
     if unknown or missing:
         raise InvalidRequestError(
-            describe(
+            annotate(
                 "the fields are not right",
                 place=place,
                 unknown=sorted(unknown) or None,
@@ -249,4 +248,4 @@ def _fields(given: object, place: str, needed: set[str], allowed: set[str]) -> D
 
 
 def _wrong(message: str, place: str, given: object) -> InvalidRequestError:
-    return InvalidRequestError(describe(message, place=place, given=given))
+    return InvalidRequestError(annotate(message, place=place, given=given))

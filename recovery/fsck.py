@@ -12,18 +12,18 @@ from itertools import groupby, islice
 from typing import assert_never
 
 from recovery.findings import Finding, Kind, LeftAlone, NothingToDo, Repaired, Result, Young
-from recovery.markers import expired_marker, retire_keys
-from recovery.scan import MARKERS, Looked, State, long_ago_ms, state_of, told_rows, whole_row
+from recovery.markers import find_expired_marker, retire_keys
+from recovery.scan import MARKERS, Looked, list_rows, newest_old_ms, whole_row
 from recovery.tables import BATCH, check_rows, is_stale
-from txn.codec import TransactionRow, decode_row, is_row_key
-from txn.errors import InvalidRequestError, TableUnavailable, describe
+from txn.errors import InvalidRequestError, TableUnavailable, annotate
 from txn.model import Cell, Edit, Key, Row
-from txn.protocol import roll_back, roll_forward
-from txn.ranges import stored_rows
-from txn.resolve import free, is_over, read_rows
-from txn.retire import look
+from txn.protocol.attempt import FREE, Context, call_store, load_transaction
+from txn.protocol.ranges import stored_rows
+from txn.protocol.recover import roll_back, roll_forward
+from txn.protocol.resolve import free_for_holder, read_rows
+from txn.protocol.retire import look_at_keys
+from txn.protocol.row import RowState, TransactionRow, decode_row, is_row_key
 from txn.spans import Span
-from txn.steps import FREE, Context, from_row, retried
 
 GRACE_MS = 60_000
 RETENTION_MS = 24 * 3_600_000
@@ -58,12 +58,14 @@ def check(
     """
     young = Young() if young is None else young
     for table in scan:
-        if retried(context, lambda: context.store.describe(table)) is None:  # noqa: B023
-            raise InvalidRequestError(describe("no such table", table=table))
-    for row in told_rows(context, Span(context.table), looked):
+        if call_store(context, lambda: context.store.describe(table)) is None:  # noqa: B023
+            raise InvalidRequestError(annotate("no such table", table=table))
+    for row in list_rows(context, Span(context.table), looked):
         if is_row_key(row.row):
             yield from _check_row(context, row, grace_ms, retention_ms, young)
-        elif found := expired_marker(context.table, row, context.clock.wall_ms(), retention_ms):
+        elif found := find_expired_marker(
+            context.table, row, context.clock.wall_ms(), retention_ms
+        ):
             yield found
     for rows in _data_rows(context, scan, looked) if scan else ():
         yield from check_rows(
@@ -83,24 +85,24 @@ def compact(
     these. A store that does so by itself is left to it."""
     purge_before_ms = context.clock.wall_ms() - retention_ms
     for table in dict.fromkeys((context.table, *tables)):
-        retried(context, partial(context.store.compact, table, purge_before_ms))
+        call_store(context, partial(context.store.compact, table, purge_before_ms))
 
 
 def judge(
     row: TransactionRow, now_ms: int, grace_ms: int = GRACE_MS, retention_ms: int = RETENTION_MS
 ) -> Finding | None:
     """Return what is to be said of a transaction row at this time, or None if nothing is."""
-    silent_ms, old_ms = long_ago_ms(now_ms, grace_ms), long_ago_ms(now_ms, retention_ms)
+    silent_ms, old_ms = newest_old_ms(now_ms, grace_ms), newest_old_ms(now_ms, retention_ms)
     alive_at = _alive_at(row, now_ms, grace_ms)
-    match state_of(row):
-        case State.FINISHED:
+    match row.state:
+        case RowState.FINISHED:
             return _since(Kind.EXPIRED, row, row.status_at <= old_ms, _seen(row))
-        case State.DEBRIS:
+        case RowState.DEBRIS:
             return _since(Kind.DEBRIS, row, row.newest <= old_ms, {"newest": row.newest})
-        case State.UNREADABLE:
+        case RowState.UNREADABLE:
             facts = _seen(row) | {"cause": row.corrupt or NO_PLAN}
             return _since(Kind.UNREADABLE, row, alive_at <= silent_ms, facts)
-        case State.UNDECIDED | State.DECIDED | State.ABORTING as state:
+        case RowState.UNDECIDED | RowState.DECIDED | RowState.ABORTING as state:
             return _since(Kind(state.value), row, alive_at <= silent_ms, _seen(row))
         case never:
             assert_never(never)
@@ -156,9 +158,9 @@ def _data_rows(
 ) -> Iterator[Iterator[Row]]:
     """Yield the rows of each table, and of the markers of `once`, which are data as well."""
     if context.table not in scan:
-        yield told_rows(context, Span(context.table, *MARKERS), looked)
+        yield list_rows(context, Span(context.table, *MARKERS), looked)
     for table in dict.fromkeys(scan):
-        rows = told_rows(context, Span(table), looked)
+        rows = list_rows(context, Span(table), looked)
         yield (row for row in rows if table != context.table or not is_row_key(row.row))
 
 
@@ -178,21 +180,21 @@ def _check_row(
     """Judge a row, and again as it is now: the scan may be behind what live clients do."""
     seen = decode_row(row)
     finding = judge(seen, context.clock.wall_ms(), grace_ms, retention_ms)
-    if state_of(seen) is State.FINISHED:  # which nothing can change
+    if seen.state is RowState.FINISHED:  # which nothing can change
         yield from [finding] if finding else []
-    elif (finding or state_of(seen) is not State.DEBRIS) and (cells := whole_row(context, row.row)):
+    elif (finding or seen.state is not RowState.DEBRIS) and (cells := whole_row(context, row.row)):
         now, now_ms = decode_row(cells), context.clock.wall_ms()
-        finding, state = judge(now, now_ms, grace_ms, retention_ms), state_of(now)
+        finding, state = judge(now, now_ms, grace_ms, retention_ms), now.state
         if finding:
             yield finding
-        elif state not in (State.FINISHED, State.DEBRIS):
+        elif state not in (RowState.FINISHED, RowState.DEBRIS):
             young.add(Kind(state.value), now_ms - _alive_at(now, now_ms, grace_ms))
 
 
 def _alive_at(row: TransactionRow, now_ms: int, grace_ms: int) -> int:
     """Return when anything happened to an unfinished row that shows its owner to be alive."""
     beat = row.beat if row.beat <= now_ms + grace_ms else 0  # a client's clock: it may be wrong
-    newest = row.newest if state_of(row) is State.UNREADABLE else 0
+    newest = row.newest if row.state is RowState.UNREADABLE else 0
     return max(row.status_at, beat, newest)
 
 
@@ -207,16 +209,16 @@ def _end(context: Context, finding: Finding) -> Result:
     owner may have come back to life."""
     assert finding.transaction is not None
     row = read_rows(context, [finding.transaction])[finding.transaction]
-    state = state_of(row)
-    if is_over(row):
+    state = row.state
+    if row.is_over:
         return NothingToDo("it is finished")
-    if state is State.UNREADABLE:
+    if state is RowState.UNREADABLE:
         return LeftAlone(row.corrupt or NO_PLAN)
     was_undecided = finding.kind is Kind.UNDECIDED
-    if state is not State.ABORTING and was_undecided and not _is_as_found(row, finding):
+    if state is not RowState.ABORTING and was_undecided and not _is_as_found(row, finding):
         return NothingToDo("its owner has moved on")
-    t = from_row(row)
-    if state is State.DECIDED:
+    t = load_transaction(row)
+    if state is RowState.DECIDED:
         roll_forward(context, [t])
     else:
         roll_back(context, [t], lambda _: "fsck: its owner had stopped")
@@ -224,7 +226,7 @@ def _end(context: Context, finding: Finding) -> Result:
         return LeftAlone(str(t.unread))
     if t.status is not None and not t.status.is_finished:
         return NothingToDo(f"its owner took it to {t.status} meanwhile")
-    return Repaired("rolled forward" if state is State.DECIDED else "rolled back")
+    return Repaired("rolled forward" if state is RowState.DECIDED else "rolled back")
 
 
 def _is_as_found(row: TransactionRow, finding: Finding) -> bool:
@@ -261,8 +263,8 @@ def _delete(context: Context, findings: Sequence[Finding]) -> list[Result]:
 
 def _is_still(row: TransactionRow, finding: Finding) -> bool:
     if finding.kind is Kind.EXPIRED:
-        return state_of(row) is State.FINISHED and _is_as_found(row, finding)
-    return state_of(row) is State.DEBRIS and finding.facts.get("newest") == row.newest
+        return row.state is RowState.FINISHED and _is_as_found(row, finding)
+    return row.state is RowState.DEBRIS and finding.facts.get("newest") == row.newest
 
 
 def _retire(context: Context, findings: Sequence[Finding]) -> list[Result]:
@@ -284,22 +286,22 @@ def delete_cells(context: Context, rows: Iterable[Row]) -> None:
     cells = [item for row in rows for item in row.cells.items()]
     edits = [Edit(key, None, cell.timestamp) for key, cell in cells]
     if edits:
-        retried(context, lambda: context.store.write(edits, durable=False))
+        call_store(context, lambda: context.store.write(edits, durable=False))
 
 
 def _free(context: Context, finding: Finding) -> Result:
     assert finding.transaction is not None and finding.key is not None
-    if look(context, [finding.key])[finding.key].holder != finding.transaction:
+    if look_at_keys(context, [finding.key])[finding.key].holder != finding.transaction:
         return NothingToDo("the lock is free, or another's")
-    if not is_over(read_rows(context, [finding.transaction])[finding.transaction]):
+    if not read_rows(context, [finding.transaction])[finding.transaction].is_over:
         return NothingToDo("its holder is not finished")
-    free(context, finding.transaction, [finding.key.lock])
+    free_for_holder(context, finding.transaction, [finding.key.lock])
     return Repaired("freed")
 
 
 def _empty(context: Context, finding: Finding) -> Result:
     assert finding.key is not None
-    found = look(context, [finding.key])[finding.key]
+    found = look_at_keys(context, [finding.key])[finding.key]
     if found.tag is None or not _is_same(found.tag, finding):
         return NothingToDo("the tag has changed")
     holder = found.holder if is_row_key(found.holder) else None
@@ -307,5 +309,5 @@ def _empty(context: Context, finding: Finding) -> Result:
     if not is_stale(found, row):
         return NothingToDo("the tag is its holder's")
     edit = Edit(finding.key.tag, FREE, found.tag.timestamp)
-    retried(context, lambda: context.store.write([edit], durable=False))
+    call_store(context, lambda: context.store.write([edit], durable=False))
     return Repaired("emptied")

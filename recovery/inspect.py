@@ -15,14 +15,21 @@ from typing import assert_never
 
 from recovery.findings import Finding, Kind
 from recovery.fsck import GRACE_MS, RETENTION_MS, judge
-from recovery.scan import State, state_of, whole_row
+from recovery.scan import whole_row
 from txn.assertions import Assertion
-from txn.codec import TransactionRow, created_ms, decode_marker, decode_row, marker_key
 from txn.errors import TableUnavailable
 from txn.model import Cell, Delete, Key, Mutation
-from txn.phases import Status
+from txn.protocol.attempt import Context, call_store
+from txn.protocol.phases import Status
+from txn.protocol.row import (
+    RowState,
+    TransactionRow,
+    created_ms,
+    decode_marker,
+    decode_row,
+    marker_key,
+)
 from txn.request import Request
-from txn.steps import Context, retried
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +42,7 @@ class StatusTime:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class ValueChange:
     """What a mutation does to its key.
 
     new: the value; None for a delete. replaced: the timestamp of the version that it replaces, 0
@@ -61,7 +68,7 @@ class Explanation:
     """
 
     row_key: bytes
-    state: State
+    state: RowState
     status: Status | None
     created: int
     statuses: tuple[StatusTime, ...]
@@ -71,7 +78,7 @@ class Explanation:
     lease_ms: int | None
     beat: int | None
     timestamp: int | None
-    changes: tuple[Change, ...]
+    changes: tuple[ValueChange, ...]
     assertions: tuple[Assertion, ...]
     keys: tuple[Key, ...]
     held: tuple[Key, ...]
@@ -86,11 +93,11 @@ class Explanation:
         if self.finding is not None:
             return f"{self.finding.kind.meaning}: {self.finding.kind.remedy}"
         match self.state:
-            case State.FINISHED | State.DEBRIS:
+            case RowState.FINISHED | RowState.DEBRIS:
                 return "nothing until the retention has passed; then it deletes the row"
-            case State.UNREADABLE:
+            case RowState.UNREADABLE:
                 return "nothing: it reports the row once the grace has passed"
-            case State.UNDECIDED | State.DECIDED | State.ABORTING:
+            case RowState.UNDECIDED | RowState.DECIDED | RowState.ABORTING:
                 return f"nothing within the grace; after it: {Kind(self.state.value).remedy}"
             case _:
                 assert_never(self.state)
@@ -113,7 +120,7 @@ def explain(
     held = tuple(key for key in request.keys if _value(data[key.lock]) == row_key)
     return Explanation(
         row_key,
-        state=state_of(row),
+        state=row.state,
         status=row.status,
         created=created_ms(row_key),
         statuses=_statuses(row),
@@ -149,7 +156,7 @@ def _read(context: Context, request: Request) -> dict[Key, Cell | None]:
     for table in dict.fromkeys(key.table for key in request.keys):
         wanted = [cell for cell in data if cell.table == table]
         with suppress(TableUnavailable):
-            data |= retried(context, partial(context.store.read, wanted))
+            data |= call_store(context, partial(context.store.read, wanted))
     return data
 
 
@@ -170,7 +177,7 @@ def _statuses(row: TransactionRow) -> tuple[StatusTime, ...]:
 
 def _changes(
     row: TransactionRow, request: Request, data: Mapping[Key, Cell | None], held: tuple[Key, ...]
-) -> tuple[Change, ...]:
+) -> tuple[ValueChange, ...]:
     replaced: tuple[int | None, ...] = (None,) * len(request.mutations)
     if row.plan is not None and len(row.plan.replaced) == len(request.mutations):
         replaced = row.plan.replaced
@@ -181,5 +188,5 @@ def _changes(
         is_old = now is not None and (now.timestamp == version or undecided)
         new = None if isinstance(mutation, Delete) else mutation.value
         key = mutation.key
-        changes.append(Change(key, new, version, now if is_old else None, key in held))
+        changes.append(ValueChange(key, new, version, now if is_old else None, key in held))
     return tuple(changes)

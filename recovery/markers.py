@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from recovery.findings import Finding, Kind, LeftAlone, NothingToDo, Repaired, Result
-from recovery.scan import MARKERS, long_ago_ms
-from txn.codec import decode_marker, marker_key
-from txn.errors import InvalidRequestError, describe
+from recovery.scan import MARKERS, newest_old_ms
+from txn.errors import InvalidRequestError, annotate
 from txn.model import Cell, Key, Row
-from txn.retire import Guarded, can_retire, look, retire
-from txn.steps import Context
+from txn.protocol.attempt import Context
+from txn.protocol.retire import Guarded, can_retire, look_at_keys, retire
+from txn.protocol.row import decode_marker, marker_key
 
 
-def expired_marker(table: bytes, row: Row, now_ms: int, retention_ms: int) -> Finding | None:
+def find_expired_marker(table: bytes, row: Row, now_ms: int, retention_ms: int) -> Finding | None:
     """Return the finding of a marker's row in the transaction table, if its promise has run out
     and nothing has touched it for the retention."""
     key = marker_key(table, row.row.removeprefix(MARKERS[0]))
@@ -27,18 +27,18 @@ def expired_marker(table: bytes, row: Row, now_ms: int, retention_ms: int) -> Fi
     promised_ms = decode_marker(value.value).retention_ms
     if promised_ms is None or value.timestamp + promised_ms > now_ms:
         return None
-    if item.holder or item.tagged or item.newest > long_ago_ms(now_ms, retention_ms):
+    if item.holder or item.tagged or item.newest > newest_old_ms(now_ms, retention_ms):
         return None
     facts = {"value": value.value, "since": value.timestamp, "newest": item.newest}
     return Finding(Kind.EXPIRED_MARKER, None, key, facts)
 
 
-def found_marker(context: Context, token: bytes) -> Guarded:
+def find_marker(context: Context, token: bytes) -> Guarded:
     """Return a token's marker as it is now, or raise InvalidRequestError if there is none."""
     key = marker_key(context.table, token)
-    found = look(context, [key])[key]
+    found = look_at_keys(context, [key])[key]
     if found.value is None:
-        raise InvalidRequestError(describe("no request with this token has committed", once=token))
+        raise InvalidRequestError(annotate("no request with this token has committed", once=token))
     return found
 
 

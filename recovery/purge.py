@@ -7,23 +7,23 @@ from __future__ import annotations
 
 from recovery.findings import LeftAlone, NothingToDo, Repaired, Result
 from recovery.fsck import delete_cells
-from recovery.markers import forget, found_marker
-from recovery.scan import State, state_of, whole_row
-from txn.codec import decode_row
+from recovery.markers import find_marker, forget
+from recovery.scan import whole_row
 from txn.model import Row
-from txn.steps import Context
+from txn.protocol.attempt import Context
+from txn.protocol.row import RowState, decode_row
 
 LOST = {
-    State.FINISHED: "its outcome becomes unknown",
-    State.DEBRIS: "nothing: they are cells of a row that was deleted before",
-    State.UNREADABLE: "it may be committed: what it was to write, and is not yet in place",
-    State.UNDECIDED: "its owner, if it lives, fails; nothing of it was written",
-    State.ABORTING: "its outcome becomes unknown; nothing of it was written",
-    State.DECIDED: "it is committed: what it was to write, and is not yet in place",
+    RowState.FINISHED: "its outcome becomes unknown",
+    RowState.DEBRIS: "nothing: they are cells of a row that was deleted before",
+    RowState.UNREADABLE: "it may be committed: what it was to write, and is not yet in place",
+    RowState.UNDECIDED: "its owner, if it lives, fails; nothing of it was written",
+    RowState.ABORTING: "its outcome becomes unknown; nothing of it was written",
+    RowState.DECIDED: "it is committed: what it was to write, and is not yet in place",
 }
 """What is lost with the row of a transaction in each state."""
 
-UNFINISHED = frozenset({State.UNDECIDED, State.ABORTING, State.DECIDED})
+UNFINISHED = frozenset({RowState.UNDECIDED, RowState.ABORTING, RowState.DECIDED})
 """The states from which fsck takes a transaction to its end, without loss."""
 
 
@@ -33,7 +33,7 @@ def purge_row(context: Context, seen: Row, *, unfinished: bool = False) -> Resul
 
     unfinished: also one that fsck could still finish or undo. Raises StoreError.
     """
-    if state_of(decode_row(seen)) in UNFINISHED and not unfinished:
+    if decode_row(seen).state in UNFINISHED and not unfinished:
         return LeftAlone("it is not finished, and fsck --repair can still finish or undo it")
     if whole_row(context, seen.row) != seen:
         return NothingToDo("the row has changed")
@@ -46,6 +46,6 @@ def purge_token(context: Context, token: bytes) -> Result:
 
     Raises InvalidRequestError if no request with it has committed, and StoreError.
     """
-    found = found_marker(context, token)
+    found = find_marker(context, token)
     assert found.value is not None
     return forget(context, found.key, found.value, found.newest)

@@ -10,13 +10,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from enum import Enum
 
-from txn.codec import TransactionRow, decode_row, is_row_key
 from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Row
-from txn.ranges import stored_rows
+from txn.protocol.attempt import Context
+from txn.protocol.ranges import stored_rows
+from txn.protocol.row import RowState, TransactionRow, decode_row, is_row_key
 from txn.spans import Span
-from txn.steps import Context
 
 MAX_TIMESTAMP = (1 << 63) - 1
 MARKERS = (b"once.", b"once/")
@@ -25,17 +24,6 @@ _NAME = b"transaction."
 
 Looked = Callable[[bytes], None]
 """Is told the table of each row that was looked at, for a progress bar."""
-
-
-class State(Enum):
-    """What a transaction row calls for, whoever looks at it."""
-
-    UNDECIDED = "undecided"
-    DECIDED = "decided"
-    ABORTING = "aborting"
-    FINISHED = "finished"
-    DEBRIS = "debris"
-    UNREADABLE = "unreadable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,29 +43,13 @@ class Summary:
         return not (self.unfinished or self.locks or self.tags)
 
 
-def state_of(row: TransactionRow) -> State:
-    """Return what the row calls for. An absent row is debris: it, too, can never decide."""
-    status = row.status
-    if status is None:
-        return State.UNREADABLE if row.corrupt else State.DEBRIS
-    if status.is_finished:
-        return State.FINISHED
-    if row.buffer is None and row.corrupt is None:
-        return State.DEBRIS
-    if status.is_undecided:
-        return State.UNDECIDED
-    if status.is_decided:
-        return State.DECIDED if row.tells_its_decision else State.UNREADABLE
-    return State.ABORTING
-
-
-def long_ago_ms(now_ms: int, age_ms: int) -> int:
+def newest_old_ms(now_ms: int, age_ms: int) -> int:
     """Return the newest timestamp that is so old. With an age of 0 everything is, even what a
     server wrote whose clock is ahead of ours."""
     return now_ms - age_ms if age_ms else MAX_TIMESTAMP
 
 
-def told_rows(context: Context, wanted: Span, looked: Looked) -> Iterator[Row]:
+def list_rows(context: Context, wanted: Span, looked: Looked) -> Iterator[Row]:
     """Yield the rows as they are stored, and tell of each."""
     for row in stored_rows(context, wanted):
         looked(wanted.table)
@@ -91,7 +63,7 @@ def transactions(
     looked: Looked = lambda table: None,
 ) -> Iterator[TransactionRow]:
     """Yield the transaction rows from start (included) to stop (excluded), in byte order."""
-    for row in told_rows(context, Span(context.table, start, stop), looked):
+    for row in list_rows(context, Span(context.table, start, stop), looked):
         if is_row_key(row.row):
             yield decode_row(row)
 
@@ -107,7 +79,7 @@ def find(context: Context, part: bytes, looked: Looked = lambda table: None) -> 
     if is_row_key(part) and whole_row(context, part):
         yield part
         return
-    for row in told_rows(context, Span(context.table), looked):
+    for row in list_rows(context, Span(context.table), looked):
         if is_row_key(row.row) and _is_part(part, row.row):
             yield row.row
 
@@ -118,7 +90,7 @@ def summary(context: Context, tables: Iterable[bytes] = ()) -> Summary:
     unfinished = 0
     for row in transactions(context):
         statuses[str(row.status) if row.status else "no status"] += 1
-        unfinished += state_of(row) not in (State.FINISHED, State.DEBRIS)
+        unfinished += row.state not in (RowState.FINISHED, RowState.DEBRIS)
     counts: Counter[bytes] = Counter()
     for span in (Span(context.table, *MARKERS), *map(Span, tables)):
         for row_of_data in stored_rows(context, span):

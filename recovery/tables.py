@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 
 from recovery.findings import Finding, Kind, Young
-from recovery.scan import State, long_ago_ms, state_of
-from txn.codec import TransactionRow, is_row_key
+from recovery.scan import newest_old_ms
 from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Delete, Key, Row
-from txn.phases import Status
-from txn.resolve import is_over, read_rows
-from txn.retire import Guarded, look
-from txn.steps import Context
+from txn.protocol.attempt import Context
+from txn.protocol.phases import Status
+from txn.protocol.resolve import read_rows
+from txn.protocol.retire import Guarded, look_at_keys
+from txn.protocol.row import RowState, TransactionRow, is_row_key
 
 BATCH = 200
 
@@ -37,19 +37,19 @@ def check_rows(
 ) -> Iterator[Finding]:
     """Yield the findings of rows of data tables, which may be stale by now. A lock or tag that is
     younger than the grace is not one, and is counted."""
-    vacant_ms = long_ago_ms(context.clock.wall_ms(), retention_ms)
-    items = (item for row in rows for item in guarded(row))
+    vacant_ms = newest_old_ms(context.clock.wall_ms(), retention_ms)
+    items = (item for row in rows for item in list_guarded(row))
     suspects = (item for item in items if is_suspect(item) or is_vacant(item, vacant_ms))
     while batch := list(islice(suspects, BATCH)):
         holders = {item.holder for item in batch if is_row_key(item.holder)}
         found = read_rows(context, holders) if holders else {}
-        now = look(context, [item.key for item in batch])
+        now = look_at_keys(context, [item.key for item in batch])
         now_ms = context.clock.wall_ms()
-        old_ms = long_ago_ms(now_ms, grace_ms)
+        old_ms = newest_old_ms(now_ms, grace_ms)
         for item in batch:
             if now[item.key] != item:
                 continue
-            for since, finding in _judged(item, found.get(item.holder), doomed):
+            for since, finding in _judge_row(item, found.get(item.holder), doomed):
                 if since <= old_ms:
                     yield finding
                 else:
@@ -58,7 +58,7 @@ def check_rows(
                 yield Finding(Kind.VACANT_KEY, None, item.key, {"newest": item.newest})
 
 
-def guarded(row: Row) -> Iterator[Guarded]:
+def list_guarded(row: Row) -> Iterator[Guarded]:
     """Yield the keys of a row that have a lock or a tag cell."""
     suffixes = (LOCK_SUFFIX, TAG_SUFFIX)
     keys = {
@@ -87,26 +87,26 @@ def is_stale(item: Guarded, holder: TransactionRow | None) -> bool:
     nothing yet, or has another commit timestamp."""
     if holder is None:
         return True
-    state = state_of(holder)
-    if state is State.DECIDED and holder.plan and item.tag:
+    state = holder.state
+    if state is RowState.DECIDED and holder.plan and item.tag:
         return holder.plan.timestamp != item.tag.timestamp
-    return state is not State.UNREADABLE
+    return state is not RowState.UNREADABLE
 
 
 def is_foreign(item: Guarded, holder: TransactionRow | None) -> bool:
     """Whether the newest version is none that a transaction has left. The tag's timestamp is that
     of the last commit on the key, which a delete leaves without a version."""
-    state = None if holder is None else state_of(holder)
-    if state is State.UNREADABLE:
+    state = None if holder is None else holder.state
+    if state is RowState.UNREADABLE:
         return False
     version = item.value.timestamp if item.value else 0
-    planned = _planned(item.key, holder) if holder and state is State.DECIDED else None
+    planned = _plan_writes(item.key, holder) if holder and state is RowState.DECIDED else None
     if planned is not None:
         return version not in planned
     return item.tag is not None and version not in (0, item.tag.timestamp)
 
 
-def _planned(key: Key, holder: TransactionRow) -> tuple[int, int] | None:
+def _plan_writes(key: Key, holder: TransactionRow) -> tuple[int, int] | None:
     """The versions that a key may have while a decided transaction is writing it; 0: none. Once
     all is put and clean its keys may be free, and others may have written them."""
     if holder.status is Status.CLEANING:
@@ -118,7 +118,7 @@ def _planned(key: Key, holder: TransactionRow) -> tuple[int, int] | None:
     return None
 
 
-def _judged(
+def _judge_row(
     item: Guarded, holder: TransactionRow | None, doomed: Doomed
 ) -> Iterator[tuple[int, Finding]]:
     """Yield what is wrong with a key, with the time since when; 0 where that does not matter."""
@@ -126,7 +126,7 @@ def _judged(
     if lock and lock.value:
         if holder is None:
             yield 0, Finding(Kind.FOREIGN_CELL, None, key.lock, _facts(lock))
-        elif is_over(holder) or doomed(holder):
+        elif holder.is_over or doomed(holder):
             status = str(holder.status) if holder.status else "no row"
             facts = {"since": lock.timestamp, "status": status}
             yield lock.timestamp, Finding(Kind.ORPHAN_LOCK, lock.value, key, facts)
@@ -144,8 +144,8 @@ def _facts(cell: Cell) -> dict[str, object]:
 
 
 def _versions(item: Guarded, holder: TransactionRow | None) -> dict[str, object]:
-    decided = holder is not None and state_of(holder) is State.DECIDED
-    planned = _planned(item.key, holder) if holder and decided else None
+    decided = holder is not None and holder.state is RowState.DECIDED
+    planned = _plan_writes(item.key, holder) if holder and decided else None
     last = item.tag.timestamp if item.tag else 0
     version = item.value.timestamp if item.value else 0
     return {"version": version, "expected": max(planned) if planned else last}

@@ -3,8 +3,9 @@
 from logging import NullHandler, getLogger
 
 from txn.assertions import And, Assertion, Exact, GreaterThan, Not, Or, Some, Version
-from txn.connecting import connect
-from txn.engine import Engine
+from txn.client.block import OptimisticTransaction
+from txn.client.connect import connect
+from txn.client.engine import Engine
 from txn.errors import (
     AbortedError,
     AssertionFailedError,
@@ -19,7 +20,6 @@ from txn.errors import (
     TxnError,
 )
 from txn.model import Cell, Delete, Key, Mutation, Row, Value
-from txn.optimistic import OptimisticTransaction
 from txn.policy import Policy
 from txn.request import Committed, Outcome, Request
 

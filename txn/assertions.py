@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NoReturn, assert_never
 
-from txn.errors import InvalidRequestError, describe
+from txn.errors import InvalidRequestError, annotate
 from txn.model import Cell, Key, as_bytes, check_key, check_value
 
 MAX_DEPTH = 100
@@ -147,16 +147,16 @@ def overtaken(assertion: Assertion, cells: Mapping[Key, Cell | None]) -> bool:
     return cell is not None and cell.timestamp > assertion.timestamp
 
 
-def keys(assertion: Assertion) -> Iterator[Key]:
+def list_keys(assertion: Assertion) -> Iterator[Key]:
     """Yield the keys that the assertion speaks of, in the order of its text, with repetitions."""
     match assertion:
         case Exact(key) | Some(key) | GreaterThan(key) | Version(key):
             yield key
         case Not(inner):
-            yield from keys(inner)
+            yield from list_keys(inner)
         case And(parts) | Or(parts):
             for part in parts:
-                yield from keys(part)
+                yield from list_keys(part)
         case _:
             assert_never(assertion)
 
@@ -185,7 +185,7 @@ def bind(assertion: Assertion, bound: Callable[[Key], Key]) -> Assertion:
 def check_assertion(assertion: object, depth: int = 1) -> Assertion:
     """Return what was given if it is a well-formed assertion, else raise InvalidRequestError."""
     if depth > MAX_DEPTH:
-        raise InvalidRequestError(describe("assertion is nested too deeply", limit=MAX_DEPTH))
+        raise InvalidRequestError(annotate("assertion is nested too deeply", limit=MAX_DEPTH))
     match assertion:
         case Exact(key, value) | GreaterThan(key, value):
             check_key(key)
@@ -201,7 +201,7 @@ def check_assertion(assertion: object, depth: int = 1) -> Assertion:
             _check_parts(assertion, parts, depth)
         case _:
             raise InvalidRequestError(
-                describe("not an assertion", given=assertion, type=type(assertion).__name__)
+                annotate("not an assertion", given=assertion, type=type(assertion).__name__)
             )
     return assertion
 
@@ -209,14 +209,14 @@ def check_assertion(assertion: object, depth: int = 1) -> Assertion:
 def _check_timestamp(key: Key, timestamp: object) -> None:
     if timestamp is not None and not (isinstance(timestamp, int) and 1 <= timestamp < 1 << 63):
         raise InvalidRequestError(
-            describe("version must be a timestamp in ms or None", key=key, given=timestamp)
+            annotate("version must be a timestamp in ms or None", key=key, given=timestamp)
         )
 
 
 def _check_parts(assertion: object, parts: tuple[object, ...], depth: int) -> None:
     if len(parts) < 2:
         raise InvalidRequestError(
-            describe(f"{type(assertion).__name__} takes two or more assertions", given=len(parts))
+            annotate(f"{type(assertion).__name__} takes two or more assertions", given=len(parts))
         )
     for part in parts:
         check_assertion(part, depth + 1)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 
-def describe(message: str, **facts: object) -> str:
+def annotate(message: str, **facts: object) -> str:
     """Join a message and its facts the way every error of this library prints them."""
     known = [f"{name}={value!r}" for name, value in facts.items() if value is not None]
     return " ".join([message, *known])
@@ -42,8 +42,8 @@ class AbortedError(TxnError):
     """
 
     def __init__(self, words: str, *, transaction: bytes | None = None, **facts: object) -> None:
-        self.reason = describe(words, **facts)
-        super().__init__(describe(self.reason, transaction=transaction))
+        self.reason = annotate(words, **facts)
+        super().__init__(annotate(self.reason, transaction=transaction))
         self.words = words
         self.facts = {name: fact for name, fact in facts.items() if fact is not None}
         self.transaction = transaction
@@ -51,8 +51,8 @@ class AbortedError(TxnError):
     def blame(self, cause: TxnError) -> None:
         """Add to the facts why what was in the way stays there."""
         self.facts["cause"] = str(cause)
-        self.reason = describe(self.words, **self.facts)
-        self.args = (describe(self.reason, transaction=self.transaction),)
+        self.reason = annotate(self.words, **self.facts)
+        self.args = (annotate(self.reason, transaction=self.transaction),)
         self.__cause__ = cause
 
 
@@ -93,7 +93,7 @@ class CommitOutcomeUnknown(TxnError):
     """The decision was sent and could not be read back: ask `engine.outcome(error.transaction)`."""
 
     def __init__(self, transaction: bytes) -> None:
-        super().__init__(describe("commit outcome unknown", transaction=transaction))
+        super().__init__(annotate("commit outcome unknown", transaction=transaction))
         self.transaction = transaction
 
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from txn.extras import needing
+from txn.host.extras import import_extra
 from txn.watch import Conflict, Event, Helped, Phase
 
-with needing("metrics"):
+with import_extra("metrics"):
     from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
 
 # From a batch in memory to one that waited for a lease.

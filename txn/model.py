@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple, Self, get_args
 
-from txn.errors import InvalidRequestError, describe
+from txn.errors import InvalidRequestError, annotate
 
 Value = bytes
 
@@ -120,13 +120,13 @@ class Check(NamedTuple):
 def check_targets(check: Check) -> None:
     """Raise InvalidRequestError unless the check puts or deletes, cells of its own row only."""
     if check.puts and check.deletes:
-        raise InvalidRequestError(describe("a checked write puts or deletes", checked=check.key))
+        raise InvalidRequestError(annotate("a checked write puts or deletes", checked=check.key))
     row, _, _, table = check.key
     for part in (check.puts, check.deletes):
         for target, _ in part:
             if target[0] != row or target[3] != table:
                 raise InvalidRequestError(
-                    describe("a checked write is of one row", checked=check.key, target=target)
+                    annotate("a checked write is of one row", checked=check.key, target=target)
                 )
 
 
@@ -173,7 +173,7 @@ class Family:
     replicas: int = 1
 
 
-def refusal(family: Family) -> str | None:
+def find_refusal(family: Family) -> str | None:
     """Return why no transaction may write to the family, or None where all is well."""
     if family.ttl_ms is not None:
         return f"family has a TTL: its locks would expire ttl_ms={family.ttl_ms}"
@@ -187,7 +187,7 @@ def refusal(family: Family) -> str | None:
     return None
 
 
-def delete_refusal(family: Family) -> str | None:
+def find_delete_refusal(family: Family) -> str | None:
     """Return why no transaction may delete in the family, or None where it may.
 
     A marker that a compaction purges no longer masks a late duplicate of an older put.
@@ -210,7 +210,7 @@ def as_bytes(name: str, value: object) -> bytes:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
     raise InvalidRequestError(
-        describe(f"{name} must be bytes or str", given=value, type=type(value).__name__)
+        annotate(f"{name} must be bytes or str", given=value, type=type(value).__name__)
     )
 
 
@@ -218,10 +218,10 @@ def check_whole(name: str, value: object, least: int | None = None) -> None:
     """Raise InvalidRequestError unless this is a whole number, and not below the least one."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise InvalidRequestError(
-            describe(f"{name} must be a whole number", given=value, type=type(value).__name__)
+            annotate(f"{name} must be a whole number", given=value, type=type(value).__name__)
         )
     if least is not None and value < least:
-        raise InvalidRequestError(describe(f"{name} must be at least {least}", **{name: value}))
+        raise InvalidRequestError(annotate(f"{name} must be at least {least}", **{name: value}))
 
 
 def check_choice(name: str, value: object, choices: object) -> None:
@@ -229,7 +229,7 @@ def check_choice(name: str, value: object, choices: object) -> None:
     words = get_args(choices)
     if value not in words:
         known = ", ".join(map(repr, words))
-        raise InvalidRequestError(describe(f"{name} is none of {known}", **{name: value}))
+        raise InvalidRequestError(annotate(f"{name} is none of {known}", **{name: value}))
 
 
 def cell_bytes(key: Key, value: bytes) -> int:
@@ -240,7 +240,7 @@ def cell_bytes(key: Key, value: bytes) -> int:
 def check_key(key: object) -> None:
     """Raise InvalidRequestError unless this is a key that users may read and write."""
     if not isinstance(key, Key):
-        raise InvalidRequestError(describe("not a Key", given=key, type=type(key).__name__))
+        raise InvalidRequestError(annotate("not a Key", given=key, type=type(key).__name__))
     row, family, column, table = key
     if not (
         0 < len(row) <= MAX_ROW
@@ -254,7 +254,7 @@ def check_key(key: object) -> None:
         _check_part("table", table or b"", MAX_TABLE, key)
     if column.endswith(RESERVED):
         raise InvalidRequestError(
-            describe("columns ending in _lock or _tag are reserved for the protocol", key=key)
+            annotate("columns ending in _lock or _tag are reserved for the protocol", key=key)
         )
 
 
@@ -262,23 +262,23 @@ def check_value(key: Key, value: object) -> None:
     """Raise InvalidRequestError unless this is a value that a cell of ours may hold."""
     if not isinstance(value, bytes):
         raise InvalidRequestError(
-            describe("value must be bytes", key=key, type=type(value).__name__)
+            annotate("value must be bytes", key=key, type=type(value).__name__)
         )
     if not value:
         raise InvalidRequestError(
-            describe("value is empty, which HBase cannot tell from absent: use Delete", key=key)
+            annotate("value is empty, which HBase cannot tell from absent: use Delete", key=key)
         )
     size = cell_bytes(key, value)
     if size > MAX_CELL:
         raise InvalidRequestError(
-            describe("value is too large for a cell", key=key, cell_bytes=size, limit=MAX_CELL)
+            annotate("value is too large for a cell", key=key, cell_bytes=size, limit=MAX_CELL)
         )
 
 
 def _check_part(name: str, part: bytes, limit: int, key: Key) -> None:
     if not part:
-        raise InvalidRequestError(describe(f"{name} is empty", key=key))
+        raise InvalidRequestError(annotate(f"{name} is empty", key=key))
     if len(part) > limit:
         raise InvalidRequestError(
-            describe(f"{name} is too long", bytes=len(part), limit=limit, starts=part[:40])
+            annotate(f"{name} is too long", bytes=len(part), limit=limit, starts=part[:40])
         )

@@ -7,9 +7,11 @@ too long makes others wait for the dead; neither can lose or invent a commit.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from random import Random
 
+from txn.backoff import Backoff
 from txn.model import check_whole
+
+STORE_PAUSE_MS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +43,12 @@ class Policy:
         for name in self.__slots__:
             check_whole(name, getattr(self, name), 1)
 
-    def pause_ms(self, tries: int, random: Random, longest_ms: int = 0) -> int:
-        """Return how long to wait after so many tries: between half and all of the backoff, which
-        grows up to `longest_pause_ms`, or to this where it is longer."""
-        most_ms = max(self.longest_pause_ms, longest_ms)
-        longest = min(self.first_pause_ms << min(tries, 20), most_ms)
-        return random.randint((longest + 1) // 2, longest)
+    @property
+    def backoff(self) -> Backoff:
+        """The pauses between tries at what other clients are in the way of."""
+        return Backoff(self.first_pause_ms, self.longest_pause_ms)
+
+    @property
+    def store_backoff(self) -> Backoff:
+        """The pauses between tries at a store that fails."""
+        return Backoff(self.first_pause_ms, max(self.longest_pause_ms, STORE_PAUSE_MS))

@@ -6,11 +6,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Any
+from typing import Any, Literal
 
-from txn.assertions import Assertion, Not, Some, bind, check_assertion, keys
-from txn.errors import InvalidRequestError, describe
+from txn.assertions import Assertion, Not, Or, Some, bind, check_assertion, list_keys
+from txn.errors import InvalidRequestError, annotate
 from txn.model import Delete, Key, Mutation, as_bytes, check_key, check_value, check_whole
+
+Ack = Literal["complete", "decided"]
+TRANSACTIONS = "txn"
+"""The name of the transaction table, where none is given."""
 
 MAX_TOKEN = 1024
 MAX_RETENTION_MS = 1 << 53  # what any program that reads JSON keeps exactly
@@ -37,7 +41,7 @@ class Request:
         """Each distinct key of the mutations and assertions, mutated ones first."""
         found = dict.fromkeys(mutation.key for mutation in self.mutations)
         for assertion in self.assertions:
-            found.update(dict.fromkeys(keys(assertion)))
+            found.update(dict.fromkeys(list_keys(assertion)))
         return tuple(found)
 
 
@@ -72,13 +76,15 @@ def as_request(given: object) -> Request:
         return given
     if not isinstance(given, tuple) or len(given) != 2:
         raise InvalidRequestError(
-            describe("neither a Request nor (mutations, assertions)", given=given)
+            annotate("neither a Request nor (mutations, assertions)", given=given)
         )
     mutations, assertions = given
-    return Request(tuple(_items("mutations", mutations)), tuple(_items("assertions", assertions)))
+    return Request(
+        tuple(_check_items("mutations", mutations)), tuple(_check_items("assertions", assertions))
+    )
 
 
-def checked(
+def bind_request(
     mutations: Iterable[object],
     assertions: Iterable[object] = (),
     *,
@@ -92,11 +98,11 @@ def checked(
     table: the default for keys that name none.
     """
     request = Request(
-        tuple(_bound_mutation(mutation, table) for mutation in _items("mutations", mutations)),
-        tuple(_bound_assertion(item, table) for item in _items("assertions", assertions)),
-        None if once is None else _token(once),
-        _labels(labels),
-        _retention(once, once_retention_ms),
+        tuple(_bind_mutation(mutation, table) for mutation in _check_items("mutations", mutations)),
+        tuple(_bind_assertion(item, table) for item in _check_items("assertions", assertions)),
+        None if once is None else _check_token(once),
+        _check_labels(labels),
+        _check_retention(once, once_retention_ms),
     )
     if not request.mutations and not request.assertions:
         raise InvalidRequestError("a transaction needs a mutation or an assertion")
@@ -104,7 +110,7 @@ def checked(
     return request
 
 
-def with_marker(request: Request, marker: Key, value: bytes) -> Request:
+def add_marker(request: Request, marker: Key, value: bytes) -> Request:
     """Return the request that also puts its marker where `once` looks for it. The promise goes
     with the marker's value."""
     return replace(
@@ -115,7 +121,13 @@ def with_marker(request: Request, marker: Key, value: bytes) -> Request:
     )
 
 
-def bound_key(key: object, table: bytes | None) -> Key:
+def lock_request(list_keys: Iterable[Key]) -> Request:
+    """Return the request that takes the locks of these keys and changes nothing. What it asserts of
+    each holds of any cell, and only names the key in the row, for whoever has to free its lock."""
+    return Request((), tuple(Or(Some(key), Not(Some(key))) for key in list_keys))
+
+
+def bind_key(key: object, table: bytes | None) -> Key:
     """Return a valid user's key that names its table, or raise InvalidRequestError."""
     check_key(key)
     assert isinstance(key, Key)
@@ -123,51 +135,51 @@ def bound_key(key: object, table: bytes | None) -> Key:
         return key
     if table is None:
         raise InvalidRequestError(
-            describe("key names no table and there is no default table", key=key)
+            annotate("key names no table and there is no default table", key=key)
         )
     return key._replace(table=table)
 
 
-def _bound_mutation(mutation: object, table: bytes | None) -> Mutation | Delete:
+def _bind_mutation(mutation: object, table: bytes | None) -> Mutation | Delete:
     if not isinstance(mutation, Mutation | Delete):
         raise InvalidRequestError(
-            describe("not a Mutation or Delete", given=mutation, type=type(mutation).__name__)
+            annotate("not a Mutation or Delete", given=mutation, type=type(mutation).__name__)
         )
-    key = bound_key(mutation.key, table)
+    key = bind_key(mutation.key, table)
     if isinstance(mutation, Mutation):
         check_value(key, mutation.value)
     return mutation if key is mutation.key else replace(mutation, key=key)
 
 
-def _bound_assertion(assertion: object, table: bytes | None) -> Assertion:
+def _bind_assertion(assertion: object, table: bytes | None) -> Assertion:
     valid = check_assertion(assertion)
-    return bind(valid, lambda key: bound_key(key, table))
+    return bind(valid, lambda key: bind_key(key, table))
 
 
-def _items(name: str, given: object) -> Iterable[Any]:
+def _check_items(name: str, given: object) -> Iterable[Any]:
     if isinstance(given, Iterable) and not isinstance(given, (str, bytes, Key)):
         return given
-    raise InvalidRequestError(describe(f"{name} must be a list", type=type(given).__name__))
+    raise InvalidRequestError(annotate(f"{name} must be a list", type=type(given).__name__))
 
 
 def _check_distinct(mutations: tuple[Mutation | Delete, ...]) -> None:
     seen: set[Key] = set()
     for mutation in mutations:
         if mutation.key in seen:
-            raise InvalidRequestError(describe("key is mutated twice", key=mutation.key))
+            raise InvalidRequestError(annotate("key is mutated twice", key=mutation.key))
         seen.add(mutation.key)
 
 
-def _token(once: str | bytes) -> bytes:
+def _check_token(once: str | bytes) -> bytes:
     token = as_bytes("once", once)
     if not 1 <= len(token) <= MAX_TOKEN:
         raise InvalidRequestError(
-            describe("once must have 1 to 1024 bytes", bytes=len(token), limit=MAX_TOKEN)
+            annotate("once must have 1 to 1024 bytes", bytes=len(token), limit=MAX_TOKEN)
         )
     return token
 
 
-def _retention(once: str | bytes | None, retention_ms: int | None) -> int | None:
+def _check_retention(once: str | bytes | None, retention_ms: int | None) -> int | None:
     if retention_ms is None:
         return None
     if once is None:
@@ -175,7 +187,7 @@ def _retention(once: str | bytes | None, retention_ms: int | None) -> int | None
     check_whole("once_retention_ms", retention_ms, 1)
     if retention_ms > MAX_RETENTION_MS:
         raise InvalidRequestError(
-            describe(
+            annotate(
                 "once_retention_ms is too long: leave it out, and the token is kept for ever",
                 given=retention_ms,
                 limit=MAX_RETENTION_MS,
@@ -184,8 +196,8 @@ def _retention(once: str | bytes | None, retention_ms: int | None) -> int | None
     return retention_ms
 
 
-def _labels(labels: Mapping[str, str] | None) -> Mapping[str, str]:
+def _check_labels(labels: Mapping[str, str] | None) -> Mapping[str, str]:
     for name, text in (labels or {}).items():
         if not isinstance(name, str) or not isinstance(text, str):
-            raise InvalidRequestError(describe("labels must be text", name=name, value=text))
+            raise InvalidRequestError(annotate("labels must be text", name=name, value=text))
     return dict(labels or {})

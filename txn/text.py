@@ -13,7 +13,7 @@ from itertools import islice
 from typing import assert_never
 
 from txn.assertions import And, Assertion, Exact, GreaterThan, Not, Or, Some, Version
-from txn.errors import AbortedError, InvalidRequestError, describe
+from txn.errors import AbortedError, InvalidRequestError, annotate
 from txn.model import Cell, Key
 
 LONGEST = 60
@@ -39,7 +39,7 @@ def unescape(text: str) -> bytes:
             return bytes([int(match[1], 16)])
         if match[2] is not None:
             return b"\\"
-        raise InvalidRequestError(describe(r"a backslash must be \\ or \xNN", text=text))
+        raise InvalidRequestError(annotate(r"a backslash must be \\ or \xNN", text=text))
 
     return _ESCAPE.sub(replacement, text.encode("utf-8", "surrogateescape"))
 

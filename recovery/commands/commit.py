@@ -15,7 +15,7 @@ from recovery.commands.common import (
     StoreOption,
     TransactionsOption,
     complain,
-    engine_at,
+    open_engine,
     print_json,
 )
 from recovery.documents import parse_request
@@ -35,7 +35,7 @@ def commit(
     2: it could not be tried, or its outcome is unknown.
     """
     request = parse_request(sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes())
-    with engine_at(store, transactions) as engine:
+    with open_engine(store, transactions) as engine:
         try:
             done = engine.commit(
                 request.mutations,

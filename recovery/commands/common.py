@@ -23,12 +23,13 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from recovery.scan import find
 from recovery.text import parse_duration
+from txn.client.connect import connect
+from txn.client.engine import Engine
 from txn.clock import SystemClock
-from txn.connecting import connect
-from txn.engine import TRANSACTIONS, Engine
-from txn.errors import InvalidRequestError, describe
+from txn.errors import InvalidRequestError, annotate
 from txn.policy import Policy
-from txn.steps import Context
+from txn.protocol.attempt import Context
+from txn.request import TRANSACTIONS
 from txn.stores import open_store
 from txn.text import escape, unescape
 from txn.watch import silent
@@ -52,7 +53,7 @@ class Duration(int):
     """Milliseconds, given as `90s`, `10m` or `24h`."""
 
 
-def duration(text: str) -> Duration:
+def parse_age(text: str) -> Duration:
     """Return what an option's text means, or tell typer what is wrong with it."""
     try:
         return Duration(parse_duration(text))
@@ -65,15 +66,15 @@ def must_exist(uri: str) -> None:
     try:
         parts = urlsplit(uri)
     except ValueError as error:
-        raise InvalidRequestError(describe("not a URI", given=uri)) from error
+        raise InvalidRequestError(annotate("not a URI", given=uri)) from error
     if parts.scheme == "embedded" and not parts.netloc:  # else opening it says what is wrong
         path = Path(unquote(parts.path))
         if not path.exists() or (path.is_dir() and not any(path.iterdir())):
-            raise InvalidRequestError(describe("no such store", path=str(path)))
+            raise InvalidRequestError(annotate("no such store", path=str(path)))
 
 
 @contextmanager
-def examined(uri: str, transactions: str) -> Iterator[Context]:
+def open_any_store(uri: str, transactions: str) -> Iterator[Context]:
     """Open a store that exists, whatever is in it."""
     must_exist(uri)
     clock = SystemClock()
@@ -86,44 +87,33 @@ def examined(uri: str, transactions: str) -> Iterator[Context]:
 
 
 @contextmanager
-def opened(uri: str, transactions: str) -> Iterator[Context]:
+def open_store_of(uri: str, transactions: str) -> Iterator[Context]:
     """Open a store that has a transaction table, to look at it and to mend it."""
-    with examined(uri, transactions) as context:
+    with open_any_store(uri, transactions) as context:
         if context.store.describe(context.table) is None:
-            raise InvalidRequestError(describe("no such transaction table", table=transactions))
+            raise InvalidRequestError(annotate("no such transaction table", table=transactions))
         yield context
 
 
 @contextmanager
-def engine_at(uri: str, transactions: str) -> Iterator[Engine]:
+def open_engine(uri: str, transactions: str) -> Iterator[Engine]:
     """Open an engine on a store that exists; a server's does the work itself."""
-    with opened(uri, transactions):
+    with open_store_of(uri, transactions):
         pass
     with connect(uri, transactions=transactions) as engine:
         yield engine
 
 
-@contextmanager
-def needing(extra: str) -> Iterator[None]:
-    """Say what to install if what a block imports is not there."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise InvalidRequestError(
-            describe(f"install hbase-txn[{extra}]", missing=error.name)
-        ) from error
-
-
-def found_row_key(context: Context, part: str) -> bytes:
+def find_row_key(context: Context, part: str) -> bytes:
     """Return the row key of the transaction that a person means, by all of it or a part."""
     with row_bar(console(), "looking", hidden=False) as looked:
         candidates = list(islice(find(context, unescape(part), looked), CANDIDATES + 1))
     if not candidates:
-        raise InvalidRequestError(describe("no such transaction", id=part))
+        raise InvalidRequestError(annotate("no such transaction", id=part))
     if len(candidates) > 1:
         several = [escape(row_key) for row_key in candidates[:CANDIDATES]]
         more = ["and more"] if len(candidates) > CANDIDATES else []
-        message = describe("several transactions match", id=part)
+        message = annotate("several transactions match", id=part)
         raise InvalidRequestError("\n  ".join([message, *several, *more]))
     return candidates[0]
 

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from recovery.commands.common import FOUND, JsonOption, console, needing, print_json
+from recovery.commands.common import FOUND, JsonOption, console, print_json
 from recovery.findings import Finding
 from recovery.fsck import check, repair
-from txn.engine import Engine
+from txn.client.engine import Engine
+from txn.host.extras import require_extra
 
 if TYPE_CHECKING:
-    from txn.demo.data import Tables
+    from txn.demo.data import DemoTables
     from txn.demo.flights import Report
 
 app = typer.Typer(help="See it at work on real data.", no_args_is_help=True)
@@ -49,11 +50,11 @@ def flights(
     as_json: JsonOption = False,
 ) -> None:
     """Load flights with Spark, one transaction each, and prove that each is there exactly once."""
-    with needing("demo"):  # imported here: other commands neither need Spark nor wait for it
-        from txn.demo.flights import Recovery, run  # noqa: PLC0415
+    with require_extra("demo"):  # imported here: other commands neither need Spark nor wait for it
+        from txn.demo.flights import Recovery, run_demo  # noqa: PLC0415
         from txn.demo.processes import JobError  # noqa: PLC0415
 
-    def found(engine: Engine, its: Tables) -> Iterator[Finding]:
+    def found(engine: Engine, its: DemoTables) -> Iterator[Finding]:
         # The job is dead, whatever its rows say: nothing has to be waited for.
         data = [its.flights.encode(), its.indexes.encode()]
         return check(engine.context, grace_ms=0, scan=data)
@@ -65,7 +66,7 @@ def flights(
     screen = Console(stderr=True) if as_json else console()
     with _place(store) as uri:
         try:
-            report = run(uri, name, Recovery(found, repaired), screen, days=days, crash=crash)
+            report = run_demo(uri, name, Recovery(found, repaired), screen, days=days, crash=crash)
         except JobError as error:
             typer.echo(error.log, err=True)
             raise
@@ -79,7 +80,7 @@ def flights(
         raise typer.Exit(FOUND)
 
 
-def _tell_of_tables(store: str, tables: Tables, screen: Console) -> None:
+def _tell_of_tables(store: str, tables: DemoTables, screen: Console) -> None:
     screen.print("its tables stay: drop them when you have seen enough. To look around:")
     look = f"  txn fsck --store '{store}' --transactions {tables.transactions}"
     look += f" --scan {tables.flights} --scan {tables.indexes}"

@@ -15,7 +15,7 @@ from recovery.commands.common import (
     StoreOption,
     TransactionsOption,
     console,
-    examined,
+    open_any_store,
     print_json,
 )
 from recovery.doctor import Diagnosis, Verdict, examine
@@ -37,7 +37,7 @@ def doctor(
     It writes to the row `doctor` of the transaction table. Exit code 1: something is wrong.
     """
     wrong = False
-    with examined(store, transactions) as context:
+    with open_any_store(store, transactions) as context:
         for diagnosis in examine(context, [table.encode() for table in tables or ()]):
             wrong = wrong or diagnosis.verdict is Verdict.WRONG
             if as_json:

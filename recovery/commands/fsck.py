@@ -19,8 +19,8 @@ from recovery.commands.common import (
     StoreOption,
     TransactionsOption,
     console,
-    duration,
-    opened,
+    open_store_of,
+    parse_age,
     print_json,
     row_bar,
 )
@@ -69,13 +69,16 @@ def fsck(
     than the grace is told and left alone; it does not change the exit code.
     """
     if do_repair and not yes:
-        _confirm(duration(retention))
+        _confirm(parse_age(retention))
     out, tables, young = console(), [table.encode() for table in scan or ()], Young()
-    with opened(store, transactions) as context, row_bar(out, "fsck", hidden=as_json) as looked:
+    with (
+        open_store_of(store, transactions) as context,
+        row_bar(out, "fsck", hidden=as_json) as looked,
+    ):
         findings = check(
             context,
-            grace_ms=duration(grace),
-            retention_ms=duration(retention),
+            grace_ms=parse_age(grace),
+            retention_ms=parse_age(retention),
             scan=tables,
             looked=looked,
             young=young,
@@ -85,15 +88,15 @@ def fsck(
         )
         tally = _print_json(found) if as_json else _print(out, found, context.clock.wall_ms())
         if do_repair:
-            compact(context, retention_ms=duration(retention), tables=tables)
+            compact(context, retention_ms=parse_age(retention), tables=tables)
     if as_json and young.counts:
-        print_json(young_document(young, duration(grace)))
+        print_json(young_document(young, parse_age(grace)))
     elif not as_json:
         if tally or young.counts:
             _print_tally(out, tally, looked.rows, do_repair)
         else:
             out.print(f"clean: {count_text(looked.rows, 'row')}, and nothing was left behind")
-        _print_young(out, young, duration(grace))
+        _print_young(out, young, parse_age(grace))
     if any(result in (None, LeftAlone) for _, result in tally):
         raise typer.Exit(FOUND)
 

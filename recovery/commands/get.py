@@ -11,7 +11,7 @@ from recovery.commands.common import (
     JsonOption,
     StoreOption,
     TransactionsOption,
-    engine_at,
+    open_engine,
     print_json,
     print_line,
 )
@@ -31,7 +31,7 @@ def get(
 ) -> None:
     """Print cells as of one instant: each transaction is seen wholly or not at all."""
     wanted = [parse_key(key) for key in keys]
-    with engine_at(store, transactions) as engine:
+    with open_engine(store, transactions) as engine:
         cells = engine.read(wanted)
     for key in wanted:
         cell = cells[key]

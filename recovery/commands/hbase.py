@@ -20,7 +20,7 @@ from txn.cluster.cluster import Cluster, open_cluster, start
 from txn.cluster.jars import HBASE_VERSION, fetch
 from txn.cluster.processes import ClusterError
 from txn.cluster.settings import Settings
-from txn.errors import InvalidRequestError, describe
+from txn.errors import InvalidRequestError, annotate
 
 LOOK_EACH_MS = 500
 ENDS_FOR = (signal.SIGINT, signal.SIGTERM)
@@ -150,7 +150,7 @@ def status_command(*, data: DataOption, as_json: JsonOption = False) -> None:
 def _setting(text: str) -> tuple[str, str]:
     name, sign, value = text.partition("=")
     if not sign or not name:
-        raise InvalidRequestError(describe("not NAME=VALUE", setting=text))
+        raise InvalidRequestError(annotate("not NAME=VALUE", setting=text))
     return name, value
 
 
@@ -215,7 +215,7 @@ def _stay(cluster: Cluster, asked: Sequence[int]) -> None:
     ended = [name for name, process in cluster.processes.items() if not process.is_alive]
     cluster.stop()
     if ended:
-        raise ClusterError(describe("a process has ended", names=ended))
+        raise ClusterError(annotate("a process has ended", names=ended))
 
 
 @contextmanager

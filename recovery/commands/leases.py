@@ -18,13 +18,13 @@ from recovery.commands.common import (
     JsonOption,
     complain,
     console,
-    duration,
-    needing,
+    parse_age,
     print_json,
     print_line,
 )
 from recovery.text import count_text, duration_text, time_text
-from txn.errors import InvalidRequestError, describe
+from txn.errors import InvalidRequestError, annotate
+from txn.host.extras import require_extra
 from txn.locks.requests import LockRequest, Mode, path
 
 if TYPE_CHECKING:
@@ -77,11 +77,11 @@ def grab(
         bool, typer.Option("--exclusive", "-x", help="Alone; else together with other readers.")
     ] = False,
     length: Annotated[
-        Duration, typer.Option("--for", parser=duration, help="How long, such as 90s or 2h.")
+        Duration, typer.Option("--for", parser=parse_age, help="How long, such as 90s or 2h.")
     ],
     wait: Annotated[
         Duration | None,
-        typer.Option(parser=duration, help="How long to wait for others, such as 30s."),
+        typer.Option(parser=parse_age, help="How long to wait for others, such as 30s."),
     ] = None,
     user: Annotated[str | None, typer.Option(help="In whose name; else that of the login.")] = None,
     as_json: JsonOption = False,
@@ -105,7 +105,7 @@ def extend(
     leases: LeasesOption = None,
     length: Annotated[
         Duration | None,
-        typer.Option("--for", parser=duration, help="From now; else as long as it was grabbed."),
+        typer.Option("--for", parser=parse_age, help="From now; else as long as it was grabbed."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -146,7 +146,7 @@ def force_drop(
 ) -> None:
     """Drop leases whoever has them. Their holders are not asked, and learn of it when they look."""
     if bool(paths) is everything:
-        raise InvalidRequestError(describe("name what to drop, or say --all", paths=paths))
+        raise InvalidRequestError(annotate("name what to drop, or say --all", paths=paths))
     with opened(leases) as service:
         count = service.force_drop_lease(paths or ())
     show_dropped(", ".join(paths or ()), count, as_json)
@@ -156,7 +156,7 @@ def force_drop(
 def where(*, leases: LeasesOption = None, as_json: JsonOption = False) -> None:
     """Print which leases are meant if none are named, or by TXN_LEASES, without their password."""
     url = _named(leases)
-    with needing("leases"):
+    with require_extra("leases"):
         from txn.leases.connections import shown  # noqa: PLC0415  (an extra)
         from txn.leases.opening import parse_url  # noqa: PLC0415
     name = shown(parse_url(url))
@@ -169,12 +169,12 @@ def where(*, leases: LeasesOption = None, as_json: JsonOption = False) -> None:
 @contextmanager
 def opened(url: str | None, *, is_new: bool = False) -> Iterator[LeaseService]:
     """Open the lease service; a file that is named must be there, unless it may be new."""
-    with needing("leases"):
+    with require_extra("leases"):
         from txn.leases import open_leases  # noqa: PLC0415  (an extra, and slow to import)
     if url is not None and url.startswith(SQLITE) and not is_new:
         file = File(url.removeprefix(SQLITE).partition("?")[0])
         if not file.exists():
-            raise InvalidRequestError(describe("no such file of leases", path=str(file)))
+            raise InvalidRequestError(annotate("no such file of leases", path=str(file)))
     with open_leases(_named(url)) as service:
         yield service
 

@@ -16,18 +16,18 @@ from recovery.commands.common import (
     JsonOption,
     complain,
     console,
-    duration,
     must_exist,
-    needing,
+    parse_age,
     print_json,
     print_line,
 )
 from recovery.text import count_text, duration_text, time_text
 from txn.clock import SystemClock
-from txn.errors import InvalidRequestError, describe
+from txn.errors import InvalidRequestError, annotate
+from txn.host.extras import require_extra
 from txn.locks import open_manager
-from txn.locks.hive_model import DATABASE_SETTING, Column, Tables
-from txn.locks.hive_model import Table as Described
+from txn.locks.hive.model import DATABASE_SETTING, Column, Tables
+from txn.locks.hive.model import Table as Described
 from txn.locks.manager import Lock, LockDenied, LockManager, Waiting
 from txn.locks.requests import LockRequest, Mode, Path, path
 
@@ -44,7 +44,9 @@ PathArgument = Annotated[
 ]
 WaitOption = Annotated[
     Duration | None,
-    typer.Option("--wait", parser=duration, help="How long to wait, such as 30s; else not at all."),
+    typer.Option(
+        "--wait", parser=parse_age, help="How long to wait, such as 30s; else not at all."
+    ),
 ]
 ForceOption = Annotated[bool, typer.Option("--force", help="Others' explicit locks too.")]
 PartitionedOption = Annotated[
@@ -80,7 +82,7 @@ def explain(
     as_json: JsonOption = False,
 ) -> None:
     """Tell which locks a statement needs, parents and all, without taking them."""
-    with needing("locks"):
+    with require_extra("locks"):
         from txn.locks.statements import explained  # noqa: PLC0415
     known = written_down(partitioned or (), database)
     show_needed(explained(sql, {DATABASE_SETTING: database}, known), as_json)
@@ -156,7 +158,7 @@ def written_down(partitioned: Iterable[str], database: str) -> Tables:
     for given in partitioned:
         name, equals, columns = given.lower().partition("=")
         if not equals:
-            raise InvalidRequestError(describe("write TABLE=COLUMN,COLUMN", given=given))
+            raise InvalidRequestError(annotate("write TABLE=COLUMN,COLUMN", given=given))
         parts = name.split(".") if "." in name else [database.lower(), name]
         known[Path(tuple(parts))] = Described(tuple(map(Column, columns.split(","))))
     return Tables(known)

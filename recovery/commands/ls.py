@@ -17,17 +17,17 @@ from recovery.commands.common import (
     StoreOption,
     TransactionsOption,
     console,
-    duration,
-    opened,
+    open_store_of,
+    parse_age,
     print_json,
     print_line,
     row_bar,
 )
 from recovery.documents import row_document
 from recovery.text import count_text, duration_text, labels_text
-from txn.codec import TransactionRow, created_ms
-from txn.phases import Status
-from txn.steps import Context
+from txn.protocol.attempt import Context
+from txn.protocol.phases import Status
+from txn.protocol.row import TransactionRow, created_ms
 from txn.text import escape
 
 LINE = "{:58} {:11} {:>9} {:>4} {}"
@@ -54,14 +54,14 @@ def ls(
     ] = None,
     older_than: Annotated[
         Duration | None,
-        typer.Option(parser=duration, help="Only with a status older than 10m, 24h..."),
+        typer.Option(parser=parse_age, help="Only with a status older than 10m, 24h..."),
     ] = None,
     limit: Annotated[int, typer.Option(min=0, help="The newest so many rows; 0: all.")] = 100,
     transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
     as_json: JsonOption = False,
 ) -> None:
     """List the newest transactions, the oldest of them first."""
-    with opened(store, transactions) as context, ExitStack() as looking:
+    with open_store_of(store, transactions) as context, ExitStack() as looking:
         # Lines that come as they are found show by themselves how far it is.
         bar = looking.enter_context(row_bar(console(), "ls", hidden=as_json or not limit))
         rows = _selected(context, set(status or ()), older_than or 0, bar)

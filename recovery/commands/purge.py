@@ -14,20 +14,20 @@ from recovery.commands.common import (
     StoreOption,
     TransactionsOption,
     complain,
-    found_row_key,
-    opened,
+    find_row_key,
+    open_store_of,
     print_json,
 )
 from recovery.documents import Document, result_document
 from recovery.findings import Repaired, Result
 from recovery.fsck import LONGEST_REQUEST_MS
-from recovery.markers import found_marker
+from recovery.markers import find_marker
 from recovery.purge import LOST, UNFINISHED, purge_row, purge_token
-from recovery.scan import state_of, whole_row
+from recovery.scan import whole_row
 from recovery.text import duration_text, time_text
-from txn.codec import decode_marker, decode_row
-from txn.errors import InvalidRequestError, describe
-from txn.steps import Context
+from txn.errors import InvalidRequestError, annotate
+from txn.protocol.attempt import Context
+from txn.protocol.row import decode_marker, decode_row
 from txn.text import escape, unescape
 
 RECENT = "Be sure that its client has ended: it was changed in the last"
@@ -56,7 +56,7 @@ def purge(
     """
     if (transaction is None) is (once is None):
         raise typer.BadParameter("give the ID of a transaction, or --once TOKEN")
-    with opened(store, transactions) as context:
+    with open_store_of(store, transactions) as context:
         if once is not None:
             told, result = _token(context, unescape(once), yes)
         else:
@@ -72,12 +72,12 @@ def purge(
 
 
 def _row(context: Context, part: str, unfinished: bool, yes: bool) -> tuple[Document, Result]:
-    row_key = found_row_key(context, part)
+    row_key = find_row_key(context, part)
     seen = whole_row(context, row_key)
     if seen is None:
-        raise InvalidRequestError(describe("the row has just gone", transaction=row_key))
+        raise InvalidRequestError(annotate("the row has just gone", transaction=row_key))
     row = decode_row(seen)
-    state, status = state_of(row), str(row.status) if row.status else "no status"
+    state, status = row.state, str(row.status) if row.status else "no status"
     if unfinished or state not in UNFINISHED:
         is_recent = context.clock.wall_ms() - row.newest < LONGEST_REQUEST_MS
         stopped = f"{RECENT} {duration_text(LONGEST_REQUEST_MS)}. " if is_recent else ""
@@ -87,7 +87,7 @@ def _row(context: Context, part: str, unfinished: bool, yes: bool) -> tuple[Docu
 
 
 def _token(context: Context, token: bytes, yes: bool) -> tuple[Document, Result]:
-    cell = found_marker(context, token).value
+    cell = find_marker(context, token).value
     assert cell is not None
     marker = decode_marker(cell.value)
     told = {

@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
-from recovery.commands.common import JsonOption, StoreOption, duration, print_json
-from txn.emulator.options import MEGABYTE, Limits, Options
-from txn.errors import InvalidRequestError, describe
+from recovery.commands.common import JsonOption, StoreOption, parse_age, print_json
+from txn.host.extras import require_extra
+from txn.server.options import MEGABYTE, Limits, Options
 
 DEFAULTS = Limits()
 PortOption = Annotated[int | None, typer.Option(min=0, max=65535, metavar="PORT")]
@@ -55,13 +55,9 @@ def serve(
 
     HBase clients speak to --thrift1 and --thrift2, connect("txn://host:port") to --transactional.
     """
-    try:
-        from txn.emulator import serving  # noqa: PLC0415  (the driver is an extra)
-        from txn.stores.served import read_token  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        raise InvalidRequestError(
-            describe("install hbase-txn[emulator]", missing=error.name)
-        ) from error
+    with require_extra("emulator"):
+        from txn.emulator import serving  # noqa: PLC0415
+        from txn.service.store import read_token  # noqa: PLC0415
     asked = {"thrift1": thrift1, "thrift2": thrift2, "transactional": transactional}
     hosted = serving.Hosted(
         store,
@@ -72,11 +68,11 @@ def serve(
         connections=connections,
         message_bytes=message * MEGABYTE,
         memory_bytes=memory * MEGABYTE,
-        idle_ms=duration(idle),
-        request_ms=duration(request),
-        grace_ms=duration(grace),
+        idle_ms=parse_age(idle),
+        request_ms=parse_age(request),
+        grace_ms=parse_age(grace),
     )
-    options = Options(bind, workers, tls_cert, tls_key, limits, duration(keep_deletes))
+    options = Options(bind, workers, tls_cert, tls_key, limits, parse_age(keep_deletes))
     logging.basicConfig(format="%(asctime)s %(levelname)s %(process)d %(message)s")
     log = logging.getLogger("txn.serve")
     serving.serve(hosted, options, lambda ports: _tell(bind, ports, as_json), log)

@@ -15,15 +15,15 @@ from recovery.commands.common import (
     StoreOption,
     TransactionsOption,
     console,
-    found_row_key,
-    opened,
+    find_row_key,
+    open_store_of,
     print_json,
 )
 from recovery.documents import explanation_document
-from recovery.inspect import Change, Explanation, explain
-from recovery.scan import State
+from recovery.inspect import Explanation, ValueChange, explain
 from recovery.text import duration_text, labels_text, time_text
-from txn.errors import InvalidRequestError, describe
+from txn.errors import InvalidRequestError, annotate
+from txn.protocol.row import RowState
 from txn.text import assertion_text, escape, key_text, shorten
 
 
@@ -39,11 +39,11 @@ def show(
     as_json: JsonOption = False,
 ) -> None:
     """Explain one transaction: its statuses, keys and values, its locks, and what fsck would do."""
-    with opened(store, transactions) as context:
-        row_key = found_row_key(context, transaction)
+    with open_store_of(store, transactions) as context:
+        row_key = find_row_key(context, transaction)
         found = explain(context, row_key)
         if found is None:
-            raise InvalidRequestError(describe("the row has just gone", transaction=row_key))
+            raise InvalidRequestError(annotate("the row has just gone", transaction=row_key))
         if as_json:
             print_json(explanation_document(found), pretty=True)
         else:
@@ -63,7 +63,7 @@ def _print(out: Console, found: Explanation) -> None:
         out.print(statuses)
     if found.changes:
         changes = Table("key", "old", "new", "lock", title="mutations", title_justify="left")
-        undecided = found.state is State.UNDECIDED
+        undecided = found.state is RowState.UNDECIDED
         for change in found.changes:
             held = "held" if change.held else ""
             row = (key_text(change.key), _old(change, undecided), _new(change), held)
@@ -107,7 +107,7 @@ def _timestamp(timestamp: int) -> str:
     return f"{timestamp} ({time_text(timestamp)})"
 
 
-def _old(change: Change, undecided: bool) -> str:
+def _old(change: ValueChange, undecided: bool) -> str:
     if change.old is not None:
         return shorten(change.old.value)
     if change.replaced:
@@ -115,5 +115,5 @@ def _old(change: Change, undecided: bool) -> str:
     return "none" if change.replaced == 0 or undecided else ""
 
 
-def _new(change: Change) -> str:
+def _new(change: ValueChange) -> str:
     return "deleted" if change.new is None else shorten(change.new)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, assert_never
 
 import typer
 
-from recovery.commands.common import FOUND, JsonOption, needing
+from recovery.commands.common import FOUND, JsonOption
 from recovery.commands.leases import LeasesOption, opened, show_dropped, show_leases
 from recovery.commands.locks import (
     ForceOption,
@@ -24,9 +24,10 @@ from recovery.commands.locks import (
     waiting_for,
     written_down,
 )
-from txn.errors import InvalidRequestError, describe
+from txn.errors import InvalidRequestError, annotate
+from txn.host.extras import require_extra
 from txn.locks import LockManager, Waiting
-from txn.locks.hive_model import DATABASE_SETTING
+from txn.locks.hive.model import DATABASE_SETTING
 from txn.locks.manager import from_hive
 
 if TYPE_CHECKING:
@@ -57,14 +58,16 @@ def sql(
 ) -> None:
     """Run SHOW LOCKS, EXPLAIN LOCKS, LOCK and UNLOCK, and SHOW LEASE and DROP FORCE LEASE; USE and
     SET apply to what comes after them."""
-    with needing("locks"):
+    with require_extra("locks"):
         from txn.leases import statements as spoken  # noqa: PLC0415
         from txn.locks.statements import ExplainLocks  # noqa: PLC0415
     settings = dict(map(_setting, setting or ()))
     known = written_down(partitioned or (), database)
-    asked = spoken.parse(statements, {**settings, DATABASE_SETTING: database}, known)
+    asked = spoken.parse_lease_statement(
+        statements, {**settings, DATABASE_SETTING: database}, known
+    )
     if not asked:
-        raise InvalidRequestError(describe("no statement to run", given=statements))
+        raise InvalidRequestError(annotate("no statement to run", given=statements))
     waiting = from_hive(settings, waiting_for(wait))
     with ExitStack() as stack:
         locks = cache(lambda: stack.enter_context(managed(_named(manager))))
@@ -84,23 +87,23 @@ def sql(
 
 def _named(manager: str | None) -> str:
     if not manager:
-        raise InvalidRequestError(describe("name a lock manager: --manager or TXN_LOCKS"))
+        raise InvalidRequestError(annotate("name a lock manager: --manager or TXN_LOCKS"))
     return manager
 
 
 def _setting(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
-        raise InvalidRequestError(describe("write NAME=VALUE", given=text))
+        raise InvalidRequestError(annotate("write NAME=VALUE", given=text))
     return name.strip(), value.strip()
 
 
 def _run_on_leases(statement: about_leases.Statement, service: LeaseService, as_json: bool) -> None:
-    from txn.leases.statements import Dropped, Shown, run  # noqa: PLC0415
+    from txn.leases.statements import Dropped, ShownLeases, run_lease_statement  # noqa: PLC0415
 
-    result = run(statement, service)
+    result = run_lease_statement(statement, service)
     match result:
-        case Shown(leases):
+        case ShownLeases(leases):
             show_leases(leases, service.now(), as_json)
         case Dropped(within, count):
             show_dropped("" if within is None else str(within), count, as_json)
@@ -115,14 +118,20 @@ def _run_on_locks(
     force: bool,
     as_json: bool,
 ) -> None:
-    from txn.locks.statements import Explained, GivenBack, Shown, Taken, run  # noqa: PLC0415
+    from txn.locks.statements import (  # noqa: PLC0415
+        ExplainedLocks,
+        GivenBack,
+        ShownLocks,
+        Taken,
+        run_lock_statement,
+    )
 
     with refusals():
-        result = run(statement, manager, waiting=waiting, force=force)
+        result = run_lock_statement(statement, manager, waiting=waiting, force=force)
     match result:
-        case Shown(locks, extended):
+        case ShownLocks(locks, extended):
             show_locks(locks, extended, as_json)
-        case Explained(requests):
+        case ExplainedLocks(requests):
             show_needed(requests, as_json)
         case Taken(requests):
             show_requests(requests, as_json)

@@ -13,7 +13,7 @@ from recovery.commands.common import (
     TransactionsOption,
     print_json,
 )
-from txn.connecting import connect
+from txn.client.connect import connect
 
 app = typer.Typer(help="Make tables.", no_args_is_help=True)
 

@@ -35,7 +35,8 @@ from thriftpy2.transport import TCyBufferedTransport, TSocket
 from tests.bench import report
 from tests.bench.servers import measured_hbase
 from tests.integration.serving import served
-from txn.emulator import convert1, convert2
+from txn.emulator.thrift1 import convert as convert1
+from txn.emulator.thrift2 import convert as convert2
 
 TABLE = b"bench_emulator"
 ROWS = 1000

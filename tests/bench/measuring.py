@@ -16,7 +16,7 @@ import psutil
 
 from tests.bench import workloads
 from txn import Engine, connect
-from txn.engine import Ack
+from txn.request import Ack
 from txn.stores.gateway import Connection, Request
 
 THREADS = 4

@@ -23,9 +23,9 @@ from rich.table import Table
 from tests.bench.crowd import tables
 from txn import Engine, Key, Mutation, Policy, connect
 from txn.model import Check
-from txn.phases import Status
+from txn.protocol.phases import Status
 from txn.stores.base import Store
-from txn.stores.faulty import Call, Crash, Fault, FaultyStore, Reply
+from txn.testing.faulty import Call, Crash, Fault, FaultyStore, Reply
 
 COUNTS = (1, 10, 100)
 VALUE = b"v" * 100

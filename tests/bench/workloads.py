@@ -12,8 +12,8 @@ from random import Random
 
 from txn import Committed, Engine, Key, Mutation, Version
 from txn.clock import SystemClock
-from txn.engine import Ack
 from txn.model import Cell, Edit
+from txn.request import Ack
 from txn.stores.base import Store
 
 TABLE = "bench"

@@ -18,9 +18,9 @@ from txn.clock import SystemClock
 from txn.model import Cell, Family, Key
 from txn.stores import open_ordered, open_store
 from txn.stores.base import Store
-from txn.stores.counting import CountingStore
-from txn.stores.faulty import FaultyStore
 from txn.tables.admin import Admin
+from txn.testing.counting import CountingStore
+from txn.testing.faulty import FaultyStore
 
 STORES: dict[str, Callable[[Path], str]] = {
     "memory": lambda _: f"memory://{uuid.uuid4().hex}",

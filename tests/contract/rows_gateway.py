@@ -16,6 +16,7 @@ from txn.errors import InvalidRequestError
 from txn.tables.operations import (
     Add,
     Append,
+    CellVersion,
     Condition,
     FamilySettings,
     Operation,
@@ -24,7 +25,6 @@ from txn.tables.operations import (
     Remove,
     Result,
     Selection,
-    Version,
 )
 
 IDL = Path(__file__).parents[2] / "txn" / "emulator" / "hbase2.thrift"
@@ -123,7 +123,7 @@ class GatewayRows:
         """Carry out the operations, one after the other."""
         results = []
         for row, operations in mutations:
-            versions: list[Version] = []
+            versions: list[CellVersion] = []
             for operation in operations:
                 versions += self._do(table, row, operation)
             results.append(Result(row, tuple(versions)))
@@ -153,7 +153,7 @@ class GatewayRows:
             )
         )
 
-    def _do(self, table: bytes, row: bytes, operation: Operation) -> tuple[Version, ...]:
+    def _do(self, table: bytes, row: bytes, operation: Operation) -> tuple[CellVersion, ...]:
         match operation:
             case Put():
                 self._call("put", table, self._put(row, operation))
@@ -202,7 +202,7 @@ class GatewayRows:
 
 def _result(found: Any, row: bytes) -> Result:
     versions = [
-        Version(cell.family, cell.qualifier or b"", cell.timestamp, cell.value or b"")
+        CellVersion(cell.family, cell.qualifier or b"", cell.timestamp, cell.value or b"")
         for cell in found.columnValues or ()
     ]
     return Result(row, tuple(versions), bool(found.partial))

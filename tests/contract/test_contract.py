@@ -13,7 +13,7 @@ import pytest
 
 from txn.clock import SystemClock
 from txn.errors import InvalidRequestError, StoreError, TableUnavailable
-from txn.model import LOCK_SUFFIX, Cell, Check, Edit, Family, Key
+from txn.model import Cell, Check, Edit, Family, Key
 from txn.stores.base import Store
 
 HOUR_MS = 3_600_000
@@ -541,8 +541,6 @@ def test_an_absent_table_or_family_is_named(subject: Subject) -> None:
     with pytest.raises(TableUnavailable, match=r"no such table.*'nowhere'") as caught:
         subject.store.read([key, Key("r", "d", "x", "nowhere")])
     assert caught.value.table == b"nowhere"
-    with pytest.raises(TableUnavailable, match=r"no such table.*'nowhere'"):
-        subject.store.read_marked([Key("r", "d", "x", "nowhere")], LOCK_SUFFIX)
     with pytest.raises(TableUnavailable, match=r"no such family.*'nothing'") as caught:
         subject.store.write([Edit(key, b"1", 1), Edit(other, b"1", 1)])
     assert caught.value.table == subject.table
@@ -562,8 +560,7 @@ def test_a_disabled_table_is_the_store_s_trouble(subject: Subject) -> None:
     store = subject.hurried_client()
     calls: list[Callable[[Key], object]] = [
         lambda key: store.read([well, key]),
-        lambda key: store.read_marked([key], LOCK_SUFFIX),
-        lambda key: store.read_in_turn([well], [key]),
+        lambda key: store.read([well], [key]),
         lambda key: store.write([Edit(well, b"1", 1), Edit(key, b"1", 1)]),
         lambda key: store.check_and_put([put_if(key, b"", (key, b"1"))]),
         lambda key: list(store.scan(table)),
@@ -598,39 +595,29 @@ def test_a_closed_store_cannot_be_used(subject: Subject) -> None:
     assert subject.get(key) is None
 
 
-def test_what_stands_beside_is_read_in_the_same_call(subject: Subject) -> None:
-    """A lock is told of only where somebody holds it: free is an empty value, or none."""
-    held, free, never, absent = (subject.key("r", column) for column in ("h", "f", "n", "a"))
-    long = subject.key("r" * 600, "x")
-    subject.store.write([Edit(key, b"1", 10) for key in (held, free, never, long)])
-    locks = {held: b"me", free: b"", absent: b"you", long: b"me"}
-    subject.store.write([Edit(key.lock, value, 10) for key, value in locks.items()])
-    keys = [held, free, never, absent, long]
-    cells, marks = subject.store.read_marked(keys, LOCK_SUFFIX)
-    assert cells == subject.store.read(keys)
-    assert marks == {held: b"me", absent: b"you", long: b"me"}
-    subject.store.write([Edit(held.lock, None, 10)])
-    assert subject.store.read_marked([held], LOCK_SUFFIX) == ({held: Cell(b"1", 10)}, {})
-
-
 def test_reads_in_turn_answer_as_two_reads_do(subject: Subject) -> None:
     """The keys of the second may be those of the first, and of other tables."""
     x, y, absent = subject.key("r", "x"), subject.key("s", "x"), subject.key("r", "absent")
     subject.store.write([Edit(x, b"1", 10), Edit(y, b"2", 10)])
-    found = subject.store.read_in_turn([x, absent], [y, x])
-    assert found == ({x: Cell(b"1", 10), absent: None}, {y: Cell(b"2", 10), x: Cell(b"1", 10)})
-    assert subject.store.read_in_turn([], [x]) == ({}, {x: Cell(b"1", 10)})
+    found = subject.store.read([x, absent], [y, x])
+    assert found == {x: Cell(b"1", 10), absent: None, y: Cell(b"2", 10)}
+    assert subject.store.read([], [x]) == {x: Cell(b"1", 10)}
+    assert subject.store.read() == {}
 
 
-def test_a_read_beside_work_answers_fully_or_not_at_all(subject: Subject) -> None:
-    """The work is done either way; half an answer would be taken for absent cells."""
+def test_a_read_beside_work_answers_fully_and_the_work_is_done_once(subject: Subject) -> None:
+    """Half an answer would be taken for absent cells."""
     x, absent, put = (subject.key("r", column) for column in ("x", "absent", "put"))
     subject.store.write([Edit(x, b"1", 10)])
-    found = subject.store.read_beside(
-        [x, absent], lambda: subject.store.write([Edit(put, b"2", 5)])
-    )
-    assert found in (None, {x: Cell(b"1", 10), absent: None})
+    done: list[None] = []
+
+    def work() -> None:
+        done.append(subject.store.write([Edit(put, b"2", 5)]))
+
+    assert subject.store.read([x, absent], beside=work) == {x: Cell(b"1", 10), absent: None}
     assert subject.get(put) == Cell(b"2", 5)
+    assert subject.store.read([x], [put], beside=work)[put] == Cell(b"2", 5)
+    assert len(done) == 2
 
 
 def test_a_failure_of_work_beside_a_read_is_raised(subject: Subject) -> None:
@@ -640,7 +627,7 @@ def test_a_failure_of_work_beside_a_read_is_raised(subject: Subject) -> None:
         raise KeyError("inside")
 
     with pytest.raises(KeyError, match="inside"):
-        subject.store.read_beside([subject.key("r", "x")], work)
+        subject.store.read([subject.key("r", "x")], beside=work)
 
 
 # --- together -----------------------------------------------------------------------------------

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from txn.clock import ManualClock
 from txn.model import Cell, Check, Edit, Family, Key
 from txn.stores.local import LocalStore
-from txn.tables.lmdb import LmdbStore
-from txn.tables.memory import MemoryStore
+from txn.tables.kv.lmdb import LmdbStore
+from txn.tables.kv.memory import MemoryStore
 
 NOW_MS = 1_000
 FAMILIES = {b"d": Family(3), b"e": Family(1), b"t": Family(2, ttl_ms=4)}

@@ -17,7 +17,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 
 from tests.contract.both import Both, both, fresh
 from tests.integration.hbase import HBase
-from txn.emulator import convert1, convert2
+from txn.emulator.thrift1 import convert as convert1
+from txn.emulator.thrift2 import convert as convert2
 from txn.tables.operations import MAX_TIMESTAMP
 
 ONE, TWO = convert1.IDL, convert2.IDL

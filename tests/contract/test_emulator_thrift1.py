@@ -10,7 +10,7 @@ import pytest
 
 from tests.contract.both import Both, both, fresh
 from tests.integration.hbase import HBase
-from txn.emulator.convert1 import IDL
+from txn.emulator.thrift1.convert import IDL
 
 ABSENT = b"emulator-no-such-table"
 PRESENT = (1 << 63) - 1

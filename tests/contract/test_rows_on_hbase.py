@@ -24,8 +24,8 @@ from tests.unit import filter_cases as cases
 from txn.clock import SystemClock
 from txn.errors import InvalidRequestError
 from txn.tables.admin import Admin
-from txn.tables.filters import parse
-from txn.tables.memory import MemoryStore
+from txn.tables.filters.parsing import parse_filter
+from txn.tables.kv.memory import MemoryStore
 from txn.tables.operations import (
     Add,
     Append,
@@ -142,7 +142,7 @@ class Pair:
 
 
 def _with_filter(selection: Selection, text: bytes | None) -> Selection:
-    return selection if text is None else replace(selection, filter=parse(text))
+    return selection if text is None else replace(selection, filter=parse_filter(text))
 
 
 def _pages(rows: Rows, table: bytes, asked: Range, selection: Selection) -> Iterator[Result]:

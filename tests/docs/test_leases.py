@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from recovery.commands import app
 from txn.leases import open_leases, opening
-from txn.leases.statements import parse
+from txn.leases.statements import parse_lease_statement
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -63,4 +63,4 @@ def test_the_statements_of_the_page_are_understood() -> None:
     assert len(forms) == 2
     for form in forms:
         for of_what in ("*", "t", "d.t PARTITION (day=1)"):
-            assert len(parse(f"{form} {of_what}")) == 1
+            assert len(parse_lease_statement(f"{form} {of_what}")) == 1

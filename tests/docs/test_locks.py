@@ -9,7 +9,7 @@ import pytest
 
 from txn import AssertionFailedError, Key, Mutation, connect
 from txn.locks import exclusive, open_manager, path
-from txn.locks.hive import requests
+from txn.locks.hive.sql import requests
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -38,7 +38,7 @@ def test_the_example_takes_and_checks_locks(page: str, store: str, tmp_path: Pat
         assert manager.locks() == []
 
 
-@pytest.mark.parametrize("word", ["from txn.locks.hive import requests", "import Column"])
+@pytest.mark.parametrize("word", ["from txn.locks.hive.sql import requests", "import Column"])
 def test_the_examples_of_statements_say_what_is_locked(word: str) -> None:
     """The comment beside it is what its reader goes by."""
     code = example(PAGE, word)

@@ -14,7 +14,7 @@ import pytest
 
 from tests.integration.serving import served
 from txn import Key, Mutation, connect
-from txn.phases import Status
+from txn.protocol.phases import Status
 from txn.stores import open_store
 
 ROOT = Path(__file__).parents[2]
@@ -89,7 +89,7 @@ def test_the_server_serves_the_clients_that_it_is_for(tmp_path: Path) -> None:
     [
         ("txn.spark", "pyspark", "spark"),
         ("txn.locks.spark", "pyspark", "spark"),
-        ("txn.locks.hive", "sqlglot", "locks"),
+        ("txn.locks.hive.sql", "sqlglot", "locks"),
         ("txn.metrics", "prometheus_client", "metrics"),
     ],
 )

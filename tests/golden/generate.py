@@ -8,8 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from txn.assertions import And, Exact, GreaterThan, Not, Or, Some, Version
-from txn.codec import FORMAT, Buffer, Plan, encode_buffer, encode_plan
 from txn.model import Delete, Key, Mutation
+from txn.protocol.row import FORMAT, Buffer, Plan, encode_buffer, encode_plan
 from txn.request import Request
 
 FOLDER = Path(__file__).parent / f"format{FORMAT}"

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from recovery.scan import State, state_of
 from tests.golden.generate import BUFFERS, FOLDER, PLANS, files
-from txn.codec import (
+from txn.errors import CorruptRowError
+from txn.model import Cell, Row
+from txn.protocol.phases import Status
+from txn.protocol.row import (
     FAMILY,
+    RowState,
     column,
     decode_buffer,
     decode_marker,
@@ -16,9 +19,6 @@ from txn.codec import (
     encode_marker,
     is_row_key,
 )
-from txn.errors import CorruptRowError
-from txn.model import Cell, Row
-from txn.phases import Status
 
 pytestmark = pytest.mark.fast
 FORMAT1 = FOLDER.parent / "format1"
@@ -65,7 +65,7 @@ def test_a_row_of_format_1_is_a_decided_transaction(row_key: bytes) -> None:
     assert is_row_key(row_key)
     assert (row.status, row.corrupt, FAMILY) == (Status.ASSERTED, None, b"t")
     assert row.began == {Status.LOCKED: 7}
-    assert state_of(row) is State.UNREADABLE  # the plan is of another buffer, and that is seen
+    assert row.state is RowState.UNREADABLE  # the plan is of another buffer, and that is seen
 
 
 @pytest.mark.parametrize("name", sorted(files()))

@@ -20,9 +20,9 @@ from tests.simulation.puppets import asks_for
 from tests.simulation.schedule import Schedule, Task, Trace
 from tests.simulation.world import key
 from txn import Engine, Key
-from txn.engine import Ack
-from txn.phases import Status
-from txn.stores.faulty import Call, Fault
+from txn.protocol.phases import Status
+from txn.request import Ack
+from txn.testing.faulty import Call, Fault
 
 PAUSE_RATE = 0.02
 MOST_LOOKS = 12

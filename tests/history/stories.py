@@ -19,7 +19,7 @@ from tests.simulation.puppets import Match, Puppet
 from tests.simulation.world import TABLE, World, key
 from txn import AbortedError, Cell, CommitOutcomeUnknown, Engine, Key, Mutation, Policy
 from txn.clock import Clock
-from txn.stores.faulty import Crash, Plan, faultless
+from txn.testing.faulty import Crash, Plan, faultless
 
 POLICY = Policy(attempts=1, lease_ms=1000, courtesy_ms=5)
 ITEM = "item"

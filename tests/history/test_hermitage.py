@@ -15,8 +15,8 @@ from tests.simulation.puppets import Puppet, asks_for, reads_row
 from tests.simulation.world import key
 from txn import InvalidRequestError, Mutation
 from txn.model import Edit
-from txn.phases import Status
-from txn.stores.faulty import NO_FAULT, Call, Fault, Reply
+from txn.protocol.phases import Status
+from txn.testing.faulty import NO_FAULT, Call, Fault, Reply
 
 pytestmark = pytest.mark.fast
 

@@ -15,8 +15,11 @@ from tests.history.anomalies import Kind
 from tests.history.simulated import found, found_among_blocks
 from tests.history.workload import COUNTERS, LISTS, MODELS, REGISTERS, raw
 from tests.simulation import variants
-from txn import OptimisticTransaction, protocol, reads, scans
-from txn import engine as engine_module
+from txn import OptimisticTransaction
+from txn.client import local as local_module
+from txn.protocol import commit as commit_module
+from txn.reading import keys as keys_module
+from txn.reading import rows as rows_module
 
 HISTORIES = int(os.environ.get("TXN_HISTORIES", "3000"))
 GROUPS = 6
@@ -49,22 +52,22 @@ def test_raw_reads_are_fractured_and_late() -> None:
 
 
 def without_assertions(patch: Patch) -> None:
-    patch.setattr(protocol, "holds", lambda assertion, cells: True)
+    patch.setattr(commit_module, "holds", lambda assertion, cells: True)
 
 
 VARIANTS: dict[str, tuple[Kind, Callable[[Patch], None]]] = {
     "assertions are not evaluated": (Kind.LOST_UPDATE, without_assertions),
     "a refused decision is believed": (
         Kind.G1A,
-        lambda patch: patch.setattr(protocol, "decide", variants.believe),
+        lambda patch: patch.setattr(commit_module, "decide", variants.believe),
     ),
     "a lost decision is a failure": (
         Kind.G1A,
-        lambda patch: patch.setattr(protocol, "decide", variants.decide_as_any_other_call),
+        lambda patch: patch.setattr(commit_module, "decide", variants.decide_as_any_other_call),
     ),
     "locks come before the row": (
         Kind.G1A,
-        lambda patch: patch.setattr(engine_module, "commit", variants.lock_first),
+        lambda patch: patch.setattr(local_module, "commit", variants.lock_first),
     ),
     "unlock by a plain write": (
         Kind.LOST_UPDATE,
@@ -76,11 +79,11 @@ VARIANTS: dict[str, tuple[Kind, Callable[[Patch], None]]] = {
     ),
     "cells are read once": (
         Kind.G_SINGLE,
-        lambda patch: patch.setattr(reads, "_try", variants.look_once),
+        lambda patch: patch.setattr(keys_module, "_try", variants.look_once),
     ),
     "reads are taken for instants": (
         Kind.G_SINGLE,
-        lambda patch: patch.setattr(reads, "_try", reads._at_once),
+        lambda patch: patch.setattr(keys_module, "_try", keys_module._try_at_once),
     ),
     "unlock of whole rows": (
         Kind.INCOMPATIBLE_ORDER,
@@ -88,7 +91,7 @@ VARIANTS: dict[str, tuple[Kind, Callable[[Patch], None]]] = {
     ),
     "ranges are not looked at again": (
         Kind.G2,
-        lambda patch: patch.setattr(protocol, "phantom", lambda *_: None),
+        lambda patch: patch.setattr(commit_module, "find_phantom", lambda *_: None),
     ),
 }
 
@@ -105,9 +108,9 @@ def test_a_missing_safeguard_shows_in_a_history(name: str, monkeypatch: Patch) -
 def test_readers_that_do_not_wait_show_in_a_history(monkeypatch: Patch) -> None:
     """Somebody adds to a range between a block's look and its decision, and somebody who only reads
     comes by: it takes three to see it, so here are many who read."""
-    monkeypatch.setattr(reads, "withholds", lambda holder, cells: False)
-    monkeypatch.setattr(scans, "withholds", lambda holder, cells: False)
-    monkeypatch.setattr(reads, "_was_undecided", variants.was_undecided)
+    monkeypatch.setattr(keys_module, "hides_values", lambda holder, cells: False)
+    monkeypatch.setattr(rows_module, "hides_values", lambda holder, cells: False)
+    monkeypatch.setattr(keys_module, "_was_undecided", variants.was_undecided)
     kinds = {anomaly.kind for _, anomaly in islice(found_among_blocks(range(MANY), COUNTERS), 1)}
     assert kinds == {Kind.G2}
 

@@ -32,8 +32,8 @@ from txn import (
     Version,
 )
 from txn.assertions import Assertion
-from txn.engine import Ack
-from txn.spans import Span, span
+from txn.request import Ack
+from txn.spans import Span, make_span
 
 Cells = Mapping[Key, Cell | None]
 Look = Callable[[Engine, Sequence[Key]], Cells]
@@ -218,7 +218,7 @@ class Work:
         first, last = sorted(self.chance.choices([key.row for key in self.keys], k=2))
         if self.chance.random() < 0.5:
             first, last = min(k.row for k in self.keys), max(k.row for k in self.keys)
-        wanted = span(self.keys[0].table, first, last + b"\0")
+        wanted = make_span(self.keys[0].table, first, last + b"\0")
         return wanted, [key for key in self.keys if key in wanted]
 
     def _request(self, name: str, cells: Cells, once: str | None) -> Request:

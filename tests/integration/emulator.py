@@ -13,14 +13,15 @@ import pytest
 
 from tests.integration.hbase import HBase
 from txn.clock import Clock, SystemClock
-from txn.emulator import thrift1, thrift2
 from txn.emulator.scanners import ScannerLimits
-from txn.emulator.server import Server, Service, listen
-from txn.emulator.transactional import Transactional
+from txn.emulator.thrift1 import service as thrift1
+from txn.emulator.thrift2 import service as thrift2
+from txn.server.ports import ServedInterface, Server, listen
+from txn.service.server import Transactional
 from txn.stores import open_store
-from txn.tables.lmdb import LmdbStore
-from txn.tables.memory import MemoryStore
-from txn.tables.ordered import OrderedStore
+from txn.tables.kv.lmdb import LmdbStore
+from txn.tables.kv.memory import MemoryStore
+from txn.tables.kv.ordered import OrderedStore
 
 HOST = "127.0.0.1"
 SERVED_CELLS = "memory://served"
@@ -34,7 +35,7 @@ def emulated(
     keys: OrderedStore = MemoryStore() if path is None else LmdbStore(str(path), sync=False)
     clock = clock or SystemClock()
     services = [
-        Service(service.SERVICE, service.handler(keys, clock, limits))
+        ServedInterface(service.SERVICE, service.handler(keys, clock, limits))
         for service in (thrift1, thrift2)
     ]
     with Server([(listen(HOST, 0), service) for service in services]) as server:

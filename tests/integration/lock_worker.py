@@ -23,8 +23,8 @@ from typing import Any
 
 from tests.integration.workers import Log
 from txn import GreaterThan, Key, Mutation, connect
+from txn.client.engine import Engine
 from txn.clock import SystemClock
-from txn.engine import Engine
 from txn.errors import AssertionFailedError, StoreError
 from txn.locks import Held, LockLost, LockManager, Waiting, exclusive, open_manager, path, shared
 

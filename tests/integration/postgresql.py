@@ -24,7 +24,7 @@ import psutil
 import psycopg
 import pytest
 
-from txn.java import cache_folder
+from txn.host.java import cache_folder
 
 INSTALLED = Path("/usr/lib/postgresql")
 PACKAGE = "postgresql"

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 
 from tests.integration.hbase import HBase
 from txn.clock import ManualClock, SystemClock
-from txn.codec import FAMILY
 from txn.model import Cell, Check, Edit, Family, Key, Row
+from txn.protocol.row import FAMILY
 from txn.stores import open_store
 from txn.stores.base import Feature, Store
 
@@ -32,36 +32,12 @@ class ScopedStore:
         self._prefix = prefix
         self._tables = tables
 
-    def read(self, keys: Collection[Key]) -> dict[Key, Cell | None]:
-        found = self._inner.read([self._there(key) for key in keys])
-        return {key: found[self._there(key)] for key in keys}
-
-    def read_marked(
-        self, keys: Collection[Key], suffix: bytes
-    ) -> tuple[dict[Key, Cell | None], dict[Key, bytes]]:
-        there = {self._there(key): key for key in keys}
-        cells, marks = self._inner.read_marked(list(there), suffix)
-        return (
-            {there[key]: cell for key, cell in cells.items()},
-            {there[key]: value for key, value in marks.items()},
-        )
-
-    def read_in_turn(
-        self, first: Collection[Key], second: Collection[Key]
-    ) -> tuple[dict[Key, Cell | None], dict[Key, Cell | None]]:
-        both = self._inner.read_in_turn(
-            *([self._there(key) for key in part] for part in (first, second))
-        )
-        return tuple(
-            {key: found[self._there(key)] for key in part}
-            for part, found in zip((first, second), both, strict=True)
-        )
-
-    def read_beside(
-        self, keys: Collection[Key], work: Callable[[], None]
-    ) -> dict[Key, Cell | None] | None:
-        found = self._inner.read_beside([self._there(key) for key in keys], work)
-        return None if found is None else {key: found[self._there(key)] for key in keys}
+    def read(
+        self, *turns: Collection[Key], beside: Callable[[], None] | None = None
+    ) -> dict[Key, Cell | None]:
+        there = [[self._there(key) for key in keys] for keys in turns]
+        found = self._inner.read(*there, beside=beside)
+        return {key: found[self._there(key)] for keys in turns for key in keys}
 
     def write(self, edits: Sequence[Edit], *, durable: bool = True) -> None:
         self._inner.write([edit._replace(key=self._there(edit.key)) for edit in edits])

@@ -21,8 +21,8 @@ from thriftpy2.protocol import TCompactProtocol, TCyBinaryProtocol
 from thriftpy2.thrift import TClient
 from thriftpy2.transport import TCyBufferedTransport, TCyFramedTransport, TSocket
 
-from txn.emulator.options import Limits
-from txn.emulator.server import Server, Service, listen
+from txn.server.options import Limits
+from txn.server.ports import ServedInterface, Server, listen
 
 ECHO = thriftpy2.load(
     str(Path(__file__).with_name("echo.thrift")), module_name="txn_tests_echo_thrift"
@@ -75,7 +75,7 @@ def echo_server(limits: Limits | None = None, **details: Any) -> Iterator[tuple[
     """The test service on a port, in this process."""
     echo = Echo()
     listening = listen("127.0.0.1", 0)
-    server = Server([(listening, Service(ECHO.Echo, echo))], limits, **details)
+    server = Server([(listening, ServedInterface(ECHO.Echo, echo))], limits, **details)
     with server:
         try:
             yield server.ports[0], echo, server

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from txn import Key, Mutation, Request, Some
-from txn.codec import decode_row, is_row_key
+from txn.protocol.row import decode_row, is_row_key
 from txn.stores import open_store
 
 

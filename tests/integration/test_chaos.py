@@ -9,7 +9,7 @@ import pytest
 from tests.chaos.report import document
 from tests.chaos.run import Plan, run
 from txn.cluster.jars import JarError, fetch
-from txn.java import JavaNotFoundError, find_java_home
+from txn.host.java import JavaNotFoundError, find_java_home
 
 SECONDS = 20
 LONGEST_S = 2400

@@ -25,7 +25,7 @@ import pytest
 from txn.clock import SystemClock
 from txn.cluster import configuration
 from txn.cluster.cluster import RECORD, Cluster, open_cluster, start
-from txn.cluster.jars import HBASE_VERSION, ROOTS, Jar, JarError, fetch, locked
+from txn.cluster.jars import HBASE_VERSION, ROOTS, Jar, JarError, fetch, read_locked
 from txn.cluster.probe import data_node_is_known, gateway_answers, port_answers
 from txn.cluster.processes import ClusterError, Process, end, launch, log_tail
 from txn.cluster.roles import command, roles
@@ -68,7 +68,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
 
 def test_lock_names_each_jar_once_by_version_and_hash() -> None:
     """Two jars of one name would overwrite each other in the cache."""
-    jars = locked()
+    jars = read_locked()
     assert set(ROOTS) <= {jar.coordinates for jar in jars}
     assert len({jar.name for jar in jars}) == len(jars)
     assert all(len(jar.sha256) == 64 for jar in jars)
@@ -145,7 +145,7 @@ def test_configuration_is_well_formed_and_complete(tmp_path: Path, distributed: 
     settings = Settings(place, distributed, properties={"hbase.some": "<1>"})
     ports = choose_ports(settings, {}, {}, random.Random(2))
     settings = Settings(place, distributed, ports=ports, properties=settings.properties)
-    configuration.write(settings)
+    configuration.write_configuration(settings)
     found: dict[str, str] = {}
     for page in (place / "conf").glob("*.xml"):
         for item in ElementTree.parse(page).getroot().iter("property"):
@@ -259,7 +259,7 @@ def test_start_that_was_killed_while_it_started_a_server_can_be_stopped(tmp_path
     java.chmod(0o755)
     ports = choose_ports(Settings(folder), {}, {}, random.Random(4))
     cluster = Cluster(Settings(folder, ports=ports), {})
-    configuration.write(cluster.settings)
+    configuration.write_configuration(cluster.settings)
 
     def killed_at_the_first(step: str) -> None:
         if step == "starting thrift1":

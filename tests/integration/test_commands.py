@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from txn import Delete, Engine, Key, Mutation, connect
-from txn.codec import column
 from txn.model import Edit
-from txn.phases import Status
+from txn.protocol.phases import Status
+from txn.protocol.row import column
 from txn.stores import open_store
-from txn.stores.faulty import Call, Crash, Fault, FaultyStore, Reply
+from txn.testing.faulty import Call, Crash, Fault, FaultyStore, Reply
 
 OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
 X, Y = Key("x", "d", "v", "data"), Key("y/z", "d", "v", "data")

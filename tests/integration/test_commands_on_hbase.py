@@ -12,9 +12,9 @@ import pytest
 
 from tests.integration.hbase import HBase
 from txn import Engine, Key, Mutation
-from txn.phases import Status
+from txn.protocol.phases import Status
 from txn.stores import open_store
-from txn.stores.faulty import Call, Crash, Fault, FaultyStore, Reply
+from txn.testing.faulty import Call, Crash, Fault, FaultyStore, Reply
 
 
 def crash_once_decided(call: Call) -> Fault:

@@ -8,7 +8,7 @@ from tests.integration.scoped import Worlds
 from tests.simulation.breaking import faults, live_on, run
 from tests.simulation.shapes import BY_NAME
 from tests.simulation.world import World
-from txn.stores.faulty import Reply
+from txn.testing.faulty import Reply
 
 
 @pytest.fixture(autouse=True)

@@ -24,8 +24,8 @@ from txn.model import Cell, Check, Edit, Family, Key
 from txn.stores import open_store
 from txn.stores.base import Store
 from txn.stores.local import LocalStore
-from txn.tables.lmdb import LmdbStore
-from txn.tables.memory import MemoryStore
+from txn.tables.kv.lmdb import LmdbStore
+from txn.tables.kv.memory import MemoryStore
 
 FAR_MS = 30 * 86_400_000  # from the present, however long the tests before this one took
 TABLE = b"differential"

@@ -23,8 +23,9 @@ from thriftpy2.transport import TCyMemoryBuffer
 
 from tests.integration.serving import Served, client, raw, rest, served
 from txn import Exact, Key, Mutation, Not, Some, connect
-from txn.emulator import thrift1, thrift2
-from txn.messages import IDL, pack_assertions, pack_key, pack_mutation
+from txn.emulator.thrift1 import service as thrift1
+from txn.emulator.thrift2 import service as thrift2
+from txn.service.messages import IDL, pack_assertions, pack_key, pack_mutation
 
 FRAMES = 10_000
 A_CONNECTION = 10

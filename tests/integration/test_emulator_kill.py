@@ -19,7 +19,7 @@ from thriftpy2.transport import TTransportException
 from tests.integration.serving import PATIENCE_S, Served, client, served
 from txn import CommitOutcomeUnknown, Key, Mutation, StoreError, connect
 from txn.clock import SystemClock
-from txn.emulator import thrift2
+from txn.emulator.thrift2 import service as thrift2
 
 IDL = thrift2.IDL
 BROKEN = (OSError, EOFError, TTransportException, TException)

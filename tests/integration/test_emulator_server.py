@@ -24,8 +24,8 @@ from thriftpy2.transport import TCyMemoryBuffer
 
 from tests.integration.serving import ECHO, MODES, PATIENCE_S, client, echo_server, raw, rest
 from txn import InvalidRequestError
-from txn.emulator.options import Limits, Options
-from txn.emulator.server import listen, tls_context
+from txn.server.options import Limits, Options
+from txn.server.ports import listen, server_tls_context
 
 TLS = Path(__file__).with_name("tls")
 WHOLE = ECHO.Whole(
@@ -399,7 +399,11 @@ def test_a_stop_ends_after_its_grace() -> None:
 def test_tls_and_plain_text_do_not_mix() -> None:
     """A client that forgets TLS is closed, and not answered in plain text."""
     options = Options(tls_cert=TLS / "certificate.pem", tls_key=TLS / "key.pem")
-    with echo_server(Limits(request_ms=20_000), tls=tls_context(options)) as (port, _, server):
+    with echo_server(Limits(request_ms=20_000), tls=server_tls_context(options)) as (
+        port,
+        _,
+        server,
+    ):
         trust = ssl.create_default_context(cafile=TLS / "certificate.pem")
         with raw(port) as bare, trust.wrap_socket(bare, server_hostname="localhost") as secure:
             for _ in range(3):
@@ -419,7 +423,10 @@ def test_a_stop_does_not_wait_for_clients_that_have_not_greeted() -> None:
     """Whoever connects and says nothing would else hold up each stop of a server with TLS."""
     options = Options(tls_cert=TLS / "certificate.pem", tls_key=TLS / "key.pem")
     limits = Limits(request_ms=PATIENCE_S * 2000, grace_ms=PATIENCE_S * 1000)
-    with echo_server(limits, tls=tls_context(options)) as (port, _, server), raw(port) as silent:
+    with (
+        echo_server(limits, tls=server_tls_context(options)) as (port, _, server),
+        raw(port) as silent,
+    ):
         end = time.monotonic() + PATIENCE_S
         while not server._connections:
             assert time.monotonic() < end
@@ -444,7 +451,7 @@ def test_files_that_are_no_certificate_are_refused(tmp_path: Path) -> None:
         Options(tls_key=TLS / "key.pem"),
     ):
         with pytest.raises(InvalidRequestError):
-            tls_context(options)
+            server_tls_context(options)
 
 
 def test_a_port_in_use_is_a_clear_error() -> None:

@@ -19,13 +19,14 @@ from tests.integration.emulator import emulated
 from tests.integration.hbase import HBase
 from txn import Delete, Exact, Key, Mutation, connect
 from txn.clock import ManualClock, SystemClock
-from txn.emulator import thrift1, thrift2
 from txn.emulator.scanners import Scan, ScannerLimits, Scanners
+from txn.emulator.thrift1 import service as thrift1
+from txn.emulator.thrift2 import service as thrift2
 from txn.errors import StoreError
 from txn.tables.admin import Admin
-from txn.tables.memory import MemoryStore
+from txn.tables.kv.memory import MemoryStore
+from txn.tables.kv.ordered import Reader
 from txn.tables.operations import FamilySettings, Put, Range, Selection
-from txn.tables.ordered import Reader
 from txn.tables.rows import Rows
 
 R = TypeVar("R")

@@ -11,12 +11,12 @@ from tests.integration.serving import PATIENCE_S, served
 from txn.clock import ManualClock
 from txn.emulator.sweeping import PAGE_REST_MS, ROUND_REST_MS, Sweeper
 from txn.tables.admin import Admin
-from txn.tables.lmdb import LmdbStore
-from txn.tables.memory import MemoryStore
+from txn.tables.kv.lmdb import LmdbStore
+from txn.tables.kv.memory import MemoryStore
+from txn.tables.kv.ordered import OrderedStore
 from txn.tables.operations import FamilySettings, Put, Remove
-from txn.tables.ordered import OrderedStore
 from txn.tables.rows import Rows
-from txn.tables.tables import PAGE_ROWS, Tables
+from txn.tables.tables import PAGE_ROWS, TableStore
 
 LOG = logging.getLogger(__name__)
 DAY_MS = 86_400_000
@@ -89,7 +89,7 @@ def test_a_page_without_anything_to_drop_waits_for_no_writer(tmp_path: Path) -> 
     """Nor does a writer for it: most pages need nothing."""
     store, clock = LmdbStore(str(tmp_path / "store"), sync=False), ManualClock()
     deleted(store, clock, b"t", 3)
-    tables, before = Tables(store, clock), kept(store)
+    tables, before = TableStore(store, clock), kept(store)
     with ThreadPoolExecutor(1) as pool:
 
         def beside(_: object) -> bytes | None:

@@ -47,14 +47,14 @@ from txn import (
     connect,
 )
 from txn.clock import SystemClock
-from txn.codec import Buffer, decode_marker, decode_row, encode_buffer, marker_key
-from txn.emulator import transactional
-from txn.emulator.gather import Gatherer, _Waiting
-from txn.emulator.server import Server, listen
 from txn.emulator.serving import NAMES
-from txn.emulator.transactional import Transactional
 from txn.locks import LockDenied, Waiting, exclusive, open_manager, shared
-from txn.messages import (
+from txn.model import Check, Row
+from txn.protocol.row import Buffer, decode_marker, decode_row, encode_buffer, marker_key
+from txn.server.ports import Server, listen
+from txn.service import server as transactional
+from txn.service.gather import Gatherer, _Waiting
+from txn.service.messages import (
     IDL,
     REQUEST_LABEL,
     pack_assertions,
@@ -66,13 +66,13 @@ from txn.messages import (
     unpack_error,
     unpack_result,
 )
-from txn.model import Check, Row
+from txn.service.server import Transactional
 from txn.stores import open_store
 from txn.stores.base import Store
-from txn.stores.faulty import Call, Fault, FaultyStore
 from txn.stores.local import LocalStore
 from txn.tables.admin import Admin
-from txn.tables.memory import MemoryStore
+from txn.tables.kv.memory import MemoryStore
+from txn.testing.faulty import Call, Fault, FaultyStore
 
 TLS = Path(__file__).with_name("tls")
 X, Y, Z = (Key(row, "d", "v", "data") for row in "xyz")
@@ -756,7 +756,7 @@ def test_the_command_serves_with_tls_token_and_workers(tmp_path: Path) -> None:
 
 def test_a_client_of_another_service_is_answered() -> None:
     """A mistaken port is the commonest mistake."""
-    from txn.stores.thrift2 import IDL as HBASE2  # noqa: PLC0415
+    from txn.stores.hbase.thrift2 import IDL as HBASE2  # noqa: PLC0415
 
     with (
         endpoint() as (uri, _),

@@ -20,12 +20,12 @@ import pytest
 
 from tests.integration.hbase import HBase
 from txn import Key, Mutation, connect
-from txn.codec import Buffer, column, encode_buffer, new_row_key, status_key
 from txn.demo.data import tables_named, unpack
 from txn.demo.job import saying
 from txn.demo.processes import Job, JobError
 from txn.model import Check
-from txn.phases import Status
+from txn.protocol.phases import Status
+from txn.protocol.row import Buffer, column, encode_buffer, new_row_key, status_key
 from txn.request import Outcome, Request
 
 SAYS_WITHIN_S = 60

@@ -8,12 +8,12 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from txn import Engine, Key, connect
-from txn.codec import column, status_key
 from txn.demo.data import FAMILY, flight_request, flight_row, tables_named, unpack
 from txn.demo.job import read_flights, token
 from txn.demo.reconcile import reconcile
 from txn.model import Check, Edit
-from txn.phases import Status
+from txn.protocol.phases import Status
+from txn.protocol.row import column, status_key
 
 TABLES = tables_named("flights")
 DAMAGE_AT = 1 << 42  # a timestamp (ms) later than any that the test's commits get

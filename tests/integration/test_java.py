@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-import txn.java
-from txn.java import JavaNotFoundError, find_java_home
+import txn.host.java
+from txn.host.java import JavaNotFoundError, find_java_home
 
 pytestmark = pytest.mark.fast
 
@@ -90,7 +90,7 @@ def test_no_java_at_all_says_which_versions_fit(
     environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error is met by newcomers: it has to say what to install."""
-    monkeypatch.setattr(txn.java, "find_spec", lambda name: None)
+    monkeypatch.setattr(txn.host.java, "find_spec", lambda name: None)
     with pytest.raises(JavaNotFoundError, match=r"versions=\(17, 21\)"):
         find_java_home(environ, ())
 

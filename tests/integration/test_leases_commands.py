@@ -19,8 +19,15 @@ from txn import connect
 from txn.errors import InvalidRequestError
 from txn.leases import exclusive, open_leases, opening, path, shared
 from txn.leases.service import LeaseService
-from txn.leases.statements import DropLeases, Dropped, ShowLeases, Shown, parse, run
-from txn.locks.hive_model import Column, Table, Tables
+from txn.leases.statements import (
+    DropLeases,
+    Dropped,
+    ShowLeases,
+    ShownLeases,
+    parse_lease_statement,
+    run_lease_statement,
+)
+from txn.locks.hive.model import Column, Table, Tables
 from txn.locks.statements import ShowLocks
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]
@@ -243,7 +250,7 @@ def test_nothing_is_done_where_something_is_missing(call: Run, leases: LeaseServ
 )
 def test_each_form_is_understood(sql: str, expected: object) -> None:
     """Names are as in Hive's own statements."""
-    assert parse(sql, {"hive.current.database": "d"}, CATALOG) == [expected]
+    assert parse_lease_statement(sql, {"hive.current.database": "d"}, CATALOG) == [expected]
 
 
 @pytest.mark.parametrize(
@@ -265,24 +272,32 @@ def test_each_form_is_understood(sql: str, expected: object) -> None:
 def test_anything_else_is_refused(sql: str) -> None:
     """A partition that is not certain must not stand for the whole table."""
     with pytest.raises(InvalidRequestError):
-        parse(sql, {"hive.current.database": "d"}, CATALOG)
+        parse_lease_statement(sql, {"hive.current.database": "d"}, CATALOG)
 
 
 def test_who_denies_a_partition_is_shown_with_it(leases: LeaseService) -> None:
     """Whoever has all of the table has its partitions, too."""
     leases.grab_lease([exclusive("d/t")], 3600)
     leases.grab_lease([shared("d/u")], 3600)
-    (of_part,) = (run(each, leases) for each in parse("SHOW LEASE d.t PARTITION (p=1)"))
-    assert isinstance(of_part, Shown)
+    (of_part,) = (
+        run_lease_statement(each, leases)
+        for each in parse_lease_statement("SHOW LEASE d.t PARTITION (p=1)")
+    )
+    assert isinstance(of_part, ShownLeases)
     assert [str(each.request) for each in of_part.leases] == ["X d/t"]
 
 
 def test_statements_are_about_an_object_and_what_lies_in_it(leases: LeaseService) -> None:
     """Whoever wants a table free wants its partitions free."""
     leases.grab_lease([exclusive("d/t/p=1"), shared("d/u"), shared("e/t")], 3600)
-    (of_table,) = (run(each, leases) for each in parse("SHOW LEASE d.t"))
-    assert isinstance(of_table, Shown)
+    (of_table,) = (
+        run_lease_statement(each, leases) for each in parse_lease_statement("SHOW LEASE d.t")
+    )
+    assert isinstance(of_table, ShownLeases)
     assert [str(each.path) for each in of_table.leases] == ["d/t/p=1"]
-    results = [run(each, leases) for each in parse("DROP FORCE LEASE d.t; DROP FORCE LEASE *")]
+    results = [
+        run_lease_statement(each, leases)
+        for each in parse_lease_statement("DROP FORCE LEASE d.t; DROP FORCE LEASE *")
+    ]
     assert results == [Dropped(path("d/t"), 1), Dropped(None, 2)]
     assert leases.list_lease() == []

@@ -17,8 +17,8 @@ from tests.integration.test_lmdb_processes import Child, wait_for_ever
 from tests.integration.writer_kills import kill_pairs
 from txn import Key, Mutation, connect
 from txn.errors import NotApplied
-from txn.tables.lmdb import LmdbStore
-from txn.tables.ordered import Writer
+from txn.tables.kv.lmdb import LmdbStore
+from txn.tables.kv.ordered import Writer
 
 Tell = Callable[[bytes], None]
 
@@ -31,7 +31,7 @@ def path(tmp_path: Path) -> str:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """What would wait in vain gives up soon."""
-    monkeypatch.setattr("txn.tables.exclusion.PATIENCE_MS", 200)
+    monkeypatch.setattr("txn.tables.kv.exclusion.PATIENCE_MS", 200)
 
 
 def put(store: LmdbStore, value: bytes) -> None:
@@ -189,7 +189,7 @@ def test_a_process_that_writes_without_a_pause_keeps_nobody_out(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between two of its transactions there is hardly a moment in which others find none."""
-    monkeypatch.setattr("txn.tables.exclusion.PATIENCE_MS", 2_000)
+    monkeypatch.setattr("txn.tables.kv.exclusion.PATIENCE_MS", 2_000)
 
     def write(tell: Tell) -> None:
         store = LmdbStore(path, sync=False)

@@ -26,8 +26,8 @@ from txn.errors import NotApplied, StoreClosedError
 from txn.model import Check, Edit, Family, Key
 from txn.stores import open_store
 from txn.stores.base import Store
-from txn.tables.lmdb import LmdbStore
-from txn.tables.ordered import Writer
+from txn.tables.kv.lmdb import LmdbStore
+from txn.tables.kv.ordered import Writer
 
 TABLE = b"t"
 MEGABYTE = 1024 * 1024
@@ -170,7 +170,7 @@ def other_readers(path: str, count: int) -> Iterator[list[subprocess.Popen[bytes
     """Started, not forked, processes inside read transactions: a fork would close our files."""
     script = """
         import signal, sys
-        from txn.tables.lmdb import LmdbStore
+        from txn.tables.kv.lmdb import LmdbStore
         store = LmdbStore(sys.argv[1], sync=False)
         store.read(lambda reader: (print("inside", flush=True), signal.pause()))
     """
@@ -402,7 +402,7 @@ def test_a_child_hands_over_commits_although_a_thread_of_its_parent_did(path: st
             engine.commit([Mutation(key, "1")], ack="decided")
             engine.flush()
 
-        with engine._finisher._lock:
+        with engine._backend._finisher._lock:
             child = Child(body)
         child.join()
         found = engine.read([key])[key]
@@ -414,7 +414,7 @@ def test_a_child_cannot_use_what_was_busy(
     path: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Touching it would corrupt the parent's; the error says what to do instead."""
-    monkeypatch.setattr("txn.tables.lmdb.FORK_PATIENCE_S", 0.05)
+    monkeypatch.setattr("txn.tables.kv.lmdb.FORK_PATIENCE_S", 0.05)
     store = LmdbStore(path, sync=False)
     inside, leave = threading.Event(), threading.Event()
 
@@ -446,7 +446,7 @@ def test_a_fork_inside_a_transaction_spares_the_parent_s(path: str, way: str) ->
     """A signal handler may fork at any place; the child must neither abort nor commit there."""
     script = f"""
         import os, sys
-        import txn.tables.lmdb as ours
+        import txn.tables.kv.lmdb as ours
         from txn.errors import StoreError
         ours.FORK_PATIENCE_S = 1000  # for other threads
         store = ours.LmdbStore(sys.argv[1], sync=False)
@@ -475,13 +475,13 @@ def test_a_child_s_way_out_spares_the_reader_of_its_parent(path: str) -> None:
     """The slot is in shared memory: given back by the child, the parent's pages would be reused."""
     script = """
         import os, subprocess, sys
-        import txn.tables.lmdb as ours
+        import txn.tables.kv.lmdb as ours
         ours.FORK_PATIENCE_S = 1000  # for other threads
         store = ours.LmdbStore(sys.argv[1], sync=False)
         store.write(lambda writer: writer.put(b"k", b"1" * 1_000_000))
         overwrite = '''if True:
             import os, sys
-            from txn.tables.lmdb import LmdbStore
+            from txn.tables.kv.lmdb import LmdbStore
             store = LmdbStore(sys.argv[1], sync=False)
             for _ in range(30):
                 store.write(lambda writer: writer.put(b"k", os.urandom(1_000_000)))
@@ -503,7 +503,7 @@ def test_a_child_ends_although_another_thread_of_its_parent_was_writing(path: st
     """The end of its interpreter would wait for that thread, which the child does not have."""
     script = """
         import os, sys, threading
-        import txn.tables.lmdb as ours
+        import txn.tables.kv.lmdb as ours
         ours.FORK_PATIENCE_S = 0.05
         store = ours.LmdbStore(sys.argv[1], sync=False)
         inside, leave = threading.Event(), threading.Event()
@@ -541,7 +541,7 @@ def test_an_address_space_limit_is_a_clear_error_and_leaves_the_store_whole(path
     script = """
         import resource, sys
         from txn.errors import NotApplied
-        from txn.tables.lmdb import LmdbStore
+        from txn.tables.kv.lmdb import LmdbStore
         pages = int(open("/proc/self/statm").read().split()[0])
         limit = pages * resource.getpagesize() + 100 * 1024 * 1024
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
@@ -572,7 +572,7 @@ def test_a_full_disk_is_reported_and_leaves_the_store_whole(path: str) -> None:
     script = """
         import resource, sys
         from txn.errors import MaybeApplied
-        from txn.tables.lmdb import LmdbStore
+        from txn.tables.kv.lmdb import LmdbStore
         store = LmdbStore(sys.argv[1])
         store.write(lambda writer: writer.put(b"k", b"old"))
         limit = 8 * 1024 * 1024
@@ -600,7 +600,7 @@ def test_a_directory_that_may_not_be_written_is_refused(path: str) -> None:
     script = """
         import os, sys
         from txn.errors import StoreError
-        from txn.tables.lmdb import LmdbStore
+        from txn.tables.kv.lmdb import LmdbStore
         os.chmod(sys.argv[1], 0o555)
         parent = sys.argv[1]
         while parent != "/tmp" and len(parent) > 1:

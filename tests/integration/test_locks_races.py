@@ -35,17 +35,17 @@ from tests.integration.serving import wire
 from tests.integration.workers import Log, Start, starting, told
 from tests.integration.zookeeper import ZooKeeper, zookeeper  # noqa: F401  (a fixture)
 from txn import Key, connect
-from txn.engine import Engine
+from txn.client.engine import Engine
 from txn.errors import AbortedError, CommitOutcomeUnknown, StoreError
 from txn.locks import LockDenied, LockLost, Waiting, exclusive, open_manager, path, shared
-from txn.locks.keeper import CALL_WITHIN_S
-from txn.locks.nodes import Note
-from txn.locks.stored import StoredManager
-from txn.locks.zookeeper import ZooKeeperManager
+from txn.locks.stored.queue import StoredManager
+from txn.locks.zookeeper.keeper import CALL_WITHIN_S
+from txn.locks.zookeeper.nodes import Note
+from txn.locks.zookeeper.queue import ZooKeeperManager
 from txn.model import Delete
 from txn.policy import Policy
 from txn.stores import open_store
-from txn.stores.faulty import Call, Fault, FaultyStore, Reply
+from txn.testing.faulty import Call, Fault, FaultyStore, Reply
 
 PROCESSES, KILLED = 8, 4
 TURNS = 25

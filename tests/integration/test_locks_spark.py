@@ -23,7 +23,7 @@ from txn import Delete, Engine, Key
 from txn.errors import InvalidRequestError
 from txn.locks import LockDenied, LockLost, LockManager, Mode, Waiting, shared
 from txn.locks.spark import SessionCatalog, locked, locked_sql, session_requests
-from txn.locks.stored import StoredManager
+from txn.locks.stored.queue import StoredManager
 from txn.stores import open_store
 
 T = TypeVar("T")

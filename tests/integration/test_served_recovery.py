@@ -22,17 +22,17 @@ from tests.integration.serving import PATIENCE_S, served
 from tests.integration.test_commands import crashed
 from txn import InvalidRequestError, Key, Mutation, Policy, connect
 from txn.clock import SystemClock
-from txn.emulator.server import Server, listen
-from txn.emulator.transactional import PAGE_BYTES, PAGE_ROWS, Transactional
 from txn.errors import CorruptRowError, MaybeApplied, NotApplied, TxnError
-from txn.messages import IDL
 from txn.model import Edit, Family
-from txn.phases import Status
-from txn.steps import Context
+from txn.protocol.attempt import Context
+from txn.protocol.phases import Status
+from txn.server.ports import Server, listen
+from txn.service.messages import IDL
+from txn.service.server import PAGE_BYTES, PAGE_ROWS, Transactional
+from txn.service.store import RemoteService, ServedStore, parse_server
 from txn.stores import open_store
 from txn.stores.local import LocalStore
-from txn.stores.served import RemoteService, ServedStore, parse_server
-from txn.tables.memory import MemoryStore
+from txn.tables.kv.memory import MemoryStore
 from txn.watch import silent
 
 TOKEN = "open-sesame"

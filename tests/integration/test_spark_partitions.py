@@ -12,7 +12,7 @@ import pytest
 
 from tests.integration.spark_requests import absent_request, statuses, token
 from txn import AssertionFailedError, InvalidRequestError, Key, Mutation, Request, Some, connect
-from txn.codec import decode_marker, marker_key
+from txn.protocol.row import decode_marker, marker_key
 from txn.spark import PartitionError, Summary, commit_partition
 
 pytestmark = pytest.mark.fast

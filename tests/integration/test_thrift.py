@@ -26,14 +26,14 @@ from txn.cluster.jars import fetch
 from txn.cluster.processes import end, launch
 from txn.cluster.roles import Role, class_path, command
 from txn.cluster.settings import Settings, claimed_ports
-from txn.codec import FAMILY
 from txn.errors import InvalidRequestError, MaybeApplied, NotApplied, TableUnavailable
-from txn.java import find_java_home
+from txn.host.java import find_java_home
 from txn.model import Cell, Check, Edit, Family
+from txn.protocol.row import FAMILY
 from txn.stores import open_store
-from txn.stores.counting import CountingStore
-from txn.stores.hbase import HBaseStore
-from txn.stores.thrift2 import IDL
+from txn.stores.hbase.store import HBaseStore
+from txn.stores.hbase.thrift2 import IDL
+from txn.testing.counting import CountingStore
 
 TLS = Path(__file__).with_name("tls")
 ACCOUNTS = 5

@@ -21,8 +21,8 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
-from txn.tables.lmdb import LmdbStore
-from txn.tables.ordered import Writer
+from txn.tables.kv.lmdb import LmdbStore
+from txn.tables.kv.ordered import Writer
 
 PROCESSES = 4
 PATIENCE_S = 30.0  # of which a writer itself waits 10 s; a busy machine needs some

@@ -21,7 +21,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 
 from txn.cluster.jars import fetch
 from txn.errors import TxnError
-from txn.java import find_java_home
+from txn.host.java import find_java_home
 
 MAIN = "org.apache.zookeeper.server.ZooKeeperServerMain"
 JAVA = ("-Xmx192m", "-XX:TieredStopAtLevel=1", "-Dzookeeper.admin.enableServer=false")

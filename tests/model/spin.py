@@ -17,7 +17,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
-from txn.java import cache_folder
+from txn.host.java import cache_folder
 
 MODEL = Path(__file__).parents[2] / "docs" / "model"
 MAIN = "protocol.pml"

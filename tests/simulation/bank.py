@@ -31,7 +31,7 @@ from txn import (
     Version,
 )
 from txn.assertions import Assertion
-from txn.engine import Ack
+from txn.request import Ack
 
 START = 100
 Balances = Mapping[Key, Cell | None]

@@ -22,8 +22,8 @@ from txn import (
     Outcome,
     TxnError,
 )
-from txn.phases import Status
-from txn.stores.faulty import NO_FAULT, Call, Crash, Fault, FaultyStore, Reply
+from txn.protocol.phases import Status
+from txn.testing.faulty import NO_FAULT, Call, Crash, Fault, FaultyStore, Reply
 
 Stage = Literal["ended", "mended", "followed"]
 STAGES: tuple[Stage, ...] = ("ended", "mended", "followed")

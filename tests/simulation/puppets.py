@@ -14,10 +14,10 @@ from tests.simulation.world import POLICY, World
 from txn import Cell, Engine, Key, Policy
 from txn.clock import Clock
 from txn.model import LOCK_SUFFIX, Check, Edit, Row
-from txn.phases import Status
-from txn.steps import FREE
+from txn.protocol.attempt import FREE
+from txn.protocol.phases import Status
 from txn.stores.base import Store
-from txn.stores.faulty import NO_FAULT, Call, Fault, Plan, faultless
+from txn.testing.faulty import NO_FAULT, Call, Fault, Plan, faultless
 
 T = TypeVar("T")
 Match = Callable[[Call], bool]

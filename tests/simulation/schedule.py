@@ -26,18 +26,18 @@ from txn import (
     Engine,
     Policy,
     StoreError,
-    steps,
 )
-from txn.codec import FAMILY
-from txn.engine import Ack
 from txn.errors import TableUnavailable
 from txn.model import Family
-from txn.protocol import as_a_crash_would, roll_forward
-from txn.steps import Context, Transaction
-from txn.stores.faulty import NO_FAULT, Call, Crash, Fault, FaultyStore, Reply
+from txn.protocol import attempt as attempt_module
+from txn.protocol.attempt import Context, Transaction
+from txn.protocol.recover import finish_or_leave, roll_forward
+from txn.protocol.row import FAMILY
+from txn.request import Ack
 from txn.stores.local import LocalStore
 from txn.tables.admin import Admin
-from txn.tables.memory import MemoryStore
+from txn.tables.kv.memory import MemoryStore
+from txn.testing.faulty import NO_FAULT, Call, Crash, Fault, FaultyStore, Reply
 
 MOST_STEPS = 20_000
 MOST_CRASHES = 3
@@ -134,7 +134,7 @@ class Schedule:
         self.scheduler.spawn("weather", self._nature)
         if self.weather.tables_go:
             self.scheduler.spawn("operator", self._disable)
-        with patch.object(steps, "LOOKS_WITHIN_MS", RETENTION_MS // 4):
+        with patch.object(attempt_module, "LOOKS_WITHIN_MS", RETENTION_MS // 4):
             self.scheduler.run()
         self._end(calm)
 
@@ -272,9 +272,9 @@ class Schedule:
             clock=clock,
             chance=self.random,
         )
-        engine._finisher = Background(self, name, engine.context)
+        engine._backend._finisher = Background(self, name, engine.context)
         for known in (self.bank.accounts[0], key("log", table=LOGS)):
-            engine._families.of(known)
+            engine._backend._families.of(known)
         store.plan = partial(self._plan, name) if faults else partial(self._told, name)
         return engine
 
@@ -340,7 +340,7 @@ class Background:
 
         def finish() -> None:
             try:
-                as_a_crash_would(self._context, "roll forward", roll_forward, transactions)
+                finish_or_leave(self._context, "roll forward", roll_forward, transactions)
             finally:
                 self._running -= 1
 

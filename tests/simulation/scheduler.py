@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 from greenlet import getcurrent, greenlet
 
 from txn.model import Cell, Check, Edit, Family, Key, Row
-from txn.stores.base import PlainReads, Store
-from txn.stores.faulty import Crash
+from txn.stores.base import Store
+from txn.testing.faulty import Crash
 
 T = TypeVar("T")
 LONGEST_PAUSE_MS = 500
@@ -117,7 +117,7 @@ class ActorClock:
         self._scheduler.sleep_ms(duration_ms)
 
 
-class Network(PlainReads):
+class Network:
     """The way from a client to the store: it takes turns, and batches arrive in pieces.
 
     The pieces come in any order. Only the cells of one row are read in one instant, or all that are
@@ -131,7 +131,14 @@ class Network(PlainReads):
         self._pause = scheduler.pause
         self._random = scheduler.random
 
-    def read(self, keys: Collection[Key]) -> dict[Key, Cell | None]:
+    def read(
+        self, *turns: Collection[Key], beside: Callable[[], None] | None = None
+    ) -> dict[Key, Cell | None]:
+        if beside is not None:
+            beside()
+        return {key: cell for keys in turns for key, cell in self._read_turn(keys).items()}
+
+    def _read_turn(self, keys: Collection[Key]) -> dict[Key, Cell | None]:
         if self._instant_reads:
             self._pause()
             return self._inner.read(keys)
@@ -166,12 +173,6 @@ class Network(PlainReads):
         if self._random.random() < 0.5:
             return rows
         return self._row_by_row(table, [row.row for row in rows], columns)
-
-    def read_beside(
-        self, keys: Collection[Key], work: Callable[[], None]
-    ) -> dict[Key, Cell | None] | None:
-        work()
-        return None
 
     def together(self, work: Callable[[], None]) -> None:
         work()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from txn.codec import is_row_key
 from txn.model import Check, Edit, Key
-from txn.stores.faulty import NO_FAULT, Call, Fault, Item
+from txn.protocol.row import is_row_key
+from txn.testing.faulty import NO_FAULT, Call, Fault, Item
 
 
 def told(call: Call, fault: Fault) -> str:

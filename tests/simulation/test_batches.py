@@ -8,8 +8,8 @@ from tests.simulation.breaking import CHANGING, NONE, deliver_all, faults
 from tests.simulation.world import World, key
 from txn import CommitOutcomeUnknown, Committed, Exact, Mutation, StoreError
 from txn.errors import AssertionFailedError
-from txn.phases import Status
-from txn.stores.faulty import Call, Crash, Fault, Reply
+from txn.protocol.phases import Status
+from txn.testing.faulty import Call, Crash, Fault, Reply
 
 A, X, Y, Z = key("a"), key("x"), key("y"), key("z")
 REQUESTS = [

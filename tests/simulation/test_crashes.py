@@ -24,7 +24,7 @@ from tests.simulation.shapes import BY_NAME, SHAPES, Shape
 from tests.simulation.world import World
 from txn import Committed
 from txn.errors import AssertionFailedError
-from txn.stores.faulty import Call, Crash, Fault, Reply
+from txn.testing.faulty import Call, Crash, Fault, Reply
 
 every_shape = pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
 

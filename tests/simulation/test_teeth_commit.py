@@ -25,16 +25,17 @@ from txn import (
     Exact,
     MaybeApplied,
     Mutation,
-    protocol,
-    steps,
 )
-from txn import engine as engine_module
+from txn.client import local as local_module
 from txn.clock import ManualClock
-from txn.codec import column, status_key
 from txn.model import Check
-from txn.phases import Status
-from txn.steps import Context, Transaction
-from txn.stores.faulty import NO_FAULT, Call, Crash, Fault, Reply
+from txn.protocol import attempt as attempt_module
+from txn.protocol import commit as commit_module
+from txn.protocol import recover as recover_module
+from txn.protocol.attempt import Context, Transaction
+from txn.protocol.phases import Status
+from txn.protocol.row import column, status_key
+from txn.testing.faulty import NO_FAULT, Call, Crash, Fault, Reply
 
 X, Y = key("x"), key("y")
 DAY_MS = 24 * 3_600_000
@@ -76,12 +77,13 @@ def test_every_change_of_status_compares(rule: bool, monkeypatch: Patch) -> None
     1-LOCKED and be hidden; T2 takes the released lock, and the owner decides all the same."""
     world = world_with(b"0")
     if not rule:
-        monkeypatch.setattr(protocol, "advance", step_plainly)
+        for module in (commit_module, recover_module):
+            monkeypatch.setattr(module, "advance", step_plainly)
     owner = Puppet(world, lambda engine: engine.commit_many([ADD])[0], clock=Ahead())
     owner.until(asks_for(Status.ASSERTED))
     aborter = world.engine().context
-    t = steps.from_row(world.rows()[-1])
-    protocol.roll_back(aborter, [t], lambda _: "taken for dead")
+    t = attempt_module.load_transaction(world.rows()[-1])
+    recover_module.roll_back(aborter, [t], lambda _: "taken for dead")
     assert isinstance(world.engine().commit_many([ADD])[0], Committed)
     assert isinstance(owner.finish(), AbortedError if rule else Committed)
 
@@ -91,9 +93,10 @@ def test_a_row_that_was_deleted_stays_deleted(rule: bool, monkeypatch: Patch) ->
     """The owner is paused, aborted, and its row is deleted. It wakes. A plain 1-LOCKED on the
     absent row would let it decide without a buffer, which nobody can finish."""
     world = world_with(b"0")
-    monkeypatch.setattr(protocol, "assert_under_locks", hold_reading_first)
+    monkeypatch.setattr(commit_module, "assert_under_locks", hold_reading_first)
     if not rule:
-        monkeypatch.setattr(protocol, "advance", step_plainly)
+        for module in (commit_module, recover_module):
+            monkeypatch.setattr(module, "advance", step_plainly)
     owner = Puppet(
         world,
         lambda engine: engine.commit_many([ADD])[0],
@@ -103,7 +106,8 @@ def test_a_row_that_was_deleted_stays_deleted(rule: bool, monkeypatch: Patch) ->
     owner.until(asks_for(Status.LOCKED))
     row_key = world.rows()[-1].row_key
     with monkeypatch.context() as patch:
-        patch.setattr(protocol, "advance", steps.advance)
+        for module in (commit_module, recover_module):
+            patch.setattr(module, "advance", attempt_module.advance)
         world.mend()
         world.collect()
     if rule:
@@ -128,11 +132,13 @@ def test_a_paused_helper_does_not_bring_a_row_back(rule: bool, monkeypatch: Patc
         stopped.commit(*ADD)
     row_key = world.rows()[-1].row_key
     if not rule:
-        monkeypatch.setattr(protocol, "advance", step_plainly)
+        for module in (commit_module, recover_module):
+            monkeypatch.setattr(module, "advance", step_plainly)
     helper = Puppet(world, lambda engine: world.mend(engine.context), clock=Ahead())
     helper.until(asks_for(Status.CLEANING))
     with monkeypatch.context() as patch:
-        patch.setattr(protocol, "advance", steps.advance)
+        for module in (commit_module, recover_module):
+            patch.setattr(module, "advance", attempt_module.advance)
         world.mend()
         world.collect()
     helper.step()
@@ -145,7 +151,7 @@ def test_a_row_that_may_have_been_deleted_is_not_used(rule: bool, monkeypatch: P
     helpers, of whom one is stopped before it frees the locks, and fsck deletes it. The owner sends
     the row again, locks and reads; the helper wakes, and frees the lock for T2."""
     if not rule:
-        monkeypatch.setattr(protocol, "WRITTEN_WITHIN_MS", 10 * DAY_MS)
+        monkeypatch.setattr(commit_module, "WRITTEN_WITHIN_MS", 10 * DAY_MS)
     world = world_with(b"0")
     owner = Puppet(
         world,
@@ -170,7 +176,7 @@ def test_nothing_is_locked_before_the_row_is_there(rule: bool, monkeypatch: Patc
     """T1 locks before it writes its row. T2 meets the lock, finds no row, and is about to free it;
     T1's row appears, and T1 looks and decides. Both replace the same value."""
     if not rule:
-        monkeypatch.setattr(engine_module, "commit", lock_first)
+        monkeypatch.setattr(local_module, "commit", lock_first)
     world = world_with(b"0")
     first = Puppet(world, lambda engine: engine.commit_many([ADD])[0])
     first.until(asks_for(Status.WRITTEN))
@@ -189,7 +195,7 @@ def test_a_no_to_the_decision_is_read_and_not_believed(rule: bool, monkeypatch: 
     """The first reply was lost and the gateway has sent the request again, which answers "no". A
     client that believes it reports a committed transaction as aborted."""
     if not rule:
-        monkeypatch.setattr(protocol, "decide", believe)
+        monkeypatch.setattr(commit_module, "decide", believe)
     world = world_with(b"0")
     client, _ = world.client(when(asks_for(Status.ASSERTED), Fault(twice=True)))
     (result,) = client.commit_many([ADD])
@@ -203,7 +209,7 @@ def test_a_lost_decision_is_unknown_and_not_failed(rule: bool, monkeypatch: Patc
     """The decision was sent, nothing is answered, the row still says 1-LOCKED; later the request
     lands. A client that has said "failed" has lied."""
     if not rule:
-        monkeypatch.setattr(protocol, "decide", decide_as_any_other_call)
+        monkeypatch.setattr(commit_module, "decide", decide_as_any_other_call)
     world = world_with(b"0")
     lost = Fault(NONE, Reply.MAYBE_APPLIED, late=frozenset({0}))
     client, store = world.client(lambda call: lost if asks_for(Status.ASSERTED)(call) else NO_FAULT)
@@ -219,7 +225,8 @@ def test_the_plan_comes_with_the_decision(rule: bool, monkeypatch: Patch) -> Non
     """The owner dies right after its decision. Without the plan nobody knows at which timestamp to
     put the values, nor whether they were put already."""
     if not rule:
-        monkeypatch.setattr(protocol, "column", nowhere)
+        for module in (commit_module, recover_module):
+            monkeypatch.setattr(module, "column", nowhere)
     world = world_with(b"0")
     client, _ = world.client(when(asks_for(Status.ASSERTED), Fault(reply=Reply.CRASH)))
     with pytest.raises(Crash):
@@ -242,7 +249,9 @@ def test_the_status_is_the_last_cell_of_its_row(rule: bool, monkeypatch: Patch) 
     """Where a checked write carries one cell, the owner may die between two of them: a decision
     that comes before its plan is one that nobody can finish."""
     if not rule:
-        monkeypatch.setattr(steps, "_status_check", decision_first(steps._status_check))
+        monkeypatch.setattr(
+            attempt_module, "_status_check", decision_first(attempt_module._status_check)
+        )
     world = World(one_cell=True)
     world.engine().commit([Mutation(X, b"0")])
     plan_or_decision = plans(
@@ -262,7 +271,7 @@ def test_the_status_is_the_last_cell_of_its_row(rule: bool, monkeypatch: Patch) 
 
 
 def decision_first(in_order: Callable[..., Check]) -> Callable[..., Check]:
-    def check(context: Context, t: Transaction, new: Status, cells: steps.Cells) -> Check:
+    def check(context: Context, t: Transaction, new: Status, cells: attempt_module.Cells) -> Check:
         found = in_order(context, t, new, cells)
         return found._replace(puts=found.puts[::-1]) if new is Status.ASSERTED else found
 

@@ -25,19 +25,18 @@ from txn import (
     Key,
     Mutation,
     Policy,
-    beats,
-    protocol,
-    resolve,
 )
-from txn import engine as engine_module
+from txn.client import local as local_module
 from txn.clock import ManualClock
 from txn.model import Edit
-from txn.phases import Status
-from txn.request import checked
-from txn.steps import Context, Transaction, begin, take
-from txn.stores.faulty import Call, Fault
+from txn.protocol import beats, resolve
+from txn.protocol import commit as commit_module
+from txn.protocol.attempt import Context, Transaction, begin_transaction, take_locks
+from txn.protocol.phases import Status
+from txn.request import bind_request
 from txn.tables import cells as cells_module
 from txn.tables import tables
+from txn.testing.faulty import Call, Fault
 
 A, X, Y = key("a"), key("x"), key("y")
 with_and_without = pytest.mark.parametrize("rule", [True, False], ids=["with", "without"])
@@ -58,9 +57,11 @@ def unlocks(call: Call) -> bool:
 def two_can_hold(world: World, wanted: Key) -> bool:
     """Whether two transactions, one after the other, both get the lock of a key."""
     context = world.engine().context
-    both = [begin(context, checked([Mutation(wanted, b"1")]), 1000) for _ in range(2)]
-    assert take(context, [(both[0], wanted)]) == []
-    return take(context, [(both[1], wanted)]) == []
+    both = [
+        begin_transaction(context, bind_request([Mutation(wanted, b"1")]), 1000) for _ in range(2)
+    ]
+    assert take_locks(context, [(both[0], wanted)]) == []
+    return take_locks(context, [(both[1], wanted)]) == []
 
 
 # ------------------------------------------------------------------------------ how to unlock
@@ -76,11 +77,11 @@ def test_a_lock_is_freed_by_compare_and_set(rule: bool, monkeypatch: Patch) -> N
     client.commit([Mutation(X, b"1")])
     assert len(store.in_flight) == 1
     context = world.engine().context
-    second = begin(context, checked([Mutation(X, b"2")]), 1000)
-    assert take(context, [(second, X)]) == []
+    second = begin_transaction(context, bind_request([Mutation(X, b"2")]), 1000)
+    assert take_locks(context, [(second, X)]) == []
     store.deliver()
-    third = begin(context, checked([Mutation(X, b"3")]), 1000)
-    assert (take(context, [(third, X)]) == []) is not rule
+    third = begin_transaction(context, bind_request([Mutation(X, b"3")]), 1000)
+    assert (take_locks(context, [(third, X)]) == []) is not rule
 
 
 @with_and_without
@@ -100,7 +101,7 @@ def test_a_lock_that_is_not_there_under_the_lock_aborts(rule: bool, monkeypatch:
     the locks finds it out. Without that check, two transactions replace the same value."""
     set_unlock(monkeypatch, unlock_by_marker)
     if not rule:
-        verdict = protocol._verdict
+        verdict = commit_module._judge
 
         def trust(
             context: Context, t: Transaction, cells: dict[Key, Cell | None], tags: dict[Key, Key]
@@ -108,7 +109,7 @@ def test_a_lock_that_is_not_there_under_the_lock_aborts(rule: bool, monkeypatch:
             mine = {lock: Cell(t.row_key, 1) for lock in t.locks.values()}
             return verdict(context, t, {**cells, **mine}, tags)
 
-        monkeypatch.setattr(protocol, "_verdict", trust)
+        monkeypatch.setattr(commit_module, "_judge", trust)
     world = World()
     world.engine().commit([Mutation(X, b"0")])
     once = Policy(attempts=1)
@@ -134,11 +135,11 @@ def test_each_lock_of_a_row_is_freed_on_its_own_condition(rule: bool, monkeypatc
     )
     client.commit([Mutation(x1, b"1"), Mutation(x2, b"1")])
     context = world.engine().context
-    second = begin(context, checked([Mutation(x2, b"2")]), 1000)
-    assert take(context, [(second, x2)]) == []
+    second = begin_transaction(context, bind_request([Mutation(x2, b"2")]), 1000)
+    assert take_locks(context, [(second, x2)]) == []
     deliver_all(store)
-    third = begin(context, checked([Mutation(x2, b"3")]), 1000)
-    assert (take(context, [(third, x2)]) == []) is not rule
+    third = begin_transaction(context, bind_request([Mutation(x2, b"3")]), 1000)
+    assert (take_locks(context, [(third, x2)]) == []) is not rule
 
 
 @with_and_without
@@ -151,11 +152,11 @@ def test_no_two_attempts_share_a_row_key(rule: bool) -> None:
         doomed.commit([Mutation(X, b"1")], [Exact(X, b"other")])
     world.collect()
     again = world.client(seed=78 if rule else 77)[0].context
-    second = begin(again, checked([Mutation(X, b"2")]), 1000)
-    assert take(again, [(second, X)]) == []
+    second = begin_transaction(again, bind_request([Mutation(X, b"2")]), 1000)
+    assert take_locks(again, [(second, X)]) == []
     deliver_all(store)
-    third = begin(world.engine().context, checked([Mutation(X, b"3")]), 1000)
-    assert (take(again, [(third, X)]) == []) is not rule
+    third = begin_transaction(world.engine().context, bind_request([Mutation(X, b"3")]), 1000)
+    assert (take_locks(again, [(third, X)]) == []) is not rule
 
 
 @with_and_without
@@ -188,9 +189,9 @@ def test_a_lock_is_never_older_than_the_unlock_before_it(rule: bool, monkeypatch
 def test_those_who_wait_take_locks_in_key_order(rule: bool, monkeypatch: Patch) -> None:
     """Two that want the same keys, named in opposite order, take turns. Were the locks taken in
     the order of the request, each would hold what the other waits for until the deadline."""
-    monkeypatch.setattr(engine_module, "lock_at_once", protocol.lock_in_order)
+    monkeypatch.setattr(local_module, "lock_at_once", commit_module.lock_in_order)
     if not rule:
-        monkeypatch.setattr(protocol, "sorted", list, raising=False)
+        monkeypatch.setattr(commit_module, "sorted", list, raising=False)
     world = World()
 
     def commit(*wanted: Key) -> Puppet[object]:
@@ -208,7 +209,7 @@ def test_a_waiting_owner_beats_and_is_let_live(rule: str, monkeypatch: Patch) ->
     """T1 holds `a` and waits for a slow holder of `x`; T2 waits for `a`. Without T1's beats, or
     without regard to them, T2 takes it for dead after a lease, and so again with the next one."""
     if rule == "owner is silent":
-        monkeypatch.setattr(protocol, "beat", lambda context, batch: None)
+        monkeypatch.setattr(commit_module, "beat", lambda context, batch: None)
         monkeypatch.setattr(beats, "beat", lambda context, batch: None)
     if rule == "observer is deaf":
         read_rows = resolve.read_rows
@@ -219,7 +220,7 @@ def test_a_waiting_owner_beats_and_is_let_live(rule: str, monkeypatch: Patch) ->
                 holder: replace(row, beat=0) for holder, row in read_rows(context, holders).items()
             },
         )
-    monkeypatch.setattr(engine_module, "lock_at_once", protocol.lock_in_order)
+    monkeypatch.setattr(local_module, "lock_at_once", commit_module.lock_in_order)
     world = World()
     slow = Puppet(
         world, lambda engine: engine.commit([Mutation(X, b"0")]), policy=Policy(lease_ms=60_000)

@@ -7,9 +7,19 @@ import pytest
 from tests.simulation.puppets import Match, Puppet, asks_for, reads_row
 from tests.simulation.variants import forget_what_is_left, look_before_the_step
 from tests.simulation.world import World, key
-from txn import ConflictError, Delete, Engine, Key, Mutation, Policy, protocol, ranges, reads
-from txn import engine as engine_module
-from txn.phases import Status
+from txn import (
+    ConflictError,
+    Delete,
+    Engine,
+    Key,
+    Mutation,
+    Policy,
+)
+from txn.client import local as local_module
+from txn.protocol import commit as commit_module
+from txn.protocol import ranges
+from txn.protocol.phases import Status
+from txn.reading import keys as keys_module
 
 ITEM = "item"
 A, B = key("item-a"), key("item-b")
@@ -47,7 +57,7 @@ def seen(engine: Engine, *keys: Key) -> list[bool]:
 def test_ranges_are_looked_at_under_the_locks(rule: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two blocks find a range empty, and each adds to it: one of them must not."""
     if not rule:
-        monkeypatch.setattr(protocol, "phantom", lambda *_: None)
+        monkeypatch.setattr(commit_module, "find_phantom", lambda *_: None)
     world = World()
     one, two = Block(world, A), Block(world, B)
     one.until(asks_for(Status.ASSERTED))
@@ -75,7 +85,7 @@ def test_readers_wait_for_who_has_looked_at_ranges(
 ) -> None:
     """A block has looked, and is about to decide."""
     if not rule:
-        monkeypatch.setattr(reads, "withholds", lambda holder, cells: False)
+        monkeypatch.setattr(keys_module, "hides_values", lambda holder, cells: False)
     assert (between(World(), asks_for(Status.ASSERTED)) != IN_NO_ORDER) is rule
 
 
@@ -85,7 +95,7 @@ def test_ranges_are_looked_at_once_the_row_says_so(
 ) -> None:
     """Readers need not wait for a block whose row is at 0-WRITTEN: it has not looked yet."""
     if not rule:
-        monkeypatch.setattr(engine_module, "commit", look_before_the_step)
+        monkeypatch.setattr(local_module, "commit", look_before_the_step)
     found = between(World(), asks_for(Status.LOCKED))
     assert (found != IN_NO_ORDER) is rule
 

@@ -11,14 +11,23 @@ from recovery import check, fsck, repair
 from tests.simulation.puppets import Puppet, asks_for, sleeps, when
 from tests.simulation.variants import leave_values_out, marker_not_asserted, tell_what_fails
 from tests.simulation.world import LOGS, TRANSACTIONS, D, World, key
-from txn import AbortedError, Committed, Mutation, Outcome, Policy, protocol, resolve, steps
-from txn import engine as engine_module
-from txn.codec import TransactionRow, column, created_ms
+from txn import (
+    AbortedError,
+    Committed,
+    Mutation,
+    Outcome,
+    Policy,
+)
+from txn.client import local as local_module
 from txn.errors import TableUnavailable
 from txn.model import Edit, Family
-from txn.phases import FINISHED, Status
-from txn.stores.faulty import Crash, Fault, Reply
+from txn.protocol import attempt as attempt_module
+from txn.protocol import commit as commit_module
+from txn.protocol import resolve
+from txn.protocol.phases import FINISHED, Status
+from txn.protocol.row import TransactionRow, column, created_ms
 from txn.tables.admin import Admin
+from txn.testing.faulty import Crash, Fault, Reply
 
 X, Y = key("x"), key("y")
 HOUR_MS = 3_600_000
@@ -70,7 +79,7 @@ def test_a_decided_transaction_waits_for_its_table(
     were the values in that table left out, half of the transaction would be lost."""
     if not rule:
         if harm == "told":
-            monkeypatch.setattr(protocol, "as_a_crash_would", tell_what_fails)
+            monkeypatch.setattr(commit_module, "finish_or_leave", tell_what_fails)
         else:
             leave_values_out(monkeypatch)
     world, far = World(), key("far", table=LOGS)
@@ -97,7 +106,7 @@ def test_an_absent_row_is_unknown_and_not_aborted(rule: bool, monkeypatch: Patch
     if not rule:
         names = {outcome.name: outcome for outcome in Outcome}
         monkeypatch.setattr(
-            engine_module, "Outcome", SimpleNamespace(**{**names, "UNKNOWN": Outcome.ABORTED})
+            local_module, "Outcome", SimpleNamespace(**{**names, "UNKNOWN": Outcome.ABORTED})
         )
     world = World()
     result = world.engine().commit([Mutation(X, b"1")])
@@ -115,11 +124,8 @@ def test_a_decided_row_that_does_not_decode_keeps_its_locks(rule: bool, monkeypa
     """It may be of a newer version, which knows what it decided. Freed of its locks, its keys
     would be changed under it, and rolling it forward later would change them back."""
     if not rule:
-        monkeypatch.setattr(
-            resolve,
-            "is_over",
-            lambda row: row.buffer is None or (row.status is not None and row.status.is_finished),
-        )
+        over = property(lambda row: row.buffer is None or row.status in FINISHED)
+        monkeypatch.setattr(TransactionRow, "is_over", over)
     world = World()
     stopped, _ = world.client(when(lambda call: call.method == "write", Fault(NONE, Reply.CRASH)))
     with pytest.raises(Crash):
@@ -137,7 +143,7 @@ def test_a_decided_row_that_does_not_decode_keeps_its_locks(rule: bool, monkeypa
 def test_an_undecided_holder_is_left_alone_for_its_lease(rule: bool, monkeypatch: Patch) -> None:
     """Two clients that want one key would abort each other for ever if neither waited."""
     if not rule:
-        monkeypatch.setattr(resolve.Resolver, "_may_be_ended", lambda *args: True)
+        monkeypatch.setattr(resolve.Resolver, "_is_abandoned", lambda *args: True)
     world = World()
     clients = [
         Puppet(world, lambda engine: engine.commit_many([([Mutation(X, b"1")], [])])[0])
@@ -164,7 +170,7 @@ def test_a_decided_holder_is_rolled_forward_and_not_back(rule: bool) -> None:
         world.mend()
     else:
         locks = [X.lock, Y.lock]
-        resolve.free(world.engine().context, row.row_key, locks)
+        resolve.free_for_holder(world.engine().context, row.row_key, locks)
     assert world.values([X, Y]) == {X: b"1", Y: b"1" if rule else b"0"}
 
 
@@ -176,7 +182,7 @@ def test_a_token_commits_once(rule: bool, monkeypatch: Patch) -> None:
     """A task dies after its commit and is run again. Were the marker not asserted, it would pay
     twice."""
     if not rule:
-        monkeypatch.setattr(steps, "with_marker", marker_not_asserted)
+        monkeypatch.setattr(attempt_module, "add_marker", marker_not_asserted)
     world = World()
     world.engine().commit([Mutation(X, b"0")])
     dying, _ = world.client(when(asks_for(Status.COMPLETE), Fault(reply=Reply.CRASH)))

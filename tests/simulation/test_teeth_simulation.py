@@ -15,10 +15,13 @@ from tests.simulation.breaking import live_on, run
 from tests.simulation.puppets import asks_for
 from tests.simulation.schedule import run_many
 from tests.simulation.shapes import BY_NAME
-from txn import engine as engine_module
-from txn import protocol, reads, steps
-from txn.phases import Status
-from txn.stores.faulty import Fault
+from txn.client import local as local_module
+from txn.protocol import attempt as attempt_module
+from txn.protocol import commit as commit_module
+from txn.protocol import recover as recover_module
+from txn.protocol.phases import Status
+from txn.reading import keys as keys_module
+from txn.testing.faulty import Fault
 
 Patch = pytest.MonkeyPatch
 MOST = 3_000
@@ -26,33 +29,33 @@ MOST = 3_000
 
 VARIANTS: dict[str, Callable[[Patch], None]] = {
     "a refused decision is believed": lambda patch: patch.setattr(
-        protocol, "decide", variants.believe
+        commit_module, "decide", variants.believe
     ),
     "a lost decision is a failure": lambda patch: patch.setattr(
-        protocol, "decide", variants.decide_as_any_other_call
+        commit_module, "decide", variants.decide_as_any_other_call
     ),
     "statuses are put plainly": lambda patch: patch.setattr(
-        protocol, "advance", variants.step_plainly
+        commit_module, "advance", variants.step_plainly
     ),
     "locks come before the row": lambda patch: patch.setattr(
-        engine_module, "commit", variants.lock_first
+        local_module, "commit", variants.lock_first
     ),
     "unlock by a plain write": lambda patch: variants.set_unlock(patch, variants.unlock_by_write),
     "unlock by a delete marker": lambda patch: variants.set_unlock(
         patch, variants.unlock_by_marker
     ),
     "unlock of whole rows": lambda patch: variants.set_unlock(patch, variants.unlock_whole_rows),
-    "cells are read once": lambda patch: patch.setattr(reads, "_try", variants.look_once),
+    "cells are read once": lambda patch: patch.setattr(keys_module, "_try", variants.look_once),
     "buffers of all decided holders are trusted": lambda patch: patch.setattr(
-        reads, "value_of", variants.trust_all_decided
+        keys_module, "value_of", variants.trust_all_decided
     ),
     "tags are not looked at": variants.without_tags,
     "values whose table is gone are left out": variants.leave_values_out,
     "what fails after the decision is told": lambda patch: patch.setattr(
-        protocol, "as_a_crash_would", variants.tell_what_fails
+        recover_module, "finish_or_leave", variants.tell_what_fails
     ),
     "no marker for a token": lambda patch: patch.setattr(
-        steps, "with_marker", variants.marker_not_asserted
+        attempt_module, "add_marker", variants.marker_not_asserted
     ),
 }
 
@@ -67,7 +70,7 @@ def test_schedules_find_what_a_missing_safeguard_breaks(name: str, monkeypatch: 
 
 def test_the_exploration_finds_a_client_that_lies(monkeypatch: Patch) -> None:
     """The same of the exhaustive part."""
-    monkeypatch.setattr(protocol, "decide", variants.believe)
+    monkeypatch.setattr(commit_module, "decide", variants.believe)
     shape = BY_NAME["two rows, asserted"]
     decision = next(call for call in run(shape).calls if asks_for(Status.ASSERTED)(call))
     with pytest.raises(AssertionError, match="nothing happened"):

@@ -13,11 +13,18 @@ from tests.simulation.breaking import deliver_all
 from tests.simulation.puppets import Puppet, asks_for, when
 from tests.simulation.variants import without, without_tags
 from tests.simulation.world import POLICY, TABLE, World, key
-from txn import AbortedError, Cell, Delete, Key, Mutation, protocol
+from txn import (
+    AbortedError,
+    Cell,
+    Delete,
+    Key,
+    Mutation,
+)
 from txn.model import Edit
-from txn.phases import Status
-from txn.steps import Context, Transaction
-from txn.stores.faulty import Crash, Fault, Reply
+from txn.protocol import recover as recover_module
+from txn.protocol.attempt import Context, Transaction
+from txn.protocol.phases import Status
+from txn.testing.faulty import Crash, Fault, Reply
 
 X = key("x")
 DAY_MS = 24 * 3_600_000
@@ -39,9 +46,13 @@ def test_rolling_forward_begins_at_the_phase_seen(rule: bool, monkeypatch: Patch
     """T1 has unlocked and stops before its last status. T2 deletes the key, and a compaction drops
     the marker. If fsck began T1 again from the start, the deleted value would come back."""
     if not rule:
-        put, clean, unlock = protocol.put, protocol.clean, protocol.unlock
+        put, clean, unlock = (
+            recover_module.put_values,
+            recover_module.clean_tags,
+            recover_module.free_own_locks,
+        )
         monkeypatch.setattr(
-            protocol,
+            recover_module,
             "FORWARD",
             (
                 (Status.ASSERTED, put, Status.PUT),

@@ -10,15 +10,25 @@ from typing import Any
 
 import pytest
 
-from txn import Cell, ConflictError, Key, Mutation, protocol, ranges, reads, steps
-from txn.codec import Plan, TransactionRow, column, encode_plan, status_key
+from txn import (
+    Cell,
+    ConflictError,
+    Key,
+    Mutation,
+)
 from txn.errors import TableUnavailable
 from txn.model import Check, Edit
-from txn.phases import COMMITTED, Status
+from txn.protocol import attempt as attempt_module
+from txn.protocol import commit as commit_module
+from txn.protocol import ranges
+from txn.protocol import recover as recover_module
+from txn.protocol.attempt import FREE, Context, Transaction
+from txn.protocol.phases import COMMITTED, Status
+from txn.protocol.resolve import read_rows
+from txn.protocol.retire import Guarded
+from txn.protocol.row import Plan, TransactionRow, column, encode_plan, status_key
+from txn.reading import keys as keys_module
 from txn.request import Request
-from txn.resolve import read_rows
-from txn.retire import Guarded
-from txn.steps import FREE, Context, Transaction
 
 Cells = dict[Key, Cell | None]
 
@@ -27,13 +37,13 @@ def step_plainly(
     context: Context,
     transactions: Sequence[Transaction],
     new: Status,
-    cells: Callable[[Transaction], steps.Cells] = lambda t: [],
+    cells: Callable[[Transaction], attempt_module.Cells] = lambda t: [],
     *,
     durable: bool = False,
 ) -> None:
     """Step statuses by plain puts at the client's time; only the decision compares."""
     if new is Status.ASSERTED:
-        steps.advance(context, transactions, new, cells, durable=durable)
+        attempt_module.advance(context, transactions, new, cells, durable=durable)
         return
     now_ms = context.clock.wall_ms()
     for t in transactions:
@@ -46,44 +56,44 @@ def hold_reading_first(context: Context, transactions: Sequence[Transaction]) ->
     """The look under the locks, before the change to 1-LOCKED, which the protocol allows."""
     tags = {k: k.tag for t in transactions for k in t.keys}
     cells = context.store.read([c for k in tags for c in (k, k.lock, k.tag)])
-    protocol.advance(context, transactions, Status.LOCKED)
-    live = protocol.not_aborted(transactions, Status.LOCKED)
+    commit_module.advance(context, transactions, Status.LOCKED)
+    live = commit_module.fail_aborted(transactions, Status.LOCKED)
     for t in live:
         t.seen = {k: cells[k] for k in t.keys}
-        t.plan, t.failure = protocol._verdict(context, t, cells, tags)
+        t.plan, t.failure = commit_module._judge(context, t, cells, tags)
     return [t for t in live if t.failure is None]
 
 
 def lock_first(
     context: Context,
     transactions: Sequence[Transaction],
-    lock: protocol.Lock,
-    settle: protocol.Settle,
-    finish: protocol.Finish,
+    lock: commit_module.Lock,
+    settle: commit_module.Settle,
+    finish: recover_module.Finish,
 ) -> None:
     live = lock(context, transactions, settle)
-    live = protocol.write(context, live)
-    live = protocol.assert_under_locks(context, live)
-    live = protocol.decide(context, live)
+    live = commit_module.write_rows(context, live)
+    live = commit_module.assert_under_locks(context, live)
+    live = commit_module.decide(context, live)
     finish(context, live)
-    protocol.release(context, [t for t in transactions if t.failure is not None])
+    recover_module.release_aborted(context, [t for t in transactions if t.failure is not None])
 
 
 def look_before_the_step(
     context: Context,
     transactions: Sequence[Transaction],
-    lock: protocol.Lock,
-    settle: protocol.Settle,
-    finish: protocol.Finish,
+    lock: commit_module.Lock,
+    settle: commit_module.Settle,
+    finish: recover_module.Finish,
 ) -> None:
-    live = protocol.write(context, transactions)
+    live = commit_module.write_rows(context, transactions)
     live = lock(context, live, settle)
-    live = protocol.look_at_ranges(context, live, settle)
-    live = protocol.assert_under_locks(context, live)
-    live = protocol.decide(context, live)
-    protocol.as_a_crash_would(context, "roll forward", finish, live)
+    live = commit_module.look_at_ranges(context, live, settle)
+    live = commit_module.assert_under_locks(context, live)
+    live = commit_module.decide(context, live)
+    recover_module.finish_or_leave(context, "roll forward", finish, live)
     failed = [t for t in transactions if t.failure is not None]
-    protocol.as_a_crash_would(context, "roll back", protocol.release, failed)
+    recover_module.finish_or_leave(context, "roll back", recover_module.release_aborted, failed)
 
 
 def forget_what_is_left(digest: ranges.Digest, cells: Mapping[Key, Cell]) -> None:
@@ -92,8 +102,10 @@ def forget_what_is_left(digest: ranges.Digest, cells: Mapping[Key, Cell]) -> Non
 
 def believe(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
     for t in transactions:
-        decision = steps._status_check(context, t, Status.ASSERTED, plan_of(context, t))
-        (decided,) = steps.retried(context, partial(context.store.check_and_put, [decision]))
+        decision = attempt_module._status_check(context, t, Status.ASSERTED, plan_of(context, t))
+        (decided,) = attempt_module.call_store(
+            context, partial(context.store.check_and_put, [decision])
+        )
         if decided:
             t.status = Status.ASSERTED
         else:
@@ -101,7 +113,7 @@ def believe(context: Context, transactions: Sequence[Transaction]) -> list[Trans
     return [t for t in transactions if t.failure is None]
 
 
-def plan_of(context: Context, t: Transaction) -> steps.Cells:
+def plan_of(context: Context, t: Transaction) -> attempt_module.Cells:
     return [(column(context.table, t.row_key, b"plan"), encode_plan(t.decided))]
 
 
@@ -109,13 +121,13 @@ def decide_as_any_other_call(
     context: Context, transactions: Sequence[Transaction]
 ) -> list[Transaction]:
     """A StoreError then says, as it does for all calls before it, that nothing will happen."""
-    steps.advance(context, transactions, Status.ASSERTED, lambda t: plan_of(context, t))
+    attempt_module.advance(context, transactions, Status.ASSERTED, lambda t: plan_of(context, t))
     return list(transactions)
 
 
 def put_what_can_be_put(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
     """Leave out the values whose table is gone."""
-    put = protocol.put
+    put = recover_module.put_values
     with suppress(TableUnavailable):
         return put(context, transactions)
     for t in transactions:
@@ -132,7 +144,7 @@ def clean_what_can_be_cleaned(
     for t in transactions:
         for mutation in t.request.mutations:
             with suppress(TableUnavailable):
-                protocol.clean(context, [replace(t, request=Request((mutation,)))])
+                recover_module.clean_tags(context, [replace(t, request=Request((mutation,)))])
     return list(transactions)
 
 
@@ -141,13 +153,13 @@ def leave_values_out(monkeypatch: pytest.MonkeyPatch) -> None:
     forward = (
         (Status.ASSERTED, put_what_can_be_put, Status.PUT),
         (Status.PUT, clean_what_can_be_cleaned, Status.CLEANING),
-        protocol.FORWARD[-1],
+        recover_module.FORWARD[-1],
     )
-    monkeypatch.setattr(protocol, "FORWARD", forward)
+    monkeypatch.setattr(recover_module, "FORWARD", forward)
 
 
 def tell_what_fails(
-    context: Context, name: str, work: protocol.Finish, transactions: Sequence[Transaction]
+    context: Context, name: str, work: recover_module.Finish, transactions: Sequence[Transaction]
 ) -> None:
     """Let an error after the decision be told as any before it."""
     if transactions:
@@ -180,11 +192,11 @@ def unlock_whole_rows(context: Context, transactions: Sequence[Transaction]) -> 
         context.store.check_and_put(merged)
 
 
-def set_unlock(monkeypatch: pytest.MonkeyPatch, work: protocol.Finish) -> None:
+def set_unlock(monkeypatch: pytest.MonkeyPatch, work: recover_module.Finish) -> None:
     """Use another way to unlock, in committing and in aborting."""
-    *others, (status, _, reached) = protocol.FORWARD
-    monkeypatch.setattr(protocol, "FORWARD", (*others, (status, work, reached)))
-    monkeypatch.setattr(protocol, "unlock", work)
+    *others, (status, _, reached) = recover_module.FORWARD
+    monkeypatch.setattr(recover_module, "FORWARD", (*others, (status, work, reached)))
+    monkeypatch.setattr(recover_module, "free_own_locks", work)
 
 
 def trust_all_decided(key: Key, cells: Cells, rows: dict[bytes, TransactionRow]) -> Cell | None:
@@ -201,20 +213,20 @@ def look_once(context: Context, keys: list[Key]) -> Cells:
     first = context.store.read([cell for key in keys for cell in (key, key.lock, key.tag)])
     holders = {cell.value for key in keys if (cell := first[key.lock]) and cell.value}
     rows = read_rows(context, holders) if holders else {}
-    return {key: reads.value_of(key, first, rows) for key in keys}
+    return {key: keys_module.value_of(key, first, rows) for key in keys}
 
 
 def was_undecided(context: Context, holder: bytes, cells: Cells) -> bool:
     """Read past who may have looked at ranges."""
     status = cells[status_key(context.table, holder)]
-    return status is not None and status.value in reads.UNDECIDED
+    return status is not None and status.value in keys_module.UNDECIDED
 
 
 def without(
     monkeypatch: pytest.MonkeyPatch, forget: Callable[[Transaction, Cells], dict[Key, None]]
 ) -> None:
     """Let the commit timestamp be computed without some of the cells that were read."""
-    verdict = protocol._verdict
+    verdict = commit_module._judge
 
     def partial_verdict(context: Context, t: Transaction, cells: Cells, tags: Any) -> Any:
         plan, failure = verdict(context, t, cells, tags)
@@ -224,7 +236,7 @@ def without(
             plan = replace(plan, timestamp=newest + 1)
         return plan, failure
 
-    monkeypatch.setattr(protocol, "_verdict", partial_verdict)
+    monkeypatch.setattr(commit_module, "_judge", partial_verdict)
 
 
 def without_tags(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,14 +12,14 @@ from typing import Any, ClassVar
 from recovery import Finding, Kind, check, repair
 from txn import Engine, Key, Policy
 from txn.clock import Clock, ManualClock
-from txn.codec import FAMILY, TransactionRow, decode_row, is_row_key
 from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Check, Family
-from txn.phases import FINISHED
-from txn.steps import Context
+from txn.protocol.attempt import Context
+from txn.protocol.phases import FINISHED
+from txn.protocol.row import FAMILY, TransactionRow, decode_row, is_row_key
 from txn.stores.base import Store
-from txn.stores.faulty import FaultyStore, Plan, faultless
 from txn.stores.local import LocalStore
-from txn.tables.memory import MemoryStore
+from txn.tables.kv.memory import MemoryStore
+from txn.testing.faulty import FaultyStore, Plan, faultless
 
 TABLE = b"data"
 LOGS = b"logs"
@@ -78,7 +78,7 @@ class World:
             clock=clock or self.clock,
             chance=Random(seed or self._clients),
         )
-        engine._families.of(key("any"))  # else it would ask for it within the first commit
+        engine._backend._families.of(key("any"))  # else it would ask for it within the first commit
         faulty.calls, faulty.plan = 0, plan
         return engine, faulty
 

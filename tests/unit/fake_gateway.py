@@ -15,7 +15,7 @@ from thriftpy2.protocol import TCyBinaryProtocol
 from thriftpy2.thrift import TProcessor
 from thriftpy2.transport import TCyBufferedTransport, TSocket, TTransportException
 
-from txn.stores.thrift2 import IDL
+from txn.stores.hbase.thrift2 import IDL
 
 
 class Break(Exception):

@@ -21,7 +21,7 @@ from txn.assertions import (
     bind,
     check_assertion,
     holds,
-    keys,
+    list_keys,
 )
 from txn.errors import InvalidRequestError
 from txn.model import Cell, Key
@@ -77,7 +77,7 @@ def test_an_assertion_prints_as_it_is_written() -> None:
 def test_keys_are_found_everywhere_in_the_tree() -> None:
     """A key that is not found is not locked, and its assertion means nothing."""
     tree = (Exact(A, "1") | ~GreaterThan(B, "1")) & (Some(C) | Version(A, 3))
-    assert list(keys(tree)) == [A, B, C, A]
+    assert list(list_keys(tree)) == [A, B, C, A]
 
 
 trees = st.recursive(
@@ -100,7 +100,7 @@ def test_de_morgan(a: Assertion, b: Assertion) -> None:
 def test_binding_keeps_the_tree(tree: Assertion) -> None:
     """Giving keys their table must change nothing else."""
     moved = bind(tree, lambda key: key._replace(table=b"other"))
-    assert {key.table for key in keys(moved)} == {b"other"}
+    assert {key.table for key in list_keys(moved)} == {b"other"}
     assert bind(moved, lambda key: key._replace(table=b"t")) == tree
 
 

@@ -9,16 +9,17 @@ from typing import Any
 import pytest
 
 from tests.unit.worlds import POLICY, TABLE, World, X
-from txn import beats, engine, protocol
-from txn.codec import column, status_key
-from txn.engine import Outcome
+from txn.client import local
 from txn.errors import AbortedError, ConflictError, DeadlineError
 from txn.model import Check, Edit, Key, Mutation, Row
-from txn.phases import Status
-from txn.protocol import lock_in_order
-from txn.request import Committed
-from txn.resolve import Resolver
-from txn.stores.faulty import Call, Fault, FaultyStore
+from txn.protocol import beats
+from txn.protocol import commit as commit_module
+from txn.protocol.commit import lock_in_order
+from txn.protocol.phases import Status
+from txn.protocol.resolve import Resolver
+from txn.protocol.row import column, status_key
+from txn.request import Committed, Outcome
+from txn.testing.faulty import Call, Fault, FaultyStore
 
 PATIENT = replace(POLICY, deadline_ms=3_600_000, attempts=1, courtesy_ms=1)
 SLOW_MS = 3  # for each item, of a lease of 1 s
@@ -52,10 +53,10 @@ def watched(
 @pytest.fixture(autouse=True)
 def small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     """A lease of 1 s is to a portion of 50 what 10 s are to the real one."""
-    monkeypatch.setattr(beats.portions, "__defaults__", (50,))
-    monkeypatch.setattr(protocol, "CELLS_AT_ONCE", 150)
-    monkeypatch.setattr(protocol, "SETTLED_AT_ONCE", 5)
-    monkeypatch.setattr(engine.waves, "__defaults__", (50,))
+    monkeypatch.setattr(beats.split_portions, "__defaults__", (50,))
+    monkeypatch.setattr(commit_module, "CELLS_AT_ONCE", 150)
+    monkeypatch.setattr(commit_module, "SETTLED_AT_ONCE", 5)
+    monkeypatch.setattr(local.group_apart, "__defaults__", (50,))
 
 
 def test_an_owner_lives_through_an_attempt_of_many_leases() -> None:
@@ -70,7 +71,7 @@ def test_an_owner_lives_through_an_attempt_of_many_leases() -> None:
 
 def test_an_owner_lives_that_takes_many_locks_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of them is free, so that it never waits: work is as long as waiting."""
-    monkeypatch.setattr("txn.engine.lock_at_once", lock_in_order)
+    monkeypatch.setattr("txn.client.local.lock_at_once", lock_in_order)
     world = World(PATIENT)
     watched(world, item_ms=5)
     assert world.engine.commit([Mutation(key, b"1") for key in keys(220)]).complete
@@ -148,10 +149,10 @@ def test_an_owner_that_was_aborted_at_its_work_leaves() -> None:
     assert {world.holder(key) for key in keys(2_000)} == {b""}
 
 
-@pytest.mark.parametrize("lock", [protocol.lock_at_once, lock_in_order])
+@pytest.mark.parametrize("lock", [commit_module.lock_at_once, lock_in_order])
 def test_work_ends_at_the_deadline(lock: object, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who has half a second does not wait for thousands of locks to be told that it is over."""
-    monkeypatch.setattr("txn.engine.lock_at_once", lock)
+    monkeypatch.setattr("txn.client.local.lock_at_once", lock)
     world = World(PATIENT)
     world.faults.plan = lambda call: world.clock.advance(len(call.items)) or Fault()
     with pytest.raises(DeadlineError, match="deadline passed before the decision"):
@@ -196,7 +197,7 @@ def test_a_beat_that_finds_the_row_gone_fails_its_transaction() -> None:
     """Not those beside it."""
     world = World(PATIENT)
     first, second = world.begun(Mutation(X, b"1")), world.begun(Mutation(keys(1)[0], b"1"))
-    protocol.write(world.engine.context, [first, second])
+    commit_module.write_rows(world.engine.context, [first, second])
     status = status_key(b"txn", first.row_key)
     world.store.write([Edit(status, None, world.clock.wall_ms() + 1)])
     world.clock.advance(POLICY.lease_ms)

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.test_assertions import trees
-from txn import codec
 from txn.assertions import Assertion
-from txn.codec import Buffer, Plan, decode_buffer, decode_plan, encode_buffer, encode_plan
 from txn.errors import CorruptRowError, InvalidRequestError
 from txn.model import Cell, Delete, Key, Mutation, Row
-from txn.phases import Status
+from txn.protocol import row as row_module
+from txn.protocol.phases import Status
+from txn.protocol.row import Buffer, Plan, decode_buffer, decode_plan, encode_buffer, encode_plan
 from txn.request import Request
 
 part = st.binary(min_size=1, max_size=20)
@@ -33,7 +33,7 @@ buffers = st.builds(
     ),
     st.integers(1, 2**40),
 )
-ROW_KEY = codec.new_row_key(1_700_000_000_000, 7)
+ROW_KEY = row_module.new_row_key(1_700_000_000_000, 7)
 
 
 @given(buffers)
@@ -66,7 +66,7 @@ def test_bytes_cut_short_are_noticed(length: int) -> None:
 
 
 def framed(body: object) -> bytes:
-    return codec._frame(body)  # type: ignore[arg-type]
+    return row_module._frame(body)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -109,14 +109,14 @@ def test_a_buffer_larger_than_a_cell_is_refused() -> None:
 def test_row_keys_tell_their_time() -> None:
     """`txn ls` ages rows by it, and people read it."""
     assert ROW_KEY == b"transaction.1700000000000.00000000000000000000000000000007"
-    assert codec.is_row_key(ROW_KEY)
-    assert codec.created_ms(ROW_KEY) == 1_700_000_000_000
+    assert row_module.is_row_key(ROW_KEY)
+    assert row_module.created_ms(ROW_KEY) == 1_700_000_000_000
 
 
 def test_buckets_prefix_the_row_key() -> None:
     """They spread the rows over regions; the uid chooses, so that a retry goes elsewhere."""
-    assert codec.new_row_key(1, 23, 10).startswith(b"03.transaction.")
-    assert codec.created_ms(codec.new_row_key(1, 23, 10)) == 1
+    assert row_module.new_row_key(1, 23, 10).startswith(b"03.transaction.")
+    assert row_module.created_ms(row_module.new_row_key(1, 23, 10)) == 1
 
 
 @pytest.mark.parametrize(
@@ -124,13 +124,15 @@ def test_buckets_prefix_the_row_key() -> None:
 )
 def test_other_rows_are_not_transactions(row: bytes) -> None:
     """The transaction table also keeps the markers of `once`."""
-    assert not codec.is_row_key(row)
+    assert not row_module.is_row_key(row)
     with pytest.raises(InvalidRequestError, match="not a transaction row key"):
-        codec.created_ms(row)
+        row_module.created_ms(row)
 
 
 def row_of(**cells: tuple[bytes, int]) -> Row:
-    keys = {name: codec.column(b"txn", ROW_KEY, name.replace("__", ".").encode()) for name in cells}
+    keys = {
+        name: row_module.column(b"txn", ROW_KEY, name.replace("__", ".").encode()) for name in cells
+    }
     return Row(ROW_KEY, {keys[name]: Cell(*cell) for name, cell in cells.items()})
 
 
@@ -144,8 +146,8 @@ def test_a_row_is_decoded_as_a_whole() -> None:
         reason=(b"because", 8),
         beat=(b"", 9),
     )
-    cells.cells[codec.column(b"txn", ROW_KEY, b"at.0-WRITTEN")] = Cell(b"", 3)
-    row = codec.decode_row(cells)
+    cells.cells[row_module.column(b"txn", ROW_KEY, b"at.0-WRITTEN")] = Cell(b"", 3)
+    row = row_module.decode_row(cells)
     assert (row.status, row.status_at, row.buffer, row.plan) == (Status.ASSERTED, 7, buffer, plan)
     assert (row.reason, row.beat, row.newest, row.corrupt) == ("because", 9, 9, None)
     assert row.began == {Status.WRITTEN: 3}
@@ -153,14 +155,14 @@ def test_a_row_is_decoded_as_a_whole() -> None:
 
 def test_an_absent_row_has_nothing() -> None:
     """Absent must be told from damaged: the first may be freed, the second never."""
-    row = codec.decode_row(Row(ROW_KEY, {}))
+    row = row_module.decode_row(Row(ROW_KEY, {}))
     assert (row.status, row.buffer, row.corrupt) == (None, None, None)
-    assert codec.decode_row(row_of(status=(b"", 5))).status is None
+    assert row_module.decode_row(row_of(status=(b"", 5))).status is None
 
 
 def test_a_damaged_row_says_what_is_damaged() -> None:
     """It never raises, since a scan must show the other rows as well."""
-    row = codec.decode_row(row_of(status=(b"9-NEW", 7), buffer=(b"\x01ju", 3), plan=(b"", 7)))
+    row = row_module.decode_row(row_of(status=(b"9-NEW", 7), buffer=(b"\x01ju", 3), plan=(b"", 7)))
     assert row.status is None and row.buffer is None and row.plan is None
     assert row.corrupt is not None
     for what in ("unknown status", "buffer is cut short", "plan is cut short"):

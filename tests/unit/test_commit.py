@@ -8,14 +8,14 @@ import pytest
 
 from tests.unit.worlds import POLICY, TABLE, TAKEN, World, X, Y, Z
 from txn.assertions import Exact, Not, Some, Version
-from txn.codec import FAMILY
 from txn.errors import (
     AbortedError,
     AssertionFailedError,
     InvalidRequestError,
 )
 from txn.model import Cell, Delete, Edit, Family, Key, Mutation
-from txn.phases import Status
+from txn.protocol.phases import Status
+from txn.protocol.row import FAMILY
 from txn.request import Committed
 from txn.watch import Phase
 
@@ -212,7 +212,7 @@ def test_a_failed_assertion_is_no_repeat() -> None:
 def test_one_token_twice_in_a_batch_commits_once() -> None:
     """The marker is a key like any other, and orders the two."""
     world = World()
-    request = world.engine._checked([Mutation(X, b"1")], [~Some(X)], once="t")
+    request = world.engine._bind_request([Mutation(X, b"1")], [~Some(X)], once="t")
     first, second = world.engine.commit_many([request, request])
     assert isinstance(first, Committed) and isinstance(second, Committed)
     assert (first.repeated, second.repeated) == (False, True)
@@ -262,13 +262,16 @@ def test_a_look_that_overlaps_the_step_is_taken() -> None:
     world = World()
     looks: list[int] = []
 
-    def read_beside(keys: Collection[Key], work: Callable[[], None]) -> dict[Key, Cell | None]:
-        looks.append(len(keys))
-        found = world.store.read(keys)
-        work()
+    def read(
+        *turns: Collection[Key], beside: Callable[[], None] | None = None
+    ) -> dict[Key, Cell | None]:
+        found = world.store.read(*turns)
+        if beside is not None:
+            looks.append(len(found))
+            beside()
         return found
 
-    world.faults.read_beside = read_beside  # type: ignore[method-assign]
+    world.faults.read = read  # type: ignore[method-assign]
     assert world.engine.commit([Mutation(X, b"1")], [~Some(Y)]).complete
     assert looks == [6]
     assert world.value(X) == b"1"

@@ -6,18 +6,19 @@ import pytest
 
 from tests.unit.worlds import POLICY, World, X, Y, after_status, ghost, step_to_put, stopped_at
 from txn.assertions import Exact
-from txn.codec import column, status_key
 from txn.errors import (
     CorruptRowError,
     DeadlineError,
 )
 from txn.model import Check, Edit, Mutation
-from txn.phases import Status
-from txn.protocol import Lock, lock_at_once, lock_in_order, roll_forward, write
+from txn.protocol.attempt import load_transaction
+from txn.protocol.commit import Lock, lock_at_once, lock_in_order, write_rows
+from txn.protocol.phases import Status
+from txn.protocol.recover import roll_forward
+from txn.protocol.resolve import Resolver, read_rows
+from txn.protocol.row import column, status_key
 from txn.request import Outcome
-from txn.resolve import Resolver, read_rows
-from txn.steps import from_row
-from txn.stores.faulty import Call, Crash, Fault, Reply
+from txn.testing.faulty import Call, Crash, Fault, Reply
 from txn.watch import Conflict, Helped
 
 
@@ -167,7 +168,7 @@ def test_a_lock_that_goes_between_request_and_look_is_asked_for_again(lock: Lock
     world = World()
     context = world.engine.context
     t = world.begun(Mutation(X, b"1"))
-    write(context, [t])
+    write_rows(context, [t])
     world.store.check_and_put([Check(X.lock, b"", ((X.lock, b"somebody"),))])
 
     def let_go(call: Call) -> Fault:
@@ -226,12 +227,12 @@ def test_a_helper_that_is_overtaken_cleans_up_what_it_put() -> None:
         if call.method == "write" and not overtaken:
             overtaken.append(call)
             other = world.client(seed=3).context
-            roll_forward(other, [from_row(read_rows(other, [holder])[holder])])
+            roll_forward(other, [load_transaction(read_rows(other, [holder])[holder])])
         return Fault()
 
     helper = world.client(world.faults, seed=2).context
     world.faults.plan = finish_first
-    roll_forward(helper, [from_row(read_rows(helper, [holder])[holder])])
+    roll_forward(helper, [load_transaction(read_rows(helper, [holder])[holder])])
     assert overtaken
     assert world.value(X.tag) == b""
     assert world.holder(X) == b""

@@ -8,8 +8,8 @@ from txn import Engine, Key, Mutation, NotApplied
 from txn.clock import ManualClock
 from txn.model import Check, Edit, Family
 from txn.stores import open_store
-from txn.stores.counting import Counted, CountingStore
-from txn.stores.faulty import Fault, FaultyStore, Reply
+from txn.testing.counting import Counted, CountingStore
+from txn.testing.faulty import Fault, FaultyStore, Reply
 
 TABLE = b"data"
 X, Y = Key("x", "d", "v", TABLE), Key("y", "d", "v", TABLE)
@@ -43,12 +43,11 @@ def test_what_is_counted_is_what_runs_below() -> None:
     below = CountingStore(open_store("memory://", ManualClock()))
     store = CountingStore(below)
     store.ensure_table(TABLE, {b"d": Family()})
-    store.read_marked([X], b"_lock")
-    store.read_in_turn([X], [Y])
+    store.read([X], [Y])
     store.together(lambda: store.write([Edit(X, b"1", 5)]))
     store.compact(TABLE, 1)
-    assert store.read_beside([X], lambda: store.write([Edit(X, b"1", 5)])) is None
-    methods = ["ensure_table", "read_marked", "read_in_turn", "together", "write", "compact"]
+    store.read([X], beside=lambda: store.write([Edit(X, b"1", 5)]))
+    methods = ["ensure_table", "read", "together", "write", "compact", "read"]
     assert [call.method for call in store.trace] == [*methods, "write"]
     assert below.trace == store.trace
 
@@ -63,17 +62,8 @@ def test_the_engine_s_calls_are_those_of_the_store_below() -> None:
     engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
     engine.read([X, Y])
     assert [row.row for row in engine.scan(TABLE)] == [b"x", b"y"]
-    assert {"together", "read_marked", "check_and_put", "scan"} <= set(store.calls)
+    assert {"together", "read", "check_and_put", "scan"} <= set(store.calls)
     assert below.trace == store.trace
-
-
-def test_a_read_beside_other_work_is_counted_where_it_was_made() -> None:
-    """Else the read afterwards is."""
-    inner = FaultyStore(open_store("memory://", ManualClock()), reads_early=lambda: True)
-    inner.ensure_table(TABLE, {b"d": Family()})
-    store = CountingStore(inner)
-    assert store.read_beside([X, Y], lambda: None) == {X: None, Y: None}
-    assert store.trace == [Counted("read_beside", (X, Y))]
 
 
 def test_the_trace_is_in_order_and_can_be_forgotten() -> None:

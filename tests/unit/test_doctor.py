@@ -13,9 +13,9 @@ from recovery.scan import transactions
 from tests.unit.worlds import TABLE, World
 from txn.errors import NotApplied
 from txn.model import Cell, Check, Edit, Family, Key
-from txn.steps import Context
+from txn.protocol.attempt import Context
 from txn.stores.base import Store
-from txn.stores.counting import CountingStore
+from txn.testing.counting import CountingStore
 
 
 class Odd(CountingStore):

@@ -12,15 +12,17 @@ import pytest
 import txn
 from tests.unit.worlds import POLICY, World, X, Y, after_status, stopped_at
 from txn.assertions import Some
-from txn.codec import column, is_row_key
-from txn.connecting import connect
-from txn.engine import Engine, Outcome, waves
+from txn.client.connect import connect
+from txn.client.engine import Engine
+from txn.client.local import group_apart
 from txn.errors import AssertionFailedError, InvalidRequestError
 from txn.model import Cell, Edit, Key, Mutation
-from txn.phases import Status
 from txn.policy import Policy
+from txn.protocol.phases import Status
+from txn.protocol.row import column, is_row_key
+from txn.request import Outcome
 from txn.stores import open_store
-from txn.stores.faulty import Crash, Fault, Reply
+from txn.testing.faulty import Crash, Fault, Reply
 
 
 def test_outcomes() -> None:
@@ -83,7 +85,7 @@ def test_a_finisher_that_dies_leaves_decided_rows() -> None:
 
 def test_too_many_unfinished_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that commits faster than it finishes must not fill its memory."""
-    monkeypatch.setattr("txn.background.MAX_WAITING", 0)
+    monkeypatch.setattr("txn.client.finisher.MAX_WAITING", 0)
     world = World()
     world.engine.commit([Mutation(X, b"1")], ack="decided")
     assert world.statuses() == [Status.COMPLETE]
@@ -103,8 +105,8 @@ def test_without_a_thread_to_spare_the_caller_finishes(monkeypatch: pytest.Monke
 
 def test_waves_keep_apart_what_shares_a_key() -> None:
     """Transactions of one batch must not be in each other's way."""
-    assert waves([["a", "b"], ["c"], ["b", "d"], ["d"], ["e"]]) == [[0, 1, 4], [2], [3]]  # type: ignore[list-item]
-    assert waves([]) == []
+    assert group_apart([["a", "b"], ["c"], ["b", "d"], ["d"], ["e"]]) == [[0, 1, 4], [2], [3]]  # type: ignore[list-item]
+    assert group_apart([]) == []
 
 
 def test_rows_are_spread_over_buckets() -> None:
@@ -195,11 +197,11 @@ def test_a_crash_before_the_first_status_leaves_nothing() -> None:
 
 def test_sightings_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     """A client that lives for months meets many holders."""
-    monkeypatch.setattr("txn.resolve.REMEMBERED", 1)
+    monkeypatch.setattr("txn.protocol.resolve.REMEMBERED", 1)
     world = World()
     first = stopped_at(world, Status.LOCKED, key=X)
     second = stopped_at(world, Status.LOCKED, key=Y)
-    resolver = world.engine._resolver
+    resolver = world.engine._backend._resolver
     assert resolver.settle({first: [X.lock]}) == set()
     assert resolver.settle({second: [Y.lock]}) == set()
     world.clock.advance(POLICY.lease_ms)

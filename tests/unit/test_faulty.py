@@ -11,7 +11,7 @@ from txn import Engine, Key, MaybeApplied, Mutation, NotApplied, StoreError
 from txn.clock import ManualClock
 from txn.model import Check, Edit, Family
 from txn.stores import open_store
-from txn.stores.faulty import Call, Crash, Fault, FaultyStore, Plan, Reply, at, faultless
+from txn.testing.faulty import Call, Crash, Fault, FaultyStore, Plan, Reply, at, faultless
 
 TABLE = b"data"
 X, Y = Key("x", "d", "v", TABLE), Key("y", "d", "v", TABLE)
@@ -143,21 +143,21 @@ def test_a_table_may_be_made_though_nobody_is_told() -> None:
 
 
 @pytest.mark.parametrize("early", [True, False])
-def test_a_read_beside_other_work_comes_early_or_not_at_all(early: bool) -> None:
+def test_a_read_beside_other_work_comes_early_or_late(early: bool) -> None:
     """The two ends of what a transport with two connections does."""
     store = store_of()
     store.reads_early = lambda: early
     store.write(WRITES)
-    found = store.read_beside([X], lambda: store.write([Edit(X, b"2", 6)]))
-    assert found == ({X: (b"1", 5)} if early else None)
+    found = store.read([X], beside=lambda: store.write([Edit(X, b"2", 6)]))
+    assert found == {X: (b"1", 5) if early else (b"2", 6)}
     assert there(store) == "xy"
 
 
 def test_a_read_beside_other_work_may_fail_alone() -> None:
-    """The work is what matters: the read can be made afterwards."""
+    """The work is what matters: the read is made afterwards."""
     store = store_of(at({1: Fault(reply=Reply.MAYBE_APPLIED)}))
     store.reads_early = lambda: True
-    assert store.read_beside([X], lambda: store.write(WRITES)) is None
+    assert store.read([X], beside=lambda: store.write(WRITES)) == {X: (b"1", 5)}
     assert there(store) == "xy"
 
 

@@ -7,10 +7,10 @@ import pytest
 from tests.unit import filter_cases as cases
 from txn.clock import ManualClock
 from txn.tables.admin import Admin
-from txn.tables.filters import All, AnyOf, Simple, Skip, While, parse
-from txn.tables.memory import MemoryStore
+from txn.tables.filters.parsing import All, AnyOf, Simple, Skip, While, parse_filter
+from txn.tables.filters.patterns import searcher
+from txn.tables.kv.memory import MemoryStore
 from txn.tables.operations import FamilySettings, Put, Range, Selection
-from txn.tables.patterns import searcher
 from txn.tables.refusal import Refused
 from txn.tables.rows import Rows
 
@@ -27,7 +27,7 @@ def rows() -> Rows:
 @pytest.mark.parametrize("text", cases.FOUND)
 def test_each_filter_finds_what_it_finds_in_hbase(rows: Rows, text: bytes) -> None:
     """The cases are those that a real HBase answers in the contract suite."""
-    page = rows.scan(b"t", Range(), Selection(filter=parse(text)), limit_rows=100)
+    page = rows.scan(b"t", Range(), Selection(filter=parse_filter(text)), limit_rows=100)
     assert cases.shown(page.results, cases.newest()) == cases.FOUND[text]
     assert page.resume is None
 
@@ -35,7 +35,9 @@ def test_each_filter_finds_what_it_finds_in_hbase(rows: Rows, text: bytes) -> No
 @pytest.mark.parametrize("text", cases.FOUND_IN_REVERSE)
 def test_each_filter_finds_what_it_finds_in_hbase_in_reverse(rows: Rows, text: bytes) -> None:
     """Some filters mind the direction."""
-    page = rows.scan(b"t", Range(reverse=True), Selection(filter=parse(text)), limit_rows=100)
+    page = rows.scan(
+        b"t", Range(reverse=True), Selection(filter=parse_filter(text)), limit_rows=100
+    )
     found = cases.shown(page.results, cases.newest())
     assert list(found.items()) == list(cases.FOUND_IN_REVERSE[text].items())
 
@@ -43,7 +45,7 @@ def test_each_filter_finds_what_it_finds_in_hbase_in_reverse(rows: Rows, text: b
 @pytest.mark.parametrize("text", cases.FOUND)
 def test_a_filter_remembers_what_it_has_seen_from_page_to_page(rows: Rows, text: bytes) -> None:
     """A scan is many short transactions, which a client must not notice."""
-    selection = Selection(filter=parse(text))
+    selection = Selection(filter=parse_filter(text))
     results, resume = [], None
     while True:
         page = rows.scan(b"t", Range(), selection, limit_rows=1, resume=resume)
@@ -56,7 +58,7 @@ def test_a_filter_remembers_what_it_has_seen_from_page_to_page(rows: Rows, text:
 
 def test_a_page_may_be_read_again(rows: Rows) -> None:
     """A local transaction may be run twice, and a client may ask again."""
-    selection = Selection(filter=parse(b"PageFilter(2)"))
+    selection = Selection(filter=parse_filter(b"PageFilter(2)"))
     first = rows.scan(b"t", Range(), selection, limit_rows=1)
     pages = [rows.scan(b"t", Range(), selection, limit_rows=9, resume=first.resume)] * 2
     assert [[result.row for result in page.results] for page in pages] == [[b"apricot"]] * 2
@@ -66,7 +68,7 @@ def test_a_page_may_be_read_again(rows: Rows) -> None:
 def test_what_is_no_filter_is_refused_with_its_place(rows: Rows, text: bytes) -> None:
     """A typing error that finds nothing would look like an empty table."""
     with pytest.raises(Refused, match=cases.REFUSED[text]) as caught:
-        rows.scan(b"t", Range(), Selection(filter=parse(text)), limit_rows=1)
+        rows.scan(b"t", Range(), Selection(filter=parse_filter(text)), limit_rows=1)
     assert caught.value.reason == "illegal argument"
 
 
@@ -74,19 +76,21 @@ def test_and_binds_closer_than_or_and_skip_closer_than_both() -> None:
     """HBase's precedence, and its lists rather than pairs."""
     a, b, c = (Simple("PrefixFilter", (name,)) for name in (b"a", b"b", b"c"))
     text = b"PrefixFilter('a') OR SKIP PrefixFilter('b') AND WHILE SKIP PrefixFilter('c')"
-    assert parse(text) == AnyOf((a, All((Skip(b), While(Skip(c))))))
+    assert parse_filter(text) == AnyOf((a, All((Skip(b), While(Skip(c))))))
     text = b"PrefixFilter('a') AND PrefixFilter('b')AND PrefixFilter('c')"
-    assert parse(text) == All((a, b, c))
+    assert parse_filter(text) == All((a, b, c))
 
 
 def test_a_quote_is_written_twice() -> None:
     """Nothing else has a meaning in quotes: parentheses and commas stand for themselves."""
-    assert parse(b"PrefixFilter('it''s (a), ''b''')") == Simple("PrefixFilter", (b"it's (a), 'b'",))
+    assert parse_filter(b"PrefixFilter('it''s (a), ''b''')") == Simple(
+        "PrefixFilter", (b"it's (a), 'b'",)
+    )
 
 
 def test_a_filter_that_decides_on_whole_rows_refuses_a_batch(rows: Rows) -> None:
     """HBase does: it would decide on a part of the row."""
-    selection = Selection(filter=parse(b"PageFilter(1)"), batch=1)
+    selection = Selection(filter=parse_filter(b"PageFilter(1)"), batch=1)
     with pytest.raises(Refused, match="batch"):
         rows.scan(b"t", Range(), selection, limit_rows=1)
 
@@ -95,7 +99,7 @@ def test_a_filter_that_reads_families_late_refuses_to_go_back(rows: Rows) -> Non
     """HBase does so too: it cannot read in reverse what it loads on demand."""
     text = b"SingleColumnValueFilter('d', 'color', =, 'binary:red', true, true)"
     with pytest.raises(Refused, match="reverse"):
-        rows.scan(b"t", Range(reverse=True), Selection(filter=parse(text)), limit_rows=1)
+        rows.scan(b"t", Range(reverse=True), Selection(filter=parse_filter(text)), limit_rows=1)
 
 
 @pytest.mark.parametrize(
@@ -140,6 +144,6 @@ def test_a_column_without_a_name_has_no_next_column() -> None:
     found = Rows(store, clock)
     found.mutate(b"t", [(b"r", puts)])
     for text, columns in ((b"(3)", [b""]), (b"(4)", [b"", b"n"])):
-        selection = Selection(filter=parse(b"ColumnCountGetFilter" + text))
+        selection = Selection(filter=parse_filter(b"ColumnCountGetFilter" + text))
         (result,) = found.get(b"t", [b"r"], selection)
         assert [version.column for version in result.versions] == columns

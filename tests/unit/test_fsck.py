@@ -10,11 +10,11 @@ import pytest
 from recovery import Finding, Kind, LeftAlone, Repaired, Young, check, repair, summary
 from tests.unit.worlds import TABLE, World, X, Y, after_status, stopped_at
 from txn.assertions import Assertion
-from txn.codec import column
 from txn.model import Check, Edit, Key, Mutation
-from txn.phases import Status
+from txn.protocol.phases import Status
+from txn.protocol.row import column
 from txn.request import Outcome
-from txn.stores.faulty import Crash, Fault, Reply
+from txn.testing.faulty import Crash, Fault, Reply
 
 HOUR_MS = 3_600_000
 UNFINISHED = [

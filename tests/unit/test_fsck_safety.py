@@ -12,12 +12,12 @@ from recovery.scan import find
 from tests.unit.test_fsck import HOUR_MS, UNFINISHED, found, left_at, mended, put_column
 from tests.unit.worlds import TABLE, World, X, Y, Z
 from txn.assertions import Some
-from txn.codec import column
 from txn.errors import ConflictError, NotApplied, StoreError
 from txn.model import Check, Edit, Mutation
-from txn.phases import Status
-from txn.stores.counting import CountingStore
-from txn.stores.faulty import Call, Crash, Fault, FaultyStore, Reply, at
+from txn.protocol.phases import Status
+from txn.protocol.row import column
+from txn.testing.counting import CountingStore
+from txn.testing.faulty import Call, Crash, Fault, FaultyStore, Reply, at
 
 
 def test_check_never_writes() -> None:
@@ -162,7 +162,7 @@ def test_a_live_owner_that_is_aborted_writes_nothing() -> None:
         return Fault()
 
     client = world.client(FaultyStore(world.store, plan), seed=9)
-    client._context = replace(client.context, policy=replace(world.policy, attempts=1))
+    client._backend._context = replace(client.context, policy=replace(world.policy, attempts=1))
     with pytest.raises(ConflictError):
         client.commit([Mutation(X, b"3"), Mutation(Y, b"3")])
     assert repaired == [Repaired("rolled back")]

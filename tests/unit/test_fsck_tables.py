@@ -21,13 +21,13 @@ from recovery import (
 from recovery.tables import BATCH
 from tests.unit.worlds import TABLE, World, X, Y, Z, after_status, ghost, stopped_at
 from txn.assertions import Some, Version
-from txn.codec import column, marker_key
 from txn.errors import InvalidRequestError
 from txn.model import Check, Delete, Edit, Key, Mutation
-from txn.phases import Status
-from txn.retire import can_retire
-from txn.stores.counting import CountingStore
-from txn.stores.faulty import Call, Crash, Fault, FaultyStore, Reply
+from txn.protocol.phases import Status
+from txn.protocol.retire import can_retire
+from txn.protocol.row import column, marker_key
+from txn.testing.counting import CountingStore
+from txn.testing.faulty import Call, Crash, Fault, FaultyStore, Reply
 
 STRANGER = b"transaction.1700000000000." + b"f" * 32
 MINUTE_MS = 60_000

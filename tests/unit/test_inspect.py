@@ -8,14 +8,13 @@ import pytest
 
 from recovery import Kind
 from recovery.inspect import Explanation, explain
-from recovery.scan import State
 from tests.unit.worlds import TAKEN, World, X, Y, Z, after_status, stopped_at
 from txn.assertions import Exact, Some
-from txn.codec import column
 from txn.errors import AssertionFailedError
 from txn.model import Delete, Edit, Key, Mutation
-from txn.phases import Status
-from txn.stores.faulty import Crash, Fault, Reply
+from txn.protocol.phases import Status
+from txn.protocol.row import RowState, column
+from txn.testing.faulty import Crash, Fault, Reply
 
 
 def explained(world: World, row_key: bytes, grace_ms: int = 0) -> Explanation:
@@ -35,7 +34,7 @@ def test_a_finished_commit_is_explained() -> None:
         labels={"job": "load"},
     )
     found = explained(world, done.transaction)
-    assert (found.state, found.status) == (State.FINISHED, Status.COMPLETE)
+    assert (found.state, found.status) == (RowState.FINISHED, Status.COMPLETE)
     assert [each.status for each in found.statuses] == TAKEN
     assert found.statuses[0].after_ms is None
     assert all(each.after_ms is not None for each in found.statuses[1:])
@@ -112,7 +111,7 @@ def test_a_damaged_row_is_explained_as_far_as_it_goes(name: bytes) -> None:
     row_key = stopped_at(world, Status.ASSERTED)
     world.store.write([Edit(column(b"txn", row_key, name), b"junk", world.clock.wall_ms())])
     found = explained(world, row_key)
-    assert found.state is State.UNREADABLE
+    assert found.state is RowState.UNREADABLE
     assert found.corrupt
     assert "kept" in found.advice
 

@@ -14,9 +14,9 @@ import pytest
 from txn.errors import InvalidRequestError, StoreError
 from txn.model import Family
 from txn.stores import open_store
-from txn.tables import directory
-from txn.tables.lmdb import FIRST_MAP_SIZE, LmdbStore
-from txn.tables.ordered import Reader, Writer
+from txn.tables.kv import directory
+from txn.tables.kv.lmdb import FIRST_MAP_SIZE, LmdbStore
+from txn.tables.kv.ordered import Reader, Writer
 
 MEGABYTE = 1024 * 1024
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from txn.errors import InvalidRequestError
-from txn.locks.hive import requests
-from txn.locks.hive_model import Column, Table, Tables
+from txn.locks.hive.model import Column, Table, Tables
+from txn.locks.hive.sql import requests
 from txn.locks.requests import path
 
 DAY, HOUR = Column("p", "int"), Column("q", "string")

@@ -11,8 +11,8 @@ from random import Random
 
 import pytest
 
-from txn.locks.hive import requests
-from txn.locks.hive_model import Column, Table, Tables
+from txn.locks.hive.model import Column, Table, Tables
+from txn.locks.hive.sql import requests
 from txn.locks.requests import Path, path
 
 VALUES = range(3)

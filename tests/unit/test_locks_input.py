@@ -20,14 +20,14 @@ from txn.locks import (
     Waiting,
     exclusive,
     from_hive,
-    hive,
     open_manager,
     path,
     shared,
     statements,
 )
-from txn.locks.hive_model import Column, Table, Tables
-from txn.locks.stored import StoredManager
+from txn.locks.hive import sql as hive
+from txn.locks.hive.model import Column, Table, Tables
+from txn.locks.stored.queue import StoredManager
 from txn.stores import open_store
 
 
@@ -77,7 +77,7 @@ def manager() -> Iterator[StoredManager]:
         (lambda: open_manager("memory://", name=7), "7"),
         (lambda: open_manager("memory://", waiting="30s"), "30s"),
         (lambda: hive.requests(given(None)), "None"),
-        (lambda: statements.parse(given(b"SHOW LOCKS")), "SHOW LOCKS"),
+        (lambda: statements.parse_lock_statement(given(b"SHOW LOCKS")), "SHOW LOCKS"),
         (lambda: hive.requests("SELECT 1", {"hive.current.database": given(7)}), "7"),
         (lambda: hive.requests("SELECT 1", given("d")), "'d'"),
     ],

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from txn.clock import ManualClock
 from txn.errors import InvalidRequestError
 from txn.locks import Mode, Path, Waiting, exclusive, from_hive, open_manager, path, shared
-from txn.locks.nodes import Folders, Node, first_denied, folder_name, parsed, part_of
 from txn.locks.patience import Patience
 from txn.locks.requests import LockRequest, in_order
+from txn.locks.zookeeper.nodes import Folders, Node, first_denied, folder_name, parse_node, part_of
 
 PARTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20).filter(
     lambda part: part not in {".", ".."}
@@ -192,21 +192,21 @@ def test_a_setting_that_means_nothing_is_refused(setting: str, text: str) -> Non
 @given(PARTS)
 def test_a_folder_is_no_lock_node_and_is_known_again(part: str) -> None:
     """Folders and lock nodes stand side by side."""
-    assert parsed(folder_name(part)) is None
+    assert parse_node(folder_name(part)) is None
     assert part_of(folder_name(part)) == part
 
 
 def test_a_value_that_looks_like_a_lock_node_is_disguised() -> None:
     """Else whoever names a partition so could deny everybody its table."""
     looks = f"write-{'0' * 32}-0000000001"
-    assert parsed(looks) is not None
-    assert parsed(folder_name(looks)) is None
+    assert parse_node(looks) is not None
+    assert parse_node(folder_name(looks)) is None
     assert part_of(folder_name(looks)) == looks
 
 
 def test_a_node_is_known_after_its_number_has_run_over() -> None:
     """It would be taken for the folder of an object, and keep nobody out."""
-    node = parsed(f"read-{'0' * 32}--2147483648")
+    node = parse_node(f"read-{'0' * 32}--2147483648")
     assert node is not None
     assert (node.number, node.mode) == (-(2**31), Mode.SHARED)
 

@@ -9,23 +9,23 @@ import pytest
 from txn import Engine
 from txn.errors import InvalidRequestError
 from txn.locks import LockDenied, exclusive, path, shared
-from txn.locks.hive import requests
-from txn.locks.hive_model import Column, Table, Tables
+from txn.locks.hive.model import Column, Table, Tables
+from txn.locks.hive.sql import requests
 from txn.locks.statements import (
-    Explained,
+    ExplainedLocks,
     ExplainLocks,
     GiveBack,
     GivenBack,
     Result,
     ShowLocks,
-    Shown,
+    ShownLocks,
     TakeLock,
     Taken,
     execute,
     explained,
-    parse,
+    parse_lock_statement,
 )
-from txn.locks.stored import StoredManager
+from txn.locks.stored.queue import StoredManager
 from txn.stores import open_store
 
 CATALOG = Tables({path("default/t"): Table((Column("p", "int"), Column("q", "string")))})
@@ -50,7 +50,7 @@ def run(sql: str, manager: StoredManager) -> list[Result]:
 
 def shown(sql: str, manager: StoredManager) -> list[str]:
     (result,) = run(sql, manager)
-    assert isinstance(result, Shown)
+    assert isinstance(result, ShownLocks)
     return [f"{'' if lock.granted else '? '}{lock.request}" for lock in result.locks]
 
 
@@ -75,7 +75,7 @@ def shown(sql: str, manager: StoredManager) -> list[str]:
 )
 def test_each_form_is_understood(sql: str, expected: object) -> None:
     """These are Hive's."""
-    assert parse(sql, None, CATALOG) == [expected]
+    assert parse_lock_statement(sql, None, CATALOG) == [expected]
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_each_form_is_understood(sql: str, expected: object) -> None:
 )
 def test_a_lock_is_on_the_object_that_is_named(sql: str, expected: object) -> None:
     """Its parents follow from it."""
-    assert parse(sql, None, CATALOG) == [TakeLock(expected, sql)]  # type: ignore[arg-type]
+    assert parse_lock_statement(sql, None, CATALOG) == [TakeLock(expected, sql)]  # type: ignore[arg-type]
 
 
 def test_explained_is_all_that_is_taken(manager: StoredManager) -> None:
@@ -106,7 +106,7 @@ def test_explained_is_all_that_is_taken(manager: StoredManager) -> None:
         "X default/t/p=1",
     ]
     assert found == explained(f"EXPLAIN LOCKS {sql}", None, CATALOG)
-    assert run(f"EXPLAIN LOCKS {sql}", manager) == [Explained(found)]
+    assert run(f"EXPLAIN LOCKS {sql}", manager) == [ExplainedLocks(found)]
     with manager.hold(requests(sql, None, CATALOG)) as held:
         assert held.requests == found
     assert explained("USE d; SHOW TABLES; SELECT * FROM t")[0] == shared("d")
@@ -114,7 +114,7 @@ def test_explained_is_all_that_is_taken(manager: StoredManager) -> None:
 
 def test_a_setting_applies_to_what_comes_after_it(manager: StoredManager) -> None:
     """A script for Hive's console sets things on its way."""
-    first, second, third = parse(
+    first, second, third = parse_lock_statement(
         "LOCK TABLE t SHARED; SET hive.lock.numretries = 7; LOCK TABLE t SHARED;"
         "SET hive.current.database=D; SHOW LOCKS t"
     )
@@ -126,7 +126,7 @@ def test_a_setting_applies_to_what_comes_after_it(manager: StoredManager) -> Non
         list(execute("SET hive.lock.numretries=0; LOCK TABLE t EXCLUSIVE", manager))
     with pytest.raises(InvalidRequestError, match="turned off"):
         run("SET hive.support.concurrency=false; LOCK TABLE t SHARED", manager)
-    assert run("SET hive.support.concurrency=false; SHOW LOCKS", manager) == [Shown((), False)]
+    assert run("SET hive.support.concurrency=false; SHOW LOCKS", manager) == [ShownLocks((), False)]
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_a_setting_applies_to_what_comes_after_it(manager: StoredManager) -> Non
 def test_a_setting_that_nobody_knows_is_refused(sql: str) -> None:
     """It would else be ignored without a word."""
     with pytest.raises(InvalidRequestError):
-        parse(sql)
+        parse_lock_statement(sql)
 
 
 @pytest.mark.parametrize(

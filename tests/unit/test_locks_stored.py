@@ -9,18 +9,18 @@ from socket import gethostname
 import pytest
 
 from txn import Key, Mutation
+from txn.client.engine import Engine
 from txn.clock import ManualClock
-from txn.engine import Engine
 from txn.errors import AbortedError, CommitOutcomeUnknown, DeadlineError, StoreError
 from txn.locks import LockDenied, Mode, Waiting, exclusive, path, shared
-from txn.locks.lines import Entry, State, encoded
-from txn.locks.stored import StoredManager
+from txn.locks.stored.lines import Entry, LineState, encoded
+from txn.locks.stored.queue import StoredManager
 from txn.model import Check, Delete
-from txn.phases import Status
 from txn.policy import Policy
+from txn.protocol.phases import Status
 from txn.stores import open_store
 from txn.stores.base import Store
-from txn.stores.faulty import Call, Fault, FaultyStore, Reply
+from txn.testing.faulty import Call, Fault, FaultyStore, Reply
 
 LEASE_MS = 1_000_000
 POLICY = Policy(store_patience_ms=50, lease_ms=100)
@@ -57,7 +57,7 @@ def test_locks_of_an_older_version_deny_under_names_in_lower_case(store: Store) 
         "sales/t/P=Mon": (entry("b", Mode.EXCLUSIVE, "x", token=8),),
     }.items():
         key = Key(row, "o", "line", "locks")
-        engine.commit([Mutation(key, encoded(State(max(e.token for e in line), line)))])
+        engine.commit([Mutation(key, encoded(LineState(max(e.token for e in line), line)))])
     engine.commit([Delete(Key("/", "s", "lower", "locks"))])  # as nobody had done it
     two = manager_on(store, clock, "two")
     assert [(str(lock.request), lock.granted) for lock in two.locks()] == [

@@ -9,8 +9,6 @@ import pytest
 
 from tests.unit.worlds import POLICY, World, X, Y, after_status, stopped_at
 from txn.assertions import Exact, Some
-from txn.codec import Plan, column, encode_plan, status_key
-from txn.engine import Outcome
 from txn.errors import (
     AssertionFailedError,
     CommitOutcomeUnknown,
@@ -19,11 +17,13 @@ from txn.errors import (
     StoreError,
 )
 from txn.model import Cell, Check, Edit, Key, Mutation
-from txn.phases import Status
-from txn.protocol import WRITTEN_WITHIN_MS
-from txn.resolve import read_rows
-from txn.steps import from_row
-from txn.stores.faulty import Call, Crash, Fault, Reply
+from txn.protocol.attempt import load_transaction
+from txn.protocol.commit import WRITTEN_WITHIN_MS
+from txn.protocol.phases import Status
+from txn.protocol.resolve import read_rows
+from txn.protocol.row import Plan, column, encode_plan, status_key
+from txn.request import Outcome
+from txn.testing.faulty import Call, Crash, Fault, Reply
 from txn.watch import Phase
 
 
@@ -281,7 +281,7 @@ def test_a_holder_that_decides_while_it_is_aborted_stays_committed() -> None:
     world = World()
     holder = stopped_at(world, Status.LOCKED)
     plan_cell = column(b"txn", holder, b"plan")
-    t = from_row(read_rows(world.engine.context, [holder])[holder])
+    t = load_transaction(read_rows(world.engine.context, [holder])[holder])
     decided: list[bytes] = []
 
     def decide_first(call: Call) -> Fault:

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from tests.unit.worlds import World, X, stopped_at
 from txn.metrics import Metrics
 from txn.model import Mutation
-from txn.phases import Status
+from txn.protocol.phases import Status
 from txn.watch import Action, Phase, PhaseName
 
 OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"

@@ -20,8 +20,8 @@ from txn.model import (
     check_key,
     check_targets,
     check_value,
-    delete_refusal,
-    refusal,
+    find_delete_refusal,
+    find_refusal,
 )
 
 
@@ -129,7 +129,7 @@ def test_values_that_no_cell_can_hold_are_refused(value: object, message: str) -
 )
 def test_families_that_break_the_protocol_are_refused(family: Family, reason: str | None) -> None:
     """Each of these would lose a lock, a delete or a decision without a word."""
-    refused = refusal(family)
+    refused = find_refusal(family)
     assert (reason is None) is (refused is None)
     assert reason is None or (refused is not None and reason in refused)
 
@@ -140,7 +140,7 @@ def test_families_that_break_the_protocol_are_refused(family: Family, reason: st
 )
 def test_deletes_need_markers_that_are_kept(keep_deletes_ms: int | None, refused: bool) -> None:
     """Once a marker is purged, a late duplicate of an older put would bring its value back."""
-    assert (delete_refusal(Family(keep_deletes_ms=keep_deletes_ms)) is not None) is refused
+    assert (find_delete_refusal(Family(keep_deletes_ms=keep_deletes_ms)) is not None) is refused
 
 
 def test_a_checked_write_puts_or_deletes_cells_of_its_own_row() -> None:

@@ -9,10 +9,10 @@ import pytest
 from recovery import Kind, LeftAlone, NothingToDo, Repaired, Result, check, purge_token, repair
 from tests.unit.worlds import World, X, Y
 from txn import Committed, Engine, InvalidRequestError, Mutation, Request
-from txn.codec import Marker, decode_marker, encode_marker, marker_key
 from txn.model import Cell, Check, Edit
+from txn.protocol.row import Marker, decode_marker, encode_marker, marker_key
 from txn.request import MAX_RETENTION_MS
-from txn.stores.faulty import Call, Fault
+from txn.testing.faulty import Call, Fault
 
 MARKER = marker_key(b"txn", b"job/7")
 DAY_MS = 86_400_000

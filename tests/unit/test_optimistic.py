@@ -8,9 +8,10 @@ from contextlib import suppress
 import pytest
 
 from tests.unit.worlds import TABLE, World, X, Y, Z, after_status, stopped_at
-from txn import optimistic
 from txn.assertions import Exact, Not, Some, Version
-from txn.engine import Engine
+from txn.client import block
+from txn.client.block import OptimisticTransaction
+from txn.client.engine import Engine
 from txn.errors import (
     AssertionFailedError,
     CommitOutcomeUnknown,
@@ -20,11 +21,10 @@ from txn.errors import (
     NotApplied,
 )
 from txn.model import Check, Delete, Edit, Key, Mutation
-from txn.optimistic import OptimisticTransaction
-from txn.phases import Status
 from txn.policy import Policy
-from txn.stores.counting import CountingStore
-from txn.stores.faulty import Call, Crash, Fault, FaultyStore, Reply
+from txn.protocol.phases import Status
+from txn.testing.counting import CountingStore
+from txn.testing.faulty import Call, Crash, Fault, FaultyStore, Reply
 
 Work = Callable[[OptimisticTransaction], object]
 
@@ -629,7 +629,7 @@ def test_run_hands_on_what_the_commit_takes() -> None:
 
 def test_a_transaction_has_a_limit_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is asserted and locked."""
-    monkeypatch.setattr(optimistic, "SNAPSHOT_ROWS", 1)
+    monkeypatch.setattr(block, "SNAPSHOT_ROWS", 1)
     world = given(x=b"1", y=b"1")
     with pytest.raises(InvalidRequestError, match="limit=1"), world.engine.transaction() as t:
         assert len(t.scan(stop="y")) == 1

@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
-from txn.phases import COMMITTED, FINISHED, STEPS, UNDECIDED, Status
+import pytest
+
+from txn.protocol.attempt import Transaction
+from txn.protocol.phases import (
+    COMMITTED,
+    FINISHED,
+    FIRST,
+    STEPS,
+    UNDECIDED,
+    IllegalStepError,
+    Status,
+    check_step,
+)
+from txn.protocol.recover import FORWARD
+from txn.request import Request
 
 
 def test_every_status_leads_to_an_end() -> None:
@@ -34,3 +48,31 @@ def test_properties_divide_the_statuses() -> None:
         assert status.is_undecided + status.is_decided + (status in aborted) == 1
         assert status.is_finished is (not STEPS[status])
     assert str(Status.WRITTEN) == "0-WRITTEN"
+
+
+def test_a_step_that_the_table_does_not_have_is_refused() -> None:
+    """Not by an assert, which a switch of the interpreter takes out: it would write over a
+    decision."""
+    for old in (None, *Status):
+        allowed = {FIRST} if old is None else STEPS[old]
+        for new in Status:
+            if new in allowed:
+                check_step(old, new)
+            else:
+                with pytest.raises(IllegalStepError, match=str(new)):
+                    check_step(old, new)
+
+
+def test_rolling_forward_goes_by_the_table() -> None:
+    """Each part of it begins at a status that the part before has reached, by one step."""
+    statuses = [Status.ASSERTED, *(reached for _, _, reached in FORWARD)]
+    for (begun, _, reached), before in zip(FORWARD, statuses, strict=False):
+        assert begun is before
+        assert reached in STEPS[begun] or begun is Status.ASSERTED
+    assert statuses[-1] is Status.COMPLETE
+
+
+def test_a_transaction_without_a_plan_has_not_decided() -> None:
+    """What is put after the decision is what the plan says, and nothing else."""
+    with pytest.raises(IllegalStepError, match="not decided"):
+        _ = Transaction(b"row", Request(()), 1).decided

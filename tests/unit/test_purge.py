@@ -7,10 +7,10 @@ import pytest
 from recovery import LeftAlone, NothingToDo, Repaired, check, purge_row, repair, summary
 from recovery.scan import whole_row
 from tests.unit.worlds import TABLE, World, X, stopped_at
-from txn.codec import column
-from txn.engine import Outcome
 from txn.model import Edit, Mutation, Row
-from txn.phases import Status
+from txn.protocol.phases import Status
+from txn.protocol.row import column
+from txn.request import Outcome
 
 
 def row_of(world: World, row_key: bytes) -> Row:

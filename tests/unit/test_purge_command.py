@@ -14,9 +14,9 @@ import pytest
 from recovery.commands import main
 from tests.unit.worlds import World, X, stopped_at
 from txn.clock import SystemClock
-from txn.codec import column
 from txn.model import Edit
-from txn.phases import Status
+from txn.protocol.phases import Status
+from txn.protocol.row import column
 from txn.stores import open_store
 
 

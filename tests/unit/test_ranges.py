@@ -8,10 +8,10 @@ import pytest
 
 from tests.unit.worlds import TABLE, World, X, Y, Z, after_status
 from txn import AbortedError, ConflictError, DeadlineError, Engine
-from txn.codec import column
 from txn.model import KEEP_DELETES_MS, Delete, Edit, Key, Mutation
-from txn.phases import Status
-from txn.stores.faulty import Call, Crash, Fault, Reply
+from txn.protocol.phases import Status
+from txn.protocol.row import column
+from txn.testing.faulty import Call, Crash, Fault, Reply
 
 ITEM = Key("item", "d", "x", TABLE)
 Read = Callable[[Engine], object]

@@ -8,8 +8,8 @@ from tests.unit.worlds import World, X, Y, Z
 from txn.assertions import Version
 from txn.errors import ConflictError
 from txn.model import Check, Delete, Edit, Key, Mutation
-from txn.retire import can_retire, look, retire
-from txn.stores.faulty import Call, Crash, Fault, Reply
+from txn.protocol.retire import can_retire, look_at_keys, retire
+from txn.testing.faulty import Call, Crash, Fault, Reply
 
 DAY_MS = 24 * 3_600_000
 
@@ -174,7 +174,7 @@ def test_lost_answers_and_late_duplicates_do_no_harm(call: int) -> None:
         world.faults.deliver()
     world.client(seed=8).commit([Mutation(X, b"3")])
     assert world.value(X) == b"3"
-    assert look(world.engine.context, [X])[X].holder == b""
+    assert look_at_keys(world.engine.context, [X])[X].holder == b""
 
 
 def test_a_store_that_cannot_delete_on_a_condition_is_known_before() -> None:

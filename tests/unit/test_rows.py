@@ -11,8 +11,9 @@ from txn.clock import ManualClock
 from txn.errors import InvalidRequestError
 from txn.model import Cell, Check, Edit, Key
 from txn.tables.admin import Admin
-from txn.tables.lmdb import LmdbStore
-from txn.tables.memory import MemoryStore
+from txn.tables.kv.lmdb import LmdbStore
+from txn.tables.kv.memory import MemoryStore
+from txn.tables.kv.ordered import OrderedStore
 from txn.tables.operations import (
     Add,
     Append,
@@ -23,10 +24,9 @@ from txn.tables.operations import (
     Remove,
     Selection,
 )
-from txn.tables.ordered import OrderedStore
 from txn.tables.refusal import Refused
 from txn.tables.rows import Rows
-from txn.tables.tables import Tables
+from txn.tables.tables import TableStore
 
 T = b"t"
 X = Key("r", "d", "x", T)
@@ -40,7 +40,7 @@ class World:
         self.store = store
         self.clock = ManualClock(1_000)
         self.rows = Rows(store, self.clock)
-        self.tables = Tables(store, self.clock)
+        self.tables = TableStore(store, self.clock)
         self.admin = Admin(store, self.clock)
         self.admin.create(T, {b"d": FamilySettings(versions=3), b"e": FamilySettings()})
 

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from txn.clock import ManualClock
 from txn.tables.admin import Admin
-from txn.tables.filters import parse
-from txn.tables.lmdb import LmdbStore
-from txn.tables.memory import MemoryStore
+from txn.tables.filters.parsing import parse_filter
+from txn.tables.kv.lmdb import LmdbStore
+from txn.tables.kv.memory import MemoryStore
+from txn.tables.kv.ordered import OrderedStore
 from txn.tables.operations import FamilySettings, Put, Range, Selection
-from txn.tables.ordered import OrderedStore
 from txn.tables.rows import PAGE_BYTES, PAGE_ROWS_SEEN, Page, Rows
 
 T = b"t"
@@ -86,7 +86,7 @@ def test_a_page_ends_where_much_was_looked_at_in_vain() -> None:
     rows = opened(MemoryStore())
     count = PAGE_ROWS_SEEN + 1
     rows.mutate(T, [(b"%05d" % number, [Put(b"d", b"x", b"1")]) for number in range(count)])
-    nothing = Selection(filter=parse(b"ValueFilter(=, 'binary:2')"))
+    nothing = Selection(filter=parse_filter(b"ValueFilter(=, 'binary:2')"))
     page = rows.scan(T, Range(), nothing, limit_rows=10)
     assert page.results == []
     assert page.resume is not None

@@ -8,24 +8,24 @@ from dataclasses import replace
 import pytest
 
 from recovery import Kind, check
-from recovery.scan import State, find, state_of, summary, transactions, whole_row
+from recovery.scan import find, summary, transactions, whole_row
 from tests.unit.worlds import TABLE, TAKEN, BreakingOff, World, X, Y, stopped_at
 from txn.assertions import Some
-from txn.codec import TransactionRow, column, created_ms
 from txn.errors import AssertionFailedError
 from txn.model import Edit, Key, Mutation
-from txn.phases import Status
-from txn.stores.counting import CountingStore
+from txn.protocol.phases import Status
+from txn.protocol.row import RowState, TransactionRow, column, created_ms
+from txn.testing.counting import CountingStore
 
 STATES = {
-    Status.WRITTEN: State.UNDECIDED,
-    Status.LOCKED: State.UNDECIDED,
-    Status.ASSERTED: State.DECIDED,
-    Status.PUT: State.DECIDED,
-    Status.CLEANING: State.DECIDED,
-    Status.COMPLETE: State.FINISHED,
-    Status.ABORTING: State.ABORTING,
-    Status.ABORTED: State.FINISHED,
+    Status.WRITTEN: RowState.UNDECIDED,
+    Status.LOCKED: RowState.UNDECIDED,
+    Status.ASSERTED: RowState.DECIDED,
+    Status.PUT: RowState.DECIDED,
+    Status.CLEANING: RowState.DECIDED,
+    Status.COMPLETE: RowState.FINISHED,
+    Status.ABORTING: RowState.ABORTING,
+    Status.ABORTED: RowState.FINISHED,
 }
 
 
@@ -36,20 +36,20 @@ def test_each_status_calls_for_something(status: Status) -> None:
     stopped_at(world, Status.ASSERTED)
     (row,) = world.rows()
     changed = TransactionRow(row.row_key, status, buffer=row.buffer, plan=row.plan)
-    assert state_of(changed) is STATES[status]
+    assert changed.state is STATES[status]
 
 
 def test_a_row_without_status_or_without_buffer_is_debris() -> None:
     """A decided row always has both, so such a row is what is left of a finished one."""
-    assert state_of(TransactionRow(b"row")) is State.DEBRIS
-    assert state_of(TransactionRow(b"row", Status.LOCKED)) is State.DEBRIS
-    assert state_of(TransactionRow(b"row", Status.COMPLETE)) is State.FINISHED
+    assert TransactionRow(b"row").state is RowState.DEBRIS
+    assert TransactionRow(b"row", Status.LOCKED).state is RowState.DEBRIS
+    assert TransactionRow(b"row", Status.COMPLETE).state is RowState.FINISHED
 
 
 def test_what_may_be_decided_and_does_not_decode_is_unreadable() -> None:
     """Guessing at it could lose a commit."""
-    assert state_of(TransactionRow(b"row", corrupt="unknown status")) is State.UNREADABLE
-    assert state_of(TransactionRow(b"row", Status.PUT, corrupt="junk")) is State.UNREADABLE
+    assert TransactionRow(b"row", corrupt="unknown status").state is RowState.UNREADABLE
+    assert TransactionRow(b"row", Status.PUT, corrupt="junk").state is RowState.UNREADABLE
 
 
 def test_a_decided_row_without_a_plan_is_unreadable() -> None:
@@ -62,7 +62,7 @@ def test_a_decided_row_without_a_plan_is_unreadable() -> None:
     world.store.write([Edit(plan, None, cell.timestamp)])
     (row,) = world.rows()
     assert row.corrupt is None
-    assert state_of(row) is State.UNREADABLE
+    assert row.state is RowState.UNREADABLE
 
 
 def test_rows_that_are_no_transactions_are_passed_over() -> None:
@@ -90,7 +90,7 @@ def test_a_transaction_is_found_by_a_part_of_its_key(buckets: int) -> None:
     """People copy what they can see of it."""
     world = World()
     context = world.engine.context
-    world.engine._buckets = buckets
+    world.engine._backend._buckets = buckets
     keys = [world.engine.commit([Mutation(X, b"1")]).transaction for _ in range(3)]
     for row_key in keys:
         name = row_key[row_key.index(b"transaction.") :]

@@ -8,15 +8,15 @@ from collections.abc import Callable
 import pytest
 
 from tests.unit.worlds import TABLE, BreakingOff, World, X, Y, after_status, ghost, stopped_at
-from txn import scans
 from txn.assertions import Exact
-from txn.codec import column
 from txn.errors import ConflictError, InvalidRequestError, NotApplied
 from txn.model import KEEP_DELETES_MS, MAX_ROW, Cell, Check, Delete, Edit, Key, Mutation, Row
-from txn.phases import Status
-from txn.spans import Span, span
-from txn.stores.counting import CountingStore
-from txn.stores.faulty import Call, Crash, Fault, Reply
+from txn.protocol.phases import Status
+from txn.protocol.row import column
+from txn.reading import rows as rows_module
+from txn.spans import Span, make_span
+from txn.testing.counting import CountingStore
+from txn.testing.faulty import Call, Crash, Fault, Reply
 
 both_ways = pytest.mark.parametrize("snapshot", [False, True], ids=["by row", "snapshot"])
 
@@ -109,12 +109,12 @@ def test_a_bad_scan_is_refused_at_once(
 def test_a_scan_needs_a_table() -> None:
     """Its own or the engine's."""
     with pytest.raises(InvalidRequestError, match="no table"):
-        span(None)
+        make_span(None)
 
 
 def test_a_span_contains_what_its_scan_finds() -> None:
     """Transactions ask it which of their own keys belong to a scan."""
-    wanted = span(TABLE, "b", "d", columns=[("d", "x")])
+    wanted = make_span(TABLE, "b", "d", columns=[("d", "x")])
     assert key("b") in wanted
     others = [key("a"), key("d"), key("b", "y"), key("b")._replace(table=b"other")]
     assert not any(other in wanted for other in others)
@@ -353,7 +353,7 @@ def test_a_range_that_never_stands_still_is_a_conflict() -> None:
 
 def test_a_snapshot_has_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is held in memory, twice; the error says how many rows may be."""
-    monkeypatch.setattr(scans, "SNAPSHOT_ROWS", 3)
+    monkeypatch.setattr(rows_module, "SNAPSHOT_ROWS", 3)
     world = World()
     filled(world, "a", "b", "c")
     assert len(list(world.engine.scan(snapshot=True))) == 3
@@ -385,7 +385,7 @@ def deleted_keys(world: World, count: int) -> None:
 def test_deleted_keys_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     """A queue in a table leaves them for as long as fsck keeps them; a snapshot and a block are
     limited by what they find."""
-    monkeypatch.setattr(scans, "SNAPSHOT_ROWS", 3)
+    monkeypatch.setattr(rows_module, "SNAPSHOT_ROWS", 3)
     world = World()
     deleted_keys(world, 10)
     filled(world, "a", "b", "c")
@@ -399,7 +399,7 @@ def test_deleted_keys_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_is_held_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its value may be decided and not yet put."""
-    monkeypatch.setattr(scans, "SNAPSHOT_ROWS", 1)
+    monkeypatch.setattr(rows_module, "SNAPSHOT_ROWS", 1)
     world = World()
     filled(world, "a")
     stopped_at(world, Status.LOCKED)

@@ -9,10 +9,7 @@ import pytest
 
 from recovery import LeftAlone, Repaired, check, explain, repair
 from tests.unit.worlds import TABLE, World, X, Y, Z, stopped_at
-from txn import resolve
 from txn.assertions import Exact
-from txn.emulator.gather import Gatherer, _Waiting
-from txn.engine import Outcome
 from txn.errors import (
     AbortedError,
     CommitOutcomeUnknown,
@@ -24,10 +21,12 @@ from txn.errors import (
     TableUnavailable,
 )
 from txn.model import Check, Family, Key, Mutation
-from txn.phases import Status
-from txn.request import Committed, checked
-from txn.stores.faulty import Call, Crash, Fault, Reply
+from txn.protocol import resolve
+from txn.protocol.phases import Status
+from txn.request import Committed, Outcome, bind_request
+from txn.service.gather import Gatherer, _Waiting
 from txn.tables.admin import Admin
+from txn.testing.faulty import Call, Crash, Fault, Reply
 from txn.watch import Event, Phase
 
 OTHER = b"other"
@@ -251,7 +250,7 @@ def test_of_many_holders_that_stay_the_last_are_remembered(
     for key in (X, Y):
         with pytest.raises((ConflictError, DeadlineError), match="disabled"):
             other.commit([Mutation(key, b"2")])
-    assert len(other._resolver._stuck) == 1
+    assert len(other._backend._resolver._stuck) == 1
 
 
 def test_once_the_table_is_back_whoever_comes_finishes_it() -> None:
@@ -320,7 +319,7 @@ def test_a_table_that_was_dropped_is_told_at_the_door_from_then_on() -> None:
 def test_a_table_that_is_gone_when_keys_in_demand_are_looked_at_aborts() -> None:
     """Which comes before anything is written."""
     world = Tables()
-    world.engine._hot._since_ms[FAR] = world.clock.monotonic_ms()
+    world.engine._backend._hot._since_ms[FAR] = world.clock.monotonic_ms()
     world.disable()
     results = world.engine.commit_many([(BOTH, []), ([Mutation(Y, b"1")], [])])
     assert [type(result) for result in results] == [AbortedError, Committed]
@@ -435,7 +434,7 @@ def test_those_who_commit_together_are_told_each_its_own() -> None:
     gatherer = Gatherer(world.engine, world.client(seed=2))
     world.when["decide"] = world.disable
     together = gatherer._together("complete")
-    first, second = (checked(m, table=TABLE) for m in (BOTH, [Mutation(Y, b"1")]))
+    first, second = (bind_request(m, table=TABLE) for m in (BOTH, [Mutation(Y, b"1")]))
     results = together([_Waiting(first, None), _Waiting(second, None)])
     assert [isinstance(result, Committed) for result in results] == [True, True]
     assert len(world.rows()) == 2

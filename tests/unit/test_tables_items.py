@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.test_tables_layers import KEYS
-from txn.tables.lmdb import LmdbStore
-from txn.tables.memory import MemoryStore
-from txn.tables.ordered import OrderedStore, Reader, Writer
+from txn.tables.kv.lmdb import LmdbStore
+from txn.tables.kv.memory import MemoryStore
+from txn.tables.kv.ordered import OrderedStore, Reader, Writer
 
 
 @pytest.fixture(scope="module", params=["memory", "lmdb"])

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sortedcontainers import SortedDict
 
-from txn.tables import layers
-from txn.tables.layers import SLICE
+from txn.tables.kv import layers
+from txn.tables.kv.layers import SLICE
 
 
 class Short:
@@ -22,14 +22,14 @@ class Short:
         self._set(layers.make(self.map.get, self._set, key), value)
 
     def get(self, key: bytes) -> bytes | None:
-        stored = layers.find(self.map.get, key)
+        stored = layers.find_value(self.map.get, key)
         return None if stored is None else self.map.get(stored)
 
     def delete(self, key: bytes) -> None:
         layers.remove(self.map.get, lambda stored: self.map.pop(stored, None), self.seek, key)
 
     def keys(self, start: bytes, stop: bytes) -> list[bytes]:
-        return list(layers.keys(self.map.get, self.seek, start, stop))
+        return list(layers.merge_keys(self.map.get, self.seek, start, stop))
 
     def before(self, key: bytes) -> bytes | None:
         def seek_back(stop: bytes) -> bytes | None:

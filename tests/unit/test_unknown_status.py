@@ -8,12 +8,12 @@ import pytest
 
 from recovery import LeftAlone, check, repair
 from tests.unit.worlds import World, X, Y, stopped_at
-from txn.codec import status_key
 from txn.errors import CommitOutcomeUnknown, ConflictError, CorruptRowError, DeadlineError
 from txn.model import Check, Edit, Mutation
-from txn.phases import Status
+from txn.protocol.phases import Status
+from txn.protocol.row import status_key
 from txn.request import Committed
-from txn.stores.faulty import Call, Fault
+from txn.testing.faulty import Call, Fault
 
 REQUESTS = [([Mutation(X, b"1")], []), ([Mutation(Y, b"1")], [])]
 

@@ -8,7 +8,6 @@ from itertools import pairwise
 import pytest
 
 from tests.unit.worlds import POLICY, TABLE, World, X, Y, stopped_at
-from txn import waiting
 from txn.assertions import Exact, Version, overtaken
 from txn.errors import (
     AssertionFailedError,
@@ -18,14 +17,15 @@ from txn.errors import (
     StoreError,
 )
 from txn.model import Cell, Check, Edit, Key, Mutation
-from txn.phases import Status
-from txn.protocol import lock_at_once, write
-from txn.request import checked
-from txn.resolve import Resolver
-from txn.steps import begin, retried
+from txn.protocol import waiting
+from txn.protocol.attempt import begin_transaction, call_store
+from txn.protocol.commit import lock_at_once, write_rows
+from txn.protocol.phases import Status
+from txn.protocol.resolve import Resolver
+from txn.protocol.waiting import HotKeys
+from txn.request import bind_request
 from txn.stores import open_store
-from txn.stores.faulty import Call, Fault, Reply
-from txn.waiting import HotKeys
+from txn.testing.faulty import Call, Fault, Reply
 
 OTHER = b"transaction.1700000000000." + b"1" * 32
 
@@ -116,7 +116,7 @@ def test_whoever_waits_for_a_key_in_demand_has_written_nothing() -> None:
     locked(world, X)
     seen = calls(world)
     t = world.begun(Mutation(X, b"3"), Mutation(Y, b"3"))
-    hot.let_pass([t], lambda holders: set())
+    hot.wait_for_hot_keys([t], lambda holders: set())
     assert t.hot == (X,)
     assert t.failure is None
     assert {call.method for call in seen} == {"read"}
@@ -127,7 +127,7 @@ def test_a_client_of_one_attempt_waits_for_nobody() -> None:
     world = World(replace(POLICY, attempts=1))
     locked(world, X)
     seen = calls(world)
-    in_demand(world, X).let_pass([world.begun(Mutation(X, b"3"))], lambda holders: set())
+    in_demand(world, X).wait_for_hot_keys([world.begun(Mutation(X, b"3"))], lambda holders: set())
     assert seen == []
 
 
@@ -137,7 +137,7 @@ def test_waiting_outside_ends_for_those_who_never_let_go() -> None:
     locked(world, X)
     seen = calls(world)
     began = world.clock.monotonic_ms()
-    in_demand(world, X).let_pass([world.begun(Mutation(X, b"3"))], lambda holders: set())
+    in_demand(world, X).wait_for_hot_keys([world.begun(Mutation(X, b"3"))], lambda holders: set())
     assert 2 < len(seen) < 20
     assert world.clock.monotonic_ms() - began < POLICY.deadline_ms
 
@@ -150,8 +150,10 @@ def test_what_becomes_hopeless_outside_fails_with_nothing_written() -> None:
     world.engine.commit([Mutation(X, b"2")])
     rows = len(world.rows())
     context = world.engine.context
-    t = begin(context, checked([Mutation(X, b"3")], [Version(X, before)], table=TABLE), 5_000)
-    hot.let_pass([t], lambda holders: set())
+    t = begin_transaction(
+        context, bind_request([Mutation(X, b"3")], [Version(X, before)], table=TABLE), 5_000
+    )
+    hot.wait_for_hot_keys([t], lambda holders: set())
     assert isinstance(t.failure, AssertionFailedError)
     assert len(world.rows()) == rows
 
@@ -162,7 +164,7 @@ def test_a_key_is_in_demand_for_a_while_only() -> None:
     hot = in_demand(world, X)
     world.clock.advance(10_000)
     seen = calls(world)
-    hot.let_pass([world.begun(Mutation(X, b"3"))], lambda holders: set())
+    hot.wait_for_hot_keys([world.begun(Mutation(X, b"3"))], lambda holders: set())
     assert seen == []
 
 
@@ -172,7 +174,7 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     hot = in_demand(world, X, Y)
     t = world.begun(Mutation(X, b"3"), Mutation(Y, b"3"))
-    hot.let_pass([t], lambda holders: set())
+    hot.wait_for_hot_keys([t], lambda holders: set())
     assert t.hot == (Y,)
 
 
@@ -181,7 +183,7 @@ def test_keys_in_demand_are_asked_for_first_and_alone() -> None:
     world = World()
     t = world.begun(Mutation(X, b"3"), Mutation(Y, b"3"))
     t.hot = (Y,)
-    write(world.engine.context, [t])
+    write_rows(world.engine.context, [t])
     locked(world, Y)
     seen = calls(world)
     assert lock_at_once(world.engine.context, [t], Resolver(world.engine.context).settle) == []
@@ -227,7 +229,7 @@ def test_nobody_looks_more_often_than_transactions_take() -> None:
         return Fault()
 
     world.faults.plan = note
-    hot.let_pass([world.begun(Mutation(X, b"3"))], lambda holders: set())
+    hot.wait_for_hot_keys([world.begun(Mutation(X, b"3"))], lambda holders: set())
     assert min(later - earlier for earlier, later in pairwise(times)) >= 100
 
 
@@ -241,7 +243,7 @@ def test_a_failing_store_is_asked_again_until_patience_ends() -> None:
         raise NotApplied("connection refused")
 
     with pytest.raises(NotApplied):
-        retried(context, refuse)
+        call_store(context, refuse)
     assert world.clock.monotonic_ms() - began >= POLICY.store_patience_ms
 
 
@@ -266,6 +268,6 @@ def test_a_closed_store_is_not_asked_again() -> None:
     store.close()
     began = world.clock.monotonic_ms()
     with pytest.raises(StoreClosedError):
-        retried(world.engine.context, lambda: store.read([X]))
+        call_store(world.engine.context, lambda: store.read([X]))
     assert world.clock.monotonic_ms() == began
     assert issubclass(StoreClosedError, StoreError)

@@ -9,18 +9,18 @@ from typing import Any, ClassVar
 
 import pytest
 
+from txn.client.engine import Engine
 from txn.clock import ManualClock
-from txn.codec import TransactionRow, column, decode_row, is_row_key, status_key
-from txn.engine import Engine
 from txn.errors import NotApplied
 from txn.model import TAG_SUFFIX, Cell, Check, Edit, Family, Key, Mutation, Row
-from txn.phases import Status
 from txn.policy import Policy
-from txn.request import checked
-from txn.steps import Transaction, begin
+from txn.protocol.attempt import Transaction, begin_transaction
+from txn.protocol.phases import Status
+from txn.protocol.row import TransactionRow, column, decode_row, is_row_key, status_key
+from txn.request import bind_request
 from txn.stores import open_store
 from txn.stores.base import Store
-from txn.stores.faulty import Call, Crash, Fault, FaultyStore, Reply
+from txn.testing.faulty import Call, Crash, Fault, FaultyStore, Reply
 from txn.watch import Event
 
 TABLE = b"data"
@@ -95,7 +95,9 @@ class World:
     def begun(self, *mutations: object) -> Transaction:
         """A transaction that nothing was written of yet."""
         context = self.engine.context
-        return begin(context, checked(mutations, table=TABLE), self.policy.deadline_ms)
+        return begin_transaction(
+            context, bind_request(mutations, table=TABLE), self.policy.deadline_ms
+        )
 
 
 class BreakingOff:

@@ -25,8 +25,8 @@ from txn.cluster.jars import fetch
 from txn.cluster.processes import ClusterError, Process, end, known, launch, log_tail
 from txn.cluster.roles import NAMENODE, Role, class_path, command, roles
 from txn.cluster.settings import GATEWAYS, Settings, claimed_ports, from_document
-from txn.errors import describe
-from txn.java import find_java_home
+from txn.errors import annotate
+from txn.host.java import find_java_home
 
 RECORD = "cluster.json"
 LOCK = "lock"
@@ -74,7 +74,7 @@ class Cluster:
     def restart(self, name: str, *, within_ms: int = READY_WITHIN_MS) -> None:
         """Start a process that has ended, and return once it answers. Raises ClusterError."""
         if self._process(name).is_alive:
-            raise ClusterError(describe("the process is still running", name=name))
+            raise ClusterError(annotate("the process is still running", name=name))
         role = next(role for role in roles(self.settings) if role.name == name)
         self._launch(role, find_java_home() / "bin" / "java", fetch())
         self._wait_for(name, partial(self._answers, name), within_ms, watched=(name,))
@@ -98,7 +98,7 @@ class Cluster:
             return self._processes[name]
         except KeyError:
             raise ClusterError(
-                describe("no such process", name=name, names=list(self._processes))
+                annotate("no such process", name=name, names=list(self._processes))
             ) from None
 
     def start_processes(self, java: Path, jars: Sequence[Path], said: Said) -> None:
@@ -168,7 +168,7 @@ class Cluster:
     def _fail(self, reason: str, name: str) -> None:
         log = self.log_folder / f"{name}.log"
         raise ClusterError(
-            describe(reason, name=name, log=str(log)), log_tail(name, self.log_folder)
+            annotate(reason, name=name, log=str(log)), log_tail(name, self.log_folder)
         )
 
     def _write(self) -> None:
@@ -202,7 +202,7 @@ def start(
         last = before.ports if before else {}
         with claimed_ports(settings, last, chance or random.SystemRandom()) as ports:
             cluster = Cluster(replace(settings, ports=ports), {}, clock)
-            configuration.write(cluster.settings)
+            configuration.write_configuration(cluster.settings)
             try:
                 cluster.start_processes(java, jars, said)
             except BaseException:
@@ -223,7 +223,7 @@ def _recorded(folder: Path) -> tuple[Settings, dict[str, Process]]:
     try:
         document = json.loads((folder / RECORD).read_text())
     except FileNotFoundError:
-        raise ClusterError(describe("no cluster was started here", folder=str(folder))) from None
+        raise ClusterError(annotate("no cluster was started here", folder=str(folder))) from None
     processes = [known(Process(**process)) for process in document["processes"]]
     return from_document(document["settings"]), {each.name: each for each in processes}
 
@@ -233,14 +233,14 @@ def _before(settings: Settings) -> Settings | None:
     folder = settings.folder
     if not (folder / RECORD).exists():
         if any(path.name != LOCK for path in folder.iterdir()):
-            raise ClusterError(describe("the folder is not a cluster's", folder=str(folder)))
+            raise ClusterError(annotate("the folder is not a cluster's", folder=str(folder)))
         return None
     cluster = open_cluster(folder)
     if running := [each.name for each in cluster.processes.values() if each.is_alive]:
-        raise ClusterError(describe("it is running: stop it first", names=running))
+        raise ClusterError(annotate("it is running: stop it first", names=running))
     if cluster.settings.distributed != settings.distributed:
         kind = "distributed" if cluster.settings.distributed else "standalone"
-        raise ClusterError(describe("the folder is of the other kind", kind=kind))
+        raise ClusterError(annotate("the folder is of the other kind", kind=kind))
     return cluster.settings
 
 
@@ -252,7 +252,7 @@ def _alone(folder: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ClusterError(
-                describe("another start or stop is at work here", folder=str(folder))
+                annotate("another start or stop is at work here", folder=str(folder))
             ) from None
         try:
             yield

@@ -25,7 +25,7 @@ def logs_folder(settings: Settings) -> Path:
     return settings.folder / "logs"
 
 
-def write(settings: Settings) -> None:
+def write_configuration(settings: Settings) -> None:
     """Write the configuration into the cluster's folder, with the folders that it names."""
     conf = conf_folder(settings)
     for folder in (conf, logs_folder(settings), settings.folder / "tmp"):

@@ -19,8 +19,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from txn.errors import TxnError, describe
-from txn.java import cache_folder
+from txn.errors import TxnError, annotate
+from txn.host.java import cache_folder
 
 if TYPE_CHECKING:
     from jgo.maven import MavenContext
@@ -52,7 +52,7 @@ class Jar:
         return f"{artifact}-{version}.jar"
 
 
-def locked() -> list[Jar]:
+def read_locked() -> list[Jar]:
     """Return the jars of the lock file, in the order of the class path."""
     text = files("txn.cluster").joinpath("jars.lock").read_text()
     lines = [line.split() for line in text.splitlines() if line and not line.startswith("#")]
@@ -71,7 +71,7 @@ def fetch(
     Raises JarError.
     """
     folder = folder or cache_folder() / "jars"
-    jars = locked() if jars is None else jars
+    jars = read_locked() if jars is None else jars
     missing = [jar for jar in jars if not (folder / jar.name).exists()]
     if missing:
         folder.mkdir(parents=True, exist_ok=True)
@@ -100,13 +100,13 @@ def _fetch_one(context: MavenContext, jar: Jar, folder: Path) -> None:
             path = artifact.resolve()
         except (OSError, RuntimeError) as error:  # what jgo and its HTTP library raise
             if not left:
-                raise JarError(describe(f"cannot fetch a jar: {error}", jar=jar.name)) from error
+                raise JarError(annotate(f"cannot fetch a jar: {error}", jar=jar.name)) from error
         else:
             if (found := _sha256(path)) == jar.sha256:
                 os.replace(path, folder / jar.name)
                 return
             if not left:
-                raise JarError(describe("a jar is not as locked", jar=jar.name, sha256=found))
+                raise JarError(annotate("a jar is not as locked", jar=jar.name, sha256=found))
         if artifact.cached_path is not None:
             artifact.cached_path.unlink(missing_ok=True)  # or jgo would take a torn file for good
 

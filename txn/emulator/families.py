@@ -103,7 +103,7 @@ def texts_of(settings: FamilySettings) -> dict[bytes, bytes]:
     return found
 
 
-def checked(name: bytes, settings: FamilySettings) -> FamilySettings:
+def check_settings(name: bytes, settings: FamilySettings) -> FamilySettings:
     """Return the settings; refuse those that HBase refuses."""
     if settings.versions < 1:
         raise Refused("illegal argument", "versions must be positive", family=name)

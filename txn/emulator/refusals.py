@@ -45,12 +45,12 @@ class Several(InvalidRequestError):
     """Of a request about many rows some were refused, which HBase calls worth a retry."""
 
     def __init__(self, refused: Refused) -> None:
-        super().__init__(f"Failed 1 action: {told(refused)}: 1 time")
+        super().__init__(f"Failed 1 action: {format_error(refused)}: 1 time")
         self.refused = refused
 
 
 @contextmanager
-def of_many(rows: int = 2) -> Iterator[None]:
+def refuse_as_many(rows: int = 2) -> Iterator[None]:
     """Make of what the server refuses in a request about so many rows what HBase makes of it."""
     try:
         yield
@@ -65,21 +65,21 @@ def reason_of(error: TxnError) -> Reason:
     return error.reason if isinstance(error, Refused) else "illegal argument"
 
 
-def told(error: TxnError) -> str:
+def format_error(error: TxnError) -> str:
     """Return the error's message as HBase would begin it, with the name of the Java class."""
     if not isinstance(error, InvalidRequestError):
         return f"java.io.IOException: {error}"
     return f"{_CLASSES[reason_of(error)]}: {error}"
 
 
-def told_of_families(error: InvalidRequestError) -> str:
+def format_family_error(error: InvalidRequestError) -> str:
     """Return the message of a refused change to a table's families."""
     if reason_of(error) in ("do not retry", "no such column family"):
         return f"{_OF_FAMILIES}: {error}"
-    return told(error)
+    return format_error(error)
 
 
-def internal(method: str, error: Exception) -> TApplicationException:
+def make_internal(method: str, error: Exception) -> TApplicationException:
     """Return what HBase's gateways answer where they fail themselves, and why they do."""
     return TApplicationException(
         TApplicationException.INTERNAL_ERROR, f"Internal error processing {method}: {error}"
@@ -94,7 +94,7 @@ def change_all(
     durable: bool,
 ) -> None:
     """Carry out the changes of many rows; where the server refuses some, HBase does the others."""
-    with of_many():
+    with refuse_as_many():
         try:
             rows.mutate(table, changes, durable=durable)
         except Refused as refused:
@@ -105,13 +105,18 @@ def change_all(
             raise
 
 
-def joined(service: Any, explain: Callable[[str, TxnError], Exception], *parts: object) -> object:
+def join_services(
+    service: Any, explain: Callable[[str, TxnError], Exception], *parts: object
+) -> object:
     """Return an object with all methods of the service, each carried out by the part that has it.
 
     explain: makes the service's own exception of an error in the method of that name.
     """
     return SimpleNamespace(
-        **{name: _explained(name, _find(name, parts), explain) for name in service.thrift_services}
+        **{
+            name: _explain_call(name, _find(name, parts), explain)
+            for name in service.thrift_services
+        }
     )
 
 
@@ -120,21 +125,21 @@ def _find(name: str, parts: tuple[object, ...]) -> Callable[..., Any]:
     return found
 
 
-def _explained(
+def _explain_call(
     name: str, method: Callable[..., Any], explain: Callable[[str, TxnError], Exception]
 ) -> Callable[..., Any]:
     def call(*arguments: object) -> Any:
         try:
             return method(*arguments)
         except Internal as error:
-            raise internal(name, error) from error
+            raise make_internal(name, error) from error
         except TxnError as error:
-            raise explain(name, _named(error, arguments)) from error
+            raise explain(name, _name_table(error, arguments)) from error
 
     return call
 
 
-def _named(error: TxnError, arguments: tuple[object, ...]) -> TxnError:
+def _name_table(error: TxnError, arguments: tuple[object, ...]) -> TxnError:
     """Return the error, or a worse one: HBase knows by its name that some table cannot be."""
     table = getattr(arguments[0], "table", arguments[0]) if arguments else None
     refused = error.refused if isinstance(error, Several) else error

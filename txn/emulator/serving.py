@@ -9,16 +9,17 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from txn.clock import Clock, SystemClock
-from txn.emulator import thrift1, thrift2
-from txn.emulator.options import Options
-from txn.emulator.server import Server, Service, listen, tls_context
 from txn.emulator.sweeping import Sweeper
-from txn.emulator.transactional import Transactional
+from txn.emulator.thrift1 import service as thrift1
+from txn.emulator.thrift2 import service as thrift2
 from txn.emulator.workers import Supervisor, serve_here
-from txn.errors import InvalidRequestError, describe
+from txn.errors import InvalidRequestError, annotate
+from txn.server.options import Options
+from txn.server.ports import ServedInterface, Server, listen, server_tls_context
+from txn.service.server import Transactional
 from txn.stores import open_ordered
 from txn.stores.local import LocalStore
-from txn.tables.ordered import OrderedStore
+from txn.tables.kv.ordered import OrderedStore
 
 NAMES = ("thrift1", "thrift2", "transactional")
 LONG = frozenset(  # of HBase's methods, those that read many rows
@@ -42,7 +43,7 @@ class Hosted:
     def __post_init__(self) -> None:
         if not self.ports or not set(self.ports) <= set(NAMES):
             raise InvalidRequestError(
-                describe("give a port for one of the services", known=NAMES, given=[*self.ports])
+                annotate("give a port for one of the services", known=NAMES, given=[*self.ports])
             )
 
 
@@ -58,10 +59,10 @@ def serve(
     """
     if options.workers > 1 and urlsplit(hosted.store).scheme != "embedded":
         raise InvalidRequestError(
-            describe("only an embedded store can have several workers", store=hosted.store)
+            annotate("only an embedded store can have several workers", store=hosted.store)
         )
     clock = SystemClock()
-    tls = tls_context(options)
+    tls = server_tls_context(options)
     keys = open_ordered(hosted.store)  # what is wrong with it is told before anything listens
     sockets = {name: listen(options.bind, port) for name, port in hosted.ports.items()}
 
@@ -91,9 +92,9 @@ def serve(
 
 def open_services(
     hosted: Hosted, keys: OrderedStore, clock: Clock
-) -> tuple[Callable[[], None], dict[str, Service]]:
+) -> tuple[Callable[[], None], dict[str, ServedInterface]]:
     """Return the services over the store, by name, and what to call when they have stopped."""
-    services: dict[str, Service] = {}
+    services: dict[str, ServedInterface] = {}
     ends: list[Callable[[], None]] = []
     if "transactional" in hosted.ports:
         transactional = Transactional(LocalStore(keys, clock), token=hosted.token)
@@ -101,7 +102,7 @@ def open_services(
         ends.append(transactional.flush)
     for name, module in (("thrift1", thrift1), ("thrift2", thrift2)):
         if name in hosted.ports:
-            services[name] = Service(module.SERVICE, module.handler(keys, clock), LONG)
+            services[name] = ServedInterface(module.SERVICE, module.handler(keys, clock), LONG)
     ends.append(keys.close)
     return lambda: _call_all(ends), services
 

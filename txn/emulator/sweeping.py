@@ -12,10 +12,10 @@ import signal
 from collections.abc import Callable, Collection, Iterator
 
 from txn.clock import Clock
-from txn.errors import TxnError, describe
+from txn.errors import TxnError, annotate
 from txn.tables.admin import Admin
-from txn.tables.ordered import OrderedStore
-from txn.tables.tables import Tables
+from txn.tables.kv.ordered import OrderedStore
+from txn.tables.tables import TableStore
 
 PAGE_REST_MS = 100
 ROUND_REST_MS = 600_000
@@ -41,7 +41,7 @@ class Sweeper:
         self, keys: OrderedStore, clock: Clock, keep_deletes_ms: int, log: logging.Logger
     ) -> None:
         self._admin = Admin(keys, clock)
-        self._tables = Tables(keys, clock)
+        self._tables = TableStore(keys, clock)
         self._clock = clock
         self._keep_deletes_ms = keep_deletes_ms
         self._log = log
@@ -61,7 +61,7 @@ class Sweeper:
             try:
                 yield from self._pages(table)
             except TxnError as error:  # it was dropped or disabled, or the disk is full
-                self._log.info(describe("gave up a compaction", cause=str(error)))
+                self._log.info(annotate("gave up a compaction", cause=str(error)))
 
     def _pages(self, table: bytes) -> Iterator[int]:
         resume: bytes | None = b""

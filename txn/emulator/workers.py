@@ -20,7 +20,7 @@ from typing import NoReturn
 
 from txn.clock import Clock
 from txn.emulator.sweeping import Chore, wait
-from txn.errors import describe
+from txn.errors import annotate
 
 ASKS_TO_END = (signal.SIGINT, signal.SIGTERM)
 QUICK_MS = 1_000  # a worker that lived for less is not replaced at once
@@ -111,7 +111,7 @@ class Supervisor:
     def _replace(self) -> None:
         for pid in self._ended():
             lived_ms = self._clock.monotonic_ms() - self._born_ms.pop(pid)
-            self._log.warning(describe("a worker has ended: replaced", pid=pid, lived_ms=lived_ms))
+            self._log.warning(annotate("a worker has ended: replaced", pid=pid, lived_ms=lived_ms))
             if lived_ms < QUICK_MS:
                 self._rest()
             if not _asked_to_end():
@@ -135,7 +135,7 @@ class Supervisor:
                 del self._born_ms[pid]
             self._clock.sleep_ms(LOOK_EACH_MS)
         for pid in self._born_ms:
-            self._log.warning(describe("a worker did not end: killed", pid=pid))
+            self._log.warning(annotate("a worker did not end: killed", pid=pid))
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
 

@@ -15,15 +15,16 @@ from typing import TypeVar
 from sqlalchemy import URL, Connection, Engine
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from txn.backoff import Backoff
 from txn.clock import Clock
-from txn.errors import InvalidRequestError, StoreClosedError, StoreError, describe
+from txn.errors import InvalidRequestError, StoreClosedError, StoreError, annotate
 from txn.leases.databases import PATIENCE_S, Database, Postgresql, Sqlite
 from txn.leases.forking import Gate
 
 T = TypeVar("T")
 
 KINDS: dict[str, Database] = {"sqlite": Sqlite(), "postgresql": Postgresql()}
-SHORTEST_PAUSE_MS, LONGEST_PAUSE_MS = 20, 200
+PASSING = Backoff(first_ms=20, longest_ms=200)
 
 
 class Connections:
@@ -33,7 +34,7 @@ class Connections:
         kind = KINDS.get(url.get_backend_name())
         if kind is None:
             raise InvalidRequestError(
-                describe("leases are kept in one of these", known=sorted(KINDS), url=shown(url))
+                annotate("leases are kept in one of these", known=sorted(KINDS), url=shown(url))
             )
         self.database = kind
         self.url = url
@@ -49,21 +50,18 @@ class Connections:
     def run(self, work: Callable[[Connection], T], *, patience_ms: int = PATIENCE_S * 1000) -> T:
         """Do the work in a transaction and commit it. StoreError: it may have been done or not."""
         due_ms = self._clock.monotonic_ms() + patience_ms
-        while True:
+        for _ in PASSING.tries(self._clock, self._chance, due_ms=due_ms):
             try:
                 with self._passed(), self._own_engine().begin() as connection:
                     return work(connection)
             except SQLAlchemyError as error:
-                passes = isinstance(error, DBAPIError) and self.database.passes(error)
-                if not passes or self._clock.monotonic_ms() >= due_ms:
-                    raise StoreError(
-                        describe(
-                            "the database of the leases failed",
-                            url=shown(self.url),
-                            reason=_reason(error),
-                        )
-                    ) from error
-            self._clock.sleep_ms(self._chance.randint(SHORTEST_PAUSE_MS, LONGEST_PAUSE_MS))
+                failure = error
+                if not (isinstance(error, DBAPIError) and self.database.passes(error)):
+                    break
+        message = "the database of the leases failed"
+        raise StoreError(
+            annotate(message, url=shown(self.url), reason=_reason(failure))
+        ) from failure
 
     def close(self) -> None:
         """Give the connections back."""
@@ -77,7 +75,7 @@ class Connections:
 
     def _own_engine(self) -> Engine:
         if self._closed:
-            raise StoreClosedError(describe("the leases were closed", url=shown(self.url)))
+            raise StoreClosedError(annotate("the leases were closed", url=shown(self.url)))
         if self._process != os.getpid():
             # Never touched again, nor closed: its connections are in use by the parent.
             self._inherited.append(self._engine)

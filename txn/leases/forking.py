@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from weakref import WeakSet
 
-from txn.errors import StoreError, describe
-from txn.forks import around_forks
+from txn.errors import StoreError, annotate
+from txn.host.forks import around_forks
 
 FORK_PATIENCE_S = 10.0
 
@@ -39,7 +39,7 @@ class Gate:
             self._changed.wait_for(lambda: not self._forking)
             if self._name in _CARRIED:
                 message = "the leases were in use when this process was forked: fork before that"
-                raise StoreError(describe(message, url=self._name, pid=os.getpid()))
+                raise StoreError(annotate(message, url=self._name, pid=os.getpid()))
             self._inside.append(threading.get_ident())
         try:
             yield

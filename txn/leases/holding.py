@@ -9,21 +9,32 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Self
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Protocol, Self
 
 from txn.clock import Clock
-from txn.errors import StoreError, describe
-from txn.leases.model import ExceedsMaxLeaseTimeError, LeaseNotFoundError
+from txn.errors import StoreError, annotate
+from txn.leases.model import ExceedsMaxLeaseTimeError, Lease, LeaseNotFoundError
 from txn.locks.manager import LockLost
 from txn.locks.requests import LockRequest, Path, in_order
-
-if TYPE_CHECKING:
-    from txn.leases.service import LeaseService
 
 # Of a duration: how often it is extended, how often that is tried again, and by which part of it
 # two clocks may differ that run for so long.
 EXTENSIONS, RETRIES, DRIFT = 3, 30, 100
+
+
+class Extending(Protocol):
+    """What holds leases in a database; `LeaseService` says what its methods promise."""
+
+    def list_lease(self, objects: Iterable[Path]) -> Sequence[Lease]:
+        """Return the leases of these objects."""
+
+    def extend_lease(self, lease_id: int, *, duration_s: float | None) -> datetime:
+        """Let a lease end no earlier than a duration from now."""
+
+    def drop_lease(self, lease_id: int) -> int:
+        """End a lease."""
 
 
 class HeldLease:
@@ -35,7 +46,7 @@ class HeldLease:
 
     def __init__(
         self,
-        leases: LeaseService,
+        leases: Extending,
         lease_id: int,
         objects: tuple[LockRequest, ...],
         *,
@@ -118,4 +129,4 @@ class HeldLease:
 
     def _error(self, reason: str) -> LockLost:
         named = [str(each) for each in self.objects]
-        return LockLost(describe(reason, lease=self.lease_id, objects=named))
+        return LockLost(annotate(reason, lease=self.lease_id, objects=named))

@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from numbers import Real
 from typing import Literal
 
-from txn.errors import InvalidRequestError, TxnError, describe
+from txn.errors import InvalidRequestError, TxnError, annotate
 from txn.locks.requests import LockRequest, Mode, Path, parts_of, path
 
 LeaseType = Literal["s", "x"]
@@ -88,7 +88,7 @@ class LeaseAlreadyExistsError(TxnError):
         said = f"leased already: {lease}"
         if waits:
             said = f"somebody waits before us: {lease.request} by {lease.user}"
-        super().__init__(describe(said, lease_id=None if waits else lease.lease_id))
+        super().__init__(annotate(said, lease_id=None if waits else lease.lease_id))
         self.lease = lease
         self.waits = waits
 
@@ -106,7 +106,7 @@ def claims(objects: Iterable[LockRequest] | LockRequest) -> tuple[LockRequest, .
             modes[each.path] = each.mode
     if not 0 < len(modes) <= MAX_OBJECTS:
         raise InvalidArgumentsError(
-            describe("a lease is for one object at least", objects=len(modes), limit=MAX_OBJECTS)
+            annotate("a lease is for one object at least", objects=len(modes), limit=MAX_OBJECTS)
         )
     return tuple(LockRequest(at, modes[at]) for at in sorted(modes))
 
@@ -130,7 +130,7 @@ def duration(given: object, longest_s: float) -> timedelta:
     """Return how long a lease is to be."""
     if isinstance(given, Real) and given > longest_s:  # type: ignore[operator]
         raise ExceedsMaxLeaseTimeError(
-            describe("too long for a lease", duration_s=given, longest_s=longest_s)
+            annotate("too long for a lease", duration_s=given, longest_s=longest_s)
         )
     return timedelta(seconds=seconds("duration_s", given, longest_s))
 
@@ -172,7 +172,7 @@ def _path(given: object) -> Path:
         case _:
             raise InvalidArgumentsError(f"not a path, a request or a lease: object={given!r}")
     if not all(map(_is_text, found.parts)):
-        raise InvalidArgumentsError(describe("not text", path=found.parts[:3]))
+        raise InvalidArgumentsError(annotate("not text", path=found.parts[:3]))
     return found
 
 
@@ -180,16 +180,16 @@ def _parsed(text: str) -> Path:
     try:
         return path(text)
     except InvalidRequestError as error:
-        raise InvalidArgumentsError(describe("not a path of an object", given=text)) from error
+        raise InvalidArgumentsError(annotate("not a path of an object", given=text)) from error
 
 
 def _check(at: Path) -> None:
     _path(at)
     if len(at.parts) < 2:
-        raise InvalidArgumentsError(describe("name a table: database/table", path=str(at)))
+        raise InvalidArgumentsError(annotate("name a table: database/table", path=str(at)))
     if len(str(at)) > MAX_OBJECT:
         raise InvalidArgumentsError(
-            describe("a path that is too long", path=str(at)[:40], limit=MAX_OBJECT)
+            annotate("a path that is too long", path=str(at)[:40], limit=MAX_OBJECT)
         )
 
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from txn.errors import InvalidRequestError, describe
+from txn.errors import InvalidRequestError, annotate
+from txn.host.extras import require_extra
 
 if TYPE_CHECKING:
     from sqlalchemy import URL
@@ -33,7 +34,7 @@ def default_url(environ: Mapping[str, str] = os.environ) -> str:
         return user_url(environ)
     if not os.access(MACHINE, os.W_OK | os.X_OK):
         message = f"leases of this machine are not for this user: join the group, or set {VARIABLE}"
-        raise InvalidRequestError(describe(message, folder=str(MACHINE)))
+        raise InvalidRequestError(annotate(message, folder=str(MACHINE)))
     return f"sqlite:///{MACHINE / FILE}"
 
 
@@ -51,17 +52,12 @@ def open_leases(url: str | None = None, **details: Any) -> LeaseService:
     details: max_lease_s (a week unless it is given), place_s, clock, chance.
     """
     url = default_url() if url is None else url
-    try:
+    with require_extra("leases"):
         # Both drivers are extras.
         from txn.leases.migrations import prepare  # noqa: PLC0415
         from txn.leases.service import LeaseService  # noqa: PLC0415
 
         service = LeaseService(parse_url(url), **details)
-    except ModuleNotFoundError as error:
-        extra = "postgresql" if error.name == "psycopg" else "leases"
-        raise InvalidRequestError(
-            describe(f"install hbase-txn[{extra}]", missing=error.name)
-        ) from error
     try:
         prepare(service.connections)
     except BaseException:

@@ -12,6 +12,7 @@ import random
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
+from itertools import count
 from typing import Any, NamedTuple, Self
 
 from sqlalchemy import (
@@ -27,8 +28,9 @@ from sqlalchemy import (
     update,
 )
 
+from txn.backoff import Backoff
 from txn.clock import Clock, SystemClock
-from txn.errors import StoreError, describe
+from txn.errors import StoreError, annotate
 from txn.leases.connections import Connections
 from txn.leases.holding import HeldLease
 from txn.leases.model import (
@@ -52,7 +54,7 @@ from txn.locks.requests import LockRequest, Path, text_of
 
 WEEK_S = 7 * 24 * 3600
 CENTURY_S = 100 * 365 * 24 * 3600
-FIRST_PAUSE_MS, LONGEST_PAUSE_MS = 10, 200
+GRABBING = Backoff(first_ms=5, longest_ms=200)
 SWEEP_EVERY = 100
 MOST_SHOWN = 100
 SHORTEST_PLACE_S = 1
@@ -248,8 +250,7 @@ class LeaseService:
     # ------------------------------------------------------------------------------- one grab
 
     def _grab(self, request: _Request, due_ms: int) -> int:
-        pause_ms = FIRST_PAUSE_MS
-        while True:
+        for tries in count(1):
             left_ms = due_ms - self._clock.monotonic_ms()
             attempt = partial(self._attempt, request=request, waits=left_ms > 0)
             found = self.connections.run(attempt)
@@ -257,8 +258,8 @@ class LeaseService:
                 return found
             if left_ms <= 0:
                 raise LeaseAlreadyExistsError(_lease(found), waits=not found.granted)
-            self._clock.sleep_ms(min(self._chance.randint(pause_ms // 2, pause_ms), left_ms))
-            pause_ms = min(2 * pause_ms, LONGEST_PAUSE_MS)
+            self._clock.sleep_ms(min(GRABBING.pause_ms(tries, self._chance), left_ms))
+        raise AssertionError("counting has no end")
 
     def _attempt(self, connection: Connection, request: _Request, *, waits: bool) -> int | Row[Any]:
         """Return the id of the lease, or the row in the way; then, who waits has a place."""
@@ -340,7 +341,7 @@ class LeaseService:
     def _check_end(self, start: datetime, end: datetime) -> None:
         if end > start + timedelta(seconds=self._max_lease_s):
             raise ExceedsMaxLeaseTimeError(
-                describe("too long for a lease", end=end, start=start, longest_s=self._max_lease_s)
+                annotate("too long for a lease", end=end, start=start, longest_s=self._max_lease_s)
             )
 
 
@@ -391,5 +392,5 @@ def _lease(row: Row[Any]) -> Lease:
 def _not_found(lease_id: int, wanted: Sequence[Path], left: int, count: int) -> LeaseNotFoundError:
     facts = {"objects": [str(each) for each in wanted] or None, "left": left, "of": count}
     return LeaseNotFoundError(
-        describe("the lease has ended, wholly or in part", lease_id=lease_id, **facts)
+        annotate("the lease has ended, wholly or in part", lease_id=lease_id, **facts)
     )

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
 from txn.locks import statements as locks
-from txn.locks.hive import object_path
-from txn.locks.hive_model import Catalog
-from txn.locks.hive_words import Words, statements
+from txn.locks.hive.model import Catalog
+from txn.locks.hive.sql import object_path
+from txn.locks.hive.words import Words, statements
 from txn.locks.requests import Path
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ Statement = ShowLeases | DropLeases
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownLeases:
     """The leases that there are."""
 
     leases: tuple[Lease, ...]
@@ -55,26 +55,26 @@ class Dropped:
     count: int
 
 
-Result = Shown | Dropped
+Result = ShownLeases | Dropped
 
 
-def parse(
+def parse_lease_statement(
     sql: str, settings: Mapping[str, str] | None = None, catalog: Catalog | None = None
 ) -> list[Statement | locks.Statement]:
     """Return the statements of a text, about leases and about locks, or raise InvalidRequestError;
     USE applies to the rest."""
     return [
-        _parsed(words, catalog) or locks.parsed(words, catalog)
+        _parsed(words, catalog) or locks.parse_words(words, catalog)
         for words in statements(sql, settings)
     ]
 
 
-def run(statement: Statement, leases: LeaseService) -> Result:
+def run_lease_statement(statement: Statement, leases: LeaseService) -> Result:
     """Do what a statement asks."""
     within = [] if statement.within is None else [statement.within]
     match statement:
         case ShowLeases():
-            return Shown(tuple(leases.list_lease(within)))
+            return ShownLeases(tuple(leases.list_lease(within)))
         case DropLeases():
             return Dropped(statement.within, leases.force_drop_lease(within))
         case _:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, Self
 
-from txn.errors import AbortedError, CommitOutcomeUnknown, StoreError, describe
+from txn.errors import AbortedError, CommitOutcomeUnknown, StoreError, annotate
 from txn.locks.manager import LockLost
 from txn.locks.requests import LockRequest, Path
 
 
-class Ways(NamedTuple):
+class HolderCalls(NamedTuple):
     """What the manager does for a holder. lost: costs nothing. there: asks the server."""
 
     lost: Callable[[], bool]
@@ -22,7 +22,7 @@ class Holding:
     """All locks of one request."""
 
     def __init__(
-        self, requests: tuple[LockRequest, ...], tokens: Mapping[Path, int], ways: Ways
+        self, requests: tuple[LockRequest, ...], tokens: Mapping[Path, int], ways: HolderCalls
     ) -> None:
         self.requests = requests
         self.tokens = tokens
@@ -39,13 +39,13 @@ class Holding:
         """Ask whether all of them are there."""
         named = [str(each) for each in self.requests]
         if self._ending or self.lost:
-            raise LockLost(describe("locks are lost", locks=named))
+            raise LockLost(annotate("locks are lost", locks=named))
         try:
             there = self._ways.there()
         except (StoreError, AbortedError, CommitOutcomeUnknown) as error:
-            raise LockLost(describe("nobody says that locks are held", locks=named)) from error
+            raise LockLost(annotate("nobody says that locks are held", locks=named)) from error
         if not there or self.lost:
-            raise LockLost(describe("locks are lost", locks=named))
+            raise LockLost(annotate("locks are lost", locks=named))
 
     def release(self) -> None:
         """Give them back; after an error that may be tried again."""

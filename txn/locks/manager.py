@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, Self
 
-from txn.errors import InvalidRequestError, TxnError, describe
-from txn.locks.hive_model import DATABASE_SETTING
+from txn.errors import InvalidRequestError, TxnError, annotate
+from txn.locks.hive.model import DATABASE_SETTING
 from txn.locks.requests import LockRequest, Path, in_order
 from txn.model import check_choice, check_whole
 
@@ -32,7 +32,7 @@ class LockDenied(TxnError):
     def __init__(self, wanted: LockRequest, holders: Sequence[Lock]) -> None:
         held = ", ".join(f"{lock.request} by {lock.owner}" for lock in holders)
         super().__init__(
-            describe(f"lock denied: {held or 'somebody is before us'}", wanted=str(wanted))
+            annotate(f"lock denied: {held or 'somebody is before us'}", wanted=str(wanted))
         )
         self.wanted = wanted
         self.holders = tuple(holders)
@@ -90,7 +90,7 @@ class Waiting:
         if self.deadline_ms is not None:
             check_whole("deadline_ms", self.deadline_ms)
         if not isinstance(self.enabled, bool):
-            raise InvalidRequestError(describe("enabled is True or False", enabled=self.enabled))
+            raise InvalidRequestError(annotate("enabled is True or False", enabled=self.enabled))
         check_choice("fairness", self.fairness, Fairness)
 
 
@@ -106,7 +106,7 @@ def from_hive(settings: Mapping[str, str], base: Waiting | None = None) -> Waiti
             continue
         if name not in _SETTINGS:
             raise InvalidRequestError(
-                describe("not a setting of locks", setting=name, known=HIVE_SETTINGS)
+                annotate("not a setting of locks", setting=name, known=HIVE_SETTINGS)
             )
         field, value = _SETTINGS[name]
         found = replace(found, **{field: value(name, text.strip().lower())})
@@ -205,13 +205,13 @@ class LockManager(Protocol):
 
 def _is_true(name: str, text: str) -> bool:
     if text not in {TRUE, FALSE}:
-        raise InvalidRequestError(describe("neither true nor false", setting=name, given=text))
+        raise InvalidRequestError(annotate("neither true nor false", setting=name, given=text))
     return text == TRUE
 
 
 def _number(name: str, text: str) -> int:
     if not _is_number(text):
-        raise InvalidRequestError(describe("not a number", setting=name, given=text))
+        raise InvalidRequestError(annotate("not a number", setting=name, given=text))
     return int(text)
 
 
@@ -229,7 +229,7 @@ def _duration_ms(name: str, text: str) -> int:
     unit = text[len(digits) :].strip()
     if unit not in _UNITS or not _is_number(digits):
         raise InvalidRequestError(
-            describe("not a duration such as 60s or 500ms", setting=name, given=text)
+            annotate("not a duration such as 60s or 500ms", setting=name, given=text)
         )
     return int(digits) * _UNITS[unit]
 

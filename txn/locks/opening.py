@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
-from txn.connecting import connect
-from txn.errors import InvalidRequestError, describe
+from txn.client.connect import connect
+from txn.errors import InvalidRequestError, annotate
+from txn.host.extras import require_extra
 from txn.locks.manager import LockManager
-from txn.locks.stored import StoredManager
+from txn.locks.stored.queue import StoredManager
 
 ZOOKEEPER = "zookeeper"
 OF_ALL = ("name", "waiting", "clock", "chance")
@@ -25,7 +26,7 @@ def open_manager(uri: str, **details: Any) -> LockManager:
     parts = _split(uri)
     known = (*OF_ALL, *(OF_ZOOKEEPER if parts.scheme == ZOOKEEPER else OF_STORE))
     if wrong := sorted(details.keys() - set(known)):
-        raise InvalidRequestError(describe("no such details here", given=wrong, known=known))
+        raise InvalidRequestError(annotate("no such details here", given=wrong, known=known))
     return (_in_zookeeper if parts.scheme == ZOOKEEPER else _in_store)(uri, parts, details)
 
 
@@ -35,7 +36,7 @@ def _split(uri: str) -> SplitResult:
     try:
         return urlsplit(uri)
     except ValueError as error:
-        raise InvalidRequestError(describe("not a URI", uri=uri, cause=str(error))) from error
+        raise InvalidRequestError(annotate("not a URI", uri=uri, cause=str(error))) from error
 
 
 def _in_store(uri: str, _: SplitResult, details: dict[str, Any]) -> LockManager:
@@ -49,13 +50,9 @@ def _in_store(uri: str, _: SplitResult, details: dict[str, Any]) -> LockManager:
 
 def _in_zookeeper(uri: str, parts: SplitResult, details: dict[str, Any]) -> LockManager:
     if not parts.netloc:
-        raise InvalidRequestError(describe("write zookeeper://host:port/base", uri=uri))
-    try:
-        from txn.locks.zookeeper import ZooKeeperManager  # noqa: PLC0415  (its driver is an extra)
-    except ModuleNotFoundError as error:
-        raise InvalidRequestError(
-            describe("install hbase-txn[zookeeper]", uri=uri, missing=error.name)
-        ) from error
+        raise InvalidRequestError(annotate("write zookeeper://host:port/base", uri=uri))
+    with require_extra("zookeeper", uri=uri):
+        from txn.locks.zookeeper.queue import ZooKeeperManager  # noqa: PLC0415
     if parts.path.strip("/"):
         details.setdefault("base", parts.path)
     return ZooKeeperManager(parts.netloc, **details)

@@ -13,8 +13,8 @@ from contextlib import suppress
 from random import Random
 
 from txn.assertions import Exact, Some, Version
+from txn.client.engine import Engine
 from txn.clock import Clock
-from txn.engine import Engine
 from txn.errors import (
     AbortedError,
     AssertionFailedError,

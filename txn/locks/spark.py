@@ -13,14 +13,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from urllib.parse import unquote
 
-from txn.errors import ConflictError, InvalidRequestError, describe
-from txn.extras import needing
-from txn.locks.hive import requests
-from txn.locks.hive_model import DATABASE_SETTING, Column, Table
+from txn.errors import ConflictError, InvalidRequestError, annotate
+from txn.host.extras import import_extra
+from txn.locks.hive.model import DATABASE_SETTING, Column, Table
+from txn.locks.hive.sql import requests
 from txn.locks.manager import HIVE_SETTINGS, Held, LockLost, LockManager, Waiting, from_hive
 from txn.locks.requests import LockRequest, Mode, Path
 
-with needing("spark"):
+with import_extra("spark"):
     from pyspark import SparkContext
     from pyspark.sql import Row, SparkSession
 
@@ -74,7 +74,7 @@ class SessionCatalog:
                 is_temporary = self._spark.catalog.getTable(alone).isTemporary
         if is_temporary:
             raise InvalidRequestError(
-                describe("a temporary view: name the tables that it reads", view=view)
+                annotate("a temporary view: name the tables that it reads", view=view)
             )
 
 
@@ -179,4 +179,4 @@ def _watch(context: SparkContext, held: Held, tag: str, done: threading.Event) -
 
 def _lost(held: Held) -> LockLost:
     locks = [str(request) for request in held.requests]
-    return LockLost(describe("locks were lost, what ran under them was cancelled", locks=locks))
+    return LockLost(annotate("locks were lost, what ran under them was cancelled", locks=locks))

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from txn.errors import InvalidRequestError, describe
-from txn.locks.hive import object_path, requests
-from txn.locks.hive_definitions import DATABASE
-from txn.locks.hive_model import DATABASE_SETTING, Catalog
-from txn.locks.hive_words import Words, refuse, statements
+from txn.errors import InvalidRequestError, annotate
+from txn.locks.hive.definitions import DATABASE
+from txn.locks.hive.model import DATABASE_SETTING, Catalog
+from txn.locks.hive.sql import object_path, requests
+from txn.locks.hive.words import Words, refuse_statement, statements
 from txn.locks.manager import HIVE_SETTINGS, Lock, LockManager, Waiting, from_hive
 from txn.locks.requests import LockRequest, Path, in_order
 
@@ -54,7 +54,7 @@ Statement = ShowLocks | ExplainLocks | TakeLock | GiveBack
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ShownLocks:
     """The locks that there are."""
 
     locks: tuple[Lock, ...]
@@ -62,7 +62,7 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
-class Explained:
+class ExplainedLocks:
     """The locks that a statement would take."""
 
     requests: tuple[LockRequest, ...]
@@ -83,18 +83,18 @@ class GivenBack:
     count: int
 
 
-Result = Shown | Explained | Taken | GivenBack
+Result = ShownLocks | ExplainedLocks | Taken | GivenBack
 
 
-def parse(
+def parse_lock_statement(
     sql: str, settings: Mapping[str, str] | None = None, catalog: Catalog | None = None
 ) -> list[Statement]:
     """Return the statements of a text, or raise InvalidRequestError; USE and SET apply to the rest,
     and are not among them."""
-    return [parsed(words, catalog) for words in statements(sql, settings)]
+    return [parse_words(words, catalog) for words in statements(sql, settings)]
 
 
-def run(
+def run_lock_statement(
     statement: Statement,
     manager: LockManager,
     *,
@@ -105,13 +105,13 @@ def run(
     match statement:
         case ShowLocks(within, extended):
             there = manager.locks(within)
-            return Shown(tuple(lock for lock in there if extended or lock.granted), extended)
+            return ShownLocks(tuple(lock for lock in there if extended or lock.granted), extended)
         case ExplainLocks(needed):
-            return Explained(needed)
+            return ExplainedLocks(needed)
         case TakeLock(request, text, settings):
             waiting = from_hive(dict(settings), waiting) if settings else waiting
             if waiting is not None and not waiting.enabled:
-                raise InvalidRequestError(describe("locking is turned off", statement=text))
+                raise InvalidRequestError(annotate("locking is turned off", statement=text))
             held = manager.hold([request], query=text, explicit=True, waiting=waiting)
             return Taken(tuple(held.requests))
         case GiveBack(path):
@@ -131,8 +131,8 @@ def execute(
 ) -> Iterator[Result]:
     """Run each statement of a text, yielding what came of it. settings: Hive's own."""
     waiting = replace(from_hive(settings or {}), deadline_ms=deadline_ms)
-    for statement in parse(sql, settings, catalog):
-        yield run(statement, manager, waiting=waiting, force=force)
+    for statement in parse_lock_statement(sql, settings, catalog):
+        yield run_lock_statement(statement, manager, waiting=waiting, force=force)
 
 
 def explained(
@@ -149,7 +149,7 @@ def explained(
     return in_order(found)
 
 
-def parsed(words: Words, catalog: Catalog | None) -> Statement:
+def parse_words(words: Words, catalog: Catalog | None) -> Statement:
     """Return the statement that these words are, or raise InvalidRequestError."""
     if words.accept("SHOW", "LOCKS"):
         return _show(words, catalog)
@@ -164,8 +164,8 @@ def parsed(words: Words, catalog: Catalog | None) -> Statement:
         words.end()
         return GiveBack(path)
     if words.accept("SET"):
-        refuse(words.statement, "write SET name=value", known=HIVE_SETTINGS)
-    return refuse(words.statement, "not a statement about locks")
+        refuse_statement(words.statement, "write SET name=value", known=HIVE_SETTINGS)
+    return refuse_statement(words.statement, "not a statement about locks")
 
 
 def _show(words: Words, catalog: Catalog | None) -> Statement:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from txn.locks.keeper import Keeper
 from txn.locks.manager import Lock
-from txn.locks.nodes import (
+from txn.locks.requests import LockRequest, Path
+from txn.locks.zookeeper.keeper import Keeper
+from txn.locks.zookeeper.nodes import (
     Denied,
     Folders,
     Line,
@@ -18,10 +19,9 @@ from txn.locks.nodes import (
     first_of,
     folder_name,
     line_of,
-    parsed,
+    parse_node,
     part_of,
 )
-from txn.locks.requests import LockRequest, Path
 
 
 class View:
@@ -79,7 +79,7 @@ class View:
 def _objects(at: Path | None, names: Iterable[str]) -> Iterator[Path]:
     """Yield the objects whose folders are among the names in an object's folder; those with
     capitals belong to programs of an older version, and keep nobody out."""
-    for name in (name for name in names if parsed(name) is None):
+    for name in (name for name in names if parse_node(name) is None):
         child = Path((*(at.parts if at else ()), part_of(name)))
         if folder_name(child.parts[-1]) == name:
             yield child

@@ -1,8 +1,8 @@
 """Transactions from Apache Spark. Needs the extra `spark`."""
 
-from txn.extras import needing
+from txn.host.extras import import_extra
 
-with needing("spark"):
+with import_extra("spark"):
     from txn.spark.partitions import Counts, PartitionError, Summary, commit_partition
 
 __all__ = ["Counts", "PartitionError", "Summary", "commit_partition"]

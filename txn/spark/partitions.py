@@ -19,12 +19,12 @@ from pyspark import Accumulator, SparkContext
 from pyspark.sql import SparkSession
 
 from txn.assertions import Assertion
-from txn.connecting import connect
-from txn.engine import Ack, Engine
-from txn.errors import AssertionFailedError, InvalidRequestError, TxnError, describe
+from txn.client.connect import connect
+from txn.client.engine import Engine
+from txn.errors import AssertionFailedError, InvalidRequestError, TxnError, annotate
 from txn.model import Delete, Mutation, as_bytes, check_choice, check_whole
 from txn.policy import Policy
-from txn.request import Committed, Request, as_request
+from txn.request import Ack, Committed, Request, as_request
 from txn.watch import Conflict, Event, Helped
 
 T = TypeVar("T")
@@ -222,4 +222,4 @@ def _raise_first(
 
 def _failed(row: object, why: TxnError) -> PartitionError:
     message = f"request failed: {type(why).__name__}: {why}"
-    return PartitionError(describe(message, row=row))
+    return PartitionError(annotate(message, row=row))

@@ -15,7 +15,7 @@ from pathlib import Path
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from txn.java import find_java_home
+from txn.host.java import find_java_home
 
 JVM_ENDS_WITHIN_S = 30
 

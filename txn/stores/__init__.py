@@ -7,22 +7,22 @@ hbase+thrift2://host:port       HBase through its Thrift 2 gateway; its options 
                                 `txn.stores.gateway`
 hbase+thrift1://host:port       HBase through its Thrift 1 gateway
 txn://host:port                 what a `txn serve` has, for recovery; its options are in
-                                `txn.stores.served`
+                                `txn.service.store`
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from txn.clock import Clock, SystemClock
-from txn.errors import InvalidRequestError, describe
+from txn.errors import InvalidRequestError, annotate
+from txn.host.extras import require_extra
 from txn.stores.base import Store
 from txn.stores.local import LocalStore
-from txn.tables.lmdb import LmdbStore
-from txn.tables.memory import MemoryStore
-from txn.tables.ordered import OrderedStore
+from txn.tables.kv.lmdb import LmdbStore
+from txn.tables.kv.memory import MemoryStore
+from txn.tables.kv.ordered import OrderedStore
 
 _NAMED: dict[str, MemoryStore] = {}
 
@@ -32,11 +32,11 @@ def open_store(uri: str, clock: Clock | None = None) -> Store:
     try:
         parts = urlsplit(uri)
     except (ValueError, AttributeError) as error:
-        raise InvalidRequestError(describe("not a URI", given=uri)) from error
+        raise InvalidRequestError(annotate("not a URI", given=uri)) from error
     factory = _FACTORIES.get(parts.scheme)
     if factory is None:
         raise InvalidRequestError(
-            describe("unknown kind of store", uri=_place(parts), known=sorted(_FACTORIES))
+            annotate("unknown kind of store", uri=_place(parts), known=sorted(_FACTORIES))
         )
     return factory(parts, clock or SystemClock())
 
@@ -50,7 +50,7 @@ def open_ordered(uri: str) -> OrderedStore:
         case "embedded":
             return _embedded_keys(parts)
     raise InvalidRequestError(
-        describe("not a store on this machine", uri=_place(parts), known=["embedded", "memory"])
+        annotate("not a store on this machine", uri=_place(parts), known=["embedded", "memory"])
     )
 
 
@@ -73,40 +73,29 @@ def _embedded_keys(parts: SplitResult) -> LmdbStore:
     path = unquote(parts.path)
     if parts.netloc or path in {"", "/"} or "\0" in path:
         raise InvalidRequestError(
-            describe("write embedded:///path, with three slashes", uri=parts.geturl())
+            annotate("write embedded:///path, with three slashes", uri=parts.geturl())
         )
     return LmdbStore(path, sync=options.get("sync") != "off")
 
 
 def _thrift1(parts: SplitResult, clock: Clock) -> Store:
-    with _drivers(parts):
+    with require_extra("hbase", uri=_place(parts)):
         from txn.stores.gateway import parse_gateway  # noqa: PLC0415
-        from txn.stores.thrift1 import thrift1_store  # noqa: PLC0415
+        from txn.stores.hbase.thrift1 import thrift1_store  # noqa: PLC0415
     return thrift1_store(parse_gateway(parts), clock)
 
 
 def _thrift2(parts: SplitResult, clock: Clock) -> Store:
-    with _drivers(parts):
+    with require_extra("hbase", uri=_place(parts)):
         from txn.stores.gateway import parse_gateway  # noqa: PLC0415
-        from txn.stores.thrift2 import thrift2_store  # noqa: PLC0415
+        from txn.stores.hbase.thrift2 import thrift2_store  # noqa: PLC0415
     return thrift2_store(parse_gateway(parts), clock)
 
 
 def _served(parts: SplitResult, clock: Clock) -> Store:
-    with _drivers(parts, "emulator"):
-        from txn.stores.served import served_store  # noqa: PLC0415
+    with require_extra("emulator", uri=_place(parts)):
+        from txn.service.store import served_store  # noqa: PLC0415
     return served_store(parts, clock)
-
-
-@contextmanager
-def _drivers(parts: SplitResult, extra: str = "hbase") -> Iterator[None]:
-    """Say what to install where a driver is missing; they are an extra of the package."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        raise InvalidRequestError(
-            describe(f"install hbase-txn[{extra}]", uri=_place(parts), missing=error.name)
-        ) from error
 
 
 def _place(parts: SplitResult) -> str:
@@ -117,16 +106,16 @@ def _place(parts: SplitResult) -> str:
 def _options(parts: SplitResult, known: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
     """Return the options of a URI, each of which must be known and have one of its values."""
     if parts.fragment:
-        raise InvalidRequestError(describe("a store has no fragment", uri=parts.geturl()))
+        raise InvalidRequestError(annotate("a store has no fragment", uri=parts.geturl()))
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     for name, value in options.items():
         if name not in known:
             raise InvalidRequestError(
-                describe("unknown option", option=name, uri=parts.geturl(), known=sorted(known))
+                annotate("unknown option", option=name, uri=parts.geturl(), known=sorted(known))
             )
         if value not in known[name]:
             raise InvalidRequestError(
-                describe("unknown value", option=name, given=value, known=list(known[name]))
+                annotate("unknown value", option=name, given=value, known=list(known[name]))
             )
     return options
 

@@ -10,7 +10,6 @@ a checked put of two rows, is an InvalidRequestError, and then nothing was done.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Literal, Protocol
 
@@ -26,27 +25,14 @@ class Store(Protocol):
 
     features: frozenset[Feature]
 
-    def read(self, keys: Collection[Key]) -> dict[Key, Cell | None]:
+    def read(
+        self, *turns: Collection[Key], beside: Callable[[], None] | None = None
+    ) -> dict[Key, Cell | None]:
         """Return the newest visible version of each key, and None for each absent one.
-        Cells of one row come from one instant."""
-
-    def read_marked(
-        self, keys: Collection[Key], suffix: bytes
-    ) -> tuple[dict[Key, Cell | None], dict[Key, bytes]]:
-        """Read the keys, and the cells beside them whose columns have the suffix as well.
-        Return the cells of the keys, and by key what is beside them, where it is not empty."""
-
-    def read_in_turn(
-        self, first: Collection[Key], second: Collection[Key]
-    ) -> tuple[dict[Key, Cell | None], dict[Key, Cell | None]]:
-        """Read the first keys, and then the second ones, as two calls of `read` do.
-        No cell of the second was read before all of the first were."""
-
-    def read_beside(
-        self, keys: Collection[Key], work: Callable[[], None]
-    ) -> dict[Key, Cell | None] | None:
-        """Run a function that uses this store, and read the keys meanwhile if that saves waiting.
-        None, where the keys have not been read: read them afterwards."""
+        Cells of one row that are read in one turn come from one instant, and no cell of a later
+        turn was read before all of the earlier turns were.
+        `beside` is run once, before the reading or meanwhile, where that saves waiting; what it
+        raises is raised."""
 
     def write(self, edits: Sequence[Edit], *, durable: bool = True) -> None:
         """Write puts and delete-column markers at their own timestamps.
@@ -90,23 +76,3 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Release connections and files; the store cannot be used afterwards."""
-
-
-class PlainReads(ABC):
-    """`read_marked` and `read_in_turn` of a store that can only `read`."""
-
-    @abstractmethod
-    def read(self, keys: Collection[Key]) -> dict[Key, Cell | None]: ...
-
-    def read_marked(
-        self, keys: Collection[Key], suffix: bytes
-    ) -> tuple[dict[Key, Cell | None], dict[Key, bytes]]:
-        beside = {key: key._replace(column=key.column + suffix) for key in keys}
-        found = self.read([*keys, *beside.values()])
-        marks = {key: cell.value for key in keys if (cell := found[beside[key]]) and cell.value}
-        return {key: found[key] for key in keys}, marks
-
-    def read_in_turn(
-        self, first: Collection[Key], second: Collection[Key]
-    ) -> tuple[dict[Key, Cell | None], dict[Key, Cell | None]]:
-        return self.read(first), self.read(second)

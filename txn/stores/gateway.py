@@ -26,7 +26,7 @@ from thriftpy2.thrift import TApplicationException, TMessageType, TPayload
 from thriftpy2.transport import TCyBufferedTransport, TCyFramedTransport
 
 from txn.clock import Clock
-from txn.errors import InvalidRequestError, describe
+from txn.errors import InvalidRequestError, annotate
 
 DEFAULT_PORT = 9090
 BUFFER = 16_384
@@ -37,7 +37,7 @@ Request = tuple[str, TPayload]
 """The name of a method of the service, and its arguments."""
 
 
-class Refused(Exception):
+class GatewayError(Exception):
     """The gateway answered a request with an error, its cause; the connection is as good as new."""
 
 
@@ -69,17 +69,17 @@ def parse_gateway(parts: SplitResult) -> Gateway:
     try:
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        raise InvalidRequestError(describe("not a port", uri=uri)) from error
+        raise InvalidRequestError(annotate("not a port", uri=uri)) from error
     if not host or parts.path not in {"", "/"} or parts.fragment or "@" in parts.netloc:
         raise InvalidRequestError(
-            describe(f"write {parts.scheme}://host:port, and options after a ?", uri=uri)
+            annotate(f"write {parts.scheme}://host:port, and options after a ?", uri=uri)
         )
     options: dict[str, Any] = {}
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
         known = _OPTIONS.get(name)
         if known is None:
             raise InvalidRequestError(
-                describe("unknown option", option=name, uri=uri, known=sorted(_OPTIONS))
+                annotate("unknown option", option=name, uri=uri, known=sorted(_OPTIONS))
             )
         options[name] = known(name, value)
     if "ca" in options:
@@ -91,7 +91,7 @@ def _one_of(*values: str) -> Callable[[str, str], str]:
     def parse(name: str, value: str) -> str:
         if value not in values:
             raise InvalidRequestError(
-                describe("unknown value", option=name, given=value, known=list(values))
+                annotate("unknown value", option=name, given=value, known=list(values))
             )
         return value
 
@@ -100,13 +100,13 @@ def _one_of(*values: str) -> Callable[[str, str], str]:
 
 def _number(name: str, value: str) -> int:
     if not value.isdecimal() or not 0 < int(value) < 1_000_000_000:
-        raise InvalidRequestError(describe("not a positive number", option=name, given=value))
+        raise InvalidRequestError(annotate("not a positive number", option=name, given=value))
     return int(value)
 
 
 def _file(name: str, value: str) -> str:
     if not Path(value).is_file():
-        raise InvalidRequestError(describe("no such file", option=name, given=value))
+        raise InvalidRequestError(annotate("no such file", option=name, given=value))
     return value
 
 
@@ -183,13 +183,13 @@ class Connection:
             raise ConnectionError("the reply is another request's")
         self._answered = sequence
         if kind == TMessageType.EXCEPTION:
-            raise Refused(str(reply)) from cast(Exception, reply)
+            raise GatewayError(str(reply)) from cast(Exception, reply)
         fields = reply.__dict__
         if fields.get("success") is None:
             for name, error in fields.items():
                 if error is not None and name != "success":
                     message = getattr(error, "message", None) or type(error).__name__
-                    raise Refused(message) from error
+                    raise GatewayError(message) from error
         return fields.get("success")
 
     def _read(self) -> tuple[int, int, TPayload]:
@@ -281,7 +281,7 @@ def tls_context(gateway: Gateway) -> ssl.SSLContext | None:
         return ssl.create_default_context(cafile=gateway.ca or None)
     except ssl.SSLError as error:
         raise InvalidRequestError(
-            describe("not a file of certificates", ca=gateway.ca, cause=str(error))
+            annotate("not a file of certificates", ca=gateway.ca, cause=str(error))
         ) from error
 
 

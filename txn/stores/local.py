@@ -12,9 +12,9 @@ from txn.clock import Clock
 from txn.errors import TableUnavailable
 from txn.model import Cell, Check, Edit, Family, Key, Row
 from txn.stores.base import Feature
-from txn.tables.ordered import OrderedStore
+from txn.tables.kv.ordered import OrderedStore
 from txn.tables.refusal import Reason, Refused
-from txn.tables.tables import Tables
+from txn.tables.tables import TableStore
 
 UNAVAILABLE: frozenset[Reason] = frozenset(
     {"table not found", "table not enabled", "no such column family"}
@@ -32,32 +32,16 @@ class LocalStore:
 
     def __init__(self, ordered: OrderedStore, clock: Clock) -> None:
         self._ordered = ordered
-        self._tables = Tables(ordered, clock)
+        self._tables = TableStore(ordered, clock)
 
-    def read(self, keys: Collection[Key]) -> dict[Key, Cell | None]:
-        """Read all the keys in one instant, rows and all."""
+    def read(
+        self, *turns: Collection[Key], beside: Callable[[], None] | None = None
+    ) -> dict[Key, Cell | None]:
+        """Read all the turns in one instant, rows and all, after what is to be done beside."""
+        if beside is not None:
+            beside()
         with _MEANING:
-            return self._tables.read(keys)
-
-    def read_marked(
-        self, keys: Collection[Key], suffix: bytes
-    ) -> tuple[dict[Key, Cell | None], dict[Key, bytes]]:
-        """Read all of it in one instant."""
-        with _MEANING:
-            return self._tables.read_marked(keys, suffix)
-
-    def read_in_turn(
-        self, first: Collection[Key], second: Collection[Key]
-    ) -> tuple[dict[Key, Cell | None], dict[Key, Cell | None]]:
-        """Read twice: nothing is waited for that could be saved."""
-        return self.read(first), self.read(second)
-
-    def read_beside(
-        self, keys: Collection[Key], work: Callable[[], None]
-    ) -> dict[Key, Cell | None] | None:
-        """Run the function: a local read waits for nothing."""
-        work()
-        return None
+            return self._tables.read([key for keys in turns for key in keys])
 
     def write(self, edits: Sequence[Edit], *, durable: bool = True) -> None:
         """Write all the edits in one local transaction."""

@@ -14,12 +14,12 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from txn.clock import Clock
-from txn.errors import CorruptRowError, describe
+from txn.errors import CorruptRowError, annotate
 from txn.tables import catalog
-from txn.tables.catalog import CATALOG, Catalog
-from txn.tables.entries import Table
+from txn.tables.catalog import CATALOG, TableCatalog
+from txn.tables.entries import TableEntry
+from txn.tables.kv.ordered import OrderedStore, Reader, Writer
 from txn.tables.operations import FamilySettings
-from txn.tables.ordered import OrderedStore, Reader, Writer
 from txn.tables.refusal import Refused
 
 _NAMESPACE = CATALOG + b"namespace "
@@ -48,7 +48,7 @@ class Admin:
     def __init__(self, store: OrderedStore, clock: Clock) -> None:
         self._store = store
         self._clock = clock
-        self._catalog: Catalog | None = None
+        self._catalog: TableCatalog | None = None
 
     def create(
         self, name: bytes, families: Mapping[bytes, FamilySettings], splits: Sequence[bytes] = ()
@@ -63,7 +63,7 @@ class Admin:
             if name in known.tables:
                 raise Refused("table exists", "the table exists", table=name)
             _check_namespace(writer, _namespace_of(name))
-            made = Table(
+            made = TableEntry(
                 catalog.next_number(known),
                 dict(families),
                 splits=tuple(sorted(splits)),
@@ -93,7 +93,7 @@ class Admin:
         def body(writer: Writer) -> None:
             known = self._load(writer)
             table = _disabled(known, name)
-            empty = Table(
+            empty = TableEntry(
                 catalog.next_number(known),
                 table.families,
                 splits=table.splits if keep_splits else (),
@@ -133,7 +133,7 @@ class Admin:
         """Return whether there is such a table."""
         return self.find(name) is not None
 
-    def find(self, name: bytes) -> Table | None:
+    def find(self, name: bytes) -> TableEntry | None:
         """Return a table, or None where there is none."""
         return self._store.read(self._load).tables.get(catalog.plain(name))
 
@@ -141,10 +141,10 @@ class Admin:
         """Return the names of all tables, or of a namespace's (`namespace not found`), sorted."""
         return list(self.tables(namespace))
 
-    def tables(self, namespace: bytes | None = None) -> dict[bytes, Table]:
+    def tables(self, namespace: bytes | None = None) -> dict[bytes, TableEntry]:
         """Return the same tables by their names, all as of one instant."""
 
-        def body(reader: Reader) -> dict[bytes, Table]:
+        def body(reader: Reader) -> dict[bytes, TableEntry]:
             if namespace is not None:
                 _check_namespace(reader, namespace)
             tables = sorted(self._load(reader).tables.items())
@@ -240,7 +240,7 @@ class Admin:
         while self._store.write(catalog.sweep, durable=False):
             pass
 
-    def _find(self, name: bytes) -> Table:
+    def _find(self, name: bytes) -> TableEntry:
         return self._store.read(self._load).find(catalog.plain(name))
 
     def _alter(self, name: bytes, change: Callable[[_Families], _Families]) -> None:
@@ -257,12 +257,12 @@ class Admin:
         self._store.write(body)
         self.sweep()
 
-    def _load(self, reader: Reader) -> Catalog:
-        self._catalog = found = catalog.load(reader, self._catalog)
+    def _load(self, reader: Reader) -> TableCatalog:
+        self._catalog = found = catalog.load_catalog(reader, self._catalog)
         return found
 
 
-def regions_of(table: Table) -> list[Region]:
+def regions_of(table: TableEntry) -> list[Region]:
     """Return the regions of a table in order of their rows."""
     edges = [b"", *table.splits, b""]
     return [Region(start, stop, table.created_ms) for start, stop in pairwise(edges)]
@@ -273,7 +273,7 @@ def _check_there(name: bytes, family: bytes, families: _Families) -> None:
         raise Refused("no such column family", "no such family", table=name, family=family)
 
 
-def _disabled(known: Catalog, name: bytes) -> Table:
+def _disabled(known: TableCatalog, name: bytes) -> TableEntry:
     table = known.find(name)
     if table.enabled:
         raise Refused("table not disabled", "the table is enabled", table=name)
@@ -298,7 +298,7 @@ def _namespaces(reader: Reader) -> dict[bytes, dict[str, str]]:
             found[key[len(_NAMESPACE) :]] = dict(json.loads(stored))
         except ValueError as error:
             raise CorruptRowError(
-                describe("the catalog does not decode", key=key, stored=stored[:200])
+                annotate("the catalog does not decode", key=key, stored=stored[:200])
             ) from error
     return found
 

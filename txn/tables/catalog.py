@@ -17,12 +17,12 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import NamedTuple
 
-from txn.errors import InvalidRequestError, describe
+from txn.errors import InvalidRequestError, annotate
 from txn.model import KEEP_DELETES_MS, MAX_FAMILY, MAX_ROW, MAX_TABLE, Family, Key
 from txn.tables import entries
-from txn.tables.entries import Table
+from txn.tables.entries import TableEntry
+from txn.tables.kv.ordered import Reader, Writer
 from txn.tables.operations import FamilySettings
-from txn.tables.ordered import Reader, Writer
 from txn.tables.refusal import Refused
 
 CATALOG = bytes(4)
@@ -54,21 +54,21 @@ class Place(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Catalog:
+class TableCatalog:
     """All tables, as of one value of the counter; only those that are enabled have places."""
 
     counter: bytes | None
-    tables: Mapping[bytes, Table]
+    tables: Mapping[bytes, TableEntry]
     places: Mapping[tuple[bytes | None, bytes], Place] = field(default_factory=dict)
 
-    def find(self, name: bytes) -> Table:
+    def find(self, name: bytes) -> TableEntry:
         """Return the table, enabled or not, or raise Refused naming it."""
         found = self.tables.get(name)
         if found is None:
             raise Refused("table not found", "no such table", table=name)
         return found
 
-    def table(self, name: bytes) -> Table:
+    def table(self, name: bytes) -> TableEntry:
         """Return a table that can be read and written, or raise Refused naming it."""
         found = self.find(name)
         if not found.enabled:
@@ -78,7 +78,7 @@ class Catalog:
     def missing(self, table: bytes | None, family: bytes) -> InvalidRequestError:
         """Return the error that says why there is no place for the cells of this family."""
         if table is None:
-            return InvalidRequestError(describe("the key names no table", family=family))
+            return InvalidRequestError(annotate("the key names no table", family=family))
         try:
             self.table(table)
         except Refused as error:
@@ -86,7 +86,7 @@ class Catalog:
         return Refused("no such column family", "no such family", table=table, family=family)
 
 
-def load(reader: Reader, known: Catalog | None) -> Catalog:
+def load_catalog(reader: Reader, known: TableCatalog | None) -> TableCatalog:
     """Return the catalog, which is the known one if nothing has changed since."""
     counter = reader.get(_COUNTER)
     if known is not None and known.counter == counter:
@@ -100,10 +100,10 @@ def load(reader: Reader, known: Catalog | None) -> Catalog:
         if table.enabled
         for family, settings in table.families.items()
     }
-    return Catalog(counter, tables, places)
+    return TableCatalog(counter, tables, places)
 
 
-def _place(table: Table, family: bytes, settings: FamilySettings) -> Place:
+def _place(table: TableEntry, family: bytes, settings: FamilySettings) -> Place:
     return Place(
         table.prefix,
         _ROW_END + family + b"\0",
@@ -114,7 +114,7 @@ def _place(table: Table, family: bytes, settings: FamilySettings) -> Place:
     )
 
 
-def save(writer: Writer, known: Catalog, name: bytes, table: Table | None) -> None:
+def save(writer: Writer, known: TableCatalog, name: bytes, table: TableEntry | None) -> None:
     """Set or, for None, remove a table, in the caller's transaction."""
     if table is None:
         writer.delete(_TABLE + name)
@@ -123,12 +123,14 @@ def save(writer: Writer, known: Catalog, name: bytes, table: Table | None) -> No
     writer.put(_COUNTER, next_number(known).to_bytes(8))
 
 
-def next_number(known: Catalog) -> int:
+def next_number(known: TableCatalog) -> int:
     """Return the number for a new table, which no table has ever had, and the next counter."""
     return int.from_bytes(known.counter or b"") + 1
 
 
-def ensure(writer: Writer, known: Catalog, name: bytes, families: Mapping[bytes, Family]) -> None:
+def ensure(
+    writer: Writer, known: TableCatalog, name: bytes, families: Mapping[bytes, Family]
+) -> None:
     """Create the table and the families that are missing, in the caller's transaction.
 
     Raise InvalidRequestError where an existing family's settings differ, or a name is illegal.
@@ -145,7 +147,7 @@ def ensure(writer: Writer, known: Catalog, name: bytes, families: Mapping[bytes,
     for family, given in families.items():
         if family in existing and given != entries.family(existing[family]):
             raise InvalidRequestError(
-                describe(
+                annotate(
                     "the family exists with other settings",
                     table=name,
                     family=family,
@@ -154,13 +156,13 @@ def ensure(writer: Writer, known: Catalog, name: bytes, families: Mapping[bytes,
                 )
             )
     if table is None:
-        save(writer, known, name, Table(next_number(known), merged))
+        save(writer, known, name, TableEntry(next_number(known), merged))
     elif merged != existing:
         alter(writer, known, name, merged)
 
 
 def alter(
-    writer: Writer, known: Catalog, name: bytes, families: Mapping[bytes, FamilySettings]
+    writer: Writer, known: TableCatalog, name: bytes, families: Mapping[bytes, FamilySettings]
 ) -> None:
     """Give the table exactly these families, in the caller's transaction. What is left of one that
     was dropped goes before it comes back: it would be seen again, and what is put then removed."""
@@ -173,7 +175,7 @@ def alter(
     save(writer, known, name, replace(table, families=dict(families)))
 
 
-def leave(writer: Writer, table: Table, family: bytes = b"") -> None:
+def leave(writer: Writer, table: TableEntry, family: bytes = b"") -> None:
     """Leave the cells of a table that is dropped, or of a family, to whoever sweeps next."""
     writer.put(_GARBAGE + table.prefix + family, b"")
 

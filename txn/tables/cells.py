@@ -81,7 +81,7 @@ def versions(
     return found
 
 
-def put(state: bytes, timestamp: int, value: bytes, limit: int) -> bytes:
+def put_version(state: bytes, timestamp: int, value: bytes, limit: int) -> bytes:
     """Return the state after a put, of at most `limit` versions; the same object if unchanged."""
     head = _pack(timestamp, len(value))
     if not state:
@@ -118,7 +118,7 @@ def delete_exact(state: bytes, timestamp: int) -> bytes:
     return state[:newer] + _pack(timestamp, _EXACT) + drop_exact(state, timestamp)[newer:]
 
 
-def drop(state: bytes, timestamp: int) -> bytes:
+def drop_versions(state: bytes, timestamp: int) -> bytes:
     """Return the state without what is at or below the timestamp, which is masked from outside."""
     newer, _ = _newer(state, timestamp)
     if newer < len(state):
@@ -147,7 +147,7 @@ def masks(state: bytes, timestamp: int) -> bool:
     return bool(size >= _EXACT and (found == timestamp or (size == _MARKER and found > timestamp)))
 
 
-def compact(
+def compact_cell(
     state: bytes,
     oldest_ms: int = 0,
     purge_before_ms: int | None = None,

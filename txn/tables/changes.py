@@ -14,25 +14,25 @@ from typing import assert_never
 
 from txn.model import MAX_CELL, MAX_COLUMN, Key, cell_bytes
 from txn.tables import catalog, cells
-from txn.tables.catalog import Catalog, Place
+from txn.tables.catalog import Place, TableCatalog
+from txn.tables.kv.ordered import Writer
 from txn.tables.operations import (
     MAX_TIMESTAMP,
     Add,
     Append,
+    CellVersion,
     Operation,
     Put,
     Remove,
-    Version,
 )
-from txn.tables.ordered import Writer
 from txn.tables.refusal import Refused
 
 _LONG = 8
 
 
-def prepare(
-    writer: Writer, known: Catalog, table: bytes, operations: Sequence[Operation]
-) -> Catalog:
+def prepare_changes(
+    writer: Writer, known: TableCatalog, table: bytes, operations: Sequence[Operation]
+) -> TableCatalog:
     """Return the catalog with which the operations can be carried out, or raise Refused.
 
     The first time that rows or families are deleted, the table is marked as having masks.
@@ -44,17 +44,17 @@ def prepare(
         whole = whole or (isinstance(operation, Remove) and operation.column is None)
     if whole and not found.masked:
         catalog.save(writer, known, table, replace(found, masked=True))
-        return catalog.load(writer, None)
+        return catalog.load_catalog(writer, None)
     return known
 
 
-class Change:
+class RowChange:
     """One row of a table, at one server time."""
 
     __slots__ = ("_known", "_now", "_row", "_table", "_writer")
 
     def __init__(
-        self, writer: Writer, known: Catalog, where: tuple[bytes, bytes], now_ms: int
+        self, writer: Writer, known: TableCatalog, where: tuple[bytes, bytes], now_ms: int
     ) -> None:
         self._writer = writer
         self._known = known
@@ -63,7 +63,7 @@ class Change:
 
     def carry_out(
         self, operations: Sequence[Operation], put_ms: int | None = None
-    ) -> tuple[Version, ...]:
+    ) -> tuple[CellVersion, ...]:
         """Do all the operations; return what Adds and Appends put, in HBase's order.
 
         put_ms: the time of puts that have none of their own, where it is not the server's.
@@ -76,7 +76,7 @@ class Change:
             else:
                 self._put(operation)
             if computed:
-                results.append(Version(*operation[:2], operation[3], operation[2]))  # type: ignore[arg-type]
+                results.append(CellVersion(*operation[:2], operation[3], operation[2]))  # type: ignore[arg-type]
         return tuple(sorted(results, key=lambda version: version[:2]))
 
     def _resolve(
@@ -149,7 +149,7 @@ class Change:
             return
         name = catalog.cell_key(place, self._row, column)
         old = self._writer.get(name) or b""
-        self._store(name, old, cells.put(old, timestamp or 0, value, place.versions))
+        self._store(name, old, cells.put_version(old, timestamp or 0, value, place.versions))
 
     def _remove(self, remove: Remove) -> None:
         family, column, timestamp, exact = remove
@@ -170,7 +170,9 @@ class Change:
         place, escaped = self._place(family), catalog.escape_row(self._row)
         masks_key = catalog.masks_key(place, self._row) or b""
         old = self._writer.get(masks_key) or b""
-        mask, drop = (cells.delete_exact, cells.drop_exact) if exact else (cells.delete, cells.drop)
+        mask, drop = (
+            (cells.delete_exact, cells.drop_exact) if exact else (cells.delete, cells.drop_versions)
+        )
         self._store(masks_key, old, mask(old, timestamp))
         for name in list(catalog.family_keys(self._writer, place, escaped)):
             state = self._writer.get(name) or b""
@@ -191,7 +193,7 @@ class Change:
         return place
 
 
-def _check(known: Catalog, table: bytes, operation: Operation) -> None:
+def _check(known: TableCatalog, table: bytes, operation: Operation) -> None:
     family, column = operation[:2]
     if family is not None and (table, family) not in known.places:
         raise known.missing(table, family)

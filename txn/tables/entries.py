@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from txn.errors import CorruptRowError, describe
+from txn.errors import CorruptRowError, annotate
 from txn.model import Family
 from txn.tables.operations import FamilySettings
 
@@ -23,7 +23,7 @@ _DEFAULTS = FamilySettings()
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class TableEntry:
     """A table's number and its families.
 
     masked: whether any of its rows has ever had masks. splits: where its regions, which mean
@@ -53,7 +53,7 @@ def family(settings: FamilySettings) -> Family:
     return Family(settings.versions, settings.ttl_ms)
 
 
-def encode(table: Table) -> bytes:
+def encode(table: TableEntry) -> bytes:
     """Return the stored form of a table."""
     families = {name.decode(): _shown(one) for name, one in sorted(table.families.items())}
     stored: dict[str, Any] = {"number": table.number, "families": families}
@@ -68,11 +68,11 @@ def encode(table: Table) -> bytes:
     return json.dumps(stored).encode()
 
 
-def decode(key: bytes, value: bytes) -> Table:
+def decode(key: bytes, value: bytes) -> TableEntry:
     """Return the table of a stored form; CorruptRowError where it is none."""
     try:
         stored = json.loads(value)
-        return Table(
+        return TableEntry(
             stored["number"],
             {name.encode(): _settings(shown) for name, shown in stored["families"].items()},
             stored.get("enabled", True),
@@ -82,7 +82,7 @@ def decode(key: bytes, value: bytes) -> Table:
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptRowError(
-            describe("the catalog does not decode", key=key, stored=value[:200])
+            annotate("the catalog does not decode", key=key, stored=value[:200])
         ) from error
 
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from txn.tables.filters import Filter
+from txn.tables.filters.parsing import Filter
 
 MAX_TIMESTAMP = (1 << 63) - 1
 
 Operator = Literal["<", "<=", "=", "!=", ">=", ">"]
 
 
-class Version(NamedTuple):
+class CellVersion(NamedTuple):
     """One visible version of a cell."""
 
     family: bytes
@@ -32,7 +32,7 @@ class Result(NamedTuple):
     """
 
     row: bytes
-    versions: tuple[Version, ...] = ()
+    versions: tuple[CellVersion, ...] = ()
     partial: bool = False
 
 
@@ -43,9 +43,9 @@ class Selection:
     columns: () means all; (family, None) a whole family, which HBase forgets when a column of that
     family follows. versions: at most so many of each cell. since (included), until (excluded): the
     timestamps; family_times: those of some families instead, each (family, since, until). filter:
-    what `txn.tables.filters.parse` returns. store_limit, store_offset: at most so many versions of
-    each family in a row, after leaving out so many. batch: a scan's results hold at most so many
-    versions; a row of more comes as several results.
+    what `txn.tables.filters.parsing.parse` returns. store_limit, store_offset: at most so many
+    versions of each family in a row, after leaving out so many. batch: a scan's results hold at
+    most so many versions; a row of more comes as several results.
     """
 
     columns: tuple[tuple[bytes, bytes | None], ...] = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from txn.errors import InvalidRequestError, describe
+from txn.errors import InvalidRequestError, annotate
 
 Reason = Literal[
     "table not found",
@@ -29,6 +29,6 @@ class Refused(InvalidRequestError):
     """
 
     def __init__(self, reason: Reason, message: str, **facts: object) -> None:
-        super().__init__(describe(message, **facts))
+        super().__init__(annotate(message, **facts))
         self.reason: Reason = reason
         self.facts = facts

@@ -12,21 +12,21 @@ from typing import NamedTuple
 
 from txn.clock import Clock
 from txn.tables import catalog, changes, selecting
-from txn.tables.catalog import Catalog
-from txn.tables.changes import Change
-from txn.tables.filtering import sieve
+from txn.tables.catalog import TableCatalog
+from txn.tables.changes import RowChange
+from txn.tables.filters.filtering import sieve
+from txn.tables.kv.ordered import OrderedStore, Reader, Writer
 from txn.tables.operations import (
+    CellVersion,
     Condition,
     Operation,
     Operator,
     Range,
     Result,
     Selection,
-    Version,
 )
-from txn.tables.ordered import OrderedStore, Reader, Writer
 from txn.tables.refusal import Refused
-from txn.tables.selecting import Plan, Sifter
+from txn.tables.selecting import ReadPlan, Sifter
 
 PAGE_VERSIONS = 20_000
 PAGE_ROWS_SEEN = 5_000
@@ -59,7 +59,7 @@ class Rows:
     def __init__(self, store: OrderedStore, clock: Clock) -> None:
         self._store = store
         self._clock = clock
-        self._catalog: Catalog | None = None
+        self._catalog: TableCatalog | None = None
 
     def get(self, table: bytes, rows: Sequence[bytes], selection: Selection) -> list[Result]:
         """Return what is selected of each row, in the order given, in one instant."""
@@ -93,8 +93,8 @@ class Rows:
             known.table(table)
             results = []
             for row, operations in mutations:
-                known = changes.prepare(writer, known, table, operations)
-                change = Change(writer, known, (table, row), now)
+                known = changes.prepare_changes(writer, known, table, operations)
+                change = RowChange(writer, known, (table, row), now)
                 results.append(Result(row, change.carry_out(operations)))
             return results
 
@@ -122,9 +122,9 @@ class Rows:
             found = _found(writer, plan, row)
             if not _holds(condition, found[0] if found else None):
                 return False
-            known = changes.prepare(writer, known, table, operations)
+            known = changes.prepare_changes(writer, known, table, operations)
             put_ms = max(now, found[0].timestamp) if found else now
-            Change(writer, known, (table, row), now).carry_out(operations, put_ms)
+            RowChange(writer, known, (table, row), now).carry_out(operations, put_ms)
             return True
 
         return self._store.write(body, durable=durable)
@@ -154,14 +154,14 @@ class Rows:
 
         return self._store.read(body)
 
-    def _plan(self, reader: Reader, table: bytes, selection: Selection) -> Plan:
+    def _plan(self, reader: Reader, table: bytes, selection: Selection) -> ReadPlan:
         times = [(selection.since, selection.until), *(each[1:] for each in selection.family_times)]
         if selection.versions < 1 or any(not 0 <= since <= until for since, until in times):
             raise Refused("illegal argument", "not a selection", given=selection)
         return selecting.plan(self._load(reader), table, selection, self._clock.wall_ms())
 
-    def _load(self, reader: Reader) -> Catalog:
-        self._catalog = found = catalog.load(reader, self._catalog)
+    def _load(self, reader: Reader) -> TableCatalog:
+        self._catalog = found = catalog.load_catalog(reader, self._catalog)
         return found
 
 
@@ -191,10 +191,14 @@ class _Walk:
         """The bound that moves, without the table's prefix."""
         return (self._high if self._reverse else self._low)[len(self._prefix) :]
 
-    def found(self, plan: Plan, sifter: Sifter | None) -> Iterator[tuple[bytes, list[Version]]]:
+    def found(
+        self, plan: ReadPlan, sifter: Sifter | None
+    ) -> Iterator[tuple[bytes, list[CellVersion]]]:
         """Yield the rows, escaped, and what is found in each; `at` is then past it."""
         if sifter is None and not self._reverse and _is_whole(plan.selection):
-            for row, found in selecting.read_rows(self.reader, plan, self._low, self._high):
+            for row, found in selecting.read_selected_rows(
+                self.reader, plan, self._low, self._high
+            ):
                 self._step(row)
                 yield row, found
             return
@@ -233,7 +237,7 @@ def _bound(row: bytes, after: bool) -> bytes:
     return catalog.escape_row(row) + (b"\0\1" if after else b"\0\0") if row else b""
 
 
-def _page(walk: _Walk, plan: Plan, sifter: Sifter | None, limit_rows: int) -> Page:
+def _page(walk: _Walk, plan: ReadPlan, sifter: Sifter | None, limit_rows: int) -> Page:
     """Read rows until there are enough, or enough was looked at."""
     results: list[Result] = []
     if limit_rows < 1:
@@ -256,7 +260,7 @@ def _page(walk: _Walk, plan: Plan, sifter: Sifter | None, limit_rows: int) -> Pa
     return Page(results, Resume(walk.at, sifter))
 
 
-def _batches(row: bytes, found: list[Version], batch: int | None) -> list[Result]:
+def _batches(row: bytes, found: list[CellVersion], batch: int | None) -> list[Result]:
     if batch is None or len(found) <= batch:
         return [Result(row, tuple(found))]
     starts = range(0, len(found), batch)
@@ -271,7 +275,7 @@ def _sifter(selection: Selection, reverse: bool = False) -> Sifter | None:
     return Sifter(sieve(selection.filter, reverse=reverse))
 
 
-def _found(reader: Reader, plan: Plan, row: bytes) -> list[Version]:
+def _found(reader: Reader, plan: ReadPlan, row: bytes) -> list[CellVersion]:
     escaped = catalog.escape_row(row)
     sifter = _sifter(plan.selection)
     if sifter is None:
@@ -287,7 +291,7 @@ def _looked_at(condition: Condition) -> Selection:
     )
 
 
-def _holds(condition: Condition, found: Version | None) -> bool:
+def _holds(condition: Condition, found: CellVersion | None) -> bool:
     if condition.filter is not None:
         return found is not None
     if not condition.value:

@@ -14,10 +14,10 @@ from typing import NamedTuple
 
 from txn.model import Cell, new_tuple
 from txn.tables import cells
-from txn.tables.catalog import Catalog, Place, family_keys, split_row
-from txn.tables.operations import MAX_TIMESTAMP, Selection, Version
-from txn.tables.ordered import Reader
-from txn.tables.sieves import Code, Sieve
+from txn.tables.catalog import Place, TableCatalog, family_keys, split_row
+from txn.tables.filters.sieves import Code, Sieve
+from txn.tables.kv.ordered import Reader
+from txn.tables.operations import MAX_TIMESTAMP, CellVersion, Selection
 
 
 class Part(NamedTuple):
@@ -31,14 +31,14 @@ class Part(NamedTuple):
     until: int
 
 
-class Plan(NamedTuple):
+class ReadPlan(NamedTuple):
     """A selection on the families that there are."""
 
     parts: tuple[Part, ...]
     selection: Selection
 
 
-def plan(known: Catalog, table: bytes, selection: Selection, now_ms: int) -> Plan:
+def plan(known: TableCatalog, table: bytes, selection: Selection, now_ms: int) -> ReadPlan:
     """Return the plan of a selection; Refused where a family is missing."""
     wanted: dict[bytes, set[bytes] | None] = {}
     for family, column in selection.columns:
@@ -59,17 +59,17 @@ def plan(known: Catalog, table: bytes, selection: Selection, now_ms: int) -> Pla
         names = tuple(sorted(columns)) if columns else None
         since, until = times.get(family, (selection.since, selection.until))
         parts.append(Part(family, place, names, oldest_ms, since, until))
-    return Plan(tuple(parts), selection)
+    return ReadPlan(tuple(parts), selection)
 
 
-def read_row(reader: Reader, asked: Plan, row: bytes) -> list[Version]:
+def read_row(reader: Reader, asked: ReadPlan, row: bytes) -> list[CellVersion]:
     """Return what the selection, without its filter, finds in a row, which is given escaped."""
-    found: list[Version] = []
+    found: list[CellVersion] = []
     selection = asked.selection
     for part in asked.parts:
         family = part.family
         of_family = [
-            Version(family, column, timestamp, value)
+            CellVersion(family, column, timestamp, value)
             for column, versions in _columns(reader, part, row, selection.versions)
             for value, timestamp in versions
         ]
@@ -79,15 +79,15 @@ def read_row(reader: Reader, asked: Plan, row: bytes) -> list[Version]:
     return found
 
 
-def read_rows(
-    reader: Reader, asked: Plan, low: bytes, high: bytes
-) -> Iterator[tuple[bytes, list[Version]]]:
+def read_selected_rows(
+    reader: Reader, asked: ReadPlan, low: bytes, high: bytes
+) -> Iterator[tuple[bytes, list[CellVersion]]]:
     """Yield each row of a range of keys, escaped, and what a selection of all columns, without its
     filter, finds in it. One walk over the keys is several times as quick as a search for each."""
     limit = asked.selection.versions
     parts = {part.place.infix: (part.family, _seen(part, limit)) for part in asked.parts}
     row: bytes | None = None
-    found: list[Version] = []
+    found: list[CellVersion] = []
     for key, state in reader.items(low, high):
         end = split_row(key)
         if key[4:end] != row:
@@ -99,7 +99,7 @@ def read_rows(
         if part is not None:  # else a row's masks, or of a family that was dropped
             family, seen = part
             for value, at in seen(state):
-                found.append(new_tuple(Version, (family, key[begin:], at, value)))
+                found.append(new_tuple(CellVersion, (family, key[begin:], at, value)))
     if row is not None:
         yield row, found
 
@@ -136,14 +136,14 @@ class Sifter:
         self._closed: set[bytes] = set()
         self.sieve = sieve
 
-    def row(self, reader: Reader, asked: Plan, row: bytes, name: bytes) -> list[Version]:
+    def row(self, reader: Reader, asked: ReadPlan, row: bytes, name: bytes) -> list[CellVersion]:
         """Return what the selection finds in a row, which is given escaped, and by its name."""
         sieve = self.sieve
         parts = [part for part in asked.parts if part.family not in self._closed]
         first = [part for part in parts if sieve.is_family_essential(part.family)]
         if not any(_is_there(reader, part, row) for part in first):
             return []
-        found: list[Version] = []
+        found: list[CellVersion] = []
         if not sieve.filter_row_key(name):
             for part in first:
                 found += self._family(reader, asked, part, row)
@@ -157,11 +157,11 @@ class Sifter:
         sieve.reset()
         return found
 
-    def goes_back(self, asked: Plan) -> bool:
+    def goes_back(self, asked: ReadPlan) -> bool:
         """Return whether HBase can do such a scan in reverse: where it decides on whole rows."""
         return all(self.sieve.is_family_essential(part.family) for part in asked.parts)
 
-    def _family(self, reader: Reader, asked: Plan, part: Part, row: bytes) -> list[Version]:
+    def _family(self, reader: Reader, asked: ReadPlan, part: Part, row: bytes) -> list[CellVersion]:
         selection = asked.selection
         passed = self._passed(reader, asked, part, row)
         found = list(islice(passed, selection.store_offset, _store_end(selection)))
@@ -169,7 +169,9 @@ class Sifter:
             self._closed.add(part.family)
         return found
 
-    def _passed(self, reader: Reader, asked: Plan, part: Part, row: bytes) -> Iterator[Version]:
+    def _passed(
+        self, reader: Reader, asked: ReadPlan, part: Part, row: bytes
+    ) -> Iterator[CellVersion]:
         """Yield what the filter lets pass of a family."""
         hint = b""
         kept = part.place.versions
@@ -177,7 +179,7 @@ class Sifter:
         for column, cells_ in _columns(reader, part, row, kept):
             if column < hint:
                 continue
-            shown = (Version(part.family, column, time, value) for value, time in cells_)
+            shown = (CellVersion(part.family, column, time, value) for value, time in cells_)
             for version, code in self._asked(shown, wanted):
                 if code.includes:
                     yield self.sieve.transform_cell(version)
@@ -188,7 +190,9 @@ class Sifter:
                 if (code.next_column and column) or hint > column:
                     break  # a column without a name has no next one to HBase, only a next version
 
-    def _asked(self, versions: Iterator[Version], wanted: int) -> Iterator[tuple[Version, Code]]:
+    def _asked(
+        self, versions: Iterator[CellVersion], wanted: int
+    ) -> Iterator[tuple[CellVersion, Code]]:
         """Yield a column's versions with what becomes of them; at most so many are included."""
         included = 0
         for version in versions:
@@ -202,7 +206,7 @@ class Sifter:
             yield version, code
 
 
-def _passed_row(sieve: Sieve, found: list[Version]) -> list[Version] | None:
+def _passed_row(sieve: Sieve, found: list[CellVersion]) -> list[CellVersion] | None:
     """Return what the filter leaves of a row that it has seen; None: it leaves the row out."""
     if not found:
         return None

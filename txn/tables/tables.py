@@ -10,11 +10,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from txn.clock import Clock
-from txn.errors import InvalidRequestError, describe
+from txn.errors import InvalidRequestError, annotate
 from txn.model import Cell, Check, Edit, Family, Key, Row, check_targets
 from txn.tables import catalog, cells, entries
-from txn.tables.catalog import Catalog, Place, cell_key, masks_key
-from txn.tables.ordered import OrderedStore, Reader, Writer
+from txn.tables.catalog import Place, TableCatalog, cell_key, masks_key
+from txn.tables.kv.ordered import OrderedStore, Reader, Writer
 
 PAGE_ROWS = 500
 PAGE_CELLS = 20_000
@@ -29,7 +29,7 @@ class _Page(NamedTuple):
     resume: bytes | None
 
 
-class Tables:
+class TableStore:
     """HBase's data model; safe for threads and processes as far as the ordered store is."""
 
     __slots__ = ("_catalog", "_clock", "_store")
@@ -37,7 +37,7 @@ class Tables:
     def __init__(self, store: OrderedStore, clock: Clock) -> None:
         self._store = store
         self._clock = clock
-        self._catalog: Catalog | None = None
+        self._catalog: TableCatalog | None = None
 
     def read(self, keys: Collection[Key]) -> dict[Key, Cell | None]:
         """Return the newest visible version of each key, None for an absent one, in one instant."""
@@ -54,33 +54,6 @@ class Tables:
                 state = get(cell_key(place, row, column))
                 found[key] = None if state is None else newest(state, _oldest(place, now))
             return found
-
-        return self._store.read(body)
-
-    def read_marked(
-        self, keys: Collection[Key], suffix: bytes
-    ) -> tuple[dict[Key, Cell | None], dict[Key, bytes]]:
-        """Read the keys and, in the same instant, the cells beside them whose columns have the
-        suffix as well; of these return the values that are not empty, by key."""
-
-        def body(reader: Reader) -> tuple[dict[Key, Cell | None], dict[Key, bytes]]:
-            known = self._load(reader)
-            places, now, get, newest = known.places, self._clock.wall_ms(), reader.get, cells.newest
-            found: dict[Key, Cell | None] = {}
-            marks: dict[Key, bytes] = {}
-            for key in keys:
-                row, family, column, table = key
-                place = places.get((table, family))
-                if place is None:
-                    raise known.missing(table, family)
-                name = cell_key(place, row, column)
-                state, mark = get(name), get(name + suffix)
-                found[key] = None if state is None else newest(state, _oldest(place, now))
-                if mark is not None and not cells.is_empty(mark):
-                    cell = newest(mark, _oldest(place, now))
-                    if cell is not None:
-                        marks[key] = cell.value
-            return found, marks
 
         return self._store.read(body)
 
@@ -102,7 +75,7 @@ class Tables:
                 elif place.masks is not None and _masked(writer, place, row, timestamp):
                     continue
                 else:
-                    new = cells.put(old, timestamp, value, place.versions)
+                    new = cells.put_version(old, timestamp, value, place.versions)
                 if new is not old:
                     put(name, new)
 
@@ -182,8 +155,8 @@ class Tables:
             self._store.write(body, durable=False)
         return following
 
-    def _load(self, reader: Reader) -> Catalog:
-        self._catalog = found = catalog.load(reader, self._catalog)
+    def _load(self, reader: Reader) -> TableCatalog:
+        self._catalog = found = catalog.load_catalog(reader, self._catalog)
         return found
 
     def _page(self, table: bytes, resume: bytes, stop: bytes | None, wanted: _Columns) -> _Page:
@@ -223,7 +196,7 @@ def _oldest(place: Place, now: int) -> int:
 
 
 def _compacted(
-    known: Catalog, table: bytes, key: bytes, kept: tuple[bytes, int, int | None]
+    known: TableCatalog, table: bytes, key: bytes, kept: tuple[bytes, int, int | None]
 ) -> bytes:
     """Return what a major compaction, now, keeps of the state of a column, or of a row's masks."""
     state, now, purge_before_ms = kept
@@ -231,7 +204,7 @@ def _compacted(
     place = known.places.get((table, family or column))
     if place is None:
         return b""  # of a family that was dropped
-    return cells.compact(
+    return cells.compact_cell(
         state,
         0 if place.ttl_ms is None else now - place.ttl_ms,
         purge_before_ms,
@@ -249,14 +222,14 @@ def _masked(reader: Reader, place: Place, row: bytes, timestamp: int) -> bool:
 
 def _check_edit(value: bytes | None, timestamp: int) -> None:
     if not 0 <= timestamp < MAX_TIMESTAMP:
-        raise InvalidRequestError(describe("not a timestamp in ms", timestamp=timestamp))
+        raise InvalidRequestError(annotate("not a timestamp in ms", timestamp=timestamp))
     if value is not None and len(value) > cells.MAX_SIZE:
         raise InvalidRequestError(
-            describe("value is too large", bytes=len(value), limit=cells.MAX_SIZE)
+            annotate("value is too large", bytes=len(value), limit=cells.MAX_SIZE)
         )
 
 
-def _check(writer: Writer, known: Catalog, check: Check, now: int) -> bool:
+def _check(writer: Writer, known: TableCatalog, check: Check, now: int) -> bool:
     """Carry out one check in the caller's transaction; an expected no is False."""
     key, expected, puts, deletes = check
     place, name = _locate(known, key)
@@ -281,7 +254,7 @@ def _check(writer: Writer, known: Catalog, check: Check, now: int) -> bool:
     return True
 
 
-def _locate(known: Catalog, key: Key) -> tuple[Place, bytes]:
+def _locate(known: TableCatalog, key: Key) -> tuple[Place, bytes]:
     """Return where a cell goes, and its key there."""
     row, family, column, table = key
     place = known.places.get((table, family))
@@ -298,7 +271,7 @@ def _put(
     _check_edit(value, timestamp)
     if place.masks is not None and _masked(writer, place, key[0], timestamp):
         return
-    new = cells.put(old, timestamp, value, place.versions)
+    new = cells.put_version(old, timestamp, value, place.versions)
     if new is not old:
         writer.put(name, new)
 

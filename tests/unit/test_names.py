@@ -1,0 +1,59 @@
+"""One word for one thing: what is public has a name of its own."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.fast
+ROOT = Path(__file__).parents[2]
+MODULES = [path for name in ("txn", "recovery") for path in sorted((ROOT / name).rglob("*.py"))]
+MOODS = {"hopeful", "withholds", "let_pass", "untold", "told", "meant", "taken", "as_a_crash_would"}
+
+
+def public_names(path: Path) -> Iterator[str]:
+    """Yield the classes and functions of a module that others may use."""
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
+            yield node.name
+
+
+def place(path: Path) -> str:
+    return path.relative_to(ROOT).with_suffix("").as_posix()
+
+
+def test_no_two_public_names_mean_different_things() -> None:
+    """Who searches for a name finds one thing, or the twins that are named here."""
+    found: dict[str, list[str]] = defaultdict(list)
+    for path in MODULES:
+        if not {"migrations", "commands"} & set(path.parts):  # those are the names of commands
+            for name in public_names(path):
+                found[name].append(place(path))
+    twice = {name: places for name, places in found.items() if len(places) > 1}
+    assert {name: places for name, places in twice.items() if name not in TWINS} == {}
+    assert sorted(TWINS.keys() - twice.keys()) == []
+
+
+def test_no_function_is_named_by_a_mood() -> None:
+    """A function is a verb and a noun."""
+    named = {
+        node.name.strip("_")
+        for path in MODULES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef)
+    }
+    assert named & MOODS == set()
+
+
+BOTH = "the same for each of HBase's two services"
+TWINS = {
+    "Denied": "who is in the way in a line of locks, wherever the line is kept",
+    "first_denied": "finds that, in either place",
+    "Summary": "public in two packages: what was counted, of a partition or of a store",
+    **dict.fromkeys(("explain_error", "handler", "is_durable", "make_io_error", "scan_of"), BOTH),
+}
+"""Names that stand in several modules and mean the same there, and why."""

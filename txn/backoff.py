@@ -1,0 +1,43 @@
+"""The one way in which anything here waits between tries: pauses that double, with jitter."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from random import Random
+
+from txn.clock import Clock
+
+MOST_DOUBLINGS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Pauses from `first_ms`, doubled with every try, up to `longest_ms`."""
+
+    first_ms: int
+    longest_ms: int
+
+    def pause_ms(self, tries: int, random: Random) -> int:
+        """Return how long to wait after so many tries: half to all of the doubled pause."""
+        pause_ms = min(self.first_ms << min(tries, MOST_DOUBLINGS), self.longest_ms)
+        return random.randint((pause_ms + 1) // 2, pause_ms)
+
+    def tries(
+        self, clock: Clock, random: Random, *, most: int | None = None, due_ms: int | None = None
+    ) -> Iterator[int]:
+        """Yield 1, 2, ... with a pause before each but the first; the caller leaves the loop when a
+        try has succeeded.
+
+        Ends after `most` tries, or after the first that ends at `due_ms` or later by the monotonic
+        clock. One of the two must be given, and one try is always made.
+        """
+        if most is None and due_ms is None:
+            raise ValueError("tries without an end: give most or due_ms")
+        number = 0
+        while True:
+            number += 1
+            yield number
+            if number == most or (due_ms is not None and clock.monotonic_ms() >= due_ms):
+                return
+            clock.sleep_ms(self.pause_ms(number, random))

@@ -1,0 +1,1 @@
+"""What users hold: an engine, its blocks, and how one is opened."""

@@ -1,0 +1,69 @@
+"""What stands behind an engine: the protocol in this process, or a server that runs it.
+
+An engine validates what it is given and binds its keys to tables; a backend is only asked for what
+is valid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Protocol
+
+from txn.client.block import Pace
+from txn.errors import TxnError
+from txn.model import Cell, Key, Row
+from txn.protocol.attempt import Context
+from txn.reading.keys import Snapshot
+from txn.request import Ack, Committed, Outcome, Request
+from txn.spans import Span
+
+
+class Backend(Protocol):
+    """Commits and reads what is valid. Safe to share between threads."""
+
+    @property
+    def context(self) -> Context:
+        """The store, the transaction table, the clock and the policy, as recovery needs them."""
+
+    @property
+    def pace(self) -> Pace:
+        """The clock, chance and policy by which blocks are run again."""
+
+    def check_key(self, key: Key) -> None:
+        """Raise InvalidRequestError where it is known that the key's family cannot be used."""
+
+    def check_request(self, request: Request) -> None:
+        """Raise InvalidRequestError where it is known that the request cannot be committed."""
+
+    def commit(
+        self, request: Request, ack: Ack, spans: Sequence[Span], deadline_ms: int | None
+    ) -> Committed:
+        """Commit one request, if its spans have no keys but its own; raise why it was not."""
+
+    def commit_many(
+        self, requests: Sequence[Request], ack: Ack, deadlines_ms: Sequence[int | None]
+    ) -> list[Committed | TxnError]:
+        """Commit independent requests together; return the result of each."""
+
+    def read(self, keys: Sequence[Key]) -> Snapshot:
+        """Return the keys' cells as of one instant."""
+
+    def scan(self, wanted: Span) -> Iterator[Row]:
+        """Yield the span's rows that have a value, each as of one instant."""
+
+    def view(
+        self, keys: Sequence[Key], spans: Sequence[Span]
+    ) -> tuple[Snapshot, list[dict[Key, Cell]]]:
+        """Return the cells of the keys, and those of each span, as of one instant."""
+
+    def outcome(self, row_key: bytes) -> Outcome:
+        """Return what has become of a transaction."""
+
+    def ensure_table(self, table: bytes, families: Collection[bytes]) -> None:
+        """Create the table and those of its families that are missing."""
+
+    def flush(self) -> None:
+        """Wait until everything committed with ack="decided" is complete, or left to others."""
+
+    def close(self) -> None:
+        """Flush, and release what is held."""

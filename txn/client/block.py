@@ -1,0 +1,291 @@
+"""Interactive transactions: read what you like, then commit once, if nothing of it has changed.
+
+Nothing is locked or written while the block runs. What it read becomes the assertions of its
+commit, what it wrote the mutations. A block that wrote nothing commits by reading: one look at one
+instant, at which all that it read was so. Others may commit between two reads of a block; what it
+then sees need never have been true together, and the block will not commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from random import Random
+from types import TracebackType
+from typing import Self, TypeVar
+
+from txn.assertions import Assertion, Version, bind, check_assertion, holds, list_keys
+from txn.clock import Clock
+from txn.errors import (
+    AssertionFailedError,
+    ConflictError,
+    DeadlineError,
+    InvalidRequestError,
+    annotate,
+)
+from txn.model import Cell, Delete, Key, Mutation, Row, as_bytes, check_value, check_whole
+from txn.policy import Policy
+from txn.reading.keys import Snapshot
+from txn.reading.rows import SNAPSHOT_ROWS, group_by_row
+from txn.request import Committed, Request, bind_key
+from txn.spans import Columns, Span, make_span
+
+COUNTER_BYTES = 8
+NO_VERSION = 0
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCalls:
+    """What a transaction asks of its engine. view: keys and spans as of one instant. commit: only
+    if the spans have no keys but those that the request names; with the block's token and labels.
+    """
+
+    read: Callable[[Collection[Key]], Snapshot]
+    scan: Callable[[Span], Iterator[Row]]
+    view: Callable[[Sequence[Key], Sequence[Span]], tuple[Snapshot, list[dict[Key, Cell]]]]
+    commit: Callable[[Request, Sequence[Span]], Committed]
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """What repeating takes."""
+
+    clock: Clock
+    random: Random
+    policy: Policy
+
+
+class OptimisticTransaction:
+    """One block's reads and writes; use it inside its `with`, in one thread.
+
+    At the end of the block all of it is committed, or the block raises what `Engine.commit` raises:
+    ConflictError where something that was read has changed. An exception in the block writes
+    nothing. Afterwards `result` is the Committed, or None where the block wrote nothing.
+    """
+
+    def __init__(self, ways: EngineCalls, table: bytes | None) -> None:
+        self._ways = ways
+        self._table = table
+        self._read: Snapshot = {}
+        self._spans: list[Span] = []
+        self._written: dict[Key, bytes | None] = {}
+        self._required: list[Assertion] = []
+        self._looks = 0
+        self._entered = False
+        self._open = False
+        self.result: Committed | None = None
+
+    # -------------------------------------------------------------------------------- reading
+
+    def get(self, key: Key) -> bytes | None:
+        """Return the key's value, or None: what this block wrote, else what it read first."""
+        return self.get_many([key])[key]
+
+    def get_many(self, wanted: Collection[Key]) -> dict[Key, bytes | None]:
+        """Return the values of keys; those that this block has not met yet are of one instant."""
+        bound = {key: self._bind(key) for key in wanted}
+        new = [key for key in dict.fromkeys(bound.values()) if not self._is_known(key)]
+        if new:
+            self._looks += 1
+            self._read.update(self._ways.read(new))
+        return {key: self._value(mine) for key, mine in bound.items()}
+
+    def scan(
+        self,
+        table: str | bytes | None = None,
+        start: str | bytes = b"",
+        stop: str | bytes | None = None,
+        *,
+        prefix: str | bytes | None = None,
+        columns: Columns | None = None,
+    ) -> list[Row]:
+        """Return the rows of a range that have a value, in order, with what this block wrote.
+
+        The arguments are those of `Engine.scan`, and so are the rows; what this block wrote has no
+        version yet, and the timestamp 0. Each cell found is validated like one that was
+        got. So is that there are no others: the range is read again at the commit, under the locks,
+        and a cell that came into it is a conflict. At most 10,000 rows: else InvalidRequestError.
+        """
+        self._check_open()
+        wanted = make_span(table or self._table, start, stop, prefix, columns)
+        rows = list(islice(self._ways.scan(wanted), SNAPSHOT_ROWS + 1))
+        if len(rows) > SNAPSHOT_ROWS:
+            raise InvalidRequestError(
+                annotate("too many rows for a transaction", limit=SNAPSHOT_ROWS, table=wanted.table)
+            )
+        for key, cell in ((key, cell) for row in rows for key, cell in row.cells.items()):
+            if not self._was_met(key):
+                self._read[key] = cell
+        self._spans.append(wanted)
+        met = sorted(key for key in {**self._read, **self._written} if key in wanted)
+        return list(
+            group_by_row({key: found for key in met if (found := self._cell(key)) is not None})
+        )
+
+    # -------------------------------------------------------------------------------- writing
+
+    def put(self, key: Key, value: str | bytes) -> None:
+        """Set the key's value when the block commits."""
+        bound, given = self._bind(key), as_bytes("value", value)
+        check_value(bound, given)
+        self._written[bound] = given
+
+    def delete(self, key: Key) -> None:
+        """Remove the key when the block commits."""
+        self._written[self._bind(key)] = None
+
+    def require(self, assertion: Assertion) -> None:
+        """Commit only if the assertion holds of the stored cells as they are before this block's
+        own changes; else the block raises AssertionFailedError."""
+        self._check_open()
+        valid = check_assertion(assertion)
+        self._required.append(bind(valid, lambda key: bind_key(key, self._table)))
+
+    def increment(self, key: Key, by: int = 1) -> int:
+        """Add to a counter, 8 bytes big-endian and signed as HBase's are; return its new value.
+        An absent one counts as 0. Raise InvalidRequestError for other bytes, and for overflow."""
+        value = self.get(key)
+        if value is not None and len(value) != COUNTER_BYTES:
+            raise InvalidRequestError(annotate("not a counter", key=key, bytes=len(value)))
+        total = int.from_bytes(value or b"", signed=True) + by
+        try:
+            self.put(key, total.to_bytes(COUNTER_BYTES, signed=True))
+        except OverflowError as error:
+            raise InvalidRequestError(annotate("counter overflows", key=key, by=by)) from error
+        return total
+
+    def append(self, key: Key, value: str | bytes) -> bytes:
+        """Add bytes to the end of the key's value; return all of it."""
+        whole = (self.get(key) or b"") + as_bytes("value", value)
+        self.put(key, whole)
+        return whole
+
+    # --------------------------------------------------------------------------------- ending
+
+    def __enter__(self) -> Self:
+        if self._entered:
+            raise InvalidRequestError("a transaction is one block")
+        self._entered = self._open = True
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._open = False
+        if error is None:
+            try:
+                self._commit() if self._written else self._validate()
+            except AssertionFailedError as failed:
+                raise self._as_conflict(failed) from failed
+
+    def _commit(self) -> None:
+        for key in self._written:
+            self._note_absence(key)
+        mutations = [
+            Delete(key) if value is None else Mutation(key, value)
+            for key, value in self._written.items()
+        ]
+        assertions = (*self._versions(), *self._required)
+        self.result = self._ways.commit(Request(tuple(mutations), assertions), self._spans)
+
+    def _validate(self) -> None:
+        """See that all that was read was so at one instant, unless one read was all."""
+        if self._looks <= 1 and not self._spans and not self._required:
+            return
+        asserted = (key for assertion in self._required for key in list_keys(assertion))
+        cells, parts = self._ways.view(list(dict.fromkeys((*self._read, *asserted))), self._spans)
+        for part in parts:
+            cells = {**part, **cells}
+        come = [Version(key, None) for part in parts for key in part if key not in self._read]
+        for assertion in (*self._versions(), *come, *self._required):
+            if not holds(assertion, cells):
+                raise AssertionFailedError(
+                    assertion, {key: cells[key] for key in list_keys(assertion)}
+                )
+
+    def _versions(self) -> list[Version]:
+        return [Version(key, cell and cell.timestamp) for key, cell in self._read.items()]
+
+    def _as_conflict(self, failed: AssertionFailedError) -> AssertionFailedError | ConflictError:
+        """A version that was read and has been replaced is a conflict: run it again."""
+        assertion = failed.assertion
+        if not isinstance(assertion, Version) or assertion in self._required:
+            return failed
+        return ConflictError(
+            "what was read has changed", key=assertion.key, transaction=failed.transaction
+        )
+
+    # -------------------------------------------------------------------------------- details
+
+    def _bind(self, key: Key) -> Key:
+        self._check_open()
+        return bind_key(key, self._table)
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise InvalidRequestError("a transaction is used inside its with block")
+
+    def _is_known(self, key: Key) -> bool:
+        if key not in self._written:
+            self._note_absence(key)
+        return key in self._written or key in self._read
+
+    def _note_absence(self, key: Key) -> None:
+        """A key that a scan has not found was read: it was not there."""
+        if key not in self._read and self._was_met(key):
+            self._read[key] = None
+
+    def _was_met(self, key: Key) -> bool:
+        """Whether this block has read the key already, if only by finding it nowhere."""
+        return key in self._read or any(key in part for part in self._spans)
+
+    def _value(self, key: Key) -> bytes | None:
+        cell = self._cell(key)
+        return cell and cell.value
+
+    def _cell(self, key: Key) -> Cell | None:
+        if key not in self._written:
+            return self._read[key]
+        value = self._written[key]
+        return None if value is None else Cell(value, NO_VERSION)
+
+
+def run_block(
+    begin: Callable[[Callable[[], int]], OptimisticTransaction],
+    function: Callable[[OptimisticTransaction], T],
+    pace: Pace,
+    attempts: int,
+    deadline_ms: int,
+) -> T:
+    """Run the function in transactions until one commits; return what it returned there.
+
+    begin: makes a transaction, which asks how many ms are left when it commits.
+    """
+    check_whole("attempts", attempts, 1)
+    check_whole("deadline_ms", deadline_ms)
+    due_ms = pace.clock.monotonic_ms() + deadline_ms
+
+    def left_ms() -> int:
+        return due_ms - pace.clock.monotonic_ms()
+
+    tries, pause_ms = 0, 0
+    conflict: ConflictError | None = None
+    while left_ms() > pause_ms:
+        pace.clock.sleep_ms(pause_ms)
+        tries += 1
+        try:
+            with begin(left_ms) as t:
+                return function(t)
+        except ConflictError as error:
+            if tries >= attempts:
+                raise
+            conflict = error
+        pause_ms = pace.policy.backoff.pause_ms(tries, pace.random)
+    facts = annotate("deadline passed between attempts", attempts=tries)
+    lost = None if conflict is None else conflict.transaction
+    raise DeadlineError(facts, transaction=lost) from conflict

@@ -1,0 +1,56 @@
+"""`connect(uri)` for every kind of URI: a store of one's own, or a server that has one."""
+
+from __future__ import annotations
+
+from txn.client.engine import Engine
+from txn.clock import Clock, SystemClock
+from txn.errors import InvalidRequestError
+from txn.host.extras import require_extra
+from txn.policy import Policy
+from txn.request import TRANSACTIONS
+from txn.stores import open_store
+from txn.watch import Watch, silent
+
+
+def connect(
+    uri: str,
+    *,
+    table: str | bytes | None = None,
+    transactions: str | bytes = TRANSACTIONS,
+    buckets: int = 1,
+    policy: Policy | None = None,
+    watch: Watch = silent,
+    clock: Clock | None = None,
+) -> Engine:
+    """Open a store, or a server's, by its URI and return an engine on it.
+
+    uri: `embedded:///path` (durable, many processes), `embedded:///path?sync=off` (survives killed
+    processes, not a power failure), `memory://`, or a Thrift gateway of HBase:
+    `hbase+thrift2://host:port`, `hbase+thrift1://host:port` (options in
+    txn/stores/gateway.py); or `txn://host:port?token=..&tls=on&ca=file`,
+    a `txn serve` whose store is used through it.
+    table: what keys without a table mean. transactions: the transaction table, made where missing.
+    buckets: how many prefixes spread the transaction rows, 1 to 100. A server has its own
+    transaction table, buckets, policy and watch.
+    """
+    if not (isinstance(uri, str) and uri.startswith("txn:")):
+        clock = clock or SystemClock()
+        store = open_store(uri, clock)
+        try:
+            return Engine(
+                store,
+                table=table,
+                transactions=transactions,
+                buckets=buckets,
+                policy=policy,
+                watch=watch,
+                clock=clock,
+            )
+        except BaseException:
+            store.close()
+            raise
+    if (transactions, buckets, policy) != (TRANSACTIONS, 1, None) or watch is not silent:
+        raise InvalidRequestError("transactions, buckets, policy and watch are the server's own")
+    with require_extra("emulator", uri="txn://"):
+        from txn.service.client import connect_server  # noqa: PLC0415
+    return Engine.over(connect_server(uri, clock), table)

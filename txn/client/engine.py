@@ -1,0 +1,308 @@
+"""The object that users hold: `connect(uri)` gives an Engine, which commits and reads.
+
+It validates what it is given and binds keys to tables; its backend does the work: the protocol over
+a store, or a server. An engine is safe to share between threads.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Self, TypeVar
+
+from txn.assertions import Assertion
+from txn.client.backend import Backend
+from txn.client.block import EngineCalls, OptimisticTransaction, run_block
+from txn.client.local import LocalBackend
+from txn.clock import Clock, SystemClock
+from txn.errors import InvalidRequestError, TxnError, annotate
+from txn.model import Cell, Delete, Key, Mutation, Row, as_bytes, check_choice, check_whole
+from txn.policy import Policy
+from txn.protocol.attempt import Context
+from txn.reading.rows import group_by_row
+from txn.request import (
+    TRANSACTIONS,
+    Ack,
+    Committed,
+    Outcome,
+    Request,
+    as_request,
+    bind_key,
+    bind_request,
+)
+from txn.spans import Columns, Span, make_span
+from txn.stores.base import Store
+from txn.watch import Watch, guard, silent
+
+Given = Request | tuple[Iterable[Mutation | Delete], Iterable[Assertion]]
+RUN_ATTEMPTS = 1_000
+T = TypeVar("T")
+
+
+class Engine:
+    """Commits and reads through one store. See `txn.connect` for the arguments."""
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        table: str | bytes | None = None,
+        transactions: str | bytes = TRANSACTIONS,
+        buckets: int = 1,
+        policy: Policy | None = None,
+        watch: Watch = silent,
+        clock: Clock | None = None,
+        chance: random.Random | None = None,
+    ) -> None:
+        if not 1 <= buckets <= 100:
+            raise InvalidRequestError(annotate("buckets must be 1 to 100", buckets=buckets))
+        context = Context(
+            store,
+            as_bytes("transactions", transactions),
+            clock or SystemClock(),
+            chance or random.SystemRandom(),
+            policy or Policy(),
+            guard(watch),
+        )
+        self._stand_on(LocalBackend(context, buckets), table)
+
+    @classmethod
+    def over(cls, backend: Backend, table: str | bytes | None = None) -> Self:
+        """Return an engine over what commits and reads for it."""
+        engine = cls.__new__(cls)
+        engine._stand_on(backend, table)
+        return engine
+
+    def _stand_on(self, backend: Backend, table: str | bytes | None) -> None:
+        self._backend = backend
+        self._table = None if table is None else as_bytes("table", table)
+
+    @property
+    def context(self) -> Context:
+        """The store, the transaction table, the clock and the policy, as recovery needs them."""
+        return self._backend.context
+
+    # ----------------------------------------------------------------------------- committing
+
+    def commit(
+        self,
+        mutations: Iterable[Mutation | Delete],
+        assertions: Iterable[Assertion] = (),
+        *,
+        once: str | bytes | None = None,
+        once_retention_ms: int | None = None,
+        labels: Mapping[str, str] | None = None,
+        ack: Ack = "complete",
+        deadline_ms: int | None = None,
+    ) -> Committed:
+        """Apply all mutations if all assertions hold, else none.
+
+        once: of all requests with this token, whoever sends them, at most one commits; the others
+        return its result with `repeated=True`.
+        once_retention_ms: the promise that none comes later than that after the first one's commit:
+        then fsck forgets the token, and one that comes all the same commits again. None: never.
+        ack: "complete" returns when every lock is released, "decided" as soon as it is committed.
+        deadline_ms: until its decision; None: the policy's; 0 or less: it is too late already.
+        Raises InvalidRequestError, AbortedError (ConflictError, AssertionFailedError,
+        DeadlineError), CommitOutcomeUnknown, StoreError or CorruptRowError. Only with
+        CommitOutcomeUnknown may it have been committed.
+        """
+        check_choice("ack", ack, Ack)
+        check_deadline(deadline_ms)
+        request = self._bind_request(mutations, assertions, once, labels, once_retention_ms)
+        return self._backend.commit(request, ack, (), deadline_ms)
+
+    def commit_many(
+        self,
+        requests: Iterable[Given],
+        *,
+        ack: Ack = "complete",
+        deadline_ms: Sequence[int | None] | None = None,
+    ) -> list[Committed | TxnError]:
+        """Commit many independent transactions together; return the result of each, in order.
+
+        Each stands alone, as in `commit`; errors are returned, not raised. Those that share a key
+        happen in the order given. deadline_ms: for each, as in `commit`. Raises
+        InvalidRequestError, naming the first bad request, or StoreError, before anything is
+        written.
+        """
+        check_choice("ack", ack, Ack)
+        wanted = [self._bind_given(i, given) for i, given in enumerate(requests)]
+        return self._backend.commit_many(wanted, ack, list_deadlines(deadline_ms, len(wanted)))
+
+    # -------------------------------------------------------------------------------- reading
+
+    def read(self, keys: Collection[Key]) -> dict[Key, Cell | None]:
+        """Return the keys' cells as of one instant: every transaction wholly or not at all.
+
+        It waits for no writer but one that has scanned a range and is about to decide. Only where
+        writers leave it no such instant, again and again, does it take the locks; then it may raise
+        what `commit` raises.
+        """
+        bound = {key: bind_key(key, self._table) for key in keys}
+        wanted = list(dict.fromkeys(bound.values()))
+        for key in wanted:
+            self._backend.check_key(key)
+        found = self._backend.read(wanted)
+        return {key: found[wanted_key] for key, wanted_key in bound.items()}
+
+    def scan(
+        self,
+        table: str | bytes | None = None,
+        start: str | bytes = b"",
+        stop: str | bytes | None = None,
+        *,
+        prefix: str | bytes | None = None,
+        columns: Columns | None = None,
+        snapshot: bool = False,
+    ) -> Iterator[Row]:
+        """Yield the rows from start (included) to stop (excluded), or with the prefix, in order,
+        with those of their cells, or of the (family, column) pairs, that have a value.
+
+        Each row is as of one instant during the scan, as in `read`. Two rows may be
+        of different instants: a transaction may be seen in one and not in another, and rows that
+        come behind the scan are not seen. With snapshot=True all rows are of one instant, up to
+        10,000 of them; ConflictError where writers leave no such instant.
+        """
+        wanted = make_span(table or self._table, start, stop, prefix, columns)
+        if not snapshot:
+            return self._backend.scan(wanted)
+        return group_by_row(self._backend.view((), [wanted])[1][0])
+
+    # --------------------------------------------------------------------------- interactively
+
+    def transaction(
+        self,
+        *,
+        once: str | bytes | None = None,
+        once_retention_ms: int | None = None,
+        labels: Mapping[str, str] | None = None,
+        ack: Ack = "complete",
+        deadline_ms: int | None = None,
+    ) -> OptimisticTransaction:
+        """Return a transaction for one `with` block, which commits it at its end.
+
+        A block that wrote nothing writes nothing, `once` or not: it ends when all that it read is
+        seen to have been so at one instant. deadline_ms: for the commit, until its decision; None:
+        the policy's. 0 or less, a budget that is spent: DeadlineError, and nothing is written.
+        """
+        check_deadline(deadline_ms)
+        return self._begin_block(once, once_retention_ms, labels, ack, lambda: deadline_ms)
+
+    def _begin_block(
+        self,
+        once: str | bytes | None,
+        once_retention_ms: int | None,
+        labels: Mapping[str, str] | None,
+        ack: Ack,
+        left_ms: Callable[[], int | None],
+    ) -> OptimisticTransaction:
+        check_choice("ack", ack, Ack)
+
+        def commit(request: Request, spans: Sequence[Span]) -> Committed:
+            bound = self._bind_request(
+                request.mutations, request.assertions, once, labels, once_retention_ms
+            )
+            return self._backend.commit(bound, ack, spans, left_ms())
+
+        ways = EngineCalls(self.read, self._backend.scan, self._backend.view, commit)
+        return OptimisticTransaction(ways, self._table)
+
+    def run(
+        self,
+        function: Callable[[OptimisticTransaction], T],
+        *,
+        attempts: int = RUN_ATTEMPTS,
+        deadline_ms: int | None = None,
+        once: str | bytes | None = None,
+        once_retention_ms: int | None = None,
+        labels: Mapping[str, str] | None = None,
+        ack: Ack = "complete",
+    ) -> T:
+        """Call a function with a transaction, commit, and return what the function returned.
+
+        On a ConflictError all of it is done again, after a pause, so the function should have no
+        other effects. deadline_ms: for all attempts together; None: the policy's; 0 or less:
+        DeadlineError at once. Raises the last ConflictError, DeadlineError, and whatever else
+        `commit` and the function raise.
+        """
+        pace = self._backend.pace
+        deadline_ms = pace.policy.deadline_ms if deadline_ms is None else deadline_ms
+        begin = partial(self._begin_block, once, once_retention_ms, labels, ack)
+        return run_block(begin, function, pace, attempts, deadline_ms)
+
+    def outcome(self, transaction: str | bytes) -> Outcome:
+        """Return what has become of a transaction, by its row key."""
+        return self._backend.outcome(as_bytes("transaction", transaction))
+
+    # ----------------------------------------------------------------------- tables and ending
+
+    def ensure_table(self, table: str | bytes, families: Iterable[str | bytes]) -> None:
+        """Create the table and those of its families that are missing."""
+        wanted = [as_bytes("family", family) for family in families]
+        self._backend.ensure_table(as_bytes("table", table), wanted)
+
+    def flush(self) -> None:
+        """Wait until everything committed with ack="decided" is complete, or left to others."""
+        self._backend.flush()
+
+    def close(self) -> None:
+        """Flush, and close the store, or the connections to the server."""
+        self._backend.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -------------------------------------------------------------------------------- details
+
+    def _bind_given(self, index: int, given: Given) -> Request:
+        try:
+            r = as_request(given)
+            return self._bind_request(
+                r.mutations, r.assertions, r.once, r.labels, r.once_retention_ms
+            )
+        except InvalidRequestError as error:
+            raise InvalidRequestError(annotate(str(error), request=index)) from error
+
+    def _bind_request(
+        self,
+        mutations: Iterable[Mutation | Delete],
+        assertions: Iterable[Assertion],
+        once: str | bytes | None = None,
+        labels: Mapping[str, str] | None = None,
+        once_retention_ms: int | None = None,
+    ) -> Request:
+        request = bind_request(
+            mutations,
+            assertions,
+            once=once,
+            labels=labels,
+            once_retention_ms=once_retention_ms,
+            table=self._table,
+        )
+        self._backend.check_request(request)
+        return request
+
+
+def check_deadline(deadline_ms: int | None) -> None:
+    """Raise InvalidRequestError unless it is a whole number of ms, or None."""
+    if deadline_ms is not None:
+        check_whole("deadline_ms", deadline_ms)
+
+
+def list_deadlines(deadline_ms: Sequence[int | None] | None, count: int) -> list[int | None]:
+    """Return a time for each of so many requests, of which none has one where none are given."""
+    if deadline_ms is None:
+        return [None] * count
+    times = list(deadline_ms)
+    for time_ms in times:
+        check_deadline(time_ms)
+    if len(times) != count:
+        raise InvalidRequestError(
+            annotate("a time for each request is needed", requests=count, times=len(times))
+        )
+    return times

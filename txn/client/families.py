@@ -1,0 +1,73 @@
+"""Which tables and families there are, and which of them transactions may use.
+
+What has been found to be well is remembered, until a table turns out to be gone: families are not
+changed under running clients.
+"""
+
+from __future__ import annotations
+
+from txn.errors import InvalidRequestError, annotate
+from txn.model import Delete, Family, Key, find_delete_refusal, find_refusal
+from txn.protocol.attempt import Context, call_store
+from txn.request import Request
+
+
+class Families:
+    """The families that this client has met, all of them fit for transactions."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._known: dict[tuple[bytes, bytes], Family] = {}
+        self._tables: set[bytes] = set()
+
+    def of(self, key: Key) -> Family:
+        """Return the family of a key that names its table, or raise InvalidRequestError."""
+        table = key.table
+        assert table is not None
+        known = self._known.get((table, key.family))
+        if known is not None:
+            return known
+        families = call_store(self._context, lambda: self._context.store.describe(table))
+        if families is None:
+            raise InvalidRequestError(
+                annotate("no such table: create it with ensure_table", table=table, key=key)
+            )
+        family = families.get(key.family)
+        if family is None:
+            raise InvalidRequestError(
+                annotate("no such family", family=key.family, known=sorted(families), key=key)
+            )
+        _refuse(key, find_refusal(family))
+        self._known[table, key.family] = family
+        return family
+
+    def table(self, table: bytes) -> None:
+        """Raise InvalidRequestError unless there is such a table."""
+        if table in self._tables:
+            return
+        if call_store(self._context, lambda: self._context.store.describe(table)) is None:
+            raise InvalidRequestError(
+                annotate("no such table: create it with ensure_table", table=table)
+            )
+        self._tables.add(table)
+
+    def forget(self, table: bytes) -> None:
+        """Look again when somebody next asks for the table, which is gone."""
+        self._tables.discard(table)
+        for key in [key for key in self._known if key[0] == table]:
+            self._known.pop(key, None)
+
+    def check(self, request: Request) -> None:
+        """Raise InvalidRequestError unless the request may be committed to its families."""
+        for key in request.keys:
+            if key.table == self._context.table:
+                _refuse(key, "the transaction table is the protocol's alone: it may be read")
+            self.of(key)
+        for mutation in request.mutations:
+            if isinstance(mutation, Delete):
+                _refuse(mutation.key, find_delete_refusal(self.of(mutation.key)))
+
+
+def _refuse(key: Key, reason: str | None) -> None:
+    if reason is not None:
+        raise InvalidRequestError(annotate(reason, key=key))

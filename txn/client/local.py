@@ -1,0 +1,240 @@
+"""The backend that runs the protocol itself, through a store.
+
+It keeps no transaction state of its own: whatever it began and did not finish is in the transaction
+rows, where every other client can finish it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+from txn.client.block import Pace
+from txn.client.families import Families
+from txn.client.finisher import Finisher
+from txn.errors import (
+    AssertionFailedError,
+    ConflictError,
+    CorruptRowError,
+    TableUnavailable,
+    TxnError,
+    annotate,
+)
+from txn.model import Cell, Family, Key, Row
+from txn.protocol.attempt import Context, Transaction, begin_transaction, is_late
+from txn.protocol.beats import PORTION
+from txn.protocol.commit import Lock, commit, lock_at_once, lock_in_order, run_for_available
+from txn.protocol.recover import roll_forward
+from txn.protocol.resolve import Resolver, read_rows
+from txn.protocol.row import FAMILY, RowState, decode_marker, marker_key
+from txn.protocol.waiting import HotKeys, fail_late
+from txn.reading.keys import Snapshot, read_atomically
+from txn.reading.rows import read_view, scan_rows
+from txn.request import Ack, Committed, Outcome, Request, lock_request
+from txn.spans import Span
+
+
+class LocalBackend:
+    """Commits and reads with the protocol. Its transaction table is made where it is missing."""
+
+    def __init__(self, context: Context, buckets: int) -> None:
+        self._context = context
+        self._buckets = buckets
+        self._families = Families(context)
+        self._resolver = Resolver(context)
+        self._hot = HotKeys(context)
+        self._finisher = Finisher(context)
+        splits = [b"%02d." % bucket for bucket in range(1, buckets)]
+        context.store.ensure_table(context.table, {FAMILY: Family(versions=1)}, splits)
+
+    @property
+    def context(self) -> Context:
+        """What every phase works with."""
+        return self._context
+
+    @property
+    def pace(self) -> Pace:
+        """The clock, chance and policy by which blocks are run again."""
+        return Pace(self._context.clock, self._context.random, self._context.policy)
+
+    # ----------------------------------------------------------------------------- validating
+
+    def check_key(self, key: Key) -> None:
+        """Raise InvalidRequestError unless the key's family may be used."""
+        self._families.of(key)
+
+    def check_request(self, request: Request) -> None:
+        """Raise InvalidRequestError unless the request may be committed to its families."""
+        self._families.check(request)
+
+    # ----------------------------------------------------------------------------- committing
+
+    def commit(
+        self, request: Request, ack: Ack, spans: Sequence[Span], deadline_ms: int | None
+    ) -> Committed:
+        """Commit one request, if its spans have no keys but its own; raise why it was not."""
+        (result,) = self._commit_all([request], ack, spans, [deadline_ms])
+        if isinstance(result, TxnError):
+            raise result
+        return result
+
+    def commit_many(
+        self, requests: Sequence[Request], ack: Ack, deadlines_ms: Sequence[int | None]
+    ) -> list[Committed | TxnError]:
+        """Commit independent requests together; return the result of each."""
+        return self._commit_all(requests, ack, (), deadlines_ms)
+
+    def _commit_all(
+        self,
+        requests: Sequence[Request],
+        ack: Ack,
+        spans: Sequence[Span],
+        deadlines_ms: Sequence[int | None],
+    ) -> list[Committed | TxnError]:
+        now_ms, usual_ms = self._context.clock.monotonic_ms(), self._context.policy.deadline_ms
+        attempts = [
+            self._begin(request, now_ms + (usual_ms if own_ms is None else own_ms), spans)
+            for request, own_ms in zip(requests, deadlines_ms, strict=True)
+        ]
+        for wave in group_apart([t.keys for t in attempts]):
+            again, lock = wave, lock_at_once
+            for number in self._tries():
+                if number > 1:
+                    for i in again:
+                        attempts[i] = self._begin(requests[i], attempts[i].due_ms, spans)
+                self._run([attempts[i] for i in again], lock, ack)
+                again, lock = [i for i in again if self._may_try_again(attempts[i])], lock_in_order
+                if not again:
+                    break
+        return [self._result(t) for t in attempts]
+
+    def _begin(self, request: Request, due_ms: int, spans: Sequence[Span] = ()) -> Transaction:
+        return begin_transaction(self._context, request, due_ms, self._buckets, spans)
+
+    def _may_try_again(self, t: Transaction) -> bool:
+        return isinstance(t.failure, ConflictError) and not is_late(self._context, t)
+
+    def _tries(self) -> Iterator[int]:
+        context, most = self._context, self._context.policy.attempts
+        return context.policy.backoff.tries(context.clock, context.random, most=most)
+
+    def _run(self, transactions: Sequence[Transaction], lock: Lock, ack: Ack) -> None:
+        finish = roll_forward if ack == "complete" else self._finisher.submit
+        settle = self._resolver.settle
+        try:
+            due = fail_late(self._context, transactions)
+            live = run_for_available(lambda some: self._hot.wait_for_hot_keys(some, settle), due)
+            with self._hot.watched(live):
+                commit(self._context, live, lock, settle, finish)
+        except TxnError as error:  # before the decision, so nothing of these was written
+            for t in transactions:
+                t.failure = t.failure or error
+        for t in transactions:
+            self._resolver.blame(t.failure)
+            if t.failure is not None and isinstance(t.failure.__cause__, TableUnavailable):
+                self._families.forget(t.failure.__cause__.table)
+
+    def _result(self, t: Transaction) -> Committed | TxnError:
+        if t.failure is None:
+            return Committed(t.row_key, t.decided.timestamp, complete=t.is_finished)
+        if isinstance(t.failure, AssertionFailedError) and t.request.once is not None:
+            # That there is no marker yet is asserted first: if there is one, that is what failed.
+            first = t.seen.get(marker_key(self._context.table, t.request.once))
+            if first is not None:
+                transaction = decode_marker(first.value).transaction
+                return Committed(transaction, first.timestamp, repeated=True)
+        return t.failure
+
+    # -------------------------------------------------------------------------------- reading
+
+    def read(self, keys: Sequence[Key]) -> Snapshot:
+        """Return the keys' cells as of one instant, under locks where writers leave none."""
+        found = read_atomically(self._context, keys) if keys else {}
+        return self._read_under_locks(keys) if found is None else found
+
+    def _read_under_locks(self, keys: Sequence[Key]) -> dict[Key, Cell | None]:
+        due_ms = self._context.clock.monotonic_ms() + self._context.policy.deadline_ms
+        request = lock_request(keys)
+        for _ in self._tries():
+            t = self._begin(request, due_ms)
+            self._run([t], lock_in_order, "complete")
+            if not self._may_try_again(t):
+                break
+        if t.failure is not None:
+            raise t.failure
+        return t.seen
+
+    def scan(self, wanted: Span) -> Iterator[Row]:
+        """Yield the span's rows that have a value, each as of one instant."""
+        self._check_span(wanted)
+        return scan_rows(self._context, wanted, self._read_under_locks)
+
+    def view(
+        self, keys: Sequence[Key], spans: Sequence[Span]
+    ) -> tuple[Snapshot, list[dict[Key, Cell]]]:
+        """Return the cells of the keys, and those of each span, as of one instant."""
+        for wanted in spans:
+            self._check_span(wanted)
+        if not spans:
+            return self.read(keys), []
+        found = read_view(self._context, keys, spans, self._read_under_locks)
+        if found is None:
+            raise ConflictError("rows keep changing")
+        return found
+
+    def _check_span(self, wanted: Span) -> None:
+        self._families.table(wanted.table)
+        for family, column in wanted.columns or ():
+            self._families.of(Key(b"-", family, column, wanted.table))
+
+    def outcome(self, row_key: bytes) -> Outcome:
+        """Return what has become of a transaction, by its row key."""
+        row = read_rows(self._context, [row_key])[row_key]
+        match row.state:
+            case RowState.UNREADABLE if row.status is None:
+                raise CorruptRowError(annotate(str(row.corrupt), row=row_key))
+            case RowState.DEBRIS:
+                return Outcome.UNKNOWN
+            case RowState.UNDECIDED:
+                return Outcome.UNDECIDED
+            case _:
+                is_committed = row.status is not None and row.status.is_decided
+                return Outcome.COMMITTED if is_committed else Outcome.ABORTED
+
+    # ----------------------------------------------------------------------- tables and ending
+
+    def ensure_table(self, table: bytes, families: Collection[bytes]) -> None:
+        """Create the table and those of its families that are missing."""
+        self._context.store.ensure_table(table, {family: Family() for family in families})
+
+    def flush(self) -> None:
+        """Wait until everything committed with ack="decided" is complete, or left to others."""
+        self._finisher.flush()
+
+    def close(self) -> None:
+        """Flush, and close the store."""
+        self.flush()
+        self._context.store.close()
+
+
+def group_apart(keys: Sequence[Collection[Key]], most_keys: int = PORTION) -> list[list[int]]:
+    """Group transactions, by their position, so that those of one group share no key, and those
+    that share one are in groups of the order given. A group has no more keys than may be asked for
+    in one call, unless it is of one transaction: who is written first waits for the others."""
+    groups: list[list[int]] = []
+    sizes: list[int] = []
+    next_wave: dict[Key, int] = {}
+    full = 0  # how many groups, from the first on, take nobody any more
+    for position, touched in enumerate(keys):
+        wave = max((next_wave.get(key, 0) for key in touched), default=0)
+        wave = max(wave, full)
+        while wave < len(groups) and sizes[wave] + len(touched) > most_keys:
+            wave += 1
+        if wave == len(groups):
+            groups.append([])
+            sizes.append(0)
+        groups[wave].append(position)
+        sizes[wave] += len(touched)
+        next_wave.update(dict.fromkeys(touched, wave + 1))
+        while full < len(groups) and sizes[full] >= most_keys:
+            full += 1
+    return groups

@@ -1,0 +1,1 @@
+"""HBase's Thrift 2 service."""

@@ -1,0 +1,1 @@
+"""The machine below: extras, forks, Java."""

@@ -1,0 +1,34 @@
+"""What to install where a driver is missing: most of them come with extras."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from txn.errors import InvalidRequestError, annotate
+
+OWN_EXTRAS = {"psycopg": "postgresql"}
+"""Drivers of which there is a choice: the extra that has this one."""
+
+
+@contextmanager
+def import_extra(extra: str) -> Iterator[None]:
+    """Name the extra in the ModuleNotFoundError of what a block imports."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(_say(extra, error), name=error.name) from error
+
+
+@contextmanager
+def require_extra(extra: str, **facts: object) -> Iterator[None]:
+    """Make an InvalidRequestError of a missing driver: what was asked for needs the extra."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise InvalidRequestError(_say(extra, error, **facts)) from error
+
+
+def _say(extra: str, error: ModuleNotFoundError, **facts: object) -> str:
+    extra = OWN_EXTRAS.get(error.name or "", extra)
+    return annotate(f"install hbase-txn[{extra}]", **facts, missing=error.name)

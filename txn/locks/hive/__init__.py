@@ -1,0 +1,1 @@
+"""Which locks Hive's statements need."""

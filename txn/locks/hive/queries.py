@@ -1,0 +1,271 @@
+"""What queries touch: those alone, and those of INSERT, CREATE .. AS, MERGE, UPDATE and DELETE.
+
+A predicate counts only if each row of the table that it is false for is certainly without effect:
+a conjunct of the WHERE of the table's own SELECT, or of the ON of a join that drops such rows.
+The name of a common table expression is no table where that expression is visible.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sqlglot import Token, TokenType, exp
+from sqlglot.errors import SqlglotError
+
+from txn.locks.hive.model import Change, Constant, ConstantKind, Read, Touch
+from txn.locks.hive.words import Statements, refuse_statement, table_path, tokens_of
+from txn.locks.requests import Path
+
+# What yields rows of its arguments alone; other functions may read any table that they like.
+ROWS_OF_ARGUMENTS = frozenset(
+    {"explode", "explode_outer", "inline", "inline_outer", "json_tuple", "posexplode",
+     "posexplode_outer", "range", "sequence", "stack"}
+)  # fmt: skip
+NAMES_TABLES = frozenset({"identifier", "table"})
+_IF_NOT_EXISTS = ["IF", "NOT", "EXISTS"]
+Known = dict[str, tuple[Constant, ...]]
+
+
+def query_touches(statement: str, database: str) -> list[Touch]:
+    """Return what a statement touches that selects, inserts, merges, updates or deletes."""
+    tree = _parsed(statement)
+    for function in tree.find_all(exp.Anonymous):
+        if function.name.lower() in NAMES_TABLES:
+            refuse_statement(
+                statement, "only tables that are named as such are known", at=function.name
+            )
+    targets = list(_targets(tree, statement))
+    found: list[Touch] = [_change(target, statement, database) for target in targets]
+    for table in tree.find_all(exp.Table):
+        is_target = any(table is target for target in targets)
+        if not (is_target or _is_function(table, statement) or _is_common(table)):
+            found += _reads(table, statement, database)
+    return found
+
+
+def _parsed(statement: str) -> exp.Expr:
+    tokens = _without_if_not_exists(tokens_of(statement))
+    if any(token.token_type is TokenType.PIPE_GT for token in tokens):
+        refuse_statement(statement)
+    try:
+        (tree,) = Statements().parser().parse(tokens, statement)
+    except (SqlglotError, ValueError, RecursionError) as error:
+        refuse_statement(statement, cause=str(error).splitlines()[0])
+    if tree is None:
+        refuse_statement(statement)
+    return tree
+
+
+def _without_if_not_exists(tokens: list[Token]) -> list[Token]:
+    """Hive has it behind the partition of an INSERT, where sqlglot's grammar does not."""
+    for at in range(1, len(tokens) - 2):
+        words = [token.text.upper() for token in tokens[at : at + 3]]
+        if words == _IF_NOT_EXISTS and tokens[at - 1].token_type is TokenType.R_PAREN:
+            return tokens[:at] + tokens[at + 3 :]
+    return tokens
+
+
+def _targets(tree: exp.Expr, statement: str) -> Iterator[exp.Table]:
+    """The tables that the statement changes."""
+    match tree:
+        case exp.MultitableInserts():
+            for each in tree.expressions:
+                yield from _targets(each, statement)
+        case exp.Insert() | exp.Merge() | exp.Update() | exp.Delete():
+            target = tree.this.this if isinstance(tree.this, exp.Schema) else tree.this
+            columns = tree.this.expressions if isinstance(tree.this, exp.Schema) else []
+            if isinstance(target, exp.Table) and not any(map(_is_literal, columns)):
+                yield target
+            elif not isinstance(target, exp.Directory):
+                refuse_statement(statement)
+        case exp.Query() | exp.Values() | exp.Table():
+            return
+        case _:
+            refuse_statement(statement)
+
+
+def _change(target: exp.Table, statement: str, database: str) -> Change:
+    partition = target.args.get("partition")
+    spec = tuple(_part(each, statement) for each in partition.expressions) if partition else ()
+    return Change(_path(target, statement, database), spec)
+
+
+def _part(part: exp.Expr, statement: str) -> tuple[str, Constant | None]:
+    column, value = (part.this, part.expression) if isinstance(part, exp.EQ) else (part, None)
+    if not isinstance(column, exp.Column | exp.Identifier):
+        refuse_statement(statement, "a partition has columns")
+    return column.name.lower(), None if value is None else _constant(value)
+
+
+def _path(table: exp.Table, statement: str, database: str) -> Path:
+    names = [table.args.get("catalog"), table.args.get("db"), table.this]
+    parts = [name for name in names if name]
+    if not all(isinstance(part, exp.Identifier) and part.name for part in parts):
+        refuse_statement(statement, "the name of a table is needed", given=table.sql("hive"))
+    return table_path([part.name.lower() for part in parts], database, statement)
+
+
+def _is_literal(node: exp.Expr) -> bool:
+    return isinstance(node, exp.Literal)
+
+
+def _is_function(table: exp.Table, statement: str) -> bool:
+    function = table.this
+    if not isinstance(function, exp.Func):
+        return False
+    name = function.name if isinstance(function, exp.Anonymous) else function.sql_name()
+    if name.lower() not in ROWS_OF_ARGUMENTS:
+        refuse_statement(statement, "what this function reads is not known", function=name)
+    return True
+
+
+def _is_common(table: exp.Table) -> bool:
+    """Whether the name is one of a common table expression that is visible there."""
+    if table.args.get("db"):
+        return False
+    name = table.name.lower()
+    inside: exp.Expr = table
+    for around in _around(table):
+        if any(each.alias.lower() == name for each in _visible(around, inside)):
+            return True
+        inside = around
+    return False
+
+
+def _visible(around: exp.Expr, inside: exp.Expr) -> list[exp.Expr]:
+    """The common table expressions that a part of this expression sees: those before it, if it is
+    one of them itself."""
+    if isinstance(around, exp.With):
+        if around.args.get("recursive"):
+            return around.expressions
+        return around.expressions[: [each is inside for each in around.expressions].index(True)]
+    withs = [given for given in around.args.values() if isinstance(given, exp.With)]
+    return [each for given in withs if given is not inside for each in given.expressions]
+
+
+def _around(node: exp.Expr) -> Iterator[exp.Expr]:
+    while node.parent is not None:
+        node = node.parent
+        yield node
+
+
+def _reads(table: exp.Table, statement: str, database: str) -> list[Touch]:
+    """One read, or one for each INSERT of a multi-insert: each has predicates of its own."""
+    path = _path(table, statement, database)
+    scope = next((each for each in _around(table) if isinstance(each, exp.Select)), None)
+    several = table.find_ancestor(exp.MultitableInserts)
+    if scope is not None:
+        return [Read(path, _known(table, _conjuncts(scope, table)))]
+    if several is None:
+        return [Read(path)]
+    around = list(_join_conjuncts(several, table))
+    return [
+        Read(path, _known(table, [*_conjuncts(each.expression, table), *around]))
+        for each in several.expressions
+    ]
+
+
+def _conjuncts(scope: exp.Expr | None, table: exp.Table) -> Iterator[exp.Expr]:
+    if not isinstance(scope, exp.Select):
+        return
+    where = scope.args.get("where")
+    if where is not None:
+        yield from _flattened(where.this)
+    yield from _join_conjuncts(scope, table)
+
+
+def _join_conjuncts(scope: exp.Expr, table: exp.Table) -> Iterator[exp.Expr]:
+    owner = table.find_ancestor(exp.Select, exp.MultitableInserts)
+    for join in scope.find_all(exp.Join):
+        on = join.args.get("on")
+        is_near = join.find_ancestor(exp.Select, exp.MultitableInserts) is owner is scope
+        if on is not None and is_near and _drops(join, table):
+            yield from _flattened(on)
+
+
+def _drops(join: exp.Join, table: exp.Table) -> bool:
+    """Whether rows of the table that the join's condition is false for have no effect."""
+    is_right = any(each is join for each in _around(table))
+    match join.side, join.kind:
+        case "", "" | "INNER" | "CROSS":
+            return True
+        case "LEFT", _:
+            return is_right
+        case "RIGHT", "" | "OUTER":
+            return not is_right
+        case "", "SEMI" | "ANTI":
+            return is_right
+    return False
+
+
+def _flattened(condition: exp.Expr) -> Iterator[exp.Expr]:
+    if isinstance(condition, exp.Paren):
+        yield from _flattened(condition.this)
+    elif isinstance(condition, exp.And):
+        yield from _flattened(condition.this)
+        yield from _flattened(condition.expression)
+    else:
+        yield condition
+
+
+def _known(table: exp.Table, conditions: Iterator[exp.Expr] | list[exp.Expr]) -> Known:
+    known: Known = {}
+    for condition in conditions:
+        found = _equality(condition)
+        if found is not None and _belongs(found[0], table):
+            known.setdefault(found[0].name.lower(), found[1])
+    return known
+
+
+def _equality(condition: exp.Expr) -> tuple[exp.Column, tuple[Constant, ...]] | None:
+    """The column and its values, of `p = 1`, `1 = p` and `p IN (1, 2)`."""
+    match condition:
+        case exp.EQ(this=exp.Column() as column, expression=value):
+            values = [value]
+        case exp.EQ(this=value, expression=exp.Column() as column):
+            values = [value]
+        case exp.In(this=exp.Column() as column) if not condition.args.get("query"):
+            values = condition.expressions
+        case _:
+            return None
+    constants = [_constant(value) for value in values]
+    known = tuple(constant for constant in constants if constant is not None)
+    return (column, known) if known and len(known) == len(constants) else None
+
+
+def _belongs(column: exp.Column, table: exp.Table) -> bool:
+    """Whether it may be a column of the table; a name alone is taken for its own if it has one."""
+    alias = table.args.get("alias")
+    if table.args.get("pivots") or table.find_ancestor(exp.TableSample):
+        return False  # the predicate is about what comes of the table's rows, not about each
+    if table.args.get("sample") or (alias is not None and alias.columns):
+        return False
+    database = column.args.get("db")
+    if database and database.name.lower() != table.text("db").lower():
+        return False
+    if not column.table:
+        return not _is_only_matched(table)
+    return column.table.lower() == table.alias_or_name.lower()
+
+
+def _is_only_matched(table: exp.Table) -> bool:
+    """Whether it is joined by SEMI or ANTI: then its columns have no names outside of the ON."""
+    joins = (each for each in _around(table) if isinstance(each, exp.Join))
+    return any(join.kind in {"SEMI", "ANTI"} for join in joins)
+
+
+def _constant(value: exp.Expr) -> Constant | None:
+    kinds: dict[type[exp.Expr], ConstantKind] = {exp.Boolean: "boolean", exp.Null: "null"}
+    match value:
+        case exp.Paren():
+            return _constant(value.this)
+        case exp.Literal():
+            return Constant("string" if value.is_string else "number", value.name)
+        case exp.Neg(this=exp.Literal(is_string=False)):
+            return Constant("number", f"-{value.this.name}")
+        case exp.Cast(this=exp.Literal(is_string=True)) if value.is_type("date"):
+            is_literal = type(value) is exp.Cast  # in this dialect CAST(..) is a TryCast
+            return Constant("date", value.this.name) if is_literal else None
+        case exp.Boolean() | exp.Null():
+            return Constant(kinds[type(value)], str(value.this).lower())
+    return None

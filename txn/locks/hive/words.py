@@ -1,0 +1,269 @@
+"""Hive's statements as words: the part of a statement that sqlglot's grammar does not know.
+
+It is read by sqlglot's tokenizer, so that names, strings and comments are the same everywhere.
+Whatever is not understood is an error that quotes the beginning of the statement.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, NoReturn
+
+from sqlglot import Token, TokenType
+from sqlglot.dialects.hive import Hive
+from sqlglot.errors import SqlglotError
+
+from txn.errors import InvalidRequestError, annotate
+from txn.locks.hive.model import DATABASE_SETTING, DEFAULT, Constant, ConstantKind, Spec
+from txn.locks.manager import HIVE_SETTINGS, checked_settings, from_hive
+from txn.locks.requests import Path
+
+SHOWN = 60
+SESSION_CATALOGS = frozenset({"spark_catalog", "hive"})
+_NAME = re.compile(r"\w+")
+_QUOTED = frozenset({TokenType.IDENTIFIER, TokenType.STRING, TokenType.NUMBER})
+
+
+class Statements(Hive):
+    """Hive's dialect, in which no statement is an opaque command."""
+
+    class Tokenizer(Hive.Tokenizer):
+        COMMANDS: ClassVar[set[TokenType]] = set()
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A word or a sign. key: in upper case, empty if it was quoted."""
+
+    key: str
+    text: str
+    kind: TokenType
+    start: int
+
+
+def refuse_statement(statement: str, reason: str = "not understood", **facts: object) -> NoReturn:
+    """Raise the error for a statement whose locks cannot be told."""
+    shown = " ".join(statement.split())[:SHOWN]
+    raise InvalidRequestError(annotate(reason, statement=shown, **facts))
+
+
+def tokens_of(text: str) -> list[Token]:
+    """Return the tokens of a text, or raise InvalidRequestError."""
+    try:
+        return Statements().tokenize(text)
+    except SqlglotError as error:
+        raise InvalidRequestError(
+            annotate("not understood", statement=" ".join(text.split())[:SHOWN])
+        ) from error
+
+
+def split(sql: str) -> list[str]:
+    """Return the statements of a text that has semicolons between them."""
+    if not isinstance(sql, str):
+        raise InvalidRequestError(f"statements are text: given={sql!r}")
+    found: list[str] = []
+    run: list[Token] = []
+    for token in [*tokens_of(sql), None]:
+        if token is not None and token.token_type is not TokenType.SEMICOLON:
+            run.append(token)
+        elif run:
+            found.append(sql[run[0].start : run[-1].end + 1])
+            run = []
+    return found
+
+
+def statements(sql: str, settings: Mapping[str, str] | None) -> Iterator[Words]:
+    """Yield the words of each statement of a text, with the settings that hold for it: those given,
+    and those of every SET and USE before it. Of these, SETs of what concerns locks and USEs are not
+    yielded themselves. Names without a database are of that of the settings."""
+    known = dict(checked_settings(settings or {}))
+    for statement in split(sql):
+        words = Words(statement, known.get(DATABASE_SETTING, DEFAULT).lower(), known)
+        if words.accept("USE"):
+            words.accept("DATABASE")
+            known = {**known, DATABASE_SETTING: words.database_path().parts[0]}
+        elif found := _setting(statement):
+            known = {**known, **found}
+            from_hive(found)
+        else:
+            yield words
+
+
+def _setting(statement: str) -> dict[str, str]:
+    """Return what is set by `SET name=value`, if it concerns locks."""
+    words = Words(statement, DEFAULT)
+    name, _, value = words.rest().partition("=") if words.accept("SET") else ("", "", "")
+    is_known = name.strip() in {*HIVE_SETTINGS, DATABASE_SETTING}
+    return {name.strip(): value.strip()} if is_known else {}
+
+
+class Words:
+    """Reads a statement from its first word to its last. Names without a database get this one.
+    settings: Hive's, as they are where the statement stands."""
+
+    def __init__(
+        self, statement: str, database: str, settings: Mapping[str, str] | None = None
+    ) -> None:
+        self.statement = statement
+        self.database = database
+        self.settings = settings or {}
+        self._words = list(_words(statement))
+        self._next = 0
+
+    @property
+    def at_end(self) -> bool:
+        return self._next >= len(self._words)
+
+    @property
+    def key(self) -> str:
+        """The next word in upper case; empty at the end, and if it is quoted."""
+        return "" if self.at_end else self._words[self._next].key
+
+    def accept(self, *keys: str) -> bool:
+        """Step over these words if they come next, one after the other."""
+        coming = self._words[self._next : self._next + len(keys)]
+        found = [word.key for word in coming] == list(keys)
+        self._next += len(keys) if found else 0
+        return found
+
+    def accept_one(self, *keys: str) -> str:
+        """Step over the next word if it is one of these, and return it; else return nothing."""
+        key = self.key
+        return key if key in keys and self.accept(key) else ""
+
+    def expect(self, *keys: str) -> None:
+        """Step over these words; anything else is not understood."""
+        if not self.accept(*keys):
+            self.refuse()
+
+    def skip(self) -> None:
+        """Step over a word, whatever it is; an opening parenthesis with all up to its closing."""
+        depth = 0
+        while not self.at_end:
+            depth += (self.key == "(") - (self.key == ")")
+            self._next += 1
+            if depth <= 0:
+                return
+
+    def rest(self) -> str:
+        """Return what comes next as text, and step over it."""
+        text = "" if self.at_end else self.statement[self._words[self._next].start :]
+        self._next = len(self._words)
+        return text
+
+    def end(self) -> None:
+        """Check that there is nothing more."""
+        if not self.at_end:
+            self.refuse()
+
+    def refuse(self, reason: str = "not understood") -> NoReturn:
+        """Raise the error for a statement whose locks cannot be told."""
+        at = None if self.at_end else self._words[self._next].text
+        refuse_statement(self.statement, reason, at=at)
+
+    def identifier(self) -> str:
+        """Read a name without dots; Hive's names are all lower case."""
+        if self.at_end:
+            self.refuse()
+        word = self._words[self._next]
+        is_quoted = word.kind is TokenType.IDENTIFIER
+        if not is_quoted and not _NAME.fullmatch(word.key):
+            self.refuse("a name is needed")
+        self._next += 1
+        return word.text.lower()
+
+    def table(self) -> Path:
+        """Read the name of a table or a view."""
+        is_function = self.key == "IDENTIFIER"
+        parts = [self.identifier()]
+        while self.accept("."):
+            parts.append(self.identifier())
+        if is_function and self.key == "(":
+            self.refuse("only tables that are named as such are known")
+        return table_path(parts, self.database, self.statement)
+
+    def database_path(self) -> Path:
+        """Read the name of a database."""
+        name = self.identifier()
+        if self.accept("."):
+            if name not in SESSION_CATALOGS:
+                self.refuse("only the session's own catalogue is known")
+            name = self.identifier()
+        return Path((name,))
+
+    def skip_if_exists(self) -> None:
+        """Step over IF EXISTS or IF NOT EXISTS."""
+        if self.accept("IF"):
+            self.accept("NOT")
+            self.expect("EXISTS")
+
+    def partition(self) -> Spec:
+        """Read PARTITION and its columns, if they come next."""
+        return self.columns() if self.accept("PARTITION") else ()
+
+    def columns(self) -> Spec:
+        """Read `(p=1, q)`; a comparison other than equality tells nothing about its column."""
+        self.expect("(")
+        found: list[tuple[str, Constant | None]] = []
+        while True:
+            found.append((self.identifier(), self._value()))
+            if not self.accept(","):
+                break
+        self.expect(")")
+        return tuple(found)
+
+    def _value(self) -> Constant | None:
+        if self.key in {",", ")"}:
+            return None
+        is_equality = self.accept_one("=", "==") != ""
+        words: list[Word] = []
+        while not self.at_end and self.key not in {",", ")"}:
+            if self.key == "(":
+                self.refuse("a partition has constants")
+            words.append(self._words[self._next])
+            self._next += 1
+        return _constant(words) if is_equality else None
+
+
+def table_path(parts: list[str], database: str, statement: str) -> Path:
+    """Return the path of a table from the parts of its name."""
+    if len(parts) == 3 and parts[0] in SESSION_CATALOGS:
+        parts = parts[1:]
+    if len(parts) > 2:
+        refuse_statement(
+            statement, "only the session's own catalogue is known", name=".".join(parts)
+        )
+    return Path((database, *parts) if len(parts) == 1 else tuple(parts))
+
+
+def _words(statement: str) -> Iterator[Word]:
+    for token in tokens_of(statement):
+        if token.token_type in _QUOTED:
+            key = token.text if token.token_type is TokenType.NUMBER else ""
+            yield Word(key, token.text, token.token_type, token.start)
+            continue
+        for part in re.finditer(r"\S+", statement[token.start : token.end + 1]):
+            # The tokenizer takes MSCK REPAIR for one word.
+            yield Word(part[0].upper(), part[0], token.token_type, token.start + part.start())
+
+
+_KINDS: dict[TokenType, ConstantKind] = {
+    TokenType.STRING: "string",
+    TokenType.NUMBER: "number",
+    TokenType.TRUE: "boolean",
+    TokenType.FALSE: "boolean",
+    TokenType.NULL: "null",
+}
+
+
+def _constant(words: list[Word]) -> Constant | None:
+    match words:
+        case [Word(kind=kind, text=text)] if kind in _KINDS:
+            return Constant(_KINDS[kind], text)
+        case [Word(key="-"), Word(kind=TokenType.NUMBER, text=text)]:
+            return Constant("number", f"-{text}")
+        case [Word(key="DATE"), Word(kind=TokenType.STRING, text=text)]:
+            return Constant("date", text)
+    return None

@@ -1,0 +1,294 @@
+"""A ZooKeeper client whose every call ends: again while the connection breaks, but not for ever.
+
+The only module that knows the driver. A call that may be made twice is made again; one that may
+not is told to the caller as Broken, who must look whether it was carried out. A session is taken
+for lost as soon as the server may have ended it, which is before the server says so.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from kazoo.client import KazooClient, KazooState, TransactionRequest
+from kazoo.exceptions import (
+    ConnectionLoss,
+    KazooException,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    OperationTimeoutError,
+    RolledBackError,
+    RuntimeInconsistency,
+    SessionExpiredError,
+    SessionMovedError,
+)
+from kazoo.handlers.threading import KazooTimeoutError
+
+from txn.clock import Clock
+from txn.errors import InvalidRequestError, StoreClosedError, StoreError, annotate
+
+LOST_REPLY = (
+    ConnectionLoss,
+    OperationTimeoutError,
+    SessionExpiredError,
+    SessionMovedError,
+    KazooTimeoutError,
+)
+LOGGER = logging.getLogger(__name__)
+NOT_REACHED = (RolledBackError, RuntimeInconsistency)
+CALL_WITHIN_S = 30
+CALL_WITHIN_MS = 1000 * CALL_WITHIN_S
+PAUSE_MS, MAX_PAUSE_MS = 20, 1_000
+PAUSES_IN_SESSION = 6
+LOGGER.addHandler(logging.NullHandler())  # nothing on stderr, unless a program asks for it
+
+
+class Broken(StoreError):
+    """The reply was lost: what was asked may have been done, or may be done yet."""
+
+
+class Gone(StoreError):
+    """A node that was needed is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """A node to make; with `sequence` the server appends a number to its name."""
+
+    at: str
+    data: bytes
+    ephemeral: bool
+    sequence: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveNode:
+    """A node to delete."""
+
+    at: str
+
+
+class About(NamedTuple):
+    """What a node holds, and the transaction in which it was made."""
+
+    data: bytes
+    made_in: int
+
+
+class Made(NamedTuple):
+    """Nodes that were made, in which transaction, and what was in their folders afterwards."""
+
+    nodes: list[str]
+    made_in: int
+    children: list[list[str]]
+
+
+class Keeper:
+    """One session at a time with ZooKeeper. Safe to share between threads, not to fork."""
+
+    def __init__(
+        self, hosts: str, session_ms: int, clock: Clock, connected: Callable[[], None]
+    ) -> None:
+        self.losses = 0
+        self._closed = False
+        self._clock = clock
+        self._connected = connected
+        self._silent_since_ms: int | None = None
+        # The driver's own pauses double without end: it would miss a server that is back.
+        pause_s = min(MAX_PAUSE_MS, session_ms / PAUSES_IN_SESSION) / 1000
+        try:
+            self._client = KazooClient(
+                hosts,
+                timeout=session_ms / 1000,
+                logger=LOGGER,
+                connection_retry={"max_tries": -1, "max_delay": pause_s},
+            )
+        except ValueError as error:
+            raise InvalidRequestError(
+                annotate("write host:port,host:port", hosts=hosts, cause=str(error))
+            ) from error
+        self._session_ms = session_ms
+        self._client.add_listener(self._changed)
+        try:
+            self._client.start(timeout=CALL_WITHIN_S)
+        except (KazooTimeoutError, KazooException) as error:
+            self._client.close()
+            raise StoreError(
+                annotate("cannot connect to ZooKeeper", hosts=hosts, cause=str(error))
+            ) from error
+
+    def lost_since(self, losses: int) -> bool:
+        """Whether the session of that count may have ended: it did, or there has been no contact
+        for the rest of its time, of which the driver uses two thirds to notice a silence."""
+        since_ms = self._silent_since_ms
+        silent_ms = 0 if since_ms is None else self._clock.monotonic_ms() - since_ms
+        return self.losses != losses or silent_ms * 3 >= self._session_ms
+
+    def close(self) -> None:
+        """End the session, and all that is ephemeral with it."""
+        self.losses += 1
+        self._closed = True
+        self._client.remove_listener(self._changed)
+        self._client.stop()
+        self._client.close()
+
+    # -------------------------------------------------------------------------- single calls
+
+    def children(self, folder: str) -> list[str]:
+        """Return the names in a folder; an absent one has none."""
+        (found,) = self.all_children([folder])
+        return found
+
+    def all_children(self, folders: Sequence[str]) -> list[list[str]]:
+        """Return the names in each folder, asked in one go."""
+        asked = [_named("get_children_async", folder) for folder in folders]
+        return [found or [] for found in self._answers(asked)]
+
+    def about(self, nodes: Sequence[str]) -> list[About | None]:
+        """Return what is known of each node, asked in one go; None: it is absent."""
+        found = self._answers([_named("get_async", at) for at in nodes])
+        return [About(each[0], each[1].czxid) if each else None for each in found]
+
+    def there(self, nodes: Sequence[str], within_ms: int = CALL_WITHIN_MS) -> list[int | None]:
+        """Return the transaction in which each node was made, or None, asked in one go."""
+        found = self._answers([_named("exists_async", at) for at in nodes], within_ms)
+        return [stat.czxid if stat else None for stat in found]
+
+    def watch(self, at: str, gone: Callable[[object], None]) -> bool:
+        """Whether a node is there; then call when something happens to it, or to the session."""
+        (stat,) = self._answers([lambda client: client.exists_async(at, watch=gone)])
+        return stat is not None
+
+    def sync(self, at: str) -> None:
+        """See all that was done before now, by any server of the ensemble."""
+        self._answers([_named("sync_async", at)])
+
+    def write(self, at: str, data: bytes) -> None:
+        """Let a node hold this, if it is there."""
+        self._answers([lambda client: client.set_async(at, data)])
+
+    def make_folders(self, folders: Sequence[str]) -> None:
+        """Make each folder that is absent; the outer ones come first."""
+        self._answers([_named("create_async", folder) for folder in folders])
+
+    def tidy(self, folders: Sequence[str]) -> None:
+        """Delete each folder that is empty, if that can be done now; the inner ones come first."""
+        if self._closed or self._silent_since_ms is not None:
+            return
+        asked = [self._client.delete_async(folder) for folder in folders]
+        for answer in asked:
+            try:
+                answer.get(timeout=CALL_WITHIN_S)
+            except (NoNodeError, NotEmptyError):
+                continue
+            except (KazooException, KazooTimeoutError):
+                return  # an empty folder does no harm
+
+    # ------------------------------------------------------------------- all or nothing, once
+
+    def change(self, steps: Sequence[Create | RemoveNode]) -> None:
+        """Take all steps or none, once.
+
+        Raises Gone where a folder or a node is absent, and Broken where the reply was lost.
+        """
+        self._refuse_if_closed()
+        _results(self._request(steps).commit_async())
+
+    def make(self, steps: Sequence[Create], folders: Sequence[str]) -> Made:
+        """Take all steps or none, once, and look into the folders right behind them, in one go: a
+        session's requests are carried out in their order. Raises as `change` does."""
+        self._refuse_if_closed()
+        request = self._request(steps)
+        # Of all that a transaction can do only this tells its number; folders hold no data.
+        request.set_data(folders[0], b"")
+        answer = request.commit_async()
+        children = self.all_children(folders)
+        *nodes, stat = _results(answer)
+        return Made(nodes, stat.mzxid, children)
+
+    def _request(self, steps: Sequence[Create | RemoveNode]) -> TransactionRequest:
+        request = self._client.transaction()
+        for step in steps:
+            if isinstance(step, Create):
+                request.create(step.at, step.data, ephemeral=step.ephemeral, sequence=step.sequence)
+            else:
+                request.delete(step.at)
+        return request
+
+    # ------------------------------------------------------------------------------- details
+
+    def _answers(
+        self, calls: Sequence[Callable[[KazooClient], Any]], within_ms: int = CALL_WITHIN_MS
+    ) -> list[Any]:
+        """Make calls that may be made twice, in one go, and again those whose replies are lost."""
+        answers: dict[int, Any] = {}
+        due_ms = self._clock.monotonic_ms() + within_ms
+        pause_ms = PAUSE_MS
+        while True:
+            self._refuse_if_closed()
+            left = [i for i in range(len(calls)) if i not in answers]
+            asked = [(i, calls[i](self._client)) for i in left]
+            broken: Exception | None = None
+            for i, answer in asked:
+                try:
+                    answers[i] = self._one(answer, due_ms)
+                except LOST_REPLY as error:
+                    broken = error
+            if broken is None:
+                return [answers[i] for i in range(len(calls))]
+            if self._clock.monotonic_ms() + pause_ms > due_ms:
+                raise _failure("no answer", broken) from broken
+            self._clock.sleep_ms(pause_ms)
+            pause_ms = min(2 * pause_ms, MAX_PAUSE_MS)
+
+    def _one(self, answer: Any, due_ms: int) -> Any:
+        left_ms = max(1, due_ms - self._clock.monotonic_ms())
+        try:
+            return answer.get(timeout=left_ms / 1000)
+        except (NoNodeError, NodeExistsError):
+            return None
+        except LOST_REPLY:
+            raise
+        except KazooException as error:
+            raise _failure("refused", error) from error
+
+    def _refuse_if_closed(self) -> None:
+        if self._closed:
+            raise StoreClosedError("the session with ZooKeeper was closed")
+
+    def _changed(self, state: str) -> None:
+        if state == KazooState.LOST:
+            self.losses += 1
+        if state == KazooState.CONNECTED:
+            self._silent_since_ms = None
+            self._client.handler.spawn(self._connected)
+        else:
+            self._silent_since_ms = self._clock.monotonic_ms()
+
+
+def _named(name: str, at: str) -> Callable[[KazooClient], Any]:
+    """Return a call of the driver's, by its name."""
+    return lambda client: getattr(client, name)(at)
+
+
+def _results(answer: Any) -> list[Any]:
+    """Return what came of each step of a transaction."""
+    try:
+        results: list[Any] = answer.get(timeout=CALL_WITHIN_S)
+    except LOST_REPLY as error:
+        raise Broken(annotate("ZooKeeper: the reply was lost", cause=repr(error))) from error
+    except KazooException as error:
+        raise _failure("refused", error) from error
+    for result in results:
+        if isinstance(result, NoNodeError):
+            raise Gone("a node is absent")
+        if isinstance(result, Exception) and not isinstance(result, NOT_REACHED):
+            raise _failure("refused", result)
+    return results
+
+
+def _failure(message: str, error: Exception) -> StoreError:
+    return StoreError(annotate(f"ZooKeeper: {message}", cause=repr(error)))

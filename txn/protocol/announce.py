@@ -1,0 +1,38 @@
+"""Telling the watch of phases: that one starts, and how it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Concatenate, ParamSpec, cast
+
+from txn.protocol.attempt import Context, Transaction
+from txn.watch import Phase, PhaseName, PhaseOutcome
+
+P = ParamSpec("P")
+Work = Callable[Concatenate[Context, Sequence[Transaction], P], list[Transaction]]
+
+
+def announce(name: PhaseName) -> Callable[[Work[P]], Work[P]]:
+    """Tell the watch when a phase starts and how it ends."""
+
+    def announce(work: Work[P]) -> Work[P]:
+        @wraps(work)
+        def phase(
+            context: Context, transactions: Sequence[Transaction], *args: P.args, **kwargs: P.kwargs
+        ) -> list[Transaction]:
+            count = len(transactions)
+            context.watch(Phase(name, "started", count))
+            started_ms = context.clock.monotonic_ms()
+            live: list[Transaction] = []
+            try:
+                live = work(context, transactions, *args, **kwargs)
+            finally:
+                elapsed_ms = context.clock.monotonic_ms() - started_ms
+                outcome: PhaseOutcome = "done" if live or not count else "failed"
+                context.watch(Phase(name, outcome, count, count - len(live), elapsed_ms))
+            return live
+
+        return cast(Work[P], phase)
+
+    return announce

@@ -1,0 +1,54 @@
+"""Signs of life of an owner whose work before the decision is long.
+
+Others abort an owner that was silent for its whole lease. So whatever makes many calls goes through
+`alive`, which beats between two of them once a third of the lease has passed since the last sign;
+and what is much for one call is cut into portions, so that no call is silent for long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
+
+from txn.errors import DeadlineError
+from txn.model import Edit
+from txn.protocol.attempt import FREE, Context, Transaction, call_store, fail_aborted, read_statuses
+from txn.protocol.phases import Status
+from txn.protocol.row import column
+
+PORTION = 500  # within two thirds of a lease of 10 s, a gateway may take 13 ms for each
+TOO_LATE = "deadline passed before the decision"
+T = TypeVar("T")
+
+
+def beat_between(context: Context, batch: Sequence[Transaction], items: Iterable[T]) -> Iterator[T]:
+    """Yield the items; whenever one is done with, show that the owner of the batch lives, and fail
+    those of it whose time is over."""
+    for item in items:
+        yield item
+        now_ms = context.clock.monotonic_ms()
+        for t in batch:
+            if t.failure is None and now_ms >= t.due_ms:
+                t.failure = DeadlineError(TOO_LATE, transaction=t.row_key)
+        beat(context, batch)
+
+
+def split_portions(items: Sequence[T], size: int = PORTION) -> Iterator[Sequence[T]]:
+    """Yield the items in portions that are not too many for one call."""
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
+
+
+def beat(context: Context, batch: Sequence[Transaction]) -> None:
+    """Show, where a third of the lease has passed without a sign, that the owner lives, and see
+    whether anybody thought that it does not: such a transaction fails."""
+    live = [t for t in batch if t.failure is None]
+    now_ms = context.clock.monotonic_ms()
+    if all(now_ms - t.alive_ms < t.lease_ms // 3 for t in live):
+        return
+    wall_ms = context.clock.wall_ms()
+    beats = [Edit(column(context.table, t.row_key, b"beat"), FREE, wall_ms) for t in live]
+    call_store(context, lambda: context.store.write(beats, durable=False))
+    call_store(context, lambda: read_statuses(context, live))
+    for t in fail_aborted(live, Status.LOCKED):
+        t.alive_ms = now_ms

@@ -1,0 +1,283 @@
+"""Commit as phases over a batch, until the decision; `recover` does what follows.
+
+Each phase takes the transactions that are still on the path and returns those that stay on it. A
+definite abort ends one transaction and leaves the others alone. Any other failure leaves the rows
+as a crash would, for `roll_forward` and `roll_back`, which the client itself runs. The
+argument for each rule is in docs/protocol.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+
+from txn.assertions import holds
+from txn.errors import (
+    AbortedError,
+    CommitOutcomeUnknown,
+    ConflictError,
+    DeadlineError,
+    TableUnavailable,
+    annotate,
+)
+from txn.model import Cell, Key
+from txn.protocol.announce import announce
+from txn.protocol.attempt import (
+    FREE,
+    Context,
+    Transaction,
+    advance,
+    call_store,
+    fail_aborted,
+    group_by_holder,
+    is_late,
+    take_locks,
+)
+from txn.protocol.beats import PORTION, TOO_LATE, beat, beat_between, split_portions
+from txn.protocol.phases import Status
+from txn.protocol.ranges import find_phantom
+from txn.protocol.recover import Finish, finish_or_leave, release_aborted
+from txn.protocol.row import Plan, column, encode_plan
+from txn.protocol.waiting import Settle, fail_overtaken, make_assertion_error, wait_for_holders
+from txn.watch import Conflict
+
+Lock = Callable[[Context, Sequence[Transaction], Settle], list[Transaction]]
+
+CELLS_AT_ONCE = 3 * PORTION
+SETTLED_AT_ONCE = PORTION // 10
+
+WRITTEN_WITHIN_MS = 300_000
+"""How long writing a row may take. Far less than the time that fsck keeps finished rows for."""
+
+
+def commit(
+    context: Context,
+    transactions: Sequence[Transaction],
+    lock: Lock,
+    settle: Settle,
+    finish: Finish,
+) -> None:
+    """Run a batch of transactions that have no key in common.
+
+    Afterwards each has a failure or is committed. Raises StoreError where the store did not answer
+    before the decision: those without a failure are then not committed, and never will be.
+    """
+    live = write_rows(context, transactions)
+    live = run_for_available(lambda some: lock(context, some, settle), live)
+    live = run_for_available(lambda some: assert_under_locks(context, some), live)
+    if any(t.spans for t in live):
+        live = run_for_available(lambda some: look_at_ranges(context, some, settle), live)
+    live = decide(context, live)
+    # From here all is decided: what a failing store leaves undone, anybody can finish.
+    finish_or_leave(context, "roll forward", finish, live)
+    aborted = [t for t in transactions if isinstance(t.failure, AbortedError)]
+    finish_or_leave(context, "roll back", release_aborted, aborted)
+
+
+def run_for_available(
+    work: Callable[[Sequence[Transaction]], object], transactions: Sequence[Transaction]
+) -> list[Transaction]:
+    """Do a part of the work before the decision, which may be done twice, and return those that
+    stay on the path. Where a table is gone, the transactions that need it abort, and no others."""
+    live = list(transactions)
+    while live:
+        try:
+            work(live)
+            break
+        except TableUnavailable as error:
+            lost = [t for t in live if t.needs(error.table)]
+            if not lost:
+                raise
+            for t in lost:
+                t.failure = t.failure or AbortedError(str(error), transaction=t.row_key)
+                t.failure.__cause__ = error
+            live = [t for t in live if t.failure is None]
+    return [t for t in live if t.failure is None]
+
+
+# --------------------------------------------------------------------- until the decision
+
+
+@announce("write")
+def write_rows(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
+    """Make each buffer durable. Nothing is locked before this is acknowledged, since a lock whose
+    row is absent may be freed by whoever meets it.
+
+    The write may be sent again. If that took so long that others may have aborted the row, and fsck
+    deleted it, in between, then somebody may still be about to release what it locks: the row key
+    is given up.
+    """
+
+    def buffer(t: Transaction) -> list[tuple[Key, bytes]]:
+        cells = [(column(context.table, t.row_key, b"buffer"), t.buffer)]
+        if t.spans:
+            cells.append((column(context.table, t.row_key, b"ranges"), b"%d" % len(t.spans)))
+        return cells
+
+    sent_ms = context.clock.monotonic_ms()
+    advance(context, transactions, Status.WRITTEN, buffer)
+    live = fail_aborted(transactions, Status.WRITTEN)
+    if context.clock.monotonic_ms() - sent_ms > WRITTEN_WITHIN_MS:
+        for t in live:
+            t.failure = ConflictError("writing its row took too long", transaction=t.row_key)
+    return [t for t in live if t.failure is None]
+
+
+@announce("lock")
+def lock_at_once(
+    context: Context, transactions: Sequence[Transaction], settle: Settle
+) -> list[Transaction]:
+    """Ask for every lock in one batch and never wait: a conflict that settling the holder does not
+    end makes the transaction leave. Keys in demand are asked for first, one by one, so that whoever
+    leaves has kept nobody from the others."""
+    for due in beat_between(context, transactions, _split_rounds(transactions)):
+        wanted = [(t, key) for t, key in due if t.failure is None]
+        missing = take_locks(context, wanted)
+        if missing:
+            _tell_conflicts(context, missing)
+            missing = fail_overtaken(missing)
+            unknown = group_by_holder([item for item in missing if item[1] not in item[0].hot])
+            gone = {FREE, *_settle_all(context, transactions, settle, unknown)}
+            kept = [item for item in missing if item[2] not in gone]
+            kept += take_locks(context, [(t, key) for t, key, holder in missing if holder in gone])
+            for t, key, holder in kept:
+                t.failure = _make_conflict(t, key, holder)
+    return [t for t in transactions if t.failure is None]
+
+
+def _split_rounds(
+    transactions: Sequence[Transaction],
+) -> Iterator[Sequence[tuple[Transaction, Key]]]:
+    for place in range(max((len(t.hot) for t in transactions), default=0)):
+        yield [(t, t.hot[place]) for t in transactions if place < len(t.hot)]
+    yield from split_portions(
+        [(t, key) for t in transactions for key in t.keys if key not in t.hot]
+    )
+
+
+def _settle_all(
+    context: Context,
+    transactions: Sequence[Transaction],
+    settle: Settle,
+    holders: Mapping[bytes, Sequence[Key]],
+) -> set[bytes]:
+    """Settle holders, each of which may take a commit's time; return those that let go."""
+    gone: set[bytes] = set()
+    for some in beat_between(
+        context, transactions, split_portions(list(holders.items()), SETTLED_AT_ONCE)
+    ):
+        gone.update(settle(dict(some)))
+    return gone
+
+
+@announce("lock")
+def lock_in_order(
+    context: Context, transactions: Sequence[Transaction], settle: Settle
+) -> list[Transaction]:
+    """Take the locks of the whole batch one by one in key order, waiting for each holder. Whoever
+    waits waits in this order, so nobody waits in a circle."""
+    wanted = {key: t for t in transactions for key in t.keys}
+    for key in beat_between(context, transactions, sorted(wanted)):
+        t, tries = wanted[key], 0
+        while t.failure is None and (missing := take_locks(context, [(t, key)])):
+            _tell_conflicts(context, missing)
+            missing = fail_overtaken(missing)
+            while missing and t.failure is None:
+                missing = wait_for_holders(context, missing, settle, tries)
+                beat(context, transactions)
+                tries += 1
+    return [t for t in transactions if t.failure is None]
+
+
+@announce("assert")
+def assert_under_locks(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
+    """Read every cell under the locks, evaluate the assertions, and plan what replaces what. The
+    read may overlap the step to 1-LOCKED: whoever aborts before that step makes the step fail."""
+    owners = [(t, key) for t in transactions for key in t.keys]
+    tags = {key: key.tag for _, key in owners}
+    wanted = [cell for t, key in owners for cell in (key, t.locks[key], tags[key])]
+    first, *others = list(split_portions(wanted, CELLS_AT_ONCE)) or [wanted]
+
+    def step() -> None:
+        due = [t for t in transactions if t.status is Status.WRITTEN]
+        advance(context, due, Status.LOCKED)
+
+    cells = call_store(context, lambda: context.store.read(first, beside=step))
+    live = fail_aborted(transactions, Status.LOCKED)
+    beat(context, live)
+    for some in beat_between(context, live, others if live else ()):
+        cells.update(call_store(context, partial(context.store.read, some)))
+    live = fail_aborted(live, Status.LOCKED)
+    for t in live:
+        t.seen = {key: cells[key] for key in t.keys}
+        t.plan, t.failure = _judge(context, t, cells, tags)
+    return [t for t in live if t.failure is None]
+
+
+@announce("look")
+def look_at_ranges(
+    context: Context, transactions: Sequence[Transaction], settle: Settle
+) -> list[Transaction]:
+    """Let a transaction go on only if the ranges that it has scanned have no keys but its own. In
+    the order of transactions it comes at this look; so from 1-LOCKED on readers wait for it."""
+    for t in transactions:
+        failure = find_phantom(context, t, transactions, settle)
+        t.failure = t.failure or failure  # a beat may have failed it meanwhile
+    return [t for t in transactions if t.failure is None]
+
+
+@announce("decide")
+def decide(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
+    """Take the decision, durably, with the plan. It is asked for once here, and only by the owner;
+    where the answer cannot be had, the outcome is unknown and nothing is undone."""
+
+    def plan(t: Transaction) -> list[tuple[Key, bytes]]:
+        return [(column(context.table, t.row_key, b"plan"), encode_plan(t.decided))]
+
+    lost: Exception | None = None
+    try:
+        advance(context, transactions, Status.ASSERTED, plan, durable=True)
+    except Exception as error:  # noqa: BLE001  (whatever it is, the decision was sent)
+        lost = error
+    for t in transactions:
+        if t.status is Status.LOCKED or t.status is None:
+            t.failure = CommitOutcomeUnknown(t.row_key)
+            t.failure.__cause__ = t.unread or lost
+    return fail_aborted(transactions, Status.ASSERTED)
+
+
+# ------------------------------------------------------------------------------- the details
+
+
+def _judge(
+    context: Context, t: Transaction, cells: Mapping[Key, Cell | None], tags: Mapping[Key, Key]
+) -> tuple[Plan | None, AbortedError | None]:
+    newest = newest_lock = 0
+    for key in t.keys:
+        value, lock, tag = cells[key], cells[t.locks[key]], cells[tags[key]]
+        if lock is None or lock.value != t.row_key:
+            return None, _make_conflict(t, key, lock.value if lock else FREE)
+        newest_lock = max(newest_lock, lock.timestamp)
+        newest = max(newest, lock.timestamp, *(c.timestamp for c in (value, tag) if c))
+    if is_late(context, t):
+        return None, DeadlineError(TOO_LATE, transaction=t.row_key)
+    for assertion in t.request.assertions:
+        if not holds(assertion, t.seen):
+            return None, make_assertion_error(t, assertion)
+    ahead_ms, limit_ms = newest - newest_lock, context.policy.skew_ms
+    if ahead_ms > limit_ms:
+        future = annotate("a cell lies in the future", ahead_ms=ahead_ms, limit_ms=limit_ms)
+        return None, AbortedError(future, transaction=t.row_key)
+    if ahead_ms > limit_ms // 2:
+        context.clock.sleep_ms(2)  # a cell that changes every ms outruns the clock: let it catch up
+    replaced = (t.seen[mutation.key] for mutation in t.request.mutations)
+    return Plan(newest + 1, tuple(cell.timestamp if cell else 0 for cell in replaced)), None
+
+
+def _make_conflict(t: Transaction, key: Key, holder: bytes) -> ConflictError:
+    return ConflictError("key is locked", key=key, holder=holder, transaction=t.row_key)
+
+
+def _tell_conflicts(context: Context, missing: Iterable[tuple[Transaction, Key, bytes]]) -> None:
+    for t, key, holder in missing:
+        context.watch(Conflict(t.row_key, key, holder))

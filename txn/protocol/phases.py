@@ -1,0 +1,84 @@
+"""The statuses of a transaction row and the steps between them, as one table.
+
+A transaction goes 0, 1, 2, 4, 5, or it leaves that line before 2 and goes 6, 7. The step from
+1 to 2 is the decision: only the owner takes it, and once it is taken nothing can take it back. The
+steps from 0 and 1 to 6 are the opposite decision, and anyone may take them. Both are
+compare-and-set on the one status cell, so exactly one of them happens. Every other step only
+records what has already been done to the data, and anyone may take it, any number of times:
+
+    0-WRITTEN ──> 1-LOCKED ══> 2-ASSERTED ──> 4-CLEANING ──> 5-COMPLETE
+        │             │                         ^
+        │             │             (3-PUT) ────┘
+        └──────┬──────┘                      ══ the decision
+               v
+          6-ABORTING ──> 7-ABORTED
+
+A status says what *was finished*, so recovery repeats the work that follows it. Nobody steps to
+3-PUT any more: older versions did, and their rows are finished from there. The names begin with
+their digit so that a person who scans the table sees them in order.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class Status(Enum):
+    """The phase that a transaction row has reached; the value is what is stored."""
+
+    WRITTEN = b"0-WRITTEN"
+    LOCKED = b"1-LOCKED"
+    ASSERTED = b"2-ASSERTED"
+    PUT = b"3-PUT"
+    CLEANING = b"4-CLEANING"
+    COMPLETE = b"5-COMPLETE"
+    ABORTING = b"6-ABORTING"
+    ABORTED = b"7-ABORTED"
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether the transaction may still go either way."""
+        return self in UNDECIDED
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether the transaction is committed, finished or not."""
+        return self in COMMITTED
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether nothing is left to do: no lock of the transaction is needed any more."""
+        return self in FINISHED
+
+    def __str__(self) -> str:
+        return self.value.decode()
+
+
+STEPS: dict[Status, frozenset[Status]] = {
+    Status.WRITTEN: frozenset({Status.LOCKED, Status.ABORTING}),
+    Status.LOCKED: frozenset({Status.ASSERTED, Status.ABORTING}),
+    Status.ASSERTED: frozenset({Status.CLEANING}),
+    Status.PUT: frozenset({Status.CLEANING}),
+    Status.CLEANING: frozenset({Status.COMPLETE}),
+    Status.COMPLETE: frozenset(),
+    Status.ABORTING: frozenset({Status.ABORTED}),
+    Status.ABORTED: frozenset(),
+}
+
+FIRST = Status.WRITTEN
+"""With which every row begins."""
+
+
+class IllegalStepError(RuntimeError):
+    """The code has asked for a step that the table does not have: nothing was sent."""
+
+
+def check_step(old: Status | None, new: Status) -> None:
+    """Raise IllegalStepError unless a row goes from the one status to the other; None: no row."""
+    if new not in ({FIRST} if old is None else STEPS[old]):
+        raise IllegalStepError(f"no step leads from {old} to {new}")
+
+
+UNDECIDED = frozenset({Status.WRITTEN, Status.LOCKED})
+COMMITTED = frozenset({Status.ASSERTED, Status.PUT, Status.CLEANING, Status.COMPLETE})
+FINISHED = frozenset({Status.COMPLETE, Status.ABORTED})

@@ -1,0 +1,150 @@
+"""Ranges as they are stored, and the look at them that lets no phantom pass.
+
+Every key that a transaction wrote has left a lock and a tag in its row, for a day at least where it
+was deleted. So a key that comes, or goes, leaves a difference between two looks at its range within
+minutes, and a range that was found the same twice was so at any instant between the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from hashlib import blake2b
+
+from txn.assertions import Version
+from txn.errors import AbortedError, AssertionFailedError, ConflictError, DeadlineError, StoreError
+from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Key, Row
+from txn.protocol.attempt import Context, Transaction, are_apart, call_store, is_late
+from txn.protocol.beats import TOO_LATE, beat_between
+from txn.protocol.phases import Status
+from txn.protocol.row import TransactionRow
+from txn.protocol.waiting import Settle
+from txn.spans import Span
+
+RESERVED = (LOCK_SUFFIX, TAG_SUFFIX)
+
+
+def stored_rows(context: Context, wanted: Span) -> Iterator[Row]:
+    """Yield the rows as they are stored; where the store fails, go on behind the last one."""
+    rows: Iterator[Row] | None = None
+    last: bytes | None = None
+
+    def step() -> Row | None:
+        nonlocal rows
+        if rows is None:
+            start = wanted.start if last is None else last
+            rows = context.store.scan(wanted.table, start, wanted.stop, wanted.cells)
+        try:
+            return next(rows, None)
+        except StoreError:
+            rows = None
+            raise
+
+    while (row := call_store(context, step)) is not None:
+        if row.row != last:
+            last = row.row
+            yield row
+
+
+def key_of_cell(cell: Key) -> Key:
+    """Return the key that a cell of a row tells of: its value, its lock or its tag."""
+    for suffix in RESERVED:
+        if cell.column.endswith(suffix):
+            return cell._replace(column=cell.column.removesuffix(suffix))
+    return cell
+
+
+def keys_of_cells(cells: Iterable[Key]) -> list[Key]:
+    """Return the keys that these cells tell of, in order."""
+    return sorted({key for cell in cells if (key := key_of_cell(cell)).column})
+
+
+def is_telling(cell: Key, found: Cell) -> bool:
+    """Whether a cell says anything by itself: a value, or a lock that is held. All others, free
+    locks and tags, say only whether a key has changed between two looks."""
+    if cell.column.endswith(LOCK_SUFFIX):
+        return bool(found.value) and cell.column != LOCK_SUFFIX
+    return not cell.column.endswith(TAG_SUFFIX)
+
+
+class Digest:
+    """Whether two looks have found the same cells, in the memory of one: what is left of deleted
+    keys may be more than fits, and is only ever compared."""
+
+    __slots__ = ("_hash", "_is_empty")
+
+    def __init__(self) -> None:
+        self._hash = blake2b(digest_size=32)
+        self._is_empty = True
+
+    def add(self, cells: Mapping[Key, Cell]) -> None:
+        """Take cells of a row into account, with values and timestamps, in the order of keys."""
+        for (row, family, column, table), (value, timestamp) in sorted(cells.items()):
+            parts = (table or b"", row, family, column, value)
+            numbers = (*map(len, parts), timestamp)
+            self._hash.update(b"%d %d %d %d %d %d " % numbers + b"".join(parts))
+            self._is_empty = False
+
+    @property
+    def value(self) -> bytes:
+        """Equal for equal cells added in the same order; empty where there were none."""
+        return b"" if self._is_empty else self._hash.digest()
+
+
+def hides_values(holder: TransactionRow, cells: Container[Key]) -> bool:
+    """Whether the old values of these cells must not be read beside this undecided holder.
+
+    In the order of transactions it comes where it looked at the ranges that it had scanned, which
+    may be before now; what came into them since comes after it, and may have been read already.
+    """
+    if holder.status is not Status.LOCKED or not holder.has_ranges:
+        return False
+    if holder.buffer is None:  # it does not decode, so nobody knows what it changes
+        return True
+    return any(mutation.key.lock in cells for mutation in holder.buffer.request.mutations)
+
+
+def find_phantom(
+    context: Context, t: Transaction, batch: Sequence[Transaction], settle: Settle
+) -> AbortedError | None:
+    """Return why the transaction, which holds its locks, must not go on: something in its ranges
+    that it does not name. None: at some instant since this was called there was nothing.
+
+    What is left of deleted keys may have been there when this look began, and have gone before it
+    came by. So then a second look must find the same.
+    """
+    before, before_ms = Digest().value, context.clock.monotonic_ms()
+    for _ in range(context.policy.read_tries):
+        rest, began_ms = Digest(), context.clock.monotonic_ms()
+        for strange in beat_between(context, batch, _read_strangers(context, t)):
+            for key in keys_of_cells(strange):
+                if failure := _refuse_stranger(t, key, strange, settle):
+                    return failure
+            rest.add(strange)
+        if is_late(context, t):
+            return DeadlineError(TOO_LATE, transaction=t.row_key)
+        if rest.value == before and not are_apart(context, before_ms):
+            return None
+        before, before_ms = rest.value, began_ms
+    return ConflictError("scanned rows keep changing", transaction=t.row_key)
+
+
+def _read_strangers(context: Context, t: Transaction) -> Iterator[dict[Key, Cell]]:
+    """Yield, for each row of the ranges, its cells of keys that are not the transaction's own."""
+    mine = {cell for key in t.keys for cell in (key, key.lock, key.tag)}
+    for wanted in t.spans:
+        for row in stored_rows(context, wanted):
+            yield {key: cell for key, cell in row.cells.items() if key not in mine}
+
+
+def _refuse_stranger(
+    t: Transaction, key: Key, cells: Mapping[Key, Cell], settle: Settle
+) -> AbortedError | None:
+    cell, lock = cells.get(key), cells.get(key.lock)
+    if lock and lock.value:
+        settle({lock.value: [key.lock]})
+        return ConflictError(
+            "key of a scanned range is locked", key=key, holder=lock.value, transaction=t.row_key
+        )
+    if cell is None:
+        return None
+    return AssertionFailedError(Version(key, None), {key: cell}, transaction=t.row_key)

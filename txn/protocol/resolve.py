@@ -1,0 +1,162 @@
+"""Meeting somebody else's lock: find out what its holder is, and end what may be ended.
+
+A holder that is finished, or whose row is absent, can never decide again: its lock is a late
+request, and is freed. One that was decided is finished for it, one that is aborting is released.
+One that is undecided is left alone until its row has been seen unchanged for its whole lease, on
+this observer's own monotonic clock. Aborting a living transaction costs it a retry, nothing more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from txn.errors import (
+    AbortedError,
+    CorruptRowError,
+    StoreClosedError,
+    StoreError,
+    TxnError,
+    annotate,
+)
+from txn.model import Cell, Key, Row
+from txn.protocol.attempt import Context, call_store, free_locks, load_transaction
+from txn.protocol.phases import Status
+from txn.protocol.recover import roll_back, roll_forward
+from txn.protocol.row import RowState, TransactionRow, column, decode_row
+from txn.watch import Action, Helped
+
+COLUMNS = (b"status", b"buffer", b"plan", b"reason", b"beat", b"ranges")
+REMEMBERED = 10_000
+STUCK_MS = 1_000  # between two tries at a holder that cannot be ended
+
+
+@dataclass(slots=True)
+class _Sighting:
+    """A row as it was found, unchanged since then, and when it was looked at last."""
+
+    found: tuple[Status, int, int]
+    since_ms: int
+    looked_ms: int
+
+
+class Resolver:
+    """Settles holders, and remembers since when each has been seen as it is."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._sightings: dict[bytes, _Sighting] = {}
+        self._stuck: dict[bytes, TxnError] = {}
+
+    def settle(self, holders: Mapping[bytes, Collection[Key]]) -> set[bytes]:
+        """Resolve holders, each with the lock cells it was met in; return those that let go. One
+        that cannot be ended is in the way like one that lives: see `blame`."""
+        now_ms = self._context.clock.monotonic_ms()
+        due = [holder for holder in holders if self._is_due(holder, now_ms)]
+        rows = read_rows(self._context, due) if due else {}
+        return {holder for holder, row in rows.items() if self._end_holder(row, holders[holder])}
+
+    def blame(self, failure: TxnError | None) -> None:
+        """Add to an error that names a holder why this one could not be ended, if so it was."""
+        if isinstance(failure, AbortedError):
+            holder = failure.facts.get("holder")
+            cause = self._stuck.get(holder) if isinstance(holder, bytes) else None
+            if cause is not None:
+                failure.blame(cause)
+
+    def _is_due(self, holder: bytes, now_ms: int) -> bool:
+        """Whether to look at the row again: one that lives needs no more than a look now and then,
+        and who waits for it sees its lock go."""
+        seen = self._sightings.get(holder)
+        return seen is None or now_ms - seen.looked_ms >= self._context.policy.courtesy_ms
+
+    def _end_holder(self, row: TransactionRow, locks: Collection[Key]) -> bool:
+        self._stuck.pop(row.row_key, None)
+        try:
+            return self._settle(row, locks)
+        except StoreClosedError:
+            raise
+        except (StoreError, CorruptRowError) as error:
+            if len(self._stuck) >= REMEMBERED:
+                self._stuck.clear()
+            self._stuck[row.row_key] = error
+            if row.row_key in self._sightings:
+                self._sightings[row.row_key].looked_ms += STUCK_MS
+            return False
+
+    def _settle(self, row: TransactionRow, locks: Collection[Key]) -> bool:
+        context = self._context
+        if row.is_over:
+            free_for_holder(context, row.row_key, locks)
+            return True
+        if row.status is None or row.state is RowState.UNREADABLE:
+            raise make_corrupt_error(row)
+        lease_ms = row.buffer.lease_ms if row.buffer else context.policy.lease_ms
+        if not self._is_abandoned(row, row.status, lease_ms):
+            return False
+        t = load_transaction(row)
+        if row.state is RowState.DECIDED:
+            roll_forward(context, [t])
+        else:
+            roll_back(context, [t], lambda _: "its owner was silent for its whole lease")
+        if t.unread is not None:
+            raise t.unread
+        if t.status is not None and not t.status.is_finished:
+            return False  # its owner decided meanwhile
+        done: Action = "rolled forward" if t.status is Status.COMPLETE else "rolled back"
+        context.watch(Helped(row.row_key, done))
+        self._sightings.pop(row.row_key, None)
+        free_for_holder(
+            context, row.row_key, locks
+        )  # a late lock request may have landed meanwhile
+        return True
+
+    def _is_abandoned(self, row: TransactionRow, status: Status, lease_ms: int) -> bool:
+        now_ms = self._context.clock.monotonic_ms()
+        found = (status, row.status_at, row.beat)
+        seen = self._sightings.get(row.row_key)
+        if seen is None or seen.found != found:
+            if len(self._sightings) >= REMEMBERED:
+                self._sightings.clear()  # costs a lease of waiting at worst
+            seen = self._sightings[row.row_key] = _Sighting(found, now_ms, now_ms)
+        seen.looked_ms = now_ms
+        patience_ms = lease_ms if status.is_undecided else self._context.policy.courtesy_ms
+        return now_ms - seen.since_ms >= patience_ms
+
+
+def make_corrupt_error(row: TransactionRow) -> CorruptRowError:
+    """Return the error of a row of which nobody can know what it decided: fsck reports it."""
+    cause = row.corrupt or "the plan is missing, or does not fit the buffer"
+    return CorruptRowError(
+        annotate("transaction row does not decode", row=row.row_key, cause=cause)
+    )
+
+
+def free_for_holder(context: Context, holder: bytes, locks: Collection[Key]) -> None:
+    """Free lock cells of a finished or absent transaction."""
+    if free_locks(context, [(lock, holder) for lock in locks]):
+        context.watch(Helped(holder, "freed"))
+
+
+def read_rows(context: Context, row_keys: Collection[bytes]) -> dict[bytes, TransactionRow]:
+    """Return the transaction rows, each from one instant; an absent one has no status."""
+    wanted = list_row_cells(context, row_keys)
+    found = call_store(context, lambda: context.store.read(wanted))
+    return decode_rows(context, row_keys, found)
+
+
+def list_row_cells(context: Context, row_keys: Collection[bytes]) -> list[Key]:
+    """Return the cells that make these transaction rows."""
+    return [column(context.table, row_key, name) for row_key in row_keys for name in COLUMNS]
+
+
+def decode_rows(
+    context: Context, row_keys: Collection[bytes], found: Mapping[Key, Cell | None]
+) -> dict[bytes, TransactionRow]:
+    """Return the transaction rows that were read, perhaps with other cells."""
+    rows: dict[bytes, TransactionRow] = {}
+    for row_key in row_keys:
+        own = list_row_cells(context, [row_key])
+        cells = {key: cell for key in own if (cell := found[key]) is not None}
+        rows[row_key] = decode_row(Row(row_key, cells))
+    return rows

@@ -1,0 +1,352 @@
+"""The transaction row and its bytes: row keys, the buffer, the plan, and the row as a whole.
+
+    row key = [bucket "."] "transaction." milliseconds(13 digits) "." uid(32 hex digits)
+    frame   = version(1 byte, 0x01) crc32-of-body(4 bytes, big-endian) body(msgpack)
+    buffer  = frame of [mutations, assertions, once or nil, lease_ms, labels]
+    plan    = frame of [commit timestamp, [replaced timestamp or 0, for each mutation in order]]
+    mutation  = [key, value], or [key] for a delete
+    assertion = ["exact", key, value] | ["some", key] | ["greater", key, value]
+              | ["version", key, timestamp or nil] | ["not", assertion]
+              | ["and", [assertion...]] | ["or", [assertion...]]
+    key     = [row, family, column, table]
+    marker  = row key [" " milliseconds]
+
+Every version ever released stays readable. Bytes that do not decode raise CorruptRowError.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, assert_never
+
+import msgpack
+
+from txn.assertions import And, Assertion, Exact, GreaterThan, Not, Or, Some, Version
+from txn.errors import CorruptRowError, InvalidRequestError, annotate
+from txn.model import MAX_CELL, Cell, Delete, Key, Mutation, Row, new_tuple
+from txn.protocol.phases import Status
+from txn.request import Request
+
+FAMILY = b"t"
+FORMAT = 1
+MAX_BUFFER = MAX_CELL - 256  # the cell's key has its share
+_FRAME = struct.Struct(">BI")
+_ROW_KEY = re.compile(rb"(?:(\d\d)\.)?transaction\.(\d{13})\.([0-9a-f]{32})")
+_PROMISE = re.compile(rb"[1-9][0-9]{0,15}")
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """A transaction as it was asked for, and for how long its owner may be silent."""
+
+    request: Request
+    lease_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What was decided: the commit timestamp, and the version that each mutation replaces.
+
+    replaced: timestamps in the order of the request's mutations; 0 where there is no version.
+    """
+
+    timestamp: int
+    replaced: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Marker:
+    """What is kept of a `once` token: the transaction that committed it, and for how long after
+    that, as its caller has promised, it may come again. None: for ever."""
+
+    transaction: bytes
+    retention_ms: int | None = None
+
+
+class RowState(Enum):
+    """What a transaction row calls for, by anybody who looks at it.
+
+    DEBRIS: of a row that was deleted; an absent one, too, can never decide. UNREADABLE: nobody can
+    know what it decided, or what it would write.
+    """
+
+    UNDECIDED = "undecided"
+    DECIDED = "decided"
+    ABORTING = "aborting"
+    FINISHED = "finished"
+    DEBRIS = "debris"
+    UNREADABLE = "unreadable"
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionRow:
+    """A transaction row as it was read at one instant.
+
+    status_at, seen: the server's timestamp (ms) of the status, and the newest one in the row.
+    began: when each phase began, by the server's time. corrupt: what did not decode, and why.
+    has_ranges: whether it looks at ranges that it has scanned, between 1-LOCKED and its decision.
+    """
+
+    row_key: bytes
+    status: Status | None = None
+    status_at: int = 0
+    buffer: Buffer | None = None
+    plan: Plan | None = None
+    reason: str | None = None
+    beat: int = 0
+    newest: int = 0
+    began: Mapping[Status, int] = field(default_factory=dict)
+    corrupt: str | None = None
+    has_ranges: bool = False
+
+    @property
+    def state(self) -> RowState:
+        """What the row calls for: every other place matches on this."""
+        if self.status is None:
+            return RowState.UNREADABLE if self.corrupt else RowState.DEBRIS
+        if self.status.is_finished:
+            return RowState.FINISHED
+        if self.buffer is None and self.corrupt is None:
+            return RowState.DEBRIS
+        if self.status.is_undecided:
+            return RowState.UNDECIDED
+        if self.status.is_decided:
+            return RowState.DECIDED if self._has_readable_decision() else RowState.UNREADABLE
+        return RowState.ABORTING
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it can do nothing any more: finished, absent, or debris of what is finished."""
+        return self.state in (RowState.FINISHED, RowState.DEBRIS)
+
+    def _has_readable_decision(self) -> bool:
+        if self.buffer is None or self.plan is None:
+            return False
+        return len(self.plan.replaced) == len(self.buffer.request.mutations)
+
+
+def new_row_key(wall_ms: int, uid: int, buckets: int = 1) -> bytes:
+    """Return a row key for a new transaction; uid has 128 random bits."""
+    name = b"transaction.%013d.%032x" % (wall_ms, uid)
+    return name if buckets == 1 else b"%02d." % (uid % buckets) + name
+
+
+def is_row_key(row: bytes) -> bool:
+    """Return whether this is the row key of a transaction."""
+    return _ROW_KEY.fullmatch(row) is not None
+
+
+def created_ms(row_key: bytes) -> int:
+    """Return when the owner's clock says that it began the transaction (ms since the epoch)."""
+    match = _ROW_KEY.fullmatch(row_key)
+    if match is None:
+        raise InvalidRequestError(annotate("not a transaction row key", row=row_key))
+    return int(match[2])
+
+
+def column(table: bytes, row_key: bytes, name: bytes) -> Key:
+    """Return the key of one column of a transaction row."""
+    return new_tuple(Key, (row_key, FAMILY, name, table))
+
+
+def status_key(table: bytes, row_key: bytes) -> Key:
+    """Return the key of the status, the cell that every decision is taken on."""
+    return column(table, row_key, b"status")
+
+
+def marker_key(table: bytes, token: bytes) -> Key:
+    """Return the key that holds, once committed, the marker of a `once` token."""
+    return Key(b"once." + token, FAMILY, b"done", table)
+
+
+def encode_marker(marker: Marker) -> bytes:
+    """Return the marker's value, which is text."""
+    if marker.retention_ms is None:
+        return marker.transaction
+    return b"%b %d" % (marker.transaction, marker.retention_ms)
+
+
+def decode_marker(value: bytes) -> Marker:
+    """Return what a marker says. A promise that does not decode is none: it is kept for ever."""
+    transaction, _, promise = value.partition(b" ")
+    return Marker(transaction, int(promise) if _PROMISE.fullmatch(promise) else None)
+
+
+def encode_buffer(buffer: Buffer) -> bytes:
+    """Return the buffer's bytes; InvalidRequestError where they exceed what one cell can hold."""
+    request = buffer.request
+    encoded = _frame(
+        [
+            [_pack_mutation(mutation) for mutation in request.mutations],
+            [_pack_assertion(assertion) for assertion in request.assertions],
+            request.once,
+            buffer.lease_ms,
+            dict(request.labels),
+        ]
+    )
+    if len(encoded) > MAX_BUFFER:
+        raise InvalidRequestError(
+            annotate("transaction is too large for one cell", bytes=len(encoded), limit=MAX_BUFFER)
+        )
+    return encoded
+
+
+def decode_buffer(encoded: bytes) -> Buffer:
+    """Return what `encode_buffer` was given; CorruptRowError where the bytes are not its."""
+    body = _unframe("buffer", encoded)
+    try:
+        mutations, assertions, once, lease_ms, labels = body
+        request = Request(
+            tuple(_unpack_mutation(packed) for packed in mutations),
+            tuple(_unpack_assertion(packed) for packed in assertions),
+            once,
+            labels,
+        )
+        return Buffer(request, lease_ms)
+    except (TypeError, ValueError, IndexError) as error:
+        raise CorruptRowError(annotate("buffer has an unknown shape", cause=str(error))) from error
+
+
+def encode_plan(plan: Plan) -> bytes:
+    """Return the plan's bytes."""
+    return _frame([plan.timestamp, plan.replaced])
+
+
+def decode_plan(encoded: bytes) -> Plan:
+    """Return what `encode_plan` was given; CorruptRowError where the bytes are not its."""
+    body = _unframe("plan", encoded)
+    try:
+        timestamp, replaced = body
+        return Plan(int(timestamp), tuple(int(version) for version in replaced))
+    except (TypeError, ValueError) as error:
+        raise CorruptRowError(annotate("plan has an unknown shape", cause=str(error))) from error
+
+
+def decode_status(encoded: bytes) -> Status:
+    """Return the status; CorruptRowError where it is none that this version knows."""
+    try:
+        return Status(encoded)
+    except ValueError as error:
+        raise CorruptRowError(annotate("unknown status", value=encoded)) from error
+
+
+def decode_row(row: Row) -> TransactionRow:
+    """Return a transaction row from its cells. It never raises: see `corrupt`."""
+    cells = {key.column: cell for key, cell in row.cells.items()}
+    newest = max((cell.timestamp for cell in cells.values()), default=0)
+    status = cells.get(b"status")
+    if status is None or not status.value:  # whatever else is there can never be decided
+        return TransactionRow(row.row, newest=newest)
+    corrupt: list[str] = []
+    return TransactionRow(
+        row.row,
+        status=_decoded(decode_status, status, corrupt),
+        status_at=status.timestamp,
+        buffer=_decoded(decode_buffer, cells.get(b"buffer"), corrupt),
+        plan=_decoded(decode_plan, cells.get(b"plan"), corrupt),
+        reason=cells[b"reason"].value.decode(errors="replace") if b"reason" in cells else None,
+        beat=cells[b"beat"].timestamp if b"beat" in cells else 0,
+        newest=newest,
+        began=_began(cells),
+        corrupt="; ".join(corrupt) or None,
+        has_ranges=b"ranges" in cells,
+    )
+
+
+def _began(cells: Mapping[bytes, Cell]) -> dict[Status, int]:
+    times = {status: cells.get(b"at." + status.value) for status in Status}
+    return {status: cell.timestamp for status, cell in times.items() if cell is not None}
+
+
+def _decoded(decode: Any, cell: Cell | None, corrupt: list[str]) -> Any:
+    if cell is None:
+        return None
+    try:
+        return decode(cell.value)
+    except CorruptRowError as error:
+        corrupt.append(str(error))
+        return None
+
+
+def _frame(body: list[Any]) -> bytes:
+    packed: bytes = msgpack.packb(body)
+    return _FRAME.pack(FORMAT, zlib.crc32(packed)) + packed
+
+
+def _unframe(what: str, encoded: bytes) -> Any:
+    if len(encoded) < _FRAME.size:
+        raise CorruptRowError(annotate(f"{what} is cut short", bytes=len(encoded)))
+    version, checksum = _FRAME.unpack_from(encoded)
+    if version != FORMAT:
+        raise CorruptRowError(
+            annotate(f"{what} is of an unknown format", version=version, known=FORMAT)
+        )
+    packed = encoded[_FRAME.size :]
+    if zlib.crc32(packed) != checksum:
+        raise CorruptRowError(annotate(f"{what} does not match its checksum"))
+    try:
+        return msgpack.unpackb(packed, use_list=False)
+    except ValueError as error:
+        raise CorruptRowError(annotate(f"{what} is not msgpack", cause=str(error))) from error
+
+
+def _pack_mutation(mutation: Mutation | Delete) -> list[Any]:
+    match mutation:
+        case Mutation(key, value):
+            return [key, value]
+        case Delete(key):
+            return [key]
+        case _:
+            assert_never(mutation)
+
+
+def _unpack_mutation(packed: Any) -> Mutation | Delete:
+    if len(packed) == 1:
+        return Delete(Key(*packed[0]))
+    key, value = packed
+    return Mutation(Key(*key), value)
+
+
+def _pack_assertion(assertion: Assertion) -> list[Any]:
+    match assertion:
+        case Exact(key, value):
+            return ["exact", key, value]
+        case Some(key):
+            return ["some", key]
+        case GreaterThan(key, value):
+            return ["greater", key, value]
+        case Version(key, timestamp):
+            return ["version", key, timestamp]
+        case Not(inner):
+            return ["not", _pack_assertion(inner)]
+        case And(parts):
+            return ["and", [_pack_assertion(part) for part in parts]]
+        case Or(parts):
+            return ["or", [_pack_assertion(part) for part in parts]]
+        case _:
+            assert_never(assertion)
+
+
+def _unpack_assertion(packed: Any) -> Assertion:
+    match packed:
+        case ("exact", key, value):
+            return Exact(Key(*key), value)
+        case ("some", key):
+            return Some(Key(*key))
+        case ("greater", key, value):
+            return GreaterThan(Key(*key), value)
+        case ("version", key, timestamp):
+            return Version(Key(*key), timestamp)
+        case ("not", inner):
+            return Not(_unpack_assertion(inner))
+        case ("and", parts):
+            return And(*map(_unpack_assertion, parts))
+        case ("or", parts):
+            return Or(*map(_unpack_assertion, parts))
+        case _:
+            raise ValueError(f"unknown assertion {packed!r}")

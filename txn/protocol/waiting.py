@@ -1,0 +1,137 @@
+"""Waiting for keys that others hold, and giving up early what cannot succeed any more.
+
+A transaction that asserts a version which has been overtaken fails as soon as that is seen:
+versions only grow, so no lock is needed to know it. Where keys are known to be in demand, a
+transaction waits for them before it writes anything: who waits inside keeps others from its keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from txn import assertions
+from txn.assertions import Assertion, overtaken
+from txn.errors import AssertionFailedError, ConflictError, DeadlineError
+from txn.model import Key
+from txn.protocol.attempt import (
+    FREE,
+    Context,
+    Missing,
+    Transaction,
+    call_store,
+    group_by_holder,
+    is_late,
+    look_at_locks,
+)
+
+Settle = Callable[[Mapping[bytes, Collection[Key]]], Collection[bytes]]
+"""Meets holders (row key -> the lock cells they were met in); returns those that let go."""
+
+POLITE_TRIES = 8
+HOT_MS = 1_000
+MOST_HOT = 3
+REMEMBERED = 10_000
+
+
+class HotKeys:
+    """The keys that this client has met conflicts on of late."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._since_ms: dict[Key, int] = {}
+        self._pace_ms = 1
+
+    @contextmanager
+    def watched(self, transactions: Sequence[Transaction]) -> Iterator[None]:
+        """Learn from an attempt how long one takes here, and where it met conflicts."""
+        began_ms = self._context.clock.monotonic_ms()
+        yield
+        now_ms = self._context.clock.monotonic_ms()
+        if any(t.failure is None for t in transactions):
+            self._pace_ms = (3 * self._pace_ms + now_ms - began_ms) // 4
+        for t in transactions:
+            if isinstance(t.failure, ConflictError) and isinstance(t.failure.key, Key):
+                if len(self._since_ms) >= REMEMBERED:
+                    self._since_ms.clear()  # costs an attempt at worst
+                self._since_ms[t.failure.key] = now_ms
+
+    def wait_for_hot_keys(self, transactions: Sequence[Transaction], settle: Settle) -> None:
+        """Wait for a while, with nothing written yet, for who holds keys that are in demand; fail
+        the transactions whose assertions become hopeless meanwhile."""
+        since_ms, hot = self._context.clock.monotonic_ms() - HOT_MS, self._since_ms
+        for t in transactions:
+            t.pace_ms = self._pace_ms
+            keys = sorted(key for key in t.keys if hot.get(key, since_ms) > since_ms)
+            t.hot = tuple(keys[:MOST_HOT])
+        wanted = [(t, key) for t in transactions for key in t.hot]
+        if not wanted or self._context.policy.attempts == 1:
+            return  # a client of one attempt waits for nobody
+        missing = fail_overtaken(
+            call_store(self._context, lambda: look_at_locks(self._context, wanted))
+        )
+        for tries in range(POLITE_TRIES):
+            if missing:
+                missing = wait_for_holders(self._context, missing, settle, tries)
+
+
+def fail_late(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
+    """Fail those whose time was over before anything was written; return the others."""
+    for t in transactions:
+        if is_late(context, t):
+            t.failure = DeadlineError("deadline passed before anything was written")
+    return [t for t in transactions if t.failure is None]
+
+
+def wait_for_holders(context: Context, missing: Missing, settle: Settle, tries: int) -> Missing:
+    """Settle the holders, or let a moment pass; return those that are still in the way."""
+    # Most who hold a lock live, and let it go by themselves: ask who they are only then.
+    gone = {FREE, *(settle(group_by_holder(missing)) if tries else ())}
+    missing = _fail_late_waiters(context, missing)
+    held = [item for item in missing if item[2] not in gone]
+    if missing and tries and gone == {FREE} and not held:
+        # Refused, and yet free: others are faster, or the store tells of an older moment.
+        context.clock.sleep_ms(context.policy.backoff.pause_ms(tries, context.random))
+    if held:
+        context.clock.sleep_ms(_pause_ms(context, held[0][0].pace_ms, tries))
+        seen = call_store(context, lambda: look_at_locks(context, [(t, key) for t, key, _ in held]))
+        held = [item for item in fail_overtaken(seen) if item in held]
+    return held
+
+
+def _fail_late_waiters(context: Context, missing: Missing) -> Missing:
+    """Fail those whose time is over; return what the others miss."""
+    for t, key, holder in missing:
+        if is_late(context, t):
+            t.failure = DeadlineError(
+                "deadline passed waiting for a lock",
+                transaction=t.row_key,
+                key=key,
+                holder=holder or None,
+            )
+    return [item for item in missing if item[0].failure is None]
+
+
+def _pause_ms(context: Context, pace_ms: int, tries: int) -> int:
+    """Return how long to wait for a living holder: one to four times what an attempt takes here.
+    To look more often, or all at a time, would keep the servers from what is waited for."""
+    pause_ms = context.policy.backoff.pause_ms(tries, context.random)
+    return max(pause_ms, context.random.randint(pace_ms, 4 * pace_ms))
+
+
+def fail_overtaken(missing: Missing) -> Missing:
+    """Fail the transactions that assert an overtaken version; return what the others miss.
+
+    With a token the marker has to be seen first: what overtook it may be its own first commit.
+    """
+    for t in dict.fromkeys(t for t, _, _ in missing):
+        lost = next((a for a in t.request.assertions if overtaken(a, t.seen)), None)
+        if lost is not None and t.request.once is None:
+            t.failure = make_assertion_error(t, lost)
+    return [item for item in missing if item[0].failure is None]
+
+
+def make_assertion_error(t: Transaction, assertion: Assertion) -> AssertionFailedError:
+    """Return the error that names the assertion and what was seen of its keys."""
+    seen = {key: t.seen[key] for key in assertions.list_keys(assertion)}
+    return AssertionFailedError(assertion, seen, transaction=t.row_key)

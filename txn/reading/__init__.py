@@ -1,0 +1,1 @@
+"""Atomic reads of keys and of rows in order."""

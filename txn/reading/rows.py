@@ -1,0 +1,208 @@
+"""Reads of ranges: rows in order, each resolved as an atomic read resolves it.
+
+A row that nobody holds is taken as the store gives it, since its cells come from one instant. A row
+that is held is looked at as `reads` looks at keys: the row, its holders, the row again, its holders
+again. Every key that a transaction wrote has a lock and a tag in its row, for a day at least where
+it was deleted, so nothing comes or goes in a range without being seen by a second look in minutes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby, islice, takewhile
+from typing import NamedTuple
+
+from txn.errors import ConflictError, InvalidRequestError, annotate
+from txn.model import LOCK_SUFFIX, MAX_ROW, Cell, Key, Row
+from txn.protocol.attempt import Context, are_apart, call_store
+from txn.protocol.ranges import (
+    RESERVED,
+    Digest,
+    hides_values,
+    is_telling,
+    key_of_cell,
+    keys_of_cells,
+    stored_rows,
+)
+from txn.protocol.resolve import read_rows
+from txn.protocol.row import TransactionRow
+from txn.reading.keys import Snapshot, has_crossed, value_of
+from txn.spans import Span
+
+SNAPSHOT_ROWS = 10_000
+PAGE_ROWS = 100
+
+Cells = Mapping[Key, Cell | None]
+Locked = Callable[[Sequence[Key]], Snapshot]
+"""Reads keys under their locks."""
+
+
+# ------------------------------------------------------------------------------ row by row
+
+
+def scan_rows(context: Context, wanted: Span, locked: Locked) -> Iterator[Row]:
+    """Yield the span's rows that have a value, each as of one instant."""
+    rows = stored_rows(context, wanted)
+    while page := list(islice(rows, PAGE_ROWS)):
+        for row in _resolve_page(context, wanted, page, locked):
+            if row.cells:
+                yield row
+
+
+def _resolve_page(
+    context: Context, wanted: Span, page: Sequence[Row], locked: Locked
+) -> Iterator[Row]:
+    held: dict[bytes, Cells] = {row.row: row.cells for row in page if _holders(row.cells)}
+    found = {row.row: _drop_marks(row.cells) for row in page if row.row not in held}
+    most = context.policy.read_tries
+    tries = context.policy.backoff.tries(context.clock, context.random, most=most)
+    while held and (number := next(tries, 0)):
+        if number > 1:
+            held = _read_again(context, wanted, held)
+        found.update(_settle_rows(context, wanted, held))
+        held = {name: cells for name, cells in held.items() if name not in found}
+    for name, cells in held.items():
+        found[name] = _read_under_locks(context, wanted, name, cells, locked)
+    return (Row(row.row, found[row.row]) for row in page)
+
+
+def _settle_rows(
+    context: Context, wanted: Span, first: Mapping[bytes, Cells]
+) -> dict[bytes, dict[Key, Cell]]:
+    """Return the values of those rows that were the same at both looks."""
+    holders = {holder for cells in first.values() for holder in _holders(cells)}
+    began_ms = context.clock.monotonic_ms()
+    rows = read_rows(context, holders) if holders else {}
+    second = _read_again(context, wanted, first)
+    again = read_rows(context, holders) if holders else {}
+    if are_apart(context, began_ms):
+        return {}
+    return {
+        name: _values(cells, rows)
+        for name, cells in first.items()
+        if second[name] == cells
+        and not any(_is_in_doubt(rows[h], again[h], cells) for h in _holders(cells))
+    }
+
+
+def _read_again(context: Context, wanted: Span, rows: Collection[bytes]) -> dict[bytes, Cells]:
+    """Look at some rows of a page again."""
+    start, last = min(rows), max(rows)
+    stop = last + b"\0" if len(last) < MAX_ROW else wanted.stop
+    part = takewhile(
+        lambda row: row.row <= last, stored_rows(context, replace(wanted, start=start, stop=stop))
+    )
+    found: dict[bytes, Cells] = {row.row: row.cells for row in part if row.row in rows}
+    return {name: found.get(name, {}) for name in rows}
+
+
+def _read_under_locks(
+    context: Context, wanted: Span, name: bytes, cells: Cells, locked: Locked
+) -> dict[Key, Cell]:
+    """Return the values of a row that never stands still. Locks keep its known keys from changing;
+    a key that was new to the row meanwhile shows in a look at it afterwards."""
+    for _ in range(context.policy.read_tries):
+        keys, began_ms = keys_of_cells(cells), context.clock.monotonic_ms()
+        values = locked(keys)
+        cells = _read_again(context, wanted, [name])[name]
+        if values.keys() >= set(keys_of_cells(cells)) and not are_apart(context, began_ms):
+            return {key: cell for key, cell in values.items() if cell is not None}
+    raise ConflictError("row keeps growing", key=keys[-1])
+
+
+# ---------------------------------------------------------------------- all of it at once
+
+
+def read_view(
+    context: Context, keys: Sequence[Key], spans: Sequence[Span], locked: Locked
+) -> tuple[Snapshot, list[dict[Key, Cell]]] | None:
+    """Return the cells of the keys, and those of each span, as of one instant, or None if writers
+    left no such instant. Raise InvalidRequestError where too many rows of a span have a value."""
+    most = context.policy.read_tries
+    for _ in context.policy.backoff.tries(context.clock, context.random, most=most):
+        began_ms = context.clock.monotonic_ms()
+        first = _look(context, keys, spans)
+        cells = {key: cell for part in first for key, cell in part.cells.items()}
+        holders = _holders(cells)
+        rows = read_rows(context, holders) if holders else {}
+        if _look(context, keys, spans) != first or are_apart(context, began_ms):
+            continue
+        again = read_rows(context, holders) if holders else {}
+        if not any(_is_in_doubt(rows[h], again[h], cells) for h in holders):
+            values = {key: value_of(key, first[0].cells, rows) for key in keys}
+            return values, [_values(part.cells, rows) for part in first[1:]]
+        _wait_for_holders(cells, {h for h in holders if hides_values(again[h], cells)}, locked)
+    return None
+
+
+def _wait_for_holders(cells: Cells, holders: Collection[bytes], locked: Locked) -> None:
+    """Wait until each of these holders has let go of a key: then it has decided, or never will."""
+    for holder in holders:
+        held = (key_of_cell(key) for key in cells if _holder(key, cells[key]) == holder)
+        locked([next(held)])
+
+
+def group_by_row(cells: Mapping[Key, Cell]) -> Iterator[Row]:
+    """Yield the rows of cells that are in order."""
+    for name, keys in groupby(cells, lambda key: key.row):
+        yield Row(name, {key: cells[key] for key in keys})
+
+
+class _Seen(NamedTuple):
+    """What one look has found: cells that tell something, and a digest of the rest, so that looks
+    which are equal have found the same. Its memory is that of values and holders."""
+
+    cells: Cells
+    rest: bytes
+
+
+def _look(context: Context, keys: Sequence[Key], spans: Sequence[Span]) -> list[_Seen]:
+    wanted = [cell for key in keys for cell in (key, key.lock, key.tag)]
+    found = call_store(context, lambda: context.store.read(wanted)) if wanted else {}
+    return [_Seen(found, b""), *(_look_at(context, part) for part in spans)]
+
+
+def _look_at(context: Context, part: Span) -> _Seen:
+    cells: dict[Key, Cell] = {}
+    rest, rows = Digest(), 0
+    for row in stored_rows(context, part):
+        telling = {key: cell for key, cell in row.cells.items() if is_telling(key, cell)}
+        rest.add({key: cell for key, cell in row.cells.items() if key not in telling})
+        cells.update(telling)
+        rows += bool(telling)
+        if rows > SNAPSHOT_ROWS:
+            raise InvalidRequestError(
+                annotate(
+                    "too many rows for a snapshot",
+                    limit=SNAPSHOT_ROWS,
+                    table=part.table,
+                    start=part.start,
+                    stop=part.stop,
+                )
+            )
+    return _Seen(cells, rest.value)
+
+
+# ------------------------------------------------------------------------------- the details
+
+
+def _is_in_doubt(before: TransactionRow, after: TransactionRow, cells: Cells) -> bool:
+    return has_crossed(before, after) or hides_values(after, cells)
+
+
+def _holders(cells: Cells) -> set[bytes]:
+    return {holder for key, cell in cells.items() if (holder := _holder(key, cell))}
+
+
+def _holder(key: Key, cell: Cell | None) -> bytes | None:
+    return cell.value if cell and key.column.endswith(LOCK_SUFFIX) else None
+
+
+def _drop_marks(cells: Mapping[Key, Cell]) -> dict[Key, Cell]:
+    return {key: cell for key, cell in cells.items() if not key.column.endswith(RESERVED)}
+
+
+def _values(cells: Cells, rows: Mapping[bytes, TransactionRow]) -> dict[Key, Cell]:
+    found = {key: value_of(key, cells, rows) for key in keys_of_cells(cells)}
+    return {key: cell for key, cell in found.items() if cell is not None}

@@ -1,0 +1,307 @@
+"""One client's connection: its requests are read, carried out and answered one after the other.
+
+It has a thread of its own, so that a slow client holds nobody else. Whatever a request does wrong
+is answered where the stream still makes sense, and closes the connection where it does not.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import ssl
+import struct
+import threading
+from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from thriftpy2.protocol import TCompactProtocol, TCyBinaryProtocol
+from thriftpy2.thrift import TApplicationException, TMessageType, TPayload
+from thriftpy2.transport import TCyMemoryBuffer
+
+from txn.clock import Clock
+from txn.errors import annotate
+from txn.server.options import Limits
+from txn.server.protocols import Compact, open_reader
+from txn.server.wire import LENGTH, Malformed, RequestRefused, Source, WireCall, WireReader
+
+INTERNAL_ERROR = TApplicationException.INTERNAL_ERROR
+LONG_AT_ONCE = 2
+TELL_EACH_MS = 1000
+UNCHARGED = 4096  # requests smaller than this are not counted
+
+
+class Overdue(Exception):
+    """The client has taken too long."""
+
+
+class Method(NamedTuple):
+    """A method of a service: its arguments' names in order, and whose turn it takes."""
+
+    run: Callable[..., Any]
+    names: tuple[str, ...]
+    result: type[TPayload]
+    errors: tuple[tuple[str, type[Exception]], ...]
+    turn: AbstractContextManager[object]
+
+
+class Interface:
+    """The methods of a Thrift service and the object that carries them out."""
+
+    __slots__ = ("arguments", "methods")
+
+    def __init__(self, service: Any, handler: object, long: Collection[str] = ()) -> None:
+        turns = threading.Semaphore(LONG_AT_ONCE)
+        self.arguments: dict[str, type[TPayload]] = {}
+        self.methods: dict[str, Method] = {}
+        for name in service.thrift_services:
+            arguments = self.arguments[name] = getattr(service, f"{name}_args")
+            result = getattr(service, f"{name}_result")
+            fields = [field for field in result.thrift_spec.values() if field[1] != "success"]
+            self.methods[name] = Method(
+                getattr(handler, name),
+                tuple(field[1] for field in arguments.thrift_spec.values()),
+                result,
+                tuple((field[1], field[2]) for field in fields),
+                turns if name in long else nullcontext(),
+            )
+
+
+class Telling:
+    """A log for what strangers can bring about as often as they like: one line a second."""
+
+    def __init__(self, log: logging.Logger, clock: Clock) -> None:
+        self._log = log
+        self._clock = clock
+        self._told_ms = clock.monotonic_ms() - TELL_EACH_MS
+        self._left_out = 0
+
+    def __call__(self, message: str, error: BaseException | None = None) -> None:
+        """Log a warning, with an error's traceback, unless there was one just now."""
+        now_ms = self._clock.monotonic_ms()
+        if now_ms - self._told_ms < TELL_EACH_MS:
+            self._left_out += 1
+            return
+        more = f" (left out: {self._left_out} lines)" if self._left_out else ""
+        self._told_ms, self._left_out = now_ms, 0
+        self._log.warning("%s%s", message, more, exc_info=error)
+
+
+class Memory:
+    """What the requests of all connections may take together."""
+
+    def __init__(self, limit: int) -> None:
+        self._left = limit
+        self._lock = threading.Lock()
+
+    def take(self, size: int) -> None:
+        """Set so many bytes aside, or raise Malformed where there are none left."""
+        with self._lock:
+            if size > self._left:
+                raise Malformed("too much in flight for the server's memory")
+            self._left -= size
+
+    def give_back(self, size: int) -> None:
+        """Return what was taken."""
+        with self._lock:
+            self._left += size
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What all connections of a server have in common."""
+
+    limits: Limits
+    memory: Memory
+    clock: Clock
+    log: logging.Logger
+    tell: Telling
+    tls: ssl.SSLContext | None = None
+
+
+class ClientConnection:
+    """Serves one socket until it ends. `run` is the body of its thread."""
+
+    def __init__(self, connected: socket.socket, interface: Interface, shared: Shared) -> None:
+        self._socket = connected
+        self._interface = interface
+        self._limits = shared.limits
+        self._memory = shared.memory
+        self._clock = shared.clock
+        self._log = shared.log
+        self._tell = shared.tell
+        self._tls = shared.tls
+        self._charged = 0
+        self._taken = 0
+        self._due_ms: int | None = None  # None: between requests
+        self._since_ms = shared.clock.monotonic_ms()
+        self._stopping = False
+        self._source = Source(self._receive, self._charge, shared.limits)
+
+    def run(self) -> None:
+        """Serve until the client leaves, does what nobody understands, or the server stops."""
+        try:
+            self._prepare()
+            self._serve()
+        except (Malformed, Overdue) as error:
+            self._log.info("closed a connection reason=%r", str(error))
+        except OSError as error:
+            self._log.debug("a connection broke cause=%r", str(error))
+        finally:
+            self._release()
+            self._socket.close()
+
+    def stop(self) -> None:
+        """Let it end after the request that it is at, and after those that have arrived whole."""
+        self._stopping = True
+        if self._due_ms is None:
+            self._end_reading()
+
+    def cut(self) -> None:
+        """End it now."""
+        with suppress(OSError):
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
+    def _end_reading(self) -> None:
+        # Not the method of an SSLSocket, which would go on in plain text.
+        with suppress(OSError):
+            socket.socket.shutdown(self._socket, socket.SHUT_RD)
+
+    # -------------------------------------------------------------------------- requests
+
+    def _serve(self) -> None:
+        source = self._source
+        reader: WireReader | None = None
+        framed = False
+        while source.arrives():
+            self._due_ms = self._clock.monotonic_ms() + self._limits.request_ms
+            if reader is None:
+                reader, framed = open_reader(source)
+            if framed:
+                source.frame()
+            call = reader.call(self._interface.arguments)
+            if framed:
+                source.at = source.end
+            reply = self._answer(call, isinstance(reader, Compact))
+            del call
+            source.begin()
+            self._release()  # a client that has its answer may count on the memory
+            self._send(LENGTH.pack(len(reply)) + reply if framed and reply else reply)
+            self._since_ms, self._due_ms = self._clock.monotonic_ms(), None
+            if self._stopping:
+                self._end_reading()
+
+    def _answer(self, call: WireCall, compact: bool) -> bytes:
+        if isinstance(call.arguments, RequestRefused):
+            answer: TPayload = TApplicationException(call.arguments.kind, str(call.arguments))
+        else:
+            answer = self._carry_out(call.name, call.arguments)
+        if call.kind == TMessageType.ONEWAY:
+            return b""
+        try:
+            return _written(call, answer, compact)
+        except Exception as error:  # noqa: BLE001  (what a handler returned is not of our making)
+            self._tell(annotate("a reply cannot be written", method=call.name), error)
+            return _written(call, _internal(call.name), compact)
+
+    def _carry_out(self, name: str, arguments: TPayload) -> TPayload:
+        method = self._interface.methods[name]
+        result = method.result()
+        given: Mapping[str, Any] = arguments.__dict__
+        try:
+            with method.turn:
+                result.__dict__["success"] = method.run(*[given[name] for name in method.names])
+        except TApplicationException as error:
+            return error
+        except Exception as error:  # noqa: BLE001  (whatever it is, the others are served)
+            for field, kind in method.errors:
+                if isinstance(error, kind):
+                    setattr(result, field, error)
+                    return result
+            self._tell(annotate("a request failed", method=name), error)
+            return _internal(name)
+        return result
+
+    # ---------------------------------------------------------------------------- memory
+
+    def _charge(self, size: int) -> None:
+        self._charged += size
+        if self._charged - self._taken > UNCHARGED:
+            size = self._charged - self._taken
+            self._memory.take(size)
+            self._taken += size
+
+    def _release(self) -> None:
+        if self._taken:
+            self._memory.give_back(self._taken)
+        self._charged = self._taken = 0
+
+    # ---------------------------------------------------------------------------- socket
+
+    def _prepare(self) -> None:
+        """Limit every wait; where it can, the kernel does, which saves asking it each time."""
+        connected = self._socket
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        wait_ms = min(self._limits.request_ms, self._limits.idle_ms)
+        if self._tls is not None:
+            connected.settimeout(wait_ms / 1000)
+            secure = self._tls.wrap_socket(
+                connected, server_side=True, do_handshake_on_connect=False
+            )
+            self._socket = secure  # a stop finds it, while the client has not greeted yet, too
+            if self._stopping:
+                self._end_reading()
+            secure.do_handshake()
+            return
+        connected.setblocking(True)
+        wait = struct.pack("@ll", wait_ms // 1000, wait_ms % 1000 * 1000)
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, wait)
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, wait)
+
+    def _receive(self, size: int) -> bytes:
+        while True:
+            try:
+                data = self._socket.recv(size)
+            except (BlockingIOError, TimeoutError):
+                data = None
+            if self._due_ms is None:
+                if data is not None:
+                    return data
+                if self._clock.monotonic_ms() - self._since_ms >= self._limits.idle_ms:
+                    raise Overdue(f"idle limit_ms={self._limits.idle_ms}")
+            elif self._clock.monotonic_ms() > self._due_ms:
+                raise Overdue(f"a request took too long limit_ms={self._limits.request_ms}")
+            elif data is not None:
+                return data
+
+    def _send(self, reply: bytes) -> None:
+        sent = self._socket.send(reply) if reply else 0
+        if sent == len(reply):
+            return
+        due_ms = self._clock.monotonic_ms() + self._limits.request_ms
+        rest = memoryview(reply)[sent:]
+        while rest:
+            if self._clock.monotonic_ms() > due_ms:
+                raise Overdue(f"a reply was not taken limit_ms={self._limits.request_ms}")
+            with suppress(BlockingIOError, TimeoutError):
+                rest = rest[self._socket.send(rest[:1_048_576]) :]
+
+
+def _internal(name: str) -> TApplicationException:
+    return TApplicationException(INTERNAL_ERROR, f"Internal error processing {name}")
+
+
+def _written(call: WireCall, answer: TPayload, compact: bool) -> bytes:
+    """Return the bytes of a reply."""
+    failed = isinstance(answer, TApplicationException)
+    buffer = TCyMemoryBuffer()
+    spoken: Any = TCompactProtocol if compact else TCyBinaryProtocol
+    protocol = spoken(buffer)
+    kind = TMessageType.EXCEPTION if failed else TMessageType.REPLY
+    protocol.write_message_begin(call.name, kind, call.sequence)
+    protocol.write_struct(answer)
+    protocol.write_message_end()
+    written: bytes = buffer.getvalue()
+    return written

@@ -1,0 +1,62 @@
+"""What a server is allowed to take and to wait for, in one value.
+
+Each bound holds for one server process. A bound on bytes is checked before the memory is taken.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from txn.errors import InvalidRequestError, annotate
+from txn.model import KEEP_DELETES_MS
+
+MEGABYTE = 1024 * 1024
+HOUR_MS = 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of a server process. Durations are in milliseconds.
+
+    connections: open at once; the one too many is closed.
+    message_bytes: of one request, frame and all.
+    items: fields, elements and entries of one request together.
+    depth: how deep structs and containers nest in a request.
+    memory_bytes: what all requests that are being read or carried out may take together.
+    idle_ms: how long a connection may be without a request.
+    request_ms: from the first byte of a request to its last, and as long for taking the reply.
+    grace_ms: how long a stop waits for requests that have begun.
+    """
+
+    connections: int = 512
+    message_bytes: int = 64 * MEGABYTE
+    items: int = 1_000_000
+    depth: int = 32
+    memory_bytes: int = 512 * MEGABYTE
+    idle_ms: int = 600_000
+    request_ms: int = 30_000
+    grace_ms: int = 10_000
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if getattr(self, name) < 1:
+                raise InvalidRequestError(
+                    annotate("limit must be at least 1", **{name: getattr(self, name)})
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Where and how to listen. workers: processes that share the ports and the store.
+
+    tls_cert, tls_key: files in PEM; the key may be in the certificate's file.
+    keep_deletes_ms: delete markers stay so long; longer than `fsck` keeps rows of transactions.
+    """
+
+    bind: str = "127.0.0.1"
+    workers: int = 1
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    limits: Limits = Limits()
+    keep_deletes_ms: int = KEEP_DELETES_MS + HOUR_MS

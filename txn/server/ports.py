@@ -1,0 +1,188 @@
+"""Thrift services on ports of this machine. It knows nothing of what the services are about.
+
+A thread for each port that listens, and one for each connection. `stop` lets the requests end that
+have begun, and takes no others. Errors that a service does not declare become its
+TApplicationException, and harm nobody else.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import socket
+import ssl
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Self
+
+from txn.clock import Clock, SystemClock
+from txn.errors import InvalidRequestError, annotate
+from txn.server.connection import ClientConnection, Interface, Memory, Shared, Telling
+from txn.server.options import Limits, Options
+
+BACKLOG = 1024
+PAUSE_MS = 50
+
+
+class ServedInterface(NamedTuple):
+    """A service of a Thrift file, and the object whose methods carry it out, in many threads.
+
+    long: the methods that do much work in a request. Two of these are carried out at a time: many
+    threads that take the interpreter from each other at each step get less done than few.
+    """
+
+    kind: Any
+    handler: object
+    long: frozenset[str] = frozenset()
+
+
+def listen(bind: str, port: int) -> socket.socket:
+    """Return a socket that will listen on the port; 0 picks one that is free."""
+    family = socket.AF_INET6 if ":" in bind else socket.AF_INET
+    try:
+        return socket.create_server((bind, port), family=family, backlog=BACKLOG)
+    except (OSError, OverflowError) as error:
+        raise InvalidRequestError(
+            annotate("cannot listen", bind=bind, port=port, cause=str(error))
+        ) from error
+
+
+def server_tls_context(options: Options) -> ssl.SSLContext | None:
+    """Return what a server shows of itself, or None without TLS."""
+    if options.tls_cert is None:
+        if options.tls_key is not None:
+            raise InvalidRequestError("a TLS key needs its certificate: give --tls-cert")
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(options.tls_cert, options.tls_key)
+    except (ssl.SSLError, OSError) as error:
+        raise InvalidRequestError(
+            annotate("cannot use the certificate", cert=str(options.tls_cert), cause=str(error))
+        ) from error
+    return context
+
+
+class Server:
+    """Serves connections of some listening sockets, in this process, from `start` to `stop`."""
+
+    def __init__(
+        self,
+        services: Sequence[tuple[socket.socket, ServedInterface]],
+        limits: Limits | None = None,
+        *,
+        tls: ssl.SSLContext | None = None,
+        clock: Clock | None = None,
+        log: logging.Logger | None = None,
+    ) -> None:
+        self._limits = limits = limits or Limits()
+        self._clock = clock = clock or SystemClock()
+        log = log or logging.getLogger(__name__)
+        self._tell = Telling(log, clock)
+        self._shared = Shared(limits, Memory(limits.memory_bytes), clock, log, self._tell, tls)
+        self._connections: set[ClientConnection] = set()
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._woken, self._wakes = socket.socketpair()
+        self._listening = [(listening, Interface(*service)) for listening, service in services]
+        self._listeners = [
+            threading.Thread(target=self._accept, args=pair, daemon=True)
+            for pair in self._listening
+        ]
+
+    @property
+    def ports(self) -> tuple[int, ...]:
+        """The ports, in the order of the services."""
+        return tuple(listening.getsockname()[1] for listening, _ in self._listening)
+
+    def start(self) -> None:
+        """Begin to serve."""
+        for listener in self._listeners:
+            listener.start()
+
+    def stop(self) -> bool:
+        """Accept nobody, finish what has begun, and return whether that ended within the grace."""
+        due_ms = self._clock.monotonic_ms() + self._limits.grace_ms
+        with self._changed:
+            self._stopping = True
+            connections = list(self._connections)
+        self._wakes.close()
+        for listener in self._listeners:
+            listener.join()
+        for listening, _ in self._listening:
+            listening.close()
+        self._woken.close()
+        for connection in connections:
+            connection.stop()
+        with self._changed:
+            left_s = max(0, due_ms - self._clock.monotonic_ms()) / 1000
+            ended = self._changed.wait_for(lambda: not self._connections, left_s)
+            late = list(self._connections)
+        for connection in late:
+            connection.cut()
+        return ended
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _accept(self, listening: socket.socket, interface: Interface) -> None:
+        # Other processes may accept from the same socket: it may not be shut to wake this thread.
+        listening.setblocking(False)
+        poll = select.poll()
+        poll.register(listening, select.POLLIN)
+        poll.register(self._woken, select.POLLIN)
+        while not self._stopping:
+            poll.poll()
+            try:
+                connected, _ = listening.accept()
+            except BlockingIOError:
+                continue  # another process was faster
+            except OSError as error:  # such as no more file descriptors
+                self._tell(annotate("cannot accept a connection", cause=str(error)))
+                self._clock.sleep_ms(PAUSE_MS)
+                continue
+            self._welcome(connected, interface)
+
+    def _welcome(self, connected: socket.socket, interface: Interface) -> None:
+        connection = ClientConnection(connected, interface, self._shared)
+        with self._changed:
+            full = len(self._connections) >= self._limits.connections
+            if not full and not self._stopping:
+                self._connections.add(connection)
+        if connection not in self._connections:
+            if full:
+                limit = self._limits.connections
+                self._tell(annotate("too many connections: closed one", limit=limit))
+            connected.close()
+            return
+        try:
+            threading.Thread(target=self._run, args=(connection,), daemon=True).start()
+        except RuntimeError as error:
+            self._tell(annotate("cannot start a thread: closed a connection", cause=str(error)))
+            connected.close()
+            self._forget(connection)
+
+    def _run(self, connection: ClientConnection) -> None:
+        try:
+            connection.run()
+        finally:
+            self._forget(connection)
+
+    def _forget(self, connection: ClientConnection) -> None:
+        with self._changed:
+            self._connections.discard(connection)
+            if not self._connections:
+                self._changed.notify_all()
+
+
+def open_server(
+    services: Mapping[int, ServedInterface], options: Options | None = None, **details: Any
+) -> Server:
+    """Return a server of this process that listens on these ports; two may not both be 0."""
+    options = options or Options()
+    pairs = [(listen(options.bind, port), service) for port, service in services.items()]
+    return Server(pairs, options.limits, tls=server_tls_context(options), **details)

@@ -1,0 +1,1 @@
+"""The Transactional service: one wire, both ends."""

@@ -1,0 +1,291 @@
+"""The engine behind `txn://host:port`: a client that commits through a server, without a store.
+
+A commit is sent once. Where its answer is lost, nothing is sent again but a request with a `once`
+token, of which at most one commits; otherwise the server is asked for the transactions that carry
+the request's name. What only the server knows, such as conflicts, is settled there.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+from urllib.parse import urlsplit
+
+from txn.backoff import Backoff
+from txn.client.block import Pace
+from txn.clock import Clock, SystemClock
+from txn.errors import (
+    CommitOutcomeUnknown,
+    DeadlineError,
+    InvalidRequestError,
+    MaybeApplied,
+    StoreError,
+    TableUnavailable,
+    TxnError,
+    annotate,
+)
+from txn.model import Cell, Key, Row, as_bytes
+from txn.policy import Policy
+from txn.protocol.attempt import Context
+from txn.reading.keys import Snapshot
+from txn.request import TRANSACTIONS, Ack, Committed, Outcome, Request
+from txn.service.messages import (
+    IDL,
+    OUTCOMES,
+    UNKNOWN_KIND,
+    pack_assertions,
+    pack_key,
+    pack_mutation,
+    pack_request,
+    unpack_cells,
+    unpack_committed,
+    unpack_result,
+)
+from txn.service.store import RemoteService, ServedStore, parse_server
+from txn.spans import Span
+from txn.stores.gateway import Gateway
+from txn.watch import silent
+
+NAME = b"request."
+SETTLE_TRIES = 6
+SETTLING = Backoff(first_ms=20, longest_ms=640)
+SETTLE_MANY_MS = 10_000
+ANSWER_MS = 1_000  # how long after a deadline its answer may come
+ACKS = {"complete": IDL.Ack.COMPLETE, "decided": IDL.Ack.DECIDED}
+KNOWN = {number: outcome for outcome, number in OUTCOMES.items()}
+
+
+def connect_server(uri: str, clock: Clock | None = None) -> RemoteBackend:
+    """Return the backend of a server's URI. Nothing is sent yet."""
+    gateway, token = parse_server(urlsplit(uri))
+    return RemoteBackend(gateway, token=token, clock=clock)
+
+
+class RemoteBackend:
+    """Commits and reads by a server. Safe to share between threads, and across fork."""
+
+    def __init__(
+        self,
+        gateway: Gateway,
+        *,
+        token: str | None = None,
+        clock: Clock | None = None,
+        chance: random.Random | None = None,
+    ) -> None:
+        self._clock = clock or SystemClock()
+        self._chance = chance or random.SystemRandom()
+        self._service = RemoteService(gateway, token, self._clock)
+
+    @property
+    def context(self) -> Context:
+        """The server's store and transaction table, for recovery."""
+        store, table = ServedStore(self._service), as_bytes("transactions", TRANSACTIONS)
+        return Context(store, table, self._clock, self._chance, Policy(), silent)
+
+    @property
+    def pace(self) -> Pace:
+        """The clock and chance here; how often a commit is tried is the server's policy."""
+        return Pace(self._clock, self._chance, Policy())
+
+    def check_key(self, key: Key) -> None:
+        """Leave it to the server, which knows its tables and families."""
+
+    def check_request(self, request: Request) -> None:
+        """Leave it to the server, which knows its tables and families."""
+
+    def commit(
+        self, request: Request, ack: Ack, spans: Sequence[Span], deadline_ms: int | None
+    ) -> Committed:
+        """Commit by the server. Where the outcome is unknown the error carries the name of the
+        request, for which `outcome` can be asked. With a time of its own, at most two seconds more
+        pass until that is known."""
+        assert not spans, "nothing can have been scanned"
+        sent_ms = self._clock.monotonic_ms()
+        due_ms = None if deadline_ms is None else sent_ms + deadline_ms
+        if due_ms is not None and due_ms <= sent_ms:
+            raise DeadlineError("deadline passed before anything was sent")
+        name = self._name()
+        try:
+            return self._send(request, ack, name, due_ms)
+        except TableUnavailable:  # the server's answer, and none of a commit
+            raise
+        except MaybeApplied as lost:
+            done = None if request.once is None else self._send_again(request, ack, name, due_ms)
+            if done is None:
+                done = self._find_committed(
+                    name, sent_ms, SETTLE_TRIES, self._give_up_at_ms(due_ms)
+                )
+            if done is None:
+                raise CommitOutcomeUnknown(name) from lost
+            return done
+
+    def commit_many(
+        self, requests: Sequence[Request], ack: Ack, deadlines_ms: Sequence[int | None]
+    ) -> list[Committed | TxnError]:
+        """Commit independent requests in one request to the server."""
+        name, sent_ms = self._name(), self._clock.monotonic_ms()
+        if not requests:
+            return []
+        arguments = IDL.Transactional.commitMany_args(
+            list(map(pack_request, requests, deadlines_ms)),
+            self._service.options(ack=ACKS[ack], request=name),
+        )
+        known = [time for time in deadlines_ms if time is not None]
+        wait_ms = max(*known, 0) + ANSWER_MS if len(known) == len(deadlines_ms) else None
+        try:
+            answers = self._service.ask("commitMany", arguments, within_ms=wait_ms)
+            if len(answers) != len(requests):
+                raise MaybeApplied(UNKNOWN_KIND)
+        except MaybeApplied as lost:
+            settle_ms = SETTLE_MANY_MS if wait_ms is None else ANSWER_MS
+            return self._find_all_committed(name, sent_ms, len(requests), settle_ms, lost)
+        return [
+            _unpack_part(packed, _name_part(name, number)) for number, packed in enumerate(answers)
+        ]
+
+    def read(self, keys: Sequence[Key]) -> Snapshot:
+        """Return the keys' cells as of one instant."""
+        if not keys:
+            return {}
+        arguments = IDL.Transactional.read_args(
+            [pack_key(key) for key in keys], self._service.options()
+        )
+        return unpack_cells(self._service.ask("read", arguments, repeat=True))
+
+    def scan(self, wanted: Span) -> Iterator[Row]:
+        """Refuse: rows cannot be asked for."""
+        raise InvalidRequestError("an engine behind txn:// does not scan")
+
+    def view(
+        self, keys: Sequence[Key], spans: Sequence[Span]
+    ) -> tuple[Snapshot, list[dict[Key, Cell]]]:
+        """Return the cells of keys as of one instant; rows cannot be asked for."""
+        if spans:
+            raise InvalidRequestError("an engine behind txn:// does not scan")
+        return self.read(keys), []
+
+    def outcome(self, key: bytes) -> Outcome:
+        """Return what has become of a transaction, by its row key or the name of its request."""
+        if not key.startswith(NAME):
+            arguments = IDL.Transactional.outcome_args(key, self._service.options())
+            return KNOWN[self._service.ask("outcome", arguments, repeat=True)]
+        try:
+            began_ms = int(key.split(b".")[1])
+        except ValueError as error:
+            raise InvalidRequestError(annotate("not a name of a request", given=key)) from error
+        return self._settled(key, self._clock.wall_ms() - began_ms)[0]
+
+    def ensure_table(self, table: bytes, families: Collection[bytes]) -> None:
+        """Create the table and those of its families that are missing."""
+        arguments = IDL.Transactional.ensureTable_args(
+            table, list(families), self._service.options()
+        )
+        self._service.ask("ensureTable", arguments, repeat=True)
+
+    def flush(self) -> None:
+        """Do nothing: what was committed with ack="decided" is the server's to complete."""
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._service.close()
+
+    # ------------------------------------------------------------------------- lost answers
+
+    def _send(self, request: Request, ack: Ack, name: bytes, due_ms: int | None) -> Committed:
+        """Send a commit, with what is left of its time, and wait little longer for the answer."""
+        left_ms = None if due_ms is None else due_ms - self._clock.monotonic_ms()
+        arguments = IDL.Transactional.commit_args(
+            [pack_mutation(mutation) for mutation in request.mutations],
+            pack_assertions(request.assertions),
+            self._service.options(
+                ack=ACKS[ack],
+                once=request.once,
+                onceRetentionMs=request.once_retention_ms,
+                labels=request.labels,
+                request=name,
+                withinMs=left_ms,
+            ),
+        )
+        wait_ms = None if left_ms is None else left_ms + ANSWER_MS
+        return unpack_committed(self._service.ask("commit", arguments, within_ms=wait_ms))
+
+    def _send_again(
+        self, request: Request, ack: Ack, name: bytes, due_ms: int | None
+    ) -> Committed | None:
+        """Send a request with a `once` token again. Only a commit tells what became of the first:
+        it may still be under way where this one is refused."""
+        for _ in SETTLING.tries(self._clock, self._chance, most=SETTLE_TRIES):
+            if due_ms is not None and self._clock.monotonic_ms() >= due_ms:
+                return None
+            try:
+                return self._send(request, ack, name, due_ms)
+            except StoreError:
+                continue
+            except TxnError:  # invalid, too: the first one may have been valid
+                return None
+        return None
+
+    def _give_up_at_ms(self, due_ms: int | None) -> int | None:
+        """Return until when to look for a request whose answer was lost; None: as long as it takes
+        to ask so many times."""
+        return None if due_ms is None else max(due_ms, self._clock.monotonic_ms()) + ANSWER_MS
+
+    def _find_committed(
+        self, name: bytes, sent_ms: int, tries: int, until_ms: int | None = None
+    ) -> Committed | None:
+        """Look for the request's transactions, for a moment; None: it is not known to be done."""
+        for _ in SETTLING.tries(self._clock, self._chance, most=tries):
+            now_ms = self._clock.monotonic_ms()
+            left_ms = None if until_ms is None else until_ms - now_ms
+            if left_ms is not None and left_ms <= 0:
+                break
+            with suppress(TxnError):
+                _, done = self._settled(name, now_ms - sent_ms, left_ms)
+                if done is not None:
+                    return done
+        return None
+
+    def _find_all_committed(
+        self, name: bytes, sent_ms: int, count: int, settle_ms: int, lost: MaybeApplied
+    ) -> list[Committed | TxnError]:
+        due_ms = self._clock.monotonic_ms() + settle_ms
+        results: list[Committed | TxnError] = []
+        for number in range(count):
+            part = _name_part(name, number)
+            tries = SETTLE_TRIES if number == 0 else 1
+            done = self._find_committed(part, sent_ms, tries, due_ms)
+            results.append(done or _make_unknown(part, lost))
+        return results
+
+    def _settled(
+        self, name: bytes, ago_ms: int, deadline_ms: int | None = None
+    ) -> tuple[Outcome, Committed | None]:
+        arguments = IDL.Transactional.settle_args(name, ago_ms, self._service.options())
+        settled = self._service.ask("settle", arguments, repeat=True, within_ms=deadline_ms)
+        done = settled.committed and unpack_committed(settled.committed)
+        return KNOWN[settled.outcome], done
+
+    # ------------------------------------------------------------------------------ details
+
+    def _name(self) -> bytes:
+        return NAME + b"%013d.%032x" % (self._clock.wall_ms(), self._chance.getrandbits(128))
+
+
+def _name_part(name: bytes, number: int) -> bytes:
+    """Return the name of one request of many, as the server gives it."""
+    return b"%b/%d" % (name, number)
+
+
+def _unpack_part(packed: Any, name: bytes) -> Committed | TxnError:
+    try:
+        return unpack_result(packed)
+    except MaybeApplied as error:
+        return _make_unknown(name, error)
+
+
+def _make_unknown(name: bytes, cause: MaybeApplied) -> CommitOutcomeUnknown:
+    error = CommitOutcomeUnknown(name)
+    error.__cause__ = cause
+    return error

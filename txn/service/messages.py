@@ -1,0 +1,280 @@
+"""The Transactional service's messages, and what they mean on both sides of the wire.
+
+The interface is transactional.thrift beside this file. What does not make sense raises
+InvalidRequestError; an error of the library and its exception on the wire stand for each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, assert_never
+
+import thriftpy2
+
+from txn.assertions import And, Assertion, Exact, GreaterThan, Not, Or, Some, Version
+from txn.errors import (
+    AbortedError,
+    AssertionFailedError,
+    CommitOutcomeUnknown,
+    ConflictError,
+    CorruptRowError,
+    DeadlineError,
+    InvalidRequestError,
+    MaybeApplied,
+    StoreError,
+    TableUnavailable,
+    TxnError,
+    annotate,
+)
+from txn.model import Cell, Delete, Key, Mutation
+from txn.request import Committed, Outcome, Request
+from txn.text import reason_text
+
+IDL: ModuleType = thriftpy2.load(
+    str(Path(__file__).with_name("transactional.thrift")), module_name="txn_transactional_thrift"
+)
+KIND = IDL.AssertionKind
+OUTCOMES = {
+    Outcome.COMMITTED: IDL.Outcome.COMMITTED,
+    Outcome.ABORTED: IDL.Outcome.ABORTED,
+    Outcome.UNDECIDED: IDL.Outcome.UNDECIDED,
+    Outcome.UNKNOWN: IDL.Outcome.UNKNOWN,
+}
+# The name that a client gives to a request is kept among the transaction's labels.
+REQUEST_LABEL = "txn.request"
+UNKNOWN_KIND = "the server's answer is of an unknown kind"
+FIELDS = {
+    IDL.Aborted: "aborted",
+    IDL.Conflict: "conflict",
+    IDL.AssertionFailed: "failed",
+    IDL.Deadline: "deadline",
+    IDL.OutcomeUnknown: "unknown",
+    IDL.StoreFailed: "store",
+    IDL.Corrupt: "corrupt",
+}
+
+
+def pack_key(key: Key) -> Any:
+    """Return a key's message; the key names its table."""
+    return IDL.Key(key.row, key.family, key.column, key.table)
+
+
+def unpack_key(packed: Any) -> Key:
+    """Return the key of a message."""
+    if packed is None:
+        raise InvalidRequestError("an assertion lacks its key")
+    return Key(packed.row, packed.family, packed.column, packed.table)
+
+
+def pack_mutation(mutation: Mutation | Delete) -> Any:
+    """Return a mutation's message."""
+    value = mutation.value if isinstance(mutation, Mutation) else None
+    return IDL.Mutation(pack_key(mutation.key), value)
+
+
+def unpack_mutation(packed: Any) -> Mutation | Delete:
+    """Return the mutation of a message."""
+    key = unpack_key(packed.key)
+    return Delete(key) if packed.value is None else Mutation(key, packed.value)
+
+
+def pack_request(request: Request, deadline_ms: int | None) -> Any:
+    """Return a request's message, with the time that it has until its decision."""
+    return IDL.Request(
+        [pack_mutation(mutation) for mutation in request.mutations],
+        pack_assertions(request.assertions),
+        request.once,
+        dict(request.labels),
+        request.once_retention_ms,
+        deadline_ms,
+    )
+
+
+def pack_assertions(assertions: Iterable[Assertion]) -> list[Any]:
+    """Return assertions in the order of the wire: each part before what it is part of."""
+    packed: list[Any] = []
+    for assertion in assertions:
+        _pack_assertion(assertion, packed)
+    return packed
+
+
+def _pack_assertion(assertion: Assertion, packed: list[Any]) -> None:
+    match assertion:
+        case Exact(key, value):
+            node = IDL.Assertion(KIND.EXACT, pack_key(key), value)
+        case Some(key):
+            node = IDL.Assertion(KIND.SOME, pack_key(key))
+        case GreaterThan(key, value):
+            node = IDL.Assertion(KIND.GREATER_THAN, pack_key(key), value)
+        case Version(key, timestamp):
+            node = IDL.Assertion(KIND.VERSION, pack_key(key), None, timestamp)
+        case Not(inner):
+            _pack_assertion(inner, packed)
+            node = IDL.Assertion(KIND.NOT)
+        case And(parts) | Or(parts):
+            for part in parts:
+                _pack_assertion(part, packed)
+            kind = KIND.AND if isinstance(assertion, And) else KIND.OR
+            node = IDL.Assertion(kind, count=len(parts))
+        case _:
+            assert_never(assertion)
+    packed.append(node)
+
+
+def unpack_assertions(packed: Sequence[Any] | None) -> list[Assertion]:
+    """Return the assertions of a list in the order of the wire."""
+    stack: list[Assertion] = []
+    for node in packed or ():
+        match node.kind:
+            case KIND.EXACT:
+                stack.append(Exact(unpack_key(node.key), _value(node)))
+            case KIND.SOME:
+                stack.append(Some(unpack_key(node.key)))
+            case KIND.GREATER_THAN:
+                stack.append(GreaterThan(unpack_key(node.key), _value(node)))
+            case KIND.VERSION:
+                stack.append(Version(unpack_key(node.key), node.timestamp))
+            case _:
+                stack.append(_compound(node, stack))
+    return stack
+
+
+def _compound(node: Any, stack: list[Assertion]) -> Assertion:
+    """Take the parts of a compound assertion from the stack."""
+    count = 1 if node.kind == KIND.NOT else node.count or 0
+    if not 0 < count <= len(stack):
+        raise InvalidRequestError(
+            annotate("an assertion lacks its parts", wanted=count, there=len(stack))
+        )
+    parts = stack[-count:]
+    del stack[-count:]
+    match node.kind:
+        case KIND.NOT:
+            return Not(parts[0])
+        case KIND.AND:
+            return And(*parts)
+        case KIND.OR:
+            return Or(*parts)
+        case _:
+            raise InvalidRequestError(annotate("unknown kind of assertion", kind=node.kind))
+
+
+def _value(node: Any) -> bytes:
+    if node.value is None:
+        raise InvalidRequestError("an assertion lacks its value")
+    value: bytes = node.value
+    return value
+
+
+def pack_cells(cells: Mapping[Key, Cell | None]) -> list[Any]:
+    """Return the messages of what was found."""
+    return [
+        IDL.Found(pack_key(key), None if cell is None else IDL.Cell(*cell))
+        for key, cell in cells.items()
+    ]
+
+
+def unpack_cells(packed: Sequence[Any]) -> dict[Key, Cell | None]:
+    """Return what was found."""
+    return {
+        unpack_key(found.key): found.cell and Cell(found.cell.value, found.cell.timestamp)
+        for found in packed
+    }
+
+
+def pack_committed(done: Committed) -> Any:
+    """Return the message of a committed transaction."""
+    return IDL.Committed(done.transaction, done.timestamp, done.repeated, done.complete)
+
+
+def unpack_committed(packed: Any) -> Committed:
+    """Return the committed transaction of a message."""
+    return Committed(packed.transaction, packed.timestamp, packed.repeated, packed.complete)
+
+
+def pack_result(result: Committed | TxnError) -> Any:
+    """Return the message of one result of many."""
+    if isinstance(result, Committed):
+        return IDL.Result(pack_committed(result))
+    packed = pack_error(result)
+    if type(packed) not in FIELDS:
+        packed = IDL.StoreFailed(str(result))
+    return IDL.Result(**{FIELDS[type(packed)]: packed})
+
+
+def unpack_result(packed: Any) -> Committed | TxnError:
+    """Return one result of many."""
+    if packed.committed is not None:
+        return unpack_committed(packed.committed)
+    for field in FIELDS.values():
+        if getattr(packed, field) is not None:
+            return unpack_error(getattr(packed, field))
+    raise MaybeApplied(UNKNOWN_KIND)
+
+
+def pack_error(error: TxnError) -> Any:
+    """Return the exception of the wire that stands for an error."""
+    match error:
+        case InvalidRequestError():
+            return IDL.Invalid(str(error))
+        case CommitOutcomeUnknown():
+            return IDL.OutcomeUnknown(error.transaction)
+        case AbortedError():
+            return _pack_aborted(error)
+        case CorruptRowError():
+            return IDL.Corrupt(str(error))
+        case _:
+            return IDL.StoreFailed(str(error), getattr(error, "table", None))
+
+
+def _pack_aborted(error: AbortedError) -> Any:
+    match error:
+        case ConflictError(key=Key() as key):
+            return IDL.Conflict(error.words, error.transaction, pack_key(key), error.holder)
+        case ConflictError():
+            return IDL.Conflict(error.words, error.transaction, None, error.holder)
+        case AssertionFailedError(assertion=assertion, seen=seen):
+            parts = pack_assertions([assertion])  # type: ignore[list-item]
+            return IDL.AssertionFailed(
+                reason_text(error), error.transaction, parts, pack_cells(seen)
+            )
+        case DeadlineError():
+            return IDL.Deadline(reason_text(error), error.transaction)
+        case _:
+            return IDL.Aborted(reason_text(error), error.transaction)
+
+
+def unpack_error(packed: Any) -> TxnError:
+    """Return the error that an exception of the wire stands for."""
+    match packed:
+        case IDL.Invalid() | IDL.Unauthorized():
+            return InvalidRequestError(packed.message)
+        case IDL.OutcomeUnknown():
+            return CommitOutcomeUnknown(packed.transaction)
+        case IDL.Conflict():
+            key = packed.key and unpack_key(packed.key)
+            return ConflictError(
+                packed.message, key=key, holder=packed.holder, transaction=packed.transaction
+            )
+        case IDL.AssertionFailed():
+            (assertion,) = unpack_assertions(packed.assertion)
+            seen = unpack_cells(packed.seen)
+            return AssertionFailedError(assertion, seen, transaction=packed.transaction)
+        case _:
+            return _unpack_other(packed)
+
+
+def _unpack_other(packed: Any) -> TxnError:
+    match packed:
+        case IDL.Deadline():
+            return DeadlineError(packed.message, transaction=packed.transaction)
+        case IDL.Aborted():
+            return AbortedError(packed.message, transaction=packed.transaction)
+        case IDL.Corrupt():
+            return CorruptRowError(packed.message)
+        case IDL.StoreFailed(table=bytes() as table):
+            return TableUnavailable(packed.message, table)
+        case _:
+            return StoreError(getattr(packed, "message", None) or "the server failed")

@@ -1,0 +1,249 @@
+"""The Transactional service: commits, atomic reads and outcomes, for clients without the store, and
+for recovery the cells as they are stored.
+
+Every error is an exception of the interface that says what to do next. Where the server has a
+token, no request without it does anything.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import wraps
+from itertools import islice
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+
+from txn.client.engine import Engine
+from txn.errors import InvalidRequestError, TxnError, annotate
+from txn.model import Row, cell_bytes
+from txn.policy import Policy
+from txn.protocol.ranges import stored_rows
+from txn.protocol.row import decode_row
+from txn.request import Ack, Committed, Outcome, Request
+from txn.server.ports import ServedInterface
+from txn.service.gather import Gatherer
+from txn.service.messages import (
+    IDL,
+    OUTCOMES,
+    REQUEST_LABEL,
+    pack_cells,
+    pack_committed,
+    pack_error,
+    pack_result,
+    unpack_assertions,
+    unpack_key,
+    unpack_mutation,
+)
+from txn.service.store_messages import (
+    pack_families,
+    pack_page,
+    unpack_check,
+    unpack_columns,
+    unpack_edit,
+    unpack_families,
+)
+from txn.spans import Span
+from txn.stores.base import Store
+
+MARGIN_MS = 60_000  # how far the server's clock may have been set back since a request was sent
+LOOK_AT = 100_000  # rows, before the search for a request is given up
+PAGE_ROWS = 500
+PAGE_BYTES = 1_000_000
+LONG = frozenset({"storeScan", "storeCompact"})
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def answer_call(
+    work: Callable[Concatenate[Transactional, P], T],
+) -> Callable[Concatenate[Transactional, P], T]:
+    """Check the token, which comes with the options, the last argument; tell errors as the
+    interface does."""
+
+    @wraps(work)
+    def answer(self: Transactional, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        self.admit(args[-1])
+        try:
+            return work(self, *args, **kwargs)
+        except TxnError as error:
+            raise pack_error(error) from error
+
+    return cast(Callable[Concatenate["Transactional", P], T], answer)
+
+
+class Transactional:
+    """Carries out the requests of the service, in as many threads as there are clients."""
+
+    def __init__(self, store: Store, *, token: str | None = None) -> None:
+        self._store = store
+        self._token = None if token is None else token.encode()
+        self._engine = Engine(store)
+        self._quick = Engine(store, policy=replace(Policy(), attempts=1))
+        self._gatherer = Gatherer(self._quick, self._engine)
+
+    @property
+    def service(self) -> ServedInterface:
+        """What a server needs to offer it."""
+        return ServedInterface(IDL.Transactional, self, LONG)
+
+    def flush(self) -> None:
+        """Finish what was answered before it was complete."""
+        self._engine.flush()
+        self._quick.flush()
+
+    def admit(self, options: Any) -> None:
+        """Raise Unauthorized unless the request has the token, if one is asked for."""
+        if self._token is None:
+            return
+        given = (options and options.token) or ""
+        if not hmac.compare_digest(given.encode(), self._token):
+            raise IDL.Unauthorized("the token is missing or wrong")
+
+    @answer_call
+    def commit(self, mutations: Sequence[Any], assertions: Sequence[Any] | None, given: Any) -> Any:
+        """Apply all mutations if all assertions hold, else none."""
+        options = given or IDL.Options()
+        request = Request(
+            tuple(map(unpack_mutation, mutations)),
+            tuple(unpack_assertions(assertions)),
+            options.once,
+            _labels(options.labels, options.request),
+            options.onceRetentionMs,
+        )
+        done = self._gatherer.commit(request, _ack(options), options.withinMs)
+        return pack_committed(done)
+
+    @answer_call
+    def commitMany(self, requests: Sequence[Any], given: Any) -> list[Any]:
+        """Commit independent requests together; a result for each."""
+        options = given or IDL.Options()
+        wanted = [
+            Request(
+                tuple(map(unpack_mutation, request.mutations)),
+                tuple(unpack_assertions(request.assertions)),
+                request.once,
+                _labels(request.labels, options.request and b"%b/%d" % (options.request, number)),
+                request.onceRetentionMs,
+            )
+            for number, request in enumerate(requests)
+        ]
+        times = [request.withinMs for request in requests]
+        done = self._engine.commit_many(wanted, ack=_ack(options), deadline_ms=times)
+        return [pack_result(each) for each in done]
+
+    @answer_call
+    def read(self, keys: Sequence[Any], given: Any) -> list[Any]:
+        """The keys' cells as of one instant."""
+        return pack_cells(self._engine.read([unpack_key(key) for key in keys]))
+
+    @answer_call
+    def outcome(self, transaction: bytes, given: Any) -> int:
+        """What has become of a transaction."""
+        number: int = OUTCOMES[self._engine.outcome(transaction)]
+        return number
+
+    @answer_call
+    def settle(self, request: bytes, ago_ms: int, given: Any) -> Any:
+        """What has become of a request, as far as its transactions' rows tell."""
+        outcome, committed = self._settled(request, ago_ms)
+        return IDL.Settled(OUTCOMES[outcome], committed and pack_committed(committed))
+
+    @answer_call
+    def ensureTable(self, table: bytes, families: Sequence[bytes], given: Any) -> None:
+        """Create the table and those of its families that are missing."""
+        self._engine.ensure_table(table, families)
+
+    # ------------------------------------------------------------------- cells, for recovery
+
+    @answer_call
+    def storeRead(self, keys: Sequence[Any], given: Any) -> list[Any]:
+        """The newest versions of the keys."""
+        return pack_cells(self._store.read([unpack_key(key) for key in keys]))
+
+    @answer_call
+    def storeWrite(self, edits: Sequence[Any], durable: bool | None, given: Any) -> None:
+        """Puts and marks at timestamps of their own."""
+        self._store.write(list(map(unpack_edit, edits)), durable=durable is not False)
+
+    @answer_call
+    def storeCheck(self, checks: Sequence[Any], durable: bool | None, given: Any) -> list[bool]:
+        """Checked writes, one after the other."""
+        wanted = list(map(unpack_check, checks))
+        return self._store.check_and_put(wanted, durable=durable is not False)
+
+    @answer_call
+    def storeScan(
+        self,
+        table: bytes,
+        start: bytes,
+        stop: bytes | None,
+        columns: Sequence[Any] | None,
+        given: Any,
+    ) -> Any:
+        """The first rows of a range, up to a page of them."""
+        page: list[Row] = []
+        size = 0
+        for row in self._store.scan(table, start, stop, unpack_columns(columns)):
+            page.append(row)
+            size += sum(cell_bytes(key, cell.value) for key, cell in row.cells.items())
+            if len(page) == PAGE_ROWS or size >= PAGE_BYTES:
+                return pack_page(page, more=True)
+        return pack_page(page, more=False)
+
+    @answer_call
+    def storeDescribe(self, table: bytes, given: Any) -> Any:
+        """A table's families."""
+        found = self._store.describe(table)
+        return IDL.Described(None if found is None else pack_families(found))
+
+    @answer_call
+    def storeEnsure(self, table: bytes, families: Sequence[Any], given: Any) -> None:
+        """Create what is missing of a table."""
+        self._store.ensure_table(table, unpack_families(families))
+
+    @answer_call
+    def storeCompact(self, table: bytes, purge_before_ms: int, given: Any) -> None:
+        """Drop old delete markers."""
+        self._store.compact(table, purge_before_ms)
+
+    # ------------------------------------------------------------------------------ details
+
+    def _settled(self, request: bytes, ago_ms: int) -> tuple[Outcome, Committed | None]:
+        """Look for the request among the transactions begun since it was sent. They are this
+        server's, whose row keys have no bucket. An aborted attempt tells nothing: another may
+        follow."""
+        context = self._engine.context
+        since_ms = max(0, context.clock.wall_ms() - max(0, ago_ms) - MARGIN_MS)
+        wanted, outcome = request.decode(errors="replace"), Outcome.UNKNOWN
+        begun = Span(context.table, b"transaction.%013d" % since_ms, b"transaction/")
+        for row in islice(stored_rows(context, begun), LOOK_AT):
+            found = decode_row(row)
+            if found.buffer is None or found.status is None:
+                continue
+            if found.buffer.request.labels.get(REQUEST_LABEL) != wanted:
+                continue
+            if found.status.is_decided and found.plan is not None:
+                timestamp, complete = found.plan.timestamp, found.status.is_finished
+                return Outcome.COMMITTED, Committed(row.row, timestamp, complete=complete)
+            if found.status.is_undecided:
+                outcome = Outcome.UNDECIDED
+        return outcome, None
+
+
+def _labels(given: Mapping[str, str] | None, request: bytes | None) -> dict[str, str]:
+    labels = dict(given or {})
+    if request is not None:
+        labels[REQUEST_LABEL] = request.decode(errors="replace")
+    return labels
+
+
+def _ack(options: Any) -> Ack:
+    match options.ack:
+        case None | IDL.Ack.COMPLETE:
+            return "complete"
+        case IDL.Ack.DECIDED:
+            return "decided"
+        case unknown:
+            raise InvalidRequestError(annotate("unknown ack", ack=unknown))

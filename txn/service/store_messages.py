@@ -1,0 +1,98 @@
+"""The messages of the store's contract, as the Transactional service carries it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
+
+from txn.errors import InvalidRequestError, annotate
+from txn.model import Check, Edit, Family, Row
+from txn.service.messages import IDL, pack_cells, pack_key, unpack_cells, unpack_key
+
+Columns = Collection[tuple[bytes, bytes]] | None
+
+
+def pack_edit(edit: Edit) -> Any:
+    """Return the message of a put or a mark."""
+    return IDL.Edit(pack_key(edit.key), edit.timestamp, edit.value)
+
+
+def unpack_edit(packed: Any) -> Edit:
+    """Return the edit of a message."""
+    return Edit(unpack_key(packed.key), packed.value, packed.timestamp)
+
+
+def pack_check(check: Check) -> Any:
+    """Return the message of a checked write."""
+    puts = [IDL.Mutation(pack_key(key), value) for key, value in check.puts]
+    deletes = [IDL.Edit(pack_key(key), timestamp) for key, timestamp in check.deletes]
+    return IDL.Check(pack_key(check.key), check.expected, puts, deletes)
+
+
+def unpack_check(packed: Any) -> Check:
+    """Return the checked write of a message."""
+    puts = tuple((unpack_key(put.key), _value(put)) for put in packed.puts)
+    deletes = tuple((unpack_key(each.key), each.timestamp) for each in packed.deletes)
+    return Check(unpack_key(packed.key), packed.expected, puts, deletes)
+
+
+def _value(packed: Any) -> bytes:
+    if packed.value is None:
+        raise InvalidRequestError(annotate("a put lacks its value", key=unpack_key(packed.key)))
+    value: bytes = packed.value
+    return value
+
+
+def pack_page(rows: Iterable[Row], more: bool) -> Any:
+    """Return the message of rows, and whether there may be others behind them."""
+    return IDL.Page([IDL.StoredRow(row.row, pack_cells(row.cells)) for row in rows], more)
+
+
+def unpack_page(packed: Any) -> tuple[list[Row], bool]:
+    """Return the rows of a page, and whether there may be others behind them."""
+    rows = []
+    for row in packed.rows:
+        cells = unpack_cells(row.cells)
+        rows.append(Row(row.row, {key: cell for key, cell in cells.items() if cell is not None}))
+    return rows, packed.more
+
+
+def pack_columns(columns: Columns) -> Any:
+    """Return the messages of columns, or None for all of them."""
+    return None if columns is None else [IDL.Column(*pair) for pair in columns]
+
+
+def unpack_columns(packed: Sequence[Any] | None) -> Columns:
+    """Return the columns of a message, or None for all of them."""
+    return None if packed is None else [(each.family, each.column) for each in packed]
+
+
+def pack_families(families: Mapping[bytes, Family]) -> list[Any]:
+    """Return the messages of families by their names."""
+    return [
+        IDL.Family(
+            name,
+            family.versions,
+            family.ttl_ms,
+            family.keep_deletes_ms,
+            family.durability,
+            family.new_version_behavior,
+            family.replicas,
+        )
+        for name, family in families.items()
+    ]
+
+
+def unpack_families(packed: Iterable[Any]) -> dict[bytes, Family]:
+    """Return the families of messages by their names."""
+    return {
+        each.name: Family(
+            each.versions,
+            each.ttlMs,
+            each.keepDeletesMs,
+            each.durability,
+            each.newVersionBehavior,
+            each.replicas,
+        )
+        for each in packed
+    }

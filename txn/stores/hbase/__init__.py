@@ -1,0 +1,1 @@
+"""HBase behind its Thrift gateways."""

@@ -1,0 +1,315 @@
+"""Connections to one gateway, and the requests of a call over them in parallel.
+
+No threads: a call sends its requests on as many connections as are free, then reads the replies in
+the order of sending. A connection that failed, or whose reply was not read, is thrown away. What
+happened before a request was sent is NotApplied; what goes wrong in sending it, or until its reply
+has been read, is MaybeApplied.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from contextlib import suppress
+from threading import Condition, Lock
+from typing import Any, Generic, TypeVar
+
+from txn.clock import Clock
+from txn.errors import MaybeApplied, NotApplied, StoreClosedError, annotate
+from txn.stores.gateway import (
+    Connection,
+    Garbled,
+    Gateway,
+    GatewayError,
+    Request,
+    Service,
+    tls_context,
+)
+
+T = TypeVar("T")
+
+Job = Generator[Request, Any, T]
+"""Requests that are sent one after the other: it yields each, gets its reply, returns a result."""
+
+
+class Pool:
+    """At most `gateway.pool` connections. Safe for many threads, and across fork."""
+
+    def __init__(self, gateway: Gateway, service: Service, clock: Clock) -> None:
+        self.gateway = gateway
+        self._service = service
+        self._clock = clock
+        self._tls = tls_context(gateway)
+        self._closed = False
+        self._idle: list[Connection] = []
+        self._forgetting = Lock()
+        self._start()
+
+    def run(
+        self,
+        jobs: Callable[[], Sequence[Job[T]]],
+        *,
+        repeat: bool,
+        within_ms: int | None = None,
+    ) -> list[T]:
+        """Run the jobs and return their results, in order.
+
+        repeat: whether they may be run once more where a connection broke. within_ms: how long to
+        wait for it, where that is less than the gateway's. Raises Refused where the gateway
+        answered with an error, after which the other jobs may have taken effect.
+        """
+        due_ms = self._due_ms(within_ms)
+        try:
+            return self._run(jobs(), due_ms)
+        except MaybeApplied as error:
+            if not repeat or not isinstance(error.__cause__, ConnectionError):
+                raise
+            return self._run(jobs(), due_ms)
+
+    def run_in_turn(self, jobs: Callable[[], Sequence[Job[T]]]) -> list[T]:
+        """Run jobs of one request each on one connection, each sent before the reply to the one
+        before is read. They may be run once more where a connection broke."""
+        try:
+            return self._run_in_turn(jobs())
+        except MaybeApplied as error:
+            if not isinstance(error.__cause__, ConnectionError):
+                raise
+            return self._run_in_turn(jobs())
+
+    def run_beside(self, jobs: Sequence[Job[T]], work: Callable[[], None]) -> list[T] | None:
+        """Run a function after the first requests are sent and before their replies are read.
+
+        None where the jobs failed, or would have taken the last free connection: whoever waits for
+        one while holding another might wait for ever.
+        """
+        flight = Flight(self._spare(len(jobs)), jobs, self._due_ms())
+        begun = False
+        try:
+            if flight.lanes:
+                with suppress(MaybeApplied):
+                    begun = self._name_gateway(flight.start)
+            work()
+            if begun:
+                with suppress(MaybeApplied, GatewayError):
+                    return self._name_gateway(flight.finish)
+            return None
+        finally:
+            self._give_back(flight.lanes)
+
+    def close(self) -> None:
+        """Close the connections at rest now, and those in use when they come back."""
+        with self._changed:
+            self._closed = True
+            idle, self._idle = self._idle, []
+            self._open -= len(idle)
+            self._changed.notify_all()
+        for connection in idle:
+            connection.close()
+
+    def _run(self, jobs: Sequence[Job[T]], due_ms: int) -> list[T]:
+        if not jobs:
+            return []
+        lanes = self._lanes(len(jobs), due_ms)
+        try:
+            if len(jobs) == 1:
+                return [self._name_gateway(_run_alone, lanes[0], jobs[0], due_ms)]
+            flight = Flight(lanes, jobs, due_ms)
+            self._name_gateway(flight.start)
+            return self._name_gateway(flight.finish)
+        finally:
+            self._give_back(lanes)
+
+    def _run_in_turn(self, jobs: Sequence[Job[T]]) -> list[T]:
+        due_ms = self._due_ms()
+        lanes = self._lanes(1, due_ms)
+        try:
+            return self._name_gateway(_run_each, lanes[0], jobs, due_ms)
+        finally:
+            self._give_back(lanes)
+
+    def _name_gateway(self, work: Callable[..., T], *args: object) -> T:
+        """Call what sends requests, and name the gateway in what goes wrong on the way to it and
+        back. A mistake of ours is none of that: it is raised as it is."""
+        try:
+            return work(*args)
+        except (OSError, Garbled) as error:
+            raise MaybeApplied(self._fact("no answer from the gateway", error)) from error
+
+    def _fact(self, message: str, error: Exception) -> str:
+        cause = str(error) or type(error).__name__
+        return annotate(message, gateway=str(self.gateway), cause=cause)
+
+    def _due_ms(self, within_ms: int | None = None) -> int:
+        wait_ms = self.gateway.timeout_ms if within_ms is None else within_ms
+        return self._clock.monotonic_ms() + min(wait_ms, self.gateway.timeout_ms)
+
+    # ---------------------------------------------------------------- lending connections
+
+    def _start(self) -> None:
+        self._changed = Condition()
+        self._idle = []
+        self._open = 0
+        self._process = os.getpid()  # last: whoever sees it finds the rest
+
+    def _lanes(self, wanted: int, due_ms: int) -> list[Connection]:
+        """Take at least one connection, waiting for it, and up to half of what is free beside it:
+        where many threads are at work, each does best with its requests one after the other."""
+        self._forget_parent()
+        with self._changed:
+            while not self._closed and not self._free():
+                self._wait(due_ms)
+            wanted = min(wanted, 1 + self._free() // 2)
+            lanes = self._take(wanted)
+            fresh = min(wanted - len(lanes), self.gateway.pool - self._open)
+            self._open += fresh
+        if fresh:
+            self._open_more(lanes, fresh)
+        return lanes
+
+    def _spare(self, wanted: int) -> list[Connection]:
+        """Take connections that are at rest, if at least one stays free."""
+        self._forget_parent()
+        with self._changed:
+            wanted = min(wanted, len(self._idle), self._free() - 1)
+            return self._take(wanted) if wanted > 0 else []
+
+    def _give_back(self, lanes: Sequence[Connection]) -> None:
+        now_ms = self._clock.monotonic_ms()
+        with self._changed:
+            for lane in lanes:
+                lane.used_ms = now_ms
+                if lane.busy or self._closed:
+                    lane.close()
+                    self._open -= 1
+                else:
+                    self._idle.append(lane)
+            self._changed.notify(len(lanes))
+
+    def _free(self) -> int:
+        return len(self._idle) + self.gateway.pool - self._open
+
+    def _wait(self, due_ms: int) -> None:
+        left_ms = due_ms - self._clock.monotonic_ms()
+        if left_ms <= 0 or not self._changed.wait(left_ms / 1000):
+            pool = self.gateway.pool
+            raise NotApplied(
+                annotate("no connection came free in time", gateway=str(self.gateway), pool=pool)
+            )
+
+    def _take(self, wanted: int) -> list[Connection]:
+        """Take up to so many that are at rest; those used last go first."""
+        if self._closed:
+            raise StoreClosedError(annotate("the store is closed", gateway=str(self.gateway)))
+        now_ms = self._clock.monotonic_ms()
+        lanes: list[Connection] = []
+        while self._idle and len(lanes) < wanted:
+            lane = self._idle.pop()
+            if lane.rests_well(now_ms):
+                lanes.append(lane)
+            else:
+                lane.close()
+                self._open -= 1
+        return lanes
+
+    def _open_more(self, lanes: list[Connection], fresh: int) -> None:
+        """Open the connections that are missing; do with fewer where there is one."""
+        opened = 0
+        try:
+            while opened < fresh:
+                lanes.append(Connection(self.gateway, self._service, self._clock, self._tls))
+                opened += 1
+        except OSError as error:
+            if not lanes:
+                raise NotApplied(self._fact("cannot connect to the gateway", error)) from error
+        except BaseException:
+            self._give_back(lanes)
+            raise
+        finally:
+            if opened < fresh:
+                with self._changed:
+                    self._open -= fresh - opened
+                    self._changed.notify(fresh - opened)
+
+    def _forget_parent(self) -> None:
+        """Leave the connections to the process that opened them: two would mix their replies."""
+        if self._process == os.getpid():
+            return
+        with self._forgetting:
+            inherited = self._idle
+            if self._process != os.getpid():
+                self._start()
+                for connection in inherited:
+                    connection.close()
+
+
+class Flight(Generic[T]):
+    """Jobs on their way over some connections."""
+
+    __slots__ = ("_due_ms", "_flying", "_results", "_waiting", "lanes")
+
+    def __init__(self, lanes: Sequence[Connection], jobs: Sequence[Job[T]], due_ms: int) -> None:
+        self.lanes = lanes
+        self._due_ms = due_ms
+        self._waiting = enumerate(jobs)
+        self._flying: deque[tuple[Connection, int, Job[T]]] = deque()
+        self._results: list[Any] = [None] * len(jobs)
+
+    def start(self) -> bool:
+        """Send the first requests; return whether there are any."""
+        for lane in self.lanes:
+            self._begin_next(lane)
+        return bool(self._flying)
+
+    def finish(self) -> list[T]:
+        """Read the replies, the oldest request's first, and send what follows them."""
+        flying = self._flying
+        while flying:
+            lane, index, job = flying.popleft()
+            if not self._step(lane, index, job, lane.receive(self._due_ms)):
+                self._begin_next(lane)
+        return self._results
+
+    def _begin_next(self, lane: Connection) -> None:
+        for index, job in self._waiting:
+            if self._step(lane, index, job, None):
+                return
+
+    def _step(self, lane: Connection, index: int, job: Job[T], reply: object) -> bool:
+        """Whether the job has sent another request; otherwise it is done."""
+        try:
+            request = job.send(reply)
+        except StopIteration as done:
+            self._results[index] = done.value
+            return False
+        lane.send(request, self._due_ms)
+        self._flying.append((lane, index, job))
+        return True
+
+
+def _run_each(lane: Connection, jobs: Sequence[Job[T]], due_ms: int) -> list[T]:
+    """Run jobs of one request each."""
+    for job in jobs:
+        lane.send(next(job), due_ms)
+    return [_finish_job(job, lane.receive(due_ms)) for job in jobs]
+
+
+def _finish_job(job: Job[T], reply: object) -> T:
+    try:
+        job.send(reply)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    raise AssertionError("a job of one request has sent another")
+
+
+def _run_alone(lane: Connection, job: Job[T], due_ms: int) -> T:
+    """Run a single job, which is what most calls are."""
+    try:
+        request = next(job)
+        while True:
+            lane.send(request, due_ms)
+            request = job.send(lane.receive(due_ms))
+    except StopIteration as done:
+        result: T = done.value
+        return result

@@ -1,0 +1,419 @@
+"""The store contract over a Thrift gateway of HBase, whichever of the two it is.
+
+What a gateway is asked, request by request, is its dialect's. Here is what holds for both: what
+is refused before it is sent, what is sent in parallel or again, and what an error means.
+A checked write is never repeated here, since its repeat answers "no" where it answered "yes".
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Protocol, TypeVar
+
+from txn.clock import Clock
+from txn.errors import (
+    InvalidRequestError,
+    MaybeApplied,
+    StoreError,
+    TableUnavailable,
+    TxnError,
+    annotate,
+)
+from txn.model import MAX_ROW, Cell, Check, Edit, Family, Key, Row, check_targets
+from txn.stores.base import Feature
+from txn.stores.gateway import AHEAD_BYTES, GatewayError
+from txn.stores.hbase.pool import Job, Pool
+from txn.stores.hbase.schema import compare_families, refuse_family
+
+T = TypeVar("T")
+
+ROWS_A_REQUEST = 1_000
+BYTES_A_REQUEST = 1_500_000  # a framed gateway takes 2 MB by default
+CHANGE_TRIES = 20
+CHANGE_PAUSE_MS = 200
+ASKED_WITHIN_MS = 2_000  # why nothing was answered
+PAGE_ROWS = 500
+FIRST_PAGE_ROWS = 32
+PAGE_BYTES = 1_000_000
+
+_TABLE = re.compile(r"(?:\w+:)?\w[\w.-]*")
+
+Places = Mapping[bytes, Sequence[Key]]
+"""The keys of some rows of one table, by row."""
+
+Columns = Collection[tuple[bytes, bytes]] | None
+
+
+class Dialect(Protocol):
+    """How a kind of gateway is asked for things. Nothing is sent before a job is run."""
+
+    features: frozenset[Feature]
+
+    def read(self, table: bytes, rows: Places) -> list[Job[dict[Key, Cell]]]:
+        """Return jobs that read the newest versions; together they find all keys that exist."""
+
+    def write(self, table: bytes, edits: Sequence[Edit]) -> list[Job[None]]:
+        """Return jobs that put and mark; no cell has two edits of one kind and timestamp."""
+
+    def check(self, check: Check) -> Job[bool]:
+        """Return the job of one checked write."""
+
+    def page(
+        self, table: bytes, start: bytes, stop: bytes, columns: Columns, rows: int
+    ) -> Job[list[Row]]:
+        """Return the job that gets the first so many rows of a range, fewer only at its end."""
+
+    def describe(self, table: bytes) -> Job[dict[bytes, Family]]:
+        """Return the job that gets the families' settings; refused where there is no table."""
+
+    def is_enabled(self, table: bytes) -> Job[bool]:
+        """Return the job that tells whether the table, which is there, can be used."""
+
+    def create(
+        self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes]
+    ) -> Job[None]:
+        """Return the job that creates a table, and its namespace."""
+
+    def add(self, table: bytes, name: bytes, family: Family) -> Job[None]:
+        """Return the job that adds a family to a table."""
+
+
+class HBaseStore:
+    """Tables of HBase. Durable at each call, whatever was asked for."""
+
+    def __init__(self, pool: Pool, dialect: Dialect, clock: Clock) -> None:
+        self.features = dialect.features
+        self._pool = pool
+        self._dialect = dialect
+        self._clock = clock
+
+    def read(
+        self, *turns: Collection[Key], beside: Callable[[], None] | None = None
+    ) -> dict[Key, Cell | None]:
+        """Read each turn with one request a table, or a few for many rows; a row is always in one.
+        Two turns go out on one connection, without waiting in between, if one request is enough
+        for each and the second is small. What is beside runs while requests are on their way."""
+        tables = [_by_table(keys) for keys in turns]
+        if beside is not None:
+            early = self._pool.run_beside(self._reads(tables[0]), beside)
+            if early is not None and len(turns) == 1:
+                return _complete(turns[0], early)
+        keys = [key for part in turns for key in part]
+        if len(turns) < 2 or not self._fits_one_connection(turns, tables):
+            found = [part for turn in tables for part in self._read_turn(turn)]
+        else:
+            with _Meaning(self, lambda: keys):
+                found = self._pool.run_in_turn(
+                    lambda: [job for part in tables for job in self._reads(part)]
+                )
+        return _complete(keys, found)
+
+    def _read_turn(self, tables: Mapping[bytes, Places]) -> list[dict[Key, Cell]]:
+        with _Meaning(
+            self,
+            lambda: [key for rows in tables.values() for keys in rows.values() for key in keys],
+        ):
+            return self._pool.run(lambda: self._reads(tables), repeat=True)
+
+    def _fits_one_connection(
+        self, turns: Sequence[Collection[Key]], tables: Sequence[Mapping[bytes, Places]]
+    ) -> bool:
+        is_one_each = all(len(self._reads(part)) == 1 for part in tables)
+        return is_one_each and all(_bytes(turn) <= AHEAD_BYTES for turn in turns[1:])
+
+    def write(self, edits: Sequence[Edit], *, durable: bool = True) -> None:
+        """Write all of it in parallel; nothing of it depends on an order."""
+        for edit in edits:
+            _check_place(edit.key)
+        # Of two puts of a cell at one timestamp, HBase shows the one that arrived last.
+        kept = {(edit.key, edit.timestamp, edit.value is None): edit for edit in edits}
+        tables: dict[bytes, list[Edit]] = {}
+        for edit in kept.values():
+            tables.setdefault(edit.key.table or b"", []).append(edit)
+
+        def jobs() -> list[Job[None]]:
+            return [
+                job for table, part in tables.items() for job in self._dialect.write(table, part)
+            ]
+
+        with _Meaning(self, lambda: [edit.key for edit in edits]):
+            self._pool.run(jobs, repeat=True)
+
+    def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
+        """Send the checks of different rows in parallel, and those of one row in their order."""
+        rows: dict[tuple[bytes | None, bytes], list[int]] = {}
+        for position, check in enumerate(checks):
+            self._check_write(check)
+            rows.setdefault((check.key.table, check.key.row), []).append(position)
+
+        def in_turn(positions: Sequence[int]) -> Job[list[bool]]:
+            answers = []
+            for position in positions:
+                answers.append((yield from self._dialect.check(checks[position])))
+            return answers
+
+        answers = [False] * len(checks)
+        with _Meaning(self, lambda: _touched(checks)):
+            found = self._pool.run(
+                lambda: [in_turn(positions) for positions in rows.values()], repeat=False
+            )
+        for positions, part in zip(rows.values(), found, strict=True):
+            for position, answer in zip(positions, part, strict=True):
+                answers[position] = answer
+        return answers
+
+    def scan(
+        self,
+        table: bytes,
+        start: bytes = b"",
+        stop: bytes | None = None,
+        columns: Columns = None,
+    ) -> Iterator[Row]:
+        """Yield the rows, a page at a time; between the pages the gateway holds nothing for us."""
+        limit, wanted = FIRST_PAGE_ROWS, None if columns is None else list(columns)
+        named = [Key(b"-", family, column, table) for family, column in wanted or ()]
+        while not stop or start < stop:
+            with _Meaning(self, lambda: named, table):
+                page = self._one(
+                    lambda: self._dialect.page(table, start, stop or b"", wanted, limit)  # noqa: B023
+                )
+            yield from page
+            if len(page) < limit:
+                return
+            start = _after(page[-1].row)
+            limit = _next_limit(page, limit)
+
+    def together(self, work: Callable[[], None]) -> None:
+        """Run the function: HBase has nothing that would make its calls one."""
+        work()
+
+    def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
+        """Return the settings that the gateway shows."""
+        if not _is_legal(table):
+            return None  # there cannot be one, but gateways fail at the question
+        try:
+            return self._one(lambda: self._dialect.describe(table))
+        except GatewayError as error:
+            if is_absence(error, table):
+                return None
+            if "nvalid method name" in str(error):
+                raise InvalidRequestError(
+                    annotate(
+                        "the gateway is of the other kind, Thrift 1 or 2, or too old",
+                        gateway=str(self._pool.gateway),
+                        cause=first_line(error),
+                    )
+                ) from error
+            raise self._unexplained(error) from error
+
+    def ensure_table(
+        self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes] = ()
+    ) -> None:
+        """Create what is missing, so that delete markers live as long as the protocol asks."""
+        if not _is_legal(table):
+            raise InvalidRequestError(annotate("not a legal table name", table=table))
+        for name, family in families.items():
+            refuse_family(table, name, family)
+        for _ in range(len(families) + CHANGE_TRIES):
+            known = self.describe(table)
+            compare_families(table, known or {}, families)
+            missing = [name for name in families if name not in (known or {})]
+            if known is None:
+                self._change(table, lambda: self._dialect.create(table, families, splits))
+            elif missing:
+                name = missing[0]
+                self._change(table, lambda: self._dialect.add(table, name, families[name]))  # noqa: B023
+            else:
+                return
+        raise StoreError(annotate("others keep changing the table", table=table))
+
+    def compact(self, table: bytes, purge_before_ms: int) -> None:
+        """Leave it to HBase, which does so with the setting that `ensure_table` gives a family."""
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._pool.close()
+
+    def explain(
+        self, error: GatewayError, keys: Collection[Key], table: bytes | None
+    ) -> StoreError:
+        """Return what an error of the gateway means: most name what is missing, in no fixed way."""
+        places = {(key.table or b"", key.family) for key in keys}
+        names = {name for name, _ in places} | ({table} if table else set())
+        with suppress(GatewayError, TxnError):  # where it cannot be asked, what it said has to do
+            for name in sorted(names):
+                message = self._obstacle(
+                    name, sorted(family for of, family in places if of == name)
+                )
+                if message:
+                    return TableUnavailable(message, name)
+        return self._unexplained(error)
+
+    def explain_silence(
+        self, keys: Collection[Key], table: bytes | None
+    ) -> TableUnavailable | None:
+        """Return why no answer came, if a table is disabled: HBase tries to write to it for longer
+        than we wait."""
+        names = {key.table for key in keys} | {table}
+        with suppress(GatewayError, TxnError):
+            for name in sorted(name for name in names if name):
+                if not self._one(lambda: self._dialect.is_enabled(name), ASKED_WITHIN_MS):  # noqa: B023
+                    return TableUnavailable(annotate("the table is disabled", table=name), name)
+        return None
+
+    def _obstacle(self, table: bytes, families: Sequence[bytes]) -> str | None:
+        """Return why these families of a table cannot be used, or None."""
+        known = self.describe(table)
+        if known is None:
+            return annotate("no such table", table=table)
+        for family in families:
+            if family not in known:
+                return annotate("no such family", table=table, family=family)
+        if not self._one(lambda: self._dialect.is_enabled(table)):
+            return annotate("the table is disabled", table=table)
+        return None
+
+    def _unexplained(self, error: GatewayError) -> MaybeApplied:
+        return MaybeApplied(
+            annotate(
+                "the gateway answered with an error",
+                gateway=str(self._pool.gateway),
+                cause=first_line(error),
+            )
+        )
+
+    def _reads(self, tables: Mapping[bytes, Places]) -> list[Job[dict[Key, Cell]]]:
+        return [job for table, rows in tables.items() for job in self._dialect.read(table, rows)]
+
+    def _check_write(self, check: Check) -> None:
+        _check_place(check.key)
+        check_targets(check)
+        if check.deletes and "checked_delete" not in self.features:
+            raise InvalidRequestError(
+                annotate(
+                    "a Thrift 1 gateway cannot delete on a condition: use a Thrift 2 gateway",
+                    key=check.key,
+                )
+            )
+
+    def _one(self, job: Callable[[], Job[T]], within_ms: int | None = None) -> T:
+        return self._pool.run(lambda: [job()], repeat=True, within_ms=within_ms)[0]
+
+    def _change(self, table: bytes, change: Callable[[], Job[None]]) -> None:
+        """Make a change to a table; where another client is at it too, wait a little."""
+        try:
+            self._pool.run(lambda: [change()], repeat=False)
+        except GatewayError as error:
+            if not any(word in str(error) for word in ("xists", "oncurrent")):
+                raise InvalidRequestError(
+                    annotate("cannot make the table", table=table, cause=first_line(error))
+                ) from error
+            self._clock.sleep_ms(CHANGE_PAUSE_MS)
+
+
+class _Meaning:
+    """Turns an error of the gateway into what it means for a request on these keys."""
+
+    __slots__ = ("_keys", "_store", "_table")
+
+    def __init__(
+        self,
+        store: HBaseStore,
+        keys: Callable[[], Collection[Key]],
+        table: bytes | None = None,
+    ) -> None:
+        self._store, self._keys, self._table = store, keys, table
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, GatewayError):
+            raise self._store.explain(error, self._keys(), self._table) from error
+        if isinstance(error, MaybeApplied) and isinstance(error.__cause__, TimeoutError):
+            gone = self._store.explain_silence(self._keys(), self._table)
+            if gone is not None:
+                raise gone from error
+
+
+def first_line(error: object) -> str:
+    """Return what an error of the gateway says, without the trace that comes with it."""
+    return str(error).partition("\n")[0][:300]
+
+
+def is_absence(error: GatewayError, table: bytes) -> bool:
+    """Whether the gateway says that there is no such table; it says so by its bare name."""
+    line = first_line(error)
+    return line == table.decode(errors="replace") or "TableNotFound" in line
+
+
+def cut(items: Sequence[T], size: Callable[[T], int]) -> Iterator[list[T]]:
+    """Cut what is written at once where it would take too much of a gateway's memory."""
+    part: list[T] = []
+    total = 0
+    for item in items:
+        more = size(item)
+        if part and (total + more > BYTES_A_REQUEST or len(part) == ROWS_A_REQUEST):
+            yield part
+            part, total = [], 0
+        part.append(item)
+        total += more
+    if part:
+        yield part
+
+
+def _is_legal(table: bytes) -> bool:
+    try:
+        return _TABLE.fullmatch(table.decode()) is not None
+    except UnicodeDecodeError:
+        return False
+
+
+def _by_table(keys: Iterable[Key]) -> dict[bytes, dict[bytes, list[Key]]]:
+    tables: dict[bytes, dict[bytes, list[Key]]] = {}
+    for key in dict.fromkeys(keys):
+        _check_place(key)
+        tables.setdefault(key.table or b"", {}).setdefault(key.row, []).append(key)
+    return tables
+
+
+def _bytes(keys: Iterable[Key]) -> int:
+    """Return at most how many bytes a request for these keys takes, rather more than fewer."""
+    return 1_000 + sum(len(row) + len(family) + len(column) + 40 for row, family, column, _ in keys)
+
+
+def _complete(keys: Collection[Key], parts: Sequence[Mapping[Key, Cell]]) -> dict[Key, Cell | None]:
+    cells: dict[Key, Cell | None] = dict.fromkeys(keys)
+    for part in parts:
+        cells.update(part)
+    return cells
+
+
+def _check_place(key: Key) -> None:
+    if not key.table:
+        raise InvalidRequestError(annotate("the key names no table", key=key))
+    if not 0 < len(key.row) <= MAX_ROW:
+        raise InvalidRequestError(
+            annotate("a row is 1 to 32767 bytes", bytes=len(key.row), starts=key.row[:40])
+        )
+
+
+def _touched(checks: Sequence[Check]) -> list[Key]:
+    return [key for check in checks for key in (check.key, *check.targets)]
+
+
+def _after(row: bytes) -> bytes:
+    """Return the least row that comes after this one, of those that HBase takes."""
+    if len(row) < MAX_ROW:
+        return row + b"\0"
+    kept = row.rstrip(b"\xff")
+    return kept[:-1] + bytes([kept[-1] + 1])
+
+
+def _next_limit(page: Sequence[Row], limit: int) -> int:
+    """Return how many rows to ask for next, so that a page takes about the memory that it may."""
+    size = sum(len(key.column) + len(cell.value) for row in page for key, cell in row.cells.items())
+    fitting = PAGE_BYTES * len(page) // max(size, 1)
+    return max(1, min(fitting, 4 * limit, PAGE_ROWS))

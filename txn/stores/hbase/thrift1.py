@@ -1,0 +1,155 @@
+"""What is asked of HBase's Thrift 1 gateway, `hbase+thrift1://host:port`.
+
+A checked write carries one cell. Several are sent as several, on the same condition, with the
+checked cell last, and end at the first "no". Its `isDelete` would write an empty value: markers go
+by mutateRowsTs. It can neither show nor set all that matters of a table, so it makes none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import happybase  # noqa: F401  (it loads the next module from the interface that it ships)
+from Hbase_thrift import BatchMutation, Hbase, Mutation, TRowResult, TScan
+
+from txn.clock import Clock
+from txn.errors import InvalidRequestError, annotate
+from txn.model import Cell, Check, Edit, Family, Key, Row, new_tuple
+from txn.stores.base import Feature
+from txn.stores.gateway import Gateway, Request, Service
+from txn.stores.hbase.pool import Job, Pool
+from txn.stores.hbase.schema import FOREVER_S, shell_command
+from txn.stores.hbase.store import (
+    ROWS_A_REQUEST,
+    Columns,
+    HBaseStore,
+    Places,
+    cut,
+)
+
+
+def thrift1_store(gateway: Gateway, clock: Clock) -> HBaseStore:
+    """Return the store behind a Thrift 1 gateway. Nothing is sent yet."""
+    return HBaseStore(Pool(gateway, Service(Hbase), clock), Thrift1(), clock)
+
+
+class Thrift1:
+    """The requests of Thrift 1."""
+
+    features: frozenset[Feature] = frozenset()
+
+    def read(self, table: bytes, rows: Places) -> list[Job[dict[Key, Cell]]]:
+        """One getRowsWithColumns for all the rows of which the same columns are wanted."""
+        groups: dict[tuple[bytes, ...], list[bytes]] = {}
+        for row, keys in rows.items():
+            groups.setdefault(tuple(sorted(map(_column, keys))), []).append(row)
+        return [
+            _read(table, names[start : start + ROWS_A_REQUEST], columns)
+            for columns, names in groups.items()
+            for start in range(0, len(names), ROWS_A_REQUEST)
+        ]
+
+    def write(self, table: bytes, edits: Sequence[Edit]) -> list[Job[None]]:
+        """One mutateRowsTs for all the edits of the same timestamp."""
+        times: dict[int, dict[bytes, list[Mutation]]] = {}
+        for key, value, timestamp in edits:
+            mutation = Mutation(value is None, _column(key), value, True)
+            times.setdefault(timestamp, {}).setdefault(key[0], []).append(mutation)
+        return [
+            _done(_call("mutateRowsTs", table, part, timestamp, {}))
+            for timestamp, rows in times.items()
+            for part in _parts([BatchMutation(row, mutations) for row, mutations in rows.items()])
+        ]
+
+    def check(self, check: Check) -> Job[bool]:
+        """One checkAndPut a cell."""
+        key, expected, puts, _ = check
+        column = _column(key)
+        for put, value in sorted(puts, key=lambda item: item[0] == key):
+            mutation = Mutation(False, _column(put), value, True)
+            moved = yield _call("checkAndPut", key[3], key[0], column, expected, mutation, {})
+            if not moved:
+                return False
+        return True
+
+    def page(
+        self, table: bytes, start: bytes, stop: bytes, columns: Columns, rows: int
+    ) -> Job[list[Row]]:
+        """A scanner, opened, read once and closed."""
+        wanted = None if columns is None else [b":".join(column) for column in columns]
+        scan = TScan(startRow=start, stopRow=stop or None, columns=wanted, caching=rows)
+        scanner = yield _call("scannerOpenWithScan", table, scan, {})
+        found = yield _call("scannerGetList", scanner, rows)
+        yield _call("scannerClose", scanner)
+        return [Row(result.row, _cells(table, result)) for result in found]
+
+    def describe(self, table: bytes) -> Job[dict[bytes, Family]]:
+        """One getColumnDescriptors: version counts and TTLs are all that it shows."""
+        found = yield _call("getColumnDescriptors", table)
+        return {
+            name.rstrip(b":"): Family(
+                versions=column.maxVersions,
+                ttl_ms=None if column.timeToLive in (-1, FOREVER_S) else column.timeToLive * 1000,
+            )
+            for name, column in found.items()
+        }
+
+    def is_enabled(self, table: bytes) -> Job[bool]:
+        """One isTableEnabled."""
+        return (yield _call("isTableEnabled", table)) is not False
+
+    def create(
+        self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes]
+    ) -> Job[None]:
+        """None: say how to make it."""
+        raise _cannot_make(table, shell_command("create", table, families, splits))
+        yield
+
+    def add(self, table: bytes, name: bytes, family: Family) -> Job[None]:
+        """None: say how to make it."""
+        raise _cannot_make(table, shell_command("alter", table, {name: family}))
+        yield
+
+
+_ARGUMENTS = {name: getattr(Hbase, name + "_args") for name in Hbase.thrift_services}
+
+
+def _call(name: str, *arguments: object) -> Request:
+    return name, _ARGUMENTS[name](*arguments)
+
+
+def _done(request: Request) -> Job[None]:
+    yield request
+
+
+def _column(key: Key) -> bytes:
+    return key[1] + b":" + key[2]
+
+
+def _read(table: bytes, rows: Sequence[bytes], columns: Sequence[bytes]) -> Job[dict[Key, Cell]]:
+    found = yield _call("getRowsWithColumns", table, list(rows), list(columns), {})
+    return {key: cell for result in found for key, cell in _cells(table, result).items()}
+
+
+def _cells(table: bytes, result: TRowResult) -> dict[Key, Cell]:
+    cells: dict[Key, Cell] = {}
+    for name, cell in result.columns.items():
+        family, _, column = name.partition(b":")
+        key = new_tuple(Key, (result.row, family, column, table))
+        cells[key] = new_tuple(Cell, (cell.value, cell.timestamp))
+    return cells
+
+
+def _parts(batches: Sequence[BatchMutation]) -> Iterator[list[BatchMutation]]:
+    return cut(batches, lambda batch: sum(len(one.value or b"") for one in batch.mutations))
+
+
+def _cannot_make(table: bytes, command: str) -> InvalidRequestError:
+    return InvalidRequestError(
+        annotate(
+            "a Thrift 1 gateway cannot make a table that keeps its delete markers: make it through "
+            "a Thrift 2 gateway, or in the HBase shell",
+            table=table,
+            command=command,
+        )
+    )

@@ -1,0 +1,202 @@
+"""What is asked of HBase's Thrift 2 gateway, `hbase+thrift2://host:port`.
+
+A checked write is one checkAndPut, with any cells of the row; expected-free is no value at all. The
+interface is hbase2.thrift beside this file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from txn.clock import Clock
+from txn.errors import InvalidRequestError, annotate
+from txn.model import Cell, Check, Edit, Family, Key, Row, new_tuple
+from txn.stores.base import Feature
+from txn.stores.gateway import Gateway, GatewayError, Request, Service
+from txn.stores.hbase.idl import IDL
+from txn.stores.hbase.pool import Job, Pool
+from txn.stores.hbase.schema import FOREVER_S, PURGE, PURGE_MS
+from txn.stores.hbase.store import (
+    ROWS_A_REQUEST,
+    Columns,
+    HBaseStore,
+    Places,
+    cut,
+)
+
+DELETE_COLUMNS = IDL.TDeleteType.DELETE_COLUMNS
+DURABILITIES = {IDL.TDurability.SKIP_WAL: "SKIP_WAL", IDL.TDurability.ASYNC_WAL: "ASYNC_WAL"}
+
+
+def thrift2_store(gateway: Gateway, clock: Clock) -> HBaseStore:
+    """Return the store behind a Thrift 2 gateway. Nothing is sent yet."""
+    return HBaseStore(Pool(gateway, Service(IDL.THBaseService), clock), Thrift2(), clock)
+
+
+class Thrift2:
+    """The requests of Thrift 2."""
+
+    features: frozenset[Feature] = frozenset({"multi_cell_check", "checked_delete", "describe"})
+
+    def read(self, table: bytes, rows: Places) -> list[Job[dict[Key, Cell]]]:
+        """One getMultiple, or several for many rows."""
+        names = list(rows)
+        return [
+            _read(table, {row: rows[row] for row in names[start : start + ROWS_A_REQUEST]})
+            for start in range(0, len(names), ROWS_A_REQUEST)
+        ]
+
+    def write(self, table: bytes, edits: Sequence[Edit]) -> list[Job[None]]:
+        """One putMultiple and one deleteMultiple, or several for many bytes."""
+        puts: dict[bytes, list[Any]] = {}
+        marks: dict[bytes, list[Any]] = {}
+        for (row, family, column, _), value, timestamp in edits:
+            if value is None:
+                marks.setdefault(row, []).append(IDL.TColumn(family, column, timestamp))
+            else:
+                put = IDL.TColumnValue(family, column, value, timestamp)
+                puts.setdefault(row, []).append(put)
+        tputs = [IDL.TPut(row, cells) for row, cells in puts.items()]
+        tdeletes = [
+            IDL.TDelete(row, cells, deleteType=DELETE_COLUMNS) for row, cells in marks.items()
+        ]
+        return [
+            *(_done(_call("putMultiple", table, part)) for part in _parts(tputs)),
+            *(_done(_call("deleteMultiple", table, part)) for part in _parts(tdeletes)),
+        ]
+
+    def check(self, check: Check) -> Job[bool]:
+        """One checkAndPut, or one checkAndDelete."""
+        (row, family, column, table), expected, puts, deletes = check
+        if deletes:
+            columns = [IDL.TColumn(key[1], key[2], until) for key, until in deletes]
+            method, change = "checkAndDelete", IDL.TDelete(row, columns, deleteType=DELETE_COLUMNS)
+        else:
+            cells = [IDL.TColumnValue(key[1], key[2], value) for key, value in puts]
+            method, change = "checkAndPut", IDL.TPut(row, cells)
+        return bool((yield _call(method, table, row, family, column, expected or None, change)))
+
+    def page(
+        self, table: bytes, start: bytes, stop: bytes, columns: Columns, rows: int
+    ) -> Job[list[Row]]:
+        """One getScannerResults, which opens a scanner, reads from it and closes it."""
+        wanted = None if columns is None else [IDL.TColumn(*column) for column in columns]
+        scan = IDL.TScan(start, stop, wanted, caching=rows, limit=rows)
+        found = yield _call("getScannerResults", table, scan, rows)
+        return [
+            Row(
+                result.row,
+                {
+                    Key._make((result.row, cell.family, cell.qualifier, table)): Cell(
+                        cell.value, cell.timestamp
+                    )
+                    for cell in result.columnValues
+                },
+            )
+            for result in found
+        ]
+
+    def describe(self, table: bytes) -> Job[dict[bytes, Family]]:
+        """One getTableDescriptor."""
+        found = yield _call("getTableDescriptor", _table_name(table))
+        above = found.attributes or {}
+        return {
+            column.name: Family(
+                versions=column.maxVersions,
+                ttl_ms=None if column.timeToLive == FOREVER_S else column.timeToLive * 1000,
+                keep_deletes_ms=_keep_deletes_ms(column, above),
+                durability=DURABILITIES.get(found.durability),
+                new_version_behavior=_is_true(column.attributes, b"NEW_VERSION_BEHAVIOR"),
+                replicas=int(above.get(b"REGION_REPLICATION", b"1")),
+            )
+            for column in found.columns or ()
+        }
+
+    def is_enabled(self, table: bytes) -> Job[bool]:
+        """One isTableEnabled."""
+        return (yield _call("isTableEnabled", _table_name(table))) is not False
+
+    def create(
+        self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes]
+    ) -> Job[None]:
+        """One createTable, after a createNamespace where there is none."""
+        name = _table_name(table)
+        if name.ns is not None and name.ns.decode() not in (yield _call("listNamespaces")):
+            yield _call("createNamespace", IDL.TNamespaceDescriptor(name.ns.decode()))
+        columns = [_column(family, settings) for family, settings in families.items()]
+        yield _call("createTable", IDL.TTableDescriptor(name, columns), list(splits) or None)
+
+    def add(self, table: bytes, name: bytes, family: Family) -> Job[None]:
+        """One addColumnFamily."""
+        yield _call("addColumnFamily", _table_name(table), _column(name, family))
+
+
+_ARGUMENTS = {
+    name: getattr(IDL.THBaseService, name + "_args") for name in IDL.THBaseService.thrift_services
+}
+
+
+def _call(name: str, *arguments: object) -> Request:
+    return name, _ARGUMENTS[name](*arguments)
+
+
+def _done(request: Request) -> Job[None]:
+    yield request
+
+
+def _read(table: bytes, rows: Places) -> Job[dict[Key, Cell]]:
+    gets = [
+        IDL.TGet(row, [IDL.TColumn(key[1], key[2]) for key in keys]) for row, keys in rows.items()
+    ]
+    found = yield _call("getMultiple", table, gets)
+    if len(found) != len(gets):
+        raise GatewayError(
+            annotate("rows are missing from the answer", asked=len(gets), got=len(found))
+        )
+    return {
+        new_tuple(Key, (row, cell.family, cell.qualifier, table)): new_tuple(
+            Cell, (cell.value, cell.timestamp)
+        )
+        for row, result in zip(rows, found, strict=True)
+        for cell in result.columnValues
+    }
+
+
+def _parts(items: Sequence[Any]) -> Iterator[list[Any]]:
+    return cut(items, lambda item: sum(len(c.value) for c in getattr(item, "columnValues", ())))
+
+
+def _table_name(table: bytes) -> Any:
+    namespace, colon, name = table.rpartition(b":")
+    return IDL.TTableName(namespace if colon else None, name)
+
+
+def _column(name: bytes, family: Family) -> Any:
+    if family.ttl_ms is not None and family.ttl_ms % 1000:
+        raise InvalidRequestError(
+            annotate("a TTL is whole seconds in HBase", family=name, ttl_ms=family.ttl_ms)
+        )
+    keep_ms = family.keep_deletes_ms or PURGE_MS
+    return IDL.TColumnFamilyDescriptor(
+        name=name,
+        configuration={PURGE: str(keep_ms)},
+        maxVersions=family.versions,
+        timeToLive=FOREVER_S if family.ttl_ms is None else family.ttl_ms // 1000,
+    )
+
+
+def _keep_deletes_ms(column: Any, above: Mapping[bytes, bytes]) -> int:
+    """How long the family's delete markers live; the family's own setting goes first."""
+    name = PURGE.encode()
+    text = (
+        (column.attributes or {}).get(name)
+        or (column.configuration or {}).get(PURGE)
+        or above.get(name)
+        or b"0"
+    )
+    return int(text)
+
+
+def _is_true(attributes: Mapping[bytes, bytes] | None, name: bytes) -> bool:
+    return (attributes or {}).get(name, b"").lower() == b"true"

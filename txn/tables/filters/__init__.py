@@ -1,0 +1,1 @@
+"""HBase's filters."""

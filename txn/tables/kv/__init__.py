@@ -1,0 +1,1 @@
+"""Ordered keys and values, in memory or on disk."""

@@ -1,0 +1,134 @@
+"""Who may write to an embedded store, and who may open it: one thread of one process at a time.
+
+LMDB's own mutex makes a writer wait for as long as its owner is stopped, and a waiter was seen
+asleep in it after its owner's death. So each writer first takes a lock that the kernel frees with
+its owner's death, and waits for it until a deadline: in LMDB's mutex nobody ever sleeps. The kernel
+marks a dead thread's mutex before it frees the files of its process, so who gets this lock next
+finds the mutex marked, and LMDB mends it.
+
+Of the kernel's locks it is that of POSIX: a forked child does not inherit it, while a `flock` or an
+open file description's lock would outlive its owner in a child; and it tells its owner's process.
+It is of a process, so threads take one of their own first. It ends early where the process closes
+another descriptor of the file, as a copy of the directory does: LMDB's mutex still keeps writers
+apart then.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import sys
+import threading
+from fcntl import F_GETLK, F_WRLCK, LOCK_EX, LOCK_NB, LOCK_UN, fcntl, lockf
+from types import TracebackType
+
+from txn.clock import SystemClock, poll
+from txn.errors import NotApplied, annotate
+
+FILE = "writer.lock"
+WRITING = 0  # each takes two bytes: the lock, and the first place in line for it
+OPENING = 2
+LINE_MS = 20
+PATIENCE_MS = 10_000
+
+_CLOCK = SystemClock()
+_AT_ONCE = LOCK_EX | LOCK_NB
+_HELD = (BlockingIOError, PermissionError)  # POSIX allows either
+_QUESTION = "hhqqi"  # of Linux: the kind of the lock, whence, start, length, the owner's process
+
+
+def open_file(folder: str) -> int:
+    """Return a descriptor of the file whose bytes are the locks. One a process and store is open
+    at a time: to close one frees all."""
+    return os.open(os.path.join(folder, FILE), os.O_RDWR | os.O_CREAT, 0o644)
+
+
+class Exclusion:
+    """A lock on bytes of the file; as a context manager it is held meanwhile.
+
+    Who comes when it is free takes it, so that quick writers lose no time by waking each other.
+    One that has waited for `LINE_MS` takes the first place in line, past which nobody gets: a
+    process that writes without a pause would otherwise keep all others out.
+    """
+
+    __slots__ = ("_file", "_lock", "_path", "_place", "_thread")
+
+    def __init__(self, file: int, byte: int, path: str) -> None:
+        """path: of the store, for errors."""
+        self._file = file
+        self._lock = byte
+        self._place = byte + 1
+        self._path = path
+        self._thread = threading.Lock()
+
+    def __enter__(self) -> None:
+        """Wait until it is free; NotApplied where it is not within `PATIENCE_MS`."""
+        within_ms = PATIENCE_MS
+        if not self._thread.acquire(blocking=False):
+            within_ms = self._wait_for_thread()
+        try:
+            if not self._take():
+                self._wait(within_ms)
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        # In a child that was forked meanwhile this frees nothing: the lock is its parent's.
+        lockf(self._file, LOCK_UN, 2, self._lock)
+        self._thread.release()
+
+    def _wait_for_thread(self) -> int:
+        """Wait for the other threads of this process; return how long the processes may take."""
+        due_ms = _CLOCK.monotonic_ms() + PATIENCE_MS
+        if not self._thread.acquire(timeout=PATIENCE_MS / 1000):
+            raise self._refused(os.getpid())
+        return due_ms - _CLOCK.monotonic_ms()
+
+    def _wait(self, within_ms: int) -> None:
+        if poll(self._take, LINE_MS):
+            return
+        if not poll(self._take_in_line, within_ms - LINE_MS):
+            raise self._refused(self._owner(self._lock) or self._owner(self._place))
+
+    def _take(self) -> bool:
+        try:
+            lockf(self._file, _AT_ONCE, 2, self._lock)
+        except _HELD:
+            return False
+        lockf(self._file, LOCK_UN, 1, self._place)
+        return True
+
+    def _take_in_line(self) -> bool:
+        try:
+            lockf(self._file, _AT_ONCE, 1, self._place)  # had already, it is had once more
+            lockf(self._file, _AT_ONCE, 1, self._lock)
+        except _HELD:
+            return False
+        lockf(self._file, LOCK_UN, 1, self._place)
+        return True
+
+    def _owner(self, byte: int) -> int | None:
+        """Return the process that has the byte, where the system tells it in a way that we know."""
+        if sys.platform != "linux":
+            return None
+        question = struct.pack(_QUESTION, F_WRLCK, os.SEEK_SET, byte, 1, 0)
+        answer = fcntl(self._file, F_GETLK, question)
+        kind, _, _, _, process = struct.unpack_from(_QUESTION, answer)
+        return process if kind == F_WRLCK and process > 0 else None
+
+    def _refused(self, owner: int | None) -> NotApplied:
+        doing = "opening" if self._lock == OPENING else "writing to"
+        return NotApplied(
+            annotate(
+                f"another process or thread is {doing} the store and does not end",
+                path=self._path,
+                waited_ms=PATIENCE_MS,
+                process=owner,
+            )
+        )

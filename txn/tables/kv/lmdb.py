@@ -1,0 +1,376 @@
+"""The ordered key-value store on LMDB: durable, for many threads and processes at once.
+
+Each commit flushes its data before the page that makes it visible, so a power failure can only undo
+the last commits, never a part of one, and never spoils the file; `durable=True` flushes that page
+too before the call returns. With `sync=False` nothing is flushed: a store survives the death of
+processes, not a power failure. A local transaction that finds the map too small, resized by another
+process, or its slots taken by dead readers starts again after that was mended. Writers, and those
+that open the files, keep each other out by `txn.tables.kv.exclusion`, within a bounded time.
+LMDB wants one environment a process and file, untouched by a forked child. The registry below, the
+only state of this module, sees to both: before a fork every idle environment is closed, to be
+opened again at its next use, and one that stays busy cannot be used in the child.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple, TypeVar
+
+import lmdb
+
+from txn.errors import (
+    InvalidRequestError,
+    MaybeApplied,
+    NotApplied,
+    StoreClosedError,
+    annotate,
+)
+from txn.host.forks import around_forks
+from txn.tables.kv import directory, exclusion
+from txn.tables.kv.exclusion import Exclusion
+from txn.tables.kv.lmdb_transactions import LmdbReader, LmdbWriter
+from txn.tables.kv.ordered import Reader, Writer
+
+FIRST_MAP_SIZE = 16 * 1024 * 1024
+MAX_READERS = 1024
+FORK_PATIENCE_S = 10.0
+
+_TRIES = 64
+_MISTAKES = (lmdb.BadDbiError, lmdb.BadTxnError, lmdb.BadValsizeError, lmdb.ReadonlyError)  # ours
+
+R = TypeVar("R")
+
+
+class _Joined(threading.local):
+    """The transaction that this thread's calls are part of, if any."""
+
+    writer: Writer | None = None
+
+
+class LmdbStore:
+    """One user's handle on the store in a directory; all of a process share what is open."""
+
+    __slots__ = ("_closed", "_joined", "_shared")
+
+    def __init__(self, path: str, *, sync: bool = True, max_readers: int = MAX_READERS) -> None:
+        self._closed = False
+        self._joined = _Joined()
+        self._shared = _acquire(directory.prepare_directory(path), sync, max_readers)
+
+    def read(self, body: Callable[[Reader], R]) -> R:
+        """Run the function on one instant of the store, beside writers and other readers."""
+        if self._joined.writer is not None:
+            return body(self._joined.writer)
+        return self._run(lambda: self._shared.read(body))
+
+    def write(self, body: Callable[[Writer], R], *, durable: bool = True) -> R:
+        """Run the function as the only writer of all processes, and commit it unless it raises."""
+        if self._joined.writer is not None:
+            return body(self._joined.writer)
+        return self._run(lambda: self._shared.write(body, durable))
+
+    def together(self, work: Callable[[], None]) -> None:
+        """Run the function; its transactions here, in this thread, become one: one flush for all.
+        Where it finds the map too small it is undone and run again, as any transaction is."""
+
+        def body(writer: Writer) -> None:
+            self._joined.writer = writer
+            try:
+                work()
+            finally:
+                self._joined.writer = None
+
+        self.write(body, durable=False)
+
+    def close(self) -> None:
+        """Give the handle back; the last one of the process closes the files."""
+        if not self._closed:
+            self._closed = True
+            _release(self._shared)
+
+    def _run(self, attempt: Callable[[], R]) -> R:
+        """Make attempts until one is not stopped by something that can be mended."""
+        if self._closed:
+            raise StoreClosedError(annotate("the store is closed", path=self._shared.path))
+        shared = self._shared
+        obstacle: lmdb.Error | None = None
+        for _ in range(_TRIES):
+            size = shared.map_size
+            try:
+                return attempt()
+            except _MISTAKES:
+                raise
+            except lmdb.Error as error:
+                obstacle = error
+                if not shared.mend(error, size):
+                    break
+        raise NotApplied(
+            annotate("the store refused", path=shared.path, reason=str(obstacle))
+        ) from obstacle
+
+
+class _Files(NamedTuple):
+    """What is open of a store. file: whose bytes are locks, `writing` one of them."""
+
+    environment: lmdb.Environment
+    file: int
+    writing: Exclusion
+
+
+class _Shared:
+    """The environment of one directory in this process, and who is using it.
+
+    Local transactions enter and leave; whoever must be alone (to resize the map, to close) waits
+    until the last has left, and holds the lock meanwhile.
+    """
+
+    def __init__(self, path: str, sync: bool, max_readers: int) -> None:
+        self.path = path
+        self.sync = sync
+        self.max_readers = max_readers
+        self.map_size = FIRST_MAP_SIZE
+        self.users = 0
+        self.lock = threading.RLock()
+        self._changed = threading.Condition(self.lock)
+        self._active: list[int] = []  # the thread of each
+        self._waiting = 0
+        self._closed = False
+        self._inherited: _Files | None = None
+        self._files: _Files | None = None
+        self._enter()
+        self._leave()
+
+    def read(self, body: Callable[[Reader], R]) -> R:
+        environment = self._enter().environment
+        try:
+            transaction = environment.begin(buffers=False)
+            try:
+                return body(LmdbReader(transaction))
+            finally:
+                self._abort(transaction)
+        finally:
+            self._leave()
+
+    def write(self, body: Callable[[Writer], R], durable: bool) -> R:
+        files = self._enter()
+        try:
+            with files.writing:
+                result = self._change(files.environment, body)
+            if durable and self.sync:
+                self._applied(lambda: files.environment.sync(True))
+            return result
+        finally:
+            self._leave()
+
+    def _change(self, environment: lmdb.Environment, body: Callable[[Writer], R]) -> R:
+        transaction = environment.begin(write=True, buffers=False)
+        try:
+            result = body(LmdbWriter(transaction))
+        except BaseException:
+            # The driver lets an abort wait until no other thread is in it: make that soon.
+            with self._paused():
+                self._abort(transaction)
+            raise
+        if self._inherited is not None:
+            self._usable()
+        self._applied(transaction.commit)
+        return result
+
+    def mend(self, obstacle: lmdb.Error, seen: int) -> bool:
+        """Remove what stopped a transaction, if possible; `seen` is the map's size before it."""
+        match obstacle:
+            case lmdb.MapFullError() | lmdb.MapResizedError():
+                self._grow(obstacle, seen)
+            case lmdb.ReadersFullError():
+                with self._alone():
+                    self._usable().environment.reader_check()
+            case lmdb.PanicError():
+                with self._alone():
+                    self._shut()
+            case _:
+                return False
+        return True
+
+    def _grow(self, obstacle: lmdb.Error, seen: int) -> None:
+        with self._alone():
+            environment = self._usable().environment
+            if self.map_size != seen:
+                return  # another thread was faster
+            # The pages that dead readers seemed to read are free again: that may be room enough.
+            if isinstance(obstacle, lmdb.MapFullError) and environment.reader_check():
+                return
+            try:
+                environment.set_mapsize(seen * 2)
+            except (lmdb.Error, MemoryError) as error:
+                self._shut()  # a failed resize has left no map at all
+                message = "the store cannot grow in this process's address space"
+                facts = {"path": self.path, "bytes": seen * 2, "reason": str(error)}
+                raise NotApplied(annotate(message, **facts)) from error
+            # At least what another process has filled, whatever was asked for.
+            self.map_size = environment.info()["map_size"]
+
+    def close(self) -> None:
+        """Close for good, when the last transaction has left; in a child leave a busy one alone."""
+        with self.lock:
+            if self._inherited is not None:
+                return
+        with self._alone():
+            self._shut()
+            self._closed = True
+
+    def before_fork(self) -> None:
+        """Close, if transactions end in time, and keep everyone out until after the fork."""
+        self.lock.acquire()
+        self._waiting += 1
+        self._changed.wait_for(self._may_fork, FORK_PATIENCE_S)
+        self._waiting -= 1
+        if not self._active:
+            self._shut()
+
+    def _may_fork(self) -> bool:
+        """Whether there is nothing to wait for, or it is this thread's own and would never come."""
+        is_own = threading.get_ident() in self._active
+        return self._inherited is not None or is_own or not self._active
+
+    def after_fork(self, in_child: bool) -> None:
+        """Let everyone in again; in the child only if the environment was closed."""
+        if in_child and self._files is not None:
+            self._inherited, self._files = self._files, None
+        self._changed.notify_all()
+        self.lock.release()
+
+    def _enter(self) -> _Files:
+        with self.lock:
+            while self._waiting:
+                self._changed.wait()
+            files = self._usable()
+            self._active.append(threading.get_ident())
+            return files
+
+    def _leave(self) -> None:
+        with self.lock:
+            self._active.remove(threading.get_ident())
+            if self._waiting and not self._active:
+                self._changed.notify_all()
+
+    @contextmanager
+    def _paused(self) -> Iterator[None]:
+        """Let nobody enter meanwhile."""
+        with self.lock:
+            self._waiting += 1
+        try:
+            yield
+        finally:
+            with self.lock:
+                self._waiting -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        with self.lock, self._paused():
+            self._changed.wait_for(lambda: not self._active)
+            yield
+
+    def _usable(self) -> _Files:
+        """Return what is open, opened if need be; the lock is held."""
+        if self._inherited is not None:
+            message = "the store was busy when this process was forked: fork before using it"
+            raise StoreClosedError(annotate(message, path=self.path, pid=os.getpid()))
+        if self._closed:
+            raise StoreClosedError(annotate("the store is closed", path=self.path))
+        if self._files is None:
+            self._files = self._open()
+        return self._files
+
+    def _open(self) -> _Files:
+        try:
+            file = exclusion.open_file(self.path)
+            try:
+                environment = self._open_environment(Exclusion(file, exclusion.OPENING, self.path))
+            except BaseException:
+                os.close(file)
+                raise
+        except (lmdb.Error, OSError, MemoryError) as error:
+            raise NotApplied(
+                annotate("cannot open the store", path=self.path, reason=str(error))
+            ) from error
+        self.map_size = environment.info()["map_size"]
+        return _Files(environment, file, Exclusion(file, exclusion.WRITING, self.path))
+
+    def _open_environment(self, opening: Exclusion) -> lmdb.Environment:
+        """Open LMDB's files, with a larger map if another process lets them outgrow it meanwhile.
+
+        Whoever opens them first makes LMDB's lock file anew. Were it killed amid that, one that
+        waits for it in LMDB would go on with the half, and write over commits.
+        """
+        size = self.map_size
+        while True:
+            try:
+                with opening:
+                    environment = lmdb.Environment(
+                        self.path,
+                        map_size=size,
+                        metasync=False,
+                        sync=self.sync,
+                        max_readers=self.max_readers,
+                        max_spare_txns=1,
+                    )
+                environment.reader_check()
+            except lmdb.MapResizedError:
+                size *= 2
+            else:
+                return environment
+
+    def _shut(self) -> None:
+        if self._files is not None:
+            self._files.environment.close()
+            os.close(self._files.file)
+            self._files = None
+
+    def _abort(self, transaction: lmdb.Transaction[bytes]) -> None:
+        if self._inherited is None:  # else this is a child, and the transaction is its parent's
+            transaction.abort()
+
+    def _applied(self, step: Callable[[], None]) -> None:
+        """Take a step of a commit."""
+        try:
+            step()
+        except lmdb.MapFullError:
+            raise  # it is found out before anything is written
+        except lmdb.Error as error:
+            raise MaybeApplied(
+                annotate("the commit failed", path=self.path, reason=str(error))
+            ) from error
+
+
+_REGISTRY: dict[str, _Shared] = {}
+_REGISTRY_LOCK = threading.RLock()
+
+
+def _acquire(path: str, sync: bool, max_readers: int) -> _Shared:
+    """Return this process's environment of the directory, with one more user."""
+    with _REGISTRY_LOCK:
+        shared = _REGISTRY.get(path)
+        if shared is None:
+            shared = _REGISTRY[path] = _Shared(path, sync, max_readers)
+        elif shared.sync != sync:
+            raise InvalidRequestError(
+                annotate("the store is open here with another sync", path=path, sync=shared.sync)
+            )
+        shared.users += 1
+        return shared
+
+
+def _release(shared: _Shared) -> None:
+    """Take back one user; the last one closes the environment."""
+    with _REGISTRY_LOCK:
+        shared.users -= 1
+        if not shared.users:
+            shared.close()
+            _REGISTRY.pop(shared.path, None)
+
+
+around_forks(_REGISTRY_LOCK, _REGISTRY.values)

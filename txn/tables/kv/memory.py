@@ -1,0 +1,101 @@
+"""An ordered key-value store in memory, for one process: what the others are compared with.
+
+One lock serialises all local transactions, readers too, which makes each of them one instant.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from sortedcontainers import SortedDict
+
+from txn.errors import StoreClosedError
+from txn.tables.kv.ordered import Reader, Writer
+
+R = TypeVar("R")
+
+
+class MemoryStore:
+    """A handle on keys and values that live as long as any handle on them."""
+
+    __slots__ = ("_closed", "_data", "_lock")
+
+    def __init__(self) -> None:
+        self._closed = False
+        self._data: Any = SortedDict()
+        self._lock = threading.RLock()
+
+    def share(self) -> MemoryStore:
+        """Return another handle on the same keys and values."""
+        other = MemoryStore()
+        other._data, other._lock = self._data, self._lock
+        return other
+
+    def read(self, body: Callable[[Reader], R]) -> R:
+        """Run the function while nothing else runs."""
+        with self._lock:
+            self._check_open()
+            return body(_Transaction(self._data))
+
+    def write(self, body: Callable[[Writer], R], *, durable: bool = True) -> R:
+        """Run the function while nothing else runs; if it raises, undo what it did."""
+        with self._lock:
+            self._check_open()
+            transaction = _Transaction(self._data)
+            try:
+                return body(transaction)
+            except BaseException:
+                transaction.undo()
+                raise
+
+    def together(self, work: Callable[[], None]) -> None:
+        """Run the function; each of its transactions stays one of its own."""
+        work()
+
+    def close(self) -> None:
+        """Give the handle back; what other handles see stays."""
+        self._closed = True
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise StoreClosedError("the store is closed")
+
+
+class _Transaction:
+    """Changes are made in place; the first old value of each key is kept to undo them."""
+
+    __slots__ = ("_before", "_data", "get")
+
+    def __init__(self, data: Any) -> None:
+        self._data = data
+        self._before: dict[bytes, bytes | None] = {}
+        self.get: Callable[[bytes], bytes | None] = data.get
+
+    def keys(self, start: bytes, stop: bytes) -> Iterator[bytes]:
+        return iter(self._data.irange(start, stop, inclusive=(True, False)))
+
+    def items(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        return ((key, self._data[key]) for key in self.keys(start, stop))
+
+    def before(self, key: bytes) -> bytes | None:
+        found = self._data.irange(maximum=key, inclusive=(True, False), reverse=True)
+        return next(iter(found), None)
+
+    def put(self, key: bytes, value: bytes) -> None:
+        if key not in self._before:
+            self._before[key] = self._data.get(key)
+        self._data[key] = value
+
+    def delete(self, key: bytes) -> None:
+        if key not in self._before:
+            self._before[key] = self._data.get(key)
+        self._data.pop(key, None)
+
+    def undo(self) -> None:
+        for key, value in self._before.items():
+            if value is None:
+                self._data.pop(key, None)
+            else:
+                self._data[key] = value

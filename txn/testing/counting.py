@@ -1,0 +1,93 @@
+"""Any store with a count per method and a trace, because cost is a fact with a test.
+
+Each call is passed on as it was made, so that what is counted is what runs: by its own name, also
+where it fails. A store that makes one call of several can have a counter below it as well.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from txn.model import Cell, Check, Edit, Family, Key, Row
+from txn.stores.base import Feature, Store
+
+
+class Counted(NamedTuple):
+    """One call: the method, and the keys, edits, checks or the table that it was given."""
+
+    method: str
+    items: tuple[object, ...]
+
+
+class CountingStore:
+    """A store that keeps the books: `trace` has every call since the last `reset`; those that are
+    made `together`, or beside a read, come behind that one."""
+
+    def __init__(self, inner: Store) -> None:
+        self.features: frozenset[Feature] = inner.features
+        self.trace: list[Counted] = []
+        self._inner = inner
+
+    @property
+    def calls(self) -> Counter[str]:
+        """How often each method was called."""
+        return Counter(call.method for call in self.trace)
+
+    @property
+    def items(self) -> Counter[str]:
+        """How many items each method was given, over all its calls."""
+        found: Counter[str] = Counter()
+        for call in self.trace:
+            found[call.method] += len(call.items)
+        return found
+
+    def reset(self) -> None:
+        """Forget what was counted."""
+        self.trace.clear()
+
+    def read(
+        self, *turns: Collection[Key], beside: Callable[[], None] | None = None
+    ) -> dict[Key, Cell | None]:
+        self.trace.append(Counted("read", tuple(key for keys in turns for key in keys)))
+        return self._inner.read(*turns, beside=beside)
+
+    def write(self, edits: Sequence[Edit], *, durable: bool = True) -> None:
+        self.trace.append(Counted("write", tuple(edits)))
+        self._inner.write(edits, durable=durable)
+
+    def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
+        self.trace.append(Counted("check_and_put", tuple(checks)))
+        return self._inner.check_and_put(checks, durable=durable)
+
+    def scan(
+        self,
+        table: bytes,
+        start: bytes = b"",
+        stop: bytes | None = None,
+        columns: Collection[tuple[bytes, bytes]] | None = None,
+    ) -> Iterator[Row]:
+        self.trace.append(Counted("scan", (table,)))
+        return self._inner.scan(table, start, stop, columns)
+
+    def together(self, work: Callable[[], None]) -> None:
+        self.trace.append(Counted("together", ()))
+        self._inner.together(work)
+
+    def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
+        self.trace.append(Counted("describe", (table,)))
+        return self._inner.describe(table)
+
+    def ensure_table(
+        self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes] = ()
+    ) -> None:
+        self.trace.append(Counted("ensure_table", (table,)))
+        self._inner.ensure_table(table, families, splits)
+
+    def compact(self, table: bytes, purge_before_ms: int) -> None:
+        self.trace.append(Counted("compact", (table,)))
+        self._inner.compact(table, purge_before_ms)
+
+    def close(self) -> None:
+        self._inner.close()

@@ -1,0 +1,218 @@
+"""Any store with faults, for tests: what fails, and how, is handed in as a plan.
+
+A fault answers three questions about a call: which of its items took effect, what its caller was
+told, and which of its items will happen once more later. A client that crashed makes no further
+call. Nothing here is random and nothing waits: `deliver` makes a late request happen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeVar, cast
+
+from txn.errors import MaybeApplied, NotApplied, StoreError, annotate
+from txn.model import Cell, Check, Edit, Family, Key, Row
+from txn.stores.base import Feature, Store
+
+Item = Key | Edit | Check | bytes
+T = TypeVar("T", Edit, Check)
+
+
+class Crash(BaseException):
+    """The client has stopped. Nothing in the library catches it, as nothing catches SIGKILL."""
+
+
+class Reply(Enum):
+    """What the caller of a store is told."""
+
+    ANSWER = "answer"
+    NOT_APPLIED = "not applied"
+    MAYBE_APPLIED = "maybe applied"
+    CRASH = "crash"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a store: the how-manyth of this client (from 1), the method, what it is for."""
+
+    number: int
+    method: str
+    items: tuple[Item, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What becomes of one call.
+
+    applied: the positions of the items that take effect now; None: all. reply: what the caller is
+    told. late: the positions of the items that happen (again) whenever `deliver` says so.
+    twice: the call is sent a second time at once, as a gateway does whose connection broke, and it
+    is the second answer that is reported.
+    """
+
+    applied: frozenset[int] | None = None
+    reply: Reply = Reply.ANSWER
+    late: frozenset[int] = frozenset()
+    twice: bool = False
+
+    def __post_init__(self) -> None:
+        if self.reply is Reply.ANSWER and self.applied is not None:
+            raise ValueError("a call that is answered has taken effect")
+        if self.reply is Reply.NOT_APPLIED and (self.applied != frozenset() or self.late):
+            raise ValueError("a call that was not applied has no effect, now or later")
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """Items of an earlier call that are still on their way."""
+
+    call: Call
+    items: tuple[Item, ...]
+
+
+Plan = Callable[[Call], Fault]
+NO_FAULT = Fault()
+
+
+def faultless(call: Call) -> Fault:
+    """Let the call be."""
+    return NO_FAULT
+
+
+def at(faults: Mapping[int, Fault]) -> Plan:
+    """Return the plan that has these faults at the calls of these numbers."""
+    return lambda call: faults.get(call.number, NO_FAULT)
+
+
+class FaultyStore:
+    """A client's view of a store that fails as the plan says.
+
+    calls: how many calls were made. in_flight: requests that `deliver` makes happen once more.
+    reads_early: whether a read beside other work comes before that work, or after it.
+    """
+
+    def __init__(
+        self,
+        inner: Store,
+        plan: Plan = faultless,
+        reads_early: Callable[[], bool] = lambda: False,
+    ) -> None:
+        # What it stands for may read row by row, and is to be tested as such.
+        self.features: frozenset[Feature] = inner.features - {"instant_reads"}
+        self.plan = plan
+        self.reads_early = reads_early
+        self.calls = 0
+        self.crashed = False
+        self.in_flight: list[Late] = []
+        self._inner = inner
+
+    def read(
+        self, *turns: Collection[Key], beside: Callable[[], None] | None = None
+    ) -> dict[Key, Cell | None]:
+        early = None
+        if beside is not None:
+            if self.reads_early():
+                with suppress(StoreError):
+                    early = self.read(*turns)
+            beside()
+        if early is not None:
+            return early
+        found: dict[Key, Cell | None] = {}
+        for keys in turns:
+            _report(self._fault("read", tuple(keys)))
+            found.update(self._inner.read(keys))
+        return found
+
+    def write(self, edits: Sequence[Edit], *, durable: bool = True) -> None:
+        fault = self._fault("write", tuple(edits))
+        for _ in range(1 + fault.twice):
+            self._write(_applied(fault, edits), durable)
+        _report(fault)
+
+    def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
+        fault = self._fault("check_and_put", tuple(checks))
+        for _ in range(1 + fault.twice):
+            answers = self._check_and_put(_applied(fault, checks), durable)
+        _report(fault)
+        return answers
+
+    def scan(
+        self,
+        table: bytes,
+        start: bytes = b"",
+        stop: bytes | None = None,
+        columns: Collection[tuple[bytes, bytes]] | None = None,
+    ) -> Iterator[Row]:
+        _report(self._fault("scan", (table,)))
+        return self._inner.scan(table, start, stop, columns)
+
+    def together(self, work: Callable[[], None]) -> None:
+        work()  # one call after the other: whatever may come between them, does
+
+    def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
+        _report(self._fault("describe", (table,)))
+        return self._inner.describe(table)
+
+    def ensure_table(
+        self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes] = ()
+    ) -> None:
+        fault = self._fault("ensure_table", (table,))
+        if fault.applied is None or fault.applied:
+            self._inner.ensure_table(table, families, splits)
+        _report(fault)
+
+    def compact(self, table: bytes, purge_before_ms: int) -> None:
+        _report(self._fault("compact", (table,)))
+        self._inner.compact(table, purge_before_ms)
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def deliver(self, index: int = 0) -> Late:
+        """Make a request that is in flight happen, whoever has crashed meanwhile."""
+        late = self.in_flight.pop(index)
+        if late.call.method == "write":
+            self._inner.write(cast(tuple[Edit, ...], late.items))
+        else:
+            self._inner.check_and_put(cast(tuple[Check, ...], late.items))
+        return late
+
+    def _fault(self, method: str, items: tuple[Item, ...]) -> Fault:
+        if self.crashed:
+            raise Crash
+        self.calls += 1
+        call = Call(self.calls, method, items)
+        fault = self.plan(call)
+        self.crashed = self.crashed or fault.reply is Reply.CRASH
+        if fault.late:
+            late = tuple(item for i, item in enumerate(items) if i in fault.late)
+            self.in_flight.append(Late(call, late))
+        return fault
+
+    def _write(self, edits: Sequence[Edit], durable: bool) -> None:
+        if edits:
+            self._inner.write(edits, durable=durable)
+
+    def _check_and_put(self, checks: Sequence[Check], durable: bool) -> list[bool]:
+        return self._inner.check_and_put(checks, durable=durable) if checks else []
+
+
+def _applied(fault: Fault, items: Sequence[T]) -> Sequence[T]:
+    if fault.applied is None:
+        return items
+    return [item for i, item in enumerate(items) if i in fault.applied]
+
+
+def _report(fault: Fault) -> None:
+    match fault.reply:
+        case Reply.CRASH:
+            raise Crash
+        case Reply.NOT_APPLIED:
+            raise NotApplied(annotate("the store refused the call"))
+        case Reply.MAYBE_APPLIED:
+            raise MaybeApplied(annotate("the reply was lost"))
+        case Reply.ANSWER:
+            return
