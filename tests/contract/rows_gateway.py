@@ -27,7 +27,7 @@ from txn.tables.operations import (
     Selection,
 )
 
-IDL = Path(__file__).parents[2] / "txn" / "emulator" / "hbase2.thrift"
+IDL = Path(__file__).parents[2] / "txn" / "stores" / "hbase" / "hbase2.thrift"
 TIMEOUT_MS = 300_000
 MANY = 10_000
 

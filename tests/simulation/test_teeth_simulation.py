@@ -18,7 +18,6 @@ from tests.simulation.shapes import BY_NAME
 from txn.client import local as local_module
 from txn.protocol import attempt as attempt_module
 from txn.protocol import commit as commit_module
-from txn.protocol import recover as recover_module
 from txn.protocol.phases import Status
 from txn.reading import keys as keys_module
 from txn.testing.faulty import Fault
@@ -52,7 +51,7 @@ VARIANTS: dict[str, Callable[[Patch], None]] = {
     "tags are not looked at": variants.without_tags,
     "values whose table is gone are left out": variants.leave_values_out,
     "what fails after the decision is told": lambda patch: patch.setattr(
-        recover_module, "finish_or_leave", variants.tell_what_fails
+        commit_module, "finish_or_leave", variants.tell_what_fails
     ),
     "no marker for a token": lambda patch: patch.setattr(
         attempt_module, "add_marker", variants.marker_not_asserted

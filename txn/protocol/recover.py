@@ -89,11 +89,7 @@ def free_own_locks(context: Context, transactions: Sequence[Transaction]) -> lis
 
 
 FORWARD = (
-    (
-        Status.ASSERTED,
-        put_values,
-        Status.PUT,
-    ),  # a step that is left out: who puts again does no harm
+    (Status.ASSERTED, put_values, Status.PUT),  # to put again does no harm
     (Status.PUT, clean_tags, Status.CLEANING),
     (Status.CLEANING, free_own_locks, Status.COMPLETE),
 )
