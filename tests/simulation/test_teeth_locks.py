@@ -31,7 +31,7 @@ from txn.clock import ManualClock
 from txn.model import Edit
 from txn.protocol import beats, resolve
 from txn.protocol import commit as commit_module
-from txn.protocol.attempt import Context, Transaction, begin_transaction, take_locks
+from txn.protocol.attempt import Context, Transaction, begin_attempt, take_locks
 from txn.protocol.phases import Status
 from txn.request import bind_request
 from txn.tables import cells as cells_module
@@ -57,9 +57,7 @@ def unlocks(call: Call) -> bool:
 def two_can_hold(world: World, wanted: Key) -> bool:
     """Whether two transactions, one after the other, both get the lock of a key."""
     context = world.engine().context
-    both = [
-        begin_transaction(context, bind_request([Mutation(wanted, b"1")]), 1000) for _ in range(2)
-    ]
+    both = [begin_attempt(context, bind_request([Mutation(wanted, b"1")]), 1000) for _ in range(2)]
     assert take_locks(context, [(both[0], wanted)]) == []
     return take_locks(context, [(both[1], wanted)]) == []
 
@@ -77,10 +75,10 @@ def test_a_lock_is_freed_by_compare_and_set(rule: bool, monkeypatch: Patch) -> N
     client.commit([Mutation(X, b"1")])
     assert len(store.in_flight) == 1
     context = world.engine().context
-    second = begin_transaction(context, bind_request([Mutation(X, b"2")]), 1000)
+    second = begin_attempt(context, bind_request([Mutation(X, b"2")]), 1000)
     assert take_locks(context, [(second, X)]) == []
     store.deliver()
-    third = begin_transaction(context, bind_request([Mutation(X, b"3")]), 1000)
+    third = begin_attempt(context, bind_request([Mutation(X, b"3")]), 1000)
     assert (take_locks(context, [(third, X)]) == []) is not rule
 
 
@@ -135,10 +133,10 @@ def test_each_lock_of_a_row_is_freed_on_its_own_condition(rule: bool, monkeypatc
     )
     client.commit([Mutation(x1, b"1"), Mutation(x2, b"1")])
     context = world.engine().context
-    second = begin_transaction(context, bind_request([Mutation(x2, b"2")]), 1000)
+    second = begin_attempt(context, bind_request([Mutation(x2, b"2")]), 1000)
     assert take_locks(context, [(second, x2)]) == []
     deliver_all(store)
-    third = begin_transaction(context, bind_request([Mutation(x2, b"3")]), 1000)
+    third = begin_attempt(context, bind_request([Mutation(x2, b"3")]), 1000)
     assert (take_locks(context, [(third, x2)]) == []) is not rule
 
 
@@ -152,10 +150,10 @@ def test_no_two_attempts_share_a_row_key(rule: bool) -> None:
         doomed.commit([Mutation(X, b"1")], [Exact(X, b"other")])
     world.collect()
     again = world.client(seed=78 if rule else 77)[0].context
-    second = begin_transaction(again, bind_request([Mutation(X, b"2")]), 1000)
+    second = begin_attempt(again, bind_request([Mutation(X, b"2")]), 1000)
     assert take_locks(again, [(second, X)]) == []
     deliver_all(store)
-    third = begin_transaction(world.engine().context, bind_request([Mutation(X, b"3")]), 1000)
+    third = begin_attempt(world.engine().context, bind_request([Mutation(X, b"3")]), 1000)
     assert (take_locks(again, [(third, X)]) == []) is not rule
 
 

@@ -68,10 +68,10 @@ def lock_first(
     context: Context,
     transactions: Sequence[Transaction],
     lock: commit_module.Lock,
-    settle: commit_module.Settle,
+    contention: commit_module.Contention,
     finish: recover_module.Finish,
 ) -> None:
-    live = lock(context, transactions, settle)
+    live = lock(context, transactions, contention)
     live = commit_module.write_rows(context, live)
     live = commit_module.assert_under_locks(context, live)
     live = commit_module.decide(context, live)
@@ -83,12 +83,12 @@ def look_before_the_step(
     context: Context,
     transactions: Sequence[Transaction],
     lock: commit_module.Lock,
-    settle: commit_module.Settle,
+    contention: commit_module.Contention,
     finish: recover_module.Finish,
 ) -> None:
     live = commit_module.write_rows(context, transactions)
-    live = lock(context, live, settle)
-    live = commit_module.look_at_ranges(context, live, settle)
+    live = lock(context, live, contention)
+    live = commit_module.look_at_ranges(context, live, contention)
     live = commit_module.assert_under_locks(context, live)
     live = commit_module.decide(context, live)
     recover_module.finish_or_leave(context, "roll forward", finish, live)

@@ -17,6 +17,7 @@ from txn.protocol.phases import Status
 from txn.protocol.recover import roll_forward
 from txn.protocol.resolve import Resolver, read_rows
 from txn.protocol.row import column, status_key
+from txn.protocol.waiting import Contention
 from txn.request import Outcome
 from txn.testing.faulty import Call, Crash, Fault, Reply
 from txn.watch import Conflict, Helped
@@ -177,7 +178,7 @@ def test_a_lock_that_goes_between_request_and_look_is_asked_for_again(lock: Lock
         return Fault()
 
     world.faults.plan = let_go
-    assert lock(context, [t], Resolver(context).settle) == [t]
+    assert lock(context, [t], Contention(context, Resolver(context).settle)) == [t]
     assert world.holder(X) == t.row_key
 
 

@@ -75,4 +75,4 @@ def test_rolling_forward_goes_by_the_table() -> None:
 def test_a_transaction_without_a_plan_has_not_decided() -> None:
     """What is put after the decision is what the plan says, and nothing else."""
     with pytest.raises(IllegalStepError, match="not decided"):
-        _ = Transaction(b"row", Request(()), 1).decided
+        _ = Transaction(b"row", Request(())).decided

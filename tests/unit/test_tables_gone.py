@@ -319,7 +319,7 @@ def test_a_table_that_was_dropped_is_told_at_the_door_from_then_on() -> None:
 def test_a_table_that_is_gone_when_keys_in_demand_are_looked_at_aborts() -> None:
     """Which comes before anything is written."""
     world = Tables()
-    world.engine._backend._hot._since_ms[FAR] = world.clock.monotonic_ms()
+    world.engine._backend._contention._since_ms[FAR] = world.clock.monotonic_ms()
     world.disable()
     results = world.engine.commit_many([(BOTH, []), ([Mutation(Y, b"1")], [])])
     assert [type(result) for result in results] == [AbortedError, Committed]

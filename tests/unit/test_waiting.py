@@ -18,11 +18,10 @@ from txn.errors import (
 )
 from txn.model import Cell, Check, Edit, Key, Mutation
 from txn.protocol import waiting
-from txn.protocol.attempt import begin_transaction, call_store
+from txn.protocol.attempt import begin_attempt, call_store
 from txn.protocol.commit import lock_at_once, write_rows
 from txn.protocol.phases import Status
-from txn.protocol.resolve import Resolver
-from txn.protocol.waiting import HotKeys
+from txn.protocol.waiting import Contention
 from txn.request import bind_request
 from txn.stores import open_store
 from txn.testing.faulty import Call, Fault, Reply
@@ -98,13 +97,13 @@ def test_with_a_token_the_marker_is_seen_first() -> None:
     assert again.transaction == first.transaction
 
 
-def in_demand(world: World, *keys: Key) -> HotKeys:
+def in_demand(world: World, *keys: Key) -> Contention:
     """What a client remembers that has just met conflicts on these keys."""
-    hot = HotKeys(world.engine.context)
+    hot = Contention(world.engine.context, lambda holders: set())
     for key in keys:
         t = world.begun(Mutation(key, b"1"))
         t.failure = ConflictError("key is locked", key=key, holder=OTHER)
-        with hot.watched([t]):
+        with hot.learn([t]):
             pass
     return hot
 
@@ -116,8 +115,8 @@ def test_whoever_waits_for_a_key_in_demand_has_written_nothing() -> None:
     locked(world, X)
     seen = calls(world)
     t = world.begun(Mutation(X, b"3"), Mutation(Y, b"3"))
-    hot.wait_for_hot_keys([t], lambda holders: set())
-    assert t.hot == (X,)
+    hot.wait_for_hot_keys([t])
+    assert hot.list_hot_keys(t) == [X]
     assert t.failure is None
     assert {call.method for call in seen} == {"read"}
 
@@ -127,7 +126,7 @@ def test_a_client_of_one_attempt_waits_for_nobody() -> None:
     world = World(replace(POLICY, attempts=1))
     locked(world, X)
     seen = calls(world)
-    in_demand(world, X).wait_for_hot_keys([world.begun(Mutation(X, b"3"))], lambda holders: set())
+    in_demand(world, X).wait_for_hot_keys([world.begun(Mutation(X, b"3"))])
     assert seen == []
 
 
@@ -137,7 +136,7 @@ def test_waiting_outside_ends_for_those_who_never_let_go() -> None:
     locked(world, X)
     seen = calls(world)
     began = world.clock.monotonic_ms()
-    in_demand(world, X).wait_for_hot_keys([world.begun(Mutation(X, b"3"))], lambda holders: set())
+    in_demand(world, X).wait_for_hot_keys([world.begun(Mutation(X, b"3"))])
     assert 2 < len(seen) < 20
     assert world.clock.monotonic_ms() - began < POLICY.deadline_ms
 
@@ -150,10 +149,10 @@ def test_what_becomes_hopeless_outside_fails_with_nothing_written() -> None:
     world.engine.commit([Mutation(X, b"2")])
     rows = len(world.rows())
     context = world.engine.context
-    t = begin_transaction(
+    t = begin_attempt(
         context, bind_request([Mutation(X, b"3")], [Version(X, before)], table=TABLE), 5_000
     )
-    hot.wait_for_hot_keys([t], lambda holders: set())
+    hot.wait_for_hot_keys([t])
     assert isinstance(t.failure, AssertionFailedError)
     assert len(world.rows()) == rows
 
@@ -164,7 +163,7 @@ def test_a_key_is_in_demand_for_a_while_only() -> None:
     hot = in_demand(world, X)
     world.clock.advance(10_000)
     seen = calls(world)
-    hot.wait_for_hot_keys([world.begun(Mutation(X, b"3"))], lambda holders: set())
+    hot.wait_for_hot_keys([world.begun(Mutation(X, b"3"))])
     assert seen == []
 
 
@@ -174,19 +173,19 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World()
     hot = in_demand(world, X, Y)
     t = world.begun(Mutation(X, b"3"), Mutation(Y, b"3"))
-    hot.wait_for_hot_keys([t], lambda holders: set())
-    assert t.hot == (Y,)
+    hot.wait_for_hot_keys([t])
+    assert hot.list_hot_keys(t) == [Y]
 
 
 def test_keys_in_demand_are_asked_for_first_and_alone() -> None:
     """Whoever loses the race for one has then kept nobody from its other keys."""
     world = World()
     t = world.begun(Mutation(X, b"3"), Mutation(Y, b"3"))
-    t.hot = (Y,)
+    hot = in_demand(world, Y)
     write_rows(world.engine.context, [t])
     locked(world, Y)
     seen = calls(world)
-    assert lock_at_once(world.engine.context, [t], Resolver(world.engine.context).settle) == []
+    assert lock_at_once(world.engine.context, [t], hot) == []
     assert isinstance(t.failure, ConflictError)
     asked = [item.key for call in seen for item in call.items if isinstance(item, Check)]
     assert asked == [Y.lock]
@@ -215,12 +214,12 @@ def test_nobody_looks_more_often_than_transactions_take() -> None:
     hot = in_demand(world, X)
     t = world.begun(Mutation(X, b"1"))
     for _ in range(5):
-        with hot.watched([t]):
+        with hot.learn([t]):
             world.clock.advance(400)
     locked(world, X)
     blocked = world.begun(Mutation(X, b"1"))
     blocked.failure = ConflictError("key is locked", key=X, holder=OTHER)
-    with hot.watched([blocked]):
+    with hot.learn([blocked]):
         pass
     times: list[int] = []
 
@@ -229,7 +228,7 @@ def test_nobody_looks_more_often_than_transactions_take() -> None:
         return Fault()
 
     world.faults.plan = note
-    hot.wait_for_hot_keys([world.begun(Mutation(X, b"3"))], lambda holders: set())
+    hot.wait_for_hot_keys([world.begun(Mutation(X, b"3"))])
     assert min(later - earlier for earlier, later in pairwise(times)) >= 100
 
 

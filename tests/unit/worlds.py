@@ -14,7 +14,7 @@ from txn.clock import ManualClock
 from txn.errors import NotApplied
 from txn.model import TAG_SUFFIX, Cell, Check, Edit, Family, Key, Mutation, Row
 from txn.policy import Policy
-from txn.protocol.attempt import Transaction, begin_transaction
+from txn.protocol.attempt import Attempt, begin_attempt
 from txn.protocol.phases import Status
 from txn.protocol.row import TransactionRow, column, decode_row, is_row_key, status_key
 from txn.request import bind_request
@@ -92,12 +92,10 @@ class World:
     def statuses(self) -> list[Status | None]:
         return [row.status for row in self.rows()]
 
-    def begun(self, *mutations: object) -> Transaction:
-        """A transaction that nothing was written of yet."""
+    def begun(self, *mutations: object) -> Attempt:
+        """An attempt that nothing was written of yet."""
         context = self.engine.context
-        return begin_transaction(
-            context, bind_request(mutations, table=TABLE), self.policy.deadline_ms
-        )
+        return begin_attempt(context, bind_request(mutations, table=TABLE), self.policy.deadline_ms)
 
 
 class BreakingOff:

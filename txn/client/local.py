@@ -20,13 +20,13 @@ from txn.errors import (
     annotate,
 )
 from txn.model import Cell, Family, Key, Row
-from txn.protocol.attempt import Context, Transaction, begin_transaction, is_late
+from txn.protocol.attempt import Attempt, Context, begin_attempt, is_late
 from txn.protocol.beats import PORTION
 from txn.protocol.commit import Lock, commit, lock_at_once, lock_in_order, run_for_available
 from txn.protocol.recover import roll_forward
 from txn.protocol.resolve import Resolver, read_rows
 from txn.protocol.row import FAMILY, RowState, decode_marker, marker_key
-from txn.protocol.waiting import HotKeys, fail_late
+from txn.protocol.waiting import Contention, fail_late
 from txn.reading.keys import Snapshot, read_atomically
 from txn.reading.rows import read_view, scan_rows
 from txn.request import Ack, Committed, Outcome, Request, lock_request
@@ -41,7 +41,7 @@ class LocalBackend:
         self._buckets = buckets
         self._families = Families(context)
         self._resolver = Resolver(context)
-        self._hot = HotKeys(context)
+        self._contention = Contention(context, self._resolver.settle)
         self._finisher = Finisher(context)
         splits = [b"%02d." % bucket for bucket in range(1, buckets)]
         context.store.ensure_table(context.table, {FAMILY: Family(versions=1)}, splits)
@@ -107,33 +107,32 @@ class LocalBackend:
                     break
         return [self._result(t) for t in attempts]
 
-    def _begin(self, request: Request, due_ms: int, spans: Sequence[Span] = ()) -> Transaction:
-        return begin_transaction(self._context, request, due_ms, self._buckets, spans)
+    def _begin(self, request: Request, due_ms: int, spans: Sequence[Span] = ()) -> Attempt:
+        return begin_attempt(self._context, request, due_ms, self._buckets, spans)
 
-    def _may_try_again(self, t: Transaction) -> bool:
+    def _may_try_again(self, t: Attempt) -> bool:
         return isinstance(t.failure, ConflictError) and not is_late(self._context, t)
 
     def _tries(self) -> Iterator[int]:
         context, most = self._context, self._context.policy.attempts
         return context.policy.backoff.tries(context.clock, context.random, most=most)
 
-    def _run(self, transactions: Sequence[Transaction], lock: Lock, ack: Ack) -> None:
+    def _run(self, attempts: Sequence[Attempt], lock: Lock, ack: Ack) -> None:
         finish = roll_forward if ack == "complete" else self._finisher.submit
-        settle = self._resolver.settle
         try:
-            due = fail_late(self._context, transactions)
-            live = run_for_available(lambda some: self._hot.wait_for_hot_keys(some, settle), due)
-            with self._hot.watched(live):
-                commit(self._context, live, lock, settle, finish)
+            due = fail_late(self._context, attempts)
+            live = run_for_available(self._contention.wait_for_hot_keys, due)
+            with self._contention.learn(live):
+                commit(self._context, live, lock, self._contention, finish)
         except TxnError as error:  # before the decision, so nothing of these was written
-            for t in transactions:
+            for t in attempts:
                 t.failure = t.failure or error
-        for t in transactions:
+        for t in attempts:
             self._resolver.blame(t.failure)
             if t.failure is not None and isinstance(t.failure.__cause__, TableUnavailable):
                 self._families.forget(t.failure.__cause__.table)
 
-    def _result(self, t: Transaction) -> Committed | TxnError:
+    def _result(self, t: Attempt) -> Committed | TxnError:
         if t.failure is None:
             return Committed(t.row_key, t.decided.timestamp, complete=t.is_finished)
         if isinstance(t.failure, AssertionFailedError) and t.request.once is not None:

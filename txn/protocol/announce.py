@@ -4,27 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Concatenate, ParamSpec, cast
+from typing import Concatenate, ParamSpec, TypeVar, cast
 
 from txn.protocol.attempt import Context, Transaction
 from txn.watch import Phase, PhaseName, PhaseOutcome
 
 P = ParamSpec("P")
-Work = Callable[Concatenate[Context, Sequence[Transaction], P], list[Transaction]]
+T = TypeVar("T", bound=Transaction)
+Work = Callable[Concatenate[Context, Sequence[T], P], list[T]]
 
 
-def announce(name: PhaseName) -> Callable[[Work[P]], Work[P]]:
+def announce(name: PhaseName) -> Callable[[Work[T, P]], Work[T, P]]:
     """Tell the watch when a phase starts and how it ends."""
 
-    def announce(work: Work[P]) -> Work[P]:
+    def decorate(work: Work[T, P]) -> Work[T, P]:
         @wraps(work)
         def phase(
-            context: Context, transactions: Sequence[Transaction], *args: P.args, **kwargs: P.kwargs
-        ) -> list[Transaction]:
+            context: Context, transactions: Sequence[T], *args: P.args, **kwargs: P.kwargs
+        ) -> list[T]:
             count = len(transactions)
             context.watch(Phase(name, "started", count))
             started_ms = context.clock.monotonic_ms()
-            live: list[Transaction] = []
+            live: list[T] = []
             try:
                 live = work(context, transactions, *args, **kwargs)
             finally:
@@ -33,6 +34,6 @@ def announce(name: PhaseName) -> Callable[[Work[P]], Work[P]]:
                 context.watch(Phase(name, outcome, count, count - len(live), elapsed_ms))
             return live
 
-        return cast(Work[P], phase)
+        return cast(Work[T, P], phase)
 
-    return announce
+    return decorate

@@ -1,4 +1,4 @@
-"""What the phases are made of: one transaction in memory, and the three ways to touch its row.
+"""What the phases are made of: a transaction in memory, and the three ways to touch its row.
 
 Every change of status is a compare-and-set; its "no" and its lost reply are settled by reading the
 row, never believed. A store that does not answer is asked again for a bounded time; then its
@@ -61,40 +61,29 @@ class Context:
 
 @dataclass(slots=True, eq=False)
 class Transaction:
-    """One attempt at a request, under a row key that no other attempt has ever had.
+    """A transaction in the memory of whoever steps it, which may be anybody.
 
-    buffer: the request as its row keeps it. due_ms: when it is too late to
-    decide, by the monotonic clock.
     status: what its row is known to have reached; None: the row is not there.
-    failure: why it left the commit path; None while it is on it, and once it is committed.
     unread: why its status could not be seen at the last look; None if it could.
-    seen: the cells that its assertions were evaluated on, or that were met under others' locks.
-    held: the keys whose locks it may hold. hot: those of its keys that are in demand.
-    pace_ms: how long an attempt takes here, as far as is known. spans: what it has scanned.
-    alive_ms: its last sign of life, or a moment before, by the monotonic clock.
+    plan: what was decided. held: the keys whose locks it may hold.
+    locks: the lock cell of each key that it mutates or asserts.
     """
 
     row_key: bytes
     request: Request
-    lease_ms: int
     status: Status | None = None
     plan: Plan | None = None
-    failure: TxnError | None = None
     unread: CorruptRowError | None = None
-    buffer: bytes = b""
-    due_ms: int = 0
-    keys: tuple[Key, ...] = ()
-    locks: dict[Key, Key] = field(default_factory=dict)
-    seen: dict[Key, Cell | None] = field(default_factory=dict)
     held: set[Key] = field(default_factory=set)
-    hot: tuple[Key, ...] = ()
-    pace_ms: int = 0
-    alive_ms: int = 0
-    spans: tuple[Span, ...] = ()
+    locks: dict[Key, Key] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.keys = self.request.keys
-        self.locks = {key: key.lock for key in self.keys}
+        self.locks = {key: key.lock for key in self.request.keys}
+
+    @property
+    def keys(self) -> Collection[Key]:
+        """Each key that it mutates or asserts, once."""
+        return self.locks.keys()
 
     @property
     def is_finished(self) -> bool:
@@ -109,19 +98,39 @@ class Transaction:
         return self.plan
 
     def needs(self, table: bytes) -> bool:
+        """Whether it has a key in the table."""
+        return any(key.table == table for key in self.keys)
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Attempt(Transaction):
+    """A transaction in the memory of its owner: one try at a request, under a row key that no
+    other attempt has ever had.
+
+    buffer: the request as its row keeps it. due_ms: when it is too late to decide, by the
+    monotonic clock. spans: what it has scanned.
+    failure: why it left the commit path; None while it is on it, and once it is committed.
+    seen: the cells that its assertions were evaluated on, or that were met under others' locks.
+    alive_ms: its last sign of life, or a moment before, by the monotonic clock.
+    """
+
+    buffer: bytes
+    lease_ms: int
+    due_ms: int
+    spans: Sequence[Span] = ()
+    failure: TxnError | None = None
+    seen: dict[Key, Cell | None] = field(default_factory=dict)
+    alive_ms: int = 0
+
+    def needs(self, table: bytes) -> bool:
         """Whether it has a key, or has scanned a range, in the table."""
-        return any(key.table == table for key in self.keys) or any(
-            span.table == table for span in self.spans
-        )
+        # Not super(): the decorator makes the class anew, for its slots.
+        return Transaction.needs(self, table) or any(span.table == table for span in self.spans)
 
 
-def begin_transaction(
-    context: Context,
-    request: Request,
-    due_ms: int,
-    buckets: int = 1,
-    spans: Sequence[Span] = (),
-) -> Transaction:
+def begin_attempt(
+    context: Context, request: Request, due_ms: int, buckets: int = 1, spans: Sequence[Span] = ()
+) -> Attempt:
     """Return a new attempt at the request, with its buffer encoded: InvalidRequestError where that
     is too large. Nothing is written yet."""
     row_key = new_row_key(context.clock.wall_ms(), context.random.getrandbits(128), buckets)
@@ -130,35 +139,34 @@ def begin_transaction(
         request = add_marker(request, marker_key(context.table, request.once), marker)
     lease_ms = context.policy.lease_ms
     buffer = encode_buffer(Buffer(request, lease_ms))
-    t = Transaction(row_key, request, lease_ms, buffer=buffer, due_ms=due_ms)
-    t.spans = tuple(spans)
-    return t
+    return Attempt(row_key, request, buffer=buffer, lease_ms=lease_ms, due_ms=due_ms, spans=spans)
 
 
-def is_late(context: Context, t: Transaction) -> bool:
-    """Whether the time that the transaction had for its decision is over."""
+def is_late(context: Context, t: Attempt) -> bool:
+    """Whether the time that the attempt had for its decision is over."""
     return context.clock.monotonic_ms() >= t.due_ms
 
 
 def load_transaction(row: TransactionRow) -> Transaction:
     """Return the transaction of a row, to be ended by somebody else. Where the buffer does not
     decode it has no keys: such a row may be rolled back, never forward."""
-    buffer = row.buffer or Buffer(Request(()), lease_ms=0)
-    t = Transaction(row.row_key, buffer.request, buffer.lease_ms, row.status, row.plan)
+    request = row.buffer.request if row.buffer else Request(())
+    t = Transaction(row.row_key, request, row.status, row.plan)
     t.held.update(t.keys)
     return t
 
 
+AnyTransaction = TypeVar("AnyTransaction", bound=Transaction)
 Cells = list[tuple[Key, bytes]]
-Missing = list[tuple[Transaction, Key, bytes]]
+Missing = list[tuple[Attempt, Key, bytes]]
 """Locks that were not got, each with its holder."""
 
 
 def advance(
     context: Context,
-    transactions: Sequence[Transaction],
+    transactions: Sequence[AnyTransaction],
     new: Status,
-    cells: Callable[[Transaction], Cells] = lambda t: [],
+    cells: Callable[[AnyTransaction], Cells] = lambda t: [],
     *,
     durable: bool = False,
 ) -> None:
@@ -187,14 +195,11 @@ def advance(
         if pending:
             raise StoreError(annotate("status does not change", transaction=pending[0].row_key))
 
-    began_ms = context.clock.monotonic_ms()
     if transactions:
         call_store(context, attempt)
-    for t in transactions:
-        t.alive_ms = began_ms
 
 
-def fail_aborted(transactions: Sequence[Transaction], reached: Status) -> list[Transaction]:
+def fail_aborted(transactions: Sequence[Attempt], reached: Status) -> list[Attempt]:
     """Fail those that somebody else has aborted; return those that have not failed."""
     for t in transactions:
         gone = t.status is None or t.status in (Status.ABORTING, Status.ABORTED)
@@ -221,7 +226,7 @@ def read_statuses(context: Context, transactions: Sequence[Transaction]) -> None
                 t.unread = CorruptRowError(annotate(str(error), transaction=t.row_key))
 
 
-def take_locks(context: Context, wanted: Sequence[tuple[Transaction, Key]]) -> Missing:
+def take_locks(context: Context, wanted: Sequence[tuple[Attempt, Key]]) -> Missing:
     """Ask for locks; return those not got, each with its holder (FREE where it just went), and
     keep the cells under them as seen."""
 
@@ -240,7 +245,7 @@ def take_locks(context: Context, wanted: Sequence[tuple[Transaction, Key]]) -> M
     return missing
 
 
-def look_at_locks(context: Context, wanted: Sequence[tuple[Transaction, Key]]) -> Missing:
+def look_at_locks(context: Context, wanted: Sequence[tuple[Attempt, Key]]) -> Missing:
     """Return who holds each lock (FREE: nobody), and keep the cells under them as seen."""
     if not wanted:
         return []
@@ -297,9 +302,7 @@ def free_locks(context: Context, locks: Sequence[tuple[Key, bytes]]) -> bool:
     return False
 
 
-def group_by_holder(
-    missing: Collection[tuple[Transaction, Key, bytes]],
-) -> Mapping[bytes, list[Key]]:
+def group_by_holder(missing: Missing) -> Mapping[bytes, list[Key]]:
     """Return the lock cells that each holder was met in."""
     met: dict[bytes, list[Key]] = {}
     for t, key, holder in missing:

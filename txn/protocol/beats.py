@@ -1,8 +1,8 @@
 """Signs of life of an owner whose work before the decision is long.
 
 Others abort an owner that was silent for its whole lease. So whatever makes many calls goes through
-`alive`, which beats between two of them once a third of the lease has passed since the last sign;
-and what is much for one call is cut into portions, so that no call is silent for long.
+`beat_between`, which beats between two of them once a third of the lease has passed since the last
+sign; and what is much for one call is cut into portions, so that no call is silent for long.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from txn.errors import DeadlineError
 from txn.model import Edit
-from txn.protocol.attempt import FREE, Context, Transaction, call_store, fail_aborted, read_statuses
+from txn.protocol.attempt import FREE, Attempt, Context, call_store, fail_aborted, read_statuses
 from txn.protocol.phases import Status
 from txn.protocol.row import column
 
@@ -21,7 +21,7 @@ TOO_LATE = "deadline passed before the decision"
 T = TypeVar("T")
 
 
-def beat_between(context: Context, batch: Sequence[Transaction], items: Iterable[T]) -> Iterator[T]:
+def beat_between(context: Context, batch: Sequence[Attempt], items: Iterable[T]) -> Iterator[T]:
     """Yield the items; whenever one is done with, show that the owner of the batch lives, and fail
     those of it whose time is over."""
     for item in items:
@@ -33,13 +33,19 @@ def beat_between(context: Context, batch: Sequence[Transaction], items: Iterable
         beat(context, batch)
 
 
+def show_life(batch: Sequence[Attempt], sent_ms: int) -> None:
+    """Remember when a step, or a beat, that shows in their rows was sent."""
+    for t in batch:
+        t.alive_ms = sent_ms
+
+
 def split_portions(items: Sequence[T], size: int = PORTION) -> Iterator[Sequence[T]]:
     """Yield the items in portions that are not too many for one call."""
     for start in range(0, len(items), size):
         yield items[start : start + size]
 
 
-def beat(context: Context, batch: Sequence[Transaction]) -> None:
+def beat(context: Context, batch: Sequence[Attempt]) -> None:
     """Show, where a third of the lease has passed without a sign, that the owner lives, and see
     whether anybody thought that it does not: such a transaction fails."""
     live = [t for t in batch if t.failure is None]
@@ -50,5 +56,4 @@ def beat(context: Context, batch: Sequence[Transaction]) -> None:
     beats = [Edit(column(context.table, t.row_key, b"beat"), FREE, wall_ms) for t in live]
     call_store(context, lambda: context.store.write(beats, durable=False))
     call_store(context, lambda: read_statuses(context, live))
-    for t in fail_aborted(live, Status.LOCKED):
-        t.alive_ms = now_ms
+    show_life(fail_aborted(live, Status.LOCKED), now_ms)

@@ -24,8 +24,8 @@ from txn.model import Cell, Key
 from txn.protocol.announce import announce
 from txn.protocol.attempt import (
     FREE,
+    Attempt,
     Context,
-    Transaction,
     advance,
     call_store,
     fail_aborted,
@@ -33,15 +33,15 @@ from txn.protocol.attempt import (
     is_late,
     take_locks,
 )
-from txn.protocol.beats import PORTION, TOO_LATE, beat, beat_between, split_portions
+from txn.protocol.beats import PORTION, TOO_LATE, beat, beat_between, show_life, split_portions
 from txn.protocol.phases import Status
 from txn.protocol.ranges import find_phantom
 from txn.protocol.recover import Finish, finish_or_leave, release_aborted
 from txn.protocol.row import Plan, column, encode_plan
-from txn.protocol.waiting import Settle, fail_overtaken, make_assertion_error, wait_for_holders
+from txn.protocol.waiting import Contention, fail_overtaken, make_assertion_error
 from txn.watch import Conflict
 
-Lock = Callable[[Context, Sequence[Transaction], Settle], list[Transaction]]
+Lock = Callable[[Context, Sequence[Attempt], Contention], list[Attempt]]
 
 CELLS_AT_ONCE = 3 * PORTION
 SETTLED_AT_ONCE = PORTION // 10
@@ -52,9 +52,9 @@ WRITTEN_WITHIN_MS = 300_000
 
 def commit(
     context: Context,
-    transactions: Sequence[Transaction],
+    transactions: Sequence[Attempt],
     lock: Lock,
-    settle: Settle,
+    contention: Contention,
     finish: Finish,
 ) -> None:
     """Run a batch of transactions that have no key in common.
@@ -63,10 +63,10 @@ def commit(
     before the decision: those without a failure are then not committed, and never will be.
     """
     live = write_rows(context, transactions)
-    live = run_for_available(lambda some: lock(context, some, settle), live)
+    live = run_for_available(lambda some: lock(context, some, contention), live)
     live = run_for_available(lambda some: assert_under_locks(context, some), live)
     if any(t.spans for t in live):
-        live = run_for_available(lambda some: look_at_ranges(context, some, settle), live)
+        live = run_for_available(lambda some: look_at_ranges(context, some, contention), live)
     live = decide(context, live)
     # From here all is decided: what a failing store leaves undone, anybody can finish.
     finish_or_leave(context, "roll forward", finish, live)
@@ -75,8 +75,8 @@ def commit(
 
 
 def run_for_available(
-    work: Callable[[Sequence[Transaction]], object], transactions: Sequence[Transaction]
-) -> list[Transaction]:
+    work: Callable[[Sequence[Attempt]], object], transactions: Sequence[Attempt]
+) -> list[Attempt]:
     """Do a part of the work before the decision, which may be done twice, and return those that
     stay on the path. Where a table is gone, the transactions that need it abort, and no others."""
     live = list(transactions)
@@ -99,7 +99,7 @@ def run_for_available(
 
 
 @announce("write")
-def write_rows(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
+def write_rows(context: Context, transactions: Sequence[Attempt]) -> list[Attempt]:
     """Make each buffer durable. Nothing is locked before this is acknowledged, since a lock whose
     row is absent may be freed by whoever meets it.
 
@@ -108,7 +108,7 @@ def write_rows(context: Context, transactions: Sequence[Transaction]) -> list[Tr
     is given up.
     """
 
-    def buffer(t: Transaction) -> list[tuple[Key, bytes]]:
+    def buffer(t: Attempt) -> list[tuple[Key, bytes]]:
         cells = [(column(context.table, t.row_key, b"buffer"), t.buffer)]
         if t.spans:
             cells.append((column(context.table, t.row_key, b"ranges"), b"%d" % len(t.spans)))
@@ -116,6 +116,7 @@ def write_rows(context: Context, transactions: Sequence[Transaction]) -> list[Tr
 
     sent_ms = context.clock.monotonic_ms()
     advance(context, transactions, Status.WRITTEN, buffer)
+    show_life(transactions, sent_ms)
     live = fail_aborted(transactions, Status.WRITTEN)
     if context.clock.monotonic_ms() - sent_ms > WRITTEN_WITHIN_MS:
         for t in live:
@@ -125,19 +126,20 @@ def write_rows(context: Context, transactions: Sequence[Transaction]) -> list[Tr
 
 @announce("lock")
 def lock_at_once(
-    context: Context, transactions: Sequence[Transaction], settle: Settle
-) -> list[Transaction]:
+    context: Context, transactions: Sequence[Attempt], contention: Contention
+) -> list[Attempt]:
     """Ask for every lock in one batch and never wait: a conflict that settling the holder does not
     end makes the transaction leave. Keys in demand are asked for first, one by one, so that whoever
     leaves has kept nobody from the others."""
-    for due in beat_between(context, transactions, _split_rounds(transactions)):
+    hot = {t: contention.list_hot_keys(t) for t in transactions}
+    for due in beat_between(context, transactions, _split_rounds(hot)):
         wanted = [(t, key) for t, key in due if t.failure is None]
         missing = take_locks(context, wanted)
         if missing:
             _tell_conflicts(context, missing)
             missing = fail_overtaken(missing)
-            unknown = group_by_holder([item for item in missing if item[1] not in item[0].hot])
-            gone = {FREE, *_settle_all(context, transactions, settle, unknown)}
+            unknown = group_by_holder([item for item in missing if item[1] not in hot[item[0]]])
+            gone = {FREE, *_settle_all(context, transactions, contention, unknown)}
             kept = [item for item in missing if item[2] not in gone]
             kept += take_locks(context, [(t, key) for t, key, holder in missing if holder in gone])
             for t, key, holder in kept:
@@ -146,19 +148,17 @@ def lock_at_once(
 
 
 def _split_rounds(
-    transactions: Sequence[Transaction],
-) -> Iterator[Sequence[tuple[Transaction, Key]]]:
-    for place in range(max((len(t.hot) for t in transactions), default=0)):
-        yield [(t, t.hot[place]) for t in transactions if place < len(t.hot)]
-    yield from split_portions(
-        [(t, key) for t in transactions for key in t.keys if key not in t.hot]
-    )
+    hot: Mapping[Attempt, Sequence[Key]],
+) -> Iterator[Sequence[tuple[Attempt, Key]]]:
+    for place in range(max(map(len, hot.values()), default=0)):
+        yield [(t, keys[place]) for t, keys in hot.items() if place < len(keys)]
+    yield from split_portions([(t, key) for t in hot for key in t.keys if key not in hot[t]])
 
 
 def _settle_all(
     context: Context,
-    transactions: Sequence[Transaction],
-    settle: Settle,
+    transactions: Sequence[Attempt],
+    contention: Contention,
     holders: Mapping[bytes, Sequence[Key]],
 ) -> set[bytes]:
     """Settle holders, each of which may take a commit's time; return those that let go."""
@@ -166,14 +166,14 @@ def _settle_all(
     for some in beat_between(
         context, transactions, split_portions(list(holders.items()), SETTLED_AT_ONCE)
     ):
-        gone.update(settle(dict(some)))
+        gone.update(contention.settle(dict(some)))
     return gone
 
 
 @announce("lock")
 def lock_in_order(
-    context: Context, transactions: Sequence[Transaction], settle: Settle
-) -> list[Transaction]:
+    context: Context, transactions: Sequence[Attempt], contention: Contention
+) -> list[Attempt]:
     """Take the locks of the whole batch one by one in key order, waiting for each holder. Whoever
     waits waits in this order, so nobody waits in a circle."""
     wanted = {key: t for t in transactions for key in t.keys}
@@ -183,14 +183,14 @@ def lock_in_order(
             _tell_conflicts(context, missing)
             missing = fail_overtaken(missing)
             while missing and t.failure is None:
-                missing = wait_for_holders(context, missing, settle, tries)
+                missing = contention.wait_for_holders(missing, tries)
                 beat(context, transactions)
                 tries += 1
     return [t for t in transactions if t.failure is None]
 
 
 @announce("assert")
-def assert_under_locks(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
+def assert_under_locks(context: Context, transactions: Sequence[Attempt]) -> list[Attempt]:
     """Read every cell under the locks, evaluate the assertions, and plan what replaces what. The
     read may overlap the step to 1-LOCKED: whoever aborts before that step makes the step fail."""
     owners = [(t, key) for t in transactions for key in t.keys]
@@ -200,7 +200,9 @@ def assert_under_locks(context: Context, transactions: Sequence[Transaction]) ->
 
     def step() -> None:
         due = [t for t in transactions if t.status is Status.WRITTEN]
+        sent_ms = context.clock.monotonic_ms()
         advance(context, due, Status.LOCKED)
+        show_life(due, sent_ms)
 
     cells = call_store(context, lambda: context.store.read(first, beside=step))
     live = fail_aborted(transactions, Status.LOCKED)
@@ -216,22 +218,22 @@ def assert_under_locks(context: Context, transactions: Sequence[Transaction]) ->
 
 @announce("look")
 def look_at_ranges(
-    context: Context, transactions: Sequence[Transaction], settle: Settle
-) -> list[Transaction]:
+    context: Context, transactions: Sequence[Attempt], contention: Contention
+) -> list[Attempt]:
     """Let a transaction go on only if the ranges that it has scanned have no keys but its own. In
     the order of transactions it comes at this look; so from 1-LOCKED on readers wait for it."""
     for t in transactions:
-        failure = find_phantom(context, t, transactions, settle)
+        failure = find_phantom(context, t, transactions, contention.settle)
         t.failure = t.failure or failure  # a beat may have failed it meanwhile
     return [t for t in transactions if t.failure is None]
 
 
 @announce("decide")
-def decide(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
+def decide(context: Context, transactions: Sequence[Attempt]) -> list[Attempt]:
     """Take the decision, durably, with the plan. It is asked for once here, and only by the owner;
     where the answer cannot be had, the outcome is unknown and nothing is undone."""
 
-    def plan(t: Transaction) -> list[tuple[Key, bytes]]:
+    def plan(t: Attempt) -> list[tuple[Key, bytes]]:
         return [(column(context.table, t.row_key, b"plan"), encode_plan(t.decided))]
 
     lost: Exception | None = None
@@ -250,7 +252,7 @@ def decide(context: Context, transactions: Sequence[Transaction]) -> list[Transa
 
 
 def _judge(
-    context: Context, t: Transaction, cells: Mapping[Key, Cell | None], tags: Mapping[Key, Key]
+    context: Context, t: Attempt, cells: Mapping[Key, Cell | None], tags: Mapping[Key, Key]
 ) -> tuple[Plan | None, AbortedError | None]:
     newest = newest_lock = 0
     for key in t.keys:
@@ -274,10 +276,10 @@ def _judge(
     return Plan(newest + 1, tuple(cell.timestamp if cell else 0 for cell in replaced)), None
 
 
-def _make_conflict(t: Transaction, key: Key, holder: bytes) -> ConflictError:
+def _make_conflict(t: Attempt, key: Key, holder: bytes) -> ConflictError:
     return ConflictError("key is locked", key=key, holder=holder, transaction=t.row_key)
 
 
-def _tell_conflicts(context: Context, missing: Iterable[tuple[Transaction, Key, bytes]]) -> None:
+def _tell_conflicts(context: Context, missing: Iterable[tuple[Attempt, Key, bytes]]) -> None:
     for t, key, holder in missing:
         context.watch(Conflict(t.row_key, key, holder))

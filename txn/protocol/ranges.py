@@ -13,7 +13,7 @@ from hashlib import blake2b
 from txn.assertions import Version
 from txn.errors import AbortedError, AssertionFailedError, ConflictError, DeadlineError, StoreError
 from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Key, Row
-from txn.protocol.attempt import Context, Transaction, are_apart, call_store, is_late
+from txn.protocol.attempt import Attempt, Context, are_apart, call_store, is_late
 from txn.protocol.beats import TOO_LATE, beat_between
 from txn.protocol.phases import Status
 from txn.protocol.row import TransactionRow
@@ -104,7 +104,7 @@ def hides_values(holder: TransactionRow, cells: Container[Key]) -> bool:
 
 
 def find_phantom(
-    context: Context, t: Transaction, batch: Sequence[Transaction], settle: Settle
+    context: Context, t: Attempt, batch: Sequence[Attempt], settle: Settle
 ) -> AbortedError | None:
     """Return why the transaction, which holds its locks, must not go on: something in its ranges
     that it does not name. None: at some instant since this was called there was nothing.
@@ -128,7 +128,7 @@ def find_phantom(
     return ConflictError("scanned rows keep changing", transaction=t.row_key)
 
 
-def _read_strangers(context: Context, t: Transaction) -> Iterator[dict[Key, Cell]]:
+def _read_strangers(context: Context, t: Attempt) -> Iterator[dict[Key, Cell]]:
     """Yield, for each row of the ranges, its cells of keys that are not the transaction's own."""
     mine = {cell for key in t.keys for cell in (key, key.lock, key.tag)}
     for wanted in t.spans:
@@ -137,7 +137,7 @@ def _read_strangers(context: Context, t: Transaction) -> Iterator[dict[Key, Cell
 
 
 def _refuse_stranger(
-    t: Transaction, key: Key, cells: Mapping[Key, Cell], settle: Settle
+    t: Attempt, key: Key, cells: Mapping[Key, Cell], settle: Settle
 ) -> AbortedError | None:
     cell, lock = cells.get(key), cells.get(key.lock)
     if lock and lock.value:

@@ -12,7 +12,16 @@ from logging import ERROR, WARNING, getLogger
 from txn.errors import AbortedError, TableUnavailable, TxnError
 from txn.model import Delete, Edit, Key
 from txn.protocol.announce import announce
-from txn.protocol.attempt import FREE, Context, Transaction, advance, call_store, free_locks
+from txn.protocol.attempt import (
+    FREE,
+    AnyTransaction,
+    Attempt,
+    Context,
+    Transaction,
+    advance,
+    call_store,
+    free_locks,
+)
 from txn.protocol.phases import STEPS, Status
 from txn.protocol.row import column
 from txn.text import reason_text
@@ -99,12 +108,14 @@ FORWARD = (
 
 
 def roll_back(
-    context: Context, transactions: Sequence[Transaction], reason: Callable[[Transaction], str]
+    context: Context,
+    transactions: Sequence[AnyTransaction],
+    reason: Callable[[AnyTransaction], str],
 ) -> None:
     """Abort what is undecided and release what is aborting. What its owner decided meanwhile stays
     as it is, with its new status."""
 
-    def because(t: Transaction) -> list[tuple[Key, bytes]]:
+    def because(t: AnyTransaction) -> list[tuple[Key, bytes]]:
         return [(column(context.table, t.row_key, b"reason"), reason(t).encode())]
 
     for undecided in (Status.WRITTEN, Status.LOCKED):  # its owner may step between the two
@@ -117,12 +128,10 @@ def roll_back(
         advance(context, due, Status.ABORTED)
 
 
-def release_aborted(context: Context, transactions: Sequence[Transaction]) -> None:
+def release_aborted(context: Context, attempts: Sequence[Attempt]) -> None:
     """Undo what certainly aborted. Where somebody else had aborted it, we may have taken locks
     afterwards: these are freed too."""
-    reasons = {
-        t: reason_text(t.failure) for t in transactions if isinstance(t.failure, AbortedError)
-    }
+    reasons = {t: reason_text(t.failure) for t in attempts if isinstance(t.failure, AbortedError)}
     late = [t for t in reasons if t.status is None or t.status is Status.ABORTED]
     if late:
         free_own_locks(context, late)
@@ -130,7 +139,10 @@ def release_aborted(context: Context, transactions: Sequence[Transaction]) -> No
 
 
 def finish_or_leave(
-    context: Context, name: PhaseName, work: Finish, transactions: Sequence[Transaction]
+    context: Context,
+    name: PhaseName,
+    work: Callable[[Context, Sequence[AnyTransaction]], None],
+    transactions: Sequence[AnyTransaction],
 ) -> None:
     """Do work whose outcome is already decided, so that nothing may be raised any more. What fails
     leaves it to whoever comes next, as if this client had died; the watch and the log are told.

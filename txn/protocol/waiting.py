@@ -2,7 +2,7 @@
 
 A transaction that asserts a version which has been overtaken fails as soon as that is seen:
 versions only grow, so no lock is needed to know it. Where keys are known to be in demand, a
-transaction waits for them before it writes anything: who waits inside keeps others from its keys.
+attempt waits for them before it writes anything: one that waits inside keeps others from its keys.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from txn.errors import AssertionFailedError, ConflictError, DeadlineError
 from txn.model import Key
 from txn.protocol.attempt import (
     FREE,
+    Attempt,
     Context,
     Missing,
-    Transaction,
     call_store,
     group_by_holder,
     is_late,
@@ -34,37 +34,40 @@ MOST_HOT = 3
 REMEMBERED = 10_000
 
 
-class HotKeys:
-    """The keys that this client has met conflicts on of late."""
+class Contention:
+    """How one client meets keys that others hold. It remembers which keys it met conflicts on of
+    late, and how long an attempt takes here."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, settle: Settle) -> None:
+        self.settle = settle
         self._context = context
         self._since_ms: dict[Key, int] = {}
         self._pace_ms = 1
 
     @contextmanager
-    def watched(self, transactions: Sequence[Transaction]) -> Iterator[None]:
-        """Learn from an attempt how long one takes here, and where it met conflicts."""
+    def learn(self, attempts: Sequence[Attempt]) -> Iterator[None]:
+        """Learn, of attempts that are run meanwhile, how long one takes here, and where they met
+        conflicts."""
         began_ms = self._context.clock.monotonic_ms()
         yield
         now_ms = self._context.clock.monotonic_ms()
-        if any(t.failure is None for t in transactions):
+        if any(t.failure is None for t in attempts):
             self._pace_ms = (3 * self._pace_ms + now_ms - began_ms) // 4
-        for t in transactions:
+        for t in attempts:
             if isinstance(t.failure, ConflictError) and isinstance(t.failure.key, Key):
                 if len(self._since_ms) >= REMEMBERED:
                     self._since_ms.clear()  # costs an attempt at worst
                 self._since_ms[t.failure.key] = now_ms
 
-    def wait_for_hot_keys(self, transactions: Sequence[Transaction], settle: Settle) -> None:
-        """Wait for a while, with nothing written yet, for who holds keys that are in demand; fail
-        the transactions whose assertions become hopeless meanwhile."""
+    def list_hot_keys(self, t: Attempt) -> list[Key]:
+        """Return those of its keys that are in demand, in key order."""
         since_ms, hot = self._context.clock.monotonic_ms() - HOT_MS, self._since_ms
-        for t in transactions:
-            t.pace_ms = self._pace_ms
-            keys = sorted(key for key in t.keys if hot.get(key, since_ms) > since_ms)
-            t.hot = tuple(keys[:MOST_HOT])
-        wanted = [(t, key) for t in transactions for key in t.hot]
+        return sorted(key for key in t.keys if hot.get(key, since_ms) > since_ms)[:MOST_HOT]
+
+    def wait_for_hot_keys(self, attempts: Sequence[Attempt]) -> None:
+        """Wait for a while, with nothing written yet, for the holders of keys that are in demand;
+        fail the attempts whose assertions become hopeless meanwhile."""
+        wanted = [(t, key) for t in attempts for key in self.list_hot_keys(t)]
         if not wanted or self._context.policy.attempts == 1:
             return  # a client of one attempt waits for nobody
         missing = fail_overtaken(
@@ -72,31 +75,39 @@ class HotKeys:
         )
         for tries in range(POLITE_TRIES):
             if missing:
-                missing = wait_for_holders(self._context, missing, settle, tries)
+                missing = self.wait_for_holders(missing, tries)
+
+    def wait_for_holders(self, missing: Missing, tries: int) -> Missing:
+        """Settle the holders, or let a moment pass; return those that are still in the way."""
+        context = self._context
+        # Most that hold a lock live, and let it go by themselves: ask who they are only then.
+        gone = {FREE, *(self.settle(group_by_holder(missing)) if tries else ())}
+        missing = _fail_late_waiters(context, missing)
+        held = [item for item in missing if item[2] not in gone]
+        if missing and tries and gone == {FREE} and not held:
+            # Refused, and yet free: others are faster, or the store tells of an older moment.
+            context.clock.sleep_ms(context.policy.backoff.pause_ms(tries, context.random))
+        if held:
+            context.clock.sleep_ms(self._pause_ms(tries))
+            asked = [(t, key) for t, key, _ in held]
+            seen = call_store(context, lambda: look_at_locks(context, asked))
+            held = [item for item in fail_overtaken(seen) if item in held]
+        return held
+
+    def _pause_ms(self, tries: int) -> int:
+        """Return how long to wait for a living holder: one to four times what an attempt takes.
+        To look more often, or all at a time, would keep the servers from what is waited for."""
+        random = self._context.random
+        pause_ms = self._context.policy.backoff.pause_ms(tries, random)
+        return max(pause_ms, random.randint(self._pace_ms, 4 * self._pace_ms))
 
 
-def fail_late(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
+def fail_late(context: Context, transactions: Sequence[Attempt]) -> list[Attempt]:
     """Fail those whose time was over before anything was written; return the others."""
     for t in transactions:
         if is_late(context, t):
             t.failure = DeadlineError("deadline passed before anything was written")
     return [t for t in transactions if t.failure is None]
-
-
-def wait_for_holders(context: Context, missing: Missing, settle: Settle, tries: int) -> Missing:
-    """Settle the holders, or let a moment pass; return those that are still in the way."""
-    # Most who hold a lock live, and let it go by themselves: ask who they are only then.
-    gone = {FREE, *(settle(group_by_holder(missing)) if tries else ())}
-    missing = _fail_late_waiters(context, missing)
-    held = [item for item in missing if item[2] not in gone]
-    if missing and tries and gone == {FREE} and not held:
-        # Refused, and yet free: others are faster, or the store tells of an older moment.
-        context.clock.sleep_ms(context.policy.backoff.pause_ms(tries, context.random))
-    if held:
-        context.clock.sleep_ms(_pause_ms(context, held[0][0].pace_ms, tries))
-        seen = call_store(context, lambda: look_at_locks(context, [(t, key) for t, key, _ in held]))
-        held = [item for item in fail_overtaken(seen) if item in held]
-    return held
 
 
 def _fail_late_waiters(context: Context, missing: Missing) -> Missing:
@@ -112,13 +123,6 @@ def _fail_late_waiters(context: Context, missing: Missing) -> Missing:
     return [item for item in missing if item[0].failure is None]
 
 
-def _pause_ms(context: Context, pace_ms: int, tries: int) -> int:
-    """Return how long to wait for a living holder: one to four times what an attempt takes here.
-    To look more often, or all at a time, would keep the servers from what is waited for."""
-    pause_ms = context.policy.backoff.pause_ms(tries, context.random)
-    return max(pause_ms, context.random.randint(pace_ms, 4 * pace_ms))
-
-
 def fail_overtaken(missing: Missing) -> Missing:
     """Fail the transactions that assert an overtaken version; return what the others miss.
 
@@ -131,7 +135,7 @@ def fail_overtaken(missing: Missing) -> Missing:
     return [item for item in missing if item[0].failure is None]
 
 
-def make_assertion_error(t: Transaction, assertion: Assertion) -> AssertionFailedError:
+def make_assertion_error(t: Attempt, assertion: Assertion) -> AssertionFailedError:
     """Return the error that names the assertion and what was seen of its keys."""
     seen = {key: t.seen[key] for key in assertions.list_keys(assertion)}
     return AssertionFailedError(assertion, seen, transaction=t.row_key)
