@@ -19,6 +19,7 @@ from txn import OptimisticTransaction
 from txn.client import local as local_module
 from txn.protocol import commit as commit_module
 from txn.reading import keys as keys_module
+from txn.reading import look as look_module
 from txn.reading import rows as rows_module
 
 HISTORIES = int(os.environ.get("TXN_HISTORIES", "3000"))
@@ -108,8 +109,8 @@ def test_a_missing_safeguard_shows_in_a_history(name: str, monkeypatch: Patch) -
 def test_readers_that_do_not_wait_show_in_a_history(monkeypatch: Patch) -> None:
     """Somebody adds to a range between a block's look and its decision, and somebody who only reads
     comes by: it takes three to see it, so here are many who read."""
-    monkeypatch.setattr(keys_module, "hides_values", lambda holder, cells: False)
-    monkeypatch.setattr(rows_module, "hides_values", lambda holder, cells: False)
+    for module in (keys_module, look_module, rows_module):
+        monkeypatch.setattr(module, "hides_values", lambda holder, cells: False)
     monkeypatch.setattr(keys_module, "_was_undecided", variants.was_undecided)
     kinds = {anomaly.kind for _, anomaly in islice(found_among_blocks(range(MANY), COUNTERS), 1)}
     assert kinds == {Kind.G2}

@@ -19,7 +19,7 @@ from txn.client import local as local_module
 from txn.protocol import commit as commit_module
 from txn.protocol import ranges
 from txn.protocol.phases import Status
-from txn.reading import keys as keys_module
+from txn.reading import look as look_module
 
 ITEM = "item"
 A, B = key("item-a"), key("item-b")
@@ -85,7 +85,7 @@ def test_readers_wait_for_who_has_looked_at_ranges(
 ) -> None:
     """A block has looked, and is about to decide."""
     if not rule:
-        monkeypatch.setattr(keys_module, "hides_values", lambda holder, cells: False)
+        monkeypatch.setattr(look_module, "hides_values", lambda holder, cells: False)
     assert (between(World(), asks_for(Status.ASSERTED)) != IN_NO_ORDER) is rule
 
 

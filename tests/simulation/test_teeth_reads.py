@@ -15,6 +15,7 @@ from txn import (
 )
 from txn.protocol.phases import Status
 from txn.reading import keys as keys_module
+from txn.reading import look as look_module
 from txn.testing.faulty import Crash, Fault, Reply
 
 X, Y = key("x"), key("y")
@@ -85,7 +86,7 @@ def test_holders_are_looked_at_twice(rule: bool, monkeypatch: pytest.MonkeyPatch
     """Two keys, two holders. The first decides after the reader has looked at it, then the second
     decides, then the reader looks at that one: it would have the later commit alone."""
     if not rule:
-        monkeypatch.setattr(keys_module, "has_crossed", lambda before, after: False)
+        monkeypatch.setattr(look_module, "has_crossed", lambda before, after: False)
     world = World()
     put_both(world.engine(), b"0")
     writers = {

@@ -26,8 +26,9 @@ from txn.protocol.attempt import FREE, Context, Transaction
 from txn.protocol.phases import COMMITTED, Status
 from txn.protocol.resolve import read_rows
 from txn.protocol.retire import Guarded
-from txn.protocol.row import Plan, TransactionRow, column, encode_plan, status_key
+from txn.protocol.row import Plan, column, encode_plan, status_key
 from txn.reading import keys as keys_module
+from txn.reading import look as look_module
 from txn.request import Request
 
 Cells = dict[Key, Cell | None]
@@ -199,21 +200,21 @@ def set_unlock(monkeypatch: pytest.MonkeyPatch, work: recover_module.Finish) -> 
     monkeypatch.setattr(recover_module, "free_own_locks", work)
 
 
-def trust_all_decided(key: Key, cells: Cells, rows: dict[bytes, TransactionRow]) -> Cell | None:
-    lock = cells[key.lock]
-    holder = rows.get(lock.value) if lock else None
+def trust_all_decided(key: Key, look: look_module.Look) -> Cell | None:
+    lock = look.cells[key.lock]
+    holder = look.rows.get(lock.value) if lock else None
     if holder and holder.status in COMMITTED and holder.buffer and holder.plan:
         for mutation in holder.buffer.request.mutations:
             if mutation.key == key and isinstance(mutation, Mutation):
                 return Cell(mutation.value, holder.plan.timestamp)
-    return cells[key]
+    return look.cells[key]
 
 
 def look_once(context: Context, keys: list[Key]) -> Cells:
     first = context.store.read([cell for key in keys for cell in (key, key.lock, key.tag)])
     holders = {cell.value for key in keys if (cell := first[key.lock]) and cell.value}
-    rows = read_rows(context, holders) if holders else {}
-    return {key: keys_module.value_of(key, first, rows) for key in keys}
+    look = look_module.Look(first, read_rows(context, holders) if holders else {})
+    return {key: look_module.value_of(key, look) for key in keys}
 
 
 def was_undecided(context: Context, holder: bytes, cells: Cells) -> bool:

@@ -7,7 +7,7 @@ minutes, and a range that was found the same twice was so at any instant between
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 
 from txn.assertions import Version
@@ -15,8 +15,6 @@ from txn.errors import AbortedError, AssertionFailedError, ConflictError, Deadli
 from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Key, Row
 from txn.protocol.attempt import Attempt, Context, are_apart, call_store, is_late
 from txn.protocol.beats import TOO_LATE, beat_between
-from txn.protocol.phases import Status
-from txn.protocol.row import TransactionRow
 from txn.protocol.waiting import Settle
 from txn.spans import Span
 
@@ -88,19 +86,6 @@ class Digest:
     def value(self) -> bytes:
         """Equal for equal cells added in the same order; empty where there were none."""
         return b"" if self._is_empty else self._hash.digest()
-
-
-def hides_values(holder: TransactionRow, cells: Container[Key]) -> bool:
-    """Whether the old values of these cells must not be read beside this undecided holder.
-
-    In the order of transactions it comes where it looked at the ranges that it had scanned, which
-    may be before now; what came into them since comes after it, and may have been read already.
-    """
-    if holder.status is not Status.LOCKED or not holder.has_ranges:
-        return False
-    if holder.buffer is None:  # it does not decode, so nobody knows what it changes
-        return True
-    return any(mutation.key.lock in cells for mutation in holder.buffer.request.mutations)
 
 
 def find_phantom(

@@ -3,22 +3,20 @@ scanned ranges, and may have looked at them again, is waited for.
 
 The values are read, then their locks and tags, then the rows of the transactions that hold them. A
 tag tells when its key was changed last, so it proves that a value was still its key's when the
-locks were read; and who has not decided by the third look had not by the second. Where that does
-not settle it, cells and rows are looked at again: if nothing changed, and no holder crossed its
-decision, then all of it was so at one instant in between. A key whose holder is at 2-ASSERTED has
-its new value already, in the holder's buffer; in every other case the cell speaks for itself.
+locks were read; and a holder that has not decided by the third look had not by the second. Where
+that does not settle it, cells and rows are looked at again: see `look`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 
-from txn.model import Cell, Delete, Key
+from txn.model import Cell, Key
 from txn.protocol.attempt import Context, are_apart, call_store
 from txn.protocol.phases import Status
-from txn.protocol.ranges import hides_values
-from txn.protocol.resolve import decode_rows, list_row_cells, make_corrupt_error
-from txn.protocol.row import RowState, TransactionRow, column
+from txn.protocol.resolve import decode_rows, list_row_cells
+from txn.protocol.row import column
+from txn.reading.look import Look, find_holders, hides_values, value_of, were_at_once
 
 Snapshot = dict[Key, Cell | None]
 
@@ -42,20 +40,17 @@ def _try(context: Context, keys: Sequence[Key]) -> Snapshot | None:
     locks, tags = [key.lock for key in keys], [key.tag for key in keys]
     wanted = [*keys, *locks, *tags]
     first, is_settled = _look(context, keys, locks, tags)
-    holders = _holders(first, locks)
+    holders = find_holders(first)
     rows = _read(context, list_row_cells(context, holders)) if holders else {}
     if is_settled and all(_was_undecided(context, holder, rows) for holder in holders):
         return {key: first[key] for key in keys}
     # Both second looks at once: whatever held after the first ones held before either of these.
     second = _read(context, [*wanted, *list_row_cells(context, holders)])
-    if any(second[cell] != first[cell] for cell in wanted):
+    before = Look(first, decode_rows(context, holders, rows))
+    after = Look({cell: second[cell] for cell in wanted}, decode_rows(context, holders, second))
+    if not were_at_once(before, after):
         return None
-    before, after = decode_rows(context, holders, rows), decode_rows(context, holders, second)
-    if any(has_crossed(before[holder], after[holder]) for holder in holders):
-        return None
-    if any(hides_values(row, first) for row in after.values()):
-        return None
-    return {key: value_of(key, first, before) for key in keys}
+    return {key: value_of(key, before) for key in keys}
 
 
 def _look(
@@ -91,12 +86,12 @@ def _try_at_once(context: Context, keys: Sequence[Key]) -> Snapshot | None:
         return values
     locks = [key.lock for key in keys]
     found = _read(context, [*keys, *locks, *list_row_cells(context, holders)])
-    if _holders(found, locks) - holders:
+    if find_holders(found) - holders:
         return None  # others hold them now, and their rows were not read
-    rows = decode_rows(context, holders, found)
-    if any(hides_values(row, found) for row in rows.values()):
+    look = Look(found, decode_rows(context, holders, found))
+    if any(hides_values(row, found) for row in look.rows.values()):
         return None
-    return {key: value_of(key, found, rows) for key in keys}
+    return {key: value_of(key, look) for key in keys}
 
 
 def _read_held(context: Context, keys: Sequence[Key]) -> tuple[Snapshot, dict[Key, bytes]]:
@@ -108,10 +103,6 @@ def _read_held(context: Context, keys: Sequence[Key]) -> tuple[Snapshot, dict[Ke
 
 def _read(context: Context, cells: Sequence[Key]) -> Snapshot:
     return call_store(context, lambda: context.store.read(cells))
-
-
-def _holders(cells: Snapshot, locks: Sequence[Key]) -> set[bytes]:
-    return {cell.value for lock in locks if (cell := cells.get(lock)) and cell.value}
 
 
 def _was_undecided(context: Context, holder: bytes, cells: Snapshot) -> bool:
@@ -128,28 +119,3 @@ def _signs(context: Context, holders: Collection[bytes]) -> list[Key]:
     return [
         column(context.table, holder, name) for holder in holders for name in (b"status", b"ranges")
     ]
-
-
-def has_crossed(before: TransactionRow, after: TransactionRow) -> bool:
-    """Whether the holder decided, or may have, between the two looks."""
-    if before.status is None or after.status is None:
-        return before.status is not after.status
-    return before.status.is_decided != after.status.is_decided
-
-
-def value_of(
-    key: Key, cells: Mapping[Key, Cell | None], rows: Mapping[bytes, TransactionRow]
-) -> Cell | None:
-    """Return what the key is worth, of its own cells and the row of its holder."""
-    cell, lock = cells.get(key), cells.get(key.lock)
-    holder = rows.get(lock.value) if lock else None
-    if holder is None or holder.is_over or holder.status not in (Status.ASSERTED, None):
-        return cell
-    if holder.state is RowState.UNREADABLE or holder.buffer is None or holder.plan is None:
-        raise make_corrupt_error(holder)
-    for mutation in holder.buffer.request.mutations:
-        if mutation.key == key:
-            if isinstance(mutation, Delete):
-                return None
-            return Cell(mutation.value, holder.plan.timestamp)
-    return cell

@@ -1,7 +1,7 @@
 """Reads of ranges: rows in order, each resolved as an atomic read resolves it.
 
 A row that nobody holds is taken as the store gives it, since its cells come from one instant. A row
-that is held is looked at as `reads` looks at keys: the row, its holders, the row again, its holders
+that is held is looked at as `keys` looks at keys: the row, its holders, the row again, its holders
 again. Every key that a transaction wrote has a lock and a tag in its row, for a day at least where
 it was deleted, so nothing comes or goes in a range without being seen by a second look in minutes.
 """
@@ -11,15 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby, islice, takewhile
-from typing import NamedTuple
 
 from txn.errors import ConflictError, InvalidRequestError, annotate
-from txn.model import LOCK_SUFFIX, MAX_ROW, Cell, Key, Row
+from txn.model import MAX_ROW, Cell, Key, Row
 from txn.protocol.attempt import Context, are_apart, call_store
 from txn.protocol.ranges import (
     RESERVED,
     Digest,
-    hides_values,
     is_telling,
     key_of_cell,
     keys_of_cells,
@@ -27,13 +25,22 @@ from txn.protocol.ranges import (
 )
 from txn.protocol.resolve import read_rows
 from txn.protocol.row import TransactionRow
-from txn.reading.keys import Snapshot, has_crossed, value_of
+from txn.reading.keys import Snapshot
+from txn.reading.look import (
+    Cells,
+    Look,
+    find_holders,
+    hides_values,
+    holder_of,
+    list_values,
+    value_of,
+    were_at_once,
+)
 from txn.spans import Span
 
 SNAPSHOT_ROWS = 10_000
 PAGE_ROWS = 100
 
-Cells = Mapping[Key, Cell | None]
 Locked = Callable[[Sequence[Key]], Snapshot]
 """Reads keys under their locks."""
 
@@ -53,7 +60,7 @@ def scan_rows(context: Context, wanted: Span, locked: Locked) -> Iterator[Row]:
 def _resolve_page(
     context: Context, wanted: Span, page: Sequence[Row], locked: Locked
 ) -> Iterator[Row]:
-    held: dict[bytes, Cells] = {row.row: row.cells for row in page if _holders(row.cells)}
+    held: dict[bytes, Cells] = {row.row: row.cells for row in page if find_holders(row.cells)}
     found = {row.row: _drop_marks(row.cells) for row in page if row.row not in held}
     most = context.policy.read_tries
     tries = context.policy.backoff.tries(context.clock, context.random, most=most)
@@ -71,19 +78,21 @@ def _settle_rows(
     context: Context, wanted: Span, first: Mapping[bytes, Cells]
 ) -> dict[bytes, dict[Key, Cell]]:
     """Return the values of those rows that were the same at both looks."""
-    holders = {holder for cells in first.values() for holder in _holders(cells)}
+    holders = {holder for cells in first.values() for holder in find_holders(cells)}
     began_ms = context.clock.monotonic_ms()
     rows = read_rows(context, holders) if holders else {}
     second = _read_again(context, wanted, first)
     again = read_rows(context, holders) if holders else {}
     if are_apart(context, began_ms):
         return {}
-    return {
-        name: _values(cells, rows)
-        for name, cells in first.items()
-        if second[name] == cells
-        and not any(_is_in_doubt(rows[h], again[h], cells) for h in _holders(cells))
-    }
+    found = {name: Look(cells, _pick(rows, cells)) for name, cells in first.items()}
+    later = {name: Look(second[name], _pick(again, cells)) for name, cells in first.items()}
+    return {n: list_values(look) for n, look in found.items() if were_at_once(look, later[n])}
+
+
+def _pick(rows: Mapping[bytes, TransactionRow], cells: Cells) -> dict[bytes, TransactionRow]:
+    """Return the rows of those that hold these cells."""
+    return {holder: rows[holder] for holder in find_holders(cells)}
 
 
 def _read_again(context: Context, wanted: Span, rows: Collection[bytes]) -> dict[bytes, Cells]:
@@ -122,24 +131,23 @@ def read_view(
     most = context.policy.read_tries
     for _ in context.policy.backoff.tries(context.clock, context.random, most=most):
         began_ms = context.clock.monotonic_ms()
-        first = _look(context, keys, spans)
-        cells = {key: cell for part in first for key, cell in part.cells.items()}
-        holders = _holders(cells)
-        rows = read_rows(context, holders) if holders else {}
-        if _look(context, keys, spans) != first or are_apart(context, began_ms):
+        before, after = _look(context, keys, spans), _look(context, keys, spans)
+        if are_apart(context, began_ms):
             continue
-        again = read_rows(context, holders) if holders else {}
-        if not any(_is_in_doubt(rows[h], again[h], cells) for h in holders):
-            values = {key: value_of(key, first[0].cells, rows) for key in keys}
-            return values, [_values(part.cells, rows) for part in first[1:]]
-        _wait_for_holders(cells, {h for h in holders if hides_values(again[h], cells)}, locked)
+        if were_at_once(before, after):
+            values = list_values(before)
+            return {key: value_of(key, before) for key in keys}, [
+                {key: cell for key, cell in values.items() if key in part} for part in spans
+            ]
+        hiding = {h for h, row in after.rows.items() if hides_values(row, before.cells)}
+        _wait_for_holders(before.cells, hiding, locked)
     return None
 
 
 def _wait_for_holders(cells: Cells, holders: Collection[bytes], locked: Locked) -> None:
     """Wait until each of these holders has let go of a key: then it has decided, or never will."""
     for holder in holders:
-        held = (key_of_cell(key) for key in cells if _holder(key, cells[key]) == holder)
+        held = (key_of_cell(key) for key in cells if holder_of(key, cells[key]) == holder)
         locked([next(held)])
 
 
@@ -149,23 +157,21 @@ def group_by_row(cells: Mapping[Key, Cell]) -> Iterator[Row]:
         yield Row(name, {key: cells[key] for key in keys})
 
 
-class _Seen(NamedTuple):
-    """What one look has found: cells that tell something, and a digest of the rest, so that looks
-    which are equal have found the same. Its memory is that of values and holders."""
-
-    cells: Cells
-    rest: bytes
-
-
-def _look(context: Context, keys: Sequence[Key], spans: Sequence[Span]) -> list[_Seen]:
+def _look(context: Context, keys: Sequence[Key], spans: Sequence[Span]) -> Look:
+    """Look at keys and spans, and then at the holders. Of the spans it keeps what tells something,
+    and a digest of the rest: its memory is that of values and holders."""
     wanted = [cell for key in keys for cell in (key, key.lock, key.tag)]
-    found = call_store(context, lambda: context.store.read(wanted)) if wanted else {}
-    return [_Seen(found, b""), *(_look_at(context, part) for part in spans)]
+    cells = call_store(context, lambda: context.store.read(wanted)) if wanted else {}
+    rest = Digest()
+    for part in spans:
+        cells.update(_look_at_span(context, part, rest))
+    holders = find_holders(cells)
+    return Look(cells, read_rows(context, holders) if holders else {}, rest.value)
 
 
-def _look_at(context: Context, part: Span) -> _Seen:
+def _look_at_span(context: Context, part: Span, rest: Digest) -> dict[Key, Cell]:
     cells: dict[Key, Cell] = {}
-    rest, rows = Digest(), 0
+    rows = 0
     for row in stored_rows(context, part):
         telling = {key: cell for key, cell in row.cells.items() if is_telling(key, cell)}
         rest.add({key: cell for key, cell in row.cells.items() if key not in telling})
@@ -181,28 +187,8 @@ def _look_at(context: Context, part: Span) -> _Seen:
                     stop=part.stop,
                 )
             )
-    return _Seen(cells, rest.value)
-
-
-# ------------------------------------------------------------------------------- the details
-
-
-def _is_in_doubt(before: TransactionRow, after: TransactionRow, cells: Cells) -> bool:
-    return has_crossed(before, after) or hides_values(after, cells)
-
-
-def _holders(cells: Cells) -> set[bytes]:
-    return {holder for key, cell in cells.items() if (holder := _holder(key, cell))}
-
-
-def _holder(key: Key, cell: Cell | None) -> bytes | None:
-    return cell.value if cell and key.column.endswith(LOCK_SUFFIX) else None
+    return cells
 
 
 def _drop_marks(cells: Mapping[Key, Cell]) -> dict[Key, Cell]:
     return {key: cell for key, cell in cells.items() if not key.column.endswith(RESERVED)}
-
-
-def _values(cells: Cells, rows: Mapping[bytes, TransactionRow]) -> dict[Key, Cell]:
-    found = {key: value_of(key, cells, rows) for key in keys_of_cells(cells)}
-    return {key: cell for key, cell in found.items() if cell is not None}
