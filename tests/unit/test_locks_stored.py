@@ -41,7 +41,7 @@ def manager_on(
 
 
 def entry(ticket: str, mode: Mode, owner: str, *, token: int = 0) -> Entry:
-    return Entry(ticket, mode.value, None, owner, gethostname(), "", 0, bool(token), token)
+    return Entry(ticket, mode, None, owner, gethostname(), "", 0, bool(token), token)
 
 
 def test_locks_of_an_older_version_deny_under_names_in_lower_case(store: Store) -> None:

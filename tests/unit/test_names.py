@@ -51,8 +51,6 @@ def test_no_function_is_named_by_a_mood() -> None:
 
 BOTH = "the same for each of HBase's two services"
 TWINS = {
-    "Denied": "who is in the way in a line of locks, wherever the line is kept",
-    "first_denied": "finds that, in either place",
     "Summary": "public in two packages: what was counted, of a partition or of a store",
     **dict.fromkeys(("explain_error", "handler", "is_durable", "make_io_error", "scan_of"), BOTH),
 }

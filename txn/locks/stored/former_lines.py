@@ -51,7 +51,7 @@ def _united(one: LineState, other: LineState) -> LineState:
     """Return both lines as one, each ticket once, those who hold it before those who wait."""
     entries: dict[str, Entry] = {}
     for entry in (*one.line, *other.line):
-        if entry.ticket not in entries or entry.mode == Mode.EXCLUSIVE.value:
+        if entry.ticket not in entries or entry.mode is Mode.EXCLUSIVE:
             entries[entry.ticket] = entry
     line = sorted(entries.values(), key=lambda entry: not entry.granted)
     return LineState(max(one.token, other.token), tuple(line))

@@ -6,7 +6,7 @@ row     = {"token": the last fencing token, "line": [entry, ..]}     JSON
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ class Entry:
     """One request in an object's line; granted, or a place that others wait behind."""
 
     ticket: str
-    mode: str
+    mode: Mode
     session: str | None
     owner: str
     host: str
@@ -40,33 +40,6 @@ class LineState(NamedTuple):
     line: tuple[Entry, ...]
 
 
-class Denied(NamedTuple):
-    """What a request was denied, and by whom."""
-
-    wanted: LockRequest
-    by: tuple[Entry, ...]
-
-
-def first_denied(
-    states: Mapping[Path, LineState],
-    ticket: str,
-    wanted: Sequence[LockRequest],
-    *,
-    fair: bool,
-) -> Denied | None:
-    """Return the first object that others keep from the ticket: those before it in the line."""
-    for request in wanted:
-        before = []
-        for entry in states[request.path].line:
-            if entry.ticket == ticket:
-                break
-            if (fair or entry.granted) and not request.mode.allows(Mode(entry.mode)):
-                before.append(entry)
-        if before:
-            return Denied(request, tuple(before))
-    return None
-
-
 def has(state: LineState, ticket: str) -> bool:
     """Whether the ticket is in the line."""
     return any(entry.ticket == ticket for entry in state.line)
@@ -81,7 +54,7 @@ def as_locks(at: Path, line: Iterable[Entry]) -> list[Lock]:
     """Return a line as others see it."""
     return [
         Lock(
-            LockRequest(at, Mode(entry.mode)),
+            LockRequest(at, entry.mode),
             Owner(entry.owner, entry.host, entry.query),
             entry.since_ms,
             entry.granted,
@@ -94,7 +67,7 @@ def as_locks(at: Path, line: Iterable[Entry]) -> list[Lock]:
 
 def encoded(state: LineState) -> bytes:
     """Return what the row keeps."""
-    line = [asdict(entry) for entry in state.line]
+    line = [asdict(entry) | {"mode": entry.mode.value} for entry in state.line]
     return json.dumps({"token": state.token, "line": line}).encode()
 
 
@@ -108,4 +81,5 @@ def parse_line(value: bytes | None) -> LineState:
     if value is None:
         return LineState(0, ())
     stored: dict[str, Any] = json.loads(value)
-    return LineState(stored["token"], tuple(Entry(**entry) for entry in stored["line"]))
+    line = (Entry(**entry | {"mode": Mode(entry["mode"])}) for entry in stored["line"])
+    return LineState(stored["token"], tuple(line))

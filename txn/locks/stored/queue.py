@@ -25,6 +25,7 @@ from txn.errors import (
     StoreError,
 )
 from txn.locks.holding import HolderCalls, Holding
+from txn.locks.line import Denied, first_denied, wait_in_line
 from txn.locks.manager import (
     Lock,
     LockDenied,
@@ -41,13 +42,11 @@ from txn.locks.stored.former_lines import move_lines
 from txn.locks.stored.lines import (
     COLUMN,
     OBJECTS,
-    Denied,
     Entry,
     LineState,
     as_locks,
     decoded,
     encoded,
-    first_denied,
     has,
     parse_line,
     without,
@@ -154,17 +153,17 @@ class StoredManager:
         waiting: Waiting,
         patience: Patience,
     ) -> Holding:
-        by: tuple[Entry, ...] = ()
-        while isinstance(found := self._attempt(ticket, wanted, waiting, patience), Denied):
-            if found.by != by:
-                patience.moved()
-            by = found.by
-            pause_ms = patience.next_pause_ms()
-            if pause_ms is None:
-                raise LockDenied(found.wanted, as_locks(found.wanted.path, found.by))
+        def wait(denied: Denied, pause_ms: int) -> None:
             self._clock.sleep_ms(pause_ms)
             self._sweep()
-        return self._holding(ticket, wanted, found)
+
+        tokens = wait_in_line(
+            lambda: self._attempt(ticket, wanted, waiting, patience),
+            patience,
+            wait,
+            lambda denied: as_locks(denied.wanted.path, denied.before),
+        )
+        return self._holding(ticket, wanted, tokens)
 
     def locks(self, within: str | Path | None = None) -> list[Lock]:
         """Return who holds and who waits."""
@@ -231,7 +230,7 @@ class StoredManager:
                 return denied or Denied(wanted[0], ())
             first = False
             states = self._alive_states(t, [request.path for request in wanted])
-            denied = first_denied(states, ticket.name, wanted, fair=waiting.fairness == "fair")
+            denied = first_denied(_list_denying(states, ticket, waiting), ticket.name, wanted)
             if denied is not None:
                 self._put(t, self._waiting_in(states, ticket, denied, waiting), ticket.session)
                 return denied
@@ -263,13 +262,12 @@ class StoredManager:
         denied: Denied,
         waiting: Waiting,
     ) -> dict[Path, LineState]:
-        """Return the lines with this request's place at the denied object, and at none that comes
-        later: so whoever has a place waits for nobody whose place comes earlier."""
+        """Return the lines with this request at the denied object, and where it keeps a place."""
         fair = waiting.fairness == "fair"
         changed: dict[Path, LineState] = {}
         for at, state in states.items():
             if has(state, ticket.name):
-                if not fair or at > denied.wanted.path:
+                if not (fair and denied.keeps(at)):
                     changed[at] = without(state, {ticket.name})
             elif fair and at == denied.wanted.path:
                 entry = self._entry(ticket, denied.wanted, granted=False, token=0)
@@ -279,7 +277,7 @@ class StoredManager:
     def _entry(self, ticket: _Ticket, request: LockRequest, *, granted: bool, token: int) -> Entry:
         return Entry(
             ticket.name,
-            request.mode.value,
+            request.mode,
             None if not ticket.session or (granted and ticket.explicit) else ticket.session.name,
             self._owner,
             self._host,
@@ -395,3 +393,15 @@ class StoredManager:
             any(e.ticket == ticket and e.token == token for e in decoded(cells[key]).line)
             for key, token in lines
         )
+
+
+def _list_denying(
+    states: Mapping[Path, LineState], ticket: _Ticket, waiting: Waiting
+) -> dict[Path, list[Entry]]:
+    """Return the entries that may deny a request, and its own: where lines are not fair, those who
+    wait deny nobody anything."""
+    fair, own = waiting.fairness == "fair", ticket.name
+    return {
+        at: [entry for entry in state.line if fair or entry.granted or entry.ticket == own]
+        for at, state in states.items()
+    }

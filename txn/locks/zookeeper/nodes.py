@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from typing import Any, NamedTuple, Self
 
 from txn.locks.manager import Owner
-from txn.locks.requests import LockRequest, Mode, Path, parts_of, text_of
+from txn.locks.requests import Mode, Path, parts_of, text_of
 
 KINDS = {Mode.SHARED: "read-", Mode.EXCLUSIVE: "write-"}
 MODES = {"read": Mode.SHARED, "write": Mode.EXCLUSIVE}
@@ -26,13 +26,6 @@ class Node(NamedTuple):
 
 
 Line = list[Node]
-
-
-class Denied(NamedTuple):
-    """What a request was denied, and by whom."""
-
-    wanted: LockRequest
-    before: tuple[Node, ...]
 
 
 class Note(NamedTuple):
@@ -80,23 +73,6 @@ class Folders(NamedTuple):
     def tidied(self, objects: Iterable[Path]) -> list[str]:
         """Return the folders that may be empty without these objects, inner ones first."""
         return [folder for folder in reversed(self.all(objects)) if len(folder) > len(self.base)]
-
-
-def first_denied(
-    lines: Mapping[Path, Line], ticket: str, wanted: Sequence[LockRequest]
-) -> Denied | None:
-    """Return the first object that others keep from a ticket: those before it in the line, and all
-    of them where it is not in it."""
-    for request in wanted:
-        before = []
-        for node in lines[request.path]:
-            if node.ticket == ticket:
-                break
-            if not request.mode.allows(node.mode):
-                before.append(node)
-        if before:
-            return Denied(request, tuple(before))
-    return None
 
 
 def parse_node(name: str) -> Node | None:

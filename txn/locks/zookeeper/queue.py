@@ -19,22 +19,21 @@ from txn.backoff import Backoff
 from txn.clock import Clock, SystemClock
 from txn.errors import StoreError, annotate
 from txn.locks.holding import HolderCalls, Holding
-from txn.locks.manager import Lock, LockDenied, Waiting, checked, owner_name, waiting_or_default
+from txn.locks.line import Denied, first_denied, wait_in_line
+from txn.locks.manager import Lock, Waiting, checked, owner_name, waiting_or_default
 from txn.locks.patience import Patience
 from txn.locks.requests import LockRequest, Path, as_path
-from txn.locks.view import View
 from txn.locks.zookeeper.former_nodes import move_nodes
 from txn.locks.zookeeper.keeper import Broken, Create, Gone, Keeper, RemoveNode
 from txn.locks.zookeeper.nodes import (
     KINDS,
-    Denied,
     Folders,
     Line,
     Note,
-    first_denied,
     first_of,
     line_of,
 )
+from txn.locks.zookeeper.view import View
 from txn.model import check_whole
 
 TRIES = 20
@@ -102,18 +101,22 @@ class ZooKeeperManager:
         patience = Patience(waiting, self._clock, self._chance)
         ticket = self._ticket(query)
         self._sweep()
+
+        def wait(denied: Denied, pause_ms: int) -> None:
+            self._wait_for(denied, pause_ms, patience)
+            self._sweep()
+
         try:
-            while isinstance(found := self._attempt(ticket, wanted, waiting, explicit), Denied):
-                pause_ms = patience.next_pause_ms()
-                if pause_ms is None:
-                    raise LockDenied(found.wanted, self._view.of_those_before(found))
-                self._wait_for(found, pause_ms, patience)
-                self._sweep()
+            return wait_in_line(
+                lambda: self._attempt(ticket, wanted, waiting, explicit),
+                patience,
+                wait,
+                self._view.of_those_before,
+            )
         except BaseException:
             self._owed[ticket.name] = tuple(each.path for each in wanted)
             self._sweep()
             raise
-        return found
 
     def locks(self, within: str | Path | None = None) -> list[Lock]:
         """Return who holds and who waits."""
@@ -151,9 +154,8 @@ class ZooKeeperManager:
     ) -> Holding | Denied:
         """Stand in the line of every object, unless one is seen to be denied.
 
-        Where one is denied give back the others. In a fair line its node stays as a place, with the
-        places before it in the order of objects: so whoever has a place waits for nobody whose
-        place comes earlier, and places cannot deny each other in a circle.
+        Where one is denied give back the others. In a fair line the places stay that `Denied.keeps`
+        tells of.
         """
         fair = waiting.fairness == "fair"
         for _ in range(TRIES):
@@ -191,10 +193,9 @@ class ZooKeeperManager:
     def _stand_back(
         self, ticket: _Ticket, denied: Denied, fair: bool, places: Collection[Path] | None = None
     ) -> Denied:
-        """Keep the place at the denied object and the places before it, or none."""
-        at = denied.wanted.path
-        earlier = [each for each in (ticket.nodes if places is None else places) if each <= at]
-        kept = {at, *earlier} if fair else set()
+        """Keep the places that a denied request keeps, of those given or all, and no others."""
+        earlier = [at for at in (ticket.nodes if places is None else places) if denied.keeps(at)]
+        kept = {denied.wanted.path, *earlier} if fair else set()
         self._leave(ticket, [each for each in ticket.nodes if each not in kept], TRIES)
         return denied
 

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from txn.locks.line import Denied
 from txn.locks.manager import Lock
 from txn.locks.requests import LockRequest, Path
 from txn.locks.zookeeper.keeper import Keeper
 from txn.locks.zookeeper.nodes import (
-    Denied,
     Folders,
     Line,
     Node,
