@@ -370,31 +370,6 @@ def test_a_child_makes_connections_of_its_own(gateway: FakeGateway, store: Store
     assert gateway.connections == 3
 
 
-def test_threads_of_a_child_that_come_at_once_make_one_pool(
-    gateway: FakeGateway, store: Store
-) -> None:
-    """A pool that two of them make anew loses connections, or waits for a lock that nobody has."""
-    pool, threads = store._pool, 6  # type: ignore[attr-defined]
-    start = threading.Barrier(threads)
-
-    def work() -> None:
-        for _ in range(300):
-            if start.wait() == 0:
-                pool._process = -1  # as it looks after a fork
-            start.wait()
-            assert store.check_and_put(CHECKS[:1]) == [True]
-
-    switching_s = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        with ThreadPoolExecutor(threads) as executor:
-            for done in [executor.submit(work) for _ in range(threads)]:
-                done.result()
-    finally:
-        sys.setswitchinterval(switching_s)
-    assert pool._open == len(pool._idle) <= threads
-
-
 def test_a_closed_store_says_so(gateway: FakeGateway) -> None:
     """Also to whoever is still at work in another thread."""
     store = open_store(gateway.uri)

@@ -6,18 +6,17 @@ decided rows like any other, which the next client or fsck rolls forward.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from threading import Lock, Thread
-from weakref import WeakSet
 
+from txn.host.forks import Forked
 from txn.protocol.attempt import Context, Transaction
 from txn.protocol.recover import finish_or_leave, roll_forward
 
 MAX_WAITING = 1000
 
 
-class Finisher:
+class Finisher(Forked):
     """A queue of decided transactions and a thread, while there are any, that finishes them."""
 
     def __init__(self, context: Context) -> None:
@@ -25,11 +24,12 @@ class Finisher:
         self._lock = Lock()
         self._waiting: list[Transaction] = []
         self._thread: Thread | None = None
-        _ALL.add(self)
+        self.expect_forks()
 
-    def after_fork(self) -> None:
+    def after_fork(self, in_child: bool) -> None:
         """Take a new lock in a child: a thread that it does not have may hold the old one."""
-        self._lock = Lock()
+        if in_child:
+            self._lock = Lock()
 
     def submit(self, context: Context, transactions: Sequence[Transaction]) -> None:
         """Roll the transactions forward soon; where too many wait, wait for these first."""
@@ -68,14 +68,3 @@ class Finisher:
                     self._thread = None
                     return
             finish_or_leave(self._context, "roll forward", roll_forward, due)
-
-
-_ALL: WeakSet[Finisher] = WeakSet()
-
-
-def _after_fork() -> None:
-    for finisher in list(_ALL):
-        finisher.after_fork()
-
-
-os.register_at_fork(after_in_child=_after_fork)

@@ -3,38 +3,47 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection
 from threading import RLock
-from typing import Protocol
+from weakref import WeakSet
 
 
-class Forked(Protocol):
-    """Something that is made ready for a fork, in the thread that forks."""
+class Forked:
+    """Something that is told of each fork, from `expect_forks` on, in the thread that forks."""
+
+    def expect_forks(self) -> None:
+        """Be told of forks for as long as this exists."""
+        with _LOCK:
+            _KNOWN.add(self)
 
     def before_fork(self) -> None:
         """Be ready to be copied, and change no more."""
-        ...
 
     def after_fork(self, in_child: bool) -> None:
         """Go on, in the parent or in its child."""
-        ...
 
 
-def around_forks(lock: RLock, all_of_them: Callable[[], Collection[Forked]]) -> None:
-    """From now on tell all of them of each fork, while the lock that guards them is held."""
+_LOCK = RLock()
+_KNOWN: WeakSet[Forked] = WeakSet()
+_TOLD: list[Forked] = []
+"""Those that are being forked: all of them, until it is over, whatever becomes of them."""
 
-    def before() -> None:
-        lock.acquire()
-        for each in all_of_them():
-            each.before_fork()
 
-    def after(in_child: bool) -> None:
-        for each in all_of_them():
-            each.after_fork(in_child)
-        lock.release()
+def _before() -> None:
+    _LOCK.acquire()
+    _TOLD[:] = _KNOWN
+    for each in _TOLD:
+        each.before_fork()
 
-    os.register_at_fork(
-        before=before,
-        after_in_parent=lambda: after(False),
-        after_in_child=lambda: after(True),
-    )
+
+def _after(in_child: bool) -> None:
+    for each in reversed(_TOLD):
+        each.after_fork(in_child)
+    _TOLD.clear()
+    _LOCK.release()
+
+
+os.register_at_fork(
+    before=_before,
+    after_in_parent=lambda: _after(False),
+    after_in_child=lambda: _after(True),
+)

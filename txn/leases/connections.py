@@ -6,7 +6,6 @@ not reported; it must be right all the same. A process that was forked gets conn
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -18,6 +17,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from txn.backoff import Backoff
 from txn.clock import Clock
 from txn.errors import InvalidRequestError, StoreClosedError, StoreError, annotate
+from txn.host.forks import Forked
 from txn.leases.databases import PATIENCE_S, Database, Postgresql, Sqlite
 from txn.leases.forking import Gate
 
@@ -27,7 +27,7 @@ KINDS: dict[str, Database] = {"sqlite": Sqlite(), "postgresql": Postgresql()}
 PASSING = Backoff(first_ms=20, longest_ms=200)
 
 
-class Connections:
+class Connections(Forked):
     """Opened when they are needed, a pool of them for each process."""
 
     def __init__(self, url: URL, clock: Clock, chance: random.Random) -> None:
@@ -40,12 +40,12 @@ class Connections:
         self.url = url
         self._clock = clock
         self._chance = chance
-        self._engine = kind.engine(url)
-        self._process = os.getpid()
+        self._engine: Engine | None = None
         self._inherited: list[Engine] = []
         self._closed = False
         gate = None if kind.can_be_carried else Gate(shown(url), self._dispose)
         self._passed = nullcontext if gate is None else gate.passed
+        self.expect_forks()
 
     def run(self, work: Callable[[Connection], T], *, patience_ms: int = PATIENCE_S * 1000) -> T:
         """Do the work in a transaction and commit it. StoreError: it may have been done or not."""
@@ -66,21 +66,25 @@ class Connections:
     def close(self) -> None:
         """Give the connections back."""
         self._closed = True
-        if self._process == os.getpid():
+        if self._engine is not None:
             with self._passed():
-                self._engine.dispose()
+                self._dispose()
+
+    def after_fork(self, in_child: bool) -> None:
+        """Never touch, nor close, connections that are in use by the parent."""
+        if in_child and self._engine is not None:
+            self._inherited.append(self._engine)
+            self._engine = None
 
     def _dispose(self) -> None:
-        self._engine.dispose()
+        if self._engine is not None:
+            self._engine.dispose()
 
     def _own_engine(self) -> Engine:
         if self._closed:
             raise StoreClosedError(annotate("the leases were closed", url=shown(self.url)))
-        if self._process != os.getpid():
-            # Never touched again, nor closed: its connections are in use by the parent.
-            self._inherited.append(self._engine)
+        if self._engine is None:
             self._engine = self.database.engine(self.url)
-            self._process = os.getpid()
         return self._engine
 
 

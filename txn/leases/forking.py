@@ -12,15 +12,14 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from weakref import WeakSet
 
 from txn.errors import StoreError, annotate
-from txn.host.forks import around_forks
+from txn.host.forks import Forked
 
 FORK_PATIENCE_S = 10.0
 
 
-class Gate:
+class Gate(Forked):
     """Transactions on one database pass it; a fork waits until nobody is inside."""
 
     def __init__(self, name: str, close: Callable[[], None]) -> None:
@@ -29,8 +28,7 @@ class Gate:
         self._changed = threading.Condition(threading.RLock())
         self._inside: list[int] = []  # the thread of each
         self._forking = False
-        with _LOCK:
-            _GATES.add(self)
+        self.expect_forks()
 
     @contextmanager
     def passed(self) -> Iterator[None]:
@@ -69,9 +67,5 @@ class Gate:
         self._changed.release()
 
 
-_LOCK = threading.RLock()
-_GATES: WeakSet[Gate] = WeakSet()
 _CARRIED: set[str] = set()
 """Databases with a transaction of a parent's of this process."""
-
-around_forks(_LOCK, lambda: list(_GATES))

@@ -7,7 +7,6 @@ before the last extension that was acknowledged, which is never later than the d
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -15,6 +14,7 @@ from typing import Protocol, Self
 
 from txn.clock import Clock
 from txn.errors import StoreError, annotate
+from txn.host.forks import Forked
 from txn.leases.model import ExceedsMaxLeaseTimeError, Lease, LeaseNotFoundError
 from txn.locks.manager import LockLost
 from txn.locks.requests import LockRequest, Path, in_order
@@ -37,7 +37,7 @@ class Extending(Protocol):
         """End a lease."""
 
 
-class HeldLease:
+class HeldLease(Forked):
     """A lease that is held; `txn.locks.Held` says what its methods promise. Its fencing token is
     its id, which grows with time. Leaving the block drops it. If one of its objects is dropped, by
     force or by the lease's id, all of it is lost, and what is left is not extended any more.
@@ -62,7 +62,7 @@ class HeldLease:
         self._duration_s = duration_s
         self._clock = clock
         self._sure_until_ms = began_ms + self._sure_ms
-        self._process = os.getpid()
+        self._forked = False
         self._gone = False
         self._released = False
         self._ending = threading.Event()
@@ -70,6 +70,11 @@ class HeldLease:
             target=self._keep, name=f"txn-lease-{lease_id}", daemon=True
         )
         self._extending.start()
+        self.expect_forks()
+
+    def after_fork(self, in_child: bool) -> None:
+        """Leave it to the parent to end it."""
+        self._forked = self._forked or in_child
 
     @property
     def lost(self) -> bool:
@@ -93,7 +98,7 @@ class HeldLease:
 
     def release(self) -> None:
         """Drop it; after an error that may be tried again."""
-        if self._process != os.getpid():
+        if self._forked:
             return
         self._ending.set()
         self._extending.join()

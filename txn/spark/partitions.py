@@ -7,7 +7,6 @@ one engine for each store, after Spark has forked it, and keeps it for all its t
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
@@ -114,7 +113,7 @@ def commit_partition(
     check_whole("batch", batch, 1)
     check_choice("on_assertion", on_assertion, OnAssertion)
     check_choice("ack", ack, Ack)
-    worker = _worker(os.getpid(), uri, table, transactions, policy)
+    worker = _worker(uri, table, transactions, policy)
     seen: Counter[str] = Counter()
     before = worker.events.copy()
     try:
@@ -142,13 +141,12 @@ class _Worker:
 
 @cache
 def _worker(
-    process: int,
     uri: str,
     table: str | bytes | None,
     transactions: str | bytes,
     policy: Policy | None,
 ) -> _Worker:
-    """Cached by process id too: what a fork inherits must be neither used nor closed."""
+    """Open an engine once for all tasks of this process."""
     events: Counter[str] = Counter()
 
     def count(event: Event) -> None:

@@ -8,15 +8,15 @@ has been read, is MaybeApplied.
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
-from threading import Condition, Lock
+from threading import Condition
 from typing import Any, Generic, TypeVar
 
 from txn.clock import Clock
 from txn.errors import MaybeApplied, NotApplied, StoreClosedError, annotate
+from txn.host.forks import Forked
 from txn.stores.gateway import (
     Connection,
     Garbled,
@@ -33,7 +33,7 @@ Job = Generator[Request, Any, T]
 """Requests that are sent one after the other: it yields each, gets its reply, returns a result."""
 
 
-class Pool:
+class Pool(Forked):
     """At most `gateway.pool` connections. Safe for many threads, and across fork."""
 
     def __init__(self, gateway: Gateway, service: Service, clock: Clock) -> None:
@@ -43,8 +43,16 @@ class Pool:
         self._tls = tls_context(gateway)
         self._closed = False
         self._idle: list[Connection] = []
-        self._forgetting = Lock()
         self._start()
+        self.expect_forks()
+
+    def after_fork(self, in_child: bool) -> None:
+        """Leave the connections to the process that opened them: two would mix their replies."""
+        if in_child:
+            inherited = self._idle
+            self._start()
+            for connection in inherited:
+                connection.close()
 
     def run(
         self,
@@ -150,12 +158,10 @@ class Pool:
         self._changed = Condition()
         self._idle = []
         self._open = 0
-        self._process = os.getpid()  # last: whoever sees it finds the rest
 
     def _lanes(self, wanted: int, due_ms: int) -> list[Connection]:
         """Take at least one connection, waiting for it, and up to half of what is free beside it:
         where many threads are at work, each does best with its requests one after the other."""
-        self._forget_parent()
         with self._changed:
             while not self._closed and not self._free():
                 self._wait(due_ms)
@@ -169,7 +175,6 @@ class Pool:
 
     def _spare(self, wanted: int) -> list[Connection]:
         """Take connections that are at rest, if at least one stays free."""
-        self._forget_parent()
         with self._changed:
             wanted = min(wanted, len(self._idle), self._free() - 1)
             return self._take(wanted) if wanted > 0 else []
@@ -230,17 +235,6 @@ class Pool:
                 with self._changed:
                     self._open -= fresh - opened
                     self._changed.notify(fresh - opened)
-
-    def _forget_parent(self) -> None:
-        """Leave the connections to the process that opened them: two would mix their replies."""
-        if self._process == os.getpid():
-            return
-        with self._forgetting:
-            inherited = self._idle
-            if self._process != os.getpid():
-                self._start()
-                for connection in inherited:
-                    connection.close()
 
 
 class Flight(Generic[T]):

@@ -28,7 +28,7 @@ from txn.errors import (
     StoreClosedError,
     annotate,
 )
-from txn.host.forks import around_forks
+from txn.host.forks import Forked
 from txn.tables.kv import directory, exclusion
 from txn.tables.kv.exclusion import Exclusion
 from txn.tables.kv.lmdb_transactions import LmdbReader, LmdbWriter
@@ -58,7 +58,7 @@ class LmdbStore:
     def __init__(self, path: str, *, sync: bool = True, max_readers: int = MAX_READERS) -> None:
         self._closed = False
         self._joined = _Joined()
-        self._shared = _acquire(directory.prepare_directory(path), sync, max_readers)
+        self._shared = _REGISTRY.acquire(directory.prepare_directory(path), sync, max_readers)
 
     def read(self, body: Callable[[Reader], R]) -> R:
         """Run the function on one instant of the store, beside writers and other readers."""
@@ -89,7 +89,7 @@ class LmdbStore:
         """Give the handle back; the last one of the process closes the files."""
         if not self._closed:
             self._closed = True
-            _release(self._shared)
+            _REGISTRY.release(self._shared)
 
     def _run(self, attempt: Callable[[], R]) -> R:
         """Make attempts until one is not stopped by something that can be mended."""
@@ -346,31 +346,45 @@ class _Shared:
             ) from error
 
 
-_REGISTRY: dict[str, _Shared] = {}
-_REGISTRY_LOCK = threading.RLock()
+class _Registry(Forked):
+    """The environments that this process has open, one for each directory."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._environments: dict[str, _Shared] = {}
+        self.expect_forks()
+
+    def acquire(self, path: str, sync: bool, max_readers: int) -> _Shared:
+        """Return this process's environment of the directory, with one more user."""
+        with self._lock:
+            shared = self._environments.get(path)
+            if shared is None:
+                shared = self._environments[path] = _Shared(path, sync, max_readers)
+            elif shared.sync != sync:
+                message = "the store is open here with another sync"
+                raise InvalidRequestError(annotate(message, path=path, sync=shared.sync))
+            shared.users += 1
+            return shared
+
+    def release(self, shared: _Shared) -> None:
+        """Take back one user; the last one closes the environment."""
+        with self._lock:
+            shared.users -= 1
+            if not shared.users:
+                shared.close()
+                self._environments.pop(shared.path, None)
+
+    def before_fork(self) -> None:
+        """Let nobody open or close meanwhile."""
+        self._lock.acquire()
+        for shared in self._environments.values():
+            shared.before_fork()
+
+    def after_fork(self, in_child: bool) -> None:
+        """Go on."""
+        for shared in self._environments.values():
+            shared.after_fork(in_child)
+        self._lock.release()
 
 
-def _acquire(path: str, sync: bool, max_readers: int) -> _Shared:
-    """Return this process's environment of the directory, with one more user."""
-    with _REGISTRY_LOCK:
-        shared = _REGISTRY.get(path)
-        if shared is None:
-            shared = _REGISTRY[path] = _Shared(path, sync, max_readers)
-        elif shared.sync != sync:
-            raise InvalidRequestError(
-                annotate("the store is open here with another sync", path=path, sync=shared.sync)
-            )
-        shared.users += 1
-        return shared
-
-
-def _release(shared: _Shared) -> None:
-    """Take back one user; the last one closes the environment."""
-    with _REGISTRY_LOCK:
-        shared.users -= 1
-        if not shared.users:
-            shared.close()
-            _REGISTRY.pop(shared.path, None)
-
-
-around_forks(_REGISTRY_LOCK, _REGISTRY.values)
+_REGISTRY = _Registry()
