@@ -7,14 +7,15 @@ TypeError.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NoReturn, assert_never
+from typing import NoReturn, TypeVar, assert_never
 
 from txn.errors import InvalidRequestError, annotate
 from txn.model import Cell, Key, as_bytes, check_key, check_value
 
 MAX_DEPTH = 100
+T = TypeVar("T")
 
 
 class _Operators:
@@ -112,6 +113,17 @@ class Or(_Operators):
 
 
 Assertion = Exact | Some | GreaterThan | Version | Not | And | Or
+Operand = bytes | int | None
+"""What a leaf compares its key's cell with: a value, or a timestamp (ms)."""
+
+LEAVES: Mapping[str, Callable[..., Assertion]] = {
+    "exact": Exact,
+    "some": Some,
+    "greater": GreaterThan,
+    "version": Version,
+}
+COMPOUNDS: Mapping[str, Callable[..., Assertion]] = {"not": Not, "and": And, "or": Or}
+"""Assertions by the names that rows and documents have for them."""
 
 
 def holds(assertion: Assertion, cells: Mapping[Key, Cell | None]) -> bool:
@@ -147,39 +159,54 @@ def overtaken(assertion: Assertion, cells: Mapping[Key, Cell | None]) -> bool:
     return cell is not None and cell.timestamp > assertion.timestamp
 
 
-def list_keys(assertion: Assertion) -> Iterator[Key]:
-    """Yield the keys that the assertion speaks of, in the order of its text, with repetitions."""
+def fold(
+    assertion: Assertion,
+    leaf: Callable[[str, Key, Operand], T],
+    compound: Callable[[str, list[T]], T],
+) -> T:
+    """Return what is made of an assertion, from its leaves up and from left to right.
+
+    leaf: of one of LEAVES, by its name, with its key and what the key is compared with, if it is.
+    compound: of one of COMPOUNDS, by its name, with what was made of its parts.
+    """
     match assertion:
-        case Exact(key) | Some(key) | GreaterThan(key) | Version(key):
-            yield key
+        case Exact(key, value):
+            return leaf("exact", key, value)
+        case Some(key):
+            return leaf("some", key, None)
+        case GreaterThan(key, value):
+            return leaf("greater", key, value)
+        case Version(key, timestamp):
+            return leaf("version", key, timestamp)
         case Not(inner):
-            yield from list_keys(inner)
-        case And(parts) | Or(parts):
-            for part in parts:
-                yield from list_keys(part)
+            return compound("not", [fold(inner, leaf, compound)])
+        case And(parts):
+            return compound("and", [fold(part, leaf, compound) for part in parts])
+        case Or(parts):
+            return compound("or", [fold(part, leaf, compound) for part in parts])
         case _:
             assert_never(assertion)
+
+
+def make_leaf(name: str, key: Key, operand: Operand = None) -> Assertion:
+    """Return the assertion that `fold` tells of by these."""
+    return Some(key) if name == "some" else LEAVES[name](key, operand)
+
+
+def list_keys(assertion: Assertion) -> list[Key]:
+    """Return the keys that the assertion speaks of, in the order of its text, with repetitions."""
+    found: list[Key] = []
+    fold(assertion, lambda name, key, operand: found.append(key), lambda name, parts: None)
+    return found
 
 
 def bind(assertion: Assertion, bound: Callable[[Key], Key]) -> Assertion:
     """Return the assertion with each key replaced by what `bound` makes of it."""
-    match assertion:
-        case Exact(key, value):
-            return Exact(bound(key), value)
-        case Some(key):
-            return Some(bound(key))
-        case GreaterThan(key, value):
-            return GreaterThan(bound(key), value)
-        case Version(key, timestamp):
-            return Version(bound(key), timestamp)
-        case Not(inner):
-            return Not(bind(inner, bound))
-        case And(parts):
-            return And(*(bind(part, bound) for part in parts))
-        case Or(parts):
-            return Or(*(bind(part, bound) for part in parts))
-        case _:
-            assert_never(assertion)
+    return fold(
+        assertion,
+        lambda name, key, operand: make_leaf(name, bound(key), operand),
+        lambda name, parts: COMPOUNDS[name](*parts),
+    )
 
 
 def check_assertion(assertion: object, depth: int = 1) -> Assertion:

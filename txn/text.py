@@ -10,9 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from itertools import islice
-from typing import assert_never
 
-from txn.assertions import And, Assertion, Exact, GreaterThan, Not, Or, Some, Version
+from txn.assertions import And, Assertion, Exact, GreaterThan, Not, Operand, Or, Some, Version, fold
 from txn.errors import AbortedError, InvalidRequestError, annotate
 from txn.model import Cell, Key
 
@@ -60,23 +59,25 @@ def key_text(key: Key) -> str:
 
 def assertion_text(assertion: Assertion) -> str:
     """Return the assertion as a person would say it."""
-    match assertion:
-        case Exact(key, value):
-            return f"{key_text(key)} = {shorten(value)}"
-        case Some(key):
-            return f"{key_text(key)} has a value"
-        case GreaterThan(key, value):
-            return f"{key_text(key)} > {shorten(value)}"
-        case Version(key, timestamp):
-            version = "no version" if timestamp is None else f"version {timestamp}"
-            return f"{key_text(key)} has {version}"
-        case Not(inner):
-            return f"not ({assertion_text(inner)})"
-        case And(parts) | Or(parts):
-            word = " and " if isinstance(assertion, And) else " or "
-            return word.join(f"({assertion_text(part)})" for part in parts)
+    return fold(assertion, _leaf_text, _compound_text)
+
+
+def _leaf_text(name: str, key: Key, operand: Operand) -> str:
+    match name, operand:
+        case "exact", bytes():
+            return f"{key_text(key)} = {shorten(operand)}"
+        case "greater", bytes():
+            return f"{key_text(key)} > {shorten(operand)}"
+        case "version", int():
+            return f"{key_text(key)} has version {operand}"
+        case "version", None:
+            return f"{key_text(key)} has no version"
         case _:
-            assert_never(assertion)
+            return f"{key_text(key)} has a value"
+
+
+def _compound_text(name: str, parts: list[str]) -> str:
+    return f"not ({parts[0]})" if name == "not" else f" {name} ".join(f"({part})" for part in parts)
 
 
 def reason_text(error: AbortedError) -> str:

@@ -26,7 +26,7 @@ from typing import Any, assert_never
 
 import msgpack
 
-from txn.assertions import And, Assertion, Exact, GreaterThan, Not, Or, Some, Version
+from txn.assertions import COMPOUNDS, LEAVES, Assertion, fold, make_leaf
 from txn.errors import CorruptRowError, InvalidRequestError, annotate
 from txn.model import MAX_CELL, Cell, Delete, Key, Mutation, Row, new_tuple
 from txn.protocol.phases import Status
@@ -313,40 +313,17 @@ def _unpack_mutation(packed: Any) -> Mutation | Delete:
 
 
 def _pack_assertion(assertion: Assertion) -> list[Any]:
-    match assertion:
-        case Exact(key, value):
-            return ["exact", key, value]
-        case Some(key):
-            return ["some", key]
-        case GreaterThan(key, value):
-            return ["greater", key, value]
-        case Version(key, timestamp):
-            return ["version", key, timestamp]
-        case Not(inner):
-            return ["not", _pack_assertion(inner)]
-        case And(parts):
-            return ["and", [_pack_assertion(part) for part in parts]]
-        case Or(parts):
-            return ["or", [_pack_assertion(part) for part in parts]]
-        case _:
-            assert_never(assertion)
+    return fold(
+        assertion,
+        lambda name, key, operand: [name, key] if name == "some" else [name, key, operand],
+        lambda name, parts: [name, parts[0] if name == "not" else parts],
+    )
 
 
 def _unpack_assertion(packed: Any) -> Assertion:
-    match packed:
-        case ("exact", key, value):
-            return Exact(Key(*key), value)
-        case ("some", key):
-            return Some(Key(*key))
-        case ("greater", key, value):
-            return GreaterThan(Key(*key), value)
-        case ("version", key, timestamp):
-            return Version(Key(*key), timestamp)
-        case ("not", inner):
-            return Not(_unpack_assertion(inner))
-        case ("and", parts):
-            return And(*map(_unpack_assertion, parts))
-        case ("or", parts):
-            return Or(*map(_unpack_assertion, parts))
-        case _:
-            raise ValueError(f"unknown assertion {packed!r}")
+    name, first, *operand = packed
+    if name in LEAVES:
+        return make_leaf(name, Key(*first), *operand)
+    if name not in COMPOUNDS:
+        raise ValueError(f"unknown assertion {packed!r}")
+    return COMPOUNDS[name](*map(_unpack_assertion, [first] if name == "not" else first))

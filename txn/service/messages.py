@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import Any, assert_never
+from typing import Any
 
 import thriftpy2
 
-from txn.assertions import And, Assertion, Exact, GreaterThan, Not, Or, Some, Version
+from txn.assertions import COMPOUNDS, LEAVES, Assertion, Operand, fold, make_leaf
 from txn.errors import (
     AbortedError,
     AssertionFailedError,
@@ -35,7 +35,17 @@ from txn.text import reason_text
 IDL: ModuleType = thriftpy2.load(
     str(Path(__file__).with_name("transactional.thrift")), module_name="txn_transactional_thrift"
 )
-KIND = IDL.AssertionKind
+KINDS = {
+    "exact": IDL.AssertionKind.EXACT,
+    "some": IDL.AssertionKind.SOME,
+    "greater": IDL.AssertionKind.GREATER_THAN,
+    "version": IDL.AssertionKind.VERSION,
+    "not": IDL.AssertionKind.NOT,
+    "and": IDL.AssertionKind.AND,
+    "or": IDL.AssertionKind.OR,
+}
+NAMES = {kind: name for name, kind in KINDS.items()}
+OPERANDS = {"exact": "value", "greater": "value", "version": "timestamp"}
 OUTCOMES = {
     Outcome.COMMITTED: IDL.Outcome.COMMITTED,
     Outcome.ABORTED: IDL.Outcome.ABORTED,
@@ -95,70 +105,44 @@ def pack_request(request: Request, deadline_ms: int | None) -> Any:
 def pack_assertions(assertions: Iterable[Assertion]) -> list[Any]:
     """Return assertions in the order of the wire: each part before what it is part of."""
     packed: list[Any] = []
+
+    def leaf(name: str, key: Key, operand: Operand) -> None:
+        operands = {OPERANDS[name]: operand} if name in OPERANDS else {}
+        packed.append(IDL.Assertion(KINDS[name], pack_key(key), **operands))
+
+    def compound(name: str, parts: list[None]) -> None:
+        packed.append(IDL.Assertion(KINDS[name], count=None if name == "not" else len(parts)))
+
     for assertion in assertions:
-        _pack_assertion(assertion, packed)
+        fold(assertion, leaf, compound)
     return packed
-
-
-def _pack_assertion(assertion: Assertion, packed: list[Any]) -> None:
-    match assertion:
-        case Exact(key, value):
-            node = IDL.Assertion(KIND.EXACT, pack_key(key), value)
-        case Some(key):
-            node = IDL.Assertion(KIND.SOME, pack_key(key))
-        case GreaterThan(key, value):
-            node = IDL.Assertion(KIND.GREATER_THAN, pack_key(key), value)
-        case Version(key, timestamp):
-            node = IDL.Assertion(KIND.VERSION, pack_key(key), None, timestamp)
-        case Not(inner):
-            _pack_assertion(inner, packed)
-            node = IDL.Assertion(KIND.NOT)
-        case And(parts) | Or(parts):
-            for part in parts:
-                _pack_assertion(part, packed)
-            kind = KIND.AND if isinstance(assertion, And) else KIND.OR
-            node = IDL.Assertion(kind, count=len(parts))
-        case _:
-            assert_never(assertion)
-    packed.append(node)
 
 
 def unpack_assertions(packed: Sequence[Any] | None) -> list[Assertion]:
     """Return the assertions of a list in the order of the wire."""
     stack: list[Assertion] = []
     for node in packed or ():
-        match node.kind:
-            case KIND.EXACT:
-                stack.append(Exact(unpack_key(node.key), _value(node)))
-            case KIND.SOME:
-                stack.append(Some(unpack_key(node.key)))
-            case KIND.GREATER_THAN:
-                stack.append(GreaterThan(unpack_key(node.key), _value(node)))
-            case KIND.VERSION:
-                stack.append(Version(unpack_key(node.key), node.timestamp))
-            case _:
-                stack.append(_compound(node, stack))
+        name = NAMES.get(node.kind, "")
+        if name in LEAVES:
+            operand = _value(node) if OPERANDS.get(name) == "value" else node.timestamp
+            stack.append(make_leaf(name, unpack_key(node.key), operand))
+        elif name in COMPOUNDS:
+            stack.append(COMPOUNDS[name](*_take_parts(node, name, stack)))
+        else:
+            raise InvalidRequestError(annotate("unknown kind of assertion", kind=node.kind))
     return stack
 
 
-def _compound(node: Any, stack: list[Assertion]) -> Assertion:
+def _take_parts(node: Any, name: str, stack: list[Assertion]) -> list[Assertion]:
     """Take the parts of a compound assertion from the stack."""
-    count = 1 if node.kind == KIND.NOT else node.count or 0
+    count = 1 if name == "not" else node.count or 0
     if not 0 < count <= len(stack):
         raise InvalidRequestError(
             annotate("an assertion lacks its parts", wanted=count, there=len(stack))
         )
     parts = stack[-count:]
     del stack[-count:]
-    match node.kind:
-        case KIND.NOT:
-            return Not(parts[0])
-        case KIND.AND:
-            return And(*parts)
-        case KIND.OR:
-            return Or(*parts)
-        case _:
-            raise InvalidRequestError(annotate("unknown kind of assertion", kind=node.kind))
+    return parts
 
 
 def _value(node: Any) -> bytes:
