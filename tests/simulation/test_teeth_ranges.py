@@ -145,3 +145,21 @@ def test_what_is_left_of_deleted_keys_is_compared(
         reader.until(reads_row(next_row))
         change_places(comes, goes)
     assert bool(reader.finish()) is rule
+
+
+def test_a_block_that_comes_between_two_looks_is_waited_for() -> None:
+    """Somebody who only reads meets it when looking whether all is as it was."""
+
+    def look(engine: Engine) -> bool:
+        with engine.transaction() as t:
+            return t.get(X) is not None and not t.scan(prefix=ITEM)
+
+    world = World()
+    put(world, X)
+    reader = Puppet(world, look, by_row=True)
+    for _ in range(3):  # to read, to look, and to look again
+        assert reader.until(reads_row(X))
+    block = Block(world, X)
+    block.until(asks_for(Status.ASSERTED))
+    assert reader.finish()
+    assert not block.finish()

@@ -139,8 +139,8 @@ def read_view(
             return {key: value_of(key, before) for key in keys}, [
                 {key: cell for key, cell in values.items() if key in part} for part in spans
             ]
-        hiding = {h for h, row in after.rows.items() if hides_values(row, before.cells)}
-        _wait_for_holders(before.cells, hiding, locked)
+        hiding = {h for h, row in after.rows.items() if hides_values(row, after.cells)}
+        _wait_for_holders(after.cells, hiding, locked)
     return None
 
 
