@@ -17,7 +17,7 @@ from recovery.findings import Finding, Result, Young
 from recovery.inspect import Explanation, ValueChange
 from recovery.text import parse_key
 from txn.assertions import MAX_DEPTH, And, Assertion, Exact, GreaterThan, Not, Or, Some, Version
-from txn.errors import InvalidRequestError, annotate
+from txn.errors import InvalidRequestError
 from txn.model import Cell, Delete, Key, Mutation
 from txn.protocol.row import TransactionRow, created_ms
 from txn.request import Request
@@ -31,9 +31,9 @@ def parse_request(text: str | bytes) -> Request:
     try:
         return _request(json.loads(text))
     except ValueError as error:
-        raise InvalidRequestError(annotate("not a JSON document", cause=str(error))) from error
+        raise InvalidRequestError("not a JSON document", cause=str(error)) from error
     except RecursionError as error:
-        raise InvalidRequestError(annotate("nested too deeply", limit=MAX_DEPTH)) from error
+        raise InvalidRequestError("nested too deeply", limit=MAX_DEPTH) from error
 
 
 def row_document(row: TransactionRow, now_ms: int) -> Document:
@@ -193,9 +193,7 @@ def _simple(item: Document, place: str) -> Assertion:
         case {"some": key} if len(item) == 1:
             return Some(_key(key, place))
     known = ["exact", "greater", "version", "some", "not", "and", "or"]
-    raise InvalidRequestError(
-        annotate("not an assertion", place=place, fields=sorted(item), known=known)
-    )
+    raise InvalidRequestError("not an assertion", place=place, fields=sorted(item), known=known)
 
 
 def _key(given: object, place: str) -> Key:
@@ -237,15 +235,13 @@ def _fields(given: object, place: str, needed: set[str], allowed: set[str]) -> D
     unknown, missing = set(given) - needed - allowed, needed - set(given)
     if unknown or missing:
         raise InvalidRequestError(
-            annotate(
-                "the fields are not right",
-                place=place,
-                unknown=sorted(unknown) or None,
-                missing=sorted(missing) or None,
-            )
+            "the fields are not right",
+            place=place,
+            unknown=sorted(unknown) or None,
+            missing=sorted(missing) or None,
         )
     return given
 
 
 def _wrong(message: str, place: str, given: object) -> InvalidRequestError:
-    return InvalidRequestError(annotate(message, place=place, given=given))
+    return InvalidRequestError(message, place=place, given=given)

@@ -15,7 +15,7 @@ from recovery.findings import Finding, Kind, LeftAlone, NothingToDo, Repaired, R
 from recovery.markers import find_expired_marker, retire_keys
 from recovery.scan import MARKERS, Looked, list_rows, newest_old_ms, whole_row
 from recovery.tables import BATCH, check_rows, is_stale
-from txn.errors import InvalidRequestError, TableUnavailable, annotate
+from txn.errors import InvalidRequestError, TableUnavailable
 from txn.model import Cell, Edit, Key, Row
 from txn.protocol.attempt import FREE, Context, call_store, load_transaction
 from txn.protocol.ranges import stored_rows
@@ -59,7 +59,7 @@ def check(
     young = Young() if young is None else young
     for table in scan:
         if call_store(context, lambda: context.store.describe(table)) is None:  # noqa: B023
-            raise InvalidRequestError(annotate("no such table", table=table))
+            raise InvalidRequestError("no such table", table=table)
     for row in list_rows(context, Span(context.table), looked):
         if is_row_key(row.row):
             yield from _check_row(context, row, grace_ms, retention_ms, young)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from recovery.findings import Finding, Kind, LeftAlone, NothingToDo, Repaired, Result
 from recovery.scan import MARKERS, newest_old_ms
-from txn.errors import InvalidRequestError, annotate
+from txn.errors import InvalidRequestError
 from txn.model import Cell, Key, Row
 from txn.protocol.attempt import Context
 from txn.protocol.retire import Guarded, can_retire, look_at_keys, retire
@@ -38,7 +38,7 @@ def find_marker(context: Context, token: bytes) -> Guarded:
     key = marker_key(context.table, token)
     found = look_at_keys(context, [key])[key]
     if found.value is None:
-        raise InvalidRequestError(annotate("no request with this token has committed", once=token))
+        raise InvalidRequestError("no request with this token has committed", once=token)
     return found
 
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from txn.errors import InvalidRequestError, annotate
+from txn.errors import InvalidRequestError
 from txn.model import Key
 from txn.text import escape, unescape
 
@@ -23,7 +23,7 @@ def parse_key(text: str) -> Key:
     row, _, last = rest.rpartition("/")
     family, _, column = last.partition(":")
     if not (table and row and family and column):
-        raise InvalidRequestError(annotate("a key is table/row/family:column", given=text))
+        raise InvalidRequestError("a key is table/row/family:column", given=text)
     return Key(unescape(row), unescape(family), unescape(column), unescape(table))
 
 
@@ -42,9 +42,7 @@ def parse_duration(text: str) -> int:
     compact = text.strip().lower()
     parts = _DURATION.findall(compact)
     if not compact or _DURATION.sub("", compact).strip():
-        raise InvalidRequestError(
-            annotate("a duration is a number and ms, s, m, h or d", given=text)
-        )
+        raise InvalidRequestError("a duration is a number and ms, s, m, h or d", given=text)
     return sum(int(number) * _UNITS_MS[unit] for number, unit in parts)
 
 

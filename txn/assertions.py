@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import NoReturn, TypeVar, assert_never
 
-from txn.errors import InvalidRequestError, annotate
+from txn.errors import InvalidRequestError
 from txn.model import Cell, Key, as_bytes, check_key, check_value
 
 MAX_DEPTH = 100
@@ -212,7 +212,7 @@ def bind(assertion: Assertion, bound: Callable[[Key], Key]) -> Assertion:
 def check_assertion(assertion: object, depth: int = 1) -> Assertion:
     """Return what was given if it is a well-formed assertion, else raise InvalidRequestError."""
     if depth > MAX_DEPTH:
-        raise InvalidRequestError(annotate("assertion is nested too deeply", limit=MAX_DEPTH))
+        raise InvalidRequestError("assertion is nested too deeply", limit=MAX_DEPTH)
     match assertion:
         case Exact(key, value) | GreaterThan(key, value):
             check_key(key)
@@ -228,7 +228,7 @@ def check_assertion(assertion: object, depth: int = 1) -> Assertion:
             _check_parts(assertion, parts, depth)
         case _:
             raise InvalidRequestError(
-                annotate("not an assertion", given=assertion, type=type(assertion).__name__)
+                "not an assertion", given=assertion, type=type(assertion).__name__
             )
     return assertion
 
@@ -236,14 +236,14 @@ def check_assertion(assertion: object, depth: int = 1) -> Assertion:
 def _check_timestamp(key: Key, timestamp: object) -> None:
     if timestamp is not None and not (isinstance(timestamp, int) and 1 <= timestamp < 1 << 63):
         raise InvalidRequestError(
-            annotate("version must be a timestamp in ms or None", key=key, given=timestamp)
+            "version must be a timestamp in ms or None", key=key, given=timestamp
         )
 
 
 def _check_parts(assertion: object, parts: tuple[object, ...], depth: int) -> None:
     if len(parts) < 2:
         raise InvalidRequestError(
-            annotate(f"{type(assertion).__name__} takes two or more assertions", given=len(parts))
+            f"{type(assertion).__name__} takes two or more assertions", given=len(parts)
         )
     for part in parts:
         check_assertion(part, depth + 1)

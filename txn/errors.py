@@ -19,6 +19,9 @@ def annotate(message: str, **facts: object) -> str:
 class TxnError(Exception):
     """The root: catch it to catch everything that this library raises on purpose."""
 
+    def __init__(self, message: str = "", **facts: object) -> None:
+        super().__init__(annotate(message, **facts))
+
     def __reduce__(self) -> tuple[Any, ...]:
         # The arguments of a subclass are not those of its message, which is what pickle assumes.
         return _restored, (type(self), self.args, self.__dict__)

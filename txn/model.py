@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple, Self, get_args
 
-from txn.errors import InvalidRequestError, annotate
+from txn.errors import InvalidRequestError
 
 Value = bytes
 
@@ -120,13 +120,13 @@ class Check(NamedTuple):
 def check_targets(check: Check) -> None:
     """Raise InvalidRequestError unless the check puts or deletes, cells of its own row only."""
     if check.puts and check.deletes:
-        raise InvalidRequestError(annotate("a checked write puts or deletes", checked=check.key))
+        raise InvalidRequestError("a checked write puts or deletes", checked=check.key)
     row, _, _, table = check.key
     for part in (check.puts, check.deletes):
         for target, _ in part:
             if target[0] != row or target[3] != table:
                 raise InvalidRequestError(
-                    annotate("a checked write is of one row", checked=check.key, target=target)
+                    "a checked write is of one row", checked=check.key, target=target
                 )
 
 
@@ -210,7 +210,7 @@ def as_bytes(name: str, value: object) -> bytes:
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(value)
     raise InvalidRequestError(
-        annotate(f"{name} must be bytes or str", given=value, type=type(value).__name__)
+        f"{name} must be bytes or str", given=value, type=type(value).__name__
     )
 
 
@@ -218,10 +218,10 @@ def check_whole(name: str, value: object, least: int | None = None) -> None:
     """Raise InvalidRequestError unless this is a whole number, and not below the least one."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise InvalidRequestError(
-            annotate(f"{name} must be a whole number", given=value, type=type(value).__name__)
+            f"{name} must be a whole number", given=value, type=type(value).__name__
         )
     if least is not None and value < least:
-        raise InvalidRequestError(annotate(f"{name} must be at least {least}", **{name: value}))
+        raise InvalidRequestError(f"{name} must be at least {least}", **{name: value})
 
 
 def check_choice(name: str, value: object, choices: object) -> None:
@@ -229,7 +229,7 @@ def check_choice(name: str, value: object, choices: object) -> None:
     words = get_args(choices)
     if value not in words:
         known = ", ".join(map(repr, words))
-        raise InvalidRequestError(annotate(f"{name} is none of {known}", **{name: value}))
+        raise InvalidRequestError(f"{name} is none of {known}", **{name: value})
 
 
 def cell_bytes(key: Key, value: bytes) -> int:
@@ -240,7 +240,7 @@ def cell_bytes(key: Key, value: bytes) -> int:
 def check_key(key: object) -> None:
     """Raise InvalidRequestError unless this is a key that users may read and write."""
     if not isinstance(key, Key):
-        raise InvalidRequestError(annotate("not a Key", given=key, type=type(key).__name__))
+        raise InvalidRequestError("not a Key", given=key, type=type(key).__name__)
     row, family, column, table = key
     if not (
         0 < len(row) <= MAX_ROW
@@ -254,31 +254,29 @@ def check_key(key: object) -> None:
         _check_part("table", table or b"", MAX_TABLE, key)
     if column.endswith(RESERVED):
         raise InvalidRequestError(
-            annotate("columns ending in _lock or _tag are reserved for the protocol", key=key)
+            "columns ending in _lock or _tag are reserved for the protocol", key=key
         )
 
 
 def check_value(key: Key, value: object) -> None:
     """Raise InvalidRequestError unless this is a value that a cell of ours may hold."""
     if not isinstance(value, bytes):
-        raise InvalidRequestError(
-            annotate("value must be bytes", key=key, type=type(value).__name__)
-        )
+        raise InvalidRequestError("value must be bytes", key=key, type=type(value).__name__)
     if not value:
         raise InvalidRequestError(
-            annotate("value is empty, which HBase cannot tell from absent: use Delete", key=key)
+            "value is empty, which HBase cannot tell from absent: use Delete", key=key
         )
     size = cell_bytes(key, value)
     if size > MAX_CELL:
         raise InvalidRequestError(
-            annotate("value is too large for a cell", key=key, cell_bytes=size, limit=MAX_CELL)
+            "value is too large for a cell", key=key, cell_bytes=size, limit=MAX_CELL
         )
 
 
 def _check_part(name: str, part: bytes, limit: int, key: Key) -> None:
     if not part:
-        raise InvalidRequestError(annotate(f"{name} is empty", key=key))
+        raise InvalidRequestError(f"{name} is empty", key=key)
     if len(part) > limit:
         raise InvalidRequestError(
-            annotate(f"{name} is too long", bytes=len(part), limit=limit, starts=part[:40])
+            f"{name} is too long", bytes=len(part), limit=limit, starts=part[:40]
         )

@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Any, Literal
 
 from txn.assertions import Assertion, Not, Or, Some, bind, check_assertion, list_keys
-from txn.errors import InvalidRequestError, annotate
+from txn.errors import InvalidRequestError
 from txn.model import Delete, Key, Mutation, as_bytes, check_key, check_value, check_whole
 
 Ack = Literal["complete", "decided"]
@@ -75,9 +75,7 @@ def as_request(given: object) -> Request:
     if isinstance(given, Request):
         return given
     if not isinstance(given, tuple) or len(given) != 2:
-        raise InvalidRequestError(
-            annotate("neither a Request nor (mutations, assertions)", given=given)
-        )
+        raise InvalidRequestError("neither a Request nor (mutations, assertions)", given=given)
     mutations, assertions = given
     return Request(
         tuple(_check_items("mutations", mutations)), tuple(_check_items("assertions", assertions))
@@ -134,16 +132,14 @@ def bind_key(key: object, table: bytes | None) -> Key:
     if key.table is not None:
         return key
     if table is None:
-        raise InvalidRequestError(
-            annotate("key names no table and there is no default table", key=key)
-        )
+        raise InvalidRequestError("key names no table and there is no default table", key=key)
     return key._replace(table=table)
 
 
 def _bind_mutation(mutation: object, table: bytes | None) -> Mutation | Delete:
     if not isinstance(mutation, Mutation | Delete):
         raise InvalidRequestError(
-            annotate("not a Mutation or Delete", given=mutation, type=type(mutation).__name__)
+            "not a Mutation or Delete", given=mutation, type=type(mutation).__name__
         )
     key = bind_key(mutation.key, table)
     if isinstance(mutation, Mutation):
@@ -159,14 +155,14 @@ def _bind_assertion(assertion: object, table: bytes | None) -> Assertion:
 def _check_items(name: str, given: object) -> Iterable[Any]:
     if isinstance(given, Iterable) and not isinstance(given, (str, bytes, Key)):
         return given
-    raise InvalidRequestError(annotate(f"{name} must be a list", type=type(given).__name__))
+    raise InvalidRequestError(f"{name} must be a list", type=type(given).__name__)
 
 
 def _check_distinct(mutations: tuple[Mutation | Delete, ...]) -> None:
     seen: set[Key] = set()
     for mutation in mutations:
         if mutation.key in seen:
-            raise InvalidRequestError(annotate("key is mutated twice", key=mutation.key))
+            raise InvalidRequestError("key is mutated twice", key=mutation.key)
         seen.add(mutation.key)
 
 
@@ -174,7 +170,7 @@ def _check_token(once: str | bytes) -> bytes:
     token = as_bytes("once", once)
     if not 1 <= len(token) <= MAX_TOKEN:
         raise InvalidRequestError(
-            annotate("once must have 1 to 1024 bytes", bytes=len(token), limit=MAX_TOKEN)
+            "once must have 1 to 1024 bytes", bytes=len(token), limit=MAX_TOKEN
         )
     return token
 
@@ -187,11 +183,9 @@ def _check_retention(once: str | bytes | None, retention_ms: int | None) -> int 
     check_whole("once_retention_ms", retention_ms, 1)
     if retention_ms > MAX_RETENTION_MS:
         raise InvalidRequestError(
-            annotate(
-                "once_retention_ms is too long: leave it out, and the token is kept for ever",
-                given=retention_ms,
-                limit=MAX_RETENTION_MS,
-            )
+            "once_retention_ms is too long: leave it out, and the token is kept for ever",
+            given=retention_ms,
+            limit=MAX_RETENTION_MS,
         )
     return retention_ms
 
@@ -199,5 +193,5 @@ def _check_retention(once: str | bytes | None, retention_ms: int | None) -> int 
 def _check_labels(labels: Mapping[str, str] | None) -> Mapping[str, str]:
     for name, text in (labels or {}).items():
         if not isinstance(name, str) or not isinstance(text, str):
-            raise InvalidRequestError(annotate("labels must be text", name=name, value=text))
+            raise InvalidRequestError("labels must be text", name=name, value=text)
     return dict(labels or {})

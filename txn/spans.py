@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from txn.errors import InvalidRequestError, annotate
+from txn.errors import InvalidRequestError
 from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Key, as_bytes, check_key
 
 Columns = Collection[tuple[str | bytes, str | bytes]]
@@ -66,7 +66,7 @@ def _behind(prefix: bytes) -> bytes:
 
 def _column(pair: object) -> tuple[bytes, bytes]:
     if not isinstance(pair, tuple) or len(pair) != 2:
-        raise InvalidRequestError(annotate("columns are (family, column) pairs", given=pair))
+        raise InvalidRequestError("columns are (family, column) pairs", given=pair)
     key = Key(b"-", *pair)
     check_key(key)
     return key.family, key.column

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from itertools import islice
 
 from txn.assertions import And, Assertion, Exact, GreaterThan, Not, Operand, Or, Some, Version, fold
-from txn.errors import AbortedError, InvalidRequestError, annotate
+from txn.errors import AbortedError, InvalidRequestError
 from txn.model import Cell, Key
 
 LONGEST = 60
@@ -38,7 +38,7 @@ def unescape(text: str) -> bytes:
             return bytes([int(match[1], 16)])
         if match[2] is not None:
             return b"\\"
-        raise InvalidRequestError(annotate(r"a backslash must be \\ or \xNN", text=text))
+        raise InvalidRequestError(r"a backslash must be \\ or \xNN", text=text)
 
     return _ESCAPE.sub(replacement, text.encode("utf-8", "surrogateescape"))
 

@@ -66,11 +66,11 @@ def must_exist(uri: str) -> None:
     try:
         parts = urlsplit(uri)
     except ValueError as error:
-        raise InvalidRequestError(annotate("not a URI", given=uri)) from error
+        raise InvalidRequestError("not a URI", given=uri) from error
     if parts.scheme == "embedded" and not parts.netloc:  # else opening it says what is wrong
         path = Path(unquote(parts.path))
         if not path.exists() or (path.is_dir() and not any(path.iterdir())):
-            raise InvalidRequestError(annotate("no such store", path=str(path)))
+            raise InvalidRequestError("no such store", path=str(path))
 
 
 @contextmanager
@@ -91,7 +91,7 @@ def open_store_of(uri: str, transactions: str) -> Iterator[Context]:
     """Open a store that has a transaction table, to look at it and to mend it."""
     with open_any_store(uri, transactions) as context:
         if context.store.describe(context.table) is None:
-            raise InvalidRequestError(annotate("no such transaction table", table=transactions))
+            raise InvalidRequestError("no such transaction table", table=transactions)
         yield context
 
 
@@ -109,7 +109,7 @@ def find_row_key(context: Context, part: str) -> bytes:
     with row_bar(console(), "looking", hidden=False) as looked:
         candidates = list(islice(find(context, unescape(part), looked), CANDIDATES + 1))
     if not candidates:
-        raise InvalidRequestError(annotate("no such transaction", id=part))
+        raise InvalidRequestError("no such transaction", id=part)
     if len(candidates) > 1:
         several = [escape(row_key) for row_key in candidates[:CANDIDATES]]
         more = ["and more"] if len(candidates) > CANDIDATES else []

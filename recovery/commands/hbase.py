@@ -150,7 +150,7 @@ def status_command(*, data: DataOption, as_json: JsonOption = False) -> None:
 def _setting(text: str) -> tuple[str, str]:
     name, sign, value = text.partition("=")
     if not sign or not name:
-        raise InvalidRequestError(annotate("not NAME=VALUE", setting=text))
+        raise InvalidRequestError("not NAME=VALUE", setting=text)
     return name, value
 
 

@@ -23,7 +23,7 @@ from recovery.commands.common import (
     print_line,
 )
 from recovery.text import count_text, duration_text, time_text
-from txn.errors import InvalidRequestError, annotate
+from txn.errors import InvalidRequestError
 from txn.host.extras import require_extra
 from txn.locks.requests import LockRequest, Mode, path
 
@@ -146,7 +146,7 @@ def force_drop(
 ) -> None:
     """Drop leases whoever has them. Their holders are not asked, and learn of it when they look."""
     if bool(paths) is everything:
-        raise InvalidRequestError(annotate("name what to drop, or say --all", paths=paths))
+        raise InvalidRequestError("name what to drop, or say --all", paths=paths)
     with opened(leases) as service:
         count = service.force_drop_lease(paths or ())
     show_dropped(", ".join(paths or ()), count, as_json)
@@ -174,7 +174,7 @@ def opened(url: str | None, *, is_new: bool = False) -> Iterator[LeaseService]:
     if url is not None and url.startswith(SQLITE) and not is_new:
         file = File(url.removeprefix(SQLITE).partition("?")[0])
         if not file.exists():
-            raise InvalidRequestError(annotate("no such file of leases", path=str(file)))
+            raise InvalidRequestError("no such file of leases", path=str(file))
     with open_leases(_named(url)) as service:
         yield service
 

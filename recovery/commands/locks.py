@@ -23,7 +23,7 @@ from recovery.commands.common import (
 )
 from recovery.text import count_text, duration_text, time_text
 from txn.clock import SystemClock
-from txn.errors import InvalidRequestError, annotate
+from txn.errors import InvalidRequestError
 from txn.host.extras import require_extra
 from txn.locks import open_manager
 from txn.locks.hive.model import DATABASE_SETTING, Column, Tables
@@ -158,7 +158,7 @@ def written_down(partitioned: Iterable[str], database: str) -> Tables:
     for given in partitioned:
         name, equals, columns = given.lower().partition("=")
         if not equals:
-            raise InvalidRequestError(annotate("write TABLE=COLUMN,COLUMN", given=given))
+            raise InvalidRequestError("write TABLE=COLUMN,COLUMN", given=given)
         parts = name.split(".") if "." in name else [database.lower(), name]
         known[Path(tuple(parts))] = Described(tuple(map(Column, columns.split(","))))
     return Tables(known)

@@ -25,7 +25,7 @@ from recovery.markers import find_marker
 from recovery.purge import LOST, UNFINISHED, purge_row, purge_token
 from recovery.scan import whole_row
 from recovery.text import duration_text, time_text
-from txn.errors import InvalidRequestError, annotate
+from txn.errors import InvalidRequestError
 from txn.protocol.attempt import Context
 from txn.protocol.row import decode_marker, decode_row
 from txn.text import escape, unescape
@@ -75,7 +75,7 @@ def _row(context: Context, part: str, unfinished: bool, yes: bool) -> tuple[Docu
     row_key = find_row_key(context, part)
     seen = whole_row(context, row_key)
     if seen is None:
-        raise InvalidRequestError(annotate("the row has just gone", transaction=row_key))
+        raise InvalidRequestError("the row has just gone", transaction=row_key)
     row = decode_row(seen)
     state, status = row.state, str(row.status) if row.status else "no status"
     if unfinished or state not in UNFINISHED:

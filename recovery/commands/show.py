@@ -22,7 +22,7 @@ from recovery.commands.common import (
 from recovery.documents import explanation_document
 from recovery.inspect import Explanation, ValueChange, explain
 from recovery.text import duration_text, labels_text, time_text
-from txn.errors import InvalidRequestError, annotate
+from txn.errors import InvalidRequestError
 from txn.protocol.row import RowState
 from txn.text import assertion_text, escape, key_text, shorten
 
@@ -43,7 +43,7 @@ def show(
         row_key = find_row_key(context, transaction)
         found = explain(context, row_key)
         if found is None:
-            raise InvalidRequestError(annotate("the row has just gone", transaction=row_key))
+            raise InvalidRequestError("the row has just gone", transaction=row_key)
         if as_json:
             print_json(explanation_document(found), pretty=True)
         else:

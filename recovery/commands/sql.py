@@ -24,7 +24,7 @@ from recovery.commands.locks import (
     waiting_for,
     written_down,
 )
-from txn.errors import InvalidRequestError, annotate
+from txn.errors import InvalidRequestError
 from txn.host.extras import require_extra
 from txn.locks import LockManager, Waiting
 from txn.locks.hive.model import DATABASE_SETTING
@@ -67,7 +67,7 @@ def sql(
         statements, {**settings, DATABASE_SETTING: database}, known
     )
     if not asked:
-        raise InvalidRequestError(annotate("no statement to run", given=statements))
+        raise InvalidRequestError("no statement to run", given=statements)
     waiting = from_hive(settings, waiting_for(wait))
     with ExitStack() as stack:
         locks = cache(lambda: stack.enter_context(managed(_named(manager))))
@@ -87,14 +87,14 @@ def sql(
 
 def _named(manager: str | None) -> str:
     if not manager:
-        raise InvalidRequestError(annotate("name a lock manager: --manager or TXN_LOCKS"))
+        raise InvalidRequestError("name a lock manager: --manager or TXN_LOCKS")
     return manager
 
 
 def _setting(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
-        raise InvalidRequestError(annotate("write NAME=VALUE", given=text))
+        raise InvalidRequestError("write NAME=VALUE", given=text)
     return name.strip(), value.strip()
 
 

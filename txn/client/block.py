@@ -113,7 +113,7 @@ class OptimisticTransaction:
         rows = list(islice(self._ways.scan(wanted), SNAPSHOT_ROWS + 1))
         if len(rows) > SNAPSHOT_ROWS:
             raise InvalidRequestError(
-                annotate("too many rows for a transaction", limit=SNAPSHOT_ROWS, table=wanted.table)
+                "too many rows for a transaction", limit=SNAPSHOT_ROWS, table=wanted.table
             )
         for key, cell in ((key, cell) for row in rows for key, cell in row.cells.items()):
             if not self._was_met(key):
@@ -148,12 +148,12 @@ class OptimisticTransaction:
         An absent one counts as 0. Raise InvalidRequestError for other bytes, and for overflow."""
         value = self.get(key)
         if value is not None and len(value) != COUNTER_BYTES:
-            raise InvalidRequestError(annotate("not a counter", key=key, bytes=len(value)))
+            raise InvalidRequestError("not a counter", key=key, bytes=len(value))
         total = int.from_bytes(value or b"", signed=True) + by
         try:
             self.put(key, total.to_bytes(COUNTER_BYTES, signed=True))
         except OverflowError as error:
-            raise InvalidRequestError(annotate("counter overflows", key=key, by=by)) from error
+            raise InvalidRequestError("counter overflows", key=key, by=by) from error
         return total
 
     def append(self, key: Key, value: str | bytes) -> bytes:

@@ -16,7 +16,7 @@ from txn.client.backend import Backend
 from txn.client.block import EngineCalls, OptimisticTransaction, run_block
 from txn.client.local import LocalBackend
 from txn.clock import Clock, SystemClock
-from txn.errors import InvalidRequestError, TxnError, annotate
+from txn.errors import InvalidRequestError, TxnError
 from txn.model import Cell, Delete, Key, Mutation, Row, as_bytes, check_choice, check_whole
 from txn.policy import Policy
 from txn.protocol.attempt import Context
@@ -56,7 +56,7 @@ class Engine:
         chance: random.Random | None = None,
     ) -> None:
         if not 1 <= buckets <= 100:
-            raise InvalidRequestError(annotate("buckets must be 1 to 100", buckets=buckets))
+            raise InvalidRequestError("buckets must be 1 to 100", buckets=buckets)
         context = Context(
             store,
             as_bytes("transactions", transactions),
@@ -266,7 +266,7 @@ class Engine:
                 r.mutations, r.assertions, r.once, r.labels, r.once_retention_ms
             )
         except InvalidRequestError as error:
-            raise InvalidRequestError(annotate(str(error), request=index)) from error
+            raise InvalidRequestError(str(error), request=index) from error
 
     def _bind_request(
         self,
@@ -303,6 +303,6 @@ def list_deadlines(deadline_ms: Sequence[int | None] | None, count: int) -> list
         check_deadline(time_ms)
     if len(times) != count:
         raise InvalidRequestError(
-            annotate("a time for each request is needed", requests=count, times=len(times))
+            "a time for each request is needed", requests=count, times=len(times)
         )
     return times

@@ -6,7 +6,7 @@ changed under running clients.
 
 from __future__ import annotations
 
-from txn.errors import InvalidRequestError, annotate
+from txn.errors import InvalidRequestError
 from txn.model import Delete, Family, Key, find_delete_refusal, find_refusal
 from txn.protocol.attempt import Context, call_store
 from txn.request import Request
@@ -30,12 +30,12 @@ class Families:
         families = call_store(self._context, lambda: self._context.store.describe(table))
         if families is None:
             raise InvalidRequestError(
-                annotate("no such table: create it with ensure_table", table=table, key=key)
+                "no such table: create it with ensure_table", table=table, key=key
             )
         family = families.get(key.family)
         if family is None:
             raise InvalidRequestError(
-                annotate("no such family", family=key.family, known=sorted(families), key=key)
+                "no such family", family=key.family, known=sorted(families), key=key
             )
         _refuse(key, find_refusal(family))
         self._known[table, key.family] = family
@@ -46,9 +46,7 @@ class Families:
         if table in self._tables:
             return
         if call_store(self._context, lambda: self._context.store.describe(table)) is None:
-            raise InvalidRequestError(
-                annotate("no such table: create it with ensure_table", table=table)
-            )
+            raise InvalidRequestError("no such table: create it with ensure_table", table=table)
         self._tables.add(table)
 
     def forget(self, table: bytes) -> None:
@@ -70,4 +68,4 @@ class Families:
 
 def _refuse(key: Key, reason: str | None) -> None:
     if reason is not None:
-        raise InvalidRequestError(annotate(reason, key=key))
+        raise InvalidRequestError(reason, key=key)

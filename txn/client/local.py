@@ -17,7 +17,6 @@ from txn.errors import (
     CorruptRowError,
     TableUnavailable,
     TxnError,
-    annotate,
 )
 from txn.model import Cell, Family, Key, Row
 from txn.protocol.attempt import Attempt, Context, begin_attempt, is_late
@@ -190,7 +189,7 @@ class LocalBackend:
         row = read_rows(self._context, [row_key])[row_key]
         match row.state:
             case RowState.UNREADABLE if row.status is None:
-                raise CorruptRowError(annotate(str(row.corrupt), row=row_key))
+                raise CorruptRowError(str(row.corrupt), row=row_key)
             case RowState.DEBRIS:
                 return Outcome.UNKNOWN
             case RowState.UNDECIDED:

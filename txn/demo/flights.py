@@ -23,7 +23,7 @@ from txn.client.engine import Engine
 from txn.demo.data import DAYS, FAMILY, DemoTables, tables_named, unpack
 from txn.demo.processes import Job, Line
 from txn.demo.reconcile import ProofCheck
-from txn.errors import InvalidRequestError, annotate
+from txn.errors import InvalidRequestError
 
 JOB = "txn.demo.job"
 
@@ -99,9 +99,9 @@ def run_demo(
     first. crash: whether the job is killed part way.
     """
     if not 1 <= days <= DAYS:
-        raise InvalidRequestError(annotate("days must be 1 to 365", days=days))
+        raise InvalidRequestError("days must be 1 to 365", days=days)
     if uri.startswith("memory:"):
-        raise InvalidRequestError(annotate("the job's processes cannot share memory", store=uri))
+        raise InvalidRequestError("the job's processes cannot share memory", store=uri)
     tables = tables_named(name)
     make_tables(uri, tables)
     with tempfile.TemporaryDirectory(prefix="hbase-txn-flights-") as place:
@@ -127,7 +127,7 @@ def make_tables(uri: str, tables: DemoTables) -> None:
         for table in astuple(tables):
             if next(iter(engine.context.store.scan(table.encode())), None) is not None:
                 raise InvalidRequestError(
-                    annotate("the tables must be empty: choose another name", table=table)
+                    "the tables must be empty: choose another name", table=table
                 )
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from txn.clock import Clock
-from txn.errors import StoreError, annotate
+from txn.errors import StoreError
 from txn.tables.operations import Range, Result, Selection
 from txn.tables.refusal import Refused
 from txn.tables.rows import Resume, Rows
@@ -83,7 +83,7 @@ class Scanners:
         with self._lock:
             self._expire()
             if len(self._open) >= self._limits.open:
-                raise StoreError(annotate("too many open scanners", limit=self._limits.open))
+                raise StoreError("too many open scanners", limit=self._limits.open)
             number = self._next
             self._next = (number + 1) & 0x7FFF_FFFF
             self._open[number] = scanner
@@ -144,7 +144,7 @@ class Scanners:
             if size > self._limits.reply_bytes:
                 raise Refused("do not retry", "too much for one reply: ask for fewer", rows=count)
             if self._clock.monotonic_ms() > due_ms:
-                raise StoreError(annotate("the scan took too long", limit=self._limits.call_ms))
+                raise StoreError("the scan took too long", limit=self._limits.call_ms)
         return found
 
     def _fetch(self, scanner: _Scanner, count: int) -> None:

@@ -13,7 +13,7 @@ from txn.emulator.sweeping import Sweeper
 from txn.emulator.thrift1 import service as thrift1
 from txn.emulator.thrift2 import service as thrift2
 from txn.emulator.workers import Supervisor, serve_here
-from txn.errors import InvalidRequestError, annotate
+from txn.errors import InvalidRequestError
 from txn.server.options import Options
 from txn.server.ports import ServedInterface, Server, listen, server_tls_context
 from txn.service.server import Transactional
@@ -43,7 +43,7 @@ class Hosted:
     def __post_init__(self) -> None:
         if not self.ports or not set(self.ports) <= set(NAMES):
             raise InvalidRequestError(
-                annotate("give a port for one of the services", known=NAMES, given=[*self.ports])
+                "give a port for one of the services", known=NAMES, given=[*self.ports]
             )
 
 
@@ -59,7 +59,7 @@ def serve(
     """
     if options.workers > 1 and urlsplit(hosted.store).scheme != "embedded":
         raise InvalidRequestError(
-            annotate("only an embedded store can have several workers", store=hosted.store)
+            "only an embedded store can have several workers", store=hosted.store
         )
     clock = SystemClock()
     tls = server_tls_context(options)

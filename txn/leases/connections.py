@@ -16,7 +16,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from txn.backoff import Backoff
 from txn.clock import Clock
-from txn.errors import InvalidRequestError, StoreClosedError, StoreError, annotate
+from txn.errors import InvalidRequestError, StoreClosedError, StoreError
 from txn.host.forks import Forked
 from txn.leases.databases import PATIENCE_S, Database, Postgresql, Sqlite
 from txn.leases.forking import Gate
@@ -34,7 +34,7 @@ class Connections(Forked):
         kind = KINDS.get(url.get_backend_name())
         if kind is None:
             raise InvalidRequestError(
-                annotate("leases are kept in one of these", known=sorted(KINDS), url=shown(url))
+                "leases are kept in one of these", known=sorted(KINDS), url=shown(url)
             )
         self.database = kind
         self.url = url
@@ -59,9 +59,7 @@ class Connections(Forked):
                 if not (isinstance(error, DBAPIError) and self.database.passes(error)):
                     break
         message = "the database of the leases failed"
-        raise StoreError(
-            annotate(message, url=shown(self.url), reason=_reason(failure))
-        ) from failure
+        raise StoreError(message, url=shown(self.url), reason=_reason(failure)) from failure
 
     def close(self) -> None:
         """Give the connections back."""
@@ -82,7 +80,7 @@ class Connections(Forked):
 
     def _own_engine(self) -> Engine:
         if self._closed:
-            raise StoreClosedError(annotate("the leases were closed", url=shown(self.url)))
+            raise StoreClosedError("the leases were closed", url=shown(self.url))
         if self._engine is None:
             self._engine = self.database.engine(self.url)
         return self._engine

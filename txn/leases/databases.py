@@ -20,7 +20,7 @@ from typing import Any, Protocol
 from sqlalchemy import URL, Connection, Engine, create_engine, event, text
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
 
-from txn.errors import InvalidRequestError, StoreError, annotate
+from txn.errors import InvalidRequestError, StoreError
 from txn.leases.tables import IDS
 from txn.locks.requests import Path
 
@@ -78,13 +78,11 @@ class Sqlite:
 
     def engine(self, url: URL) -> Engine:
         if url.database in {None, "", ":memory:"}:
-            raise InvalidRequestError(annotate("name a file: sqlite:///path"))
+            raise InvalidRequestError("name a file: sqlite:///path")
         try:
             _make_place(File(str(url.database)))
         except OSError as error:
-            raise StoreError(
-                annotate("no place for the leases", url=str(url), reason=str(error))
-            ) from error
+            raise StoreError("no place for the leases", url=str(url), reason=str(error)) from error
         # Left alone by the driver, a transaction begins where take_turn says so and nowhere else.
         options = {"isolation_level": None, "timeout": PATIENCE_S}
         # One connection: threads wait for it in line, and for its lock they would draw lots.

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from txn.errors import StoreError, annotate
+from txn.errors import StoreError
 from txn.host.forks import Forked
 
 FORK_PATIENCE_S = 10.0
@@ -37,7 +37,7 @@ class Gate(Forked):
             self._changed.wait_for(lambda: not self._forking)
             if self._name in _CARRIED:
                 message = "the leases were in use when this process was forked: fork before that"
-                raise StoreError(annotate(message, url=self._name, pid=os.getpid()))
+                raise StoreError(message, url=self._name, pid=os.getpid())
             self._inside.append(threading.get_ident())
         try:
             yield

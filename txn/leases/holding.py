@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Protocol, Self
 
 from txn.clock import Clock
-from txn.errors import StoreError, annotate
+from txn.errors import StoreError
 from txn.host.forks import Forked
 from txn.leases.model import ExceedsMaxLeaseTimeError, Lease, LeaseNotFoundError
 from txn.locks.manager import LockLost
@@ -134,4 +134,4 @@ class HeldLease(Forked):
 
     def _error(self, reason: str) -> LockLost:
         named = [str(each) for each in self.objects]
-        return LockLost(annotate(reason, lease=self.lease_id, objects=named))
+        return LockLost(reason, lease=self.lease_id, objects=named)

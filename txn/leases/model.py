@@ -106,7 +106,7 @@ def claims(objects: Iterable[LockRequest] | LockRequest) -> tuple[LockRequest, .
             modes[each.path] = each.mode
     if not 0 < len(modes) <= MAX_OBJECTS:
         raise InvalidArgumentsError(
-            annotate("a lease is for one object at least", objects=len(modes), limit=MAX_OBJECTS)
+            "a lease is for one object at least", objects=len(modes), limit=MAX_OBJECTS
         )
     return tuple(LockRequest(at, modes[at]) for at in sorted(modes))
 
@@ -130,7 +130,7 @@ def duration(given: object, longest_s: float) -> timedelta:
     """Return how long a lease is to be."""
     if isinstance(given, Real) and given > longest_s:  # type: ignore[operator]
         raise ExceedsMaxLeaseTimeError(
-            annotate("too long for a lease", duration_s=given, longest_s=longest_s)
+            "too long for a lease", duration_s=given, longest_s=longest_s
         )
     return timedelta(seconds=seconds("duration_s", given, longest_s))
 
@@ -172,7 +172,7 @@ def _path(given: object) -> Path:
         case _:
             raise InvalidArgumentsError(f"not a path, a request or a lease: object={given!r}")
     if not all(map(_is_text, found.parts)):
-        raise InvalidArgumentsError(annotate("not text", path=found.parts[:3]))
+        raise InvalidArgumentsError("not text", path=found.parts[:3])
     return found
 
 
@@ -180,17 +180,15 @@ def _parsed(text: str) -> Path:
     try:
         return path(text)
     except InvalidRequestError as error:
-        raise InvalidArgumentsError(annotate("not a path of an object", given=text)) from error
+        raise InvalidArgumentsError("not a path of an object", given=text) from error
 
 
 def _check(at: Path) -> None:
     _path(at)
     if len(at.parts) < 2:
-        raise InvalidArgumentsError(annotate("name a table: database/table", path=str(at)))
+        raise InvalidArgumentsError("name a table: database/table", path=str(at))
     if len(str(at)) > MAX_OBJECT:
-        raise InvalidArgumentsError(
-            annotate("a path that is too long", path=str(at)[:40], limit=MAX_OBJECT)
-        )
+        raise InvalidArgumentsError("a path that is too long", path=str(at)[:40], limit=MAX_OBJECT)
 
 
 def _is_text(part: str) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from txn.errors import InvalidRequestError, annotate
+from txn.errors import InvalidRequestError
 from txn.host.extras import require_extra
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def default_url(environ: Mapping[str, str] = os.environ) -> str:
         return user_url(environ)
     if not os.access(MACHINE, os.W_OK | os.X_OK):
         message = f"leases of this machine are not for this user: join the group, or set {VARIABLE}"
-        raise InvalidRequestError(annotate(message, folder=str(MACHINE)))
+        raise InvalidRequestError(message, folder=str(MACHINE))
     return f"sqlite:///{MACHINE / FILE}"
 
 

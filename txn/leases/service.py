@@ -30,7 +30,7 @@ from sqlalchemy import (
 
 from txn.backoff import Backoff
 from txn.clock import Clock, SystemClock
-from txn.errors import StoreError, annotate
+from txn.errors import StoreError
 from txn.leases.connections import Connections
 from txn.leases.holding import HeldLease
 from txn.leases.model import (
@@ -341,7 +341,7 @@ class LeaseService:
     def _check_end(self, start: datetime, end: datetime) -> None:
         if end > start + timedelta(seconds=self._max_lease_s):
             raise ExceedsMaxLeaseTimeError(
-                annotate("too long for a lease", end=end, start=start, longest_s=self._max_lease_s)
+                "too long for a lease", end=end, start=start, longest_s=self._max_lease_s
             )
 
 
@@ -391,6 +391,4 @@ def _lease(row: Row[Any]) -> Lease:
 
 def _not_found(lease_id: int, wanted: Sequence[Path], left: int, count: int) -> LeaseNotFoundError:
     facts = {"objects": [str(each) for each in wanted] or None, "left": left, "of": count}
-    return LeaseNotFoundError(
-        annotate("the lease has ended, wholly or in part", lease_id=lease_id, **facts)
-    )
+    return LeaseNotFoundError("the lease has ended, wholly or in part", lease_id=lease_id, **facts)

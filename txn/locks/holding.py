@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, Self
 
-from txn.errors import AbortedError, CommitOutcomeUnknown, StoreError, annotate
+from txn.errors import AbortedError, CommitOutcomeUnknown, StoreError
 from txn.locks.manager import LockLost
 from txn.locks.requests import LockRequest, Path
 
@@ -39,13 +39,13 @@ class Holding:
         """Ask whether all of them are there."""
         named = [str(each) for each in self.requests]
         if self._ending or self.lost:
-            raise LockLost(annotate("locks are lost", locks=named))
+            raise LockLost("locks are lost", locks=named)
         try:
             there = self._ways.there()
         except (StoreError, AbortedError, CommitOutcomeUnknown) as error:
-            raise LockLost(annotate("nobody says that locks are held", locks=named)) from error
+            raise LockLost("nobody says that locks are held", locks=named) from error
         if not there or self.lost:
-            raise LockLost(annotate("locks are lost", locks=named))
+            raise LockLost("locks are lost", locks=named)
 
     def release(self) -> None:
         """Give them back; after an error that may be tried again."""

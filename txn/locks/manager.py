@@ -90,7 +90,7 @@ class Waiting:
         if self.deadline_ms is not None:
             check_whole("deadline_ms", self.deadline_ms)
         if not isinstance(self.enabled, bool):
-            raise InvalidRequestError(annotate("enabled is True or False", enabled=self.enabled))
+            raise InvalidRequestError("enabled is True or False", enabled=self.enabled)
         check_choice("fairness", self.fairness, Fairness)
 
 
@@ -105,9 +105,7 @@ def from_hive(settings: Mapping[str, str], base: Waiting | None = None) -> Waiti
         if name == DATABASE_SETTING:
             continue
         if name not in _SETTINGS:
-            raise InvalidRequestError(
-                annotate("not a setting of locks", setting=name, known=HIVE_SETTINGS)
-            )
+            raise InvalidRequestError("not a setting of locks", setting=name, known=HIVE_SETTINGS)
         field, value = _SETTINGS[name]
         found = replace(found, **{field: value(name, text.strip().lower())})
     return found
@@ -205,13 +203,13 @@ class LockManager(Protocol):
 
 def _is_true(name: str, text: str) -> bool:
     if text not in {TRUE, FALSE}:
-        raise InvalidRequestError(annotate("neither true nor false", setting=name, given=text))
+        raise InvalidRequestError("neither true nor false", setting=name, given=text)
     return text == TRUE
 
 
 def _number(name: str, text: str) -> int:
     if not _is_number(text):
-        raise InvalidRequestError(annotate("not a number", setting=name, given=text))
+        raise InvalidRequestError("not a number", setting=name, given=text)
     return int(text)
 
 
@@ -228,9 +226,7 @@ def _duration_ms(name: str, text: str) -> int:
     digits = text.rstrip("abcdefghijklmnopqrstuvwxyz ")
     unit = text[len(digits) :].strip()
     if unit not in _UNITS or not _is_number(digits):
-        raise InvalidRequestError(
-            annotate("not a duration such as 60s or 500ms", setting=name, given=text)
-        )
+        raise InvalidRequestError("not a duration such as 60s or 500ms", setting=name, given=text)
     return int(digits) * _UNITS[unit]
 
 

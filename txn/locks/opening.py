@@ -6,7 +6,7 @@ from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 from txn.client.connect import connect
-from txn.errors import InvalidRequestError, annotate
+from txn.errors import InvalidRequestError
 from txn.host.extras import require_extra
 from txn.locks.manager import LockManager
 from txn.locks.stored.queue import StoredManager
@@ -26,7 +26,7 @@ def open_manager(uri: str, **details: Any) -> LockManager:
     parts = _split(uri)
     known = (*OF_ALL, *(OF_ZOOKEEPER if parts.scheme == ZOOKEEPER else OF_STORE))
     if wrong := sorted(details.keys() - set(known)):
-        raise InvalidRequestError(annotate("no such details here", given=wrong, known=known))
+        raise InvalidRequestError("no such details here", given=wrong, known=known)
     return (_in_zookeeper if parts.scheme == ZOOKEEPER else _in_store)(uri, parts, details)
 
 
@@ -36,7 +36,7 @@ def _split(uri: str) -> SplitResult:
     try:
         return urlsplit(uri)
     except ValueError as error:
-        raise InvalidRequestError(annotate("not a URI", uri=uri, cause=str(error))) from error
+        raise InvalidRequestError("not a URI", uri=uri, cause=str(error)) from error
 
 
 def _in_store(uri: str, _: SplitResult, details: dict[str, Any]) -> LockManager:
@@ -50,7 +50,7 @@ def _in_store(uri: str, _: SplitResult, details: dict[str, Any]) -> LockManager:
 
 def _in_zookeeper(uri: str, parts: SplitResult, details: dict[str, Any]) -> LockManager:
     if not parts.netloc:
-        raise InvalidRequestError(annotate("write zookeeper://host:port/base", uri=uri))
+        raise InvalidRequestError("write zookeeper://host:port/base", uri=uri)
     with require_extra("zookeeper", uri=uri):
         from txn.locks.zookeeper.queue import ZooKeeperManager  # noqa: PLC0415
     if parts.path.strip("/"):

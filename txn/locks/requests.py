@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 from urllib.parse import quote, unquote
 
-from txn.errors import InvalidRequestError, annotate
+from txn.errors import InvalidRequestError
 
 NAMES = 2  # the parts that are the name of a database and of a table
 MAX_PARTS = 32
@@ -47,12 +47,12 @@ class Path:
         object.__setattr__(self, "parts", lower_names(self.parts))
         if not 0 < len(self.parts) <= MAX_PARTS:
             raise InvalidRequestError(
-                annotate("a path has one part at least", parts=len(self.parts), limit=MAX_PARTS)
+                "a path has one part at least", parts=len(self.parts), limit=MAX_PARTS
             )
         for part in self.parts:
             if not part or len(part) > MAX_PART or part in {".", ".."} or not _is_unicode(part):
                 raise InvalidRequestError(
-                    annotate("not a part of a path", part=part[:40], path=self.parts[:3])
+                    "not a part of a path", part=part[:40], path=self.parts[:3]
                 )
 
     @property

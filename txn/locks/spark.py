@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from urllib.parse import unquote
 
-from txn.errors import ConflictError, InvalidRequestError, annotate
+from txn.errors import ConflictError, InvalidRequestError
 from txn.host.extras import import_extra
 from txn.locks.hive.model import DATABASE_SETTING, Column, Table
 from txn.locks.hive.sql import requests
@@ -73,9 +73,7 @@ class SessionCatalog:
             if self._spark.catalog.tableExists(alone):
                 is_temporary = self._spark.catalog.getTable(alone).isTemporary
         if is_temporary:
-            raise InvalidRequestError(
-                annotate("a temporary view: name the tables that it reads", view=view)
-            )
+            raise InvalidRequestError("a temporary view: name the tables that it reads", view=view)
 
 
 def quoted(name: Path) -> str:
@@ -179,4 +177,4 @@ def _watch(context: SparkContext, held: Held, tag: str, done: threading.Event) -
 
 def _lost(held: Held) -> LockLost:
     locks = [str(request) for request in held.requests]
-    return LockLost(annotate("locks were lost, what ran under them was cancelled", locks=locks))
+    return LockLost("locks were lost, what ran under them was cancelled", locks=locks)

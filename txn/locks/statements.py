@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import assert_never
 
-from txn.errors import InvalidRequestError, annotate
+from txn.errors import InvalidRequestError
 from txn.locks.hive.definitions import DATABASE
 from txn.locks.hive.model import DATABASE_SETTING, Catalog
 from txn.locks.hive.sql import object_path, requests
@@ -111,7 +111,7 @@ def run_lock_statement(
         case TakeLock(request, text, settings):
             waiting = from_hive(dict(settings), waiting) if settings else waiting
             if waiting is not None and not waiting.enabled:
-                raise InvalidRequestError(annotate("locking is turned off", statement=text))
+                raise InvalidRequestError("locking is turned off", statement=text)
             held = manager.hold([request], query=text, explicit=True, waiting=waiting)
             return Taken(tuple(held.requests))
         case GiveBack(path):

@@ -193,7 +193,7 @@ def advance(
         same = [t for t, old in zip(pending, olds, strict=True) if t.status is old]
         pending[:] = [t for t in same if t.unread is None]
         if pending:
-            raise StoreError(annotate("status does not change", transaction=pending[0].row_key))
+            raise StoreError("status does not change", transaction=pending[0].row_key)
 
     if transactions:
         call_store(context, attempt)
@@ -223,7 +223,7 @@ def read_statuses(context: Context, transactions: Sequence[Transaction]) -> None
             try:
                 t.status = decode_status(cell.value) if cell and cell.value else None
             except CorruptRowError as error:
-                t.unread = CorruptRowError(annotate(str(error), transaction=t.row_key))
+                t.unread = CorruptRowError(str(error), transaction=t.row_key)
 
 
 def take_locks(context: Context, wanted: Sequence[tuple[Attempt, Key]]) -> Missing:

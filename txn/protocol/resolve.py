@@ -17,7 +17,6 @@ from txn.errors import (
     StoreClosedError,
     StoreError,
     TxnError,
-    annotate,
 )
 from txn.model import Cell, Key, Row
 from txn.protocol.attempt import Context, call_store, free_locks, load_transaction
@@ -127,9 +126,7 @@ class Resolver:
 def make_corrupt_error(row: TransactionRow) -> CorruptRowError:
     """Return the error of a row of which nobody can know what it decided: fsck reports it."""
     cause = row.corrupt or "the plan is missing, or does not fit the buffer"
-    return CorruptRowError(
-        annotate("transaction row does not decode", row=row.row_key, cause=cause)
-    )
+    return CorruptRowError("transaction row does not decode", row=row.row_key, cause=cause)
 
 
 def free_for_holder(context: Context, holder: bytes, locks: Collection[Key]) -> None:

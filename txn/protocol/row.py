@@ -27,7 +27,7 @@ from typing import Any, assert_never
 import msgpack
 
 from txn.assertions import COMPOUNDS, LEAVES, Assertion, fold, make_leaf
-from txn.errors import CorruptRowError, InvalidRequestError, annotate
+from txn.errors import CorruptRowError, InvalidRequestError
 from txn.model import MAX_CELL, Cell, Delete, Key, Mutation, Row, new_tuple
 from txn.protocol.phases import Status
 from txn.request import Request
@@ -145,7 +145,7 @@ def created_ms(row_key: bytes) -> int:
     """Return when the owner's clock says that it began the transaction (ms since the epoch)."""
     match = _ROW_KEY.fullmatch(row_key)
     if match is None:
-        raise InvalidRequestError(annotate("not a transaction row key", row=row_key))
+        raise InvalidRequestError("not a transaction row key", row=row_key)
     return int(match[2])
 
 
@@ -191,7 +191,7 @@ def encode_buffer(buffer: Buffer) -> bytes:
     )
     if len(encoded) > MAX_BUFFER:
         raise InvalidRequestError(
-            annotate("transaction is too large for one cell", bytes=len(encoded), limit=MAX_BUFFER)
+            "transaction is too large for one cell", bytes=len(encoded), limit=MAX_BUFFER
         )
     return encoded
 
@@ -209,7 +209,7 @@ def decode_buffer(encoded: bytes) -> Buffer:
         )
         return Buffer(request, lease_ms)
     except (TypeError, ValueError, IndexError) as error:
-        raise CorruptRowError(annotate("buffer has an unknown shape", cause=str(error))) from error
+        raise CorruptRowError("buffer has an unknown shape", cause=str(error)) from error
 
 
 def encode_plan(plan: Plan) -> bytes:
@@ -224,7 +224,7 @@ def decode_plan(encoded: bytes) -> Plan:
         timestamp, replaced = body
         return Plan(int(timestamp), tuple(int(version) for version in replaced))
     except (TypeError, ValueError) as error:
-        raise CorruptRowError(annotate("plan has an unknown shape", cause=str(error))) from error
+        raise CorruptRowError("plan has an unknown shape", cause=str(error)) from error
 
 
 def decode_status(encoded: bytes) -> Status:
@@ -232,7 +232,7 @@ def decode_status(encoded: bytes) -> Status:
     try:
         return Status(encoded)
     except ValueError as error:
-        raise CorruptRowError(annotate("unknown status", value=encoded)) from error
+        raise CorruptRowError("unknown status", value=encoded) from error
 
 
 def decode_row(row: Row) -> TransactionRow:
@@ -280,19 +280,17 @@ def _frame(body: list[Any]) -> bytes:
 
 def _unframe(what: str, encoded: bytes) -> Any:
     if len(encoded) < _FRAME.size:
-        raise CorruptRowError(annotate(f"{what} is cut short", bytes=len(encoded)))
+        raise CorruptRowError(f"{what} is cut short", bytes=len(encoded))
     version, checksum = _FRAME.unpack_from(encoded)
     if version != FORMAT:
-        raise CorruptRowError(
-            annotate(f"{what} is of an unknown format", version=version, known=FORMAT)
-        )
+        raise CorruptRowError(f"{what} is of an unknown format", version=version, known=FORMAT)
     packed = encoded[_FRAME.size :]
     if zlib.crc32(packed) != checksum:
-        raise CorruptRowError(annotate(f"{what} does not match its checksum"))
+        raise CorruptRowError(f"{what} does not match its checksum")
     try:
         return msgpack.unpackb(packed, use_list=False)
     except ValueError as error:
-        raise CorruptRowError(annotate(f"{what} is not msgpack", cause=str(error))) from error
+        raise CorruptRowError(f"{what} is not msgpack", cause=str(error)) from error
 
 
 def _pack_mutation(mutation: Mutation | Delete) -> list[Any]:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby, islice, takewhile
 
-from txn.errors import ConflictError, InvalidRequestError, annotate
+from txn.errors import ConflictError, InvalidRequestError
 from txn.model import MAX_ROW, Cell, Key, Row
 from txn.protocol.attempt import Context, are_apart, call_store
 from txn.protocol.ranges import (
@@ -179,13 +179,11 @@ def _look_at_span(context: Context, part: Span, rest: Digest) -> dict[Key, Cell]
         rows += bool(telling)
         if rows > SNAPSHOT_ROWS:
             raise InvalidRequestError(
-                annotate(
-                    "too many rows for a snapshot",
-                    limit=SNAPSHOT_ROWS,
-                    table=part.table,
-                    start=part.start,
-                    stop=part.stop,
-                )
+                "too many rows for a snapshot",
+                limit=SNAPSHOT_ROWS,
+                table=part.table,
+                start=part.start,
+                stop=part.stop,
             )
     return cells
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from txn.errors import InvalidRequestError, annotate
+from txn.errors import InvalidRequestError
 from txn.model import KEEP_DELETES_MS
 
 MEGABYTE = 1024 * 1024
@@ -41,9 +41,7 @@ class Limits:
     def __post_init__(self) -> None:
         for name in self.__slots__:
             if getattr(self, name) < 1:
-                raise InvalidRequestError(
-                    annotate("limit must be at least 1", **{name: getattr(self, name)})
-                )
+                raise InvalidRequestError("limit must be at least 1", **{name: getattr(self, name)})
 
 
 @dataclass(frozen=True, slots=True)

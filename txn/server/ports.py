@@ -43,7 +43,7 @@ def listen(bind: str, port: int) -> socket.socket:
         return socket.create_server((bind, port), family=family, backlog=BACKLOG)
     except (OSError, OverflowError) as error:
         raise InvalidRequestError(
-            annotate("cannot listen", bind=bind, port=port, cause=str(error))
+            "cannot listen", bind=bind, port=port, cause=str(error)
         ) from error
 
 
@@ -58,7 +58,7 @@ def server_tls_context(options: Options) -> ssl.SSLContext | None:
         context.load_cert_chain(options.tls_cert, options.tls_key)
     except (ssl.SSLError, OSError) as error:
         raise InvalidRequestError(
-            annotate("cannot use the certificate", cert=str(options.tls_cert), cause=str(error))
+            "cannot use the certificate", cert=str(options.tls_cert), cause=str(error)
         ) from error
     return context
 

@@ -24,7 +24,6 @@ from txn.errors import (
     StoreError,
     TableUnavailable,
     TxnError,
-    annotate,
 )
 from txn.model import Cell, Key, Row, as_bytes
 from txn.policy import Policy
@@ -174,7 +173,7 @@ class RemoteBackend:
         try:
             began_ms = int(key.split(b".")[1])
         except ValueError as error:
-            raise InvalidRequestError(annotate("not a name of a request", given=key)) from error
+            raise InvalidRequestError("not a name of a request", given=key) from error
         return self._settled(key, self._clock.wall_ms() - began_ms)[0]
 
     def ensure_table(self, table: bytes, families: Collection[bytes]) -> None:

@@ -26,7 +26,6 @@ from txn.errors import (
     StoreError,
     TableUnavailable,
     TxnError,
-    annotate,
 )
 from txn.model import Cell, Delete, Key, Mutation
 from txn.request import Committed, Outcome, Request
@@ -129,7 +128,7 @@ def unpack_assertions(packed: Sequence[Any] | None) -> list[Assertion]:
         elif name in COMPOUNDS:
             stack.append(COMPOUNDS[name](*_take_parts(node, name, stack)))
         else:
-            raise InvalidRequestError(annotate("unknown kind of assertion", kind=node.kind))
+            raise InvalidRequestError("unknown kind of assertion", kind=node.kind)
     return stack
 
 
@@ -137,9 +136,7 @@ def _take_parts(node: Any, name: str, stack: list[Assertion]) -> list[Assertion]
     """Take the parts of a compound assertion from the stack."""
     count = 1 if name == "not" else node.count or 0
     if not 0 < count <= len(stack):
-        raise InvalidRequestError(
-            annotate("an assertion lacks its parts", wanted=count, there=len(stack))
-        )
+        raise InvalidRequestError("an assertion lacks its parts", wanted=count, there=len(stack))
     parts = stack[-count:]
     del stack[-count:]
     return parts

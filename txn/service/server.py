@@ -15,7 +15,7 @@ from itertools import islice
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from txn.client.engine import Engine
-from txn.errors import InvalidRequestError, TxnError, annotate
+from txn.errors import InvalidRequestError, TxnError
 from txn.model import Row, cell_bytes
 from txn.policy import Policy
 from txn.protocol.ranges import stored_rows
@@ -246,4 +246,4 @@ def _ack(options: Any) -> Ack:
         case IDL.Ack.DECIDED:
             return "decided"
         case unknown:
-            raise InvalidRequestError(annotate("unknown ack", ack=unknown))
+            raise InvalidRequestError("unknown ack", ack=unknown)

@@ -70,10 +70,10 @@ def read_token(path: Path) -> str:
         token = path.read_text().strip()
     except (OSError, UnicodeError) as error:
         raise InvalidRequestError(
-            annotate("cannot read the token", file=str(path), cause=str(error))
+            "cannot read the token", file=str(path), cause=str(error)
         ) from error
     if not token:
-        raise InvalidRequestError(annotate("the token's file is empty", file=str(path)))
+        raise InvalidRequestError("the token's file is empty", file=str(path))
     return token
 
 
@@ -107,7 +107,7 @@ class RemoteService:
         except GatewayError as refused:
             raise _translate_error(refused, str(self._pool.gateway)) from refused
         if answer is None and 0 in getattr(IDL.Transactional, f"{method}_result").thrift_spec:
-            raise MaybeApplied(annotate(UNKNOWN_KIND, server=str(self._pool.gateway)))
+            raise MaybeApplied(UNKNOWN_KIND, server=str(self._pool.gateway))
         return answer
 
     def close(self) -> None:
@@ -207,7 +207,7 @@ class ServedStore:
 
 def _require_table(key: Key) -> Key:
     if not key.table:
-        raise InvalidRequestError(annotate("the key names no table", key=key))
+        raise InvalidRequestError("the key names no table", key=key)
     return key
 
 

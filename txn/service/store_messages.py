@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from txn.errors import InvalidRequestError, annotate
+from txn.errors import InvalidRequestError
 from txn.model import Check, Edit, Family, Row
 from txn.service.messages import IDL, pack_cells, pack_key, unpack_cells, unpack_key
 
@@ -38,7 +38,7 @@ def unpack_check(packed: Any) -> Check:
 
 def _value(packed: Any) -> bytes:
     if packed.value is None:
-        raise InvalidRequestError(annotate("a put lacks its value", key=unpack_key(packed.key)))
+        raise InvalidRequestError("a put lacks its value", key=unpack_key(packed.key))
     value: bytes = packed.value
     return value
 

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from txn.assertions import Assertion
 from txn.client.connect import connect
 from txn.client.engine import Engine
-from txn.errors import AssertionFailedError, InvalidRequestError, TxnError, annotate
+from txn.errors import AssertionFailedError, InvalidRequestError, TxnError
 from txn.model import Delete, Mutation, as_bytes, check_choice, check_whole
 from txn.policy import Policy
 from txn.request import Ack, Committed, Request, as_request
@@ -220,4 +220,4 @@ def _raise_first(
 
 def _failed(row: object, why: TxnError) -> PartitionError:
     message = f"request failed: {type(why).__name__}: {why}"
-    return PartitionError(annotate(message, row=row))
+    return PartitionError(message, row=row)

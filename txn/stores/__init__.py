@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from txn.clock import Clock, SystemClock
-from txn.errors import InvalidRequestError, annotate
+from txn.errors import InvalidRequestError
 from txn.host.extras import require_extra
 from txn.stores.base import Store
 from txn.stores.local import LocalStore
@@ -32,11 +32,11 @@ def open_store(uri: str, clock: Clock | None = None) -> Store:
     try:
         parts = urlsplit(uri)
     except (ValueError, AttributeError) as error:
-        raise InvalidRequestError(annotate("not a URI", given=uri)) from error
+        raise InvalidRequestError("not a URI", given=uri) from error
     factory = _FACTORIES.get(parts.scheme)
     if factory is None:
         raise InvalidRequestError(
-            annotate("unknown kind of store", uri=_place(parts), known=sorted(_FACTORIES))
+            "unknown kind of store", uri=_place(parts), known=sorted(_FACTORIES)
         )
     return factory(parts, clock or SystemClock())
 
@@ -50,7 +50,7 @@ def open_ordered(uri: str) -> OrderedStore:
         case "embedded":
             return _embedded_keys(parts)
     raise InvalidRequestError(
-        annotate("not a store on this machine", uri=_place(parts), known=["embedded", "memory"])
+        "not a store on this machine", uri=_place(parts), known=["embedded", "memory"]
     )
 
 
@@ -72,9 +72,7 @@ def _embedded_keys(parts: SplitResult) -> LmdbStore:
     options = _options(parts, {"sync": ("on", "off")})
     path = unquote(parts.path)
     if parts.netloc or path in {"", "/"} or "\0" in path:
-        raise InvalidRequestError(
-            annotate("write embedded:///path, with three slashes", uri=parts.geturl())
-        )
+        raise InvalidRequestError("write embedded:///path, with three slashes", uri=parts.geturl())
     return LmdbStore(path, sync=options.get("sync") != "off")
 
 
@@ -106,16 +104,16 @@ def _place(parts: SplitResult) -> str:
 def _options(parts: SplitResult, known: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
     """Return the options of a URI, each of which must be known and have one of its values."""
     if parts.fragment:
-        raise InvalidRequestError(annotate("a store has no fragment", uri=parts.geturl()))
+        raise InvalidRequestError("a store has no fragment", uri=parts.geturl())
     options = dict(parse_qsl(parts.query, keep_blank_values=True))
     for name, value in options.items():
         if name not in known:
             raise InvalidRequestError(
-                annotate("unknown option", option=name, uri=parts.geturl(), known=sorted(known))
+                "unknown option", option=name, uri=parts.geturl(), known=sorted(known)
             )
         if value not in known[name]:
             raise InvalidRequestError(
-                annotate("unknown value", option=name, given=value, known=list(known[name]))
+                "unknown value", option=name, given=value, known=list(known[name])
             )
     return options
 

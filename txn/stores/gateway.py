@@ -26,7 +26,7 @@ from thriftpy2.thrift import TApplicationException, TMessageType, TPayload
 from thriftpy2.transport import TCyBufferedTransport, TCyFramedTransport
 
 from txn.clock import Clock
-from txn.errors import InvalidRequestError, annotate
+from txn.errors import InvalidRequestError
 
 DEFAULT_PORT = 9090
 BUFFER = 16_384
@@ -69,17 +69,17 @@ def parse_gateway(parts: SplitResult) -> Gateway:
     try:
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        raise InvalidRequestError(annotate("not a port", uri=uri)) from error
+        raise InvalidRequestError("not a port", uri=uri) from error
     if not host or parts.path not in {"", "/"} or parts.fragment or "@" in parts.netloc:
         raise InvalidRequestError(
-            annotate(f"write {parts.scheme}://host:port, and options after a ?", uri=uri)
+            f"write {parts.scheme}://host:port, and options after a ?", uri=uri
         )
     options: dict[str, Any] = {}
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
         known = _OPTIONS.get(name)
         if known is None:
             raise InvalidRequestError(
-                annotate("unknown option", option=name, uri=uri, known=sorted(_OPTIONS))
+                "unknown option", option=name, uri=uri, known=sorted(_OPTIONS)
             )
         options[name] = known(name, value)
     if "ca" in options:
@@ -90,9 +90,7 @@ def parse_gateway(parts: SplitResult) -> Gateway:
 def _one_of(*values: str) -> Callable[[str, str], str]:
     def parse(name: str, value: str) -> str:
         if value not in values:
-            raise InvalidRequestError(
-                annotate("unknown value", option=name, given=value, known=list(values))
-            )
+            raise InvalidRequestError("unknown value", option=name, given=value, known=list(values))
         return value
 
     return parse
@@ -100,13 +98,13 @@ def _one_of(*values: str) -> Callable[[str, str], str]:
 
 def _number(name: str, value: str) -> int:
     if not value.isdecimal() or not 0 < int(value) < 1_000_000_000:
-        raise InvalidRequestError(annotate("not a positive number", option=name, given=value))
+        raise InvalidRequestError("not a positive number", option=name, given=value)
     return int(value)
 
 
 def _file(name: str, value: str) -> str:
     if not Path(value).is_file():
-        raise InvalidRequestError(annotate("no such file", option=name, given=value))
+        raise InvalidRequestError("no such file", option=name, given=value)
     return value
 
 
@@ -281,7 +279,7 @@ def tls_context(gateway: Gateway) -> ssl.SSLContext | None:
         return ssl.create_default_context(cafile=gateway.ca or None)
     except ssl.SSLError as error:
         raise InvalidRequestError(
-            annotate("not a file of certificates", ca=gateway.ca, cause=str(error))
+            "not a file of certificates", ca=gateway.ca, cause=str(error)
         ) from error
 
 

@@ -14,7 +14,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from txn.clock import Clock
-from txn.errors import CorruptRowError, annotate
+from txn.errors import CorruptRowError
 from txn.tables import catalog
 from txn.tables.catalog import CATALOG, TableCatalog
 from txn.tables.entries import TableEntry
@@ -298,7 +298,7 @@ def _namespaces(reader: Reader) -> dict[bytes, dict[str, str]]:
             found[key[len(_NAMESPACE) :]] = dict(json.loads(stored))
         except ValueError as error:
             raise CorruptRowError(
-                annotate("the catalog does not decode", key=key, stored=stored[:200])
+                "the catalog does not decode", key=key, stored=stored[:200]
             ) from error
     return found
 

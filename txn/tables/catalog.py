@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import NamedTuple
 
-from txn.errors import InvalidRequestError, annotate
+from txn.errors import InvalidRequestError
 from txn.model import KEEP_DELETES_MS, MAX_FAMILY, MAX_ROW, MAX_TABLE, Family, Key
 from txn.tables import entries
 from txn.tables.entries import TableEntry
@@ -78,7 +78,7 @@ class TableCatalog:
     def missing(self, table: bytes | None, family: bytes) -> InvalidRequestError:
         """Return the error that says why there is no place for the cells of this family."""
         if table is None:
-            return InvalidRequestError(annotate("the key names no table", family=family))
+            return InvalidRequestError("the key names no table", family=family)
         try:
             self.table(table)
         except Refused as error:
@@ -147,13 +147,11 @@ def ensure(
     for family, given in families.items():
         if family in existing and given != entries.family(existing[family]):
             raise InvalidRequestError(
-                annotate(
-                    "the family exists with other settings",
-                    table=name,
-                    family=family,
-                    existing=entries.family(existing[family]),
-                    given=given,
-                )
+                "the family exists with other settings",
+                table=name,
+                family=family,
+                existing=entries.family(existing[family]),
+                given=given,
             )
     if table is None:
         save(writer, known, name, TableEntry(next_number(known), merged))

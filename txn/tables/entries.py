@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from txn.errors import CorruptRowError, annotate
+from txn.errors import CorruptRowError
 from txn.model import Family
 from txn.tables.operations import FamilySettings
 
@@ -81,9 +81,7 @@ def decode(key: bytes, value: bytes) -> TableEntry:
             stored.get("created_ms", 0),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise CorruptRowError(
-            annotate("the catalog does not decode", key=key, stored=value[:200])
-        ) from error
+        raise CorruptRowError("the catalog does not decode", key=key, stored=value[:200]) from error
 
 
 def _shown(settings: FamilySettings) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from txn.clock import Clock
-from txn.errors import InvalidRequestError, annotate
+from txn.errors import InvalidRequestError
 from txn.model import Cell, Check, Edit, Family, Key, Row, check_targets
 from txn.tables import catalog, cells, entries
 from txn.tables.catalog import Place, TableCatalog, cell_key, masks_key
@@ -222,11 +222,9 @@ def _masked(reader: Reader, place: Place, row: bytes, timestamp: int) -> bool:
 
 def _check_edit(value: bytes | None, timestamp: int) -> None:
     if not 0 <= timestamp < MAX_TIMESTAMP:
-        raise InvalidRequestError(annotate("not a timestamp in ms", timestamp=timestamp))
+        raise InvalidRequestError("not a timestamp in ms", timestamp=timestamp)
     if value is not None and len(value) > cells.MAX_SIZE:
-        raise InvalidRequestError(
-            annotate("value is too large", bytes=len(value), limit=cells.MAX_SIZE)
-        )
+        raise InvalidRequestError("value is too large", bytes=len(value), limit=cells.MAX_SIZE)
 
 
 def _check(writer: Writer, known: TableCatalog, check: Check, now: int) -> bool:

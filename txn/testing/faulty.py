@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar, cast
 
-from txn.errors import MaybeApplied, NotApplied, StoreError, annotate
+from txn.errors import MaybeApplied, NotApplied, StoreError
 from txn.model import Cell, Check, Edit, Family, Key, Row
 from txn.stores.base import Feature, Store
 
@@ -211,8 +211,8 @@ def _report(fault: Fault) -> None:
         case Reply.CRASH:
             raise Crash
         case Reply.NOT_APPLIED:
-            raise NotApplied(annotate("the store refused the call"))
+            raise NotApplied("the store refused the call")
         case Reply.MAYBE_APPLIED:
-            raise MaybeApplied(annotate("the reply was lost"))
+            raise MaybeApplied("the reply was lost")
         case Reply.ANSWER:
             return

@@ -12,7 +12,7 @@ import thriftpy2
 from txn.emulator.places import check_table
 from txn.emulator.refusals import Internal, Several, format_error, make_internal, reason_of
 from txn.emulator.scanners import Scan
-from txn.errors import InvalidRequestError, TxnError, annotate
+from txn.errors import InvalidRequestError, TxnError
 from txn.model import MAX_ROW
 from txn.tables.filters.parsing import parse_filter
 from txn.tables.operations import (
@@ -71,7 +71,7 @@ def cell_of(name: bytes | None) -> tuple[bytes, bytes]:
     """Return family and qualifier, of which a change of one cell needs both."""
     family, qualifier = column_of(name)
     if qualifier is None:
-        raise Internal(annotate("the column has no qualifier", column=name))
+        raise Internal("the column has no qualifier", column=name)
     return family, qualifier
 
 

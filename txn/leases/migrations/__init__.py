@@ -11,7 +11,7 @@ from pathlib import Path as File
 
 from sqlalchemy import Connection, inspect, text
 
-from txn.errors import StoreError, annotate
+from txn.errors import StoreError
 from txn.leases.connections import Connections
 from txn.leases.tables import VERSION, VERSION_TABLE
 from txn.locks.requests import Path
@@ -50,5 +50,5 @@ def _upgrade(connection: Connection) -> None:
             upgrade(config, "head")
     except CommandError as error:
         raise StoreError(
-            annotate("the tables of the leases are of another version", known=VERSION)
+            "the tables of the leases are of another version", known=VERSION
         ) from error

@@ -12,7 +12,7 @@ from itertools import product, takewhile
 from math import prod
 from typing import assert_never
 
-from txn.errors import InvalidRequestError, annotate
+from txn.errors import InvalidRequestError
 from txn.host.extras import import_extra
 from txn.locks.hive.model import (
     DEFAULT,
@@ -76,7 +76,7 @@ def object_path(table: Path, spec: Spec, known: Table | None) -> Path:
         wrong = {name for name, _ in spec} - {column.name for column in columns}
         if wrong:
             raise InvalidRequestError(
-                annotate("not partitioned by this", table=str(table), columns=sorted(wrong))
+                "not partitioned by this", table=str(table), columns=sorted(wrong)
             )
     values, parts = dict(spec), list(table.parts)
     for column in columns:
@@ -110,9 +110,7 @@ def _read(read: Read, known: Table | None, catalog: Catalog, depth: int) -> Iter
         return
     if known.query is not None:
         if depth >= MAX_VIEWS:
-            raise InvalidRequestError(
-                annotate("views within views", limit=MAX_VIEWS, view=str(read.table))
-            )
+            raise InvalidRequestError("views within views", limit=MAX_VIEWS, view=str(read.table))
         for touch in query_touches(known.query, known.database or read.table.parts[0]):
             yield from _locks(touch, catalog, depth + 1)
     elif known.partitioned_by:

@@ -15,7 +15,7 @@ from sqlglot import Token, TokenType
 from sqlglot.dialects.hive import Hive
 from sqlglot.errors import SqlglotError
 
-from txn.errors import InvalidRequestError, annotate
+from txn.errors import InvalidRequestError
 from txn.locks.hive.model import DATABASE_SETTING, DEFAULT, Constant, ConstantKind, Spec
 from txn.locks.manager import HIVE_SETTINGS, checked_settings, from_hive
 from txn.locks.requests import Path
@@ -46,7 +46,7 @@ class Word:
 def refuse_statement(statement: str, reason: str = "not understood", **facts: object) -> NoReturn:
     """Raise the error for a statement whose locks cannot be told."""
     shown = " ".join(statement.split())[:SHOWN]
-    raise InvalidRequestError(annotate(reason, statement=shown, **facts))
+    raise InvalidRequestError(reason, statement=shown, **facts)
 
 
 def tokens_of(text: str) -> list[Token]:
@@ -55,7 +55,7 @@ def tokens_of(text: str) -> list[Token]:
         return Statements().tokenize(text)
     except SqlglotError as error:
         raise InvalidRequestError(
-            annotate("not understood", statement=" ".join(text.split())[:SHOWN])
+            "not understood", statement=" ".join(text.split())[:SHOWN]
         ) from error
 
 

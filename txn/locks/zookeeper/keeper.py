@@ -28,7 +28,7 @@ from kazoo.exceptions import (
 from kazoo.handlers.threading import KazooTimeoutError
 
 from txn.clock import Clock
-from txn.errors import InvalidRequestError, StoreClosedError, StoreError, annotate
+from txn.errors import InvalidRequestError, StoreClosedError, StoreError
 
 LOST_REPLY = (
     ConnectionLoss,
@@ -108,7 +108,7 @@ class Keeper:
             )
         except ValueError as error:
             raise InvalidRequestError(
-                annotate("write host:port,host:port", hosts=hosts, cause=str(error))
+                "write host:port,host:port", hosts=hosts, cause=str(error)
             ) from error
         self._session_ms = session_ms
         self._client.add_listener(self._changed)
@@ -117,7 +117,7 @@ class Keeper:
         except (KazooTimeoutError, KazooException) as error:
             self._client.close()
             raise StoreError(
-                annotate("cannot connect to ZooKeeper", hosts=hosts, cause=str(error))
+                "cannot connect to ZooKeeper", hosts=hosts, cause=str(error)
             ) from error
 
     def lost_since(self, losses: int) -> bool:
@@ -279,7 +279,7 @@ def _results(answer: Any) -> list[Any]:
     try:
         results: list[Any] = answer.get(timeout=CALL_WITHIN_S)
     except LOST_REPLY as error:
-        raise Broken(annotate("ZooKeeper: the reply was lost", cause=repr(error))) from error
+        raise Broken("ZooKeeper: the reply was lost", cause=repr(error)) from error
     except KazooException as error:
         raise _failure("refused", error) from error
     for result in results:
@@ -291,4 +291,4 @@ def _results(answer: Any) -> list[Any]:
 
 
 def _failure(message: str, error: Exception) -> StoreError:
-    return StoreError(annotate(f"ZooKeeper: {message}", cause=repr(error)))
+    return StoreError(f"ZooKeeper: {message}", cause=repr(error))

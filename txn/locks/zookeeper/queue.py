@@ -17,7 +17,7 @@ from typing import Self
 
 from txn.backoff import Backoff
 from txn.clock import Clock, SystemClock
-from txn.errors import StoreError, annotate
+from txn.errors import StoreError
 from txn.locks.holding import HolderCalls, Holding
 from txn.locks.line import Denied, first_denied, wait_in_line
 from txn.locks.manager import Lock, Waiting, checked, owner_name, waiting_or_default
@@ -174,7 +174,7 @@ class ZooKeeperManager:
                 continue  # a session has ended, and with it some of our nodes
             if not explicit or self._made_to_stay(ticket, tokens):
                 return self._holding(ticket, tuple(wanted), tokens, losses, explicit)
-        raise StoreError(annotate("our nodes in ZooKeeper keep going away", wanted=str(wanted[0])))
+        raise StoreError("our nodes in ZooKeeper keep going away", wanted=str(wanted[0]))
 
     def _denied(
         self, ticket: _Ticket, wanted: Sequence[LockRequest], lines: dict[Path, Line]
@@ -231,7 +231,7 @@ class ZooKeeperManager:
                 ticket.made_in |= dict.fromkeys(made.nodes, made.made_in)
                 objects = [each.path for each in wanted]
                 return dict(zip(objects, map(line_of, made.children), strict=True))
-        raise StoreError(annotate("cannot make nodes in ZooKeeper", at=steps[0].at))
+        raise StoreError("cannot make nodes in ZooKeeper", at=steps[0].at)
 
     def _note_nodes(self, ticket: _Ticket, lines: dict[Path, Line]) -> None:
         """Note our node in each line, in their order, and see to it that it is the only one."""
@@ -239,7 +239,7 @@ class ZooKeeperManager:
         for at, line in lines.items():
             mine = [node for node in line if node.ticket == ticket.name]
             if any(node.number < 0 for node in mine):
-                raise StoreError(annotate(USED_UP, folder=self._folders.of(at)))
+                raise StoreError(USED_UP, folder=self._folders.of(at))
             if mine:
                 ticket.nodes[at] = mine[0].name
             if mine[1:]:
@@ -328,7 +328,7 @@ class ZooKeeperManager:
                 self._clock.sleep_ms(MENDING.pause_ms(broken, self._chance))
             else:
                 return
-        raise StoreError(annotate("cannot delete nodes in ZooKeeper", at=nodes[0]))
+        raise StoreError("cannot delete nodes in ZooKeeper", at=nodes[0])
 
     def _sweep(self) -> None:
         """Delete what could not be deleted, or may have been made by a request that has failed."""

@@ -199,13 +199,13 @@ class Pool(Forked):
         if left_ms <= 0 or not self._changed.wait(left_ms / 1000):
             pool = self.gateway.pool
             raise NotApplied(
-                annotate("no connection came free in time", gateway=str(self.gateway), pool=pool)
+                "no connection came free in time", gateway=str(self.gateway), pool=pool
             )
 
     def _take(self, wanted: int) -> list[Connection]:
         """Take up to so many that are at rest; those used last go first."""
         if self._closed:
-            raise StoreClosedError(annotate("the store is closed", gateway=str(self.gateway)))
+            raise StoreClosedError("the store is closed", gateway=str(self.gateway))
         now_ms = self._clock.monotonic_ms()
         lanes: list[Connection] = []
         while self._idle and len(lanes) < wanted:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from txn.errors import InvalidRequestError, annotate
+from txn.errors import InvalidRequestError
 from txn.model import KEEP_DELETES_MS, Family, find_refusal
 
 PURGE_MS = KEEP_DELETES_MS + 3_600_000
@@ -20,13 +20,11 @@ def compare_families(
         found = known.get(name, family)
         if (found.versions, found.ttl_ms) != (family.versions, family.ttl_ms):
             raise InvalidRequestError(
-                annotate(
-                    "the family exists with other settings",
-                    table=table,
-                    family=name,
-                    existing=found,
-                    given=family,
-                )
+                "the family exists with other settings",
+                table=table,
+                family=name,
+                existing=found,
+                given=family,
             )
         refuse_family(table, name, found)
 
@@ -35,7 +33,7 @@ def refuse_family(table: bytes, name: bytes, family: Family) -> None:
     """Raise InvalidRequestError where no transaction may write to the family."""
     reason = find_refusal(family)
     if reason is not None:
-        raise InvalidRequestError(annotate(reason, table=table, family=name))
+        raise InvalidRequestError(reason, table=table, family=name)
 
 
 def shell_command(

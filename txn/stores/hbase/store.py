@@ -200,11 +200,9 @@ class HBaseStore:
                 return None
             if "nvalid method name" in str(error):
                 raise InvalidRequestError(
-                    annotate(
-                        "the gateway is of the other kind, Thrift 1 or 2, or too old",
-                        gateway=str(self._pool.gateway),
-                        cause=first_line(error),
-                    )
+                    "the gateway is of the other kind, Thrift 1 or 2, or too old",
+                    gateway=str(self._pool.gateway),
+                    cause=first_line(error),
                 ) from error
             raise self._unexplained(error) from error
 
@@ -213,7 +211,7 @@ class HBaseStore:
     ) -> None:
         """Create what is missing, so that delete markers live as long as the protocol asks."""
         if not _is_legal(table):
-            raise InvalidRequestError(annotate("not a legal table name", table=table))
+            raise InvalidRequestError("not a legal table name", table=table)
         for name, family in families.items():
             refuse_family(table, name, family)
         for _ in range(len(families) + CHANGE_TRIES):
@@ -227,7 +225,7 @@ class HBaseStore:
                 self._change(table, lambda: self._dialect.add(table, name, families[name]))  # noqa: B023
             else:
                 return
-        raise StoreError(annotate("others keep changing the table", table=table))
+        raise StoreError("others keep changing the table", table=table)
 
     def compact(self, table: bytes, purge_before_ms: int) -> None:
         """Leave it to HBase, which does so with the setting that `ensure_table` gives a family."""
@@ -277,11 +275,9 @@ class HBaseStore:
 
     def _unexplained(self, error: GatewayError) -> MaybeApplied:
         return MaybeApplied(
-            annotate(
-                "the gateway answered with an error",
-                gateway=str(self._pool.gateway),
-                cause=first_line(error),
-            )
+            "the gateway answered with an error",
+            gateway=str(self._pool.gateway),
+            cause=first_line(error),
         )
 
     def _reads(self, tables: Mapping[bytes, Places]) -> list[Job[dict[Key, Cell]]]:
@@ -292,10 +288,8 @@ class HBaseStore:
         check_targets(check)
         if check.deletes and "checked_delete" not in self.features:
             raise InvalidRequestError(
-                annotate(
-                    "a Thrift 1 gateway cannot delete on a condition: use a Thrift 2 gateway",
-                    key=check.key,
-                )
+                "a Thrift 1 gateway cannot delete on a condition: use a Thrift 2 gateway",
+                key=check.key,
             )
 
     def _one(self, job: Callable[[], Job[T]], within_ms: int | None = None) -> T:
@@ -308,7 +302,7 @@ class HBaseStore:
         except GatewayError as error:
             if not any(word in str(error) for word in ("xists", "oncurrent")):
                 raise InvalidRequestError(
-                    annotate("cannot make the table", table=table, cause=first_line(error))
+                    "cannot make the table", table=table, cause=first_line(error)
                 ) from error
             self._clock.sleep_ms(CHANGE_PAUSE_MS)
 
@@ -393,10 +387,10 @@ def _complete(keys: Collection[Key], parts: Sequence[Mapping[Key, Cell]]) -> dic
 
 def _check_place(key: Key) -> None:
     if not key.table:
-        raise InvalidRequestError(annotate("the key names no table", key=key))
+        raise InvalidRequestError("the key names no table", key=key)
     if not 0 < len(key.row) <= MAX_ROW:
         raise InvalidRequestError(
-            annotate("a row is 1 to 32767 bytes", bytes=len(key.row), starts=key.row[:40])
+            "a row is 1 to 32767 bytes", bytes=len(key.row), starts=key.row[:40]
         )
 
 

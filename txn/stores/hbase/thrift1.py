@@ -13,7 +13,7 @@ import happybase  # noqa: F401  (it loads the next module from the interface tha
 from Hbase_thrift import BatchMutation, Hbase, Mutation, TRowResult, TScan
 
 from txn.clock import Clock
-from txn.errors import InvalidRequestError, annotate
+from txn.errors import InvalidRequestError
 from txn.model import Cell, Check, Edit, Family, Key, Row, new_tuple
 from txn.stores.base import Feature
 from txn.stores.gateway import Gateway, Request, Service
@@ -146,10 +146,8 @@ def _parts(batches: Sequence[BatchMutation]) -> Iterator[list[BatchMutation]]:
 
 def _cannot_make(table: bytes, command: str) -> InvalidRequestError:
     return InvalidRequestError(
-        annotate(
-            "a Thrift 1 gateway cannot make a table that keeps its delete markers: make it through "
-            "a Thrift 2 gateway, or in the HBase shell",
-            table=table,
-            command=command,
-        )
+        "a Thrift 1 gateway cannot make a table that keeps its delete markers: make it through "
+        "a Thrift 2 gateway, or in the HBase shell",
+        table=table,
+        command=command,
     )

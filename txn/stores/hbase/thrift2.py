@@ -175,7 +175,7 @@ def _table_name(table: bytes) -> Any:
 def _column(name: bytes, family: Family) -> Any:
     if family.ttl_ms is not None and family.ttl_ms % 1000:
         raise InvalidRequestError(
-            annotate("a TTL is whole seconds in HBase", family=name, ttl_ms=family.ttl_ms)
+            "a TTL is whole seconds in HBase", family=name, ttl_ms=family.ttl_ms
         )
     keep_ms = family.keep_deletes_ms or PURGE_MS
     return IDL.TColumnFamilyDescriptor(

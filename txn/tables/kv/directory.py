@@ -11,7 +11,7 @@ import os
 import re
 import tempfile
 
-from txn.errors import NotApplied, annotate
+from txn.errors import NotApplied
 
 FORMAT = 1
 
@@ -30,15 +30,15 @@ def prepare_directory(path: str) -> str:
         if text is None:
             _claim(path)
     except (FileExistsError, NotADirectoryError) as error:
-        raise NotApplied(annotate("the store's path is not a directory", path=path)) from error
+        raise NotApplied("the store's path is not a directory", path=path) from error
     except OSError as error:
         raise NotApplied(
-            annotate("cannot use the store's directory", path=path, reason=error.strerror)
+            "cannot use the store's directory", path=path, reason=error.strerror
         ) from error
     if text is not None:
         _check(path, text)
     if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
-        raise NotApplied(annotate("the store's directory is read-only", path=path))
+        raise NotApplied("the store's directory is read-only", path=path)
     return path
 
 
@@ -53,15 +53,13 @@ def _read(path: str) -> str | None:
 def _check(path: str, text: str) -> None:
     found = _PATTERN.fullmatch(text)
     if found is None:
-        raise NotApplied(annotate("the directory is not a store of ours", path=path, format=text))
+        raise NotApplied("the directory is not a store of ours", path=path, format=text)
     if int(found[1]) > FORMAT:
         raise NotApplied(
-            annotate(
-                "the store is of a newer format: use a newer hbase-txn",
-                path=path,
-                format=int(found[1]),
-                known=FORMAT,
-            )
+            "the store is of a newer format: use a newer hbase-txn",
+            path=path,
+            format=int(found[1]),
+            known=FORMAT,
         )
 
 
@@ -70,7 +68,7 @@ def _claim(path: str) -> None:
     others = [name for name in os.listdir(path) if not name.startswith(_ASIDE)]
     if others and _read(path) is None:
         raise NotApplied(
-            annotate("the directory is not a store of ours", path=path, contains=sorted(others)[:5])
+            "the directory is not a store of ours", path=path, contains=sorted(others)[:5]
         )
     handle, aside = tempfile.mkstemp(prefix=_ASIDE, dir=path)
     with open(handle, "w", encoding="ascii") as file:

@@ -23,7 +23,7 @@ from fcntl import F_GETLK, F_WRLCK, LOCK_EX, LOCK_NB, LOCK_UN, fcntl, lockf
 from types import TracebackType
 
 from txn.clock import SystemClock, poll
-from txn.errors import NotApplied, annotate
+from txn.errors import NotApplied
 
 FILE = "writer.lock"
 WRITING = 0  # each takes two bytes: the lock, and the first place in line for it
@@ -125,10 +125,8 @@ class Exclusion:
     def _refused(self, owner: int | None) -> NotApplied:
         doing = "opening" if self._lock == OPENING else "writing to"
         return NotApplied(
-            annotate(
-                f"another process or thread is {doing} the store and does not end",
-                path=self._path,
-                waited_ms=PATIENCE_MS,
-                process=owner,
-            )
+            f"another process or thread is {doing} the store and does not end",
+            path=self._path,
+            waited_ms=PATIENCE_MS,
+            process=owner,
         )

@@ -26,7 +26,6 @@ from txn.errors import (
     MaybeApplied,
     NotApplied,
     StoreClosedError,
-    annotate,
 )
 from txn.host.forks import Forked
 from txn.tables.kv import directory, exclusion
@@ -94,7 +93,7 @@ class LmdbStore:
     def _run(self, attempt: Callable[[], R]) -> R:
         """Make attempts until one is not stopped by something that can be mended."""
         if self._closed:
-            raise StoreClosedError(annotate("the store is closed", path=self._shared.path))
+            raise StoreClosedError("the store is closed", path=self._shared.path)
         shared = self._shared
         obstacle: lmdb.Error | None = None
         for _ in range(_TRIES):
@@ -107,9 +106,7 @@ class LmdbStore:
                 obstacle = error
                 if not shared.mend(error, size):
                     break
-        raise NotApplied(
-            annotate("the store refused", path=shared.path, reason=str(obstacle))
-        ) from obstacle
+        raise NotApplied("the store refused", path=shared.path, reason=str(obstacle)) from obstacle
 
 
 class _Files(NamedTuple):
@@ -208,7 +205,7 @@ class _Shared:
                 self._shut()  # a failed resize has left no map at all
                 message = "the store cannot grow in this process's address space"
                 facts = {"path": self.path, "bytes": seen * 2, "reason": str(error)}
-                raise NotApplied(annotate(message, **facts)) from error
+                raise NotApplied(message, **facts) from error
             # At least what another process has filled, whatever was asked for.
             self.map_size = environment.info()["map_size"]
 
@@ -278,9 +275,9 @@ class _Shared:
         """Return what is open, opened if need be; the lock is held."""
         if self._inherited is not None:
             message = "the store was busy when this process was forked: fork before using it"
-            raise StoreClosedError(annotate(message, path=self.path, pid=os.getpid()))
+            raise StoreClosedError(message, path=self.path, pid=os.getpid())
         if self._closed:
-            raise StoreClosedError(annotate("the store is closed", path=self.path))
+            raise StoreClosedError("the store is closed", path=self.path)
         if self._files is None:
             self._files = self._open()
         return self._files
@@ -294,9 +291,7 @@ class _Shared:
                 os.close(file)
                 raise
         except (lmdb.Error, OSError, MemoryError) as error:
-            raise NotApplied(
-                annotate("cannot open the store", path=self.path, reason=str(error))
-            ) from error
+            raise NotApplied("cannot open the store", path=self.path, reason=str(error)) from error
         self.map_size = environment.info()["map_size"]
         return _Files(environment, file, Exclusion(file, exclusion.WRITING, self.path))
 
@@ -341,9 +336,7 @@ class _Shared:
         except lmdb.MapFullError:
             raise  # it is found out before anything is written
         except lmdb.Error as error:
-            raise MaybeApplied(
-                annotate("the commit failed", path=self.path, reason=str(error))
-            ) from error
+            raise MaybeApplied("the commit failed", path=self.path, reason=str(error)) from error
 
 
 class _Registry(Forked):
@@ -362,7 +355,7 @@ class _Registry(Forked):
                 shared = self._environments[path] = _Shared(path, sync, max_readers)
             elif shared.sync != sync:
                 message = "the store is open here with another sync"
-                raise InvalidRequestError(annotate(message, path=path, sync=shared.sync))
+                raise InvalidRequestError(message, path=path, sync=shared.sync)
             shared.users += 1
             return shared
 
