@@ -80,9 +80,7 @@ EXPLAINED: Mapping[Kind, Explained] = {
         "release the rest of its locks",
     ),
     Kind.EXPIRED: Explained(
-        Severity.CLEAN,
-        "it finished longer ago than the retention",
-        "delete its row",
+        Severity.CLEAN, "it finished longer ago than the retention", "delete its row"
     ),
     Kind.DEBRIS: Explained(
         Severity.CLEAN,

@@ -104,11 +104,7 @@ class Explanation:
 
 
 def explain(
-    context: Context,
-    row_key: bytes,
-    *,
-    grace_ms: int = GRACE_MS,
-    retention_ms: int = RETENTION_MS,
+    context: Context, row_key: bytes, *, grace_ms: int = GRACE_MS, retention_ms: int = RETENTION_MS
 ) -> Explanation | None:
     """Return the transaction explained, or None if it has no row."""
     cells = whole_row(context, row_key)

@@ -54,8 +54,7 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _options(
     show_version: Annotated[
-        bool,
-        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
     """Take the options that come before the command."""

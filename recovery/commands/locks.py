@@ -50,8 +50,7 @@ WaitOption = Annotated[
 ]
 ForceOption = Annotated[bool, typer.Option("--force", help="Others' explicit locks too.")]
 PartitionedOption = Annotated[
-    list[str] | None,
-    typer.Option(metavar="TABLE=COLUMN,..", help="How a table is partitioned."),
+    list[str] | None, typer.Option(metavar="TABLE=COLUMN,..", help="How a table is partitioned.")
 ]
 
 

@@ -36,8 +36,7 @@ RECENT = "Be sure that its client has ended: it was changed in the last"
 def purge(
     *,
     transaction: Annotated[
-        str | None,
-        typer.Argument(metavar="ID", help="A transaction, as `txn show` takes it."),
+        str | None, typer.Argument(metavar="ID", help="A transaction, as `txn show` takes it.")
     ] = None,
     once: Annotated[
         str | None, typer.Option(metavar="TOKEN", help="Forget this token instead.")

@@ -31,8 +31,7 @@ def serve(
     tls_cert: FileOption = None,
     tls_key: FileOption = None,
     token_file: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="What Transactional requests must show."),
+        Path | None, typer.Option(metavar="FILE", help="What Transactional requests must show.")
     ] = None,
     connections: Annotated[
         int, typer.Option(min=1, help="Open at once, in a worker.")

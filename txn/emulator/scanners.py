@@ -64,11 +64,7 @@ class Scanners:
     """Safe for threads; calls of one scanner take turns."""
 
     def __init__(
-        self,
-        rows: Rows,
-        clock: Clock,
-        limits: ScannerLimits,
-        chance: random.Random | None = None,
+        self, rows: Rows, clock: Clock, limits: ScannerLimits, chance: random.Random | None = None
     ) -> None:
         self._rows = rows
         self._clock = clock

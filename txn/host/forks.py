@@ -43,7 +43,5 @@ def _after(in_child: bool) -> None:
 
 
 os.register_at_fork(
-    before=_before,
-    after_in_parent=lambda: _after(False),
-    after_in_child=lambda: _after(True),
+    before=_before, after_in_parent=lambda: _after(False), after_in_child=lambda: _after(True)
 )

@@ -147,9 +147,7 @@ def lock_at_once(
     return [t for t in transactions if t.failure is None]
 
 
-def _split_rounds(
-    hot: Mapping[Attempt, Sequence[Key]],
-) -> Iterator[Sequence[tuple[Attempt, Key]]]:
+def _split_rounds(hot: Mapping[Attempt, Sequence[Key]]) -> Iterator[Sequence[tuple[Attempt, Key]]]:
     for place in range(max(map(len, hot.values()), default=0)):
         yield [(t, keys[place]) for t, keys in hot.items() if place < len(keys)]
     yield from split_portions([(t, key) for t in hot for key in t.keys if key not in hot[t]])

@@ -11,13 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from txn.errors import (
-    AbortedError,
-    CorruptRowError,
-    StoreClosedError,
-    StoreError,
-    TxnError,
-)
+from txn.errors import AbortedError, CorruptRowError, StoreClosedError, StoreError, TxnError
 from txn.model import Cell, Key, Row
 from txn.protocol.attempt import Context, call_store, free_locks, load_transaction
 from txn.protocol.phases import Status

@@ -89,12 +89,7 @@ class RemoteService:
         return IDL.Options(token=self._token, **given)
 
     def ask(
-        self,
-        method: str,
-        arguments: Any,
-        *,
-        repeat: bool = False,
-        within_ms: int | None = None,
+        self, method: str, arguments: Any, *, repeat: bool = False, within_ms: int | None = None
     ) -> Any:
         """Send one request and return its answer; raise what its exception stands for. repeat and
         within_ms are those of `Pool.run`."""
@@ -153,11 +148,7 @@ class ServedStore:
         return answers
 
     def scan(
-        self,
-        table: bytes,
-        start: bytes = b"",
-        stop: bytes | None = None,
-        columns: Columns = None,
+        self, table: bytes, start: bytes = b"", stop: bytes | None = None, columns: Columns = None
     ) -> Iterator[Row]:
         """Yield the rows, a page at a time; between the pages the server holds nothing for us."""
         wanted, more = pack_columns(columns), True

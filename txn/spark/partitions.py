@@ -141,10 +141,7 @@ class _Worker:
 
 @cache
 def _worker(
-    uri: str,
-    table: str | bytes | None,
-    transactions: str | bytes,
-    policy: Policy | None,
+    uri: str, table: str | bytes | None, transactions: str | bytes, policy: Policy | None
 ) -> _Worker:
     """Open an engine once for all tasks of this process."""
     events: Counter[str] = Counter()

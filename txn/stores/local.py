@@ -73,10 +73,7 @@ class LocalStore:
         return self._tables.describe(table)
 
     def ensure_table(
-        self,
-        table: bytes,
-        families: Mapping[bytes, Family],
-        splits: Sequence[bytes] = (),
+        self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes] = ()
     ) -> None:
         """Create what is missing; splits mean nothing on one machine."""
         self._tables.ensure_table(table, families)

@@ -95,10 +95,7 @@ class FaultyStore:
     """
 
     def __init__(
-        self,
-        inner: Store,
-        plan: Plan = faultless,
-        reads_early: Callable[[], bool] = lambda: False,
+        self, inner: Store, plan: Plan = faultless, reads_early: Callable[[], bool] = lambda: False
     ) -> None:
         # What it stands for may read row by row, and is to be tested as such.
         self.features: frozenset[Feature] = inner.features - {"instant_reads"}

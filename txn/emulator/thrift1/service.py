@@ -274,11 +274,7 @@ class Scanning1:
             raise _unknown()
 
     def _opened(
-        self,
-        table: bytes,
-        rows: tuple[bytes, bytes],
-        columns: Columns,
-        until: int = MAX_TIMESTAMP,
+        self, table: bytes, rows: tuple[bytes, bytes], columns: Columns, until: int = MAX_TIMESTAMP
     ) -> int:
         selection = convert.select_columns(columns, until)
         return self._scanners.open(Scan(check_table(table), convert.range_of(*rows), selection))

@@ -92,10 +92,7 @@ class Data2:
         self._rows.mutate(table, [(change.row, operations)], durable=durable)
 
     def _change_all(
-        self,
-        table: bytes,
-        changes: Sequence[Any],
-        operations: Callable[[Any], list[Operation]],
+        self, table: bytes, changes: Sequence[Any], operations: Callable[[Any], list[Operation]]
     ) -> None:
         if changes:
             rows = [(change.row, operations(change)) for change in changes]

@@ -147,11 +147,7 @@ class StoredManager:
                 raise
 
     def _hold(
-        self,
-        ticket: _Ticket,
-        wanted: tuple[LockRequest, ...],
-        waiting: Waiting,
-        patience: Patience,
+        self, ticket: _Ticket, wanted: tuple[LockRequest, ...], waiting: Waiting, patience: Patience
     ) -> Holding:
         def wait(denied: Denied, pause_ms: int) -> None:
             self._clock.sleep_ms(pause_ms)
@@ -212,11 +208,7 @@ class StoredManager:
     # ------------------------------------------------------------------------- one attempt
 
     def _attempt(
-        self,
-        ticket: _Ticket,
-        wanted: Sequence[LockRequest],
-        waiting: Waiting,
-        patience: Patience,
+        self, ticket: _Ticket, wanted: Sequence[LockRequest], waiting: Waiting, patience: Patience
     ) -> dict[Path, int] | Denied:
         """Return the tokens of a request that is granted, or who denies it; then it has a place in
         the line of the object at which it was denied, if the line is fair. What others undo by
@@ -256,11 +248,7 @@ class StoredManager:
         return LineState(token, tuple(line if has(state, ticket.name) else [*line, entry]))
 
     def _waiting_in(
-        self,
-        states: Mapping[Path, LineState],
-        ticket: _Ticket,
-        denied: Denied,
-        waiting: Waiting,
+        self, states: Mapping[Path, LineState], ticket: _Ticket, denied: Denied, waiting: Waiting
     ) -> dict[Path, LineState]:
         """Return the lines with this request at the denied object, and where it keeps a place."""
         fair = waiting.fairness == "fair"

@@ -25,14 +25,7 @@ from txn.locks.patience import Patience
 from txn.locks.requests import LockRequest, Path, as_path
 from txn.locks.zookeeper.former_nodes import move_nodes
 from txn.locks.zookeeper.keeper import Broken, Create, Gone, Keeper, RemoveNode
-from txn.locks.zookeeper.nodes import (
-    KINDS,
-    Folders,
-    Line,
-    Note,
-    first_of,
-    line_of,
-)
+from txn.locks.zookeeper.nodes import KINDS, Folders, Line, Note, first_of, line_of
 from txn.locks.zookeeper.view import View
 from txn.model import check_whole
 

@@ -55,11 +55,7 @@ class Pool(Forked):
                 connection.close()
 
     def run(
-        self,
-        jobs: Callable[[], Sequence[Job[T]]],
-        *,
-        repeat: bool,
-        within_ms: int | None = None,
+        self, jobs: Callable[[], Sequence[Job[T]]], *, repeat: bool, within_ms: int | None = None
     ) -> list[T]:
         """Run the jobs and return their results, in order.
 

@@ -165,11 +165,7 @@ class HBaseStore:
         return answers
 
     def scan(
-        self,
-        table: bytes,
-        start: bytes = b"",
-        stop: bytes | None = None,
-        columns: Columns = None,
+        self, table: bytes, start: bytes = b"", stop: bytes | None = None, columns: Columns = None
     ) -> Iterator[Row]:
         """Yield the rows, a page at a time; between the pages the gateway holds nothing for us."""
         limit, wanted = FIRST_PAGE_ROWS, None if columns is None else list(columns)
@@ -313,10 +309,7 @@ class _Meaning:
     __slots__ = ("_keys", "_store", "_table")
 
     def __init__(
-        self,
-        store: HBaseStore,
-        keys: Callable[[], Collection[Key]],
-        table: bytes | None = None,
+        self, store: HBaseStore, keys: Callable[[], Collection[Key]], table: bytes | None = None
     ) -> None:
         self._store, self._keys, self._table = store, keys, table
 

@@ -19,13 +19,7 @@ from txn.stores.base import Feature
 from txn.stores.gateway import Gateway, Request, Service
 from txn.stores.hbase.pool import Job, Pool
 from txn.stores.hbase.schema import FOREVER_S, shell_command
-from txn.stores.hbase.store import (
-    ROWS_A_REQUEST,
-    Columns,
-    HBaseStore,
-    Places,
-    cut,
-)
+from txn.stores.hbase.store import ROWS_A_REQUEST, Columns, HBaseStore, Places, cut
 
 
 def thrift1_store(gateway: Gateway, clock: Clock) -> HBaseStore:

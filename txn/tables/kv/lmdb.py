@@ -21,12 +21,7 @@ from typing import NamedTuple, TypeVar
 
 import lmdb
 
-from txn.errors import (
-    InvalidRequestError,
-    MaybeApplied,
-    NotApplied,
-    StoreClosedError,
-)
+from txn.errors import InvalidRequestError, MaybeApplied, NotApplied, StoreClosedError
 from txn.host.forks import Forked
 from txn.tables.kv import directory, exclusion
 from txn.tables.kv.exclusion import Exclusion
