@@ -38,15 +38,18 @@ class _Operators:
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class Exact(_Operators):
-    """The key's value is exactly this one."""
-
+class _Comparison(_Operators):
     key: Key
     value: bytes
 
     def __init__(self, key: Key, value: str | bytes) -> None:
         object.__setattr__(self, "key", key)
         object.__setattr__(self, "value", as_bytes("value", value))
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Exact(_Comparison):
+    """The key's value is exactly this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,15 +60,8 @@ class Some(_Operators):
 
 
 @dataclass(frozen=True, slots=True, init=False)
-class GreaterThan(_Operators):
+class GreaterThan(_Comparison):
     """The key's value is greater than this one, byte by byte as HBase orders; absent is false."""
-
-    key: Key
-    value: bytes
-
-    def __init__(self, key: Key, value: str | bytes) -> None:
-        object.__setattr__(self, "key", key)
-        object.__setattr__(self, "value", as_bytes("value", value))
 
 
 @dataclass(frozen=True, slots=True)

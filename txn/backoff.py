@@ -30,7 +30,8 @@ class Backoff:
         try has succeeded.
 
         Ends after `most` tries, or after the first that ends at `due_ms` or later by the monotonic
-        clock. One of the two must be given, and one try is always made.
+        clock; no pause is longer than until then. One of the two must be given, and one try is
+        always made.
         """
         if most is None and due_ms is None:
             raise ValueError("tries without an end: give most or due_ms")
@@ -38,6 +39,8 @@ class Backoff:
         while True:
             number += 1
             yield number
-            if number == most or (due_ms is not None and clock.monotonic_ms() >= due_ms):
+            left_ms = None if due_ms is None else due_ms - clock.monotonic_ms()
+            if number == most or (left_ms is not None and left_ms <= 0):
                 return
-            clock.sleep_ms(self.pause_ms(number, random))
+            pause_ms = self.pause_ms(number, random)
+            clock.sleep_ms(pause_ms if left_ms is None else min(pause_ms, left_ms))

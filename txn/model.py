@@ -6,6 +6,7 @@ cells are tuples because they are hashed and compared more than anything else in
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple, Self, get_args
 
@@ -135,6 +136,10 @@ class Row(NamedTuple):
 
     row: bytes
     cells: dict[Key, Cell]
+
+
+Columns = Collection[tuple[bytes, bytes]] | None
+"""(family, column) pairs; None: all columns."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import random
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
@@ -78,12 +78,9 @@ def open_any_store(uri: str, transactions: str) -> Iterator[Context]:
     """Open a store that exists, whatever is in it."""
     must_exist(uri)
     clock = SystemClock()
-    store = open_store(uri, clock)
-    try:
+    with closing(open_store(uri, clock)) as store:
         table = transactions.encode()
         yield Context(store, table, clock, random.SystemRandom(), Policy(), silent)
-    finally:
-        store.close()
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -20,7 +20,7 @@ from txn.cluster.cluster import Cluster, open_cluster, start
 from txn.cluster.jars import HBASE_VERSION, fetch
 from txn.cluster.processes import ClusterError
 from txn.cluster.settings import Settings
-from txn.errors import InvalidRequestError, annotate
+from txn.errors import InvalidRequestError
 
 LOOK_EACH_MS = 500
 ENDS_FOR = (signal.SIGINT, signal.SIGTERM)
@@ -128,7 +128,7 @@ def stop_command(
     cluster = open_cluster(data.expanduser().absolute())
     running = [each.name for each in cluster.processes.values() if each.is_alive]
     screen = Console(stderr=True) if as_json else console()
-    with screen.status("stopping HBase") if screen.is_terminal else _nothing():
+    with screen.status("stopping HBase") if screen.is_terminal else nullcontext():
         killed = [each.name for each in (cluster.stop(grace_ms=0) if now else cluster.stop())]
     if as_json:
         print_json({"stopped": running, "killed": killed}, pretty=True)
@@ -215,7 +215,7 @@ def _stay(cluster: Cluster, asked: Sequence[int]) -> None:
     ended = [name for name, process in cluster.processes.items() if not process.is_alive]
     cluster.stop()
     if ended:
-        raise ClusterError(annotate("a process has ended", names=ended))
+        raise ClusterError("a process has ended", names=ended)
 
 
 @contextmanager
@@ -248,8 +248,3 @@ def _progress(
             )
 
         yield said, fetched
-
-
-@contextmanager
-def _nothing() -> Iterator[None]:
-    yield

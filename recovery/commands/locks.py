@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from typing import Annotated
 
 import typer
@@ -127,11 +127,8 @@ def release(
 def managed(uri: str) -> Iterator[LockManager]:
     """Open a lock manager; its store, if it is one, must be there."""
     must_exist(uri)
-    manager = open_manager(uri)
-    try:
+    with closing(open_manager(uri)) as manager:
         yield manager
-    finally:
-        manager.close()
 
 
 @contextmanager

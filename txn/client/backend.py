@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import Protocol
 
-from txn.client.block import Pace
 from txn.errors import TxnError
 from txn.model import Cell, Key, Row
 from txn.protocol.attempt import Context
@@ -24,10 +23,6 @@ class Backend(Protocol):
     @property
     def context(self) -> Context:
         """The store, the transaction table, the clock and the policy, as recovery needs them."""
-
-    @property
-    def pace(self) -> Pace:
-        """The clock, chance and policy by which blocks are run again."""
 
     def check_key(self, key: Key) -> None:
         """Raise InvalidRequestError where it is known that the key's family cannot be used."""

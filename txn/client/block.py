@@ -8,15 +8,13 @@ then sees need never have been true together, and the block will not commit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
 from itertools import islice
-from random import Random
 from types import TracebackType
 from typing import Self, TypeVar
 
 from txn.assertions import Assertion, Version, bind, check_assertion, holds, list_keys
-from txn.clock import Clock
+from txn.client.backend import Backend
 from txn.errors import (
     AssertionFailedError,
     ConflictError,
@@ -25,7 +23,7 @@ from txn.errors import (
     annotate,
 )
 from txn.model import Cell, Delete, Key, Mutation, Row, as_bytes, check_value, check_whole
-from txn.policy import Policy
+from txn.protocol.attempt import Context
 from txn.reading.keys import Snapshot
 from txn.reading.rows import SNAPSHOT_ROWS, group_by_row
 from txn.request import Committed, Request, bind_key
@@ -36,25 +34,8 @@ NO_VERSION = 0
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class EngineCalls:
-    """What a transaction asks of its engine. view: keys and spans as of one instant. commit: only
-    if the spans have no keys but those that the request names; with the block's token and labels.
-    """
-
-    read: Callable[[Collection[Key]], Snapshot]
-    scan: Callable[[Span], Iterator[Row]]
-    view: Callable[[Sequence[Key], Sequence[Span]], tuple[Snapshot, list[dict[Key, Cell]]]]
-    commit: Callable[[Request, Sequence[Span]], Committed]
-
-
-@dataclass(frozen=True, slots=True)
-class Pace:
-    """What repeating takes."""
-
-    clock: Clock
-    random: Random
-    policy: Policy
+Commit = Callable[[Request, Sequence[Span]], Committed]
+"""Commits a block, with its token and labels, if the spans have no keys but those that it names."""
 
 
 class OptimisticTransaction:
@@ -65,9 +46,10 @@ class OptimisticTransaction:
     nothing. Afterwards `result` is the Committed, or None where the block wrote nothing.
     """
 
-    def __init__(self, ways: EngineCalls, table: bytes | None) -> None:
-        self._ways = ways
+    def __init__(self, backend: Backend, table: bytes | None, commit: Commit) -> None:
+        self._backend = backend
         self._table = table
+        self._commit_block = commit
         self._read: Snapshot = {}
         self._spans: list[Span] = []
         self._written: dict[Key, bytes | None] = {}
@@ -89,7 +71,9 @@ class OptimisticTransaction:
         new = [key for key in dict.fromkeys(bound.values()) if not self._is_known(key)]
         if new:
             self._looks += 1
-            self._read.update(self._ways.read(new))
+            for key in new:
+                self._backend.check_key(key)
+            self._read.update(self._backend.read(new))
         return {key: self._value(mine) for key, mine in bound.items()}
 
     def scan(
@@ -110,7 +94,7 @@ class OptimisticTransaction:
         """
         self._check_open()
         wanted = make_span(table or self._table, start, stop, prefix, columns)
-        rows = list(islice(self._ways.scan(wanted), SNAPSHOT_ROWS + 1))
+        rows = list(islice(self._backend.scan(wanted), SNAPSHOT_ROWS + 1))
         if len(rows) > SNAPSHOT_ROWS:
             raise InvalidRequestError(
                 "too many rows for a transaction", limit=SNAPSHOT_ROWS, table=wanted.table
@@ -191,14 +175,15 @@ class OptimisticTransaction:
             for key, value in self._written.items()
         ]
         assertions = (*self._versions(), *self._required)
-        self.result = self._ways.commit(Request(tuple(mutations), assertions), self._spans)
+        self.result = self._commit_block(Request(tuple(mutations), assertions), self._spans)
 
     def _validate(self) -> None:
         """See that all that was read was so at one instant, unless one read was all."""
         if self._looks <= 1 and not self._spans and not self._required:
             return
         asserted = (key for assertion in self._required for key in list_keys(assertion))
-        cells, parts = self._ways.view(list(dict.fromkeys((*self._read, *asserted))), self._spans)
+        wanted = list(dict.fromkeys((*self._read, *asserted)))
+        cells, parts = self._backend.view(wanted, self._spans)
         for part in parts:
             cells = {**part, **cells}
         come = [Version(key, None) for part in parts for key in part if key not in self._read]
@@ -258,7 +243,7 @@ class OptimisticTransaction:
 def run_block(
     begin: Callable[[Callable[[], int]], OptimisticTransaction],
     function: Callable[[OptimisticTransaction], T],
-    pace: Pace,
+    context: Context,
     attempts: int,
     deadline_ms: int,
 ) -> T:
@@ -268,24 +253,22 @@ def run_block(
     """
     check_whole("attempts", attempts, 1)
     check_whole("deadline_ms", deadline_ms)
-    due_ms = pace.clock.monotonic_ms() + deadline_ms
+    clock, conflict = context.clock, None
+    due_ms = clock.monotonic_ms() + deadline_ms
 
     def left_ms() -> int:
-        return due_ms - pace.clock.monotonic_ms()
+        return due_ms - clock.monotonic_ms()
 
-    tries, pause_ms = 0, 0
-    conflict: ConflictError | None = None
-    while left_ms() > pause_ms:
-        pace.clock.sleep_ms(pause_ms)
-        tries += 1
+    for number in context.policy.backoff.tries(clock, context.random, most=attempts, due_ms=due_ms):
+        if left_ms() <= 0:
+            break
         try:
             with begin(left_ms) as t:
                 return function(t)
         except ConflictError as error:
-            if tries >= attempts:
+            if number == attempts:
                 raise
             conflict = error
-        pause_ms = pace.policy.backoff.pause_ms(tries, pace.random)
-    facts = annotate("deadline passed between attempts", attempts=tries)
+    facts = annotate("deadline passed between attempts", attempts=number - 1)
     lost = None if conflict is None else conflict.transaction
     raise DeadlineError(facts, transaction=lost) from conflict

@@ -13,7 +13,7 @@ from typing import Self, TypeVar
 
 from txn.assertions import Assertion
 from txn.client.backend import Backend
-from txn.client.block import EngineCalls, OptimisticTransaction, run_block
+from txn.client.block import OptimisticTransaction, run_block
 from txn.client.local import LocalBackend
 from txn.clock import Clock, SystemClock
 from txn.errors import InvalidRequestError, TxnError
@@ -206,8 +206,7 @@ class Engine:
             )
             return self._backend.commit(bound, ack, spans, left_ms())
 
-        ways = EngineCalls(self.read, self._backend.scan, self._backend.view, commit)
-        return OptimisticTransaction(ways, self._table)
+        return OptimisticTransaction(self._backend, self._table, commit)
 
     def run(
         self,
@@ -227,10 +226,10 @@ class Engine:
         DeadlineError at once. Raises the last ConflictError, DeadlineError, and whatever else
         `commit` and the function raise.
         """
-        pace = self._backend.pace
-        deadline_ms = pace.policy.deadline_ms if deadline_ms is None else deadline_ms
+        context = self.context
+        deadline_ms = context.policy.deadline_ms if deadline_ms is None else deadline_ms
         begin = partial(self._begin_block, once, once_retention_ms, labels, ack)
-        return run_block(begin, function, pace, attempts, deadline_ms)
+        return run_block(begin, function, context, attempts, deadline_ms)
 
     def outcome(self, transaction: str | bytes) -> Outcome:
         """Return what has become of a transaction, by its row key."""

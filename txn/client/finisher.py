@@ -36,7 +36,9 @@ class Finisher(Forked):
         with self._lock:
             self._waiting.extend(transactions)
             crowded = len(self._waiting) > MAX_WAITING
-            started = self._is_running() or self._start()
+            # The thread of a process that was forked is not alive in its child.
+            is_running = self._thread is not None and self._thread.is_alive()
+            started = is_running or self._start()
         if not started:
             self._drain()
         elif crowded:
@@ -46,10 +48,6 @@ class Finisher(Forked):
         """Wait until nothing waits."""
         while (thread := self._thread) is not None and thread.is_alive():
             thread.join()
-
-    def _is_running(self) -> bool:
-        # The thread of a process that was forked is not alive in its child.
-        return self._thread is not None and self._thread.is_alive()
 
     def _start(self) -> bool:
         thread = Thread(target=self._drain, name="txn-finisher")

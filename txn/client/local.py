@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 
-from txn.client.block import Pace
 from txn.client.families import Families
 from txn.client.finisher import Finisher
 from txn.errors import (
@@ -49,11 +48,6 @@ class LocalBackend:
     def context(self) -> Context:
         """What every phase works with."""
         return self._context
-
-    @property
-    def pace(self) -> Pace:
-        """The clock, chance and policy by which blocks are run again."""
-        return Pace(self._context.clock, self._context.random, self._context.policy)
 
     # ----------------------------------------------------------------------------- validating
 
@@ -96,7 +90,7 @@ class LocalBackend:
         ]
         for wave in group_apart([t.keys for t in attempts]):
             again, lock = wave, lock_at_once
-            for number in self._tries():
+            for number in self._context.tries(most=self._context.policy.attempts):
                 if number > 1:
                     for i in again:
                         attempts[i] = self._begin(requests[i], attempts[i].due_ms, spans)
@@ -111,10 +105,6 @@ class LocalBackend:
 
     def _may_try_again(self, t: Attempt) -> bool:
         return isinstance(t.failure, ConflictError) and not is_late(self._context, t)
-
-    def _tries(self) -> Iterator[int]:
-        context, most = self._context, self._context.policy.attempts
-        return context.policy.backoff.tries(context.clock, context.random, most=most)
 
     def _run(self, attempts: Sequence[Attempt], lock: Lock, ack: Ack) -> None:
         finish = roll_forward if ack == "complete" else self._finisher.submit
@@ -152,7 +142,7 @@ class LocalBackend:
     def _read_under_locks(self, keys: Sequence[Key]) -> dict[Key, Cell | None]:
         due_ms = self._context.clock.monotonic_ms() + self._context.policy.deadline_ms
         request = lock_request(keys)
-        for _ in self._tries():
+        for _ in self._context.tries(most=self._context.policy.attempts):
             t = self._begin(request, due_ms)
             self._run([t], lock_in_order, "complete")
             if not self._may_try_again(t):

@@ -25,7 +25,6 @@ from txn.cluster.jars import fetch
 from txn.cluster.processes import ClusterError, Process, end, known, launch, log_tail
 from txn.cluster.roles import NAMENODE, Role, class_path, command, roles
 from txn.cluster.settings import GATEWAYS, Settings, claimed_ports, from_document
-from txn.errors import annotate
 from txn.host.java import find_java_home
 
 RECORD = "cluster.json"
@@ -74,7 +73,7 @@ class Cluster:
     def restart(self, name: str, *, within_ms: int = READY_WITHIN_MS) -> None:
         """Start a process that has ended, and return once it answers. Raises ClusterError."""
         if self._process(name).is_alive:
-            raise ClusterError(annotate("the process is still running", name=name))
+            raise ClusterError("the process is still running", name=name)
         role = next(role for role in roles(self.settings) if role.name == name)
         self._launch(role, find_java_home() / "bin" / "java", fetch())
         self._wait_for(name, partial(self._answers, name), within_ms, watched=(name,))
@@ -97,9 +96,7 @@ class Cluster:
         try:
             return self._processes[name]
         except KeyError:
-            raise ClusterError(
-                annotate("no such process", name=name, names=list(self._processes))
-            ) from None
+            raise ClusterError("no such process", name=name, names=list(self._processes)) from None
 
     def start_processes(self, java: Path, jars: Sequence[Path], said: Said) -> None:
         """Start all of them, and return once the cluster answers. Raises ClusterError."""
@@ -166,10 +163,8 @@ class Cluster:
             self._clock.sleep_ms(LOOK_EACH_MS)
 
     def _fail(self, reason: str, name: str) -> None:
-        log = self.log_folder / f"{name}.log"
-        raise ClusterError(
-            annotate(reason, name=name, log=str(log)), log_tail(name, self.log_folder)
-        )
+        tail = log_tail(name, self.log_folder)
+        raise ClusterError(reason, tail, name=name, log=str(self.log_folder / f"{name}.log"))
 
     def _write(self) -> None:
         document = {
@@ -223,7 +218,7 @@ def _recorded(folder: Path) -> tuple[Settings, dict[str, Process]]:
     try:
         document = json.loads((folder / RECORD).read_text())
     except FileNotFoundError:
-        raise ClusterError(annotate("no cluster was started here", folder=str(folder))) from None
+        raise ClusterError("no cluster was started here", folder=str(folder)) from None
     processes = [known(Process(**process)) for process in document["processes"]]
     return from_document(document["settings"]), {each.name: each for each in processes}
 
@@ -233,14 +228,14 @@ def _before(settings: Settings) -> Settings | None:
     folder = settings.folder
     if not (folder / RECORD).exists():
         if any(path.name != LOCK for path in folder.iterdir()):
-            raise ClusterError(annotate("the folder is not a cluster's", folder=str(folder)))
+            raise ClusterError("the folder is not a cluster's", folder=str(folder))
         return None
     cluster = open_cluster(folder)
     if running := [each.name for each in cluster.processes.values() if each.is_alive]:
-        raise ClusterError(annotate("it is running: stop it first", names=running))
+        raise ClusterError("it is running: stop it first", names=running)
     if cluster.settings.distributed != settings.distributed:
         kind = "distributed" if cluster.settings.distributed else "standalone"
-        raise ClusterError(annotate("the folder is of the other kind", kind=kind))
+        raise ClusterError("the folder is of the other kind", kind=kind)
     return cluster.settings
 
 
@@ -252,7 +247,7 @@ def _alone(folder: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ClusterError(
-                annotate("another start or stop is at work here", folder=str(folder))
+                "another start or stop is at work here", folder=str(folder)
             ) from None
         try:
             yield

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from txn.errors import TxnError
+from txn.host.extras import require_extra
 from txn.host.java import cache_folder
 
 if TYPE_CHECKING:
@@ -113,11 +114,9 @@ def _fetch_one(context: MavenContext, jar: Jar, folder: Path) -> None:
 
 def _maven(folder: Path) -> MavenContext:
     """Maven Central, or what the user's jgo settings name in its place."""
-    try:  # imported here, because most users of the package never start a cluster
+    with require_extra("hbase"):  # imported here: most users of the package start no cluster
         from jgo.config import GlobalSettings  # noqa: PLC0415
         from jgo.maven import MavenContext  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        raise JarError(f"{error}: install hbase-txn[hbase]") from error
     context = MavenContext(repo_cache=folder, local_repos=[], timeout=REPOSITORY_TIMEOUT_S)
     context.remote_repos.update(GlobalSettings.load().repositories)
     return context

@@ -16,7 +16,8 @@ from enum import Enum, auto
 from pathlib import Path
 
 from txn.clock import Clock, SystemClock
-from txn.errors import TxnError, annotate
+from txn.errors import TxnError
+from txn.host.extras import require_extra
 
 MARK_PROPERTY = "txn.process"
 POLL_MS = 50
@@ -32,9 +33,9 @@ _DETACH = 'out=$1; shift; "$@" </dev/null >>"$out" 2>&1 & echo $!'
 class ClusterError(TxnError):
     """The cluster could not do what it was asked; `log` is the end of what the server said."""
 
-    def __init__(self, reason: str, log: str = "") -> None:
-        super().__init__(reason)
-        self.log = log
+    def __init__(self, reason: str, tail: str = "", **facts: object) -> None:
+        super().__init__(reason, **facts)
+        self.log = tail
 
 
 class ProcessState(Enum):
@@ -102,7 +103,7 @@ def end(processes: Iterable[Process], clock: Clock, *, grace_ms: int) -> list[Pr
         _wait(processes, clock, grace_ms)
     killed = [process for process in processes if process.signal(signal.SIGKILL)]
     if left := _wait(processes, clock, 30_000):
-        raise ClusterError(annotate("a killed process does not end", names=[p.name for p in left]))
+        raise ClusterError("a killed process does not end", names=[p.name for p in left])
     return killed
 
 
@@ -146,10 +147,8 @@ def _look(process: Process) -> ProcessState | None:
     A process that becomes another program, as a script does by `exec`, has no command line for a
     moment. One that ends has none any more, and no program either.
     """
-    try:  # imported here, because most users of the package never start a cluster
+    with require_extra("hbase"):  # imported here: most users of the package start no cluster
         import psutil  # noqa: PLC0415
-    except ModuleNotFoundError as error:
-        raise ClusterError(f"{error}: install hbase-txn[hbase]") from error
     try:
         found = psutil.Process(process.pid)
         if found.status() == psutil.STATUS_ZOMBIE:  # of its threads the first has ended, or all

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -28,28 +28,12 @@ from txn.errors import InvalidRequestError
 JOB = "txn.demo.job"
 
 
-class ShownKind(Protocol):
-    """What the demonstration shows of a kind of finding."""
-
-    @property
-    def value(self) -> str:
-        """The name."""
-
-    @property
-    def meaning(self) -> str:
-        """What it is."""
-
-    @property
-    def remedy(self) -> str:
-        """What repair does about it."""
-
-
 class ShownFinding(Protocol):
     """What the demonstration needs of a finding."""
 
     @property
-    def kind(self) -> ShownKind:
-        """What was found."""
+    def kind(self) -> Any:
+        """What was found; its value, meaning and remedy are texts."""
 
 
 F = TypeVar("F", bound=ShownFinding)

@@ -7,6 +7,7 @@ seen. Each check says what was counted and what it must be.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
@@ -171,12 +172,9 @@ def rows_of(
     bounds = list(pairwise((None, *splits, None)))
 
     def scan(bound: tuple[bytes | None, bytes | None]) -> Iterator[Any]:
-        store = open_store(uri, SystemClock())
-        try:
+        with closing(open_store(uri, SystemClock())) as store:
             for row in store.scan(table.encode(), bound[0] or b"", bound[1]):
                 yield from take(row)
-        finally:
-            store.close()
 
     return spark.sparkContext.parallelize(bounds, len(bounds)).flatMap(scan)
 

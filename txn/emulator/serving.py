@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -95,21 +96,16 @@ def open_services(
 ) -> tuple[Callable[[], None], dict[str, ServedInterface]]:
     """Return the services over the store, by name, and what to call when they have stopped."""
     services: dict[str, ServedInterface] = {}
-    ends: list[Callable[[], None]] = []
+    ends = ExitStack()
+    ends.callback(keys.close)
     if "transactional" in hosted.ports:
         transactional = Transactional(LocalStore(keys, clock), token=hosted.token)
         services["transactional"] = transactional.service
-        ends.append(transactional.flush)
+        ends.callback(transactional.flush)
     for name, module in (("thrift1", thrift1), ("thrift2", thrift2)):
         if name in hosted.ports:
             services[name] = ServedInterface(module.SERVICE, module.handler(keys, clock), LONG)
-    ends.append(keys.close)
-    return lambda: _call_all(ends), services
-
-
-def _call_all(ends: list[Callable[[], None]]) -> None:
-    for end in ends:
-        end()
+    return ends.close, services
 
 
 def _port(listening: socket.socket) -> int:

@@ -12,7 +12,6 @@ import random
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from functools import partial
-from itertools import count
 from typing import Any, NamedTuple, Self
 
 from sqlalchemy import (
@@ -250,7 +249,9 @@ class LeaseService:
     # ------------------------------------------------------------------------------- one grab
 
     def _grab(self, request: _Request, due_ms: int) -> int:
-        for tries in count(1):
+        tries = 0
+        while True:
+            tries += 1
             left_ms = due_ms - self._clock.monotonic_ms()
             attempt = partial(self._attempt, request=request, waits=left_ms > 0)
             found = self.connections.run(attempt)
@@ -259,7 +260,6 @@ class LeaseService:
             if left_ms <= 0:
                 raise LeaseAlreadyExistsError(_lease(found), waits=not found.granted)
             self._clock.sleep_ms(min(GRABBING.pause_ms(tries, self._chance), left_ms))
-        raise AssertionError("counting has no end")
 
     def _attempt(self, connection: Connection, request: _Request, *, waits: bool) -> int | Row[Any]:
         """Return the id of the lease, or the row in the way; then, who waits has a place."""

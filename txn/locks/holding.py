@@ -3,37 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple, Self
+from typing import Self
 
 from txn.errors import AbortedError, CommitOutcomeUnknown, StoreError
 from txn.locks.manager import LockLost
 from txn.locks.requests import LockRequest, Path
 
 
-class HolderCalls(NamedTuple):
-    """What the manager does for a holder. lost: costs nothing. there: asks the server."""
-
-    lost: Callable[[], bool]
-    there: Callable[[], bool]
-    give_back: Callable[[], None]
-
-
 class Holding:
-    """All locks of one request."""
+    """All locks of one request. is_lost: costs nothing. are_there: asks the server."""
 
     def __init__(
-        self, requests: tuple[LockRequest, ...], tokens: Mapping[Path, int], ways: HolderCalls
+        self,
+        requests: tuple[LockRequest, ...],
+        tokens: Mapping[Path, int],
+        *,
+        is_lost: Callable[[], bool],
+        are_there: Callable[[], bool],
+        give_back: Callable[[], None],
     ) -> None:
         self.requests = requests
         self.tokens = tokens
-        self._ways = ways
+        self._is_lost = is_lost
+        self._are_there = are_there
+        self._give_back = give_back
         self._ending = False
         self._released = False
 
     @property
     def lost(self) -> bool:
         """Whether they are lost, or may be, for want of contact; explicit ones survive that."""
-        return self._ways.lost()
+        return self._is_lost()
 
     def check(self) -> None:
         """Ask whether all of them are there."""
@@ -41,7 +41,7 @@ class Holding:
         if self._ending or self.lost:
             raise LockLost("locks are lost", locks=named)
         try:
-            there = self._ways.there()
+            there = self._are_there()
         except (StoreError, AbortedError, CommitOutcomeUnknown) as error:
             raise LockLost("nobody says that locks are held", locks=named) from error
         if not there or self.lost:
@@ -51,7 +51,7 @@ class Holding:
         """Give them back; after an error that may be tried again."""
         if not self._released:
             self._ending = True
-            self._ways.give_back()
+            self._give_back()
             self._released = True
 
     def __enter__(self) -> Self:

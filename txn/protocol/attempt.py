@@ -7,7 +7,7 @@ error is raised, and the row stays as a crash would leave it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import TypeVar
@@ -57,6 +57,10 @@ class Context:
     random: Random
     policy: Policy
     watch: Watch
+
+    def tries(self, *, most: int | None = None, due_ms: int | None = None) -> Iterator[int]:
+        """Yield 1, 2, ... with a pause before each but the first: see `Backoff.tries`."""
+        return self.policy.backoff.tries(self.clock, self.random, most=most, due_ms=due_ms)
 
 
 @dataclass(slots=True, eq=False)

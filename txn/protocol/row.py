@@ -22,7 +22,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, assert_never
+from typing import Any
 
 import msgpack
 
@@ -294,13 +294,7 @@ def _unframe(what: str, encoded: bytes) -> Any:
 
 
 def _pack_mutation(mutation: Mutation | Delete) -> list[Any]:
-    match mutation:
-        case Mutation(key, value):
-            return [key, value]
-        case Delete(key):
-            return [key]
-        case _:
-            assert_never(mutation)
+    return [mutation.key, *([mutation.value] if isinstance(mutation, Mutation) else [])]
 
 
 def _unpack_mutation(packed: Any) -> Mutation | Delete:

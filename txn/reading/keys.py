@@ -27,8 +27,7 @@ def read_atomically(context: Context, keys: Sequence[Key]) -> Snapshot | None:
     """Return the cells of the keys as of one instant, or None if writers left no such instant
     within the policy's tries. A decided value that is not yet put has its commit timestamp."""
     attempt = _try_at_once if "instant_reads" in context.store.features else _try
-    most = context.policy.read_tries
-    for _ in context.policy.backoff.tries(context.clock, context.random, most=most):
+    for _ in context.tries(most=context.policy.read_tries):
         began_ms = context.clock.monotonic_ms()
         found = attempt(context, keys)
         if found is not None and not are_apart(context, began_ms):

@@ -61,9 +61,12 @@ def _resolve_page(
     context: Context, wanted: Span, page: Sequence[Row], locked: Locked
 ) -> Iterator[Row]:
     held: dict[bytes, Cells] = {row.row: row.cells for row in page if find_holders(row.cells)}
-    found = {row.row: _drop_marks(row.cells) for row in page if row.row not in held}
-    most = context.policy.read_tries
-    tries = context.policy.backoff.tries(context.clock, context.random, most=most)
+    found = {
+        row.row: {key: cell for key, cell in row.cells.items() if not key.column.endswith(RESERVED)}
+        for row in page
+        if row.row not in held
+    }
+    tries = context.tries(most=context.policy.read_tries)
     while held and (number := next(tries, 0)):
         if number > 1:
             held = _read_again(context, wanted, held)
@@ -128,8 +131,7 @@ def read_view(
 ) -> tuple[Snapshot, list[dict[Key, Cell]]] | None:
     """Return the cells of the keys, and those of each span, as of one instant, or None if writers
     left no such instant. Raise InvalidRequestError where too many rows of a span have a value."""
-    most = context.policy.read_tries
-    for _ in context.policy.backoff.tries(context.clock, context.random, most=most):
+    for _ in context.tries(most=context.policy.read_tries):
         began_ms = context.clock.monotonic_ms()
         before, after = _look(context, keys, spans), _look(context, keys, spans)
         if are_apart(context, began_ms):
@@ -186,7 +188,3 @@ def _look_at_span(context: Context, part: Span, rest: Digest) -> dict[Key, Cell]
                 stop=part.stop,
             )
     return cells
-
-
-def _drop_marks(cells: Mapping[Key, Cell]) -> dict[Key, Cell]:
-    return {key: cell for key, cell in cells.items() if not key.column.endswith(RESERVED)}

@@ -14,7 +14,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from txn.backoff import Backoff
-from txn.client.block import Pace
 from txn.clock import Clock, SystemClock
 from txn.errors import (
     CommitOutcomeUnknown,
@@ -79,14 +78,10 @@ class RemoteBackend:
 
     @property
     def context(self) -> Context:
-        """The server's store and transaction table, for recovery."""
+        """The server's store and transaction table, and the clock and chance here; how often a
+        commit is tried is the server's policy."""
         store, table = ServedStore(self._service), as_bytes("transactions", TRANSACTIONS)
         return Context(store, table, self._clock, self._chance, Policy(), silent)
-
-    @property
-    def pace(self) -> Pace:
-        """The clock and chance here; how often a commit is tried is the server's policy."""
-        return Pace(self._clock, self._chance, Policy())
 
     def check_key(self, key: Key) -> None:
         """Leave it to the server, which knows its tables and families."""
@@ -113,9 +108,9 @@ class RemoteBackend:
         except MaybeApplied as lost:
             done = None if request.once is None else self._send_again(request, ack, name, due_ms)
             if done is None:
-                done = self._find_committed(
-                    name, sent_ms, SETTLE_TRIES, self._give_up_at_ms(due_ms)
-                )
+                now_ms = self._clock.monotonic_ms()
+                until_ms = None if due_ms is None else max(due_ms, now_ms) + ANSWER_MS
+                done = self._find_committed(name, sent_ms, SETTLE_TRIES, until_ms)
             if done is None:
                 raise CommitOutcomeUnknown(name) from lost
             return done
@@ -225,11 +220,6 @@ class RemoteBackend:
             except TxnError:  # invalid, too: the first one may have been valid
                 return None
         return None
-
-    def _give_up_at_ms(self, due_ms: int | None) -> int | None:
-        """Return until when to look for a request whose answer was lost; None: as long as it takes
-        to ask so many times."""
-        return None if due_ms is None else max(due_ms, self._clock.monotonic_ms()) + ANSWER_MS
 
     def _find_committed(
         self, name: bytes, sent_ms: int, tries: int, until_ms: int | None = None

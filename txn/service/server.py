@@ -8,7 +8,7 @@ token, no request without it does anything.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import wraps
 from itertools import islice
@@ -105,13 +105,7 @@ class Transactional:
     def commit(self, mutations: Sequence[Any], assertions: Sequence[Any] | None, given: Any) -> Any:
         """Apply all mutations if all assertions hold, else none."""
         options = given or IDL.Options()
-        request = Request(
-            tuple(map(unpack_mutation, mutations)),
-            tuple(unpack_assertions(assertions)),
-            options.once,
-            _labels(options.labels, options.request),
-            options.onceRetentionMs,
-        )
+        request = _request(mutations, assertions, options, options.request)
         done = self._gatherer.commit(request, _ack(options), options.withinMs)
         return pack_committed(done)
 
@@ -120,14 +114,10 @@ class Transactional:
         """Commit independent requests together; a result for each."""
         options = given or IDL.Options()
         wanted = [
-            Request(
-                tuple(map(unpack_mutation, request.mutations)),
-                tuple(unpack_assertions(request.assertions)),
-                request.once,
-                _labels(request.labels, options.request and b"%b/%d" % (options.request, number)),
-                request.onceRetentionMs,
+            _request(
+                r.mutations, r.assertions, r, options.request and b"%b/%d" % (options.request, i)
             )
-            for number, request in enumerate(requests)
+            for i, r in enumerate(requests)
         ]
         times = [request.withinMs for request in requests]
         done = self._engine.commit_many(wanted, ack=_ack(options), deadline_ms=times)
@@ -232,11 +222,16 @@ class Transactional:
         return outcome, None
 
 
-def _labels(given: Mapping[str, str] | None, request: bytes | None) -> dict[str, str]:
-    labels = dict(given or {})
-    if request is not None:
-        labels[REQUEST_LABEL] = request.decode(errors="replace")
-    return labels
+def _request(
+    mutations: Sequence[Any], assertions: Sequence[Any] | None, terms: Any, name: bytes | None
+) -> Request:
+    """Return the request of these parts. terms: what tells its token and labels."""
+    labels = dict(terms.labels or {})
+    if name is not None:
+        labels[REQUEST_LABEL] = name.decode(errors="replace")
+    changes = tuple(map(unpack_mutation, mutations))
+    wanted = tuple(unpack_assertions(assertions))
+    return Request(changes, wanted, terms.once, labels, terms.onceRetentionMs)
 
 
 def _ack(options: Any) -> Ack:

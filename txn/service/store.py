@@ -22,10 +22,9 @@ from txn.errors import (
     TxnError,
     annotate,
 )
-from txn.model import Cell, Check, Edit, Family, Key, Row
+from txn.model import Cell, Check, Columns, Edit, Family, Key, Row
 from txn.service.messages import FIELDS, IDL, UNKNOWN_KIND, pack_key, unpack_cells, unpack_error
 from txn.service.store_messages import (
-    Columns,
     pack_check,
     pack_columns,
     pack_edit,

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from txn.errors import InvalidRequestError
-from txn.model import Check, Edit, Family, Row
+from txn.model import Check, Columns, Edit, Family, Row
 from txn.service.messages import IDL, pack_cells, pack_key, unpack_cells, unpack_key
-
-Columns = Collection[tuple[bytes, bytes]] | None
 
 
 def pack_edit(edit: Edit) -> Any:

@@ -54,18 +54,10 @@ def open_ordered(uri: str) -> OrderedStore:
     )
 
 
-def _memory(parts: SplitResult, clock: Clock) -> Store:
-    return LocalStore(_memory_keys(parts), clock)
-
-
 def _memory_keys(parts: SplitResult) -> MemoryStore:
     _options(parts, {})
     name = parts.netloc + parts.path
     return _NAMED.setdefault(name, MemoryStore()).share() if name else MemoryStore()
-
-
-def _embedded(parts: SplitResult, clock: Clock) -> Store:
-    return LocalStore(_embedded_keys(parts), clock)
 
 
 def _embedded_keys(parts: SplitResult) -> LmdbStore:
@@ -119,9 +111,9 @@ def _options(parts: SplitResult, known: Mapping[str, tuple[str, ...]]) -> dict[s
 
 
 _FACTORIES: dict[str, Callable[[SplitResult, Clock], Store]] = {
-    "embedded": _embedded,
+    "embedded": lambda parts, clock: LocalStore(_embedded_keys(parts), clock),
     "hbase+thrift1": _thrift1,
     "hbase+thrift2": _thrift2,
-    "memory": _memory,
+    "memory": lambda parts, clock: LocalStore(_memory_keys(parts), clock),
     "txn": _served,
 }

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Literal, Protocol
 
-from txn.model import Cell, Check, Edit, Family, Key, Row
+from txn.model import Cell, Check, Columns, Edit, Family, Key, Row
 
 Feature = Literal["multi_cell_check", "checked_delete", "describe", "instant_reads"]
 """A checked write carries any cells of its row; it can delete; `describe` shows all settings that
@@ -49,11 +49,7 @@ class Store(Protocol):
         everything after it; the next durable call makes it last."""
 
     def scan(
-        self,
-        table: bytes,
-        start: bytes = b"",
-        stop: bytes | None = None,
-        columns: Collection[tuple[bytes, bytes]] | None = None,
+        self, table: bytes, start: bytes = b"", stop: bytes | None = None, columns: Columns = None
     ) -> Iterator[Row]:
         """Yield the rows from start (included) to stop (excluded) in byte order, lazily.
         Only the named (family, column) pairs, if given; rows without a visible cell are skipped."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from txn.clock import Clock
 from txn.errors import TableUnavailable
-from txn.model import Cell, Check, Edit, Family, Key, Row
+from txn.model import Cell, Check, Columns, Edit, Family, Key, Row
 from txn.stores.base import Feature
 from txn.tables.kv.ordered import OrderedStore
 from txn.tables.refusal import Reason, Refused
@@ -54,11 +54,7 @@ class LocalStore:
             return self._tables.check_and_put(checks, durable=durable)
 
     def scan(
-        self,
-        table: bytes,
-        start: bytes = b"",
-        stop: bytes | None = None,
-        columns: Collection[tuple[bytes, bytes]] | None = None,
+        self, table: bytes, start: bytes = b"", stop: bytes | None = None, columns: Columns = None
     ) -> Iterator[Row]:
         """Yield the rows of some hundreds at a time; nothing is held between them."""
         with _MEANING:

@@ -13,12 +13,11 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import NamedTuple
 
-from txn.clock import Clock
 from txn.errors import CorruptRowError
 from txn.tables import catalog
 from txn.tables.catalog import CATALOG, TableCatalog
 from txn.tables.entries import TableEntry
-from txn.tables.kv.ordered import OrderedStore, Reader, Writer
+from txn.tables.kv.ordered import Reader, Writer
 from txn.tables.operations import FamilySettings
 from txn.tables.refusal import Refused
 
@@ -40,15 +39,10 @@ class Region(NamedTuple):
     number: int
 
 
-class Admin:
+class Admin(catalog.OnCatalog):
     """The tables of a store, on the same catalog as `Tables` and `Rows`."""
 
-    __slots__ = ("_catalog", "_clock", "_store")
-
-    def __init__(self, store: OrderedStore, clock: Clock) -> None:
-        self._store = store
-        self._clock = clock
-        self._catalog: TableCatalog | None = None
+    __slots__ = ()
 
     def create(
         self, name: bytes, families: Mapping[bytes, FamilySettings], splits: Sequence[bytes] = ()
@@ -56,7 +50,9 @@ class Admin:
         """Create a table; `table exists`, `namespace not found`."""
         name = catalog.plain(name)
         catalog.check_names(name, families)
-        _check_splits(name, splits)
+        if b"" in splits or len(set(splits)) < len(splits):
+            message = "split keys must be distinct and not empty"
+            raise Refused("illegal argument", message, table=name)
 
         def body(writer: Writer) -> None:
             known = self._load(writer)
@@ -257,10 +253,6 @@ class Admin:
         self._store.write(body)
         self.sweep()
 
-    def _load(self, reader: Reader) -> TableCatalog:
-        self._catalog = found = catalog.load_catalog(reader, self._catalog)
-        return found
-
 
 def regions_of(table: TableEntry) -> list[Region]:
     """Return the regions of a table in order of their rows."""
@@ -278,11 +270,6 @@ def _disabled(known: TableCatalog, name: bytes) -> TableEntry:
     if table.enabled:
         raise Refused("table not disabled", "the table is enabled", table=name)
     return table
-
-
-def _check_splits(name: bytes, splits: Sequence[bytes]) -> None:
-    if b"" in splits or len(set(splits)) < len(splits):
-        raise Refused("illegal argument", "split keys must be distinct and not empty", table=name)
 
 
 def _namespace_of(name: bytes) -> bytes:

@@ -17,11 +17,12 @@ from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import NamedTuple
 
+from txn.clock import Clock
 from txn.errors import InvalidRequestError
 from txn.model import KEEP_DELETES_MS, MAX_FAMILY, MAX_ROW, MAX_TABLE, Family, Key
 from txn.tables import entries
 from txn.tables.entries import TableEntry
-from txn.tables.kv.ordered import Reader, Writer
+from txn.tables.kv.ordered import OrderedStore, Reader, Writer
 from txn.tables.operations import FamilySettings
 from txn.tables.refusal import Refused
 
@@ -84,6 +85,22 @@ class TableCatalog:
         except Refused as error:
             return error
         return Refused("no such column family", "no such family", table=table, family=family)
+
+
+class OnCatalog:
+    """What is done with the tables of an ordered store, and the catalog of them that was read
+    last; safe for threads and processes as far as the ordered store is."""
+
+    __slots__ = ("_catalog", "_clock", "_store")
+
+    def __init__(self, store: OrderedStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._catalog: TableCatalog | None = None
+
+    def _load(self, reader: Reader) -> TableCatalog:
+        self._catalog = found = load_catalog(reader, self._catalog)
+        return found
 
 
 def load_catalog(reader: Reader, known: TableCatalog | None) -> TableCatalog:

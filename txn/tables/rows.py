@@ -10,12 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from txn.clock import Clock
 from txn.tables import catalog, changes, selecting
-from txn.tables.catalog import TableCatalog
 from txn.tables.changes import RowChange
 from txn.tables.filters.filtering import sieve
-from txn.tables.kv.ordered import OrderedStore, Reader, Writer
+from txn.tables.kv.ordered import Reader, Writer
 from txn.tables.operations import (
     CellVersion,
     Condition,
@@ -51,15 +49,10 @@ class Page(NamedTuple):
     resume: Resume | None
 
 
-class Rows:
+class Rows(catalog.OnCatalog):
     """HBase's rows; safe for threads and processes as far as the ordered store is."""
 
-    __slots__ = ("_catalog", "_clock", "_store")
-
-    def __init__(self, store: OrderedStore, clock: Clock) -> None:
-        self._store = store
-        self._clock = clock
-        self._catalog: TableCatalog | None = None
+    __slots__ = ()
 
     def get(self, table: bytes, rows: Sequence[bytes], selection: Selection) -> list[Result]:
         """Return what is selected of each row, in the order given, in one instant."""
@@ -159,10 +152,6 @@ class Rows:
         if selection.versions < 1 or any(not 0 <= since <= until for since, until in times):
             raise Refused("illegal argument", "not a selection", given=selection)
         return selecting.plan(self._load(reader), table, selection, self._clock.wall_ms())
-
-    def _load(self, reader: Reader) -> TableCatalog:
-        self._catalog = found = catalog.load_catalog(reader, self._catalog)
-        return found
 
 
 class _Walk:

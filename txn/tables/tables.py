@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from txn.clock import Clock
 from txn.errors import InvalidRequestError
-from txn.model import Cell, Check, Edit, Family, Key, Row, check_targets
+from txn.model import Cell, Check, Columns, Edit, Family, Key, Row, check_targets
 from txn.tables import catalog, cells, entries
 from txn.tables.catalog import Place, TableCatalog, cell_key, masks_key
-from txn.tables.kv.ordered import OrderedStore, Reader, Writer
+from txn.tables.kv.ordered import Reader, Writer
 
 PAGE_ROWS = 500
 PAGE_CELLS = 20_000
@@ -29,15 +28,10 @@ class _Page(NamedTuple):
     resume: bytes | None
 
 
-class TableStore:
+class TableStore(catalog.OnCatalog):
     """HBase's data model; safe for threads and processes as far as the ordered store is."""
 
-    __slots__ = ("_catalog", "_clock", "_store")
-
-    def __init__(self, store: OrderedStore, clock: Clock) -> None:
-        self._store = store
-        self._clock = clock
-        self._catalog: TableCatalog | None = None
+    __slots__ = ()
 
     def read(self, keys: Collection[Key]) -> dict[Key, Cell | None]:
         """Return the newest visible version of each key, None for an absent one, in one instant."""
@@ -94,11 +88,7 @@ class TableStore:
         return self._store.write(body, durable=durable)
 
     def scan(
-        self,
-        table: bytes,
-        start: bytes = b"",
-        stop: bytes | None = None,
-        columns: Collection[tuple[bytes, bytes]] | None = None,
+        self, table: bytes, start: bytes = b"", stop: bytes | None = None, columns: Columns = None
     ) -> Iterator[Row]:
         """Yield rows in byte order; an empty stop means the end of the table, as in HBase."""
         wanted = None if columns is None else frozenset(columns)
@@ -154,10 +144,6 @@ class TableStore:
         if stale:
             self._store.write(body, durable=False)
         return following
-
-    def _load(self, reader: Reader) -> TableCatalog:
-        self._catalog = found = catalog.load_catalog(reader, self._catalog)
-        return found
 
     def _page(self, table: bytes, resume: bytes, stop: bytes | None, wanted: _Columns) -> _Page:
         def body(reader: Reader) -> _Page:

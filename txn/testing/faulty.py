@@ -14,7 +14,7 @@ from enum import Enum
 from typing import TypeVar, cast
 
 from txn.errors import MaybeApplied, NotApplied, StoreError
-from txn.model import Cell, Check, Edit, Family, Key, Row
+from txn.model import Cell, Check, Columns, Edit, Family, Key, Row
 from txn.stores.base import Feature, Store
 
 Item = Key | Edit | Check | bytes
@@ -137,11 +137,7 @@ class FaultyStore:
         return answers
 
     def scan(
-        self,
-        table: bytes,
-        start: bytes = b"",
-        stop: bytes | None = None,
-        columns: Collection[tuple[bytes, bytes]] | None = None,
+        self, table: bytes, start: bytes = b"", stop: bytes | None = None, columns: Columns = None
     ) -> Iterator[Row]:
         _report(self._fault("scan", (table,)))
         return self._inner.scan(table, start, stop, columns)

@@ -45,17 +45,14 @@ def explain_error(method: str, error: TxnError) -> Exception:
     if isinstance(error, InvalidRequestError) and reason_of(error) == "illegal argument":
         if method not in DECLARING:
             return make_internal(method, error)
-        return _raised("IllegalArgument", message=format_error(error))
+        refused: Exception = IDL.IllegalArgument(message=format_error(error))
+        return refused
     return make_io_error(format_error(error), can_retry=not final)
 
 
 def make_io_error(message: str, *, can_retry: bool) -> Exception:
     """Return an IOError."""
-    return _raised("IOError", message=message, canRetry=can_retry)
-
-
-def _raised(kind: str, **facts: object) -> Exception:
-    made: Exception = getattr(IDL, kind)(**facts)
+    made: Exception = IDL.IOError(message=message, canRetry=can_retry)
     return made
 
 

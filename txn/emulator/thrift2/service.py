@@ -10,7 +10,7 @@ from txn.emulator.pacing import PacedRows
 from txn.emulator.refusals import Internal, change_all, join_services, refuse_as_many
 from txn.emulator.scanners import ScannerLimits, Scanners
 from txn.emulator.thrift2 import convert
-from txn.emulator.thrift2.tables import Namespaces2, Tables2
+from txn.emulator.thrift2.tables import Tables2
 from txn.stores.hbase.idl import IDL
 from txn.tables.admin import Admin
 from txn.tables.kv.ordered import OrderedStore
@@ -24,7 +24,7 @@ def handler(store: OrderedStore, clock: Clock, limits: ScannerLimits | None = No
     """Return what carries out the methods of the service on the tables of a store."""
     rows, admin = Rows(store, clock), Admin(store, clock)
     scanning = Scanning2(Scanners(rows, clock, limits or ScannerLimits()))
-    parts = Data2(PacedRows(rows, clock)), scanning, Tables2(admin), Namespaces2(admin)
+    parts = Data2(PacedRows(rows, clock)), scanning, Tables2(admin)
     return join_services(SERVICE, convert.explain_error, *parts)
 
 

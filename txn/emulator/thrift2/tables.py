@@ -42,7 +42,7 @@ _NAMED = {
 
 
 class Tables2:
-    """Tables, their families and regions, and the server itself."""
+    """Tables, their families and regions, namespaces, and the server itself."""
 
     def __init__(self, admin: Admin) -> None:
         self._admin = admin
@@ -136,35 +136,7 @@ class Tables2:
         name = _name(table.tableName)
         self._admin.modify(name, _families(name, table.columns))
 
-    # -------------------------------------------------------------------------- server
-
-    def getThriftServerType(self) -> int:
-        number: int = IDL.TThriftServerType.TWO
-        return number
-
-    def getClusterId(self) -> str:
-        return CLUSTER
-
-    def getSlowLogResponses(self, _: object, __: object) -> list[Any]:
-        return []
-
-    def clearSlowLogResponses(self, _: object) -> list[bool]:
-        return []
-
-    def _matching(self, regex: str | None) -> dict[bytes, TableEntry]:
-        """Return the tables whose names match as a whole, those of `default` with or without it."""
-        tables = self._admin.tables()
-        if regex is None:
-            return tables
-        matches = matcher(regex.encode())
-        return {name: table for name, table in tables.items() if any(map(matches, _forms(name)))}
-
-
-class Namespaces2:
-    """Namespaces."""
-
-    def __init__(self, admin: Admin) -> None:
-        self._admin = admin
+    # ---------------------------------------------------------------------- namespaces
 
     def createNamespace(self, namespace: Any) -> None:
         self._admin.create_namespace(namespace.name.encode(), namespace.configuration or {})
@@ -190,6 +162,34 @@ class Namespaces2:
     def listNamespaces(self) -> list[str]:
         return [name.decode() for name in sorted(self._admin.namespaces())]
 
+    # -------------------------------------------------------------------------- server
+
+    def getThriftServerType(self) -> int:
+        number: int = IDL.TThriftServerType.TWO
+        return number
+
+    def getClusterId(self) -> str:
+        return CLUSTER
+
+    def getSlowLogResponses(self, _: object, __: object) -> list[Any]:
+        return []
+
+    def clearSlowLogResponses(self, _: object) -> list[bool]:
+        return []
+
+    def _matching(self, regex: str | None) -> dict[bytes, TableEntry]:
+        """Return the tables whose names match as a whole, those of `default` with or without it."""
+        tables = self._admin.tables()
+        if regex is None:
+            return tables
+        matches = matcher(regex.encode())
+        prefix = DEFAULT_NAMESPACE + b":"
+        return {
+            name: table
+            for name, table in tables.items()
+            if matches(name) or (b":" not in name and matches(prefix + name))
+        }
+
 
 def _name(table: Any) -> bytes:
     """Return a table's name, its namespace before it unless it is the default one."""
@@ -209,10 +209,6 @@ def _described(name: bytes, families: Mapping[bytes, FamilySettings]) -> Any:
     columns = [_column(family, settings) for family, settings in sorted(families.items())]
     durability = IDL.TDurability.USE_DEFAULT
     return IDL.TTableDescriptor(_table_name(name), columns, TABLE_ATTRIBUTES, durability)
-
-
-def _forms(name: bytes) -> list[bytes]:
-    return [name] if b":" in name else [name, b"%s:%s" % (DEFAULT_NAMESPACE, name)]
 
 
 def _location(table: bytes, region: Region) -> Any:

@@ -74,7 +74,9 @@ def _targets(tree: exp.Expr, statement: str) -> Iterator[exp.Table]:
         case exp.Insert() | exp.Merge() | exp.Update() | exp.Delete():
             target = tree.this.this if isinstance(tree.this, exp.Schema) else tree.this
             columns = tree.this.expressions if isinstance(tree.this, exp.Schema) else []
-            if isinstance(target, exp.Table) and not any(map(_is_literal, columns)):
+            if isinstance(target, exp.Table) and not any(
+                isinstance(column, exp.Literal) for column in columns
+            ):
                 yield target
             elif not isinstance(target, exp.Directory):
                 refuse_statement(statement)
@@ -103,10 +105,6 @@ def _path(table: exp.Table, statement: str, database: str) -> Path:
     if not all(isinstance(part, exp.Identifier) and part.name for part in parts):
         refuse_statement(statement, "the name of a table is needed", given=table.sql("hive"))
     return table_path([part.name.lower() for part in parts], database, statement)
-
-
-def _is_literal(node: exp.Expr) -> bool:
-    return isinstance(node, exp.Literal)
 
 
 def _is_function(table: exp.Table, statement: str) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Self
 
 from txn.assertions import Version
+from txn.backoff import Backoff
 from txn.client.block import OptimisticTransaction
 from txn.client.engine import Engine
 from txn.clock import Clock, SystemClock
@@ -24,7 +25,7 @@ from txn.errors import (
     DeadlineError,
     StoreError,
 )
-from txn.locks.holding import HolderCalls, Holding
+from txn.locks.holding import Holding
 from txn.locks.line import Denied, first_denied, wait_in_line
 from txn.locks.manager import (
     Lock,
@@ -56,7 +57,7 @@ from txn.model import Key, check_whole
 TABLE = "locks"
 TRY_WITHIN_MS = 30_000
 SWEEPS_IN_LEASE = 6
-UNLOCK_PAUSE_MS = 100
+UNLOCKING = Backoff(first_ms=50, longest_ms=100)
 FIRST_LOOK_MS = 5
 FAILED = (StoreError, AbortedError, CommitOutcomeUnknown)
 
@@ -335,30 +336,24 @@ class StoredManager:
     ) -> Holding:
         session = None if ticket.explicit else ticket.session
 
-        def there() -> bool:
-            return self._has(ticket.name, session.name if session else None, tokens)
-
         return Holding(
             wanted,
             tokens,
-            HolderCalls(
-                lambda: session is not None and session.lost,
-                there,
-                lambda: self._give_back(ticket.name, tuple(tokens)),
-            ),
+            is_lost=lambda: session is not None and session.lost,
+            are_there=lambda: self._has(ticket.name, session.name if session else None, tokens),
+            give_back=lambda: self._give_back(ticket.name, tuple(tokens)),
         )
 
     def _give_back(self, ticket: str, objects: tuple[Path, ...]) -> None:
-        for left in reversed(range(self._waiting.unlock_retries + 1)):
+        most = self._waiting.unlock_retries + 1
+        for number in UNLOCKING.tries(self._clock, self._chance, most=most):
             try:
                 self._leave(ticket, objects)
+                break
             except FAILED:
-                if not left:
+                if number == most:
                     self._owed[ticket] = _Owed(objects, unsure=False)
                     raise
-                self._clock.sleep_ms(UNLOCK_PAUSE_MS)
-            else:
-                return
 
     def _scan(self, within: Path | None) -> Iterator[tuple[Path, LineState]]:
         prefix = None if within is None else str(within)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from random import SystemRandom
 from typing import Any, NamedTuple
 
 from kazoo.client import KazooClient, KazooState, TransactionRequest
@@ -27,6 +28,7 @@ from kazoo.exceptions import (
 )
 from kazoo.handlers.threading import KazooTimeoutError
 
+from txn.backoff import Backoff
 from txn.clock import Clock
 from txn.errors import InvalidRequestError, StoreClosedError, StoreError
 
@@ -41,7 +43,8 @@ LOGGER = logging.getLogger(__name__)
 NOT_REACHED = (RolledBackError, RuntimeInconsistency)
 CALL_WITHIN_S = 30
 CALL_WITHIN_MS = 1000 * CALL_WITHIN_S
-PAUSE_MS, MAX_PAUSE_MS = 20, 1_000
+MAX_PAUSE_MS = 1_000
+ASKING = Backoff(first_ms=20, longest_ms=MAX_PAUSE_MS)
 PAUSES_IN_SESSION = 6
 LOGGER.addHandler(logging.NullHandler())  # nothing on stderr, unless a program asks for it
 
@@ -95,6 +98,7 @@ class Keeper:
         self.losses = 0
         self._closed = False
         self._clock = clock
+        self._chance = SystemRandom()
         self._connected = connected
         self._silent_since_ms: int | None = None
         # The driver's own pauses double without end: it would miss a server that is back.
@@ -226,23 +230,19 @@ class Keeper:
         """Make calls that may be made twice, in one go, and again those whose replies are lost."""
         answers: dict[int, Any] = {}
         due_ms = self._clock.monotonic_ms() + within_ms
-        pause_ms = PAUSE_MS
-        while True:
+        for _ in ASKING.tries(self._clock, self._chance, due_ms=due_ms):
             self._refuse_if_closed()
             left = [i for i in range(len(calls)) if i not in answers]
             asked = [(i, calls[i](self._client)) for i in left]
-            broken: Exception | None = None
+            broken: list[Exception] = []
             for i, answer in asked:
                 try:
                     answers[i] = self._one(answer, due_ms)
                 except LOST_REPLY as error:
-                    broken = error
-            if broken is None:
+                    broken.append(error)
+            if not broken:
                 return [answers[i] for i in range(len(calls))]
-            if self._clock.monotonic_ms() + pause_ms > due_ms:
-                raise _failure("no answer", broken) from broken
-            self._clock.sleep_ms(pause_ms)
-            pause_ms = min(2 * pause_ms, MAX_PAUSE_MS)
+        raise _failure("no answer", broken[-1]) from broken[-1]
 
     def _one(self, answer: Any, due_ms: int) -> Any:
         left_ms = max(1, due_ms - self._clock.monotonic_ms())

@@ -18,7 +18,7 @@ from typing import Self
 from txn.backoff import Backoff
 from txn.clock import Clock, SystemClock
 from txn.errors import StoreError
-from txn.locks.holding import HolderCalls, Holding
+from txn.locks.holding import Holding
 from txn.locks.line import Denied, first_denied, wait_in_line
 from txn.locks.manager import Lock, Waiting, checked, owner_name, waiting_or_default
 from txn.locks.patience import Patience
@@ -292,7 +292,7 @@ class ZooKeeperManager:
                 self._owed[ticket.name] = tuple(tokens)
                 raise
 
-        return Holding(wanted, tokens, HolderCalls(lost, there, give_back))
+        return Holding(wanted, tokens, is_lost=lost, are_there=there, give_back=give_back)
 
     # -------------------------------------------------------------------------- giving back
 

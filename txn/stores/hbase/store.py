@@ -21,7 +21,7 @@ from txn.errors import (
     TxnError,
     annotate,
 )
-from txn.model import MAX_ROW, Cell, Check, Edit, Family, Key, Row, check_targets
+from txn.model import MAX_ROW, Cell, Check, Columns, Edit, Family, Key, Row, check_targets
 from txn.stores.base import Feature
 from txn.stores.gateway import AHEAD_BYTES, GatewayError
 from txn.stores.hbase.pool import Job, Pool
@@ -42,8 +42,6 @@ _TABLE = re.compile(r"(?:\w+:)?\w[\w.-]*")
 
 Places = Mapping[bytes, Sequence[Key]]
 """The keys of some rows of one table, by row."""
-
-Columns = Collection[tuple[bytes, bytes]] | None
 
 
 class Dialect(Protocol):

@@ -14,12 +14,12 @@ from Hbase_thrift import BatchMutation, Hbase, Mutation, TRowResult, TScan
 
 from txn.clock import Clock
 from txn.errors import InvalidRequestError
-from txn.model import Cell, Check, Edit, Family, Key, Row, new_tuple
+from txn.model import Cell, Check, Columns, Edit, Family, Key, Row, new_tuple
 from txn.stores.base import Feature
 from txn.stores.gateway import Gateway, Request, Service
 from txn.stores.hbase.pool import Job, Pool
 from txn.stores.hbase.schema import FOREVER_S, shell_command
-from txn.stores.hbase.store import ROWS_A_REQUEST, Columns, HBaseStore, Places, cut
+from txn.stores.hbase.store import ROWS_A_REQUEST, HBaseStore, Places, cut
 
 
 def thrift1_store(gateway: Gateway, clock: Clock) -> HBaseStore:

@@ -11,13 +11,13 @@ from typing import Any
 
 from txn.clock import Clock
 from txn.errors import InvalidRequestError, annotate
-from txn.model import Cell, Check, Edit, Family, Key, Row, new_tuple
+from txn.model import Cell, Check, Columns, Edit, Family, Key, Row, new_tuple
 from txn.stores.base import Feature
 from txn.stores.gateway import Gateway, GatewayError, Request, Service
 from txn.stores.hbase.idl import IDL
 from txn.stores.hbase.pool import Job, Pool
 from txn.stores.hbase.schema import FOREVER_S, PURGE, PURGE_MS
-from txn.stores.hbase.store import ROWS_A_REQUEST, Columns, HBaseStore, Places, cut
+from txn.stores.hbase.store import ROWS_A_REQUEST, HBaseStore, Places, cut
 
 DELETE_COLUMNS = IDL.TDeleteType.DELETE_COLUMNS
 DURABILITIES = {IDL.TDurability.SKIP_WAL: "SKIP_WAL", IDL.TDurability.ASYNC_WAL: "ASYNC_WAL"}
