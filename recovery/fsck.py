@@ -28,8 +28,8 @@ from txn.spans import Span
 GRACE_MS = 60_000
 RETENTION_MS = 24 * 3_600_000
 LONGEST_REQUEST_MS = 3_600_000
-"""For how long a request may be under way: a gateway repeats one for 20 minutes, and whoever sent
-it may have been stopped. A shorter retention is right only where no client is at work."""
+"""For how long a request may be under way: a gateway repeats one for 20 minutes, and its sender
+may have been stopped. A shorter retention is right only where no client is at work."""
 CROWDS = frozenset({Kind.EXPIRED, Kind.DEBRIS, Kind.EXPIRED_MARKER, Kind.VACANT_KEY})
 NO_PLAN = "the plan is missing, or does not fit the buffer"
 BRING_BACK = (

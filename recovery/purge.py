@@ -29,7 +29,7 @@ UNFINISHED = frozenset({RowState.UNDECIDED, RowState.ABORTING, RowState.DECIDED}
 
 def purge_row(context: Context, seen: Row, *, unfinished: bool = False) -> Result:
     """Delete a transaction row that is as it was seen. Its locks, if it has any, are then orphans,
-    which whoever meets them frees, and fsck where it scans their tables.
+    which any client that meets them frees, and fsck where it scans their tables.
 
     unfinished: also one that fsck could still finish or undo. Raises StoreError.
     """

@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-# Where there is one that goes on while the machine is suspended: who sleeps through a lease has
-# lost it, and has to find that out on waking.
+# Where there is one that goes on while the machine is suspended: an owner that sleeps through a
+# lease has lost it, and has to find that out on waking.
 _MONOTONIC = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 EAGER_TRIES = 20

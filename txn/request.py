@@ -51,7 +51,7 @@ class Committed:
 
     transaction: its row key. timestamp: that of all its cells (ms). repeated: a request with this
     `once` token had committed before, as that transaction; this call changed nothing. complete:
-    every lock is released; otherwise that is still under way, by this engine or by whoever comes.
+    every lock is released; otherwise that is still under way, by this engine or another.
     """
 
     transaction: bytes
@@ -121,7 +121,7 @@ def add_marker(request: Request, marker: Key, value: bytes) -> Request:
 
 def lock_request(list_keys: Iterable[Key]) -> Request:
     """Return the request that takes the locks of these keys and changes nothing. What it asserts of
-    each holds of any cell, and only names the key in the row, for whoever has to free its lock."""
+    each holds of any cell, and only names the key in the row, for those that have to free it."""
     return Request((), tuple(Or(Some(key), Not(Some(key))) for key in list_keys))
 
 

@@ -68,7 +68,7 @@ def main() -> None:
         complain(f"{error}: see `txn show`, it may be committed or not")
         sys.exit(COULD_NOT_RUN)
     except (TxnError, OSError) as error:
-        if isinstance(error, BrokenPipeError):  # whoever read our output has seen enough
+        if isinstance(error, BrokenPipeError):  # its reader has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         else:
             complain(str(error))

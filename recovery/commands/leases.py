@@ -144,7 +144,7 @@ def force_drop(
     everything: Annotated[bool, typer.Option("--all", help="All leases that there are.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Drop leases whoever has them. Their holders are not asked, and learn of it when they look."""
+    """Drop anybody's leases. Their holders are not asked, and learn of it when they look."""
     if bool(paths) is everything:
         raise InvalidRequestError("name what to drop, or say --all", paths=paths)
     with opened(leases) as service:
@@ -181,7 +181,7 @@ def opened(url: str | None, *, is_new: bool = False) -> Iterator[LeaseService]:
 
 def _named(url: str | None) -> str:
     """Return which leases are meant, and say so if they are of one user and nobody has named them:
-    whoever has one may believe that others are kept out."""
+    its holder may believe that others are kept out."""
     from txn.leases.opening import default_url, user_url  # noqa: PLC0415
 
     if url is not None:

@@ -98,7 +98,7 @@ class Engine:
     ) -> Committed:
         """Apply all mutations if all assertions hold, else none.
 
-        once: of all requests with this token, whoever sends them, at most one commits; the others
+        once: of all requests with this token, from anywhere, at most one commits; the others
         return its result with `repeated=True`.
         once_retention_ms: the promise that none comes later than that after the first one's commit:
         then fsck forgets the token, and one that comes all the same commits again. None: never.

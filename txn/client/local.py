@@ -207,7 +207,7 @@ class LocalBackend:
 def group_apart(keys: Sequence[Collection[Key]], most_keys: int = PORTION) -> list[list[int]]:
     """Group transactions, by their position, so that those of one group share no key, and those
     that share one are in groups of the order given. A group has no more keys than may be asked for
-    in one call, unless it is of one transaction: who is written first waits for the others."""
+    in one call, unless it is of one transaction: the row written first waits for the others."""
     groups: list[list[int]] = []
     sizes: list[int] = []
     next_wave: dict[Key, int] = {}

@@ -1,4 +1,4 @@
-"""Server processes that outlive whoever starts them, known by process id and mark.
+"""Server processes that outlive the program that starts them, known by process id and mark.
 
 Each carries a random mark on its command line, and nothing is ever signalled whose command line
 does not show it: a process id may long belong to somebody else. The servers are not our children,
@@ -85,7 +85,7 @@ def launch(
 
 
 def known(process: Process) -> Process:
-    """Return it with its id, by its mark where whoever started it did not get to know that."""
+    """Return it with its id, by its mark where its starter did not get to know that."""
     if process.pid:
         return process
     import psutil  # noqa: PLC0415
@@ -138,7 +138,7 @@ def _state(process: Process) -> ProcessState:
         if (found := _look(process)) is not None:
             return found
         clock.sleep_ms(1)
-    return ProcessState.GONE  # whoever hides its command line is none of ours
+    return ProcessState.GONE  # one that hides its command line is none of ours
 
 
 def _look(process: Process) -> ProcessState | None:

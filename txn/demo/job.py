@@ -1,6 +1,6 @@
 """The Spark job of the demonstration, in a process of its own so that it can be killed.
 
-It speaks to whoever started it in lines of JSON on its standard output: the number of flights, how
+It speaks to its starter in lines of JSON on its standard output: the number of flights, how
 many are in, at the end what it was asked for, and meanwhile often enough not to be taken for dead.
 """
 
@@ -35,7 +35,7 @@ POLICY = Policy(lease_ms=2_000)
 
 
 def say(event: str, **facts: Any) -> None:
-    """Send a line to whoever started the job."""
+    """Send a line to the starter of the job."""
     print(json.dumps({"event": event, **facts}), flush=True)
 
 

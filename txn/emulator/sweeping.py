@@ -1,4 +1,4 @@
-"""Compacting what is served, a little at a time, by whoever has nothing else to do.
+"""Compacting what is served, a little at a time, by a process that has nothing else to do.
 
 HBase compacts by itself; here the supervisor does, between two signals: it drops what has expired
 and delete markers that nothing needs any more. A step is a page of a table, and writers wait only

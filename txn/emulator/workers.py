@@ -1,7 +1,7 @@
 """Several processes that serve the same ports over one store, and their supervisor.
 
 The supervisor listens, serves nobody, and forks: all workers accept from the same sockets, so that
-a client who comes while a worker dies is served by another. A worker that ends by itself is
+a client that comes while a worker dies is served by another. A worker that ends by itself is
 replaced. None outlives the supervisor: each notices that the pipe between them has been closed.
 Signals that ask for the end are blocked, to be taken between two pieces of work; what may last long
 looks for them meanwhile.

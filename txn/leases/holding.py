@@ -42,7 +42,7 @@ class HeldLease(Forked):
     its id, which grows with time. Leaving the block drops it. If one of its objects is dropped, by
     force or by the lease's id, all of it is lost, and what is left is not extended any more.
 
-    A forked process may ask about it, and cannot release it: that is for who extends it."""
+    A forked process may ask about it, and cannot release it: that is for its owner."""
 
     def __init__(
         self,

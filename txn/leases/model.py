@@ -17,7 +17,7 @@ from txn.errors import InvalidRequestError, TxnError, annotate
 from txn.locks.requests import LockRequest, Mode, Path, parts_of, path
 
 LeaseType = Literal["s", "x"]
-"""Shared, for who reads, and exclusive, for who writes."""
+"""Shared, for readers, and exclusive, for writers."""
 
 MAX_OBJECTS = 1_000
 MAX_OBJECT = 2_000

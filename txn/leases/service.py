@@ -160,7 +160,7 @@ class LeaseService:
         """Let these objects of a lease, or all, end no earlier than a duration from now; return
         until when all of them are leased. duration_s: that of the grab if none is given.
 
-        All are those that were granted: whoever has given one back names the rest.
+        All are those that were granted: a holder that has given one back names the rest.
         LeaseNotFoundError: one of them is not leased any more, and none was extended.
         """
         wanted = paths(objects)
@@ -197,9 +197,9 @@ class LeaseService:
         return self._drop(and_(_of_lease(lease_id, paths(objects)), this.end_utc > now()))
 
     def force_drop_lease(self, objects: Iterable[Object] | Object) -> int:
-        """End the leases of these objects and of all that lies in them, whoever has them, or all if
-        none are named; return how many there were. One of what they lie in stays. A Lease stands
-        for its object, whoever has that by now: `drop_lease(its.lease_id, its)` ends it alone."""
+        """End anybody's leases of these objects and of all that lies in them, or all if none are
+        named; return how many there were. One of what they lie in stays. A Lease stands for its
+        object, which another may have by now: `drop_lease(its.lease_id, its)` ends it alone."""
         is_live = and_(this.granted, this.end_utc > now())
         wanted = [and_(within(some), is_live) for some in _batches(paths(objects))]
         return self._drop(*(wanted or [is_live]))
@@ -214,8 +214,8 @@ class LeaseService:
     ) -> HeldLease:
         """Grab a lease that extends itself until it is released, lost, or `max_lease_s` old.
 
-        Whoever dies keeps it for duration_s more at most. Raises what `grab_lease` raises, and if
-        it may wait what `extend_lease` raises: then the lease ends by itself.
+        A holder that dies keeps it for duration_s more at most. Raises what `grab_lease` raises,
+        and if it may wait what `extend_lease` raises: then the lease ends by itself.
         """
         wanted = claims(objects)
         began_ms = self._clock.monotonic_ms()
@@ -262,7 +262,7 @@ class LeaseService:
             self._clock.sleep_ms(min(GRABBING.pause_ms(tries, self._chance), left_ms))
 
     def _attempt(self, connection: Connection, request: _Request, *, waits: bool) -> int | Row[Any]:
-        """Return the id of the lease, or the row in the way; then, who waits has a place."""
+        """Return the id of the lease, or the row in the way; then, one that waits has a place."""
         self.connections.database.take_turn(connection, request.tables)
         is_mine = this.token == request.token
         mine = connection.execute(select(leases).where(is_mine)).first()

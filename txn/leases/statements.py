@@ -31,7 +31,7 @@ class ShowLeases:
 
 @dataclass(frozen=True, slots=True)
 class DropLeases:
-    """Asks to drop the leases on a table or a partition and what lies in it, whoever has them;
+    """Asks to drop anybody's leases on a table or a partition and what lies in it;
     None: all that there are."""
 
     within: Path | None

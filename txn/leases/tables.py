@@ -120,7 +120,7 @@ def about(objects: Sequence[Path]) -> ColumnElement[bool]:
 
 def in_conflict(requests: Sequence[LockRequest]) -> ColumnElement[bool]:
     """Rows that do not go with at least one of the requests: exclusive ones of the objects and of
-    what these lie in; and for who wants an object alone, all of it and of what lies in it."""
+    what these lie in; and for one that wants an object alone, all of it and of what lies in it."""
     objects = [each.path for each in requests]
     alone = [each.path for each in requests if each.mode is Mode.EXCLUSIVE]
     is_exclusive = _alone(chain(objects, *(each.parents for each in objects)))

@@ -1,8 +1,8 @@
 """The line at an object, wherever it is kept: who is denied what, and who waits where.
 
 Requests stand in the order of their arrival. A request that is denied at an object keeps its place
-there and at the objects before it, in the order of paths: so whoever has a place waits for nobody
-whose place comes earlier, and places cannot deny each other in a circle.
+there and at the objects before it, in the order of paths: so a request that has a place waits for
+none whose place comes earlier, and places cannot deny each other in a circle.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A request is for all of its objects or none of them. What is held is lost when its session or its
 lease ends; then the holder is told, and must stop. A fencing token grows with every exclusive
-grant of an object, so that whatever is locked can refuse who has lost the lock without knowing it.
+grant of an object, so that whatever is locked can refuse an owner that has lost the lock unawares.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from txn.locks.requests import LockRequest, Path, in_order
 from txn.model import check_choice, check_whole
 
 Fairness = Literal["fair", "hive"]
-"""`hive`: whoever is compatible with the holders gets in, and readers starve writers. `fair`:
+"""`hive`: one that is compatible with the holders gets in, and readers starve writers. `fair`:
 readers that come after a waiting writer wait behind it."""
 
 TRUE, FALSE = "true", "false"

@@ -1,6 +1,6 @@
 """How long a denied request goes on trying: retries, jittered pauses and a deadline.
 
-Whoever is not told when a lock is given back looks for it: soon at first, then less and less often.
+A request that is not told when a lock is given back looks for it: soon, then less and less often.
 These looks divide the pause before the first retry, and again that after each change in the line.
 """
 
@@ -49,8 +49,8 @@ class Patience:
         return pause_ms if left_ms is None else min(pause_ms, max(1, left_ms))
 
     def woken(self) -> None:
-        """Count the last retry as none, since its pause was cut short: whoever is told of each step
-        forward in a line has no less time than who sleeps through them."""
+        """Count the last retry as none, since its pause was cut short: one that is told of each
+        step forward in a line has no less time than one that sleeps through them."""
         if self._clock.monotonic_ms() < self._woken_until_ms:
             self._left += 1
 

@@ -115,7 +115,7 @@ class LockRequest:
 def shared(text: str | Path) -> LockRequest:
     """Return a request for an object together with others who read it.
 
-    Others may still change what lies in it: who reads a table's partitions locks each of them.
+    Others may still change what lies in it: a reader of a table's partitions locks each of them.
     """
     return LockRequest(as_path(text), Mode.SHARED)
 

@@ -1,7 +1,7 @@
 """A lock session: a row that its owner changes each third of a lease, to show that it lives.
 
-Whoever finds it unchanged for a whole lease, by a clock of its own, deletes it. The owner counts
-its lease from before its last beat was sent, so it stops before anybody ends it.
+An observer that finds it unchanged for a whole lease, by a clock of its own, deletes it. The owner
+counts its lease from before its last beat was sent, so it stops before anybody ends it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The statements that are about locks: SHOW LOCKS, EXPLAIN LOCKS, LOCK and UNLOCK.
 
 All of a text is understood before the first of its statements is run. Locks that are taken by
-statement are explicit: they stay until they are given back, whatever becomes of who took them.
+statement are explicit: they stay until they are given back, whatever becomes of their owner.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class Context:
 
 @dataclass(slots=True, eq=False)
 class Transaction:
-    """A transaction in the memory of whoever steps it, which may be anybody.
+    """A transaction in the memory of the client that steps it: its owner, or another.
 
     status: what its row is known to have reached; None: the row is not there.
     unread: why its status could not be seen at the last look; None if it could.

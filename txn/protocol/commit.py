@@ -101,7 +101,7 @@ def run_for_available(
 @announce("write")
 def write_rows(context: Context, transactions: Sequence[Attempt]) -> list[Attempt]:
     """Make each buffer durable. Nothing is locked before this is acknowledged, since a lock whose
-    row is absent may be freed by whoever meets it.
+    row is absent may be freed by any client that meets it.
 
     The write may be sent again. If that took so long that others may have aborted the row, and fsck
     deleted it, in between, then somebody may still be about to release what it locks: the row key
@@ -129,8 +129,8 @@ def lock_at_once(
     context: Context, transactions: Sequence[Attempt], contention: Contention
 ) -> list[Attempt]:
     """Ask for every lock in one batch and never wait: a conflict that settling the holder does not
-    end makes the transaction leave. Keys in demand are asked for first, one by one, so that whoever
-    leaves has kept nobody from the others."""
+    end makes the transaction leave. Keys in demand are asked for first, one by one, so that one
+    that leaves has kept nobody from the others."""
     hot = {t: contention.list_hot_keys(t) for t in transactions}
     for due in beat_between(context, transactions, _split_rounds(hot)):
         wanted = [(t, key) for t, key in due if t.failure is None]
@@ -172,8 +172,8 @@ def _settle_all(
 def lock_in_order(
     context: Context, transactions: Sequence[Attempt], contention: Contention
 ) -> list[Attempt]:
-    """Take the locks of the whole batch one by one in key order, waiting for each holder. Whoever
-    waits waits in this order, so nobody waits in a circle."""
+    """Take the locks of the whole batch one by one in key order, waiting for each holder. All
+    wait in this order, so nobody waits in a circle."""
     wanted = {key: t for t in transactions for key in t.keys}
     for key in beat_between(context, transactions, sorted(wanted)):
         t, tries = wanted[key], 0
@@ -190,7 +190,7 @@ def lock_in_order(
 @announce("assert")
 def assert_under_locks(context: Context, transactions: Sequence[Attempt]) -> list[Attempt]:
     """Read every cell under the locks, evaluate the assertions, and plan what replaces what. The
-    read may overlap the step to 1-LOCKED: whoever aborts before that step makes the step fail."""
+    read may overlap the step to 1-LOCKED: an abort before that step makes the step fail."""
     owners = [(t, key) for t in transactions for key in t.keys]
     tags = {key: key.tag for _, key in owners}
     wanted = [cell for t, key in owners for cell in (key, t.locks[key], tags[key])]

@@ -48,7 +48,7 @@ def roll_forward(context: Context, transactions: Sequence[Transaction]) -> None:
         for status, work, reached in FORWARD:
             due += [t for t, found in begun if found is status]
             if due:
-                # Whoever is overtaken does its later steps all the same: what it put, it cleans.
+                # One that is overtaken does its later steps all the same: what it put, it cleans.
                 work(context, due)
             while behind := [t for t in due if t.status and reached in STEPS[t.status]]:
                 # Twice where a client of an older version has stepped to 3-PUT meanwhile.
@@ -145,7 +145,7 @@ def finish_or_leave(
     transactions: Sequence[AnyTransaction],
 ) -> None:
     """Do work whose outcome is already decided, so that nothing may be raised any more. What fails
-    leaves it to whoever comes next, as if this client had died; the watch and the log are told.
+    leaves it to the next client, as if this client had died; the watch and the log are told.
     Where a table is gone, that is the work on the transactions that need it, and no others."""
     due = list(transactions)
     while due:

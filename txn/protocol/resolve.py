@@ -59,7 +59,7 @@ class Resolver:
 
     def _is_due(self, holder: bytes, now_ms: int) -> bool:
         """Whether to look at the row again: one that lives needs no more than a look now and then,
-        and who waits for it sees its lock go."""
+        and those that wait for it see its lock go."""
         seen = self._sightings.get(holder)
         return seen is None or now_ms - seen.looked_ms >= self._context.policy.courtesy_ms
 

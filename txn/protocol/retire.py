@@ -1,9 +1,9 @@
 """Keys without a value, retired: their lock, tag and delete markers go, which else stay for ever.
 
 It is done under the key's lock, taken in the name of a transaction that has no row, so that nobody
-ever waits for a retirer: whoever meets its lock frees it. What is deleted is deleted in one step,
-on the condition that the lock is still ours, and the marker that hides the lock lies at or above
-every timestamp that goes. The argument is in docs/protocol.md, under "Retiring a key".
+ever waits for a retirer: any client that meets its lock frees it. What is deleted is deleted in one
+step, on the condition that the lock is still ours, and the marker that hides the lock lies at or
+above every timestamp that goes. The argument is in docs/protocol.md, under "Retiring a key".
 """
 
 from __future__ import annotations

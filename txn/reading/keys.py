@@ -105,8 +105,8 @@ def _read(context: Context, cells: Sequence[Key]) -> Snapshot:
 
 
 def _was_undecided(context: Context, holder: bytes, cells: Snapshot) -> bool:
-    """Whether the holder had not decided by this look at its row, nor looked at ranges. Who aborted
-    never did."""
+    """Whether the holder had not decided by this look at its row, nor looked at ranges. One that
+    aborted never did."""
     status, ranges = (cells[sign] for sign in _signs(context, [holder]))
     if status is None or status.value not in UNDECIDED:
         return False

@@ -1,7 +1,7 @@
 """Commits of many clients together: what arrives while a batch is being committed is the next one.
 
 Nobody waits for company: a commit that finds no batch under way is one at once. The thread of one
-client commits the batch for all of it, and whoever meets a conflict tries again in its own thread,
+client commits the batch for all of it, and one that meets a conflict tries again in its own thread,
 so that nobody waits for the locks that another one needs.
 """
 

@@ -1,7 +1,7 @@
 """Transactions from Spark tasks: `commit_partition`, for `foreachPartition`.
 
 Spark may run a task again, and may run it twice at once. With a `once` token for each row this
-changes nothing: whoever comes second is told what the first one committed. A Python worker opens
+changes nothing: the second one is told what the first one committed. A Python worker opens
 one engine for each store, after Spark has forked it, and keeps it for all its tasks.
 """
 

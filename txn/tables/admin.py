@@ -2,7 +2,7 @@
 
 Names are bytes; `default:t` and `t` are the same table. Refused has the reason that HBase's error
 is made from. What is dropped is gone at once; its cells are removed afterwards in short
-transactions, by whoever comes next if that was interrupted.
+transactions, by the next one if that was interrupted.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which tables and families there are, and how a cell's name becomes a key in HBase's order.
 
 The catalog lives under table number 0 of the same ordered store. A counter there changes with every
-change of the catalog, so whoever has loaded it once only compares the counter, in each local
+change of the catalog, so one that has loaded it once only compares the counter, in each local
 transaction. Order: by row, then family, then column, each byte by byte. What masks all columns of a
 family in a row (deletes of rows and families) has a key of its own, before the cells of the row.
 
@@ -191,7 +191,7 @@ def alter(
 
 
 def leave(writer: Writer, table: TableEntry, family: bytes = b"") -> None:
-    """Leave the cells of a table that is dropped, or of a family, to whoever sweeps next."""
+    """Leave the cells of a table that is dropped, or of a family, to the next sweep."""
     writer.put(_GARBAGE + table.prefix + family, b"")
 
 

@@ -125,7 +125,7 @@ class TableStore(catalog.OnCatalog):
         self, table: bytes, resume: bytes, purge_before_ms: int | None = None
     ) -> bytes | None:
         """Compact a bounded part of a table, from `resume` on, b"" at first; return where the next
-        part begins, None at the end. Whoever writes waits only where there is something to drop."""
+        part begins, None at the end. A writer waits only where there is something to drop."""
         stale, following = self._store.read(
             lambda reader: self._stale(reader, table, resume, purge_before_ms)
         )

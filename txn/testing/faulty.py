@@ -165,7 +165,7 @@ class FaultyStore:
         self._inner.close()
 
     def deliver(self, index: int = 0) -> Late:
-        """Make a request that is in flight happen, whoever has crashed meanwhile."""
+        """Make a request that is in flight happen, even if its sender has crashed meanwhile."""
         late = self.in_flight.pop(index)
         if late.call.method == "write":
             self._inner.write(cast(tuple[Edit, ...], late.items))

@@ -1,7 +1,7 @@
 """Which locks a Hive statement needs: Hive's own table, `requests(sql)`.
 
 Reading is shared, and everything else exclusive, on the smallest objects that are certain. A shared
-lock on a table does not keep anyone from changing one of its partitions; so whoever reads a
+lock on a table does not keep anyone from changing one of its partitions; so a reader of a
 partitioned table locks each partition that it may read, and that takes a catalogue.
 """
 

@@ -31,7 +31,7 @@ def move_lines(engine: Engine, table: str) -> None:
     try:
         rows = engine.scan(table, columns=[(OBJECTS, COLUMN)])
     except InvalidRequestError:
-        return  # behind txn:// nothing is scanned: whoever opens the store itself moves them
+        return  # behind txn:// nothing is scanned: who opens the store itself moves them
     for row in rows:
         name = row.row.decode()
         if (at := str(path(name))) != name:

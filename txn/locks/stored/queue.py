@@ -1,7 +1,7 @@
 """Locks in rows of any store, for those who run no ZooKeeper: changed by our own transactions.
 
 An object's row keeps its line: who holds it, and who waits in a place. A request is one transaction
-over all of its objects, so it is granted wholly or not at all. Whoever holds implicit locks has a
+over all of its objects, so it is granted wholly or not at all. An owner of implicit locks has a
 session whose row it changes each third of its lease. A session whose row has not changed for that
 lease, by the observer's own clock, is ended by deleting its row; nobody's entries outlive it.
 """
@@ -321,8 +321,8 @@ class StoredManager:
         self._engine.run(work, deadline_ms=deadline_ms)
 
     def _sweep(self) -> None:
-        """Give back what could not be given back, or may yet be granted to who has failed; for a
-        part of the lease only, as it is done between two beats as well."""
+        """Give back what could not be given back, or may yet be granted to a request that failed;
+        for a part of the lease only, as it is done between two beats as well."""
         deadline_ms = self._lease_ms // SWEEPS_IN_LEASE
         for ticket, owed in list(self._owed.items()):
             try:

@@ -32,7 +32,7 @@ def move_nodes(keeper: Keeper, folders: Folders) -> None:
             _move(keeper, folder, line, folders.of(at))
             left.append(folder)
     keeper.tidy(sorted(left, reverse=True))
-    with suppress(StoreError):  # whoever may not write there looks again each time
+    with suppress(StoreError):  # one that may not write there looks again each time
         keeper.write(folders.base, DONE)
 
 

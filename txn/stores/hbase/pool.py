@@ -84,8 +84,8 @@ class Pool(Forked):
     def run_beside(self, jobs: Sequence[Job[T]], work: Callable[[], None]) -> list[T] | None:
         """Run a function after the first requests are sent and before their replies are read.
 
-        None where the jobs failed, or would have taken the last free connection: whoever waits for
-        one while holding another might wait for ever.
+        None where the jobs failed, or would have taken the last free connection: a caller that
+        waits for one while holding another might wait for ever.
         """
         flight = Flight(self._spare(len(jobs)), jobs, self._due_ms())
         begun = False

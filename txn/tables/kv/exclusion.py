@@ -3,7 +3,7 @@
 LMDB's own mutex makes a writer wait for as long as its owner is stopped, and a waiter was seen
 asleep in it after its owner's death. So each writer first takes a lock that the kernel frees with
 its owner's death, and waits for it until a deadline: in LMDB's mutex nobody ever sleeps. The kernel
-marks a dead thread's mutex before it frees the files of its process, so who gets this lock next
+marks a dead thread's mutex before it frees the files of its process, so the next owner of this lock
 finds the mutex marked, and LMDB mends it.
 
 Of the kernel's locks it is that of POSIX: a forked child does not inherit it, while a `flock` or an
@@ -46,8 +46,8 @@ def open_file(folder: str) -> int:
 class Exclusion:
     """A lock on bytes of the file; as a context manager it is held meanwhile.
 
-    Who comes when it is free takes it, so that quick writers lose no time by waking each other.
-    One that has waited for `LINE_MS` takes the first place in line, past which nobody gets: a
+    One that comes when it is free takes it: quick writers lose no time by waking each other. One
+    that has waited for `LINE_MS` takes the first place in line, past which nobody gets: a
     process that writes without a pause would otherwise keep all others out.
     """
 

@@ -115,7 +115,7 @@ class _Files(NamedTuple):
 class _Shared:
     """The environment of one directory in this process, and who is using it.
 
-    Local transactions enter and leave; whoever must be alone (to resize the map, to close) waits
+    Local transactions enter and leave; one that must be alone (to resize the map, to close) waits
     until the last has left, and holds the lock meanwhile.
     """
 
@@ -293,8 +293,8 @@ class _Shared:
     def _open_environment(self, opening: Exclusion) -> lmdb.Environment:
         """Open LMDB's files, with a larger map if another process lets them outgrow it meanwhile.
 
-        Whoever opens them first makes LMDB's lock file anew. Were it killed amid that, one that
-        waits for it in LMDB would go on with the half, and write over commits.
+        The process that opens them first makes LMDB's lock file anew. Were it killed amid that, one
+        that waits for it in LMDB would go on with the half, and write over commits.
         """
         size = self.map_size
         while True:
