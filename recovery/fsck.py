@@ -73,7 +73,7 @@ def check(
             rows,
             grace_ms=grace_ms,
             retention_ms=retention_ms,
-            doomed=lambda holder: _doomed(context, holder, grace_ms),
+            doomed=lambda holder: _aborts_blindly(context, holder, grace_ms),
             young=young,
         )
 
@@ -96,14 +96,14 @@ def judge(
     alive_at = _alive_at(row, now_ms, grace_ms)
     match row.state:
         case RowState.FINISHED:
-            return _since(Kind.EXPIRED, row, row.status_at <= old_ms, _seen(row))
+            return _since(Kind.EXPIRED, row, row.status_at <= old_ms, _list_facts(row))
         case RowState.DEBRIS:
             return _since(Kind.DEBRIS, row, row.newest <= old_ms, {"newest": row.newest})
         case RowState.UNREADABLE:
-            facts = _seen(row) | {"cause": row.corrupt or NO_PLAN}
+            facts = _list_facts(row) | {"cause": row.corrupt or NO_PLAN}
             return _since(Kind.UNREADABLE, row, alive_at <= silent_ms, facts)
         case RowState.UNDECIDED | RowState.DECIDED | RowState.ABORTING as state:
-            return _since(Kind(state.value), row, alive_at <= silent_ms, _seen(row))
+            return _since(Kind(state.value), row, alive_at <= silent_ms, _list_facts(row))
         case never:
             assert_never(never)
 
@@ -114,7 +114,7 @@ def repair(context: Context, finding: Finding) -> Result:
 
     Raises StoreError where the store does not answer; then anybody can repair it again.
     """
-    return _spared(context, finding.kind, [finding])[0]
+    return _repair_available(context, finding.kind, [finding])[0]
 
 
 def repair_all(context: Context, findings: Iterable[Finding]) -> Iterator[tuple[Finding, Result]]:
@@ -122,10 +122,10 @@ def repair_all(context: Context, findings: Iterable[Finding]) -> Iterator[tuple[
     delete and keys to retire, is done some hundreds at a time, which saves requests."""
     for kind, alike in groupby(findings, lambda finding: finding.kind):
         while part := list(islice(alike, BATCH if kind in CROWDS else 1)):
-            yield from zip(part, _spared(context, kind, part), strict=True)
+            yield from zip(part, _repair_available(context, kind, part), strict=True)
 
 
-def _spared(context: Context, kind: Kind, findings: Sequence[Finding]) -> list[Result]:
+def _repair_available(context: Context, kind: Kind, findings: Sequence[Finding]) -> list[Result]:
     """Repair them; where a table is gone, leave alone those that need it, and no others."""
     try:
         return _repair(context, kind, findings)
@@ -164,7 +164,7 @@ def _data_rows(
         yield (row for row in rows if table != context.table or not is_row_key(row.row))
 
 
-def _doomed(context: Context, holder: TransactionRow, grace_ms: int) -> bool:
+def _aborts_blindly(context: Context, holder: TransactionRow, grace_ms: int) -> bool:
     """Whether repair aborts the holder without knowing which locks it has."""
     found = judge(holder, context.clock.wall_ms(), grace_ms)
     return (
@@ -230,10 +230,10 @@ def _end(context: Context, finding: Finding) -> Result:
 
 
 def _is_as_found(row: TransactionRow, finding: Finding) -> bool:
-    return _seen(row).items() <= finding.facts.items()
+    return _list_facts(row).items() <= finding.facts.items()
 
 
-def _seen(row: TransactionRow) -> dict[str, object]:
+def _list_facts(row: TransactionRow) -> dict[str, object]:
     return {"status": str(row.status), "since": row.status_at, "beat": row.beat}
 
 

@@ -122,7 +122,7 @@ def explain(
         statuses=_statuses(row),
         labels=request.labels,
         once=request.once,
-        once_retention_ms=_promised_ms(context, request),
+        once_retention_ms=_find_promise_ms(context, request),
         lease_ms=row.buffer.lease_ms if row.buffer else None,
         beat=row.beat or None,
         timestamp=row.plan.timestamp if row.plan else None,
@@ -137,7 +137,7 @@ def explain(
     )
 
 
-def _promised_ms(context: Context, request: Request) -> int | None:
+def _find_promise_ms(context: Context, request: Request) -> int | None:
     """Return for how long the token may come again, as its caller has promised; None: for ever."""
     if request.once is None:
         return None

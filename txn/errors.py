@@ -24,10 +24,10 @@ class TxnError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # The arguments of a subclass are not those of its message, which is what pickle assumes.
-        return _restored, (type(self), self.args, self.__dict__)
+        return _restore, (type(self), self.args, self.__dict__)
 
 
-def _restored(kind: type[TxnError], args: tuple[Any, ...], facts: dict[str, Any]) -> TxnError:
+def _restore(kind: type[TxnError], args: tuple[Any, ...], facts: dict[str, Any]) -> TxnError:
     error = kind.__new__(kind)
     error.args = args
     error.__dict__.update(facts)

@@ -100,7 +100,7 @@ def start_command(
     screen = Console(stderr=True) if as_json else console()
     with _log_shown(), _progress(screen) as (said, fetched):
         cluster = start(settings, said=said, fetched=fetched)
-    asked = _asked_to_end() if foreground else None  # before anybody can know that it is up
+    asked = _note_signals() if foreground else None  # before anybody can know that it is up
     _print(cluster, as_json)
     if asked is not None:
         _stay(cluster, asked)
@@ -199,7 +199,7 @@ def _leave(number: int, _: object) -> NoReturn:
     raise SystemExit(128 + number)
 
 
-def _asked_to_end() -> list[int]:
+def _note_signals() -> list[int]:
     """Return where from now on the signals are noted that ask for the end."""
     asked: list[int] = []
     for number in ENDS_FOR:

@@ -64,7 +64,7 @@ def ls(
     as_json: JsonOption = False,
 ) -> None:
     """List the leases that have not ended, in the order of their objects."""
-    with opened(leases) as service:
+    with open_service(leases) as service:
         show_leases(service.list_lease(within or ()), service.now(), as_json)
 
 
@@ -89,7 +89,7 @@ def grab(
     """Lease all of these objects or none, and print the lease's id."""
     mode = Mode.EXCLUSIVE if exclusive else Mode.SHARED
     wanted = [LockRequest(path(each), mode) for each in paths]
-    with opened(leases, is_new=True) as service, refusals():
+    with open_service(leases, is_new=True) as service, refusals():
         lease_id = service.grab_lease(wanted, length / 1000, (wait or 0) / 1000, user=user)
     if as_json:
         print_json({"lease_id": lease_id})
@@ -111,7 +111,7 @@ def extend(
 ) -> None:
     """Let a lease end later, and print when."""
     duration_s = None if length is None else length / 1000
-    with opened(leases) as service, refusals():
+    with open_service(leases) as service, refusals():
         end = service.extend_lease(lease, paths or (), duration_s)
     if as_json:
         print_json({"lease_id": lease, "end_utc": end.isoformat()})
@@ -128,7 +128,7 @@ def drop(
     as_json: JsonOption = False,
 ) -> None:
     """Give a lease back, or some of its objects."""
-    with opened(leases) as service:
+    with open_service(leases) as service:
         count = service.drop_lease(lease, paths or ())
     show_dropped(f"lease {lease}", count, as_json)
 
@@ -147,7 +147,7 @@ def force_drop(
     """Drop anybody's leases. Their holders are not asked, and learn of it when they look."""
     if bool(paths) is everything:
         raise InvalidRequestError("name what to drop, or say --all", paths=paths)
-    with opened(leases) as service:
+    with open_service(leases) as service:
         count = service.force_drop_lease(paths or ())
     show_dropped(", ".join(paths or ()), count, as_json)
 
@@ -155,11 +155,11 @@ def force_drop(
 @app.command("where")
 def where(*, leases: LeasesOption = None, as_json: JsonOption = False) -> None:
     """Print which leases are meant if none are named, or by TXN_LEASES, without their password."""
-    url = _named(leases)
+    url = _choose_leases(leases)
     with require_extra("leases"):
-        from txn.leases.connections import shown  # noqa: PLC0415  (an extra)
+        from txn.leases.connections import hide_password  # noqa: PLC0415
         from txn.leases.opening import parse_url  # noqa: PLC0415
-    name = shown(parse_url(url))
+    name = hide_password(parse_url(url))
     if as_json:
         print_json({"url": name})
     else:
@@ -167,7 +167,7 @@ def where(*, leases: LeasesOption = None, as_json: JsonOption = False) -> None:
 
 
 @contextmanager
-def opened(url: str | None, *, is_new: bool = False) -> Iterator[LeaseService]:
+def open_service(url: str | None, *, is_new: bool = False) -> Iterator[LeaseService]:
     """Open the lease service; a file that is named must be there, unless it may be new."""
     with require_extra("leases"):
         from txn.leases import open_leases  # noqa: PLC0415  (an extra, and slow to import)
@@ -175,11 +175,11 @@ def opened(url: str | None, *, is_new: bool = False) -> Iterator[LeaseService]:
         file = File(url.removeprefix(SQLITE).partition("?")[0])
         if not file.exists():
             raise InvalidRequestError("no such file of leases", path=str(file))
-    with open_leases(_named(url)) as service:
+    with open_leases(_choose_leases(url)) as service:
         yield service
 
 
-def _named(url: str | None) -> str:
+def _choose_leases(url: str | None) -> str:
     """Return which leases are meant, and say so if they are of one user and nobody has named them:
     its holder may believe that others are kept out."""
     from txn.leases.opening import default_url, user_url  # noqa: PLC0415

@@ -67,7 +67,7 @@ def ls(
     as_json: JsonOption = False,
 ) -> None:
     """List the locks, in the order of their objects and of the queue at each."""
-    with managed(manager) as locks:
+    with open_locks(manager) as locks:
         found = locks.locks(None if within is None else path(within))
     show_locks([lock for lock in found if extended or lock.granted], extended, as_json)
 
@@ -82,9 +82,9 @@ def explain(
 ) -> None:
     """Tell which locks a statement needs, parents and all, without taking them."""
     with require_extra("locks"):
-        from txn.locks.statements import explained  # noqa: PLC0415
-    known = written_down(partitioned or (), database)
-    show_needed(explained(sql, {DATABASE_SETTING: database}, known), as_json)
+        from txn.locks.statements import explain_statements  # noqa: PLC0415
+    known = read_tables(partitioned or (), database)
+    show_needed(explain_statements(sql, {DATABASE_SETTING: database}, known), as_json)
 
 
 @app.command("acquire")
@@ -101,7 +101,7 @@ def acquire(
     """Take all of these locks or none. They stay until they are released."""
     mode = Mode.EXCLUSIVE if exclusive else Mode.SHARED
     wanted = [LockRequest(path(each), mode) for each in paths]
-    with managed(manager) as locks, refusals():
+    with open_locks(manager) as locks, refusals():
         held = locks.hold(wanted, query="txn locks", explicit=True, waiting=waiting_for(wait))
     show_requests(held.requests, as_json)
 
@@ -115,7 +115,7 @@ def release(
     as_json: JsonOption = False,
 ) -> None:
     """Release our explicit locks on exactly these objects."""
-    with managed(manager) as locks:
+    with open_locks(manager) as locks:
         counts = {at: locks.release(at, force=force) for at in map(path, paths)}
     for at, count in counts.items():
         show_released(str(at), count, as_json)
@@ -124,7 +124,7 @@ def release(
 
 
 @contextmanager
-def managed(uri: str) -> Iterator[LockManager]:
+def open_locks(uri: str) -> Iterator[LockManager]:
     """Open a lock manager; its store, if it is one, must be there."""
     must_exist(uri)
     with closing(open_manager(uri)) as manager:
@@ -148,7 +148,7 @@ def waiting_for(wait_ms: int | None) -> Waiting:
     return Waiting(retries=wait_ms // 100, pause_ms=200, deadline_ms=wait_ms)
 
 
-def written_down(partitioned: Iterable[str], database: str) -> Tables:
+def read_tables(partitioned: Iterable[str], database: str) -> Tables:
     """Return the catalogue of tables that are given as `db.table=column,column`."""
     known = {}
     for given in partitioned:

@@ -64,7 +64,7 @@ def ls(
     with open_store_of(store, transactions) as context, ExitStack() as looking:
         # Lines that come as they are found show by themselves how far it is.
         bar = looking.enter_context(row_bar(console(), "ls", hidden=as_json or not limit))
-        rows = _selected(context, set(status or ()), older_than or 0, bar)
+        rows = _select_rows(context, set(status or ()), older_than or 0, bar)
         total, shown = _newest(rows, limit) if limit else (0, rows)
         looking.close()
         if not as_json:
@@ -94,7 +94,7 @@ def _newest(rows: Iterator[TransactionRow], limit: int) -> tuple[int, Iterator[T
     return total, reversed(found)
 
 
-def _selected(
+def _select_rows(
     context: Context, statuses: set[str], older_than_ms: int, looked: scan.Looked
 ) -> Iterator[TransactionRow]:
     for row in scan.transactions(context, looked=looked):

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Annotated, assert_never
 import typer
 
 from recovery.commands.common import FOUND, JsonOption
-from recovery.commands.leases import LeasesOption, opened, show_dropped, show_leases
+from recovery.commands.leases import LeasesOption, open_service, show_dropped, show_leases
 from recovery.commands.locks import (
     ForceOption,
     PartitionedOption,
     WaitOption,
-    managed,
+    open_locks,
+    read_tables,
     refusals,
     show_locks,
     show_needed,
     show_released,
     show_requests,
     waiting_for,
-    written_down,
 )
 from txn.errors import InvalidRequestError
 from txn.host.extras import require_extra
@@ -62,7 +62,7 @@ def sql(
         from txn.leases import statements as spoken  # noqa: PLC0415
         from txn.locks.statements import ExplainLocks  # noqa: PLC0415
     settings = dict(map(_setting, setting or ()))
-    known = written_down(partitioned or (), database)
+    known = read_tables(partitioned or (), database)
     asked = spoken.parse_lease_statement(
         statements, {**settings, DATABASE_SETTING: database}, known
     )
@@ -70,8 +70,8 @@ def sql(
         raise InvalidRequestError("no statement to run", given=statements)
     waiting = from_hive(settings, waiting_for(wait))
     with ExitStack() as stack:
-        locks = cache(lambda: stack.enter_context(managed(_named(manager))))
-        service = cache(lambda: stack.enter_context(opened(leases)))
+        locks = cache(lambda: stack.enter_context(open_locks(_name_manager(manager))))
+        service = cache(lambda: stack.enter_context(open_service(leases)))
         # All that they need is opened before the first of them is run.
         runs: list[Callable[[], None]] = []
         for each in asked:
@@ -85,7 +85,7 @@ def sql(
             run()
 
 
-def _named(manager: str | None) -> str:
+def _name_manager(manager: str | None) -> str:
     if not manager:
         raise InvalidRequestError("name a lock manager: --manager or TXN_LOCKS")
     return manager

@@ -400,7 +400,7 @@ def test_locks_of_an_older_version_deny_under_names_in_lower_case(
     base = f"/tests/{uuid.uuid4().hex}"
     uri = f"zookeeper://{zookeeper.hosts}{base}"
     implicit = Note("old", gethostname(), "", 0)
-    note = implicit._replace(explicit=True, token=7).encoded()
+    note = implicit._replace(explicit=True, token=7).encode()
     ticket = "0" * 32
     client = KazooClient(zookeeper.hosts)
     client.start()
@@ -408,7 +408,7 @@ def test_locks_of_an_older_version_deny_under_names_in_lower_case(
         for folder, kind in (("Sales", "read"), ("Sales/T", "read"), ("Sales/T/P=Mon", "write")):
             client.create(f"{base}/{folder}/{kind}-{ticket}-", note, sequence=True, makepath=True)
         left = f"{base}/Sales/T/read-{'1' * 32}-"  # ends with its session
-        left = client.create(left, implicit.encoded(), sequence=True, ephemeral=True)
+        left = client.create(left, implicit.encode(), sequence=True, ephemeral=True)
         with open_manager(uri, name="new") as new, open_manager(uri, name="old") as old:
             assert [str(lock.request) for lock in new.locks()] == [
                 "S sales",

@@ -9,7 +9,7 @@ from sqlalchemy import make_url
 
 from txn.errors import InvalidRequestError
 from txn.leases import LeaseAlreadyExistsError, exclusive, migrations, open_leases, opening
-from txn.leases.connections import shown
+from txn.leases.connections import hide_password
 from txn.leases.opening import default_url
 
 
@@ -66,7 +66,7 @@ def test_a_database_that_cannot_be_used_is_refused(url: str, said: str) -> None:
 
 def test_a_password_is_not_shown() -> None:
     """Errors go to logs."""
-    assert "secret" not in shown(make_url("postgresql+psycopg://ann:secret@host/name"))
+    assert "secret" not in hide_password(make_url("postgresql+psycopg://ann:secret@host/name"))
 
 
 def test_the_migrations_are_packaged() -> None:

@@ -219,7 +219,7 @@ def test_folders_come_outer_ones_first_and_are_tidied_inner_ones_first() -> None
     assert needed == ["/base", "/base/locks"] + [
         f"/base/locks/{at}" for at in ("d", "d/t", "d/t/p")
     ]
-    assert folders.tidied([path("d/t")]) == ["/base/locks/d/t", "/base/locks/d"]
+    assert folders.list_emptied([path("d/t")]) == ["/base/locks/d/t", "/base/locks/d"]
 
 
 def test_those_before_deny_and_those_behind_do_not() -> None:

@@ -22,7 +22,7 @@ from txn.locks.statements import (
     TakeLock,
     Taken,
     execute,
-    explained,
+    explain_statements,
     parse_lock_statement,
 )
 from txn.locks.stored.queue import StoredManager
@@ -97,7 +97,7 @@ def test_explained_is_all_that_is_taken(manager: StoredManager) -> None:
     """Who asks why somebody else waits must see the lock on the database as well; and may paste
     EXPLAIN LOCKS where the statement alone is expected."""
     sql = "INSERT INTO t PARTITION (p=1) SELECT * FROM d.u"
-    found = explained(sql, None, CATALOG)
+    found = explain_statements(sql, None, CATALOG)
     assert [str(each) for each in found] == [
         "S d",
         "S d/u",
@@ -105,11 +105,11 @@ def test_explained_is_all_that_is_taken(manager: StoredManager) -> None:
         "S default/t",
         "X default/t/p=1",
     ]
-    assert found == explained(f"EXPLAIN LOCKS {sql}", None, CATALOG)
+    assert found == explain_statements(f"EXPLAIN LOCKS {sql}", None, CATALOG)
     assert run(f"EXPLAIN LOCKS {sql}", manager) == [ExplainedLocks(found)]
     with manager.hold(requests(sql, None, CATALOG)) as held:
         assert held.requests == found
-    assert explained("USE d; SHOW TABLES; SELECT * FROM t")[0] == shared("d")
+    assert explain_statements("USE d; SHOW TABLES; SELECT * FROM t")[0] == shared("d")
 
 
 def test_a_setting_applies_to_what_comes_after_it(manager: StoredManager) -> None:

@@ -13,7 +13,7 @@ from txn.client.engine import Engine
 from txn.clock import ManualClock
 from txn.errors import AbortedError, CommitOutcomeUnknown, DeadlineError, StoreError
 from txn.locks import LockDenied, Mode, Waiting, exclusive, path, shared
-from txn.locks.stored.lines import Entry, LineState, encoded
+from txn.locks.stored.lines import Entry, LineState, encode_line
 from txn.locks.stored.queue import StoredManager
 from txn.model import Check, Delete
 from txn.policy import Policy
@@ -57,7 +57,7 @@ def test_locks_of_an_older_version_deny_under_names_in_lower_case(store: Store) 
         "sales/t/P=Mon": (entry("b", Mode.EXCLUSIVE, "x", token=8),),
     }.items():
         key = Key(row, "o", "line", "locks")
-        engine.commit([Mutation(key, encoded(LineState(max(e.token for e in line), line)))])
+        engine.commit([Mutation(key, encode_line(LineState(max(e.token for e in line), line)))])
     engine.commit([Delete(Key("/", "s", "lower", "locks"))])  # as nobody had done it
     two = manager_on(store, clock, "two")
     assert [(str(lock.request), lock.granted) for lock in two.locks()] == [

@@ -165,7 +165,7 @@ class OptimisticTransaction:
             try:
                 self._commit() if self._written else self._validate()
             except AssertionFailedError as failed:
-                raise self._as_conflict(failed) from failed
+                raise self._make_conflict(failed) from failed
 
     def _commit(self) -> None:
         for key in self._written:
@@ -196,7 +196,7 @@ class OptimisticTransaction:
     def _versions(self) -> list[Version]:
         return [Version(key, cell and cell.timestamp) for key, cell in self._read.items()]
 
-    def _as_conflict(self, failed: AssertionFailedError) -> AssertionFailedError | ConflictError:
+    def _make_conflict(self, failed: AssertionFailedError) -> AssertionFailedError | ConflictError:
         """A version that was read and has been replaced is a conflict: run it again."""
         assertion = failed.assertion
         if not isinstance(assertion, Version) or assertion in self._required:

@@ -22,7 +22,7 @@ from pathlib import Path
 from txn.clock import Clock, SystemClock
 from txn.cluster import configuration, probe
 from txn.cluster.jars import fetch
-from txn.cluster.processes import ClusterError, Process, end, known, launch, log_tail
+from txn.cluster.processes import ClusterError, Process, end, identify, launch, log_tail
 from txn.cluster.roles import NAMENODE, Role, class_path, command, roles
 from txn.cluster.settings import GATEWAYS, Settings, claimed_ports, from_document
 from txn.host.java import find_java_home
@@ -85,11 +85,11 @@ class Cluster:
         """
         killed = []
         with _alone(self.settings.folder):
-            self._processes = _recorded(self.settings.folder)[1]  # others may have restarted some
+            self._processes = _read_record(self.settings.folder)[1]  # others may have begun some
             for group in _groups(list(self._processes.values())):
                 killed += end(group, self._clock, grace_ms=grace_ms)
             # What was found by its mark may have been the shell that had just started it.
-            killed += end(_recorded(self.settings.folder)[1].values(), self._clock, grace_ms=0)
+            killed += end(_read_record(self.settings.folder)[1].values(), self._clock, grace_ms=0)
         return killed if grace_ms else []
 
     def _process(self, name: str) -> Process:
@@ -201,7 +201,7 @@ def start(
             try:
                 cluster.start_processes(java, jars, said)
             except BaseException:
-                end(map(known, cluster.processes.values()), clock or SystemClock(), grace_ms=0)
+                end(map(identify, cluster.processes.values()), clock or SystemClock(), grace_ms=0)
                 raise
             return cluster
 
@@ -211,15 +211,15 @@ def open_cluster(folder: Path, clock: Clock | None = None) -> Cluster:
 
     Raises ClusterError where none ever was.
     """
-    return Cluster(*_recorded(folder), clock)
+    return Cluster(*_read_record(folder), clock)
 
 
-def _recorded(folder: Path) -> tuple[Settings, dict[str, Process]]:
+def _read_record(folder: Path) -> tuple[Settings, dict[str, Process]]:
     try:
         document = json.loads((folder / RECORD).read_text())
     except FileNotFoundError:
         raise ClusterError("no cluster was started here", folder=str(folder)) from None
-    processes = [known(Process(**process)) for process in document["processes"]]
+    processes = [identify(Process(**process)) for process in document["processes"]]
     return from_document(document["settings"]), {each.name: each for each in processes}
 
 

@@ -84,7 +84,7 @@ def launch(
     return Process(name, int(said.stdout), mark, port)
 
 
-def known(process: Process) -> Process:
+def identify(process: Process) -> Process:
     """Return it with its id, by its mark where its starter did not get to know that."""
     if process.pid:
         return process

@@ -82,7 +82,7 @@ class Supervisor:
         """Wait until all serve; False: a signal has asked for the end meanwhile."""
         for pipe in starting:
             while not select.select([pipe], [], [], LOOK_EACH_MS / 1000)[0]:
-                if _asked_to_end():
+                if _has_signal():
                     return False
             os.close(pipe)
         return True
@@ -92,7 +92,7 @@ class Supervisor:
         code = 1
         try:
             threading.Thread(target=self._watch_supervisor, daemon=True).start()
-            with _ended_by_signals():
+            with _end_by_signals():
                 stop = self._start()
             os.close(said)
             signal.sigwait(ASKS_TO_END)
@@ -109,20 +109,20 @@ class Supervisor:
         os._exit(1)
 
     def _replace(self) -> None:
-        for pid in self._ended():
+        for pid in self._collect_ended():
             lived_ms = self._clock.monotonic_ms() - self._born_ms.pop(pid)
             self._log.warning(annotate("a worker has ended: replaced", pid=pid, lived_ms=lived_ms))
             if lived_ms < QUICK_MS:
                 self._rest()
-            if not _asked_to_end():
+            if not _has_signal():
                 os.close(self._fork())
 
     def _rest(self) -> None:
         due_ms = self._clock.monotonic_ms() + QUICK_MS
-        while self._clock.monotonic_ms() < due_ms and not _asked_to_end():
+        while self._clock.monotonic_ms() < due_ms and not _has_signal():
             self._clock.sleep_ms(LOOK_EACH_MS)
 
-    def _ended(self) -> list[int]:
+    def _collect_ended(self) -> list[int]:
         return [pid for pid in self._born_ms if os.waitpid(pid, os.WNOHANG)[0]]
 
     def _end(self) -> None:
@@ -131,7 +131,7 @@ class Supervisor:
             os.kill(pid, signal.SIGTERM)
         due_ms = self._clock.monotonic_ms() + self._grace_ms + KILL_AFTER_MS
         while self._born_ms and self._clock.monotonic_ms() < due_ms:
-            for pid in self._ended():
+            for pid in self._collect_ended():
                 del self._born_ms[pid]
             self._clock.sleep_ms(LOOK_EACH_MS)
         for pid in self._born_ms:
@@ -140,19 +140,19 @@ class Supervisor:
             os.waitpid(pid, 0)
 
 
-def _asked_to_end() -> bool:
+def _has_signal() -> bool:
     """Whether one of the blocked signals has come; it stays where it is."""
     return not signal.sigpending().isdisjoint(ASKS_TO_END)
 
 
 @contextmanager
-def _ended_by_signals() -> Iterator[None]:
+def _end_by_signals() -> Iterator[None]:
     """Meanwhile end this process when it is asked to: it serves nobody yet."""
     over = threading.Event()
 
     def look() -> None:
         while not over.wait(LOOK_EACH_MS / 1000):
-            if _asked_to_end():
+            if _has_signal():
                 os._exit(0)
 
     looking = threading.Thread(target=look, daemon=True)

@@ -34,7 +34,7 @@ class Connections(Forked):
         kind = KINDS.get(url.get_backend_name())
         if kind is None:
             raise InvalidRequestError(
-                "leases are kept in one of these", known=sorted(KINDS), url=shown(url)
+                "leases are kept in one of these", known=sorted(KINDS), url=hide_password(url)
             )
         self.database = kind
         self.url = url
@@ -43,7 +43,7 @@ class Connections(Forked):
         self._engine: Engine | None = None
         self._inherited: list[Engine] = []
         self._closed = False
-        gate = None if kind.can_be_carried else Gate(shown(url), self._dispose)
+        gate = None if kind.can_be_carried else Gate(hide_password(url), self._dispose)
         self._passed = nullcontext if gate is None else gate.passed
         self.expect_forks()
 
@@ -59,7 +59,7 @@ class Connections(Forked):
                 if not (isinstance(error, DBAPIError) and self.database.passes(error)):
                     break
         message = "the database of the leases failed"
-        raise StoreError(message, url=shown(self.url), reason=_reason(failure)) from failure
+        raise StoreError(message, url=hide_password(self.url), reason=_reason(failure)) from failure
 
     def close(self) -> None:
         """Give the connections back."""
@@ -80,7 +80,7 @@ class Connections(Forked):
 
     def _own_engine(self) -> Engine:
         if self._closed:
-            raise StoreClosedError("the leases were closed", url=shown(self.url))
+            raise StoreClosedError("the leases were closed", url=hide_password(self.url))
         if self._engine is None:
             self._engine = self.database.engine(self.url)
         return self._engine
@@ -92,6 +92,6 @@ def _reason(error: SQLAlchemyError) -> str:
     return " ".join(str(said).split())
 
 
-def shown(url: URL) -> str:
+def hide_password(url: URL) -> str:
     """Return the URL for people to read: without its password."""
     return url.render_as_string(hide_password=True)

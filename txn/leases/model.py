@@ -135,7 +135,7 @@ def duration(given: object, longest_s: float) -> timedelta:
     return timedelta(seconds=seconds("duration_s", given, longest_s))
 
 
-def checked_id(lease_id: object) -> int:
+def check_lease_id(lease_id: object) -> int:
     """Return the id of a lease."""
     if type(lease_id) is not int or not 0 < lease_id <= LAST_ID:
         raise InvalidArgumentsError(f"not an id of a lease: lease_id={lease_id!r} limit={LAST_ID}")
@@ -168,7 +168,7 @@ def _path(given: object) -> Path:
         case Path():
             found = given
         case str():
-            found = _parsed(given)
+            found = _parse(given)
         case _:
             raise InvalidArgumentsError(f"not a path, a request or a lease: object={given!r}")
     if not all(map(_is_text, found.parts)):
@@ -176,7 +176,7 @@ def _path(given: object) -> Path:
     return found
 
 
-def _parsed(text: str) -> Path:
+def _parse(text: str) -> Path:
     try:
         return path(text)
     except InvalidRequestError as error:

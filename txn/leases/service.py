@@ -39,7 +39,7 @@ from txn.leases.model import (
     LeaseAlreadyExistsError,
     LeaseNotFoundError,
     Object,
-    checked_id,
+    check_lease_id,
     claims,
     duration,
     paths,
@@ -73,7 +73,7 @@ class _Request(NamedTuple):
     def tables(self) -> tuple[Path, ...]:
         return table_names([each.path for each in self.objects])
 
-    def in_the_way(self, place: int) -> list[ColumnElement[bool]]:
+    def match_others(self, place: int) -> list[ColumnElement[bool]]:
         """Return which leases, and which places before this one, do not go with the request."""
         is_before = or_(this.granted, this.lease_id < place)
         return [and_(in_conflict(some), is_before) for some in _batches(self.objects)]
@@ -164,7 +164,7 @@ class LeaseService:
         LeaseNotFoundError: one of them is not leased any more, and none was extended.
         """
         wanted = paths(objects)
-        chosen = _of_lease(lease_id, wanted)
+        chosen = _match_lease(lease_id, wanted)
         asked = None if duration_s is None else duration(duration_s, self._max_lease_s)
 
         def work(connection: Connection) -> datetime:
@@ -194,7 +194,7 @@ class LeaseService:
     def drop_lease(self, lease_id: int, objects: Iterable[Object] | Object = ()) -> int:
         """End these objects of a lease, or all; return how many there were, or fewer if the
         database failed meanwhile. One that has ended already is no error."""
-        return self._drop(and_(_of_lease(lease_id, paths(objects)), this.end_utc > now()))
+        return self._drop(and_(_match_lease(lease_id, paths(objects)), this.end_utc > now()))
 
     def force_drop_lease(self, objects: Iterable[Object] | Object) -> int:
         """End anybody's leases of these objects and of all that lies in them, or all if none are
@@ -268,7 +268,7 @@ class LeaseService:
         mine = connection.execute(select(leases).where(is_mine)).first()
         if mine is not None and mine.granted:
             return int(mine.lease_id)  # by an attempt whose reply was lost
-        in_the_way = request.in_the_way(LAST_ID if mine is None else mine.lease_id)
+        in_the_way = request.match_others(LAST_ID if mine is None else mine.lease_id)
         found = [row for some in in_the_way for row in _last_to_end(connection, some)]
         at = _now(connection)
         if live := [row for row in found if row.end_utc > at]:
@@ -349,8 +349,8 @@ def _batches(objects: Sequence[Any]) -> list[Sequence[Any]]:
     return [objects[begin : begin + BATCH] for begin in range(0, len(objects), BATCH)]
 
 
-def _of_lease(lease_id: int, objects: Sequence[Path]) -> ColumnElement[bool]:
-    whole = and_(this.lease_id == checked_id(lease_id), this.granted)
+def _match_lease(lease_id: int, objects: Sequence[Path]) -> ColumnElement[bool]:
+    whole = and_(this.lease_id == check_lease_id(lease_id), this.granted)
     return and_(whole, this.object.in_([str(each) for each in objects])) if objects else whole
 
 

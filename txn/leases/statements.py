@@ -64,7 +64,7 @@ def parse_lease_statement(
     """Return the statements of a text, about leases and about locks, or raise InvalidRequestError;
     USE applies to the rest."""
     return [
-        _parsed(words, catalog) or locks.parse_words(words, catalog)
+        _parse(words, catalog) or locks.parse_words(words, catalog)
         for words in statements(sql, settings)
     ]
 
@@ -81,7 +81,7 @@ def run_lease_statement(statement: Statement, leases: LeaseService) -> Result:
             assert_never(statement)
 
 
-def _parsed(words: Words, catalog: Catalog | None) -> Statement | None:
+def _parse(words: Words, catalog: Catalog | None) -> Statement | None:
     if words.accept("SHOW", "LEASE"):
         return ShowLeases(_within(words, catalog))
     if words.accept("DROP", "FORCE", "LEASE"):

@@ -101,7 +101,7 @@ def from_hive(settings: Mapping[str, str], base: Waiting | None = None) -> Waiti
     Raises InvalidRequestError for any other, which would else be ignored without a word.
     """
     found = waiting_or_default(base)
-    for name, text in checked_settings(settings).items():
+    for name, text in check_texts(settings).items():
         if name == DATABASE_SETTING:
             continue
         if name not in _SETTINGS:
@@ -111,7 +111,7 @@ def from_hive(settings: Mapping[str, str], base: Waiting | None = None) -> Waiti
     return found
 
 
-def checked_settings(settings: Mapping[str, str]) -> Mapping[str, str]:
+def check_texts(settings: Mapping[str, str]) -> Mapping[str, str]:
     """Return the settings if they are texts by name."""
     if not isinstance(settings, Mapping):
         raise InvalidRequestError(f"settings are texts by name: given={settings!r}")
@@ -128,7 +128,7 @@ def waiting_or_default(waiting: Waiting | None) -> Waiting:
     return Waiting() if waiting is None else waiting
 
 
-def checked(
+def check_hold(
     requests: Iterable[LockRequest] | LockRequest, query: str, waiting: Waiting
 ) -> tuple[LockRequest, ...]:
     """Return what `hold` is to take, nothing where locking is turned off."""

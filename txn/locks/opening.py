@@ -27,7 +27,7 @@ def open_manager(uri: str, **details: Any) -> LockManager:
     known = (*OF_ALL, *(OF_ZOOKEEPER if parts.scheme == ZOOKEEPER else OF_STORE))
     if wrong := sorted(details.keys() - set(known)):
         raise InvalidRequestError("no such details here", given=wrong, known=known)
-    return (_in_zookeeper if parts.scheme == ZOOKEEPER else _in_store)(uri, parts, details)
+    return (_open_zookeeper if parts.scheme == ZOOKEEPER else _open_stored)(uri, parts, details)
 
 
 def _split(uri: str) -> SplitResult:
@@ -39,7 +39,7 @@ def _split(uri: str) -> SplitResult:
         raise InvalidRequestError("not a URI", uri=uri, cause=str(error)) from error
 
 
-def _in_store(uri: str, _: SplitResult, details: dict[str, Any]) -> LockManager:
+def _open_stored(uri: str, _: SplitResult, details: dict[str, Any]) -> LockManager:
     engine = connect(uri)
     try:
         return StoredManager(engine, owns_engine=True, **details)
@@ -48,7 +48,7 @@ def _in_store(uri: str, _: SplitResult, details: dict[str, Any]) -> LockManager:
         raise
 
 
-def _in_zookeeper(uri: str, parts: SplitResult, details: dict[str, Any]) -> LockManager:
+def _open_zookeeper(uri: str, parts: SplitResult, details: dict[str, Any]) -> LockManager:
     if not parts.netloc:
         raise InvalidRequestError("write zookeeper://host:port/base", uri=uri)
     with require_extra("zookeeper", uri=uri):

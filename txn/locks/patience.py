@@ -60,7 +60,7 @@ class Patience:
 
     def _next_look_ms(self) -> int:
         """Return the pause before a look that is no retry, or 0."""
-        look_ms = self._jittered(self._look_ms)
+        look_ms = self._add_jitter(self._look_ms)
         if self._looked_ms + self._look_ms >= self._waiting.pause_ms:
             return 0
         self._look_ms *= 2
@@ -72,7 +72,7 @@ class Patience:
         self._left -= 1
         looked_ms, self._looked_ms = self._looked_ms, 0
         self._look_ms = self._waiting.pause_ms
-        return max(1, self._jittered(self._waiting.pause_ms) - looked_ms)
+        return max(1, self._add_jitter(self._waiting.pause_ms) - looked_ms)
 
-    def _jittered(self, most_ms: int) -> int:
+    def _add_jitter(self, most_ms: int) -> int:
         return self._chance.randint((most_ms + 1) // 2, most_ms)

@@ -106,7 +106,7 @@ def locked(
 ) -> Iterator[Held]:
     """Hold, within the block, the locks that one or more statements need; jobs that the block's
     thread starts are cancelled if the locks are lost."""
-    with _held(spark, manager, sql, waiting or _waiting(spark)) as held, watched(spark, held):
+    with _hold(spark, manager, sql, waiting or _waiting(spark)) as held, watched(spark, held):
         yield held
 
 
@@ -129,7 +129,7 @@ def watched(spark: SparkSession, held: Held) -> Iterator[None]:
         yield
     except Exception as error:
         if held.lost:
-            raise _lost(held) from error
+            raise _make_lost(held) from error
         raise
     finally:
         done.set()
@@ -141,7 +141,7 @@ def watched(spark: SparkSession, held: Held) -> Iterator[None]:
 
 
 @contextmanager
-def _held(spark: SparkSession, manager: LockManager, sql: str, waiting: Waiting) -> Iterator[Held]:
+def _hold(spark: SparkSession, manager: LockManager, sql: str, waiting: Waiting) -> Iterator[Held]:
     for _ in range(LOOKS):
         wanted = session_requests(spark, sql)
         with manager.hold(wanted, query=sql, waiting=waiting) as held:
@@ -175,6 +175,6 @@ def _watch(context: SparkContext, held: Held, tag: str, done: threading.Event) -
             context.cancelJobsWithTag(tag)
 
 
-def _lost(held: Held) -> LockLost:
+def _make_lost(held: Held) -> LockLost:
     locks = [str(request) for request in held.requests]
     return LockLost("locks were lost, what ran under them was cancelled", locks=locks)

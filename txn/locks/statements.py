@@ -135,7 +135,7 @@ def execute(
         yield run_lock_statement(statement, manager, waiting=waiting, force=force)
 
 
-def explained(
+def explain_statements(
     sql: str, settings: Mapping[str, str] | None = None, catalog: Catalog | None = None
 ) -> tuple[LockRequest, ...]:
     """Return all that is taken for the statements of a text, in order: what `requests` returns,
@@ -155,7 +155,7 @@ def parse_words(words: Words, catalog: Catalog | None) -> Statement:
         return _show(words, catalog)
     if words.accept("EXPLAIN", "LOCKS"):
         settings = {DATABASE_SETTING: words.database}
-        return ExplainLocks(explained(words.rest() or words.refuse(), settings, catalog))
+        return ExplainLocks(explain_statements(words.rest() or words.refuse(), settings, catalog))
     if words.accept("LOCK"):
         (*_, last) = requests(words.statement, {DATABASE_SETTING: words.database}, catalog)
         return TakeLock(last, words.statement, tuple(words.settings.items()))

@@ -245,10 +245,10 @@ def decode_row(row: Row) -> TransactionRow:
     corrupt: list[str] = []
     return TransactionRow(
         row.row,
-        status=_decoded(decode_status, status, corrupt),
+        status=_decode_cell(decode_status, status, corrupt),
         status_at=status.timestamp,
-        buffer=_decoded(decode_buffer, cells.get(b"buffer"), corrupt),
-        plan=_decoded(decode_plan, cells.get(b"plan"), corrupt),
+        buffer=_decode_cell(decode_buffer, cells.get(b"buffer"), corrupt),
+        plan=_decode_cell(decode_plan, cells.get(b"plan"), corrupt),
         reason=cells[b"reason"].value.decode(errors="replace") if b"reason" in cells else None,
         beat=cells[b"beat"].timestamp if b"beat" in cells else 0,
         newest=newest,
@@ -263,7 +263,7 @@ def _began(cells: Mapping[bytes, Cell]) -> dict[Status, int]:
     return {status: cell.timestamp for status, cell in times.items() if cell is not None}
 
 
-def _decoded(decode: Any, cell: Cell | None, corrupt: list[str]) -> Any:
+def _decode_cell(decode: Any, cell: Cell | None, corrupt: list[str]) -> Any:
     if cell is None:
         return None
     try:

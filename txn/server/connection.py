@@ -200,10 +200,10 @@ class ClientConnection:
         if call.kind == TMessageType.ONEWAY:
             return b""
         try:
-            return _written(call, answer, compact)
+            return _encode_reply(call, answer, compact)
         except Exception as error:  # noqa: BLE001  (what a handler returned is not of our making)
             self._tell(annotate("a reply cannot be written", method=call.name), error)
-            return _written(call, _internal(call.name), compact)
+            return _encode_reply(call, _internal(call.name), compact)
 
     def _carry_out(self, name: str, arguments: TPayload) -> TPayload:
         method = self._interface.methods[name]
@@ -293,7 +293,7 @@ def _internal(name: str) -> TApplicationException:
     return TApplicationException(INTERNAL_ERROR, f"Internal error processing {name}")
 
 
-def _written(call: WireCall, answer: TPayload, compact: bool) -> bytes:
+def _encode_reply(call: WireCall, answer: TPayload, compact: bool) -> bytes:
     """Return the bytes of a reply."""
     failed = isinstance(answer, TApplicationException)
     buffer = TCyMemoryBuffer()

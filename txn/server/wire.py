@@ -230,7 +230,7 @@ class WireReader:
     def _list(self, spec: Any, depth: int) -> list[Any]:
         self._check(depth)
         wire, size = self.elements()
-        kind, inner = _typed(spec)
+        kind, inner = _split_type(spec)
         if _wire(kind) != wire:
             for _ in range(size):
                 self.skip(wire, depth - 1)
@@ -240,7 +240,7 @@ class WireReader:
     def _map(self, spec: Any, depth: int) -> dict[Any, Any]:
         self._check(depth)
         wire_key, wire_value, size = self.entries()
-        (key, key_spec), (value, value_spec) = map(_typed, spec)
+        (key, key_spec), (value, value_spec) = map(_split_type, spec)
         if (_wire(key), _wire(value)) != (wire_key, wire_value):
             for _ in range(size):
                 self.skip(wire_key, depth - 1)
@@ -290,7 +290,7 @@ class WireReader:
         return self.source.take(size).decode(errors="replace")
 
 
-def _typed(spec: Any) -> tuple[int, Any]:
+def _split_type(spec: Any) -> tuple[int, Any]:
     return (spec[0], spec[1]) if isinstance(spec, tuple) else (spec, None)
 
 

@@ -169,7 +169,7 @@ class RemoteBackend:
             began_ms = int(key.split(b".")[1])
         except ValueError as error:
             raise InvalidRequestError("not a name of a request", given=key) from error
-        return self._settled(key, self._clock.wall_ms() - began_ms)[0]
+        return self._ask_settled(key, self._clock.wall_ms() - began_ms)[0]
 
     def ensure_table(self, table: bytes, families: Collection[bytes]) -> None:
         """Create the table and those of its families that are missing."""
@@ -231,7 +231,7 @@ class RemoteBackend:
             if left_ms is not None and left_ms <= 0:
                 break
             with suppress(TxnError):
-                _, done = self._settled(name, now_ms - sent_ms, left_ms)
+                _, done = self._ask_settled(name, now_ms - sent_ms, left_ms)
                 if done is not None:
                     return done
         return None
@@ -248,7 +248,7 @@ class RemoteBackend:
             results.append(done or _make_unknown(part, lost))
         return results
 
-    def _settled(
+    def _ask_settled(
         self, name: bytes, ago_ms: int, deadline_ms: int | None = None
     ) -> tuple[Outcome, Committed | None]:
         arguments = IDL.Transactional.settle_args(name, ago_ms, self._service.options())

@@ -137,7 +137,7 @@ class Transactional:
     @answer_call
     def settle(self, request: bytes, ago_ms: int, given: Any) -> Any:
         """What has become of a request, as far as its transactions' rows tell."""
-        outcome, committed = self._settled(request, ago_ms)
+        outcome, committed = self._find_request(request, ago_ms)
         return IDL.Settled(OUTCOMES[outcome], committed and pack_committed(committed))
 
     @answer_call
@@ -200,7 +200,7 @@ class Transactional:
 
     # ------------------------------------------------------------------------------ details
 
-    def _settled(self, request: bytes, ago_ms: int) -> tuple[Outcome, Committed | None]:
+    def _find_request(self, request: bytes, ago_ms: int) -> tuple[Outcome, Committed | None]:
         """Look for the request among the transactions begun since it was sent. They are this
         server's, whose row keys have no bucket. An aborted attempt tells nothing: another may
         follow."""

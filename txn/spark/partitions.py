@@ -174,7 +174,7 @@ def _request(
         if once is not None:
             given = replace(given, once=as_bytes("once", once(row)))
     except InvalidRequestError as error:
-        raise _failed(row, error) from error
+        raise _make_error(row, error) from error
     return (
         given if once_retention_ms is None else replace(given, once_retention_ms=once_retention_ms)
     )
@@ -212,9 +212,9 @@ def _raise_first(
             continue
         if isinstance(result, AssertionFailedError) and on_assertion == "count":
             continue
-        raise _failed(row, result) from result
+        raise _make_error(row, result) from result
 
 
-def _failed(row: object, why: TxnError) -> PartitionError:
+def _make_error(row: object, why: TxnError) -> PartitionError:
     message = f"request failed: {type(why).__name__}: {why}"
     return PartitionError(message, row=row)

@@ -46,21 +46,21 @@ def open_ordered(uri: str) -> OrderedStore:
     parts = urlsplit(uri)
     match parts.scheme:
         case "memory":
-            return _memory_keys(parts)
+            return _open_memory(parts)
         case "embedded":
-            return _embedded_keys(parts)
+            return _open_lmdb(parts)
     raise InvalidRequestError(
         "not a store on this machine", uri=_place(parts), known=["embedded", "memory"]
     )
 
 
-def _memory_keys(parts: SplitResult) -> MemoryStore:
+def _open_memory(parts: SplitResult) -> MemoryStore:
     _options(parts, {})
     name = parts.netloc + parts.path
     return _NAMED.setdefault(name, MemoryStore()).share() if name else MemoryStore()
 
 
-def _embedded_keys(parts: SplitResult) -> LmdbStore:
+def _open_lmdb(parts: SplitResult) -> LmdbStore:
     options = _options(parts, {"sync": ("on", "off")})
     path = unquote(parts.path)
     if parts.netloc or path in {"", "/"} or "\0" in path:
@@ -82,7 +82,7 @@ def _thrift2(parts: SplitResult, clock: Clock) -> Store:
     return thrift2_store(parse_gateway(parts), clock)
 
 
-def _served(parts: SplitResult, clock: Clock) -> Store:
+def _open_served(parts: SplitResult, clock: Clock) -> Store:
     with require_extra("emulator", uri=_place(parts)):
         from txn.service.store import served_store  # noqa: PLC0415
     return served_store(parts, clock)
@@ -111,9 +111,9 @@ def _options(parts: SplitResult, known: Mapping[str, tuple[str, ...]]) -> dict[s
 
 
 _FACTORIES: dict[str, Callable[[SplitResult, Clock], Store]] = {
-    "embedded": lambda parts, clock: LocalStore(_embedded_keys(parts), clock),
+    "embedded": lambda parts, clock: LocalStore(_open_lmdb(parts), clock),
     "hbase+thrift1": _thrift1,
     "hbase+thrift2": _thrift2,
-    "memory": lambda parts, clock: LocalStore(_memory_keys(parts), clock),
-    "txn": _served,
+    "memory": lambda parts, clock: LocalStore(_open_memory(parts), clock),
+    "txn": _open_served,
 }

@@ -75,7 +75,7 @@ class Admin(catalog.OnCatalog):
 
         def body(writer: Writer) -> None:
             known = self._load(writer)
-            table = _disabled(known, name)
+            table = _require_disabled(known, name)
             catalog.save(writer, known, name, None)
             catalog.leave(writer, table)
 
@@ -88,7 +88,7 @@ class Admin(catalog.OnCatalog):
 
         def body(writer: Writer) -> None:
             known = self._load(writer)
-            table = _disabled(known, name)
+            table = _require_disabled(known, name)
             empty = TableEntry(
                 catalog.next_number(known),
                 table.families,
@@ -107,7 +107,7 @@ class Admin(catalog.OnCatalog):
 
         def body(writer: Writer) -> None:
             known = self._load(writer)
-            catalog.save(writer, known, name, replace(_disabled(known, name), enabled=True))
+            catalog.save(writer, known, name, replace(_require_disabled(known, name), enabled=True))
 
         self._store.write(body)
 
@@ -265,7 +265,7 @@ def _check_there(name: bytes, family: bytes, families: _Families) -> None:
         raise Refused("no such column family", "no such family", table=name, family=family)
 
 
-def _disabled(known: TableCatalog, name: bytes) -> TableEntry:
+def _require_disabled(known: TableCatalog, name: bytes) -> TableEntry:
     table = known.find(name)
     if table.enabled:
         raise Refused("table not disabled", "the table is enabled", table=name)

@@ -83,14 +83,14 @@ class RowChange:
                     timestamp = put_ms if operation.timestamp is None else operation.timestamp
                     resolved.append((operation._replace(timestamp=timestamp), False))
                 case Add() | Append():
-                    resolved.append((self._computed(operation), True))
+                    resolved.append((self._compute(operation), True))
                 case Remove():
-                    resolved.append((self._dated(operation, exact), False))
+                    resolved.append((self._date(operation, exact), False))
                 case _:
                     assert_never(operation)
         return resolved
 
-    def _computed(self, operation: Add | Append) -> Put:
+    def _compute(self, operation: Add | Append) -> Put:
         found = self._newest(operation.family, operation.column)
         old = b"" if found is None else found[0][1]
         if isinstance(operation, Append):
@@ -106,7 +106,7 @@ class RowChange:
         _check_size(self._row, put)
         return put
 
-    def _dated(self, operation: Remove, exact: Counter[tuple[bytes, bytes]]) -> Remove:
+    def _date(self, operation: Remove, exact: Counter[tuple[bytes, bytes]]) -> Remove:
         """Return the removal with its timestamp: of the newest version, the next, or now."""
         if operation.timestamp is not None:
             return operation

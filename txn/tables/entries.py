@@ -55,7 +55,7 @@ def family(settings: FamilySettings) -> Family:
 
 def encode(table: TableEntry) -> bytes:
     """Return the stored form of a table."""
-    families = {name.decode(): _shown(one) for name, one in sorted(table.families.items())}
+    families = {name.decode(): _encode(one) for name, one in sorted(table.families.items())}
     stored: dict[str, Any] = {"number": table.number, "families": families}
     if not table.enabled:
         stored["enabled"] = False
@@ -84,7 +84,7 @@ def decode(key: bytes, value: bytes) -> TableEntry:
         raise CorruptRowError("the catalog does not decode", key=key, stored=value[:200]) from error
 
 
-def _shown(settings: FamilySettings) -> dict[str, Any]:
+def _encode(settings: FamilySettings) -> dict[str, Any]:
     shown: dict[str, Any] = {"versions": settings.versions, "ttl_ms": settings.ttl_ms}
     for name in _SIMPLE:
         value = getattr(settings, name)

@@ -62,7 +62,7 @@ class Rows(catalog.OnCatalog):
 
         def body(reader: Reader) -> list[Result]:
             plan = self._plan(reader, table, selection)
-            return [Result(row, tuple(_found(reader, plan, row))) for row in rows]
+            return [Result(row, tuple(_read(reader, plan, row))) for row in rows]
 
         return self._store.read(body)
 
@@ -111,8 +111,8 @@ class Rows(catalog.OnCatalog):
 
         def body(writer: Writer) -> bool:
             known, now = self._load(writer), self._clock.wall_ms()
-            plan = self._plan(writer, table, _looked_at(condition))
-            found = _found(writer, plan, row)
+            plan = self._plan(writer, table, _select_condition(condition))
+            found = _read(writer, plan, row)
             if not _holds(condition, found[0] if found else None):
                 return False
             known = changes.prepare_changes(writer, known, table, operations)
@@ -264,7 +264,7 @@ def _sifter(selection: Selection, reverse: bool = False) -> Sifter | None:
     return Sifter(sieve(selection.filter, reverse=reverse))
 
 
-def _found(reader: Reader, plan: ReadPlan, row: bytes) -> list[CellVersion]:
+def _read(reader: Reader, plan: ReadPlan, row: bytes) -> list[CellVersion]:
     escaped = catalog.escape_row(row)
     sifter = _sifter(plan.selection)
     if sifter is None:
@@ -272,7 +272,7 @@ def _found(reader: Reader, plan: ReadPlan, row: bytes) -> list[CellVersion]:
     return sifter.row(reader, plan, escaped, row)
 
 
-def _looked_at(condition: Condition) -> Selection:
+def _select_condition(condition: Condition) -> Selection:
     if condition.filter is not None:
         return Selection(since=condition.since, until=condition.until, filter=condition.filter)
     return Selection(

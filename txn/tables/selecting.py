@@ -85,7 +85,7 @@ def read_selected_rows(
     """Yield each row of a range of keys, escaped, and what a selection of all columns, without its
     filter, finds in it. One walk over the keys is several times as quick as a search for each."""
     limit = asked.selection.versions
-    parts = {part.place.infix: (part.family, _seen(part, limit)) for part in asked.parts}
+    parts = {part.place.infix: (part.family, _make_reader(part, limit)) for part in asked.parts}
     row: bytes | None = None
     found: list[CellVersion] = []
     for key, state in reader.items(low, high):
@@ -104,7 +104,7 @@ def read_selected_rows(
         yield row, found
 
 
-def _seen(part: Part, limit: int) -> Callable[[bytes], Sequence[Cell]]:
+def _make_reader(part: Part, limit: int) -> Callable[[bytes], Sequence[Cell]]:
     """Return what finds the versions of a column's state that are seen, at most so many."""
     place, oldest_ms, since, until = part.place, part.oldest_ms, part.since, part.until
     limit, at_least = min(limit, place.versions), place.min_versions
@@ -147,7 +147,7 @@ class Sifter:
         if not sieve.filter_row_key(name):
             for part in first:
                 found += self._family(reader, asked, part, row)
-            passed = _passed_row(sieve, found)
+            passed = _filter_row(sieve, found)
             found = passed or []
             if passed is not None and first != parts:
                 for part in parts:
@@ -163,13 +163,13 @@ class Sifter:
 
     def _family(self, reader: Reader, asked: ReadPlan, part: Part, row: bytes) -> list[CellVersion]:
         selection = asked.selection
-        passed = self._passed(reader, asked, part, row)
+        passed = self._filter_family(reader, asked, part, row)
         found = list(islice(passed, selection.store_offset, _store_end(selection)))
         if self.sieve.filter_all_remaining() and _is_there(reader, part, row):
             self._closed.add(part.family)
         return found
 
-    def _passed(
+    def _filter_family(
         self, reader: Reader, asked: ReadPlan, part: Part, row: bytes
     ) -> Iterator[CellVersion]:
         """Yield what the filter lets pass of a family."""
@@ -180,7 +180,7 @@ class Sifter:
             if column < hint:
                 continue
             shown = (CellVersion(part.family, column, time, value) for value, time in cells_)
-            for version, code in self._asked(shown, wanted):
+            for version, code in self._filter_versions(shown, wanted):
                 if code.includes:
                     yield self.sieve.transform_cell(version)
                 if code.next_row:
@@ -190,7 +190,7 @@ class Sifter:
                 if (code.next_column and column) or hint > column:
                     break  # a column without a name has no next one to HBase, only a next version
 
-    def _asked(
+    def _filter_versions(
         self, versions: Iterator[CellVersion], wanted: int
     ) -> Iterator[tuple[CellVersion, Code]]:
         """Yield a column's versions with what becomes of them; at most so many are included."""
@@ -206,7 +206,7 @@ class Sifter:
             yield version, code
 
 
-def _passed_row(sieve: Sieve, found: list[CellVersion]) -> list[CellVersion] | None:
+def _filter_row(sieve: Sieve, found: list[CellVersion]) -> list[CellVersion] | None:
     """Return what the filter leaves of a row that it has seen; None: it leaves the row out."""
     if not found:
         return None

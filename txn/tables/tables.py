@@ -66,7 +66,7 @@ class TableStore(catalog.OnCatalog):
                 old = get(name) or b""
                 if value is None:
                     new = cells.delete(old, timestamp)
-                elif place.masks is not None and _masked(writer, place, row, timestamp):
+                elif place.masks is not None and _is_masked(writer, place, row, timestamp):
                     continue
                 else:
                     new = cells.put_version(old, timestamp, value, place.versions)
@@ -135,7 +135,7 @@ class TableStore(catalog.OnCatalog):
             known.table(table)
             for key in stale:
                 old = writer.get(key) or b""
-                new = _compacted(known, table, key, (old, now, purge_before_ms))
+                new = _compact(known, table, key, (old, now, purge_before_ms))
                 if not new:
                     writer.delete(key)
                 elif new != old:
@@ -171,7 +171,7 @@ class TableStore(catalog.OnCatalog):
                 return stale, key[len(found.prefix) :]
             old = reader.get(key) or b""
             size += len(old)
-            if _compacted(known, table, key, (old, now, purge_before_ms)) != old:
+            if _compact(known, table, key, (old, now, purge_before_ms)) != old:
                 stale.append(key)
         return stale, None
 
@@ -181,7 +181,7 @@ def _oldest(place: Place, now: int) -> int:
     return 0 if place.ttl_ms is None or place.min_versions else now - place.ttl_ms
 
 
-def _compacted(
+def _compact(
     known: TableCatalog, table: bytes, key: bytes, kept: tuple[bytes, int, int | None]
 ) -> bytes:
     """Return what a major compaction, now, keeps of the state of a column, or of a row's masks."""
@@ -199,7 +199,7 @@ def _compacted(
     )
 
 
-def _masked(reader: Reader, place: Place, row: bytes, timestamp: int) -> bool:
+def _is_masked(reader: Reader, place: Place, row: bytes, timestamp: int) -> bool:
     """Return whether the row's masks of the family hide a put of the timestamp."""
     key = masks_key(place, row)
     masks = None if key is None else reader.get(key)
@@ -253,7 +253,7 @@ def _put(
     """Put a version of the cell that is kept there, under this key, with this state."""
     key, place, name, old = cell
     _check_edit(value, timestamp)
-    if place.masks is not None and _masked(writer, place, key[0], timestamp):
+    if place.masks is not None and _is_masked(writer, place, key[0], timestamp):
         return
     new = cells.put_version(old, timestamp, value, place.versions)
     if new is not old:

@@ -126,13 +126,13 @@ class FaultyStore:
     def write(self, edits: Sequence[Edit], *, durable: bool = True) -> None:
         fault = self._fault("write", tuple(edits))
         for _ in range(1 + fault.twice):
-            self._write(_applied(fault, edits), durable)
+            self._write(_split_applied(fault, edits), durable)
         _report(fault)
 
     def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
         fault = self._fault("check_and_put", tuple(checks))
         for _ in range(1 + fault.twice):
-            answers = self._check_and_put(_applied(fault, checks), durable)
+            answers = self._check_and_put(_split_applied(fault, checks), durable)
         _report(fault)
         return answers
 
@@ -193,7 +193,7 @@ class FaultyStore:
         return self._inner.check_and_put(checks, durable=durable) if checks else []
 
 
-def _applied(fault: Fault, items: Sequence[T]) -> Sequence[T]:
+def _split_applied(fault: Fault, items: Sequence[T]) -> Sequence[T]:
     if fault.applied is None:
         return items
     return [item for i, item in enumerate(items) if i in fault.applied]

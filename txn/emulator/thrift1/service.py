@@ -72,43 +72,43 @@ class Data1:
         return self._cells(table, row, convert.select_columns([column], until, versions))
 
     def getRow(self, table: bytes, row: bytes, _: Attributes) -> list[Any]:
-        return self._found(table, [row], None)
+        return self._read_rows(table, [row], None)
 
     def getRowWithColumns(
         self, table: bytes, row: bytes, columns: Columns, _: Attributes
     ) -> list[Any]:
-        return self._found(table, [row], columns)
+        return self._read_rows(table, [row], columns)
 
     def getRowTs(self, table: bytes, row: bytes, until: int, _: Attributes) -> list[Any]:
-        return self._found(table, [row], None, until)
+        return self._read_rows(table, [row], None, until)
 
     def getRowWithColumnsTs(
         self, table: bytes, row: bytes, columns: Columns, until: int, _: Attributes
     ) -> list[Any]:
-        return self._found(table, [row], columns, until)
+        return self._read_rows(table, [row], columns, until)
 
     def getRows(self, table: bytes, rows: Sequence[bytes], _: Attributes) -> list[Any]:
-        return self._found(table, rows, None)
+        return self._read_rows(table, rows, None)
 
     def getRowsWithColumns(
         self, table: bytes, rows: Sequence[bytes], columns: Columns, _: Attributes
     ) -> list[Any]:
-        return self._found(table, rows, columns)
+        return self._read_rows(table, rows, columns)
 
     def getRowsTs(
         self, table: bytes, rows: Sequence[bytes], until: int, _: Attributes
     ) -> list[Any]:
-        return self._found(table, rows, None, until)
+        return self._read_rows(table, rows, None, until)
 
     def getRowsWithColumnsTs(
         self, table: bytes, rows: Sequence[bytes], columns: Columns, until: int, _: Attributes
     ) -> list[Any]:
-        return self._found(table, rows, columns, until)
+        return self._read_rows(table, rows, columns, until)
 
     def _cells(self, table: bytes, row: bytes, selection: Selection) -> list[Any]:
         return convert.cells(self._rows.get(table, [row], selection)[0].versions)
 
-    def _found(
+    def _read_rows(
         self, table: bytes, rows: Sequence[bytes], columns: Columns, until: int = MAX_TIMESTAMP
     ) -> list[Any]:
         if not rows:
@@ -197,13 +197,13 @@ class Data1:
 
     def atomicIncrement(self, table: bytes, row: bytes, column: bytes, by: int) -> int:
         family, qualifier = convert.column_of(column)
-        found = self._added(table, row, Add(family, qualifier or b"", by))
+        found = self._add(table, row, Add(family, qualifier or b"", by))
         return int.from_bytes(found.value, signed=True)
 
     def increment(self, asked: Any) -> None:
         if not asked.table or not asked.row:
             raise Internal("an increment needs a table and a row")
-        self._added(asked.table, asked.row, Add(*convert.cell_of(asked.column), asked.ammount))
+        self._add(asked.table, asked.row, Add(*convert.cell_of(asked.column), asked.ammount))
 
     def incrementRows(self, asked: Sequence[Any]) -> None:
         for increment in asked:
@@ -221,7 +221,7 @@ class Data1:
         [result] = self._rows.mutate(asked.table, [(asked.row, appends)])
         return convert.cells(result.versions)
 
-    def _added(self, table: bytes, row: bytes, add: Add) -> CellVersion:
+    def _add(self, table: bytes, row: bytes, add: Add) -> CellVersion:
         [result] = self._rows.mutate(table, [(row, [add])])
         return result.versions[0]
 
@@ -236,12 +236,12 @@ class Scanning1:
         return self._scanners.open(convert.scan_of(table, asked))
 
     def scannerOpen(self, table: bytes, start: bytes, columns: Columns, _: Attributes) -> int:
-        return self._opened(table, (start, b""), columns)
+        return self._open(table, (start, b""), columns)
 
     def scannerOpenWithStop(
         self, table: bytes, start: bytes, stop: bytes, columns: Columns, _: Attributes
     ) -> int:
-        return self._opened(table, (start, stop), columns)
+        return self._open(table, (start, stop), columns)
 
     def scannerOpenWithPrefix(
         self, table: bytes, prefix: bytes, columns: Columns, _: Attributes
@@ -252,12 +252,12 @@ class Scanning1:
     def scannerOpenTs(
         self, table: bytes, start: bytes, columns: Columns, until: int, _: Attributes
     ) -> int:
-        return self._opened(table, (start, b""), columns, until)
+        return self._open(table, (start, b""), columns, until)
 
     def scannerOpenWithStopTs(
         self, table: bytes, start: bytes, stop: bytes, columns: Columns, until: int, _: Attributes
     ) -> int:
-        return self._opened(table, (start, stop), columns, until)
+        return self._open(table, (start, stop), columns, until)
 
     def scannerGet(self, number: int) -> list[Any]:
         return self.scannerGetList(number, 1)
@@ -273,7 +273,7 @@ class Scanning1:
         if not self._scanners.close(number):
             raise _unknown()
 
-    def _opened(
+    def _open(
         self, table: bytes, rows: tuple[bytes, bytes], columns: Columns, until: int = MAX_TIMESTAMP
     ) -> int:
         selection = convert.select_columns(columns, until)

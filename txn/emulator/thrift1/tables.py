@@ -57,7 +57,7 @@ class Tables1:
 
     def getColumnDescriptors(self, table: bytes) -> dict[bytes, Any]:
         families = self._admin.families(check_table(table))
-        return {name + b":": _shown(name + b":", family) for name, family in families.items()}
+        return {name + b":": _pack_family(name + b":", family) for name, family in families.items()}
 
     def getTableRegions(self, table: bytes) -> list[Any]:
         found = self._admin.find(check_table(table))
@@ -70,7 +70,7 @@ class Tables1:
             raise Internal(str(error)) from error
         if self._admin.exists(table):
             raise IDL.AlreadyExists(message="table name already in use")
-        wanted = dict(map(_asked, families))
+        wanted = dict(map(_unpack_family, families))
         if not wanted:
             raise Refused("do not retry", "a table needs at least one family", table=table)
         try:
@@ -107,7 +107,7 @@ class Tables1:
         return CLUSTER
 
 
-def _asked(column: Any) -> tuple[bytes, FamilySettings]:
+def _unpack_family(column: Any) -> tuple[bytes, FamilySettings]:
     if not column.name:
         raise IDL.IllegalArgument(message="column name is empty")
     name, _ = column_of(column.name)
@@ -126,7 +126,7 @@ def _asked(column: Any) -> tuple[bytes, FamilySettings]:
     return name, check_settings(name, settings)
 
 
-def _shown(name: bytes, family: FamilySettings) -> Any:
+def _pack_family(name: bytes, family: FamilySettings) -> Any:
     return IDL.ColumnDescriptor(
         name=name,
         maxVersions=family.versions,

@@ -82,10 +82,10 @@ class Data2:
         self._rows.mutate(table, [(mutations.row, operations)], durable=_durable(mutations))
 
     def increment(self, table: bytes, increment: Any) -> Any:
-        return self._computed(table, increment, convert.adds_of(increment))
+        return self._compute(table, increment, convert.adds_of(increment))
 
     def append(self, table: bytes, append: Any) -> Any:
-        return self._computed(table, append, convert.appends_of(append))
+        return self._compute(table, append, convert.appends_of(append))
 
     def _change(self, table: bytes, change: Any, operations: Sequence[Operation]) -> None:
         durable = convert.is_durable(change)
@@ -99,7 +99,7 @@ class Data2:
             durable = any(map(convert.is_durable, changes))
             change_all(self._rows, table, rows, durable=durable)
 
-    def _computed(self, table: bytes, change: Any, operations: Sequence[Operation]) -> Any:
+    def _compute(self, table: bytes, change: Any, operations: Sequence[Operation]) -> Any:
         durable = convert.is_durable(change)
         [found] = self._rows.mutate(table, [(change.row, operations)], durable=durable)
         return convert.result(found if change.returnResults is not False else Result(b""))
@@ -110,7 +110,7 @@ class Data2:
         self, table: bytes, row: bytes, family: bytes, column: bytes, value: bytes | None, put: Any
     ) -> bool:
         condition = Condition(family, column, "=", value)
-        return self._checked(table, row, condition, put, convert.puts_of(put))
+        return self._check_and_mutate(table, row, condition, put, convert.puts_of(put))
 
     def checkAndDelete(  # noqa: PLR0917
         self,
@@ -122,9 +122,9 @@ class Data2:
         delete: Any,
     ) -> bool:
         condition = Condition(family, column, "=", value)
-        return self._checked(table, row, condition, delete, convert.removes_of(delete))
+        return self._check_and_mutate(table, row, condition, delete, convert.removes_of(delete))
 
-    def _checked(
+    def _check_and_mutate(
         self,
         table: bytes,
         row: bytes,

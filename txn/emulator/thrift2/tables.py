@@ -62,20 +62,20 @@ class Tables2:
 
     def getTableDescriptor(self, table: Any) -> Any:
         name = _name(table)
-        return _described(name, self._admin.families(name))
+        return _describe(name, self._admin.families(name))
 
     def getTableDescriptors(self, tables: Sequence[Any]) -> list[Any]:
         known = self._admin.tables()
         names = [_name(table) for table in tables]
-        return [_described(name, known[name].families) for name in names if name in known]
+        return [_describe(name, known[name].families) for name in names if name in known]
 
     def getTableDescriptorsByPattern(self, regex: str | None, _: bool) -> list[Any]:
         found = self._matching(regex)
-        return [_described(name, table.families) for name, table in found.items()]
+        return [_describe(name, table.families) for name, table in found.items()]
 
     def getTableDescriptorsByNamespace(self, namespace: str) -> list[Any]:
         found = self._admin.tables(namespace.encode())
-        return [_described(name, table.families) for name, table in found.items()]
+        return [_describe(name, table.families) for name, table in found.items()]
 
     def getTableNamesByPattern(self, regex: str | None, _: bool) -> list[Any]:
         return [_table_name(name) for name in self._matching(regex)]
@@ -205,7 +205,7 @@ def _table_name(name: bytes) -> Any:
     return IDL.TTableName(namespace or DEFAULT_NAMESPACE, qualifier)
 
 
-def _described(name: bytes, families: Mapping[bytes, FamilySettings]) -> Any:
+def _describe(name: bytes, families: Mapping[bytes, FamilySettings]) -> Any:
     columns = [_column(family, settings) for family, settings in sorted(families.items())]
     durability = IDL.TDurability.USE_DEFAULT
     return IDL.TTableDescriptor(_table_name(name), columns, TABLE_ATTRIBUTES, durability)

@@ -28,7 +28,7 @@ Known = dict[str, tuple[Constant, ...]]
 
 def query_touches(statement: str, database: str) -> list[Touch]:
     """Return what a statement touches that selects, inserts, merges, updates or deletes."""
-    tree = _parsed(statement)
+    tree = _parse(statement)
     for function in tree.find_all(exp.Anonymous):
         if function.name.lower() in NAMES_TABLES:
             refuse_statement(
@@ -43,8 +43,8 @@ def query_touches(statement: str, database: str) -> list[Touch]:
     return found
 
 
-def _parsed(statement: str) -> exp.Expr:
-    tokens = _without_if_not_exists(tokens_of(statement))
+def _parse(statement: str) -> exp.Expr:
+    tokens = _drop_if_not_exists(tokens_of(statement))
     if any(token.token_type is TokenType.PIPE_GT for token in tokens):
         refuse_statement(statement)
     try:
@@ -56,7 +56,7 @@ def _parsed(statement: str) -> exp.Expr:
     return tree
 
 
-def _without_if_not_exists(tokens: list[Token]) -> list[Token]:
+def _drop_if_not_exists(tokens: list[Token]) -> list[Token]:
     """Hive has it behind the partition of an INSERT, where sqlglot's grammar does not."""
     for at in range(1, len(tokens) - 2):
         words = [token.text.upper() for token in tokens[at : at + 3]]
@@ -153,12 +153,12 @@ def _reads(table: exp.Table, statement: str, database: str) -> list[Touch]:
     scope = next((each for each in _around(table) if isinstance(each, exp.Select)), None)
     several = table.find_ancestor(exp.MultitableInserts)
     if scope is not None:
-        return [Read(path, _known(table, _conjuncts(scope, table)))]
+        return [Read(path, _list_known(table, _conjuncts(scope, table)))]
     if several is None:
         return [Read(path)]
     around = list(_join_conjuncts(several, table))
     return [
-        Read(path, _known(table, [*_conjuncts(each.expression, table), *around]))
+        Read(path, _list_known(table, [*_conjuncts(each.expression, table), *around]))
         for each in several.expressions
     ]
 
@@ -168,7 +168,7 @@ def _conjuncts(scope: exp.Expr | None, table: exp.Table) -> Iterator[exp.Expr]:
         return
     where = scope.args.get("where")
     if where is not None:
-        yield from _flattened(where.this)
+        yield from _flatten(where.this)
     yield from _join_conjuncts(scope, table)
 
 
@@ -178,7 +178,7 @@ def _join_conjuncts(scope: exp.Expr, table: exp.Table) -> Iterator[exp.Expr]:
         on = join.args.get("on")
         is_near = join.find_ancestor(exp.Select, exp.MultitableInserts) is owner is scope
         if on is not None and is_near and _drops(join, table):
-            yield from _flattened(on)
+            yield from _flatten(on)
 
 
 def _drops(join: exp.Join, table: exp.Table) -> bool:
@@ -196,17 +196,17 @@ def _drops(join: exp.Join, table: exp.Table) -> bool:
     return False
 
 
-def _flattened(condition: exp.Expr) -> Iterator[exp.Expr]:
+def _flatten(condition: exp.Expr) -> Iterator[exp.Expr]:
     if isinstance(condition, exp.Paren):
-        yield from _flattened(condition.this)
+        yield from _flatten(condition.this)
     elif isinstance(condition, exp.And):
-        yield from _flattened(condition.this)
-        yield from _flattened(condition.expression)
+        yield from _flatten(condition.this)
+        yield from _flatten(condition.expression)
     else:
         yield condition
 
 
-def _known(table: exp.Table, conditions: Iterator[exp.Expr] | list[exp.Expr]) -> Known:
+def _list_known(table: exp.Table, conditions: Iterator[exp.Expr] | list[exp.Expr]) -> Known:
     known: Known = {}
     for condition in conditions:
         found = _equality(condition)

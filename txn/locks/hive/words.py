@@ -17,7 +17,7 @@ from sqlglot.errors import SqlglotError
 
 from txn.errors import InvalidRequestError
 from txn.locks.hive.model import DATABASE_SETTING, DEFAULT, Constant, ConstantKind, Spec
-from txn.locks.manager import HIVE_SETTINGS, checked_settings, from_hive
+from txn.locks.manager import HIVE_SETTINGS, check_texts, from_hive
 from txn.locks.requests import Path
 
 SHOWN = 60
@@ -78,7 +78,7 @@ def statements(sql: str, settings: Mapping[str, str] | None) -> Iterator[Words]:
     """Yield the words of each statement of a text, with the settings that hold for it: those given,
     and those of every SET and USE before it. Of these, SETs of what concerns locks and USEs are not
     yielded themselves. Names without a database are of that of the settings."""
-    known = dict(checked_settings(settings or {}))
+    known = dict(check_texts(settings or {}))
     for statement in split(sql):
         words = Words(statement, known.get(DATABASE_SETTING, DEFAULT).lower(), known)
         if words.accept("USE"):

@@ -16,7 +16,7 @@ from txn.client.engine import Engine
 from txn.errors import AbortedError, InvalidRequestError
 from txn.locks.requests import Mode, path
 from txn.locks.sessions import FAMILY
-from txn.locks.stored.lines import COLUMN, OBJECTS, Entry, LineState, encoded, parse_line
+from txn.locks.stored.lines import COLUMN, OBJECTS, Entry, LineState, encode_line, parse_line
 from txn.model import Key, Mutation
 
 NO_OBJECT = "/"
@@ -43,11 +43,11 @@ def move_lines(engine: Engine, table: str) -> None:
 
 def _move(t: OptimisticTransaction, old: Key, new: Key) -> None:
     if (former := t.get(old)) is not None:
-        t.put(new, encoded(_united(parse_line(t.get(new)), parse_line(former))))
+        t.put(new, encode_line(_unite(parse_line(t.get(new)), parse_line(former))))
         t.delete(old)
 
 
-def _united(one: LineState, other: LineState) -> LineState:
+def _unite(one: LineState, other: LineState) -> LineState:
     """Return both lines as one, each ticket once, those who hold it before those who wait."""
     entries: dict[str, Entry] = {}
     for entry in (*one.line, *other.line):

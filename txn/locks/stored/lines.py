@@ -45,7 +45,7 @@ def has(state: LineState, ticket: str) -> bool:
     return any(entry.ticket == ticket for entry in state.line)
 
 
-def without(state: LineState, tickets: Collection[str]) -> LineState:
+def drop_tickets(state: LineState, tickets: Collection[str]) -> LineState:
     """Return the line without these tickets."""
     return LineState(state.token, tuple(e for e in state.line if e.ticket not in tickets))
 
@@ -65,13 +65,13 @@ def as_locks(at: Path, line: Iterable[Entry]) -> list[Lock]:
     ]
 
 
-def encoded(state: LineState) -> bytes:
+def encode_line(state: LineState) -> bytes:
     """Return what the row keeps."""
     line = [asdict(entry) | {"mode": entry.mode.value} for entry in state.line]
     return json.dumps({"token": state.token, "line": line}).encode()
 
 
-def decoded(cell: Cell | None) -> LineState:
+def decode_line(cell: Cell | None) -> LineState:
     """Return the line that the row keeps."""
     return parse_line(cell and cell.value)
 

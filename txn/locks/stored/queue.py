@@ -32,7 +32,7 @@ from txn.locks.manager import (
     LockDenied,
     LockLost,
     Waiting,
-    checked,
+    check_hold,
     owner_name,
     waiting_or_default,
 )
@@ -46,11 +46,11 @@ from txn.locks.stored.lines import (
     Entry,
     LineState,
     as_locks,
-    decoded,
-    encoded,
+    decode_line,
+    drop_tickets,
+    encode_line,
     has,
     parse_line,
-    without,
 )
 from txn.model import Key, check_whole
 
@@ -123,7 +123,7 @@ class StoredManager:
     ) -> Holding:
         """Take all or none, in one transaction."""
         waiting = self._waiting if waiting is None else waiting
-        wanted = checked(requests, query, waiting)
+        wanted = check_hold(requests, query, waiting)
         patience = Patience(waiting, self._clock, self._chance, FIRST_LOOK_MS)
         self._sweep()
         while True:
@@ -181,7 +181,7 @@ class StoredManager:
         mine, key = (self._owner, self._host), self._key(wanted)
         tickets = [
             entry.ticket
-            for entry in decoded(self._engine.read([key])[key]).line
+            for entry in decode_line(self._engine.read([key])[key]).line
             if entry.session is None and (force or (entry.owner, entry.host) == mine)
         ]
         count = 0
@@ -225,9 +225,9 @@ class StoredManager:
             states = self._alive_states(t, [request.path for request in wanted])
             denied = first_denied(_list_denying(states, ticket, waiting), ticket.name, wanted)
             if denied is not None:
-                self._put(t, self._waiting_in(states, ticket, denied, waiting), ticket.session)
+                self._put(t, self._keep_places(states, ticket, denied, waiting), ticket.session)
                 return denied
-            granted = {each.path: self._granted(states[each.path], ticket, each) for each in wanted}
+            granted = {each.path: self._grant(states[each.path], ticket, each) for each in wanted}
             self._put(t, granted, ticket.session)
             return {at: state.token for at, state in granted.items()}
 
@@ -242,13 +242,13 @@ class StoredManager:
                 ticket.session.lose()
             raise _SessionEnded("our session was ended while we waited") from failed
 
-    def _granted(self, state: LineState, ticket: _Ticket, request: LockRequest) -> LineState:
+    def _grant(self, state: LineState, ticket: _Ticket, request: LockRequest) -> LineState:
         token = state.token + 1
         entry = self._entry(ticket, request, granted=True, token=token)
         line = [entry if each.ticket == ticket.name else each for each in state.line]
         return LineState(token, tuple(line if has(state, ticket.name) else [*line, entry]))
 
-    def _waiting_in(
+    def _keep_places(
         self, states: Mapping[Path, LineState], ticket: _Ticket, denied: Denied, waiting: Waiting
     ) -> dict[Path, LineState]:
         """Return the lines with this request at the denied object, and where it keeps a place."""
@@ -257,7 +257,7 @@ class StoredManager:
         for at, state in states.items():
             if has(state, ticket.name):
                 if not (fair and denied.keeps(at)):
-                    changed[at] = without(state, {ticket.name})
+                    changed[at] = drop_tickets(state, {ticket.name})
             elif fair and at == denied.wanted.path:
                 entry = self._entry(ticket, denied.wanted, granted=False, token=0)
                 changed[at] = LineState(state.token, (*state.line, entry))
@@ -291,14 +291,14 @@ class StoredManager:
         lines = [entry for state in states.values() for entry in state.line]
         dead = self._sessions.dead({entry.session for entry in lines if entry.session is not None})
         gone = {entry.ticket for entry in lines if entry.session in dead}
-        return {at: without(state, gone) for at, state in states.items()}
+        return {at: drop_tickets(state, gone) for at, state in states.items()}
 
     def _put(
         self, t: OptimisticTransaction, changed: Mapping[Path, LineState], session: Session | None
     ) -> None:
         """Write these lines. Nothing is granted to a session that has been ended meanwhile."""
         for at, state in changed.items():
-            t.put(self._key(at), encoded(state))
+            t.put(self._key(at), encode_line(state))
         if changed and session is not None:
             t.require(~Version(self._sessions.key(session.name), None))
 
@@ -316,7 +316,7 @@ class StoredManager:
         def work(t: OptimisticTransaction) -> None:
             states = self._states(t, objects).items()
             changed = {at: state for at, state in states if unsure or has(state, ticket)}
-            self._put(t, {at: without(state, {ticket}) for at, state in changed.items()}, None)
+            self._put(t, {at: drop_tickets(state, {ticket}) for at, state in changed.items()}, None)
 
         self._engine.run(work, deadline_ms=deadline_ms)
 
@@ -361,7 +361,7 @@ class StoredManager:
         for row in self._engine.scan(self._table, prefix=prefix, columns=columns):
             at = path(row.row.decode())
             if within is None or at == within or within in at.parents:
-                yield at, decoded(next(iter(row.cells.values())))
+                yield at, decode_line(next(iter(row.cells.values())))
 
     def _key(self, at: Path) -> Key:
         return Key(str(at), OBJECTS, COLUMN, self._table)
@@ -373,7 +373,7 @@ class StoredManager:
         cells = self._engine.read([*keys, *alive])
         lines = zip(keys, tokens.values(), strict=True)
         return all(cells[key] is not None for key in alive) and all(
-            any(e.ticket == ticket and e.token == token for e in decoded(cells[key]).line)
+            any(e.ticket == ticket and e.token == token for e in decode_line(cells[key]).line)
             for key, token in lines
         )
 

@@ -47,8 +47,8 @@ def _lines(keeper: Keeper, folder: str, parts: tuple[str, ...]) -> Iterator[tupl
 def _move(keeper: Keeper, folder: str, line: Line, to: str) -> None:
     nodes = [f"{folder}/{node.name}" for node in line]
     for at, node, about in zip(nodes, line, keeper.about(nodes), strict=True):
-        note = about and Note.decoded(about.data, about.made_in)
+        note = about and Note.decode(about.data, about.made_in)
         if note and note.explicit:
             name = f"{to}/{KINDS[node.mode]}{node.ticket}-"
             with suppress(Gone):  # somebody else has moved it, or given it back
-                keeper.change([RemoveNode(at), Create(name, note.encoded(), False, True)])
+                keeper.change([RemoveNode(at), Create(name, note.encode(), False, True)])

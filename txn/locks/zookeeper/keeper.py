@@ -115,7 +115,7 @@ class Keeper:
                 "write host:port,host:port", hosts=hosts, cause=str(error)
             ) from error
         self._session_ms = session_ms
-        self._client.add_listener(self._changed)
+        self._client.add_listener(self._note_state)
         try:
             self._client.start(timeout=CALL_WITHIN_S)
         except (KazooTimeoutError, KazooException) as error:
@@ -135,7 +135,7 @@ class Keeper:
         """End the session, and all that is ephemeral with it."""
         self.losses += 1
         self._closed = True
-        self._client.remove_listener(self._changed)
+        self._client.remove_listener(self._note_state)
         self._client.stop()
         self._client.close()
 
@@ -148,17 +148,17 @@ class Keeper:
 
     def all_children(self, folders: Sequence[str]) -> list[list[str]]:
         """Return the names in each folder, asked in one go."""
-        asked = [_named("get_children_async", folder) for folder in folders]
+        asked = [_make_call("get_children_async", folder) for folder in folders]
         return [found or [] for found in self._answers(asked)]
 
     def about(self, nodes: Sequence[str]) -> list[About | None]:
         """Return what is known of each node, asked in one go; None: it is absent."""
-        found = self._answers([_named("get_async", at) for at in nodes])
+        found = self._answers([_make_call("get_async", at) for at in nodes])
         return [About(each[0], each[1].czxid) if each else None for each in found]
 
     def there(self, nodes: Sequence[str], within_ms: int = CALL_WITHIN_MS) -> list[int | None]:
         """Return the transaction in which each node was made, or None, asked in one go."""
-        found = self._answers([_named("exists_async", at) for at in nodes], within_ms)
+        found = self._answers([_make_call("exists_async", at) for at in nodes], within_ms)
         return [stat.czxid if stat else None for stat in found]
 
     def watch(self, at: str, gone: Callable[[object], None]) -> bool:
@@ -168,7 +168,7 @@ class Keeper:
 
     def sync(self, at: str) -> None:
         """See all that was done before now, by any server of the ensemble."""
-        self._answers([_named("sync_async", at)])
+        self._answers([_make_call("sync_async", at)])
 
     def write(self, at: str, data: bytes) -> None:
         """Let a node hold this, if it is there."""
@@ -176,7 +176,7 @@ class Keeper:
 
     def make_folders(self, folders: Sequence[str]) -> None:
         """Make each folder that is absent; the outer ones come first."""
-        self._answers([_named("create_async", folder) for folder in folders])
+        self._answers([_make_call("create_async", folder) for folder in folders])
 
     def tidy(self, folders: Sequence[str]) -> None:
         """Delete each folder that is empty, if that can be done now; the inner ones come first."""
@@ -259,7 +259,7 @@ class Keeper:
         if self._closed:
             raise StoreClosedError("the session with ZooKeeper was closed")
 
-    def _changed(self, state: str) -> None:
+    def _note_state(self, state: str) -> None:
         if state == KazooState.LOST:
             self.losses += 1
         if state == KazooState.CONNECTED:
@@ -269,7 +269,7 @@ class Keeper:
             self._silent_since_ms = self._clock.monotonic_ms()
 
 
-def _named(name: str, at: str) -> Callable[[KazooClient], Any]:
+def _make_call(name: str, at: str) -> Callable[[KazooClient], Any]:
     """Return a call of the driver's, by its name."""
     return lambda client: getattr(client, name)(at)
 

@@ -38,12 +38,12 @@ class Note(NamedTuple):
     explicit: bool = False
     token: int = 0
 
-    def encoded(self) -> bytes:
+    def encode(self) -> bytes:
         """Return the bytes of the node."""
         return json.dumps(self._asdict()).encode()
 
     @classmethod
-    def decoded(cls, data: bytes, made_in: int = 0) -> Self:
+    def decode(cls, data: bytes, made_in: int = 0) -> Self:
         """Return what the bytes tell."""
         told: dict[str, Any] = json.loads(data)
         note = cls(**told)
@@ -70,7 +70,7 @@ class Folders(NamedTuple):
         needed = {self.of(each) for at in objects for each in (*at.parents, at)}
         return [*outer, *sorted(needed, key=lambda folder: (folder.count("/"), folder))]
 
-    def tidied(self, objects: Iterable[Path]) -> list[str]:
+    def list_emptied(self, objects: Iterable[Path]) -> list[str]:
         """Return the folders that may be empty without these objects, inner ones first."""
         return [folder for folder in reversed(self.all(objects)) if len(folder) > len(self.base)]
 

@@ -20,7 +20,7 @@ from txn.clock import Clock, SystemClock
 from txn.errors import StoreError
 from txn.locks.holding import Holding
 from txn.locks.line import Denied, first_denied, wait_in_line
-from txn.locks.manager import Lock, Waiting, checked, owner_name, waiting_or_default
+from txn.locks.manager import Lock, Waiting, check_hold, owner_name, waiting_or_default
 from txn.locks.patience import Patience
 from txn.locks.requests import LockRequest, Path, as_path
 from txn.locks.zookeeper.former_nodes import move_nodes
@@ -90,7 +90,7 @@ class ZooKeeperManager:
     ) -> Holding:
         """Take all or none, each object in the order of its path."""
         waiting = self._waiting if waiting is None else waiting
-        wanted = checked(requests, query, waiting)
+        wanted = check_hold(requests, query, waiting)
         patience = Patience(waiting, self._clock, self._chance)
         ticket = self._ticket(query)
         self._sweep()
@@ -104,7 +104,7 @@ class ZooKeeperManager:
                 lambda: self._attempt(ticket, wanted, waiting, explicit),
                 patience,
                 wait,
-                self._view.of_those_before,
+                self._view.list_before,
             )
         except BaseException:
             self._owed[ticket.name] = tuple(each.path for each in wanted)
@@ -121,7 +121,7 @@ class ZooKeeperManager:
         object of the same request needs; one that its own request needs stays."""
         wanted, count = as_path(wanted), 0
         line = self._view.line(wanted)
-        for node, note in self._view.noted(wanted, line):
+        for node, note in self._view.read_notes(wanted, line):
             mine = force or (note.owner, note.host) == (self._owner, self._host)
             if note.explicit and mine and not self._view.is_needed(wanted, node.ticket):
                 self._remove([self._folders.of(wanted) + f"/{node.name}"], TRIES)
@@ -153,23 +153,23 @@ class ZooKeeperManager:
         fair = waiting.fairness == "fair"
         for _ in range(TRIES):
             losses = self._keeper.losses
-            if ticket.tried and (denied := self._denied(ticket, wanted, self._lines(wanted))):
+            if ticket.tried and (denied := self._find_denied(ticket, wanted, self._lines(wanted))):
                 if fair and denied.wanted.path not in ticket.nodes:
                     self._make(ticket, [denied.wanted])
                 return self._stand_back(ticket, denied, fair)
             ticket.tried = True
             places = set(ticket.nodes)
             lines = self._enter(ticket, wanted)
-            if denied := self._denied(ticket, wanted, lines):
+            if denied := self._find_denied(ticket, wanted, lines):
                 return self._stand_back(ticket, denied, fair, places)
             tokens = self._tokens(ticket)
             if len(tokens) < len(wanted) or self._keeper.losses != losses:
                 continue  # a session has ended, and with it some of our nodes
-            if not explicit or self._made_to_stay(ticket, tokens):
+            if not explicit or self._make_lasting(ticket, tokens):
                 return self._holding(ticket, tuple(wanted), tokens, losses, explicit)
         raise StoreError("our nodes in ZooKeeper keep going away", wanted=str(wanted[0]))
 
-    def _denied(
+    def _find_denied(
         self, ticket: _Ticket, wanted: Sequence[LockRequest], lines: dict[Path, Line]
     ) -> Denied | None:
         self._note_nodes(ticket, {each.path: lines[each.path] for each in wanted})
@@ -202,7 +202,7 @@ class ZooKeeperManager:
 
     def _make(self, ticket: _Ticket, wanted: Sequence[LockRequest]) -> dict[Path, Line]:
         """Make a node for each object, all or none of them; return the lines with them."""
-        data = ticket.note.encoded()
+        data = ticket.note.encode()
         folders = [self._folders.of(each.path) for each in wanted]
         steps = [
             Create(f"{folder}/{KINDS[each.mode]}{ticket.name}-", data, True, True)
@@ -238,7 +238,7 @@ class ZooKeeperManager:
             if mine[1:]:
                 self._remove([f"{self._folders.of(at)}/{node.name}" for node in mine[1:]], TRIES)
 
-    def _made_to_stay(self, ticket: _Ticket, tokens: dict[Path, int]) -> bool:
+    def _make_lasting(self, ticket: _Ticket, tokens: dict[Path, int]) -> bool:
         """Put a persistent node of the same name, and so of the same place in the line, where each
         of ours is; return False if one is gone. Until then a place ends with its session."""
         todo = list(tokens)
@@ -247,7 +247,7 @@ class ZooKeeperManager:
             nodes = self._nodes(ticket, batch)
             steps: list[Create | RemoveNode] = []
             for at, node in zip(batch, nodes, strict=True):
-                data = ticket.note._replace(explicit=True, token=tokens[at]).encoded()
+                data = ticket.note._replace(explicit=True, token=tokens[at]).encode()
                 steps += [RemoveNode(node), Create(node, data, ephemeral=False, sequence=False)]
             try:
                 self._keeper.change(steps)
@@ -256,7 +256,7 @@ class ZooKeeperManager:
             except Broken:
                 self._keeper.sync(self._folders.base)
                 found = self._keeper.about(nodes)
-                if not all(each and Note.decoded(each.data).explicit for each in found):
+                if not all(each and Note.decode(each.data).explicit for each in found):
                     return False
         return True
 
@@ -345,14 +345,14 @@ class ZooKeeperManager:
 
     def _tidy(self) -> None:
         used, self._used = self._used, frozenset()
-        self._keeper.tidy(self._folders.tidied(used))
+        self._keeper.tidy(self._folders.list_emptied(used))
 
     def _release_parents(self, wanted: Path, ticket: str) -> None:
         for parent in reversed(wanted.parents):
             if not self._view.is_needed(parent, ticket):
                 mine = [node for node in self._view.line(parent) if node.ticket == ticket]
                 self._remove([f"{self._folders.of(parent)}/{node.name}" for node in mine], TRIES)
-        self._keeper.tidy(self._folders.tidied([*wanted.parents, wanted]))
+        self._keeper.tidy(self._folders.list_emptied([*wanted.parents, wanted]))
 
     def _lines(self, wanted: Sequence[LockRequest]) -> dict[Path, Line]:
         return self._view.lines([each.path for each in wanted])

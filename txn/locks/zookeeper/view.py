@@ -41,12 +41,12 @@ class View:
         found = self._keeper.all_children([self._folders.of(at) for at in asked])
         return dict(zip(asked, map(line_of, found), strict=True))
 
-    def noted(self, at: Path, line: Line) -> list[tuple[Node, Note]]:
+    def read_notes(self, at: Path, line: Line) -> list[tuple[Node, Note]]:
         """Return the nodes of a line that are there yet, with what they tell."""
         folder = self._folders.of(at)
         found = self._keeper.about([f"{folder}/{node.name}" for node in line])
         return [
-            (node, Note.decoded(about.data, about.made_in))
+            (node, Note.decode(about.data, about.made_in))
             for node, about in zip(line, found, strict=True)
             if about is not None
         ]
@@ -58,13 +58,13 @@ class View:
             yield from self.within(child)
         if at is not None:
             line = line_of(names)
-            yield from (_lock(at, node, note, line) for node, note in self.noted(at, line))
+            yield from (_lock(at, node, note, line) for node, note in self.read_notes(at, line))
 
-    def of_those_before(self, denied: Denied) -> list[Lock]:
+    def list_before(self, denied: Denied) -> list[Lock]:
         """Return the locks that deny a request."""
         at, tickets = denied.wanted.path, {node.ticket for node in denied.before}
         line = self.line(at)
-        noted = self.noted(at, line)
+        noted = self.read_notes(at, line)
         return [_lock(at, node, note, line) for node, note in noted if node.ticket in tickets]
 
     def is_needed(self, parent: Path, ticket: str) -> bool:

@@ -93,7 +93,7 @@ class HBaseStore:
         """Read each turn with one request a table, or a few for many rows; a row is always in one.
         Two turns go out on one connection, without waiting in between, if one request is enough
         for each and the second is small. What is beside runs while requests are on their way."""
-        tables = [_by_table(keys) for keys in turns]
+        tables = [_group_by_table(keys) for keys in turns]
         if beside is not None:
             early = self._pool.run_beside(self._reads(tables[0]), beside)
             if early is not None and len(turns) == 1:
@@ -153,7 +153,7 @@ class HBaseStore:
             return answers
 
         answers = [False] * len(checks)
-        with _Meaning(self, lambda: _touched(checks)):
+        with _Meaning(self, lambda: _list_targets(checks)):
             found = self._pool.run(
                 lambda: [in_turn(positions) for positions in rows.values()], repeat=False
             )
@@ -198,7 +198,7 @@ class HBaseStore:
                     gateway=str(self._pool.gateway),
                     cause=first_line(error),
                 ) from error
-            raise self._unexplained(error) from error
+            raise self._make_unexplained(error) from error
 
     def ensure_table(
         self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes] = ()
@@ -241,7 +241,7 @@ class HBaseStore:
                 )
                 if message:
                     return TableUnavailable(message, name)
-        return self._unexplained(error)
+        return self._make_unexplained(error)
 
     def explain_silence(
         self, keys: Collection[Key], table: bytes | None
@@ -267,7 +267,7 @@ class HBaseStore:
             return annotate("the table is disabled", table=table)
         return None
 
-    def _unexplained(self, error: GatewayError) -> MaybeApplied:
+    def _make_unexplained(self, error: GatewayError) -> MaybeApplied:
         return MaybeApplied(
             "the gateway answered with an error",
             gateway=str(self._pool.gateway),
@@ -356,7 +356,7 @@ def _is_legal(table: bytes) -> bool:
         return False
 
 
-def _by_table(keys: Iterable[Key]) -> dict[bytes, dict[bytes, list[Key]]]:
+def _group_by_table(keys: Iterable[Key]) -> dict[bytes, dict[bytes, list[Key]]]:
     tables: dict[bytes, dict[bytes, list[Key]]] = {}
     for key in dict.fromkeys(keys):
         _check_place(key)
@@ -385,7 +385,7 @@ def _check_place(key: Key) -> None:
         )
 
 
-def _touched(checks: Sequence[Check]) -> list[Key]:
+def _list_targets(checks: Sequence[Check]) -> list[Key]:
     return [key for check in checks for key in (check.key, *check.targets)]
 
 

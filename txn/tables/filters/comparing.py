@@ -15,10 +15,10 @@ def _test(operator: str, comparator: Comparator) -> Callable[[bytes], bool]:
     if comparator.kind == "regexstring":
         from txn.tables.filters.patterns import searcher  # noqa: PLC0415  (its driver is an extra)
 
-        return _negated(operator, searcher(value))
+        return _negate(operator, searcher(value))
     if comparator.kind == "substring":
         part = _text(value).lower()
-        return _negated(operator, lambda found: part in _text(found).lower())
+        return _negate(operator, lambda found: part in _text(found).lower())
     size = len(value) if comparator.kind == "binaryprefix" else None
     match operator:
         case "<":
@@ -35,7 +35,7 @@ def _test(operator: str, comparator: Comparator) -> Callable[[bytes], bool]:
             return lambda found: not found[:size] > value
 
 
-def _negated(operator: str, holds: Callable[[bytes], bool]) -> Callable[[bytes], bool]:
+def _negate(operator: str, holds: Callable[[bytes], bool]) -> Callable[[bytes], bool]:
     return holds if operator == "!=" else lambda found: not holds(found)
 
 

@@ -228,7 +228,7 @@ def _end_of_argument(text: bytes, start: int) -> int:
     raise ValueError("an argument does not end")
 
 
-def _quoted(argument: bytes) -> bytes:
+def _unquote(argument: bytes) -> bytes:
     if len(argument) < 2 or argument[:1] != b"'" or argument[-1:] != b"'":
         raise ValueError(f"needs quotes: {argument!r}")
     return argument[1:-1]
@@ -274,7 +274,7 @@ def _operator(argument: bytes) -> str:
 
 
 def _comparator(argument: bytes) -> Comparator:
-    kind, colon, value = _quoted(argument).partition(b":")
+    kind, colon, value = _unquote(argument).partition(b":")
     if not colon:
         raise ValueError(f"a comparator is kind:value: {argument!r}")
     match kind:
@@ -307,32 +307,32 @@ def _of(*readers: _Read, lengths: tuple[int, ...] = ()) -> _Reader:
     return read
 
 
-def _each(reader: _Read) -> _Reader:
+def _take_each(reader: _Read) -> _Reader:
     return lambda arguments: tuple(reader(each) for each in arguments)
 
 
 _COMPARE = _of(_operator, _comparator)
-_COLUMN = (_quoted, _quoted, _operator, _comparator, _boolean, _boolean)
+_COLUMN = (_unquote, _unquote, _operator, _comparator, _boolean, _boolean)
 _ARGUMENTS: dict[str, _Reader] = {
     "KeyOnlyFilter": _of(_boolean, lengths=(0, 1)),
     "FirstKeyOnlyFilter": _of(lengths=(0,)),
-    "PrefixFilter": _of(_quoted),
-    "ColumnPrefixFilter": _of(_quoted),
-    "MultipleColumnPrefixFilter": _each(_quoted),
+    "PrefixFilter": _of(_unquote),
+    "ColumnPrefixFilter": _of(_unquote),
+    "MultipleColumnPrefixFilter": _take_each(_unquote),
     "ColumnCountGetFilter": _of(_positive_count),
     "PageFilter": _of(_positive),
     "ColumnPaginationFilter": _of(_positive_count, _positive_count),
-    "InclusiveStopFilter": _of(_quoted),
-    "TimestampsFilter": _each(_positive),
+    "InclusiveStopFilter": _of(_unquote),
+    "TimestampsFilter": _take_each(_positive),
     "RowFilter": _COMPARE,
     "FamilyFilter": _COMPARE,
     "QualifierFilter": _COMPARE,
     "ValueFilter": _COMPARE,
-    "ColumnRangeFilter": _of(_quoted, _boolean, _quoted, _boolean),
+    "ColumnRangeFilter": _of(_unquote, _boolean, _unquote, _boolean),
     "SingleColumnValueFilter": _of(*_COLUMN, lengths=(4, 6)),
     "SingleColumnValueExcludeFilter": _of(*_COLUMN, lengths=(4, 6)),
     "DependentColumnFilter": _of(
-        _quoted, _quoted, _boolean, _operator, _comparator, lengths=(2, 3, 5)
+        _unquote, _unquote, _boolean, _operator, _comparator, lengths=(2, 3, 5)
     ),
     "ColumnValueFilter": _of(*_COLUMN[:4]),
 }

@@ -22,21 +22,21 @@ _OPTIONS.never_capture = True
 
 def searcher(pattern: bytes) -> Callable[[bytes], bool]:
     """Return what tells whether the expression is found in a value: UTF-8, mended if need be."""
-    compiled = _compiled(pattern)
-    return lambda value: compiled.search(_as_utf8(value)) is not None
+    compiled = _compile(pattern)
+    return lambda value: compiled.search(_make_utf8(value)) is not None
 
 
 def matcher(pattern: bytes) -> Callable[[bytes], bool]:
     """Return what tells whether the expression matches a name as a whole."""
-    compiled = _compiled(pattern)
+    compiled = _compile(pattern)
     return lambda name: compiled.fullmatch(name) is not None
 
 
-def _compiled(pattern: bytes) -> re2._Regexp:
+def _compile(pattern: bytes) -> re2._Regexp:
     if len(pattern) > MAX_PATTERN:
         raise Refused("illegal argument", "the regular expression is too long", limit=MAX_PATTERN)
     try:
-        return re2.compile(_as_utf8(pattern), _OPTIONS)
+        return re2.compile(_make_utf8(pattern), _OPTIONS)
     except re2.error as error:
         because = error.args[0].decode(errors="replace")
         raise Refused(
@@ -44,5 +44,5 @@ def _compiled(pattern: bytes) -> re2._Regexp:
         ) from error
 
 
-def _as_utf8(value: bytes) -> bytes:
+def _make_utf8(value: bytes) -> bytes:
     return value.decode(errors="replace").encode()

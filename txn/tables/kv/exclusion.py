@@ -87,14 +87,14 @@ class Exclusion:
         """Wait for the other threads of this process; return how long the processes may take."""
         due_ms = _CLOCK.monotonic_ms() + PATIENCE_MS
         if not self._thread.acquire(timeout=PATIENCE_MS / 1000):
-            raise self._refused(os.getpid())
+            raise self._make_refusal(os.getpid())
         return due_ms - _CLOCK.monotonic_ms()
 
     def _wait(self, within_ms: int) -> None:
         if poll(self._take, LINE_MS):
             return
         if not poll(self._take_in_line, within_ms - LINE_MS):
-            raise self._refused(self._owner(self._lock) or self._owner(self._place))
+            raise self._make_refusal(self._owner(self._lock) or self._owner(self._place))
 
     def _take(self) -> bool:
         try:
@@ -122,7 +122,7 @@ class Exclusion:
         kind, _, _, _, process = struct.unpack_from(_QUESTION, answer)
         return process if kind == F_WRLCK and process > 0 else None
 
-    def _refused(self, owner: int | None) -> NotApplied:
+    def _make_refusal(self, owner: int | None) -> NotApplied:
         doing = "opening" if self._lock == OPENING else "writing to"
         return NotApplied(
             f"another process or thread is {doing} the store and does not end",

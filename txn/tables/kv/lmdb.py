@@ -152,7 +152,7 @@ class _Shared:
             with files.writing:
                 result = self._change(files.environment, body)
             if durable and self.sync:
-                self._applied(lambda: files.environment.sync(True))
+                self._apply(lambda: files.environment.sync(True))
             return result
         finally:
             self._leave()
@@ -163,12 +163,12 @@ class _Shared:
             result = body(LmdbWriter(transaction))
         except BaseException:
             # The driver lets an abort wait until no other thread is in it: make that soon.
-            with self._paused():
+            with self._pause():
                 self._abort(transaction)
             raise
         if self._inherited is not None:
             self._usable()
-        self._applied(transaction.commit)
+        self._apply(transaction.commit)
         return result
 
     def mend(self, obstacle: lmdb.Error, seen: int) -> bool:
@@ -249,7 +249,7 @@ class _Shared:
                 self._changed.notify_all()
 
     @contextmanager
-    def _paused(self) -> Iterator[None]:
+    def _pause(self) -> Iterator[None]:
         """Let nobody enter meanwhile."""
         with self.lock:
             self._waiting += 1
@@ -262,7 +262,7 @@ class _Shared:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        with self.lock, self._paused():
+        with self.lock, self._pause():
             self._changed.wait_for(lambda: not self._active)
             yield
 
@@ -324,7 +324,7 @@ class _Shared:
         if self._inherited is None:  # else this is a child, and the transaction is its parent's
             transaction.abort()
 
-    def _applied(self, step: Callable[[], None]) -> None:
+    def _apply(self, step: Callable[[], None]) -> None:
         """Take a step of a commit."""
         try:
             step()
