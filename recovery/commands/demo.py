@@ -54,19 +54,21 @@ def flights(
         from txn.demo.flights import Recovery, run_demo  # noqa: PLC0415
         from txn.demo.processes import JobError  # noqa: PLC0415
 
-    def found(engine: Engine, its: DemoTables) -> Iterator[Finding]:
+    def find_left(engine: Engine, its: DemoTables) -> Iterator[Finding]:
         # The job is dead, whatever its rows say: nothing has to be waited for.
         data = [its.flights.encode(), its.indexes.encode()]
         return check(engine.context, grace_ms=0, scan=data)
 
-    def repaired(engine: Engine, finding: Finding) -> None:
+    def repair_one(engine: Engine, finding: Finding) -> None:
         repair(engine.context, finding)
 
     name = tables or f"flights-{secrets.token_hex(4)}"
     screen = Console(stderr=True) if as_json else console()
     with _place(store) as uri:
         try:
-            report = run_demo(uri, name, Recovery(found, repaired), screen, days=days, crash=crash)
+            report = run_demo(
+                uri, name, Recovery(find_left, repair_one), screen, days=days, crash=crash
+            )
         except JobError as error:
             typer.echo(error.log, err=True)
             raise

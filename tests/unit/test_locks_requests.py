@@ -97,10 +97,10 @@ def pauses(
     while (pause_ms := patience.next_pause_ms()) is not None:
         found.append(pause_ms)
         if len(found) <= moves:
-            patience.moved()
+            patience.note_move()
         clock.advance(1 if woken else pause_ms)
         if woken:
-            patience.woken()
+            patience.note_wake()
     return found
 
 

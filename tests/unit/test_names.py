@@ -49,6 +49,32 @@ def test_no_function_is_named_by_a_mood() -> None:
     assert named & MOODS == set()
 
 
+def test_no_function_is_a_bare_participle() -> None:
+    """`settled` may be a thing, a question or a command; `is_settled` and `settle` are not."""
+    found = {
+        f"{place(path)}:{node.name}"
+        for path in MODULES
+        for node in list_functions(ast.parse(path.read_text()))
+        if node.name.islower()
+        and node.name.strip("_").split("_")[0].endswith("ed")  # HBase's own names are in camelCase
+    }
+    assert {name for name in found if name.partition(":")[2] not in NOUNS} == set()
+
+
+def list_functions(tree: ast.Module) -> Iterator[ast.FunctionDef]:
+    """Yield the functions of a module and the methods of its classes, but for properties."""
+    for node in tree.body:
+        for each in node.body if isinstance(node, ast.ClassDef) else [node]:
+            if isinstance(each, ast.FunctionDef) and not each.decorator_list:
+                yield each
+
+
+NOUNS = {
+    *("_seen_text", "claimed_ports", "created_ms", "served_store", "stored_rows"),
+    *("locked_sql", "quoted", "shared"),
+}
+"""Names of things, and public ones."""
+
 BOTH = "the same for each of HBase's two services"
 TWINS = {
     "Summary": "public in two packages: what was counted, of a partition or of a store",

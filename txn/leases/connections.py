@@ -44,7 +44,7 @@ class Connections(Forked):
         self._inherited: list[Engine] = []
         self._closed = False
         gate = None if kind.can_be_carried else Gate(hide_password(url), self._dispose)
-        self._passed = nullcontext if gate is None else gate.passed
+        self._enter = nullcontext if gate is None else gate.enter
         self.expect_forks()
 
     def run(self, work: Callable[[Connection], T], *, patience_ms: int = PATIENCE_S * 1000) -> T:
@@ -52,7 +52,7 @@ class Connections(Forked):
         due_ms = self._clock.monotonic_ms() + patience_ms
         for _ in PASSING.tries(self._clock, self._chance, due_ms=due_ms):
             try:
-                with self._passed(), self._own_engine().begin() as connection:
+                with self._enter(), self._own_engine().begin() as connection:
                     return work(connection)
             except SQLAlchemyError as error:
                 failure = error
@@ -65,7 +65,7 @@ class Connections(Forked):
         """Give the connections back."""
         self._closed = True
         if self._engine is not None:
-            with self._passed():
+            with self._enter():
                 self._dispose()
 
     def after_fork(self, in_child: bool) -> None:

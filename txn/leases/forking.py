@@ -31,7 +31,7 @@ class Gate(Forked):
         self.expect_forks()
 
     @contextmanager
-    def passed(self) -> Iterator[None]:
+    def enter(self) -> Iterator[None]:
         """Be inside; raises StoreError in a child that cannot use the database."""
         with self._changed:
             self._changed.wait_for(lambda: not self._forking)

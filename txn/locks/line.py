@@ -68,7 +68,7 @@ def wait_in_line(
     before: tuple[Any, ...] = ()
     while isinstance(found := attempt(), Denied):
         if found.before != before:
-            patience.moved()
+            patience.note_move()
         before = found.before
         pause_ms = patience.next_pause_ms()
         if pause_ms is None:

@@ -48,13 +48,13 @@ class Patience:
         left_ms = self.left_ms
         return pause_ms if left_ms is None else min(pause_ms, max(1, left_ms))
 
-    def woken(self) -> None:
+    def note_wake(self) -> None:
         """Count the last retry as none, since its pause was cut short: one that is told of each
         step forward in a line has no less time than one that sleeps through them."""
         if self._clock.monotonic_ms() < self._woken_until_ms:
             self._left += 1
 
-    def moved(self) -> None:
+    def note_move(self) -> None:
         """Look soon again: the line has changed, and may go on changing."""
         self._look_ms = self._first_look_ms
 

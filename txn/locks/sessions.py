@@ -155,7 +155,7 @@ class Sessions:
         found = set()
         for name, key in keys.items():
             cell = cells[key]
-            if cell is None or (self._silent(name, cell, now_ms) and self._ended(key, cell)):
+            if cell is None or (self._silent(name, cell, now_ms) and self._end_session(key, cell)):
                 found.add(name)
                 self._seen.pop(name, None)
         return found
@@ -168,7 +168,7 @@ class Sessions:
         lease_ms: int = json.loads(cell.value)["lease_ms"]
         return now_ms - since_ms >= lease_ms
 
-    def _ended(self, key: Key, cell: Cell) -> bool:
+    def _end_session(self, key: Key, cell: Cell) -> bool:
         try:
             self._engine.commit([Delete(key)], [Exact(key, cell.value)])
         except AbortedError:

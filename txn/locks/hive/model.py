@@ -115,7 +115,7 @@ class Tables:
         return self.existing.get(name, ())
 
 
-def written(constant: Constant, kind: str) -> str | None:
+def spell_constant(constant: Constant, kind: str) -> str | None:
     """Return how the path of a partition spells a constant that is put into a column of this type;
     None where that is not certain."""
     if constant.kind == "null" or constant == Constant("string", ""):
@@ -133,9 +133,9 @@ def written(constant: Constant, kind: str) -> str | None:
     return None
 
 
-def compared(constant: Constant, kind: str) -> str | None:
+def find_equal(constant: Constant, kind: str) -> str | None:
     """Return which value of a column of this type is the only one that equals a constant; None
     where there may be several, as `1` and `01` of a string that is compared with a number."""
     if constant.kind == "null" or (kind == "string" and constant.kind != "string"):
         return None
-    return written(constant, kind)
+    return spell_constant(constant, kind)

@@ -27,8 +27,8 @@ from txn.locks.hive.model import (
     Table,
     Tables,
     Touch,
-    compared,
-    written,
+    find_equal,
+    spell_constant,
 )
 from txn.locks.requests import LockRequest, Mode, Path, exclusive, in_order, shared
 
@@ -81,7 +81,7 @@ def object_path(table: Path, spec: Spec, known: Table | None) -> Path:
     values, parts = dict(spec), list(table.parts)
     for column in columns:
         value = values.get(column.name)
-        text = None if value is None else written(value, column.kind)
+        text = None if value is None else spell_constant(value, column.kind)
         if text is None:
             break
         parts.append(f"{column.name}={text}")
@@ -141,6 +141,6 @@ def _partitions(
 
 def _values(constants: Iterable[Constant], kind: str) -> frozenset[str]:
     """The values that a column may have; none where it may have any."""
-    texts = [compared(constant, kind) for constant in constants]
+    texts = [find_equal(constant, kind) for constant in constants]
     known = frozenset(text for text in texts if text is not None)
     return known if len(known) == len(set(texts)) else frozenset()

@@ -266,7 +266,7 @@ class ZooKeeperManager:
         at = f"{self._folders.of(denied.wanted.path)}/{denied.before[-1].name}"
         there = self._keeper.watch(at, lambda event: gone.set())
         if not there or gone.wait(pause_ms / 1000):
-            patience.woken()
+            patience.note_wake()
 
     def _holding(
         self,
