@@ -28,7 +28,7 @@ from txn.errors import InvalidRequestError
 from txn.host.extras import require_extra
 from txn.locks import LockManager, Waiting
 from txn.locks.hive.model import DATABASE_SETTING
-from txn.locks.manager import from_hive
+from txn.locks.hive.settings import from_hive
 
 if TYPE_CHECKING:
     from txn.leases import statements as about_leases

@@ -13,10 +13,10 @@ from thriftpy2.rpc import make_client
 from thriftpy2.thrift import TException
 
 from txn.errors import InvalidRequestError
+from txn.tables.cells import CellVersion
 from txn.tables.operations import (
     Add,
     Append,
-    CellVersion,
     Condition,
     FamilySettings,
     Operation,

@@ -1,15 +1,7 @@
 """Shared and exclusive locks on databases, tables and partitions, as Hive has them."""
 
-from txn.locks.manager import (
-    Held,
-    Lock,
-    LockDenied,
-    LockLost,
-    LockManager,
-    Owner,
-    Waiting,
-    from_hive,
-)
+from txn.locks.hive.settings import from_hive
+from txn.locks.manager import Held, Lock, LockDenied, LockLost, LockManager, Owner, Waiting
 from txn.locks.opening import open_manager
 from txn.locks.requests import LockRequest, Mode, Path, exclusive, path, shared
 

@@ -9,21 +9,17 @@ from __future__ import annotations
 
 import getpass
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, Self
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol, Self
 
 from txn.errors import InvalidRequestError, TxnError, annotate
-from txn.locks.hive.model import DATABASE_SETTING
 from txn.locks.requests import LockRequest, Path, in_order
 from txn.model import check_choice, check_whole
 
 Fairness = Literal["fair", "hive"]
 """`hive`: one that is compatible with the holders gets in, and readers starve writers. `fair`:
 readers that come after a waiting writer wait behind it."""
-
-TRUE, FALSE = "true", "false"
-MAX_DIGITS = 18
 
 
 class LockDenied(TxnError):
@@ -92,33 +88,6 @@ class Waiting:
         if not isinstance(self.enabled, bool):
             raise InvalidRequestError("enabled is True or False", enabled=self.enabled)
         check_choice("fairness", self.fairness, Fairness)
-
-
-def from_hive(settings: Mapping[str, str], base: Waiting | None = None) -> Waiting:
-    """Return what Hive's settings mean: `hive.support.concurrency`, `hive.lock.numretries`,
-    `hive.lock.sleep.between.retries` (`60s`, `500ms`, or seconds), `hive.unlock.numretries`.
-
-    Raises InvalidRequestError for any other, which would else be ignored without a word.
-    """
-    found = waiting_or_default(base)
-    for name, text in check_texts(settings).items():
-        if name == DATABASE_SETTING:
-            continue
-        if name not in _SETTINGS:
-            raise InvalidRequestError("not a setting of locks", setting=name, known=HIVE_SETTINGS)
-        field, value = _SETTINGS[name]
-        found = replace(found, **{field: value(name, text.strip().lower())})
-    return found
-
-
-def check_texts(settings: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the settings if they are texts by name."""
-    if not isinstance(settings, Mapping):
-        raise InvalidRequestError(f"settings are texts by name: given={settings!r}")
-    for name, text in settings.items():
-        if not isinstance(text, str):
-            raise InvalidRequestError(f"a setting is text: setting={name!r} given={text!r}")
-    return settings
 
 
 def waiting_or_default(waiting: Waiting | None) -> Waiting:
@@ -199,46 +168,3 @@ class LockManager(Protocol):
 
     def close(self) -> None:
         """End the session; what it holds implicitly is given back."""
-
-
-def _is_true(name: str, text: str) -> bool:
-    if text not in {TRUE, FALSE}:
-        raise InvalidRequestError("neither true nor false", setting=name, given=text)
-    return text == TRUE
-
-
-def _number(name: str, text: str) -> int:
-    if not _is_number(text):
-        raise InvalidRequestError("not a number", setting=name, given=text)
-    return int(text)
-
-
-_UNITS = {
-    **dict.fromkeys(("ms", "msec"), 1),
-    **dict.fromkeys(("", "s", "sec"), 1_000),
-    **dict.fromkeys(("m", "min", "minute"), 60_000),
-    **dict.fromkeys(("h", "hour"), 3_600_000),
-    **dict.fromkeys(("d", "day"), 86_400_000),
-}
-
-
-def _duration_ms(name: str, text: str) -> int:
-    digits = text.rstrip("abcdefghijklmnopqrstuvwxyz ")
-    unit = text[len(digits) :].strip()
-    if unit not in _UNITS or not _is_number(digits):
-        raise InvalidRequestError("not a duration such as 60s or 500ms", setting=name, given=text)
-    return int(digits) * _UNITS[unit]
-
-
-def _is_number(text: str) -> bool:
-    return text.isdecimal() and len(text) <= MAX_DIGITS
-
-
-_SETTINGS: dict[str, tuple[str, Callable[[str, str], Any]]] = {
-    "hive.support.concurrency": ("enabled", _is_true),
-    "hive.lock.numretries": ("retries", _number),
-    "hive.lock.sleep.between.retries": ("pause_ms", _duration_ms),
-    "hive.unlock.numretries": ("unlock_retries", _number),
-}
-HIVE_SETTINGS = tuple(_SETTINGS)
-"""The settings that `from_hive` understands."""

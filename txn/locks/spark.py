@@ -16,8 +16,9 @@ from urllib.parse import unquote
 from txn.errors import ConflictError, InvalidRequestError
 from txn.host.extras import import_extra
 from txn.locks.hive.model import DATABASE_SETTING, Column, Table
+from txn.locks.hive.settings import HIVE_SETTINGS, from_hive
 from txn.locks.hive.sql import requests
-from txn.locks.manager import HIVE_SETTINGS, Held, LockLost, LockManager, Waiting, from_hive
+from txn.locks.manager import Held, LockLost, LockManager, Waiting
 from txn.locks.requests import LockRequest, Mode, Path
 
 with import_extra("spark"):

@@ -13,9 +13,10 @@ from typing import assert_never
 from txn.errors import InvalidRequestError
 from txn.locks.hive.definitions import DATABASE
 from txn.locks.hive.model import DATABASE_SETTING, Catalog
+from txn.locks.hive.settings import HIVE_SETTINGS, from_hive
 from txn.locks.hive.sql import object_path, requests
 from txn.locks.hive.words import Words, refuse_statement, statements
-from txn.locks.manager import HIVE_SETTINGS, Lock, LockManager, Waiting, from_hive
+from txn.locks.manager import Lock, LockManager, Waiting
 from txn.locks.requests import LockRequest, Path, in_order
 
 

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import astuple
 from typing import Any
 
 from txn.errors import InvalidRequestError
 from txn.model import Check, Columns, Edit, Family, Row
 from txn.service.messages import IDL, pack_cells, pack_key, unpack_cells, unpack_key
+
+# Those of a Family, in their order, as the interface names them.
+SETTINGS = (
+    *("versions", "ttlMs", "keepDeletesMs"),
+    *("durability", "newVersionBehavior", "replicas"),
+)
 
 
 def pack_edit(edit: Edit) -> Any:
@@ -68,29 +75,11 @@ def unpack_columns(packed: Sequence[Any] | None) -> Columns:
 def pack_families(families: Mapping[bytes, Family]) -> list[Any]:
     """Return the messages of families by their names."""
     return [
-        IDL.Family(
-            name,
-            family.versions,
-            family.ttl_ms,
-            family.keep_deletes_ms,
-            family.durability,
-            family.new_version_behavior,
-            family.replicas,
-        )
+        IDL.Family(name, **dict(zip(SETTINGS, astuple(family), strict=True)))
         for name, family in families.items()
     ]
 
 
 def unpack_families(packed: Iterable[Any]) -> dict[bytes, Family]:
     """Return the families of messages by their names."""
-    return {
-        each.name: Family(
-            each.versions,
-            each.ttlMs,
-            each.keepDeletesMs,
-            each.durability,
-            each.newVersionBehavior,
-            each.replicas,
-        )
-        for each in packed
-    }
+    return {each.name: Family(*(getattr(each, name) for name in SETTINGS)) for each in packed}

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from txn.model import Cell, new_tuple
 
@@ -33,6 +34,15 @@ _MARKER = 0xFFFF_FFFF
 _EXACT = 0xFFFF_FFFE
 _unpack = _HEAD.unpack_from
 _pack = _HEAD.pack
+
+
+class CellVersion(NamedTuple):
+    """One visible version of a cell."""
+
+    family: bytes
+    column: bytes
+    timestamp: int
+    value: bytes
 
 
 def newest(state: bytes, oldest_ms: int = 0) -> Cell | None:

@@ -15,8 +15,9 @@ from typing import assert_never
 from txn.model import MAX_CELL, MAX_COLUMN, Key, cell_bytes
 from txn.tables import catalog, cells
 from txn.tables.catalog import Place, TableCatalog
+from txn.tables.cells import CellVersion
 from txn.tables.kv.ordered import Writer
-from txn.tables.operations import MAX_TIMESTAMP, Add, Append, CellVersion, Operation, Put, Remove
+from txn.tables.operations import MAX_TIMESTAMP, Add, Append, Operation, Put, Remove
 from txn.tables.refusal import Refused
 
 _LONG = 8

@@ -9,20 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
+from txn.tables.cells import CellVersion
 from txn.tables.filters.parsing import Filter
 
 MAX_TIMESTAMP = (1 << 63) - 1
 
 Operator = Literal["<", "<=", "=", "!=", ">=", ">"]
-
-
-class CellVersion(NamedTuple):
-    """One visible version of a cell."""
-
-    family: bytes
-    column: bytes
-    timestamp: int
-    value: bytes
 
 
 class Result(NamedTuple):

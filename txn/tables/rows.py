@@ -11,18 +11,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from txn.tables import catalog, changes, selecting
+from txn.tables.cells import CellVersion
 from txn.tables.changes import RowChange
 from txn.tables.filters.filtering import sieve
 from txn.tables.kv.ordered import Reader, Writer
-from txn.tables.operations import (
-    CellVersion,
-    Condition,
-    Operation,
-    Operator,
-    Range,
-    Result,
-    Selection,
-)
+from txn.tables.operations import Condition, Operation, Operator, Range, Result, Selection
 from txn.tables.refusal import Refused
 from txn.tables.selecting import ReadPlan, Sifter
 

@@ -15,9 +15,10 @@ from typing import NamedTuple
 from txn.model import Cell, new_tuple
 from txn.tables import cells
 from txn.tables.catalog import Place, TableCatalog, family_keys, split_row
+from txn.tables.cells import CellVersion
 from txn.tables.filters.sieves import Code, Sieve
 from txn.tables.kv.ordered import Reader
-from txn.tables.operations import MAX_TIMESTAMP, CellVersion, Selection
+from txn.tables.operations import MAX_TIMESTAMP, Selection
 
 
 class Part(NamedTuple):

@@ -9,23 +9,14 @@ from typing import Any
 
 import thriftpy2
 
+from txn.emulator.arguments import batch_of, range_of, refuse_negative
 from txn.emulator.places import check_table
 from txn.emulator.refusals import Internal, Several, format_error, make_internal, reason_of
 from txn.emulator.scanners import Scan
 from txn.errors import InvalidRequestError, TxnError
-from txn.model import MAX_ROW
+from txn.tables.cells import CellVersion
 from txn.tables.filters.parsing import parse_filter
-from txn.tables.operations import (
-    MAX_TIMESTAMP,
-    CellVersion,
-    Operation,
-    Put,
-    Range,
-    Remove,
-    Result,
-    Selection,
-)
-from txn.tables.refusal import Refused
+from txn.tables.operations import MAX_TIMESTAMP, Put, Range, Remove, Result, Selection
 
 IDL: ModuleType = thriftpy2.load(
     str(Path(__file__).with_name("hbase1.thrift")), module_name="txn_emulator_hbase1_thrift"
@@ -101,12 +92,6 @@ def is_durable(mutations: Iterable[Any]) -> bool:
     return any(mutation.writeToWAL for mutation in mutations)
 
 
-def check_time(timestamp: int) -> int | None:
-    """Return the timestamp, None for HBase's "now"."""
-    _refuse_negative(timestamp)
-    return None if timestamp == MAX_TIMESTAMP else timestamp
-
-
 def scan_of(table: bytes, asked: Any) -> Scan:
     """Return what a TScan asks for."""
     return Scan(
@@ -122,23 +107,10 @@ def scan_of(table: bytes, asked: Any) -> Scan:
     )
 
 
-def range_of(start: bytes | None, stop: bytes | None, *, reverse: bool = False) -> Range:
-    """Return a range of rows; as in HBase, from a row to itself means that row."""
-    first, last = start or b"", stop or b""
-    if max(len(first), len(last)) > MAX_ROW:
-        raise Refused("illegal argument", "a row is at most 32767 bytes", bytes=len(first))
-    return Range(first, last, include_stop=bool(first) and first == last, reverse=reverse)
-
-
 def range_of_prefix(prefix: bytes) -> Range:
     """Return the range of all rows that begin so."""
     kept = prefix.rstrip(b"\xff")
     return Range(prefix, kept[:-1] + bytes([kept[-1] + 1]) if kept else b"")
-
-
-def batch_of(size: int | None) -> int | None:
-    """Return how many versions a result may hold; HBase takes what is not positive for any."""
-    return size if size is not None and size > 0 else None
 
 
 def cells(versions: Iterable[CellVersion]) -> list[Any]:
@@ -161,16 +133,6 @@ def _row_result(result: Result, in_order: bool) -> Any:
     return IDL.TRowResult(result.row, dict(named), None)
 
 
-def merge_columns(removes: Sequence[Remove], puts: Sequence[Put]) -> list[Operation]:
-    """Return both as the operations of one row."""
-    return [*puts, *removes]
-
-
 def _until(timestamp: int) -> int:
-    _refuse_negative(timestamp)
+    refuse_negative(timestamp)
     return timestamp
-
-
-def _refuse_negative(timestamp: int) -> None:
-    if timestamp < 0:
-        raise Refused("illegal argument", "timestamps are not negative", timestamp=timestamp)

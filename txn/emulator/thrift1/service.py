@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from txn.clock import Clock
+from txn.emulator.arguments import check_time, range_of
 from txn.emulator.pacing import PacedRows
 from txn.emulator.places import check_table
 from txn.emulator.refusals import Internal, change_all, join_services, refuse_as_many
@@ -19,12 +20,12 @@ from txn.emulator.thrift1 import convert
 from txn.emulator.thrift1.convert import IDL, Columns
 from txn.emulator.thrift1.tables import Tables1
 from txn.tables.admin import Admin
+from txn.tables.cells import CellVersion
 from txn.tables.kv.ordered import OrderedStore
 from txn.tables.operations import (
     MAX_TIMESTAMP,
     Add,
     Append,
-    CellVersion,
     Condition,
     Operation,
     Put,
@@ -130,7 +131,7 @@ class Data1:
         """The deletes, then the puts, which come later and so survive them."""
         if not row:
             raise Refused("illegal argument", "a row is 1 to 32767 bytes", bytes=0)
-        removes, puts = convert.changes(mutations, convert.check_time(timestamp))
+        removes, puts = convert.changes(mutations, check_time(timestamp))
         durable = convert.is_durable(mutations)
         if removes:
             self._rows.mutate(table, [(row, removes)], durable=durable)
@@ -150,9 +151,9 @@ class Data1:
             for mutation in batch.mutations:
                 if not mutation.isDelete:
                     convert.cell_of(mutation.column)
-            removes, puts = convert.changes(batch.mutations, convert.check_time(timestamp))
+            removes, puts = convert.changes(batch.mutations, check_time(timestamp))
             if removes or puts:
-                changes.append((batch.row or b"", convert.merge_columns(removes, puts)))
+                changes.append((batch.row or b"", [*puts, *removes]))
             durable = durable or convert.is_durable(batch.mutations)
         if changes:
             change_all(self._rows, table, changes, durable=durable)
@@ -164,14 +165,14 @@ class Data1:
         self, table: bytes, row: bytes, column: bytes, timestamp: int, _: Attributes
     ) -> None:
         family, qualifier = convert.column_of(column)
-        remove = Remove(family, qualifier, convert.check_time(timestamp))
+        remove = Remove(family, qualifier, check_time(timestamp))
         self._rows.mutate(table, [(row, [remove])])
 
     def deleteAllRow(self, table: bytes, row: bytes, attributes: Attributes) -> None:
         self.deleteAllRowTs(table, row, MAX_TIMESTAMP, attributes)
 
     def deleteAllRowTs(self, table: bytes, row: bytes, timestamp: int, _: Attributes) -> None:
-        remove = Remove(timestamp=convert.check_time(timestamp))
+        remove = Remove(timestamp=check_time(timestamp))
         self._rows.mutate(table, [(row, [remove])])
 
     def checkAndPut(
@@ -277,7 +278,7 @@ class Scanning1:
         self, table: bytes, rows: tuple[bytes, bytes], columns: Columns, until: int = MAX_TIMESTAMP
     ) -> int:
         selection = convert.select_columns(columns, until)
-        return self._scanners.open(Scan(check_table(table), convert.range_of(*rows), selection))
+        return self._scanners.open(Scan(check_table(table), range_of(*rows), selection))
 
 
 def _unknown() -> Exception:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from txn.emulator.arguments import batch_of, check_time, range_of
 from txn.emulator.places import check_table
 from txn.emulator.refusals import (
     Internal,
@@ -15,7 +16,6 @@ from txn.emulator.refusals import (
     reason_of,
 )
 from txn.emulator.scanners import Scan
-from txn.emulator.thrift1.convert import batch_of, check_time, range_of
 from txn.errors import InvalidRequestError, TxnError, annotate
 from txn.stores.hbase.idl import IDL
 from txn.tables.filters.parsing import parse_filter

@@ -17,7 +17,7 @@ from sqlglot.errors import SqlglotError
 
 from txn.errors import InvalidRequestError
 from txn.locks.hive.model import DATABASE_SETTING, DEFAULT, Constant, ConstantKind, Spec
-from txn.locks.manager import HIVE_SETTINGS, check_texts, from_hive
+from txn.locks.hive.settings import HIVE_SETTINGS, check_texts, from_hive
 from txn.locks.requests import Path
 
 SHOWN = 60

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from txn.tables.cells import CellVersion
 from txn.tables.filters.parsing import Comparator
 from txn.tables.filters.sieves import Code, Sieve
-from txn.tables.operations import CellVersion
 
 
 def _test(operator: str, comparator: Comparator) -> Callable[[bytes], bool]:

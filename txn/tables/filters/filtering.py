@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from txn.tables.cells import CellVersion
 from txn.tables.filters.comparing import COMPARING
 from txn.tables.filters.parsing import All, AnyOf, Filter, Simple, Skip, While
 from txn.tables.filters.sieves import SIEVES, Code, Directed, Sieve
-from txn.tables.operations import CellVersion
 
 
 def sieve(filter_: Filter, *, reverse: bool = False) -> Sieve:

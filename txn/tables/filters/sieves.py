@@ -11,7 +11,7 @@ from bisect import bisect_right
 from collections.abc import Callable
 from enum import Enum
 
-from txn.tables.operations import MAX_TIMESTAMP, CellVersion
+from txn.tables.cells import FOREVER, CellVersion
 from txn.tables.refusal import Refused
 
 
@@ -267,7 +267,7 @@ class _InclusiveStop(Directed):
 class _Timestamps(Sieve):
     def __init__(self, *timestamps: int) -> None:
         self._timestamps = frozenset(timestamps)
-        self._least = min(timestamps, default=MAX_TIMESTAMP)
+        self._least = min(timestamps, default=FOREVER)
 
     def filter_cell(self, version: CellVersion) -> Code:
         if version.timestamp in self._timestamps:

@@ -1,0 +1,32 @@
+"""What both services of HBase are asked for in the same words."""
+
+from __future__ import annotations
+
+from txn.model import MAX_ROW
+from txn.tables.operations import MAX_TIMESTAMP, Range
+from txn.tables.refusal import Refused
+
+
+def check_time(timestamp: int) -> int | None:
+    """Return the timestamp, None for HBase's "now"."""
+    refuse_negative(timestamp)
+    return None if timestamp == MAX_TIMESTAMP else timestamp
+
+
+def range_of(start: bytes | None, stop: bytes | None, *, reverse: bool = False) -> Range:
+    """Return a range of rows; as in HBase, from a row to itself means that row."""
+    first, last = start or b"", stop or b""
+    if max(len(first), len(last)) > MAX_ROW:
+        raise Refused("illegal argument", "a row is at most 32767 bytes", bytes=len(first))
+    return Range(first, last, include_stop=bool(first) and first == last, reverse=reverse)
+
+
+def batch_of(size: int | None) -> int | None:
+    """Return how many versions a result may hold; HBase takes what is not positive for any."""
+    return size if size is not None and size > 0 else None
+
+
+def refuse_negative(timestamp: int) -> None:
+    """Raise Refused for a time before all others."""
+    if timestamp < 0:
+        raise Refused("illegal argument", "timestamps are not negative", timestamp=timestamp)
