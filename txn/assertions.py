@@ -191,9 +191,13 @@ def make_leaf(name: str, key: Key, operand: Operand = None) -> Assertion:
 
 def list_keys(assertion: Assertion) -> list[Key]:
     """Return the keys that the assertion speaks of, in the order of its text, with repetitions."""
-    found: list[Key] = []
-    fold(assertion, lambda name, key, operand: found.append(key), lambda name, parts: None)
-    return found
+    match assertion:
+        case Not(inner):
+            return list_keys(inner)
+        case And(parts) | Or(parts):
+            return [key for part in parts for key in list_keys(part)]
+        case leaf:
+            return [leaf.key]
 
 
 def bind(assertion: Assertion, bound: Callable[[Key], Key]) -> Assertion:

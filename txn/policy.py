@@ -7,11 +7,13 @@ too long makes others wait for the dead; neither can lose or invent a commit.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 from txn.backoff import Backoff
 from txn.model import check_whole
 
 STORE_PAUSE_MS = 1_000
+_make_backoff = cache(Backoff)  # every read asks for one
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +48,9 @@ class Policy:
     @property
     def backoff(self) -> Backoff:
         """The pauses between tries at what other clients are in the way of."""
-        return Backoff(self.first_pause_ms, self.longest_pause_ms)
+        return _make_backoff(self.first_pause_ms, self.longest_pause_ms)
 
     @property
     def store_backoff(self) -> Backoff:
         """The pauses between tries at a store that fails."""
-        return Backoff(self.first_pause_ms, max(self.longest_pause_ms, STORE_PAUSE_MS))
+        return _make_backoff(self.first_pause_ms, max(self.longest_pause_ms, STORE_PAUSE_MS))

@@ -259,16 +259,18 @@ def run_block(
     def left_ms() -> int:
         return due_ms - clock.monotonic_ms()
 
-    for number in context.policy.backoff.tries(clock, context.random, most=attempts, due_ms=due_ms):
+    made = 0
+    for _ in context.tries(most=attempts, due_ms=due_ms):
         if left_ms() <= 0:
             break
+        made += 1
         try:
             with begin(left_ms) as t:
                 return function(t)
         except ConflictError as error:
-            if number == attempts:
+            if made == attempts:
                 raise
             conflict = error
-    facts = annotate("deadline passed between attempts", attempts=number - 1)
+    facts = annotate("deadline passed between attempts", attempts=made)
     lost = None if conflict is None else conflict.transaction
     raise DeadlineError(facts, transaction=lost) from conflict

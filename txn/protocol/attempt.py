@@ -269,15 +269,18 @@ def call_store(context: Context, call: Callable[[], T]) -> T:
     writers out."""
     clock, policy = context.clock, context.policy
     due_ms = clock.monotonic_ms() + min(policy.store_patience_ms, policy.deadline_ms)
-    failure = StoreError("not asked")
-    for _ in policy.store_backoff.tries(clock, context.random, due_ms=due_ms):
+    tries: Iterator[int] | None = None  # made where a call has failed: few do
+    while True:
         try:
             return call()
         except (StoreClosedError, TableUnavailable):
             raise
-        except StoreError as error:
-            failure = error
-    raise failure
+        except StoreError:
+            if tries is None:
+                tries = policy.store_backoff.tries(clock, context.random, due_ms=due_ms)
+                next(tries)
+            if next(tries, None) is None:
+                raise
 
 
 def are_apart(context: Context, first_ms: int) -> bool:

@@ -75,7 +75,8 @@ class IllegalStepError(RuntimeError):
 
 def check_step(old: Status | None, new: Status) -> None:
     """Raise IllegalStepError unless a row goes from the one status to the other; None: no row."""
-    if new not in ({FIRST} if old is None else STEPS[old]):
+    is_legal = new is FIRST if old is None else new in STEPS[old]
+    if not is_legal:
         raise IllegalStepError(f"no step leads from {old} to {new}")
 
 

@@ -61,6 +61,8 @@ class Contention:
 
     def list_hot_keys(self, t: Attempt) -> list[Key]:
         """Return those of its keys that are in demand, in key order."""
+        if not self._since_ms:
+            return []
         since_ms, hot = self._context.clock.monotonic_ms() - HOT_MS, self._since_ms
         return sorted(key for key in t.keys if hot.get(key, since_ms) > since_ms)[:MOST_HOT]
 

@@ -95,9 +95,13 @@ def _try_at_once(context: Context, keys: Sequence[Key]) -> Snapshot | None:
 
 def _read_held(context: Context, keys: Sequence[Key]) -> tuple[Snapshot, dict[Key, bytes]]:
     """Return the cells, and who holds those that are held."""
-    found = _read(context, [*keys, *(key.lock for key in keys)])
-    locks = {key: found.pop(key.lock) for key in keys}
-    return found, {key: lock.value for key, lock in locks.items() if lock and lock.value}
+    locks = [key.lock for key in keys]
+    found = _read(context, [*keys, *locks])
+    held = {}
+    for key, lock in zip(keys, locks, strict=True):
+        if (cell := found.pop(lock)) is not None and cell.value:
+            held[key] = cell.value
+    return found, held
 
 
 def _read(context: Context, cells: Sequence[Key]) -> Snapshot:

@@ -41,11 +41,12 @@ class Gatherer:
     def __init__(self, once: Engine, patient: Engine) -> None:
         self._once = once
         self._patient = patient
+        self._clock = once.context.clock
         self._lines = {ack: _Line(self._together(ack)) for ack in ("complete", "decided")}
 
     def commit(self, request: Request, ack: Ack, deadline_ms: int | None = None) -> Committed:
         """Commit it, with what others ask for meanwhile. Raises what Engine.commit does."""
-        due_ms = None if deadline_ms is None else self._now_ms() + deadline_ms
+        due_ms = None if deadline_ms is None else self._clock.monotonic_ms() + deadline_ms
         result = self._lines[ack].result(_Waiting(request, due_ms))
         if isinstance(result, Committed):
             return result
@@ -72,11 +73,8 @@ class Gatherer:
 
         return commit
 
-    def _now_ms(self) -> int:
-        return self._once.context.clock.monotonic_ms()
-
     def _left_ms(self, due_ms: int | None) -> int | None:
-        return None if due_ms is None else due_ms - self._now_ms()
+        return None if due_ms is None else due_ms - self._clock.monotonic_ms()
 
 
 class _Line:

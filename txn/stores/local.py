@@ -7,6 +7,7 @@ that many processes may use at once.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import chain
 
 from txn.clock import Clock
 from txn.errors import TableUnavailable
@@ -41,7 +42,7 @@ class LocalStore:
         if beside is not None:
             beside()
         with _MEANING:
-            return self._tables.read([key for keys in turns for key in keys])
+            return self._tables.read(list(chain(*turns)))
 
     def write(self, edits: Sequence[Edit], *, durable: bool = True) -> None:
         """Write all the edits in one local transaction."""

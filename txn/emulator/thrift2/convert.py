@@ -71,13 +71,15 @@ def selection_of(get: Any) -> Selection:
         raise make_io_error("versions must be positive", can_retry=True)
     _refuse_bytes(get)
     since, until = _times(get)
+    limit = get.storeLimit
     return Selection(
         columns=columns_of(get.columns),
         versions=1 if get.maxVersions is None else get.maxVersions,
         since=since,
         until=until,
         filter=None if get.filterString is None else parse_filter(get.filterString),
-        store_limit=_store_limit(get.storeLimit),
+        # HBase looks at the limit only after the first cell.
+        store_limit=None if limit is None or limit < 0 else max(limit, 1),
         store_offset=get.storeOffset or 0,
     )
 
@@ -247,11 +249,6 @@ def _limit(limit: int | None, versions: int) -> int | None:
     if versions < 1:
         return 0
     return limit if limit is not None and limit > 0 else None
-
-
-def _store_limit(limit: int | None) -> int | None:
-    """Return how many cells of a family are read; HBase looks only after the first one."""
-    return None if limit is None or limit < 0 else max(limit, 1)
 
 
 def _refuse_bytes(asked: Any) -> None:
