@@ -80,4 +80,4 @@ def guard(watch: Watch) -> Watch:
         except Exception:
             LOG.exception("the watch failed at %r", event)
 
-    return tell
+    return watch if watch is silent else tell

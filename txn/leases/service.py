@@ -178,7 +178,10 @@ class LeaseService:
             if left < count:
                 raise _not_found(lease_id, wanted, left, count)
             end = at + (asked or timedelta(seconds=rows[0].duration_s))
-            self._check_end(rows[0].start_utc, end)
+            start, longest_s = rows[0].start_utc, self._max_lease_s
+            if end > start + timedelta(seconds=longest_s):
+                message = "too long for a lease"
+                raise ExceedsMaxLeaseTimeError(message, end=end, start=start, longest_s=longest_s)
             is_shorter = this.end_utc < end
             changed = connection.execute(
                 update(leases).where(chosen, is_shorter).values(end_utc=end)
@@ -337,12 +340,6 @@ class LeaseService:
             return sum(connection.execute(delete(leases).where(some)).rowcount for some in chosen)
 
         return self.connections.run(work)
-
-    def _check_end(self, start: datetime, end: datetime) -> None:
-        if end > start + timedelta(seconds=self._max_lease_s):
-            raise ExceedsMaxLeaseTimeError(
-                "too long for a lease", end=end, start=start, longest_s=self._max_lease_s
-            )
 
 
 def _batches(objects: Sequence[Any]) -> list[Sequence[Any]]:

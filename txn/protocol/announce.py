@@ -7,7 +7,7 @@ from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar, cast
 
 from txn.protocol.attempt import Context, Transaction
-from txn.watch import Phase, PhaseName, PhaseOutcome
+from txn.watch import Phase, PhaseName, PhaseOutcome, silent
 
 P = ParamSpec("P")
 T = TypeVar("T", bound=Transaction)
@@ -22,6 +22,8 @@ def announce(name: PhaseName) -> Callable[[Work[T, P]], Work[T, P]]:
         def phase(
             context: Context, transactions: Sequence[T], *args: P.args, **kwargs: P.kwargs
         ) -> list[T]:
+            if context.watch is silent:
+                return work(context, transactions, *args, **kwargs)
             count = len(transactions)
             context.watch(Phase(name, "started", count))
             started_ms = context.clock.monotonic_ms()
