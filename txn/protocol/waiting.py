@@ -1,7 +1,7 @@
 """Waiting for keys that others hold, and giving up early what cannot succeed any more.
 
 A transaction that asserts a version which has been overtaken fails as soon as that is seen:
-versions only grow, so no lock is needed to know it. Where keys are known to be in demand, a
+versions only grow, so no lock is needed to know it. Where keys are known to be in demand, an
 attempt waits for them before it writes anything: one that waits inside keeps others from its keys.
 """
 
