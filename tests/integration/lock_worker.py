@@ -52,6 +52,7 @@ class StoppingClock(SystemClock):
     def stop(self) -> None:
         self.is_armed = False
         os.kill(os.getpid(), signal.SIGSTOP)
+        time.sleep(0.5)  # another thread may get the signal, and be slow: begin no write meanwhile
 
 
 def is_writing(frame: FrameType | None) -> bool:
