@@ -70,8 +70,14 @@ def list_functions(tree: ast.Module) -> Iterator[ast.FunctionDef]:
 
 
 NOUNS = {
-    *("_seen_text", "claimed_ports", "created_ms", "served_store", "stored_rows"),
-    *("locked_sql", "quoted", "shared"),
+    "_seen_text",
+    "claimed_ports",
+    "created_ms",
+    "served_store",
+    "stored_rows",
+    "locked_sql",
+    "quoted",
+    "shared",
 }
 """Names of things, and public ones."""
 

@@ -40,7 +40,7 @@ class Connections(Forked):
         self.url = url
         self._clock = clock
         self._chance = chance
-        self._engine: Engine | None = None
+        self._engine: Engine | None = kind.engine(url)
         self._inherited: list[Engine] = []
         self._closed = False
         gate = None if kind.can_be_carried else Gate(hide_password(url), self._dispose)

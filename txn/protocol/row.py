@@ -294,7 +294,9 @@ def _unframe(what: str, encoded: bytes) -> Any:
 
 
 def _pack_mutation(mutation: Mutation | Delete) -> list[Any]:
-    return [mutation.key, *([mutation.value] if isinstance(mutation, Mutation) else [])]
+    if isinstance(mutation, Delete):
+        return [mutation.key]
+    return [mutation.key, mutation.value]
 
 
 def _unpack_mutation(packed: Any) -> Mutation | Delete:

@@ -11,10 +11,7 @@ from txn.model import Check, Columns, Edit, Family, Row
 from txn.service.messages import IDL, pack_cells, pack_key, unpack_cells, unpack_key
 
 # Those of a Family, in their order, as the interface names them.
-SETTINGS = (
-    *("versions", "ttlMs", "keepDeletesMs"),
-    *("durability", "newVersionBehavior", "replicas"),
-)
+SETTINGS = ("versions", "ttlMs", "keepDeletesMs", "durability", "newVersionBehavior", "replicas")
 
 
 def pack_edit(edit: Edit) -> Any:
