@@ -28,8 +28,6 @@ FOREVER = (1 << 63) - 1
 
 _HEAD = struct.Struct(">QI")
 _HEAD_SIZE = _HEAD.size
-_SIZE = slice(8, 12)
-_NO_SIZE = bytes(4)
 _MARKER = 0xFFFF_FFFF
 _EXACT = 0xFFFF_FFFE
 _unpack = _HEAD.unpack_from
@@ -53,11 +51,6 @@ def newest(state: bytes, oldest_ms: int = 0) -> Cell | None:
     if timestamp < oldest_ms:
         return None
     return new_tuple(Cell, (state[_HEAD_SIZE : _HEAD_SIZE + size], timestamp))
-
-
-def is_empty(state: bytes) -> bool:
-    """Return whether the newest version, if there is one, is an empty value."""
-    return state[_SIZE] == _NO_SIZE
 
 
 def versions(
