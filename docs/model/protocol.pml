@@ -238,10 +238,10 @@ proctype Anybody() {
 #endif
 		/* A put, by who saw 2-ASSERTED just now or some time ago. */
 		:: WRITES(t, k) && (status[t] == 2 || DECIDED(t) && IN_FLIGHT(t, k)) -> put(t, k)
-		:: k == 0 && status[t] == 2 && IS_PUT(t, 0) && IS_PUT(t, 1) -> status[t] = 4
-		/* Older versions record what is put, before they clear the tags. */
 		:: k == 0 && status[t] == 2 && IS_PUT(t, 0) && IS_PUT(t, 1) -> status[t] = 3
 		:: k == 0 && status[t] == 3 -> status[t] = 4
+		/* Clients of versions that left out 3-PUT. */
+		:: k == 0 && status[t] == 2 && IS_PUT(t, 0) && IS_PUT(t, 1) -> status[t] = 4
 		/* The release; a lock that is met is freed if its transaction is over or absent. */
 		:: lock[k] == t && MAY_BE_RELEASED(t) -> let_go(k, c)
 		/* So says who has found its row over, before it was written again. */

@@ -16,7 +16,7 @@ from txn.errors import (
     StoreClosedError,
     StoreError,
 )
-from txn.model import Cell, Check, Edit, Key, Mutation
+from txn.model import Cell, Check, Key, Mutation
 from txn.protocol import waiting
 from txn.protocol.attempt import begin_attempt, call_store
 from txn.protocol.commit import lock_at_once, write_rows
@@ -76,8 +76,6 @@ def test_an_overtaken_version_fails_while_the_key_is_locked(status: Status) -> N
     world = World()
     before = world.engine.commit([Mutation(X, b"1")]).timestamp
     holder = stopped_at(world, status)
-    if status is Status.PUT:
-        world.store.write([Edit(X, b"2", before + 1)])
     other, began = world.client(seed=2), world.clock.monotonic_ms()
     with pytest.raises(AssertionFailedError, match="Version"):
         other.commit([Mutation(X, b"3")], [Version(X, before)])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from random import Random
 from typing import Any, ClassVar
 
@@ -12,7 +11,7 @@ import pytest
 from txn.client.engine import Engine
 from txn.clock import ManualClock
 from txn.errors import NotApplied
-from txn.model import TAG_SUFFIX, Cell, Check, Edit, Family, Key, Mutation, Row
+from txn.model import Cell, Check, Edit, Family, Key, Mutation, Row
 from txn.policy import Policy
 from txn.protocol.attempt import Attempt, begin_attempt
 from txn.protocol.phases import Status
@@ -26,7 +25,6 @@ from txn.watch import Event
 TABLE = b"data"
 X, Y, Z = (Key(row, "d", "x", TABLE) for row in ("x", "y", "z"))
 TAKEN = [status for status in Status if status.is_undecided or status.is_decided]
-TAKEN.remove(Status.PUT)  # which older versions wrote
 POLICY = Policy(attempts=4, deadline_ms=5_000, lease_ms=1_000, courtesy_ms=20, store_patience_ms=10)
 
 
@@ -117,9 +115,6 @@ class BreakingOff:
 
 def after_status(world: World, status: Status, fault: Fault) -> None:
     """Let the next call that writes this status have the fault, once."""
-    if status is Status.PUT:
-        after_put(world, fault)
-        return
     seen: list[Call] = []
 
     def plan(call: Call) -> Fault:
@@ -134,29 +129,11 @@ def after_status(world: World, status: Status, fault: Fault) -> None:
     world.faults.plan = plan
 
 
-def after_put(world: World, fault: Fault) -> None:
-    """Let the next client step to 3-PUT once its values and tags are there, as older versions did,
-    and have the fault instead of cleaning up."""
-    seen: list[Call] = []
-
-    def plan(call: Call) -> Fault:
-        tags = [item.key for item in call.items if isinstance(item, Edit) and not item.value]
-        tags = [key for key in tags if key.column.endswith(TAG_SUFFIX)]
-        if not tags or seen:
-            return Fault()
-        seen.append(call)
-        for tag in tags:
-            step_to_put(world, world.holder(tag._replace(column=tag.column[: -len(TAG_SUFFIX)])))
-        return replace(fault, applied=frozenset())
-
-    world.faults.plan = plan
-
-
-def step_to_put(world: World, row_key: bytes) -> None:
-    """Take a step that only older versions take, from 2-ASSERTED to 3-PUT."""
+def step_past_put(world: World, row_key: bytes) -> None:
+    """Step from 2-ASSERTED to 4-CLEANING, as clients do of versions that left out 3-PUT."""
     status = status_key(b"txn", row_key)
-    began = column(b"txn", row_key, b"at." + Status.PUT.value)
-    puts = ((began, b""), (status, Status.PUT.value))
+    began = column(b"txn", row_key, b"at." + Status.CLEANING.value)
+    puts = ((began, b""), (status, Status.CLEANING.value))
     world.store.check_and_put([Check(status, Status.ASSERTED.value, puts)])
 
 

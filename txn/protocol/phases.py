@@ -1,21 +1,20 @@
 """The statuses of a transaction row and the steps between them, as one table.
 
-A transaction goes 0, 1, 2, 4, 5, or it leaves that line before 2 and goes 6, 7. The step from
+A transaction goes 0, 1, 2, 3, 4, 5, or it leaves that line before 2 and goes 6, 7. The step from
 1 to 2 is the decision: only the owner takes it, and once it is taken nothing can take it back. The
 steps from 0 and 1 to 6 are the opposite decision, and anyone may take them. Both are
 compare-and-set on the one status cell, so exactly one of them happens. Every other step only
 records what has already been done to the data, and anyone may take it, any number of times:
 
-    0-WRITTEN ──> 1-LOCKED ══> 2-ASSERTED ──> 4-CLEANING ──> 5-COMPLETE
-        │             │                         ^
-        │             │             (3-PUT) ────┘
-        └──────┬──────┘                      ══ the decision
+    0-WRITTEN ──> 1-LOCKED ══> 2-ASSERTED ──> 3-PUT ──> 4-CLEANING ──> 5-COMPLETE
+        │             │
+        └──────┬──────┘            ══ the decision
                v
           6-ABORTING ──> 7-ABORTED
 
-A status says what *was finished*, so recovery repeats the work that follows it. Nobody steps to
-3-PUT any more: older versions did, and their rows are finished from there. The names begin with
-their digit so that a person who scans the table sees them in order.
+A status says what *was finished*, so recovery repeats the work that follows it. Some versions left
+out 3-PUT: a row may go from 2 to 4 under the eyes of who was about to step to 3. The names begin
+with their digit so that a person who scans the table sees them in order.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class Status(Enum):
 STEPS: dict[Status, frozenset[Status]] = {
     Status.WRITTEN: frozenset({Status.LOCKED, Status.ABORTING}),
     Status.LOCKED: frozenset({Status.ASSERTED, Status.ABORTING}),
-    Status.ASSERTED: frozenset({Status.CLEANING}),
+    Status.ASSERTED: frozenset({Status.PUT}),
     Status.PUT: frozenset({Status.CLEANING}),
     Status.CLEANING: frozenset({Status.COMPLETE}),
     Status.COMPLETE: frozenset(),

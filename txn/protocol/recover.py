@@ -50,10 +50,9 @@ def roll_forward(context: Context, transactions: Sequence[Transaction]) -> None:
             if due:
                 # One that is overtaken does its later steps all the same: what it put, it cleans.
                 work(context, due)
-            while behind := [t for t in due if t.status and reached in STEPS[t.status]]:
-                # Twice where a client of an older version has stepped to 3-PUT meanwhile.
-                advance(context, behind, reached)
-                due = [t for t in due if t.unread is None]
+            behind = [t for t in due if t.status and reached in STEPS[t.status]]
+            advance(context, behind, reached)
+            due = [t for t in due if t.unread is None]
 
     try:
         context.store.together(forward)
@@ -98,7 +97,7 @@ def free_own_locks(context: Context, transactions: Sequence[Transaction]) -> lis
 
 
 FORWARD = (
-    (Status.ASSERTED, put_values, Status.PUT),  # to put again does no harm
+    (Status.ASSERTED, put_values, Status.PUT),
     (Status.PUT, clean_tags, Status.CLEANING),
     (Status.CLEANING, free_own_locks, Status.COMPLETE),
 )
