@@ -93,38 +93,38 @@ class Cell(NamedTuple):
 
 
 class Edit(NamedTuple):
-    """One cell to write at an explicit timestamp; a value of None is a delete-column marker."""
+    """One cell to write at a timestamp (None: the server's time); a value of None is a
+    delete-column marker, which has one."""
 
     key: Key
     value: bytes | None
-    timestamp: int
+    timestamp: int | None
 
 
 class Check(NamedTuple):
-    """A checked write: if `key` equals `expected` (empty and absent are equal), put `puts`, or
-    else delete `deletes`, each up to its timestamp; never both.
+    """A checked write: if `key` equals `expected` (empty and absent are equal), put `puts`, at the
+    server's time, and make `edits`, each at its own timestamp, in one step.
 
-    All are of the same table and row as the checked key. Puts get the server's time.
+    All are of the same table and row as the checked key.
     """
 
     key: Key
     expected: bytes
     puts: tuple[tuple[Key, bytes], ...] = ()
-    deletes: tuple[tuple[Key, int], ...] = ()
+    edits: tuple[Edit, ...] = ()
 
     @property
     def targets(self) -> list[Key]:
         """The cells that it writes."""
-        return [target for target, _ in (*self.puts, *self.deletes)]
+        return [*(key for key, _ in self.puts), *(edit.key for edit in self.edits)]
 
 
 def check_targets(check: Check) -> None:
-    """Raise InvalidRequestError unless the check puts or deletes, cells of its own row only."""
-    if check.puts and check.deletes:
-        raise InvalidRequestError("a checked write puts or deletes", checked=check.key)
+    """Raise InvalidRequestError unless the check writes cells of its own row only."""
     row, _, _, table = check.key
-    for part in (check.puts, check.deletes):
-        for target, _ in part:
+    for part in (check.puts, check.edits):
+        for item in part:
+            target = item[0]
             if target[0] != row or target[3] != table:
                 raise InvalidRequestError(
                     "a checked write is of one row", checked=check.key, target=target

@@ -326,7 +326,7 @@ def test_the_cells_of_a_checked_put_are_of_one_row(subject: Subject) -> None:
 
 
 def delete_if(key: Key, expected: bytes, *deletes: tuple[Key, int]) -> Check:
-    return Check(key, expected, deletes=deletes)
+    return Check(key, expected, edits=tuple(Edit(column, None, until) for column, until in deletes))
 
 
 ALL = ["memory", "embedded", "embedded without sync", "faulty", "counting"]
@@ -404,16 +404,72 @@ def test_a_store_that_cannot_delete_on_a_condition_says_so(subject: Subject) -> 
     assert subject.get(lock) == Cell(b"me", 10)
 
 
-def test_a_check_puts_or_deletes(subject: Subject) -> None:
-    """No gateway takes both in one checked write without more; a mix is refused as a whole."""
-    lock, tag = subject.key("r", "x_lock"), subject.key("r", "x_tag")
-    subject.store.write([Edit(lock, b"me", 10)])
-    with pytest.raises(InvalidRequestError, match="puts or deletes"):
-        subject.store.check_and_put([Check(lock, b"me", ((tag, b"1"),), ((lock, 10),))])
-    elsewhere = subject.key("s", "x_lock")
+@deleting
+def test_a_checked_write_has_timestamps_of_its_own(subject: Subject) -> None:
+    """A lock lies at the time that its owner chose, whatever the server's clock says."""
+    lock, x = subject.key("r", "_lock"), subject.key("r", "x")
+    first = Check(lock, b"", edits=(Edit(lock, b"1", 10), Edit(x, b"a", 9)))
+    assert subject.store.check_and_put([first, first]) == [True, False]
+    assert subject.store.read([lock, x]) == {lock: Cell(b"1", 10), x: Cell(b"a", 9)}
+    below = Check(lock, b"1", edits=(Edit(lock, b"2", 8), Edit(x, b"b", 12)))
+    assert subject.store.check_and_put([below]) == [True]
+    assert subject.store.read([lock, x]) == {lock: Cell(b"1", 10), x: Cell(b"b", 12)}
+
+
+@deleting
+@pytest.mark.parametrize("expected", [b"", b"1"])
+def test_a_checked_write_puts_and_deletes_in_one_step(subject: Subject, expected: bytes) -> None:
+    """As the end of a transaction does: it deletes cells, puts others, and frees the lock."""
+    lock, x, y = (subject.key("r", column) for column in ("_lock", "x", "y"))
+    subject.store.write([Edit(x, b"a", 9), *([Edit(lock, expected, 10)] if expected else [])])
+    edits = (Edit(x, None, 11), Edit(y, b"b", 11), Edit(lock, b"2", 12))
+    for wrong in (b"3", b"" if expected else b"1"):
+        assert subject.store.check_and_put([Check(lock, wrong, edits=edits)]) == [False]
+    assert subject.get(y) is None
+    assert subject.store.check_and_put([Check(lock, expected, edits=edits)]) == [True]
+    found = subject.store.read([lock, x, y])
+    assert found == {lock: Cell(b"2", 12), x: None, y: Cell(b"b", 11)}
+    elsewhere = Edit(subject.key("s", "x"), b"1", 13)
     with pytest.raises(InvalidRequestError, match="one row"):
-        subject.store.check_and_put([delete_if(lock, b"me", (lock, 10), (elsewhere, 10))])
-    assert subject.store.read([lock, tag]) == {lock: Cell(b"me", 10), tag: None}
+        subject.store.check_and_put([Check(lock, b"2", edits=(elsewhere,))])
+
+
+@deleting
+def test_the_edits_of_a_row_take_effect_at_once(subject: Subject) -> None:
+    """Who finds a lock free finds what its holder has put, or deleted."""
+    lock, x, y = (subject.key("r", column) for column in ("_lock", "x", "y"))
+
+    def write(stop: threading.Event) -> None:
+        for count in itertools.count(1):
+            number, new, old = b"%d" % count, *((x, y) if count % 2 else (y, x))
+            edits = [Edit(new, number, count), Edit(old, None, count), Edit(lock, number, count)]
+            subject.maker.write(edits, durable=False, by_row=True)
+            if stop.is_set() and count > 1:
+                return
+
+    with running(write):
+        for _ in range(100):
+            cells = [cell for cell in subject.store.read([x, y, lock]).values() if cell]
+            assert len(cells) in (0, 2), cells
+            assert len(set(cells)) < 2, cells
+
+
+def test_a_put_may_have_the_time_of_the_server(subject: Subject) -> None:
+    """For what people and the retention go by, which no client's clock may set."""
+    key = subject.key("r", "x")
+    before = SystemClock().wall_ms()
+    subject.store.write([Edit(key, b"1", None)])
+    cell = subject.get(key)
+    assert cell is not None and before <= cell.timestamp <= SystemClock().wall_ms()
+
+
+@putting
+def test_a_store_that_writes_no_row_at_once_says_so(subject: Subject) -> None:
+    """Thrift 1 would let others see half of it."""
+    lock = subject.key("r", "_lock")
+    with pytest.raises(InvalidRequestError, match="Thrift 2"):
+        subject.store.write([Edit(lock, b"1", 10)], by_row=True)
+    assert subject.get(lock) is None
 
 
 # --- scan ---------------------------------------------------------------------------------------

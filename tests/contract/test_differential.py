@@ -22,7 +22,6 @@ NOW_MS = 1_000
 FAMILIES = {b"d": Family(3), b"e": Family(1), b"t": Family(2, ttl_ms=4)}
 ROWS = [b"a", b"a\0", b"a\0\xff", b"k" * 700, b"k" * 700 + b"z"]
 NUMBERS = itertools.count()
-PARTS = {"check": "puts", "delete": "deletes"}
 
 
 @dataclass
@@ -78,7 +77,7 @@ class HBase:
             return False
         now = max(self.clock.wall_ms(), 0 if cell is None else cell.timestamp)
         self.arrived += [Edit(key, value, now) for key, value in check.puts]
-        self.arrived += [Edit(key, None, until) for key, until in check.deletes]
+        self.arrived += check.edits
         return True
 
 
@@ -98,11 +97,11 @@ times = st.integers(NOW_MS - 6, NOW_MS + 6)
 values = st.sampled_from([b"", b"1", b"2"])
 edits = st.tuples(keys, st.one_of(st.none(), values), times)
 checks = st.tuples(keys, values, st.lists(st.tuples(keys, values), min_size=1, max_size=3))
-deleting = st.tuples(keys, values, st.lists(st.tuples(keys, times), min_size=1, max_size=3))
+editing = st.tuples(keys, values, st.lists(edits, min_size=1, max_size=3))
 calls = st.one_of(
     st.tuples(st.just("write"), st.lists(edits, min_size=1, max_size=4)),
     st.tuples(st.just("check"), st.lists(checks, min_size=1, max_size=3)),
-    st.tuples(st.just("delete"), st.lists(deleting, min_size=1, max_size=3)),
+    st.tuples(st.just("edit"), st.lists(editing, min_size=1, max_size=3)),
     st.tuples(st.just("compact"), times),
     st.tuples(st.just("clock"), times),
 )
@@ -148,13 +147,31 @@ def step(
             model.write(batch)
             for store in stores:
                 store.write(batch)
-        case "check" | "delete", list(items):
-            asked = [
-                Check(key(table, one), expected, **{PARTS[call]: of_row(table, one.row, part)})
-                for one, expected, part in items
-            ]
-            expected_answers = model.check_and_put(asked)
-            assert [store.check_and_put(asked) for store in stores] == [expected_answers] * 2
+        case "check", list(items):
+            ask(
+                [
+                    Check(key(table, one), expected, of_row(table, one.row, part))
+                    for one, expected, part in items
+                ],
+                model,
+                stores,
+            )
+        case "edit", list(items):
+            ask(
+                [
+                    Check(
+                        key(table, one),
+                        expected,
+                        edits=tuple(
+                            Edit(key(table, other)._replace(row=one.row), value, time)
+                            for other, value, time in part
+                        ),
+                    )
+                    for one, expected, part in items
+                ],
+                model,
+                stores,
+            )
         case "compact", int(purge_before_ms):
             model.compact(purge_before_ms)
             for store in stores:
@@ -163,6 +180,11 @@ def step(
             CLOCK.set_wall_ms(now_ms)
         case _:
             raise AssertionError(call)
+
+
+def ask(checks: Sequence[Check], model: HBase, stores: Sequence[LocalStore]) -> None:
+    expected = model.check_and_put(checks)
+    assert [store.check_and_put(checks) for store in stores] == [expected] * 2
 
 
 def compare(table: bytes, model: HBase, stores: dict[str, LocalStore]) -> None:

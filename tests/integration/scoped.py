@@ -39,8 +39,9 @@ class ScopedStore:
         found = self._inner.read(*there, beside=beside)
         return {key: found[self._there(key)] for keys in turns for key in keys}
 
-    def write(self, edits: Sequence[Edit], *, durable: bool = True) -> None:
-        self._inner.write([edit._replace(key=self._there(edit.key)) for edit in edits])
+    def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
+        there = [edit._replace(key=self._there(edit.key)) for edit in edits]
+        self._inner.write(there, by_row=by_row)
 
     def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
         return self._inner.check_and_put(
@@ -49,7 +50,7 @@ class ScopedStore:
                     self._there(check.key),
                     check.expected,
                     tuple((self._there(key), value) for key, value in check.puts),
-                    tuple((self._there(key), until) for key, until in check.deletes),
+                    tuple(edit._replace(key=self._there(edit.key)) for edit in check.edits),
                 )
                 for check in checks
             ]

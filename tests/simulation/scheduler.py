@@ -150,9 +150,17 @@ class Network:
             found.update(self._inner.read([key for name in piece for key in rows[name]]))
         return found
 
-    def write(self, edits: Sequence[Edit], *, durable: bool = True) -> None:
-        for piece in self._pieces(edits):
-            self._inner.write(piece)
+    def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
+        if not by_row:
+            for piece in self._pieces(edits):
+                self._inner.write(piece)
+            return
+        rows: dict[tuple[bytes | None, bytes], list[Edit]] = {}
+        for edit in edits:
+            rows.setdefault((edit.key.table, edit.key.row), []).append(edit)
+        for names in self._pieces(sorted(rows)):
+            whole = [edit for name in names for edit in rows[name]]
+            self._inner.write(whole, by_row=True)
 
     def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
         answers: dict[int, bool] = {}

@@ -160,7 +160,7 @@ class OneCell:
     one after the other on the same condition, the checked cell last."""
 
     def __init__(self, inner: Store) -> None:
-        self.features = inner.features - {"multi_cell_check", "checked_delete"}
+        self.features = inner.features - {"multi_cell_check", "row_mutations"}
         self._inner = inner
 
     def __getattr__(self, name: str) -> Any:

@@ -155,9 +155,9 @@ class Visited(CountingStore):
         self.count_down()
         return super().read(keys)
 
-    def write(self, edits: Sequence[Edit], *, durable: bool = True) -> None:
+    def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
         self.count_down()
-        super().write(edits)
+        super().write(edits, by_row=by_row)
 
     def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
         self.count_down()

@@ -475,7 +475,7 @@ def test_a_store_that_cannot_delete_on_a_condition_leaves_vacant_keys() -> None:
     world.engine.commit([Mutation(X, b"1")])
     world.engine.commit([Delete(X)])
     world.clock.advance(DAY_MS + 10)
-    world.faults.features -= {"checked_delete"}
+    world.faults.features -= {"row_mutations"}
     context = world.engine.context
     ((_, result),) = repair_all(context, [Finding(Kind.VACANT_KEY, None, X, {"newest": 1})])
     assert isinstance(result, LeftAlone)

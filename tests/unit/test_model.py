@@ -13,6 +13,7 @@ from txn.model import (
     MAX_ROW,
     Check,
     Delete,
+    Edit,
     Family,
     Key,
     Mutation,
@@ -143,17 +144,18 @@ def test_deletes_need_markers_that_are_kept(keep_deletes_ms: int | None, refused
     assert (find_delete_refusal(Family(keep_deletes_ms=keep_deletes_ms)) is not None) is refused
 
 
-def test_a_checked_write_puts_or_deletes_cells_of_its_own_row() -> None:
-    """A mix, or another row's cell, could not be done in one step of every store."""
+def test_a_checked_write_is_of_its_own_row() -> None:
+    """Another row's cell could not be written in one step."""
     places = (("r", "x_lock"), ("r", "x_tag"), ("s", "x_lock"))
     lock, tag, elsewhere = (Key(row, "d", column, "t") for row, column in places)
-    put, delete = Check(lock, b"", ((tag, b"1"),)), Check(lock, b"me", deletes=((tag, 5),))
+    put, delete = Check(lock, b"", ((tag, b"1"),)), Check(lock, b"me", edits=(Edit(tag, None, 5),))
     for check in (put, delete):
         check_targets(check)
         assert check.targets == [tag]
-    with pytest.raises(InvalidRequestError, match="puts or deletes"):
-        check_targets(put._replace(deletes=((tag, 5),)))
-    strange = put._replace(puts=((elsewhere, b"1"),)), delete._replace(deletes=((elsewhere, 5),))
+    strange = (
+        put._replace(puts=((elsewhere, b"1"),)),
+        delete._replace(edits=(Edit(elsewhere, None, 5),)),
+    )
     for check in strange:
         with pytest.raises(InvalidRequestError, match="one row"):
             check_targets(check)

@@ -197,7 +197,7 @@ def test_where_a_store_cannot_forget_it_says_so() -> None:
     """Thrift 1 takes no delete on a condition; nothing is locked in vain."""
     world = World()
     promised(world, 1)
-    world.faults.features = world.faults.features - {"checked_delete"}
+    world.faults.features = world.faults.features - {"row_mutations"}
     world.clock.advance(DAY_MS + 1)
     before = cells_left(world)
     (result,) = repairs(world)

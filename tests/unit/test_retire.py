@@ -181,7 +181,7 @@ def test_a_store_that_cannot_delete_on_a_condition_is_known_before() -> None:
     """So that nothing is locked in vain."""
     world = World()
     assert can_retire(world.engine.context)
-    world.faults.features -= {"checked_delete"}
+    world.faults.features -= {"row_mutations"}
     assert not can_retire(world.engine.context)
 
 

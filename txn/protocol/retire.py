@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
-from txn.model import Cell, Check, Key
+from txn.model import Cell, Check, Edit, Key
 from txn.protocol.attempt import FREE, Context, call_store
 from txn.protocol.row import new_row_key
 
@@ -42,7 +42,7 @@ class Guarded(NamedTuple):
 
 def can_retire(context: Context) -> bool:
     """Whether the store can: it takes a delete on a condition."""
-    return "checked_delete" in context.store.features
+    return "row_mutations" in context.store.features
 
 
 def retire(context: Context, wanted: Mapping[Key, Cell | None], old_ms: int) -> set[Key]:
@@ -100,7 +100,7 @@ def _delete(context: Context, held: Collection[Guarded], ours: bytes) -> None:
     checks = []
     for item in held:
         cells, lock = {item.key: item.value, item.key.tag: item.tag}, item.key.lock
-        deletes = [(key, cell.timestamp) for key, cell in cells.items() if cell]
-        checks.append(Check(lock, ours, deletes=(*deletes, (lock, item.newest))))
+        deletes = [Edit(key, None, cell.timestamp) for key, cell in cells.items() if cell]
+        checks.append(Check(lock, ours, edits=(*deletes, Edit(lock, None, item.newest))))
     if checks:
         call_store(context, lambda: context.store.check_and_put(checks, durable=False))

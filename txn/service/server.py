@@ -153,9 +153,12 @@ class Transactional:
         return pack_cells(self._store.read([unpack_key(key) for key in keys]))
 
     @answer_call
-    def storeWrite(self, edits: Sequence[Any], durable: bool | None, given: Any) -> None:
+    def storeWrite(
+        self, edits: Sequence[Any], durable: bool | None, given: Any, by_row: bool | None = None
+    ) -> None:
         """Puts and marks at timestamps of their own."""
-        self._store.write(list(map(unpack_edit, edits)), durable=durable is not False)
+        wanted = list(map(unpack_edit, edits))
+        self._store.write(wanted, durable=durable is not False, by_row=by_row is True)
 
     @answer_call
     def storeCheck(self, checks: Sequence[Any], durable: bool | None, given: Any) -> list[bool]:

@@ -112,7 +112,7 @@ class RemoteService:
 class ServedStore:
     """Tables of a server. What it answers with an error may have been done."""
 
-    features: frozenset[Feature] = frozenset({"multi_cell_check", "checked_delete", "describe"})
+    features: frozenset[Feature] = frozenset({"multi_cell_check", "row_mutations", "describe"})
 
     def __init__(self, service: RemoteService) -> None:
         self._service = service
@@ -132,11 +132,13 @@ class ServedStore:
         found = unpack_cells(self._ask("storeRead", CALLS.storeRead_args, packed, repeat=True))
         return {key: found[key] for key in keys}
 
-    def write(self, edits: Sequence[Edit], *, durable: bool = True) -> None:
+    def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
         """Write all of it in one request."""
         if edits:
             packed = [pack_edit(edit) for edit in edits if _require_table(edit.key)]
-            self._ask("storeWrite", CALLS.storeWrite_args, packed, durable, repeat=True)
+            self._ask(
+                "storeWrite", CALLS.storeWrite_args, packed, durable, repeat=True, byRow=by_row
+            )
 
     def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
         """Carry out the checks in one request, which is never repeated."""
@@ -184,11 +186,12 @@ class ServedStore:
         """Close the connections."""
         self._service.close()
 
-    def _ask(self, method: str, kind: Any, *arguments: Any, repeat: bool = False) -> Any:
+    def _ask(
+        self, method: str, kind: Any, *arguments: Any, repeat: bool = False, **named: Any
+    ) -> Any:
         try:
-            return self._service.ask(
-                method, kind(*arguments, self._service.options()), repeat=repeat
-            )
+            request = kind(*arguments, options=self._service.options(), **named)
+            return self._service.ask(method, request, repeat=repeat)
         except (NotApplied, MaybeApplied, StoreClosedError):
             raise
         except StoreError as error:  # the server's store failed, at any point of the work

@@ -27,15 +27,15 @@ def unpack_edit(packed: Any) -> Edit:
 def pack_check(check: Check) -> Any:
     """Return the message of a checked write."""
     puts = [IDL.Mutation(pack_key(key), value) for key, value in check.puts]
-    deletes = [IDL.Edit(pack_key(key), timestamp) for key, timestamp in check.deletes]
-    return IDL.Check(pack_key(check.key), check.expected, puts, deletes)
+    edits = [pack_edit(edit) for edit in check.edits]
+    return IDL.Check(pack_key(check.key), check.expected, puts, edits)
 
 
 def unpack_check(packed: Any) -> Check:
     """Return the checked write of a message."""
     puts = tuple((unpack_key(put.key), _value(put)) for put in packed.puts)
-    deletes = tuple((unpack_key(each.key), each.timestamp) for each in packed.deletes)
-    return Check(unpack_key(packed.key), packed.expected, puts, deletes)
+    edits = tuple(unpack_edit(each) for each in packed.edits)
+    return Check(unpack_key(packed.key), packed.expected, puts, edits)
 
 
 def _value(packed: Any) -> bytes:

@@ -162,19 +162,20 @@ struct Result {
 // The cells as they are stored: for recovery, which looks at the rows of transactions and ends what
 // was begun. What is written so keeps no promise of a transaction.
 
-// A put at a timestamp of its own; without a value a mark that deletes the column up to it.
+// A put at a timestamp, without one at the server's time; without a value a mark that deletes the
+// column up to it.
 struct Edit {
   1: required Key key
-  2: required i64 timestamp
+  2: optional i64 timestamp
   3: optional binary value
 }
 
-// If the key has the expected value (empty: or none), put, or else delete; all of one row.
+// If the key has the expected value (empty: or none), put and make the edits; all of one row.
 struct Check {
   1: required Key key
   2: required binary expected
   3: required list<Mutation> puts      // at the server's time
-  4: required list<Edit> deletes
+  4: required list<Edit> edits
 }
 
 struct Column {
@@ -247,8 +248,9 @@ service Transactional {
     throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: StoreFailed store,
             4: Corrupt corrupt)
 
-  // Write puts and marks. Repeating it changes nothing; after StoreFailed it may be done or not.
-  void storeWrite(1: required list<Edit> edits, 2: bool durable, 3: Options options)
+  // Write puts and marks, byRow: those of each row at once. Repeating it changes nothing; after
+  // StoreFailed it may be done or not.
+  void storeWrite(1: required list<Edit> edits, 2: bool durable, 3: Options options, 4: bool byRow)
     throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: StoreFailed store,
             4: Corrupt corrupt)
 

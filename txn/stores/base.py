@@ -15,9 +15,10 @@ from typing import Literal, Protocol
 
 from txn.model import Cell, Check, Columns, Edit, Family, Key, Row
 
-Feature = Literal["multi_cell_check", "checked_delete", "describe", "instant_reads"]
-"""A checked write carries any cells of its row; it can delete; `describe` shows all settings that
-matter; all cells of a `read` come from one instant."""
+Feature = Literal["multi_cell_check", "row_mutations", "describe", "instant_reads"]
+"""A checked write carries any cells of its row; it can delete, with timestamps of its own, and what
+is written to one row can take effect at once; `describe` shows all settings that matter; all cells
+of a `read` come from one instant."""
 
 
 class Store(Protocol):
@@ -34,17 +35,19 @@ class Store(Protocol):
         `beside` is run once, before the reading or meanwhile, where that saves waiting; what it
         raises is raised."""
 
-    def write(self, edits: Sequence[Edit], *, durable: bool = True) -> None:
+    def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
         """Write puts and delete-column markers at their own timestamps.
-        Repeating the call changes nothing. No atomicity is promised, not even within a row."""
+        Repeating the call changes nothing, but for the times of puts without one. With by_row the
+        edits of each row take effect at once; else nothing is promised, not even within a row.
+        Where the store lacks `row_mutations` by_row is an InvalidRequestError."""
 
     def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
         """For each check: if the cell has the expected value, put the cells at the server's time.
         An empty expectation is met by an absent cell and by an empty one.
         Each item is atomic in its row; the batch is not, and later items see earlier ones.
         The timestamp is never below that of the checked cell. An expected no is False.
-        A check may have columns to delete instead, all at once, each up to a timestamp of its own.
-        Where the store lacks `checked_delete` that is an InvalidRequestError.
+        A check may have edits at timestamps of their own; all that it writes, it writes at once.
+        Where the store lacks `row_mutations` these are an InvalidRequestError.
         With durable=False, here and in `write`, a power failure may undo the call together with
         everything after it; the next durable call makes it last."""
 

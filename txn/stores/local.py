@@ -28,7 +28,7 @@ class LocalStore:
     __slots__ = ("_ordered", "_tables")
 
     features: frozenset[Feature] = frozenset(
-        {"multi_cell_check", "checked_delete", "describe", "instant_reads"}
+        {"multi_cell_check", "row_mutations", "describe", "instant_reads"}
     )
 
     def __init__(self, ordered: OrderedStore, clock: Clock) -> None:
@@ -44,7 +44,7 @@ class LocalStore:
         with _MEANING:
             return self._tables.read(list(chain(*turns)))
 
-    def write(self, edits: Sequence[Edit], *, durable: bool = True) -> None:
+    def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
         """Write all the edits in one local transaction."""
         with _MEANING:
             self._tables.write(edits, durable=durable)

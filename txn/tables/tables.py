@@ -55,12 +55,13 @@ class TableStore(catalog.OnCatalog):
         """Write puts and delete-column markers at their own timestamps."""
 
         def body(writer: Writer) -> None:
-            known = self._load(writer)
+            known, now = self._load(writer), self._clock.wall_ms()
             places, get, put = known.places, writer.get, writer.put
-            for (row, family, column, table), value, timestamp in edits:
+            for (row, family, column, table), value, given in edits:
                 place = places.get((table, family))
                 if place is None:
                     raise known.missing(table, family)
+                timestamp = now if given is None else given
                 _check_edit(value, timestamp)
                 name = cell_key(place, row, column)
                 old = get(name) or b""
@@ -215,7 +216,7 @@ def _check_edit(value: bytes | None, timestamp: int) -> None:
 
 def _check(writer: Writer, known: TableCatalog, check: Check, now: int) -> bool:
     """Carry out one check in the caller's transaction; an expected no is False."""
-    key, expected, puts, deletes = check
+    key, expected, puts, edits = check
     place, name = _locate(known, key)
     state = writer.get(name) or b""
     cell = cells.newest(state, _oldest(place, now)) if state else None
@@ -231,10 +232,14 @@ def _check(writer: Writer, known: TableCatalog, check: Check, now: int) -> bool:
             other, its_name = _locate(known, target)
             state_there = writer.get(its_name) or b""
             _put(writer, (target, other, its_name, state_there), value, now)
-    for target, until in deletes:
-        _check_edit(None, until)
-        _, its_name = _locate(known, target)
-        writer.put(its_name, cells.delete(writer.get(its_name) or b"", until))
+    for target, edited, at in edits:
+        other, its_name = _locate(known, target)
+        state_there, timestamp = writer.get(its_name) or b"", now if at is None else at
+        if edited is None:
+            _check_edit(None, timestamp)
+            writer.put(its_name, cells.delete(state_there, timestamp))
+        else:
+            _put(writer, (target, other, its_name, state_there), edited, timestamp)
     return True
 
 

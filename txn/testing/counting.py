@@ -53,9 +53,9 @@ class CountingStore:
         self.trace.append(Counted("read", tuple(key for keys in turns for key in keys)))
         return self._inner.read(*turns, beside=beside)
 
-    def write(self, edits: Sequence[Edit], *, durable: bool = True) -> None:
+    def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
         self.trace.append(Counted("write", tuple(edits)))
-        self._inner.write(edits, durable=durable)
+        self._inner.write(edits, durable=durable, by_row=by_row)
 
     def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
         self.trace.append(Counted("check_and_put", tuple(checks)))

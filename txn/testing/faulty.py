@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeVar, cast
 
@@ -45,7 +45,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What becomes of one call.
+    """What becomes of one call. Of a write by row, a row goes with its first item.
 
     applied: the positions of the items that take effect now; None: all. reply: what the caller is
     told. late: the positions of the items that happen (again) whenever `deliver` says so.
@@ -123,10 +123,10 @@ class FaultyStore:
             found.update(self._inner.read(keys))
         return found
 
-    def write(self, edits: Sequence[Edit], *, durable: bool = True) -> None:
-        fault = self._fault("write", tuple(edits))
+    def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
+        fault = self._fault("write", tuple(edits), by_row)
         for _ in range(1 + fault.twice):
-            self._write(_split_applied(fault, edits), durable)
+            self._write(_split_applied(fault, edits), durable, by_row)
         _report(fault)
 
     def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
@@ -173,21 +173,23 @@ class FaultyStore:
             self._inner.check_and_put(cast(tuple[Check, ...], late.items))
         return late
 
-    def _fault(self, method: str, items: tuple[Item, ...]) -> Fault:
+    def _fault(self, method: str, items: tuple[Item, ...], by_row: bool = False) -> Fault:
         if self.crashed:
             raise Crash
         self.calls += 1
         call = Call(self.calls, method, items)
         fault = self.plan(call)
+        if by_row:
+            fault = _keep_rows_whole(fault, items)
         self.crashed = self.crashed or fault.reply is Reply.CRASH
         if fault.late:
             late = tuple(item for i, item in enumerate(items) if i in fault.late)
             self.in_flight.append(Late(call, late))
         return fault
 
-    def _write(self, edits: Sequence[Edit], durable: bool) -> None:
+    def _write(self, edits: Sequence[Edit], durable: bool, by_row: bool) -> None:
         if edits:
-            self._inner.write(edits, durable=durable)
+            self._inner.write(edits, durable=durable, by_row=by_row)
 
     def _check_and_put(self, checks: Sequence[Check], durable: bool) -> list[bool]:
         return self._inner.check_and_put(checks, durable=durable) if checks else []
@@ -197,6 +199,20 @@ def _split_applied(fault: Fault, items: Sequence[T]) -> Sequence[T]:
     if fault.applied is None:
         return items
     return [item for i, item in enumerate(items) if i in fault.applied]
+
+
+def _keep_rows_whole(fault: Fault, items: Sequence[Item]) -> Fault:
+    places = [
+        (item.key.table, item.key.row) if isinstance(item, Edit) else i
+        for i, item in enumerate(items)
+    ]
+    firsts = [places.index(place) for place in places]
+
+    def whole(chosen: frozenset[int]) -> frozenset[int]:
+        return frozenset(i for i, first in enumerate(firsts) if first in chosen)
+
+    applied = None if fault.applied is None else whole(fault.applied)
+    return replace(fault, applied=applied, late=whole(fault.late))
 
 
 def _report(fault: Fault) -> None:

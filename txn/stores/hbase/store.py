@@ -52,8 +52,9 @@ class Dialect(Protocol):
     def read(self, table: bytes, rows: Places) -> list[Job[dict[Key, Cell]]]:
         """Return jobs that read the newest versions; together they find all keys that exist."""
 
-    def write(self, table: bytes, edits: Sequence[Edit]) -> list[Job[None]]:
-        """Return jobs that put and mark; no cell has two edits of one kind and timestamp."""
+    def write(self, table: bytes, edits: Sequence[Edit], by_row: bool) -> list[Job[None]]:
+        """Return jobs that put and mark; no cell has two edits of one kind and timestamp.
+        by_row: the edits of each row at once."""
 
     def check(self, check: Check) -> Job[bool]:
         """Return the job of one checked write."""
@@ -121,10 +122,12 @@ class HBaseStore:
         is_one_each = all(len(self._reads(part)) == 1 for part in tables)
         return is_one_each and all(_bytes(turn) <= AHEAD_BYTES for turn in turns[1:])
 
-    def write(self, edits: Sequence[Edit], *, durable: bool = True) -> None:
+    def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
         """Write all of it in parallel; nothing of it depends on an order."""
         for edit in edits:
             _check_place(edit.key)
+        if by_row:
+            self._require_row_mutations(edits[0].key if edits else None)
         # Of two puts of a cell at one timestamp, HBase shows the one that arrived last.
         kept = {(edit.key, edit.timestamp, edit.value is None): edit for edit in edits}
         tables: dict[bytes, list[Edit]] = {}
@@ -133,7 +136,9 @@ class HBaseStore:
 
         def jobs() -> list[Job[None]]:
             return [
-                job for table, part in tables.items() for job in self._dialect.write(table, part)
+                job
+                for table, part in tables.items()
+                for job in self._dialect.write(table, part, by_row)
             ]
 
         with _Meaning(self, lambda: [edit.key for edit in edits]):
@@ -280,10 +285,15 @@ class HBaseStore:
     def _check_write(self, check: Check) -> None:
         _check_place(check.key)
         check_targets(check)
-        if check.deletes and "checked_delete" not in self.features:
+        if check.edits:
+            self._require_row_mutations(check.key)
+
+    def _require_row_mutations(self, key: Key | None) -> None:
+        if "row_mutations" not in self.features:
             raise InvalidRequestError(
-                "a Thrift 1 gateway cannot delete on a condition: use a Thrift 2 gateway",
-                key=check.key,
+                "a Thrift 1 gateway changes a row by one cell, at its own time, where it checks or "
+                "where all is to be done at once: use a Thrift 2 gateway",
+                key=key,
             )
 
     def _one(self, job: Callable[[], Job[T]], within_ms: int | None = None) -> T:

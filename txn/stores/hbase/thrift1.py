@@ -27,6 +27,9 @@ def thrift1_store(gateway: Gateway, clock: Clock) -> HBaseStore:
     return HBaseStore(Pool(gateway, Service(Hbase), clock), Thrift1(), clock)
 
 
+NOW = (1 << 63) - 1  # HBase's word for the server's time
+
+
 class Thrift1:
     """The requests of Thrift 1."""
 
@@ -43,14 +46,14 @@ class Thrift1:
             for start in range(0, len(names), ROWS_A_REQUEST)
         ]
 
-    def write(self, table: bytes, edits: Sequence[Edit]) -> list[Job[None]]:
+    def write(self, table: bytes, edits: Sequence[Edit], by_row: bool) -> list[Job[None]]:
         """One mutateRowsTs for all the edits of the same timestamp."""
-        times: dict[int, dict[bytes, list[Mutation]]] = {}
+        times: dict[int | None, dict[bytes, list[Mutation]]] = {}
         for key, value, timestamp in edits:
             mutation = Mutation(value is None, _column(key), value, True)
             times.setdefault(timestamp, {}).setdefault(key[0], []).append(mutation)
         return [
-            _done(_call("mutateRowsTs", table, part, timestamp, {}))
+            _done(_call("mutateRowsTs", table, part, NOW if timestamp is None else timestamp, {}))
             for timestamp, rows in times.items()
             for part in _parts([BatchMutation(row, mutations) for row, mutations in rows.items()])
         ]

@@ -31,7 +31,7 @@ def thrift2_store(gateway: Gateway, clock: Clock) -> HBaseStore:
 class Thrift2:
     """The requests of Thrift 2."""
 
-    features: frozenset[Feature] = frozenset({"multi_cell_check", "checked_delete", "describe"})
+    features: frozenset[Feature] = frozenset({"multi_cell_check", "row_mutations", "describe"})
 
     def read(self, table: bytes, rows: Places) -> list[Job[dict[Key, Cell]]]:
         """One getMultiple, or several for many rows."""
@@ -41,8 +41,9 @@ class Thrift2:
             for start in range(0, len(names), ROWS_A_REQUEST)
         ]
 
-    def write(self, table: bytes, edits: Sequence[Edit]) -> list[Job[None]]:
-        """One putMultiple and one deleteMultiple, or several for many bytes."""
+    def write(self, table: bytes, edits: Sequence[Edit], by_row: bool) -> list[Job[None]]:
+        """One putMultiple and one deleteMultiple, or several for many bytes; a mutateRow for each
+        row that has puts and deletes which go together."""
         puts: dict[bytes, list[Any]] = {}
         marks: dict[bytes, list[Any]] = {}
         for (row, family, column, _), value, timestamp in edits:
@@ -51,23 +52,33 @@ class Thrift2:
             else:
                 put = IDL.TColumnValue(family, column, value, timestamp)
                 puts.setdefault(row, []).append(put)
+        mixed = sorted(puts.keys() & marks.keys()) if by_row else []
+        mutations = [_mutate(row, puts.pop(row), marks.pop(row)) for row in mixed]
         tputs = [IDL.TPut(row, cells) for row, cells in puts.items()]
-        tdeletes = [
-            IDL.TDelete(row, cells, deleteType=DELETE_COLUMNS) for row, cells in marks.items()
-        ]
+        tdeletes = [_delete(row, columns) for row, columns in marks.items()]
         return [
+            *(_done(_call("mutateRow", table, mutation)) for mutation in mutations),
             *(_done(_call("putMultiple", table, part)) for part in _parts(tputs)),
             *(_done(_call("deleteMultiple", table, part)) for part in _parts(tdeletes)),
         ]
 
     def check(self, check: Check) -> Job[bool]:
-        """One checkAndPut, or one checkAndDelete."""
-        (row, family, column, table), expected, puts, deletes = check
-        if deletes:
-            columns = [IDL.TColumn(key[1], key[2], until) for key, until in deletes]
-            method, change = "checkAndDelete", IDL.TDelete(row, columns, deleteType=DELETE_COLUMNS)
+        """One checkAndPut, or one checkAndDelete; where there is both, one checkAndMutate."""
+        (row, family, column, table), expected, puts, edits = check
+        cells = [IDL.TColumnValue(key[1], key[2], value) for key, value in puts]
+        marks = []
+        for key, value, timestamp in edits:
+            if value is None:
+                marks.append(IDL.TColumn(key[1], key[2], timestamp))
+            else:
+                cells.append(IDL.TColumnValue(key[1], key[2], value, timestamp))
+        if cells and marks:
+            change = _mutate(row, cells, marks)
+            condition = (family, column, IDL.TCompareOperator.EQUAL, expected)
+            return bool((yield _call("checkAndMutate", table, row, *condition, change)))
+        if marks:
+            method, change = "checkAndDelete", _delete(row, marks)
         else:
-            cells = [IDL.TColumnValue(key[1], key[2], value) for key, value in puts]
             method, change = "checkAndPut", IDL.TPut(row, cells)
         return bool((yield _call(method, table, row, family, column, expected or None, change)))
 
@@ -133,6 +144,15 @@ _ARGUMENTS = {
 
 def _call(name: str, *arguments: object) -> Request:
     return name, _ARGUMENTS[name](*arguments)
+
+
+def _delete(row: bytes, columns: Sequence[Any]) -> Any:
+    return IDL.TDelete(row, columns, deleteType=DELETE_COLUMNS)
+
+
+def _mutate(row: bytes, cells: Sequence[Any], marks: Sequence[Any]) -> Any:
+    put, delete = IDL.TPut(row, cells), _delete(row, marks)
+    return IDL.TRowMutations(row, [IDL.TMutation(put=put), IDL.TMutation(deleteSingle=delete)])
 
 
 def _done(request: Request) -> Job[None]:
