@@ -23,7 +23,8 @@ from txn.model import (
     find_delete_refusal,
     find_refusal,
 )
-from txn.protocol.attempt import FREE, Context
+from txn.protocol.attempt import Context
+from txn.protocol.lock_cells import FREE
 from txn.protocol.row import FAMILY
 
 ROW = b"doctor"

@@ -17,7 +17,8 @@ from recovery.scan import MARKERS, Looked, list_rows, newest_old_ms, whole_row
 from recovery.tables import BATCH, check_rows, is_stale
 from txn.errors import InvalidRequestError, TableUnavailable
 from txn.model import Cell, Edit, Key, Row
-from txn.protocol.attempt import FREE, Context, call_store, load_transaction
+from txn.protocol.attempt import Context, call_store, load_transaction
+from txn.protocol.lock_cells import FREE
 from txn.protocol.ranges import stored_rows
 from txn.protocol.recover import roll_back, roll_forward
 from txn.protocol.resolve import free_for_holder, read_rows
@@ -217,7 +218,7 @@ def _end(context: Context, finding: Finding) -> Result:
     was_undecided = finding.kind is Kind.UNDECIDED
     if state is not RowState.ABORTING and was_undecided and not _is_as_found(row, finding):
         return NothingToDo("its owner has moved on")
-    t = load_transaction(row)
+    t = load_transaction(context, row)
     if state is RowState.DECIDED:
         roll_forward(context, [t])
     else:
@@ -282,20 +283,21 @@ def _retire(context: Context, findings: Sequence[Finding]) -> list[Result]:
 
 
 def delete_cells(context: Context, rows: Iterable[Row]) -> None:
-    """Delete the cells of rows at their own timestamps, so that whatever comes later stays."""
+    """Delete the cells of rows, so that what comes later stays, and what is late does not."""
     cells = [item for row in rows for item in row.cells.items()]
-    edits = [Edit(key, None, cell.timestamp) for key, cell in cells]
+    edits = [Edit(key, None, context.rules.gone_until(key, cell)) for key, cell in cells]
     if edits:
         call_store(context, lambda: context.store.write(edits, durable=False))
 
 
 def _free(context: Context, finding: Finding) -> Result:
     assert finding.transaction is not None and finding.key is not None
-    if look_at_keys(context, [finding.key])[finding.key].holder != finding.transaction:
+    found = look_at_keys(context, [finding.key])[finding.key]
+    if found.lock is None or found.holder != finding.transaction:
         return NothingToDo("the lock is free, or another's")
     if not read_rows(context, [finding.transaction])[finding.transaction].is_over:
         return NothingToDo("its holder is not finished")
-    free_for_holder(context, finding.transaction, [finding.key.lock])
+    free_for_holder(context, finding.transaction, {finding.key.lock: found.lock})
     return Repaired("freed")
 
 

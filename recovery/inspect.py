@@ -20,6 +20,7 @@ from txn.assertions import Assertion
 from txn.errors import TableUnavailable
 from txn.model import Cell, Delete, Key, Mutation
 from txn.protocol.attempt import Context, call_store
+from txn.protocol.lock_cells import holder_of
 from txn.protocol.phases import Status
 from txn.protocol.row import (
     RowState,
@@ -113,7 +114,8 @@ def explain(
     row = decode_row(cells)
     request = row.buffer.request if row.buffer else Request(())
     data = _read(context, request)
-    held = tuple(key for key in request.keys if _value(data[key.lock]) == row_key)
+    locks = {key: context.rules.lock_of(key) for key in request.keys}
+    held = tuple(key for key, lock in locks.items() if holder_of(lock, data[lock]) == row_key)
     return Explanation(
         row_key,
         state=row.state,
@@ -148,16 +150,13 @@ def _find_promise_ms(context: Context, request: Request) -> int | None:
 
 def _read(context: Context, request: Request) -> dict[Key, Cell | None]:
     """Return the keys and their locks; of a table that is gone or disabled, nothing."""
-    data: dict[Key, Cell | None] = {cell: None for key in request.keys for cell in (key, key.lock)}
+    lock_of = context.rules.lock_of
+    data: dict[Key, Cell | None] = {c: None for key in request.keys for c in (key, lock_of(key))}
     for table in dict.fromkeys(key.table for key in request.keys):
         wanted = [cell for cell in data if cell.table == table]
         with suppress(TableUnavailable):
             data |= call_store(context, partial(context.store.read, wanted))
     return data
-
-
-def _value(cell: Cell | None) -> bytes:
-    return cell.value if cell else b""
 
 
 def _statuses(row: TransactionRow) -> tuple[StatusTime, ...]:

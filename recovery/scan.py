@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Row
 from txn.protocol.attempt import Context
+from txn.protocol.lock_cells import holder_of
 from txn.protocol.ranges import stored_rows
 from txn.protocol.row import RowState, TransactionRow, decode_row, is_row_key
 from txn.spans import Span
@@ -98,7 +99,7 @@ def summary(context: Context, tables: Iterable[bytes] = ()) -> Summary:
                 suffix
                 for key, cell in row_of_data.cells.items()
                 for suffix in (LOCK_SUFFIX, TAG_SUFFIX)
-                if cell.value and key.column.endswith(suffix)
+                if key.column.endswith(suffix) and holder_of(key, cell)
             )
     return Summary(dict(statuses), unfinished, counts[LOCK_SUFFIX], counts[TAG_SUFFIX])
 

@@ -35,7 +35,8 @@ class Span:
         if self.columns is None:
             return None
         suffixes = (b"", LOCK_SUFFIX, TAG_SUFFIX)
-        return [(family, column + end) for family, column in self.columns for end in suffixes]
+        cells = [(family, column + end) for family, column in self.columns for end in suffixes]
+        return [*cells, *((family, LOCK_SUFFIX) for family in {each[0] for each in self.columns})]
 
 
 def make_span(

@@ -15,6 +15,7 @@ from txn.model import Key
 LOG = getLogger("txn")
 
 PhaseName = Literal[
+    "read",
     "write",
     "lock",
     "assert",

@@ -29,6 +29,7 @@ from txn.clock import SystemClock
 from txn.errors import InvalidRequestError, annotate
 from txn.policy import Policy
 from txn.protocol.attempt import Context
+from txn.protocol.rules import SIX_PHASE, find_rules
 from txn.request import TRANSACTIONS
 from txn.stores import open_store
 from txn.text import escape, unescape
@@ -80,7 +81,9 @@ def open_any_store(uri: str, transactions: str) -> Iterator[Context]:
     clock = SystemClock()
     with closing(open_store(uri, clock)) as store:
         table = transactions.encode()
-        yield Context(store, table, clock, random.SystemRandom(), Policy(), silent)
+        rules = find_rules(store, table) if store.describe(table) else None
+        rules = rules or SIX_PHASE
+        yield Context(store, table, clock, random.SystemRandom(), Policy(), silent, rules)
 
 
 @contextmanager

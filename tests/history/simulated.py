@@ -20,6 +20,7 @@ from tests.simulation.puppets import asks_for
 from tests.simulation.schedule import Schedule, Task, Trace
 from tests.simulation.world import key
 from txn import Engine, Key
+from txn.protocol.attempt import ProtocolName
 from txn.protocol.phases import Status
 from txn.request import Ack
 from txn.testing.faulty import Call, Fault
@@ -35,9 +36,14 @@ class HistorySchedule(Schedule):
     """Runs one seed; `anomalies` says what is wrong with its history."""
 
     def __init__(
-        self, seed: int, model: Model = LISTS, look: Look = atomic, trace: Trace | None = None
+        self,
+        seed: int,
+        model: Model = LISTS,
+        look: Look = atomic,
+        trace: Trace | None = None,
+        protocol: ProtocolName = "six-phase",
     ) -> None:
-        super().__init__(seed, trace)
+        super().__init__(seed, trace, protocol)
         self._lines: list[Line] = []
         self._model = model
         recorder = Recorder(self._lines.append, count().__next__)
@@ -59,8 +65,14 @@ class Blocks(HistorySchedule):
     """Four clients with two blocks each, and readers; nothing fails. What takes several clients to
     meet in one moment happens here more often."""
 
-    def __init__(self, seed: int, model: Model, trace: Trace | None = None) -> None:
-        super().__init__(seed, model, trace=trace)
+    def __init__(
+        self,
+        seed: int,
+        model: Model,
+        trace: Trace | None = None,
+        protocol: ProtocolName = "six-phase",
+    ) -> None:
+        super().__init__(seed, model, trace=trace, protocol=protocol)
         self.weather = replace(self.weather, readers=2, fscks=0, fault_rate=0.0, collects=False)
 
     def _tasks(self) -> list[deque[Task]]:
@@ -125,9 +137,11 @@ def found_among_blocks(seeds: Iterable[int], model: Model) -> Iterator[tuple[int
             yield seed, anomaly
 
 
-def run_history(seed: int, trace: Trace | None = None) -> None:
+def run_history(
+    seed: int, trace: Trace | None = None, protocol: ProtocolName = "six-phase"
+) -> None:
     """Run one history, of the model that the seed has; AssertionError where it is wrong."""
     model = Random(seed).choice(list(MODELS.values()))
     kind = Blocks if seed % 2 else HistorySchedule
-    for anomaly in kind(seed, model, trace=trace).anomalies():
+    for anomaly in kind(seed, model, trace=trace, protocol=protocol).anomalies():
         raise AssertionError(str(anomaly))

@@ -16,7 +16,6 @@ from tests.history.simulated import found, found_among_blocks
 from tests.history.workload import COUNTERS, LISTS, MODELS, REGISTERS, raw
 from tests.simulation import variants
 from txn import OptimisticTransaction
-from txn.client import local as local_module
 from txn.protocol import commit as commit_module
 from txn.reading import keys as keys_module
 from txn.reading import look as look_module
@@ -68,7 +67,7 @@ VARIANTS: dict[str, tuple[Kind, Callable[[Patch], None]]] = {
     ),
     "locks come before the row": (
         Kind.G1A,
-        lambda patch: patch.setattr(local_module, "commit", variants.lock_first),
+        lambda patch: patch.setattr(commit_module, "prepare", variants.lock_first),
     ),
     "unlock by a plain write": (
         Kind.LOST_UPDATE,
@@ -110,7 +109,7 @@ def test_readers_that_do_not_wait_show_in_a_history(monkeypatch: Patch) -> None:
     """Somebody adds to a range between a block's look and its decision, and somebody who only reads
     comes by: it takes three to see it, so here are many who read."""
     for module in (keys_module, look_module, rows_module):
-        monkeypatch.setattr(module, "hides_values", lambda holder, cells: False)
+        monkeypatch.setattr(module, "hides_values", lambda rules, holder, cells: False)
     monkeypatch.setattr(keys_module, "_was_undecided", variants.was_undecided)
     kinds = {anomaly.kind for _, anomaly in islice(found_among_blocks(range(MANY), COUNTERS), 1)}
     assert kinds == {Kind.G2}

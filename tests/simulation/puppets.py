@@ -14,7 +14,7 @@ from tests.simulation.world import POLICY, World
 from txn import Cell, Engine, Key, Policy
 from txn.clock import Clock
 from txn.model import LOCK_SUFFIX, Check, Edit, Row
-from txn.protocol.attempt import FREE
+from txn.protocol.lock_cells import FREE
 from txn.protocol.phases import Status
 from txn.stores.base import Store
 from txn.testing.faulty import NO_FAULT, Call, Fault, Plan, faultless
@@ -37,13 +37,14 @@ class Puppet(Generic[T]):
         by_row: bool = False,
     ) -> None:
         self._hub: Any = getcurrent()
+        self._greenlet: Any = None
         self._faults = faults
         store = RowByRow(world.memory, self._stop) if by_row else None
         sleeping = Sleeping(clock or world.clock, self._stop)
         self.engine, self.store = world.client(
             self._plan, policy=policy, clock=sleeping, store=store
         )
-        self._greenlet: Any = greenlet(lambda: work(self.engine))
+        self._greenlet = greenlet(lambda: work(self.engine))
         self._at: Call | None = None
         self._result: T | None = None
 
@@ -76,7 +77,7 @@ class Puppet(Generic[T]):
         return self._faults(call)
 
     def _stop(self, call: Call) -> None:
-        if getcurrent() is self._greenlet:
+        if self._greenlet is not None and getcurrent() is self._greenlet:
             self._hub.switch(call)
 
 

@@ -28,11 +28,12 @@ from txn import (
     StoreError,
 )
 from txn.errors import TableUnavailable
-from txn.model import Family
+from txn.model import Edit, Family
 from txn.protocol import attempt as attempt_module
-from txn.protocol.attempt import Context, Transaction
+from txn.protocol.attempt import Context, ProtocolName, Transaction
 from txn.protocol.recover import finish_or_leave, roll_forward
 from txn.protocol.row import FAMILY
+from txn.protocol.rules import protocol_key
 from txn.request import Ack
 from txn.stores.local import LocalStore
 from txn.tables.admin import Admin
@@ -93,17 +94,23 @@ def weather(random: Random) -> Weather:
 class Schedule:
     """Runs one seed; `run` raises AssertionError if anything does not hold."""
 
-    def __init__(self, seed: int, trace: Trace | None = None) -> None:
+    def __init__(
+        self, seed: int, trace: Trace | None = None, protocol: ProtocolName = "six-phase"
+    ) -> None:
+        self.protocol = protocol
         self.random = Random(seed)
         self._operator = Random(-seed)
         goes = self._operator.random() < 0.2
         self.weather = replace(weather(self.random), tables_go=goes)
+        if protocol == "fenced":  # needs what Thrift 1 has not
+            self.weather = replace(self.weather, one_cell=False)
         self.scheduler = Scheduler(self.random, self.weather.tick_ms, MOST_STEPS)
         self.server = ActorClock(self.scheduler)
         self.memory = LocalStore(MemoryStore(), self.server)
         self.memory.ensure_table(TABLE, {D: Family()})
         self.memory.ensure_table(LOGS, {D: Family()})
         self.memory.ensure_table(TRANSACTIONS, {FAMILY: Family(versions=1)})
+        self.memory.write([Edit(protocol_key(TRANSACTIONS), protocol.encode(), 1)])
         self.bank = Bank(
             self.random.randint(2, 4), self.random.randint(1, 3), self.random, self._step
         )
@@ -376,15 +383,16 @@ def draw_fault(random: Random, call: Call, crash_rate: float) -> Fault:
             return Fault(applied=None, reply=reply, late=some)
 
 
-def run_many(seeds: Iterable[int]) -> None:
+def run_many(seeds: Iterable[int], protocol: ProtocolName = "six-phase") -> None:
     """Run schedules; a failure says how to run it again, with a trace."""
     for seed in seeds:
         try:
-            Schedule(seed).run()
+            Schedule(seed, protocol=protocol).run()
         except Exception as error:
-            raise AssertionError(f"{error}\n{replay_line(seed)}") from error
+            raise AssertionError(f"{error}\n{replay_line(seed, protocol)}") from error
 
 
-def replay_line(seed: int) -> str:
+def replay_line(seed: int, protocol: ProtocolName = "six-phase") -> str:
     """Return the command that runs a seed again and prints each call."""
-    return f"python -m tests.simulation --schedules 1 --seed {seed} --trace"
+    command = f"python -m tests.simulation --schedules 1 --seed {seed} --trace"
+    return command if protocol == "six-phase" else f"{command} --protocol {protocol}"

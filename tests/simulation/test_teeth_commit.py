@@ -26,12 +26,12 @@ from txn import (
     MaybeApplied,
     Mutation,
 )
-from txn.client import local as local_module
 from txn.clock import ManualClock
 from txn.model import Check
 from txn.protocol import attempt as attempt_module
 from txn.protocol import commit as commit_module
 from txn.protocol import recover as recover_module
+from txn.protocol import rules
 from txn.protocol.attempt import Context, Transaction
 from txn.protocol.phases import Status
 from txn.protocol.row import column, status_key
@@ -82,7 +82,7 @@ def test_every_change_of_status_compares(rule: bool, monkeypatch: Patch) -> None
     owner = Puppet(world, lambda engine: engine.commit_many([ADD])[0], clock=Ahead())
     owner.until(asks_for(Status.ASSERTED))
     aborter = world.engine().context
-    t = attempt_module.load_transaction(world.rows()[-1])
+    t = attempt_module.load_transaction(world.engine().context, world.rows()[-1])
     recover_module.roll_back(aborter, [t], lambda _: "taken for dead")
     assert isinstance(world.engine().commit_many([ADD])[0], Committed)
     assert isinstance(owner.finish(), AbortedError if rule else Committed)
@@ -176,7 +176,7 @@ def test_nothing_is_locked_before_the_row_is_there(rule: bool, monkeypatch: Patc
     """T1 locks before it writes its row. T2 meets the lock, finds no row, and is about to free it;
     T1's row appears, and T1 looks and decides. Both replace the same value."""
     if not rule:
-        monkeypatch.setattr(local_module, "commit", lock_first)
+        monkeypatch.setattr(commit_module, "prepare", lock_first)
     world = world_with(b"0")
     first = Puppet(world, lambda engine: engine.commit_many([ADD])[0])
     first.until(asks_for(Status.WRITTEN))
@@ -249,9 +249,8 @@ def test_the_status_is_the_last_cell_of_its_row(rule: bool, monkeypatch: Patch) 
     """Where a checked write carries one cell, the owner may die between two of them: a decision
     that comes before its plan is one that nobody can finish."""
     if not rule:
-        monkeypatch.setattr(
-            attempt_module, "_status_check", decision_first(attempt_module._status_check)
-        )
+        make_step = decision_first(rules.SixPhaseRules.make_step)
+        monkeypatch.setattr(rules.SixPhaseRules, "make_step", make_step)
     world = World(one_cell=True)
     world.engine().commit([Mutation(X, b"0")])
     plan_or_decision = plans(
@@ -271,8 +270,10 @@ def test_the_status_is_the_last_cell_of_its_row(rule: bool, monkeypatch: Patch) 
 
 
 def decision_first(in_order: Callable[..., Check]) -> Callable[..., Check]:
-    def check(context: Context, t: Transaction, new: Status, cells: attempt_module.Cells) -> Check:
-        found = in_order(context, t, new, cells)
+    def check(
+        self: object, context: Context, t: Transaction, new: Status, cells: attempt_module.Cells
+    ) -> Check:
+        found = in_order(self, context, t, new, cells)
         return found._replace(puts=found.puts[::-1]) if new is Status.ASSERTED else found
 
     return check

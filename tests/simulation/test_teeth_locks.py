@@ -26,7 +26,6 @@ from txn import (
     Mutation,
     Policy,
 )
-from txn.client import local as local_module
 from txn.clock import ManualClock
 from txn.model import Edit
 from txn.protocol import beats, resolve
@@ -187,7 +186,7 @@ def test_a_lock_is_never_older_than_the_unlock_before_it(rule: bool, monkeypatch
 def test_those_who_wait_take_locks_in_key_order(rule: bool, monkeypatch: Patch) -> None:
     """Two that want the same keys, named in opposite order, take turns. Were the locks taken in
     the order of the request, each would hold what the other waits for until the deadline."""
-    monkeypatch.setattr(local_module, "lock_at_once", commit_module.lock_in_order)
+    monkeypatch.setattr(commit_module, "lock_at_once", commit_module.lock_in_order)
     if not rule:
         monkeypatch.setattr(commit_module, "sorted", list, raising=False)
     world = World()
@@ -218,7 +217,7 @@ def test_a_waiting_owner_beats_and_is_let_live(rule: str, monkeypatch: Patch) ->
                 holder: replace(row, beat=0) for holder, row in read_rows(context, holders).items()
             },
         )
-    monkeypatch.setattr(local_module, "lock_at_once", commit_module.lock_in_order)
+    monkeypatch.setattr(commit_module, "lock_at_once", commit_module.lock_in_order)
     world = World()
     slow = Puppet(
         world, lambda engine: engine.commit([Mutation(X, b"0")]), policy=Policy(lease_ms=60_000)

@@ -15,7 +15,6 @@ from txn import (
     Mutation,
     Policy,
 )
-from txn.client import local as local_module
 from txn.protocol import commit as commit_module
 from txn.protocol import ranges
 from txn.protocol.phases import Status
@@ -85,7 +84,7 @@ def test_readers_wait_for_who_has_looked_at_ranges(
 ) -> None:
     """A block has looked, and is about to decide."""
     if not rule:
-        monkeypatch.setattr(look_module, "hides_values", lambda holder, cells: False)
+        monkeypatch.setattr(look_module, "hides_values", lambda rules, holder, cells: False)
     assert (between(World(), asks_for(Status.ASSERTED)) != IN_NO_ORDER) is rule
 
 
@@ -95,7 +94,7 @@ def test_ranges_are_looked_at_once_the_row_says_so(
 ) -> None:
     """Readers need not wait for a block whose row is at 0-WRITTEN: it has not looked yet."""
     if not rule:
-        monkeypatch.setattr(local_module, "commit", look_before_the_step)
+        monkeypatch.setattr(commit_module, "prepare", look_before_the_step)
     found = between(World(), asks_for(Status.LOCKED))
     assert (found != IN_NO_ORDER) is rule
 

@@ -13,6 +13,7 @@ from txn import (
     Key,
     Mutation,
 )
+from txn.protocol import looks
 from txn.protocol.phases import Status
 from txn.reading import keys as keys_module
 from txn.reading import look as look_module
@@ -72,7 +73,7 @@ def test_the_tags_are_looked_at(rule: bool, monkeypatch: pytest.MonkeyPatch) -> 
     """A transaction commits both keys between the reads of their values, and lets its locks go
     before they are looked at. Only the tag of the value read first tells of it."""
     if not rule:
-        monkeypatch.setattr(keys_module, "_is_last", lambda value, tag: True)
+        monkeypatch.setattr(looks, "_is_last", lambda value, tag: True)
     world = World()
     put_both(world.engine(), b"0")
     reader = Puppet(world, lambda engine: engine.read([X, Y]), by_row=True)

@@ -13,6 +13,7 @@ from tests.simulation.variants import leave_values_out, marker_not_asserted, tel
 from tests.simulation.world import LOGS, TRANSACTIONS, D, World, key
 from txn import (
     AbortedError,
+    Cell,
     Committed,
     Mutation,
     Outcome,
@@ -169,7 +170,7 @@ def test_a_decided_holder_is_rolled_forward_and_not_back(rule: bool) -> None:
     if rule:
         world.mend()
     else:
-        locks = [X.lock, Y.lock]
+        locks = {lock: Cell(row.row_key, 0) for lock in (X.lock, Y.lock)}
         resolve.free_for_holder(world.engine().context, row.row_key, locks)
     assert world.values([X, Y]) == {X: b"1", Y: b"1" if rule else b"0"}
 

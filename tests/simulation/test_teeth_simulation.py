@@ -15,7 +15,6 @@ from tests.simulation.breaking import live_on, run
 from tests.simulation.puppets import asks_for
 from tests.simulation.schedule import run_many
 from tests.simulation.shapes import BY_NAME
-from txn.client import local as local_module
 from txn.protocol import attempt as attempt_module
 from txn.protocol import commit as commit_module
 from txn.protocol.phases import Status
@@ -37,7 +36,7 @@ VARIANTS: dict[str, Callable[[Patch], None]] = {
         commit_module, "advance", variants.step_plainly
     ),
     "locks come before the row": lambda patch: patch.setattr(
-        local_module, "commit", variants.lock_first
+        commit_module, "prepare", variants.lock_first
     ),
     "unlock by a plain write": lambda patch: variants.set_unlock(patch, variants.unlock_by_write),
     "unlock by a delete marker": lambda patch: variants.set_unlock(

@@ -22,7 +22,8 @@ from txn.protocol import attempt as attempt_module
 from txn.protocol import commit as commit_module
 from txn.protocol import ranges
 from txn.protocol import recover as recover_module
-from txn.protocol.attempt import FREE, Context, Transaction
+from txn.protocol.attempt import Context, Transaction
+from txn.protocol.lock_cells import FREE
 from txn.protocol.phases import COMMITTED, Status
 from txn.protocol.resolve import read_rows
 from txn.protocol.retire import Guarded
@@ -68,33 +69,28 @@ def hold_reading_first(context: Context, transactions: Sequence[Transaction]) ->
 def lock_first(
     context: Context,
     transactions: Sequence[Transaction],
-    lock: commit_module.Lock,
     contention: commit_module.Contention,
-    finish: recover_module.Finish,
-) -> None:
-    live = lock(context, transactions, contention)
+    patient: bool,
+) -> list[Transaction]:
+    live = choose_lock(patient)(context, transactions, contention)
     live = commit_module.write_rows(context, live)
-    live = commit_module.assert_under_locks(context, live)
-    live = commit_module.decide(context, live)
-    finish(context, live)
-    recover_module.release_aborted(context, [t for t in transactions if t.failure is not None])
+    return commit_module.assert_under_locks(context, live)
 
 
 def look_before_the_step(
     context: Context,
     transactions: Sequence[Transaction],
-    lock: commit_module.Lock,
     contention: commit_module.Contention,
-    finish: recover_module.Finish,
-) -> None:
+    patient: bool,
+) -> list[Transaction]:
     live = commit_module.write_rows(context, transactions)
-    live = lock(context, live, contention)
+    live = choose_lock(patient)(context, live, contention)
     live = commit_module.look_at_ranges(context, live, contention)
-    live = commit_module.assert_under_locks(context, live)
-    live = commit_module.decide(context, live)
-    recover_module.finish_or_leave(context, "roll forward", finish, live)
-    failed = [t for t in transactions if t.failure is not None]
-    recover_module.finish_or_leave(context, "roll back", recover_module.release_aborted, failed)
+    return commit_module.assert_under_locks(context, live)
+
+
+def choose_lock(patient: bool) -> Callable[..., list[Transaction]]:
+    return commit_module.lock_in_order if patient else commit_module.lock_at_once
 
 
 def forget_what_is_left(digest: ranges.Digest, cells: Mapping[Key, Cell]) -> None:
@@ -103,7 +99,7 @@ def forget_what_is_left(digest: ranges.Digest, cells: Mapping[Key, Cell]) -> Non
 
 def believe(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
     for t in transactions:
-        decision = attempt_module._status_check(context, t, Status.ASSERTED, plan_of(context, t))
+        decision = context.rules.make_step(context, t, Status.ASSERTED, plan_of(context, t))
         (decided,) = attempt_module.call_store(
             context, partial(context.store.check_and_put, [decision])
         )
@@ -213,7 +209,8 @@ def trust_all_decided(key: Key, look: look_module.Look) -> Cell | None:
 def look_once(context: Context, keys: list[Key]) -> Cells:
     first = context.store.read([cell for key in keys for cell in (key, key.lock, key.tag)])
     holders = {cell.value for key in keys if (cell := first[key.lock]) and cell.value}
-    look = look_module.Look(first, read_rows(context, holders) if holders else {})
+    rows = read_rows(context, holders) if holders else {}
+    look = look_module.Look(context.rules, first, rows)
     return {key: look_module.value_of(key, look) for key in keys}
 
 
@@ -263,6 +260,6 @@ def mark_at_the_lock(context: Context, held: Collection[Guarded], ours: bytes) -
     for item in held:
         lock = item.key.lock
         cells = [(lock, item.lock), (item.key.tag, item.tag)]
-        deletes = tuple((name, cell.timestamp) for name, cell in cells if cell)
-        checks.append(Check(lock, ours, deletes=deletes))
+        deletes = tuple(Edit(name, None, cell.timestamp) for name, cell in cells if cell)
+        checks.append(Check(lock, ours, edits=deletes))
     context.store.check_and_put(checks)

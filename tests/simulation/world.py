@@ -14,6 +14,7 @@ from txn import Engine, Key, Policy
 from txn.clock import Clock, ManualClock
 from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Check, Family
 from txn.protocol.attempt import Context
+from txn.protocol.lock_cells import holder_of
 from txn.protocol.phases import FINISHED
 from txn.protocol.row import FAMILY, TransactionRow, decode_row, is_row_key
 from txn.stores.base import Store
@@ -128,7 +129,7 @@ def leftovers(store: Store) -> dict[Key, Cell]:
         for table in (*tables(store), TRANSACTIONS)
         for row in store.scan(table)
         for key, cell in row.cells.items()
-        if cell.value and key.column.endswith((LOCK_SUFFIX, TAG_SUFFIX))
+        if key.column.endswith((LOCK_SUFFIX, TAG_SUFFIX)) and holder_of(key, cell)
     }
 
 

@@ -71,7 +71,7 @@ def test_an_owner_lives_through_an_attempt_of_many_leases() -> None:
 
 def test_an_owner_lives_that_takes_many_locks_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of them is free, so that it never waits: work is as long as waiting."""
-    monkeypatch.setattr("txn.client.local.lock_at_once", lock_in_order)
+    monkeypatch.setattr("txn.protocol.commit.lock_at_once", lock_in_order)
     world = World(PATIENT)
     watched(world, item_ms=5)
     assert world.engine.commit([Mutation(key, b"1") for key in keys(220)]).complete
@@ -152,7 +152,7 @@ def test_an_owner_that_was_aborted_at_its_work_leaves() -> None:
 @pytest.mark.parametrize("lock", [commit_module.lock_at_once, lock_in_order])
 def test_work_ends_at_the_deadline(lock: object, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who has half a second does not wait for thousands of locks to be told that it is over."""
-    monkeypatch.setattr("txn.client.local.lock_at_once", lock)
+    monkeypatch.setattr("txn.protocol.commit.lock_at_once", lock)
     world = World(PATIENT)
     world.faults.plan = lambda call: world.clock.advance(len(call.items)) or Fault()
     with pytest.raises(DeadlineError, match="deadline passed before the decision"):

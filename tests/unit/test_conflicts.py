@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from tests.unit.worlds import POLICY, World, X, Y, after_status, ghost, step_past_put, stopped_at
@@ -12,7 +14,7 @@ from txn.errors import (
 )
 from txn.model import Check, Edit, Mutation
 from txn.protocol.attempt import load_transaction
-from txn.protocol.commit import Lock, lock_at_once, lock_in_order, write_rows
+from txn.protocol.commit import lock_at_once, lock_in_order, write_rows
 from txn.protocol.phases import Status
 from txn.protocol.recover import roll_forward
 from txn.protocol.resolve import Resolver, read_rows
@@ -164,7 +166,9 @@ def test_a_waiting_owner_that_was_aborted_leaves_and_tries_again() -> None:
 
 
 @pytest.mark.parametrize("lock", [lock_at_once, lock_in_order])
-def test_a_lock_that_goes_between_request_and_look_is_asked_for_again(lock: Lock) -> None:
+def test_a_lock_that_goes_between_request_and_look_is_asked_for_again(
+    lock: Callable[..., object],
+) -> None:
     """A "no" whose lock is free when looked at is nobody's conflict."""
     world = World()
     context = world.engine.context
@@ -228,12 +232,12 @@ def test_a_helper_that_is_overtaken_cleans_up_what_it_put() -> None:
         if call.method == "write" and not overtaken:
             overtaken.append(call)
             other = world.client(seed=3).context
-            roll_forward(other, [load_transaction(read_rows(other, [holder])[holder])])
+            roll_forward(other, [load_transaction(other, read_rows(other, [holder])[holder])])
         return Fault()
 
     helper = world.client(world.faults, seed=2).context
     world.faults.plan = finish_first
-    roll_forward(helper, [load_transaction(read_rows(helper, [holder])[holder])])
+    roll_forward(helper, [load_transaction(helper, read_rows(helper, [holder])[holder])])
     assert overtaken
     assert world.value(X.tag) == b""
     assert world.holder(X) == b""

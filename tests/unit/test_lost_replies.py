@@ -281,7 +281,7 @@ def test_a_holder_that_decides_while_it_is_aborted_stays_committed() -> None:
     world = World()
     holder = stopped_at(world, Status.LOCKED)
     plan_cell = column(b"txn", holder, b"plan")
-    t = load_transaction(read_rows(world.engine.context, [holder])[holder])
+    t = load_transaction(world.engine.context, read_rows(world.engine.context, [holder])[holder])
     decided: list[bytes] = []
 
     def decide_first(call: Call) -> Fault:

@@ -57,10 +57,10 @@ def test_a_step_that_the_table_does_not_have_is_refused() -> None:
         allowed = {FIRST} if old is None else STEPS[old]
         for new in Status:
             if new in allowed:
-                check_step(old, new)
+                check_step(STEPS, old, new)
             else:
                 with pytest.raises(IllegalStepError, match=str(new)):
-                    check_step(old, new)
+                    check_step(STEPS, old, new)
 
 
 def test_rolling_forward_goes_by_the_table() -> None:

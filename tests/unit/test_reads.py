@@ -271,15 +271,18 @@ def test_a_holder_that_decides_between_the_looks_is_read_again() -> None:
         if len(looks) == 4:
             context = world.engine.context
             plan = encode_plan(Plan(world.clock.wall_ms() + 9, (1,)))
-            t = load_transaction(next(row for row in world.rows() if row.row_key == late))
+            t = load_transaction(
+                world.engine.context, next(row for row in world.rows() if row.row_key == late)
+            )
             advance(
                 context, [t], Status.ASSERTED, lambda _: [(column(b"txn", late, b"plan"), plan)]
             )
         return Fault()
 
-    engine = world.client(FaultyStore(world.store, decide_after_first_look), seed=2)
+    faults = FaultyStore(world.store)
+    engine = world.client(faults, seed=2)
     engine.read([Key("other", "d", "x")])
-    looks.clear()
+    faults.plan = decide_after_first_look
     found = engine.read([X, Y])
     assert [cell and cell.value for cell in found.values()] == [b"2", b"2"]
     assert len(looks) == 8

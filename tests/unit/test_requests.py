@@ -132,7 +132,7 @@ def test_no_call_is_empty_when_all_locks_are_refused(
     engine: Engine, counting: CountingStore
 ) -> None:
     """A conflict is the time when the store has most to do: an empty call is a wasted one."""
-    stops = FaultyStore(counting, at({4: Fault(reply=Reply.CRASH)}))
+    stops = FaultyStore(counting, at({5: Fault(reply=Reply.CRASH)}))
     with pytest.raises(Crash):
         Engine(stops, clock=ManualClock()).commit([Mutation(key(1), b"1")])
     counting.reset()

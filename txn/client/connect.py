@@ -7,6 +7,7 @@ from txn.clock import Clock, SystemClock
 from txn.errors import InvalidRequestError
 from txn.host.extras import require_extra
 from txn.policy import Policy
+from txn.protocol.attempt import ProtocolName
 from txn.request import TRANSACTIONS
 from txn.stores import open_store
 from txn.watch import Watch, silent
@@ -21,6 +22,7 @@ def connect(
     policy: Policy | None = None,
     watch: Watch = silent,
     clock: Clock | None = None,
+    protocol: ProtocolName | None = None,
 ) -> Engine:
     """Open a store, or a server's, by its URI and return an engine on it.
 
@@ -30,8 +32,10 @@ def connect(
     txn/stores/gateway.py); or `txn://host:port?token=..&tls=on&ca=file`,
     a `txn serve` whose store is used through it.
     table: what keys without a table mean. transactions: the transaction table, made where missing.
-    buckets: how many prefixes spread the transaction rows, 1 to 100. A server has its own
-    transaction table, buckets, policy and watch.
+    buckets: how many prefixes spread the transaction rows, 1 to 100. protocol: "six-phase" or
+    "fenced", which a new database gets, and which any other must have; None: whichever it has,
+    six-phase for a new one. A server has its own transaction table, buckets, policy, watch and
+    protocol.
     """
     if not (isinstance(uri, str) and uri.startswith("txn:")):
         clock = clock or SystemClock()
@@ -45,12 +49,16 @@ def connect(
                 policy=policy,
                 watch=watch,
                 clock=clock,
+                protocol=protocol,
             )
         except BaseException:
             store.close()
             raise
-    if (transactions, buckets, policy) != (TRANSACTIONS, 1, None) or watch is not silent:
-        raise InvalidRequestError("transactions, buckets, policy and watch are the server's own")
+    given = (transactions, buckets, policy, protocol)
+    if given != (TRANSACTIONS, 1, None, None) or watch is not silent:
+        raise InvalidRequestError(
+            "transactions, buckets, policy, watch and protocol are the server's own"
+        )
     with require_extra("emulator", uri="txn://"):
         from txn.service.client import connect_server  # noqa: PLC0415
     return Engine.over(connect_server(uri, clock), table)

@@ -19,7 +19,8 @@ from txn.clock import Clock, SystemClock
 from txn.errors import InvalidRequestError, TxnError
 from txn.model import Cell, Delete, Key, Mutation, Row, as_bytes, check_choice, check_whole
 from txn.policy import Policy
-from txn.protocol.attempt import Context
+from txn.protocol.attempt import Context, ProtocolName
+from txn.protocol.rules import SIX_PHASE
 from txn.reading.rows import group_by_row
 from txn.request import (
     TRANSACTIONS,
@@ -54,9 +55,12 @@ class Engine:
         watch: Watch = silent,
         clock: Clock | None = None,
         chance: random.Random | None = None,
+        protocol: ProtocolName | None = None,
     ) -> None:
         if not 1 <= buckets <= 100:
             raise InvalidRequestError("buckets must be 1 to 100", buckets=buckets)
+        if protocol is not None:
+            check_choice("protocol", protocol, ProtocolName)
         context = Context(
             store,
             as_bytes("transactions", transactions),
@@ -64,8 +68,9 @@ class Engine:
             chance or random.SystemRandom(),
             policy or Policy(),
             guard(watch),
+            SIX_PHASE,
         )
-        self._stand_on(LocalBackend(context, buckets), table)
+        self._stand_on(LocalBackend(context, buckets, protocol), table)
 
     @classmethod
     def over(cls, backend: Backend, table: str | bytes | None = None) -> Self:

@@ -7,6 +7,7 @@ rows, where every other client can finish it.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 
 from txn.client.families import Families
 from txn.client.finisher import Finisher
@@ -18,12 +19,13 @@ from txn.errors import (
     TxnError,
 )
 from txn.model import Cell, Family, Key, Row
-from txn.protocol.attempt import Attempt, Context, begin_attempt, is_late
+from txn.protocol.attempt import Attempt, Context, ProtocolName, begin_attempt, is_late
 from txn.protocol.beats import PORTION
-from txn.protocol.commit import Lock, commit, lock_at_once, lock_in_order, run_for_available
+from txn.protocol.commit import commit, run_for_available
 from txn.protocol.recover import roll_forward
 from txn.protocol.resolve import Resolver, read_rows
 from txn.protocol.row import FAMILY, RowState, decode_marker, marker_key
+from txn.protocol.rules import choose_rules
 from txn.protocol.waiting import Contention, fail_late
 from txn.reading.keys import Snapshot, read_atomically
 from txn.reading.rows import read_view, scan_rows
@@ -34,15 +36,15 @@ from txn.spans import Span
 class LocalBackend:
     """Commits and reads with the protocol. Its transaction table is made where it is missing."""
 
-    def __init__(self, context: Context, buckets: int) -> None:
-        self._context = context
+    def __init__(self, context: Context, buckets: int, protocol: ProtocolName | None) -> None:
+        splits = [b"%02d." % bucket for bucket in range(1, buckets)]
+        context.store.ensure_table(context.table, {FAMILY: Family(versions=1)}, splits)
+        self._context = context = replace(context, rules=choose_rules(context, protocol))
         self._buckets = buckets
         self._families = Families(context)
         self._resolver = Resolver(context)
         self._contention = Contention(context, self._resolver.settle)
         self._finisher = Finisher(context)
-        splits = [b"%02d." % bucket for bucket in range(1, buckets)]
-        context.store.ensure_table(context.table, {FAMILY: Family(versions=1)}, splits)
 
     @property
     def context(self) -> Context:
@@ -88,14 +90,14 @@ class LocalBackend:
             self._begin(request, now_ms + (usual_ms if own_ms is None else own_ms), spans)
             for request, own_ms in zip(requests, deadlines_ms, strict=True)
         ]
-        for wave in group_apart([t.keys for t in attempts]):
-            again, lock = wave, lock_at_once
+        for wave in group_apart([t.units for t in attempts]):
+            again = wave
             for number in self._context.tries(most=self._context.policy.attempts):
                 if number > 1:
                     for i in again:
                         attempts[i] = self._begin(requests[i], attempts[i].due_ms, spans)
-                self._run([attempts[i] for i in again], lock, ack)
-                again, lock = [i for i in again if self._may_try_again(attempts[i])], lock_in_order
+                self._run([attempts[i] for i in again], number > 1, ack)
+                again = [i for i in again if self._may_try_again(attempts[i])]
                 if not again:
                     break
         return [self._result(t) for t in attempts]
@@ -106,13 +108,13 @@ class LocalBackend:
     def _may_try_again(self, t: Attempt) -> bool:
         return isinstance(t.failure, ConflictError) and not is_late(self._context, t)
 
-    def _run(self, attempts: Sequence[Attempt], lock: Lock, ack: Ack) -> None:
+    def _run(self, attempts: Sequence[Attempt], patient: bool, ack: Ack) -> None:
         finish = roll_forward if ack == "complete" else self._finisher.submit
         try:
             due = fail_late(self._context, attempts)
             live = run_for_available(self._contention.wait_for_hot_keys, due)
             with self._contention.learn(live):
-                commit(self._context, live, lock, self._contention, finish)
+                commit(self._context, live, self._contention, patient, finish)
         except TxnError as error:  # before the decision, so nothing of these was written
             for t in attempts:
                 t.failure = t.failure or error
@@ -144,7 +146,7 @@ class LocalBackend:
         request = lock_request(keys)
         for _ in self._context.tries(most=self._context.policy.attempts):
             t = self._begin(request, due_ms)
-            self._run([t], lock_in_order, "complete")
+            self._run([t], patient=True, ack="complete")
             if not self._may_try_again(t):
                 break
         if t.failure is not None:

@@ -20,6 +20,7 @@ from pyspark.sql import functions as f
 from txn.clock import SystemClock
 from txn.demo.data import ANCHOR, COLUMNS, ENTRY, DemoTables, flight_row, index_rows
 from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Row
+from txn.protocol.lock_cells import holder_of
 from txn.protocol.phases import Status
 from txn.protocol.row import decode_row, is_row_key
 from txn.stores import open_store
@@ -198,7 +199,7 @@ def index_cells(row: Row) -> Iterator[tuple[str, str | None]]:
 def leftovers(row: Row) -> Iterator[str]:
     """Yield a word for each cell of the row that is locked, or tagged."""
     for key, cell in row.cells.items():
-        if cell.value and key.column.endswith(LOCK_SUFFIX):
+        if key.column.endswith(LOCK_SUFFIX) and holder_of(key, cell):
             yield "lock"
         if cell.value and key.column.endswith(TAG_SUFFIX):
             yield "tag"

@@ -1,16 +1,18 @@
-"""What the phases are made of: a transaction in memory, and the three ways to touch its row.
+"""What the phases are made of: a transaction in memory, the ways to touch its row, and what the two
+protocols do each in its own way.
 
-Every change of status is a compare-and-set; its "no" and its lost reply are settled by reading the
-row, never believed. A store that does not answer is asked again for a bounded time; then its
+What a change of status compares is settled by reading the row: its "no" and its lost reply are
+never believed. A store that does not answer is asked again for a bounded time; then its
 error is raised, and the row stays as a crash would leave it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from random import Random
-from typing import TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeVar
 
 from txn.clock import Clock
 from txn.errors import (
@@ -22,15 +24,15 @@ from txn.errors import (
     TxnError,
     annotate,
 )
-from txn.model import LOOKS_WITHIN_MS, Cell, Check, Key
+from txn.model import LOOKS_WITHIN_MS, Cell, Check, Edit, Key
 from txn.policy import Policy
-from txn.protocol.phases import IllegalStepError, Status, check_step
+from txn.protocol.lock_cells import FREE, holder_of
+from txn.protocol.phases import IllegalStepError, Status, Steps, check_step
 from txn.protocol.row import (
     Buffer,
     Marker,
     Plan,
     TransactionRow,
-    column,
     decode_status,
     encode_buffer,
     encode_marker,
@@ -40,10 +42,13 @@ from txn.protocol.row import (
 )
 from txn.request import Request, add_marker
 from txn.spans import Span
-from txn.stores.base import Store
+from txn.stores.base import Feature, Store
 from txn.watch import Watch
 
-FREE = b""
+if TYPE_CHECKING:
+    from txn.protocol.waiting import Contention
+
+ProtocolName = Literal["six-phase", "fenced"]
 T = TypeVar("T")
 
 
@@ -57,6 +62,7 @@ class Context:
     random: Random
     policy: Policy
     watch: Watch
+    rules: Rules
 
     def tries(self, *, most: int | None = None, due_ms: int | None = None) -> Iterator[int]:
         """Yield 1, 2, ... with a pause before each but the first: see `Backoff.tries`."""
@@ -69,8 +75,8 @@ class Transaction:
 
     status: what its row is known to have reached; None: the row is not there.
     unread: why its status could not be seen at the last look; None if it could.
-    plan: what was decided. held: the keys whose locks it may hold.
-    locks: the lock cell of each key that it mutates or asserts.
+    plan: what was decided. held: the lock cells that it may hold.
+    locks: the lock cell of each key that it mutates or asserts, as lock_of tells them.
     """
 
     row_key: bytes
@@ -79,15 +85,24 @@ class Transaction:
     plan: Plan | None = None
     unread: CorruptRowError | None = None
     held: set[Key] = field(default_factory=set)
+    lock_of: Callable[[Key], Key] = attrgetter("lock")
     locks: dict[Key, Key] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.locks = {key: key.lock for key in self.request.keys}
+        self.locks = {key: self.lock_of(key) for key in self.request.keys}
 
     @property
     def keys(self) -> Collection[Key]:
         """Each key that it mutates or asserts, once."""
         return self.locks.keys()
+
+    @property
+    def units(self) -> dict[Key, list[Key]]:
+        """Its lock cells, in the order of the request, each with its keys."""
+        found: dict[Key, list[Key]] = {}
+        for key, lock in self.locks.items():
+            found.setdefault(lock, []).append(key)
+        return found
 
     @property
     def is_finished(self) -> bool:
@@ -116,6 +131,8 @@ class Attempt(Transaction):
     failure: why it left the commit path; None while it is on it, and once it is committed.
     seen: the cells that its assertions were evaluated on, or that were met under others' locks.
     alive_ms: its last sign of life, or a moment before, by the monotonic clock.
+    found, timestamp, decided_ms: of the fenced protocol: its locks as they were read, free; its
+    commit timestamp; and when its decision was sent, if the answer was yes.
     """
 
     buffer: bytes
@@ -125,6 +142,9 @@ class Attempt(Transaction):
     failure: TxnError | None = None
     seen: dict[Key, Cell | None] = field(default_factory=dict)
     alive_ms: int = 0
+    found: dict[Key, Cell | None] = field(default_factory=dict)
+    timestamp: int = 0
+    decided_ms: int | None = None
 
     def needs(self, table: bytes) -> bool:
         """Whether it has a key, or has scanned a range, in the table."""
@@ -143,7 +163,15 @@ def begin_attempt(
         request = add_marker(request, marker_key(context.table, request.once), marker)
     lease_ms = context.policy.lease_ms
     buffer = encode_buffer(Buffer(request, lease_ms))
-    return Attempt(row_key, request, buffer=buffer, lease_ms=lease_ms, due_ms=due_ms, spans=spans)
+    return Attempt(
+        row_key,
+        request,
+        lock_of=context.rules.lock_of,
+        buffer=buffer,
+        lease_ms=lease_ms,
+        due_ms=due_ms,
+        spans=spans,
+    )
 
 
 def is_late(context: Context, t: Attempt) -> bool:
@@ -151,19 +179,79 @@ def is_late(context: Context, t: Attempt) -> bool:
     return context.clock.monotonic_ms() >= t.due_ms
 
 
-def load_transaction(row: TransactionRow) -> Transaction:
+def load_transaction(context: Context, row: TransactionRow) -> Transaction:
     """Return the transaction of a row, to be ended by somebody else. Where the buffer does not
     decode it has no keys: such a row may be rolled back, never forward."""
     request = row.buffer.request if row.buffer else Request(())
-    t = Transaction(row.row_key, request, row.status, row.plan)
-    t.held.update(t.keys)
+    lock_of = context.rules.lock_of
+    t = Transaction(row.row_key, request, row.status, row.plan, lock_of=lock_of)
+    t.held.update(t.locks.values())
     return t
 
 
 AnyTransaction = TypeVar("AnyTransaction", bound=Transaction)
 Cells = list[tuple[Key, bytes]]
-Missing = list[tuple[Attempt, Key, bytes]]
-"""Locks that were not got, each with its holder."""
+
+
+class Met(NamedTuple):
+    """A lock that an attempt wants for a key and has not got, as it was found. holder: FREE where
+    it just went."""
+
+    t: Attempt
+    key: Key
+    holder: bytes
+    cell: Cell | None
+
+
+class Rules(Protocol):
+    """What a protocol does in its own way; all else is the same for both."""
+
+    name: ProtocolName
+    needs: frozenset[Feature]
+    steps: Steps
+    plain: frozenset[Status]
+    """Those that are put, not compared."""
+    locks_rows: bool
+    """Whether a lock is of a row and family, not of a key."""
+
+    @property
+    def forward(self) -> Sequence[tuple[Status, Work, Status]]:
+        """What follows the decision: from which status, the work, the status that tells of it."""
+
+    def lock_of(self, key: Key) -> Key:
+        """Return the lock cell of a key."""
+
+    def guards_of(self, key: Key) -> tuple[Key, ...]:
+        """Return the cells that tell whether a key has changed: its lock, and its tag if any."""
+
+    def make_step(self, context: Context, t: Transaction, new: Status, cells: Cells) -> Check:
+        """Return the change of a row to a status, together with other cells."""
+
+    def make_free(self, lock: Key, cell: Cell) -> Check:
+        """Return what frees a lock if it still is as it was found, held."""
+
+    def gone_until(self, key: Key, cell: Cell) -> int:
+        """Return up to which timestamp a cell of a finished transaction's row is deleted."""
+
+    def free_own(self, context: Context, transactions: Sequence[Transaction]) -> None:
+        """Free each lock that is still one of these transactions' own."""
+
+    def prepare(
+        self,
+        context: Context,
+        transactions: Sequence[Attempt],
+        contention: Contention,
+        patient: bool,
+    ) -> list[Attempt]:
+        """Take a batch, that has no lock cell in common, until it can be decided. patient: wait
+        for whoever holds a lock, in an order in which nobody waits in a circle."""
+
+    def look(self, context: Context, keys: Sequence[Key]) -> tuple[dict[Key, Cell | None], bool]:
+        """Return the keys' cells with their guards, in one or two requests, and whether all of
+        them were so at one instant as far as nobody holds a lock of them."""
+
+
+Work = Callable[[Context, Sequence[Transaction]], object]
 
 
 def advance(
@@ -173,22 +261,36 @@ def advance(
     cells: Callable[[AnyTransaction], Cells] = lambda t: [],
     *,
     durable: bool = False,
-) -> None:
+) -> list[AnyTransaction]:
     """Step each row from the status that it is known to have to the new one.
 
     `cells` go into the row together with the status. Afterwards each transaction has the status
     that its row has reached, by this call or by somebody else's, or `unread` says why it is not
-    known. Raises StoreError where a row could not be reached; the request may then still take
-    effect later.
+    known. Returns those that this call moved. Raises StoreError where a row could not be reached;
+    the request may then still take effect later.
     """
-    checks = {t: _status_check(context, t, new, cells(t)) for t in transactions}
-    pending = list(transactions)
+    for t in transactions:
+        check_step(context.rules.steps, t.status, new)
+    steps = {t: context.rules.make_step(context, t, new, cells(t)) for t in transactions}
+    if new in context.rules.plain:
+        _put_statuses(context, list(steps.values()), durable)
+        for t in transactions:
+            t.status = new
+        return list(transactions)
+    return _compare_statuses(context, steps, new, durable)
+
+
+def _compare_statuses(
+    context: Context, steps: Mapping[AnyTransaction, Check], new: Status, durable: bool
+) -> list[AnyTransaction]:
+    pending, done = list(steps), []
 
     def attempt() -> None:
-        answers = context.store.check_and_put([checks[t] for t in pending], durable=durable)
+        answers = context.store.check_and_put([steps[t] for t in pending], durable=durable)
         for t, moved in zip(pending, answers, strict=True):
             if moved:
                 t.status = new
+                done.append(t)
         # Those that moved are not asked again, whatever becomes of the look at the others.
         pending[:] = [t for t, moved in zip(pending, answers, strict=True) if not moved]
         olds = [t.status for t in pending]
@@ -199,8 +301,16 @@ def advance(
         if pending:
             raise StoreError("status does not change", transaction=pending[0].row_key)
 
-    if transactions:
+    if pending:
         call_store(context, attempt)
+    return done
+
+
+def _put_statuses(context: Context, steps: Sequence[Check], durable: bool) -> None:
+    edits = [Edit(key, value, None) for step in steps for key, value in step.puts]
+    edits += [edit for step in steps for edit in step.edits]
+    if edits:
+        call_store(context, lambda: context.store.write(edits, durable=durable, by_row=True))
 
 
 def fail_aborted(transactions: Sequence[Attempt], reached: Status) -> list[Attempt]:
@@ -230,26 +340,25 @@ def read_statuses(context: Context, transactions: Sequence[Transaction]) -> None
                 t.unread = CorruptRowError(str(error), transaction=t.row_key)
 
 
-def take_locks(context: Context, wanted: Sequence[tuple[Attempt, Key]]) -> Missing:
-    """Ask for locks; return those not got, each with its holder (FREE where it just went), and
-    keep the cells under them as seen."""
+def take_locks(context: Context, wanted: Sequence[tuple[Attempt, Key]]) -> list[Met]:
+    """Ask for the locks of keys; return those not got, and keep the cells under them as seen."""
 
-    def attempt() -> Missing:
+    def attempt() -> list[Met]:
         checks = [Check(t.locks[key], FREE, ((t.locks[key], t.row_key),)) for t, key in wanted]
         answers = context.store.check_and_put(checks, durable=False)
         refused = [item for item, got in zip(wanted, answers, strict=True) if not got]
         # A repeated request is refused by the lock it took.
-        return [item for item in look_at_locks(context, refused) if item[2] != item[0].row_key]
+        return [item for item in look_at_locks(context, refused) if item.holder != item.t.row_key]
 
     for t, key in wanted:
-        t.held.add(key)
+        t.held.add(t.locks[key])
     missing = call_store(context, attempt) if wanted else []
-    for t, key, _ in missing:
-        t.held.discard(key)
+    for item in missing:
+        item.t.held.discard(item.t.locks[item.key])
     return missing
 
 
-def look_at_locks(context: Context, wanted: Sequence[tuple[Attempt, Key]]) -> Missing:
+def look_at_locks(context: Context, wanted: Sequence[tuple[Attempt, Key]]) -> list[Met]:
     """Return who holds each lock (FREE: nobody), and keep the cells under them as seen."""
     if not wanted:
         return []
@@ -257,8 +366,8 @@ def look_at_locks(context: Context, wanted: Sequence[tuple[Attempt, Key]]) -> Mi
     found = []
     for t, key in wanted:
         t.seen[key] = cells[key]
-        lock = cells[t.locks[key]]
-        found.append((t, key, lock.value if lock else FREE))
+        lock = t.locks[key]
+        found.append(Met(t, key, holder_of(lock, cells[lock]), cells[lock]))
     return found
 
 
@@ -289,11 +398,11 @@ def are_apart(context: Context, first_ms: int) -> bool:
     return context.clock.monotonic_ms() - first_ms > LOOKS_WITHIN_MS
 
 
-def free_locks(context: Context, locks: Sequence[tuple[Key, bytes]]) -> bool:
-    """Free each lock cell that its holder, beside it, still has; return whether one had. A "no" is
-    as good as a "yes": somebody else freed it, or it was never taken. Locks in a table that is gone
+def free_locks(context: Context, locks: Mapping[Key, Cell]) -> bool:
+    """Free each lock that is still as it was found, held; return whether one was. A "no" is as good
+    as a "yes": somebody else freed it, or it was never taken. Locks in a table that is gone
     are left: when it comes back they are a finished transaction's, which anybody frees."""
-    checks = [Check(lock, holder, ((lock, FREE),)) for lock, holder in locks]
+    checks = [context.rules.make_free(lock, cell) for lock, cell in locks.items()]
 
     def attempt() -> list[bool]:
         return context.store.check_and_put(checks, durable=False)
@@ -309,21 +418,10 @@ def free_locks(context: Context, locks: Sequence[tuple[Key, bytes]]) -> bool:
     return False
 
 
-def group_by_holder(missing: Missing) -> Mapping[bytes, list[Key]]:
+def group_by_holder(missing: Iterable[Met]) -> dict[bytes, dict[Key, Cell]]:
     """Return the lock cells that each holder was met in."""
-    met: dict[bytes, list[Key]] = {}
-    for t, key, holder in missing:
-        if holder != FREE:
-            met.setdefault(holder, []).append(t.locks[key])
+    met: dict[bytes, dict[Key, Cell]] = {}
+    for t, key, holder, cell in missing:
+        if holder != FREE and cell is not None:
+            met.setdefault(holder, {})[t.locks[key]] = cell
     return met
-
-
-def _status_check(context: Context, t: Transaction, new: Status, cells: Cells) -> Check:
-    check_step(t.status, new)
-    status = status_key(context.table, t.row_key)
-    if "multi_cell_check" in context.store.features:
-        cells = [*cells, (column(context.table, t.row_key, b"at." + new.value), FREE)]
-    expected = FREE if t.status is None else t.status.value
-    # The checked cell goes last: where a transport sends one cell at a time, what goes with a
-    # status is there before the status is.
-    return Check(status, expected, (*cells, (status, new.value)))

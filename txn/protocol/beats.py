@@ -12,7 +12,8 @@ from typing import TypeVar
 
 from txn.errors import DeadlineError
 from txn.model import Edit
-from txn.protocol.attempt import FREE, Attempt, Context, call_store, fail_aborted, read_statuses
+from txn.protocol.attempt import Attempt, Context, call_store, fail_aborted, read_statuses
+from txn.protocol.lock_cells import FREE
 from txn.protocol.phases import Status
 from txn.protocol.row import column
 

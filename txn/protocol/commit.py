@@ -23,9 +23,9 @@ from txn.errors import (
 from txn.model import Cell, Key
 from txn.protocol.announce import announce
 from txn.protocol.attempt import (
-    FREE,
     Attempt,
     Context,
+    Met,
     advance,
     call_store,
     fail_aborted,
@@ -34,14 +34,13 @@ from txn.protocol.attempt import (
     take_locks,
 )
 from txn.protocol.beats import PORTION, TOO_LATE, beat, beat_between, show_life, split_portions
+from txn.protocol.lock_cells import FREE
 from txn.protocol.phases import Status
 from txn.protocol.ranges import find_phantom
 from txn.protocol.recover import Finish, finish_or_leave, release_aborted
 from txn.protocol.row import Plan, column, encode_plan
 from txn.protocol.waiting import Contention, fail_overtaken, make_assertion_error
 from txn.watch import Conflict
-
-Lock = Callable[[Context, Sequence[Attempt], Contention], list[Attempt]]
 
 CELLS_AT_ONCE = 3 * PORTION
 SETTLED_AT_ONCE = PORTION // 10
@@ -53,25 +52,33 @@ WRITTEN_WITHIN_MS = 300_000
 def commit(
     context: Context,
     transactions: Sequence[Attempt],
-    lock: Lock,
     contention: Contention,
+    patient: bool,
     finish: Finish,
 ) -> None:
-    """Run a batch of transactions that have no key in common.
+    """Run a batch of transactions that have no lock cell in common.
 
     Afterwards each has a failure or is committed. Raises StoreError where the store did not answer
     before the decision: those without a failure are then not committed, and never will be.
     """
+    live = decide(context, context.rules.prepare(context, transactions, contention, patient))
+    # From here all is decided: what a failing store leaves undone, anybody can finish.
+    finish_or_leave(context, "roll forward", finish, live)
+    aborted = [t for t in transactions if isinstance(t.failure, AbortedError)]
+    finish_or_leave(context, "roll back", release_aborted, aborted)
+
+
+def prepare(
+    context: Context, transactions: Sequence[Attempt], contention: Contention, patient: bool
+) -> list[Attempt]:
+    """Take a batch through the phases of the six-phase protocol, until it can be decided."""
+    lock = lock_in_order if patient else lock_at_once
     live = write_rows(context, transactions)
     live = run_for_available(lambda some: lock(context, some, contention), live)
     live = run_for_available(lambda some: assert_under_locks(context, some), live)
     if any(t.spans for t in live):
         live = run_for_available(lambda some: look_at_ranges(context, some, contention), live)
-    live = decide(context, live)
-    # From here all is decided: what a failing store leaves undone, anybody can finish.
-    finish_or_leave(context, "roll forward", finish, live)
-    aborted = [t for t in transactions if isinstance(t.failure, AbortedError)]
-    finish_or_leave(context, "roll back", release_aborted, aborted)
+    return live
 
 
 def run_for_available(
@@ -136,14 +143,14 @@ def lock_at_once(
         wanted = [(t, key) for t, key in due if t.failure is None]
         missing = take_locks(context, wanted)
         if missing:
-            _tell_conflicts(context, missing)
+            tell_conflicts(context, missing)
             missing = fail_overtaken(missing)
-            unknown = group_by_holder([item for item in missing if item[1] not in hot[item[0]]])
-            gone = {FREE, *_settle_all(context, transactions, contention, unknown)}
-            kept = [item for item in missing if item[2] not in gone]
-            kept += take_locks(context, [(t, key) for t, key, holder in missing if holder in gone])
-            for t, key, holder in kept:
-                t.failure = _make_conflict(t, key, holder)
+            unknown = group_by_holder(item for item in missing if item.key not in hot[item.t])
+            gone = {FREE, *settle_all(context, transactions, contention, unknown)}
+            kept = [item for item in missing if item.holder not in gone]
+            kept += take_locks(context, [item[:2] for item in missing if item.holder in gone])
+            for item in kept:
+                item.t.failure = make_conflict(item.t, item.key, item.holder)
     return [t for t in transactions if t.failure is None]
 
 
@@ -153,11 +160,11 @@ def _split_rounds(hot: Mapping[Attempt, Sequence[Key]]) -> Iterator[Sequence[tup
     yield from split_portions([(t, key) for t in hot for key in t.keys if key not in hot[t]])
 
 
-def _settle_all(
+def settle_all(
     context: Context,
     transactions: Sequence[Attempt],
     contention: Contention,
-    holders: Mapping[bytes, Sequence[Key]],
+    holders: Mapping[bytes, Mapping[Key, Cell]],
 ) -> set[bytes]:
     """Settle holders, each of which may take a commit's time; return those that let go."""
     gone: set[bytes] = set()
@@ -178,7 +185,7 @@ def lock_in_order(
     for key in beat_between(context, transactions, sorted(wanted)):
         t, tries = wanted[key], 0
         while t.failure is None and (missing := take_locks(context, [(t, key)])):
-            _tell_conflicts(context, missing)
+            tell_conflicts(context, missing)
             missing = fail_overtaken(missing)
             while missing and t.failure is None:
                 missing = contention.wait_for_holders(missing, tries)
@@ -235,12 +242,14 @@ def decide(context: Context, transactions: Sequence[Attempt]) -> list[Attempt]:
         return [(column(context.table, t.row_key, b"plan"), encode_plan(t.decided))]
 
     lost: Exception | None = None
+    sent_ms = context.clock.monotonic_ms()
     try:
-        advance(context, transactions, Status.ASSERTED, plan, durable=True)
+        for t in advance(context, transactions, Status.ASSERTED, plan, durable=True):
+            t.decided_ms = sent_ms
     except Exception as error:  # noqa: BLE001  (whatever it is, the decision was sent)
         lost = error
     for t in transactions:
-        if t.status is Status.LOCKED or t.status is None:
+        if t.status is None or t.status.is_undecided:
             t.failure = CommitOutcomeUnknown(t.row_key)
             t.failure.__cause__ = t.unread or lost
     return fail_aborted(transactions, Status.ASSERTED)
@@ -256,7 +265,7 @@ def _judge(
     for key in t.keys:
         value, lock, tag = cells[key], cells[t.locks[key]], cells[tags[key]]
         if lock is None or lock.value != t.row_key:
-            return None, _make_conflict(t, key, lock.value if lock else FREE)
+            return None, make_conflict(t, key, lock.value if lock else FREE)
         newest_lock = max(newest_lock, lock.timestamp)
         newest = max(newest, lock.timestamp, *(c.timestamp for c in (value, tag) if c))
     if is_late(context, t):
@@ -274,10 +283,12 @@ def _judge(
     return Plan(newest + 1, tuple(cell.timestamp if cell else 0 for cell in replaced)), None
 
 
-def _make_conflict(t: Attempt, key: Key, holder: bytes) -> ConflictError:
+def make_conflict(t: Attempt, key: Key, holder: bytes) -> ConflictError:
+    """Return the error that names who holds the key."""
     return ConflictError("key is locked", key=key, holder=holder, transaction=t.row_key)
 
 
-def _tell_conflicts(context: Context, missing: Iterable[tuple[Attempt, Key, bytes]]) -> None:
-    for t, key, holder in missing:
-        context.watch(Conflict(t.row_key, key, holder))
+def tell_conflicts(context: Context, missing: Iterable[Met]) -> None:
+    """Tell the watch who was in the way."""
+    for item in missing:
+        context.watch(Conflict(item.t.row_key, item.key, item.holder))

@@ -19,6 +19,7 @@ with their digit so that a person who scans the table sees them in order.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 
 
@@ -64,6 +65,16 @@ STEPS: dict[Status, frozenset[Status]] = {
     Status.ABORTED: frozenset(),
 }
 
+FENCED_STEPS: dict[Status, frozenset[Status]] = {
+    Status.WRITTEN: frozenset({Status.LOCKED, Status.ASSERTED, Status.ABORTING}),
+    Status.LOCKED: frozenset({Status.ASSERTED, Status.ABORTING}),
+    Status.ASSERTED: frozenset({Status.COMPLETE}),
+    Status.COMPLETE: frozenset(),
+    Status.ABORTING: frozenset({Status.ABORTED}),
+    Status.ABORTED: frozenset(),
+}
+"""The steps of the fenced protocol, which goes 0, 2, 5; over 1 where ranges are looked at."""
+
 FIRST = Status.WRITTEN
 """With which every row begins."""
 
@@ -72,9 +83,12 @@ class IllegalStepError(RuntimeError):
     """The code has asked for a step that the table does not have: nothing was sent."""
 
 
-def check_step(old: Status | None, new: Status) -> None:
+Steps = Mapping[Status, frozenset[Status]]
+
+
+def check_step(steps: Steps, old: Status | None, new: Status) -> None:
     """Raise IllegalStepError unless a row goes from the one status to the other; None: no row."""
-    is_legal = new is FIRST if old is None else new in STEPS[old]
+    is_legal = new is FIRST if old is None else new in steps[old]
     if not is_legal:
         raise IllegalStepError(f"no step leads from {old} to {new}")
 

@@ -15,6 +15,7 @@ from txn.errors import AbortedError, AssertionFailedError, ConflictError, Deadli
 from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Key, Row
 from txn.protocol.attempt import Attempt, Context, are_apart, call_store, is_late
 from txn.protocol.beats import TOO_LATE, beat_between
+from txn.protocol.lock_cells import FREE, holder_of
 from txn.protocol.waiting import Settle
 from txn.spans import Span
 
@@ -53,14 +54,19 @@ def key_of_cell(cell: Key) -> Key:
 
 def keys_of_cells(cells: Iterable[Key]) -> list[Key]:
     """Return the keys that these cells tell of, in order."""
-    return sorted({key for cell in cells if (key := key_of_cell(cell)).column})
+    return [key for key in list_lockable(cells) if key.column]
+
+
+def list_lockable(cells: Iterable[Key]) -> list[Key]:
+    """Return the keys, and one without a column for each lock of a row and family, in order."""
+    return sorted({key_of_cell(cell) for cell in cells})
 
 
 def is_telling(cell: Key, found: Cell) -> bool:
     """Whether a cell says anything by itself: a value, or a lock that is held. All others, free
     locks and tags, say only whether a key has changed between two looks."""
     if cell.column.endswith(LOCK_SUFFIX):
-        return bool(found.value) and cell.column != LOCK_SUFFIX
+        return holder_of(cell, found) != FREE
     return not cell.column.endswith(TAG_SUFFIX)
 
 
@@ -101,7 +107,7 @@ def find_phantom(
     for _ in range(context.policy.read_tries):
         rest, began_ms = Digest(), context.clock.monotonic_ms()
         for strange in beat_between(context, batch, _read_strangers(context, t)):
-            for key in keys_of_cells(strange):
+            for key in list_lockable(strange):
                 if failure := _refuse_stranger(t, key, strange, settle):
                     return failure
             rest.add(strange)
@@ -115,7 +121,7 @@ def find_phantom(
 
 def _read_strangers(context: Context, t: Attempt) -> Iterator[dict[Key, Cell]]:
     """Yield, for each row of the ranges, its cells of keys that are not the transaction's own."""
-    mine = {cell for key in t.keys for cell in (key, key.lock, key.tag)}
+    mine = {cell for key in t.keys for cell in (key, *context.rules.guards_of(key))}
     for wanted in t.spans:
         for row in stored_rows(context, wanted):
             yield {key: cell for key, cell in row.cells.items() if key not in mine}
@@ -125,10 +131,10 @@ def _refuse_stranger(
     t: Attempt, key: Key, cells: Mapping[Key, Cell], settle: Settle
 ) -> AbortedError | None:
     cell, lock = cells.get(key), cells.get(key.lock)
-    if lock and lock.value:
-        settle({lock.value: [key.lock]})
+    if lock and (holder := holder_of(key.lock, lock)):
+        settle({holder: {key.lock: lock}})
         return ConflictError(
-            "key of a scanned range is locked", key=key, holder=lock.value, transaction=t.row_key
+            "key of a scanned range is locked", key=key, holder=holder, transaction=t.row_key
         )
     if cell is None:
         return None

@@ -10,10 +10,9 @@ from collections.abc import Callable, Collection, Sequence
 from logging import ERROR, WARNING, getLogger
 
 from txn.errors import AbortedError, TableUnavailable, TxnError
-from txn.model import Delete, Edit, Key
+from txn.model import Cell, Delete, Edit, Key
 from txn.protocol.announce import announce
 from txn.protocol.attempt import (
-    FREE,
     AnyTransaction,
     Attempt,
     Context,
@@ -22,7 +21,8 @@ from txn.protocol.attempt import (
     call_store,
     free_locks,
 )
-from txn.protocol.phases import STEPS, Status
+from txn.protocol.lock_cells import FREE
+from txn.protocol.phases import Status
 from txn.protocol.row import column
 from txn.text import reason_text
 from txn.watch import Phase, PhaseName
@@ -45,12 +45,12 @@ def roll_forward(context: Context, transactions: Sequence[Transaction]) -> None:
         for t, status in begun:
             t.status, t.unread = status, None
         due: list[Transaction] = []
-        for status, work, reached in FORWARD:
+        for status, work, reached in context.rules.forward:
             due += [t for t, found in begun if found is status]
             if due:
                 # One that is overtaken does its later steps all the same: what it put, it cleans.
                 work(context, due)
-            behind = [t for t in due if t.status and reached in STEPS[t.status]]
+            behind = [t for t in due if t.status and reached in context.rules.steps[t.status]]
             advance(context, behind, reached)
             due = [t for t in due if t.unread is None]
 
@@ -91,8 +91,8 @@ def clean_tags(context: Context, transactions: Sequence[Transaction]) -> list[Tr
 @announce("unlock")
 def free_own_locks(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
     """Free each lock that is still the transaction's own."""
-    held = ((t, key) for t in transactions for key in t.keys if key in t.held)
-    free_locks(context, [(t.locks[key], t.row_key) for t, key in held])
+    held = ((t, lock) for t in transactions for lock in t.units if lock in t.held)
+    free_locks(context, {lock: Cell(t.row_key, 0) for t, lock in held})
     return list(transactions)
 
 
@@ -123,7 +123,7 @@ def roll_back(
             advance(context, due, Status.ABORTING, because)
     due = [t for t in transactions if t.status is Status.ABORTING]
     if due:
-        free_own_locks(context, due)
+        context.rules.free_own(context, due)
         advance(context, due, Status.ABORTED)
 
 
@@ -133,7 +133,7 @@ def release_aborted(context: Context, attempts: Sequence[Attempt]) -> None:
     reasons = {t: reason_text(t.failure) for t in attempts if isinstance(t.failure, AbortedError)}
     late = [t for t in reasons if t.status is None or t.status is Status.ABORTED]
     if late:
-        free_own_locks(context, late)
+        context.rules.free_own(context, late)
     roll_back(context, list(reasons), lambda t: reasons[t])
 
 

@@ -41,7 +41,7 @@ class Resolver:
         self._sightings: dict[bytes, _Sighting] = {}
         self._stuck: dict[bytes, TxnError] = {}
 
-    def settle(self, holders: Mapping[bytes, Collection[Key]]) -> set[bytes]:
+    def settle(self, holders: Mapping[bytes, Mapping[Key, Cell]]) -> set[bytes]:
         """Resolve holders, each with the lock cells it was met in; return those that let go. One
         that cannot be ended is in the way like one that lives: see `blame`."""
         now_ms = self._context.clock.monotonic_ms()
@@ -63,7 +63,7 @@ class Resolver:
         seen = self._sightings.get(holder)
         return seen is None or now_ms - seen.looked_ms >= self._context.policy.courtesy_ms
 
-    def _end_holder(self, row: TransactionRow, locks: Collection[Key]) -> bool:
+    def _end_holder(self, row: TransactionRow, locks: Mapping[Key, Cell]) -> bool:
         self._stuck.pop(row.row_key, None)
         try:
             return self._settle(row, locks)
@@ -77,7 +77,7 @@ class Resolver:
                 self._sightings[row.row_key].looked_ms += STUCK_MS
             return False
 
-    def _settle(self, row: TransactionRow, locks: Collection[Key]) -> bool:
+    def _settle(self, row: TransactionRow, locks: Mapping[Key, Cell]) -> bool:
         context = self._context
         if row.is_over:
             free_for_holder(context, row.row_key, locks)
@@ -87,7 +87,7 @@ class Resolver:
         lease_ms = row.buffer.lease_ms if row.buffer else context.policy.lease_ms
         if not self._is_abandoned(row, row.status, lease_ms):
             return False
-        t = load_transaction(row)
+        t = load_transaction(context, row)
         if row.state is RowState.DECIDED:
             roll_forward(context, [t])
         else:
@@ -123,9 +123,9 @@ def make_corrupt_error(row: TransactionRow) -> CorruptRowError:
     return CorruptRowError("transaction row does not decode", row=row.row_key, cause=cause)
 
 
-def free_for_holder(context: Context, holder: bytes, locks: Collection[Key]) -> None:
+def free_for_holder(context: Context, holder: bytes, locks: Mapping[Key, Cell]) -> None:
     """Free lock cells of a finished or absent transaction."""
-    if free_locks(context, [(lock, holder) for lock in locks]):
+    if free_locks(context, locks):
         context.watch(Helped(holder, "freed"))
 
 

@@ -12,7 +12,8 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from txn.model import Cell, Check, Edit, Key
-from txn.protocol.attempt import FREE, Context, call_store
+from txn.protocol.attempt import Context, call_store
+from txn.protocol.lock_cells import FREE, holder_of
 from txn.protocol.row import new_row_key
 
 
@@ -26,8 +27,8 @@ class Guarded(NamedTuple):
 
     @property
     def holder(self) -> bytes:
-        """What the lock cell says; empty where the key is free."""
-        return self.lock.value if self.lock else FREE
+        """Who has the key's lock, or what else its cell says; empty where the key is free."""
+        return holder_of(self.key.lock, self.lock)
 
     @property
     def tagged(self) -> bytes:
@@ -41,8 +42,8 @@ class Guarded(NamedTuple):
 
 
 def can_retire(context: Context) -> bool:
-    """Whether the store can: it takes a delete on a condition."""
-    return "row_mutations" in context.store.features
+    """Whether it can be done: the store takes a delete on a condition, and its locks may go."""
+    return "row_mutations" in context.store.features and context.rules.name == "six-phase"
 
 
 def retire(context: Context, wanted: Mapping[Key, Cell | None], old_ms: int) -> set[Key]:

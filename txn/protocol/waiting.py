@@ -13,19 +13,19 @@ from contextlib import contextmanager
 from txn import assertions
 from txn.assertions import Assertion, overtaken
 from txn.errors import AssertionFailedError, ConflictError, DeadlineError
-from txn.model import Key
+from txn.model import Cell, Key
 from txn.protocol.attempt import (
-    FREE,
     Attempt,
     Context,
-    Missing,
+    Met,
     call_store,
     group_by_holder,
     is_late,
     look_at_locks,
 )
+from txn.protocol.lock_cells import FREE
 
-Settle = Callable[[Mapping[bytes, Collection[Key]]], Collection[bytes]]
+Settle = Callable[[Mapping[bytes, Mapping[Key, Cell]]], Collection[bytes]]
 """Meets holders (row key -> the lock cells they were met in); returns those that let go."""
 
 POLITE_TRIES = 8
@@ -79,19 +79,19 @@ class Contention:
             if missing:
                 missing = self.wait_for_holders(missing, tries)
 
-    def wait_for_holders(self, missing: Missing, tries: int) -> Missing:
+    def wait_for_holders(self, missing: list[Met], tries: int) -> list[Met]:
         """Settle the holders, or let a moment pass; return those that are still in the way."""
         context = self._context
         # Most that hold a lock live, and let it go by themselves: ask who they are only then.
         gone = {FREE, *(self.settle(group_by_holder(missing)) if tries else ())}
         missing = _fail_late_waiters(context, missing)
-        held = [item for item in missing if item[2] not in gone]
+        held = [item for item in missing if item.holder not in gone]
         if missing and tries and gone == {FREE} and not held:
             # Refused, and yet free: others are faster, or the store tells of an older moment.
             context.clock.sleep_ms(context.policy.backoff.pause_ms(tries, context.random))
         if held:
             context.clock.sleep_ms(self._pause_ms(tries))
-            asked = [(t, key) for t, key, _ in held]
+            asked = [(item.t, item.key) for item in held]
             seen = call_store(context, lambda: look_at_locks(context, asked))
             held = [item for item in fail_overtaken(seen) if item in held]
         return held
@@ -112,9 +112,9 @@ def fail_late(context: Context, transactions: Sequence[Attempt]) -> list[Attempt
     return [t for t in transactions if t.failure is None]
 
 
-def _fail_late_waiters(context: Context, missing: Missing) -> Missing:
+def _fail_late_waiters(context: Context, missing: list[Met]) -> list[Met]:
     """Fail those whose time is over; return what the others miss."""
-    for t, key, holder in missing:
+    for t, key, holder, _ in missing:
         if is_late(context, t):
             t.failure = DeadlineError(
                 "deadline passed waiting for a lock",
@@ -122,19 +122,19 @@ def _fail_late_waiters(context: Context, missing: Missing) -> Missing:
                 key=key,
                 holder=holder or None,
             )
-    return [item for item in missing if item[0].failure is None]
+    return [item for item in missing if item.t.failure is None]
 
 
-def fail_overtaken(missing: Missing) -> Missing:
+def fail_overtaken(missing: list[Met]) -> list[Met]:
     """Fail the transactions that assert an overtaken version; return what the others miss.
 
     With a token the marker has to be seen first: what overtook it may be its own first commit.
     """
-    for t in dict.fromkeys(t for t, _, _ in missing):
+    for t in dict.fromkeys(item.t for item in missing):
         lost = next((a for a in t.request.assertions if overtaken(a, t.seen)), None)
         if lost is not None and t.request.once is None:
             t.failure = make_assertion_error(t, lost)
-    return [item for item in missing if item[0].failure is None]
+    return [item for item in missing if item.t.failure is None]
 
 
 def make_assertion_error(t: Attempt, assertion: Assertion) -> AssertionFailedError:

@@ -36,72 +36,43 @@ def read_atomically(context: Context, keys: Sequence[Key]) -> Snapshot | None:
 
 
 def _try(context: Context, keys: Sequence[Key]) -> Snapshot | None:
-    locks, tags = [key.lock for key in keys], [key.tag for key in keys]
-    wanted = [*keys, *locks, *tags]
-    first, is_settled = _look(context, keys, locks, tags)
+    rules = context.rules
+    first, is_settled = rules.look(context, keys)
     holders = find_holders(first)
     rows = _read(context, list_row_cells(context, holders)) if holders else {}
     if is_settled and all(_was_undecided(context, holder, rows) for holder in holders):
         return {key: first[key] for key in keys}
     # Both second looks at once: whatever held after the first ones held before either of these.
-    second = _read(context, [*wanted, *list_row_cells(context, holders)])
-    before = Look(first, decode_rows(context, holders, rows))
-    after = Look({cell: second[cell] for cell in wanted}, decode_rows(context, holders, second))
+    second = _read(context, [*first, *list_row_cells(context, holders)])
+    before = Look(rules, first, decode_rows(context, holders, rows))
+    again = {cell: second[cell] for cell in first}
+    after = Look(rules, again, decode_rows(context, holders, second))
     if not were_at_once(before, after):
         return None
     return {key: value_of(key, before) for key in keys}
 
 
-def _look(
-    context: Context, keys: Sequence[Key], locks: Sequence[Key], tags: Sequence[Key]
-) -> tuple[Snapshot, bool]:
-    """Return the cells of the keys and of their locks and tags, and whether all of this was so at
-    one instant, but for what a holder had decided and not yet put. Free keys of one row are
-    returned alone."""
-    beside = [*locks, *tags]
-    if len({(key.table, key.row) for key in keys}) == 1:
-        values, held = _read_held(context, keys)
-        return (_read(context, [*keys, *beside]) if held else values), True
-    first = call_store(context, lambda: context.store.read(keys, beside))
-    if all(_is_last(first[key], first[tag]) for key, tag in zip(keys, tags, strict=True)):
-        return first, True
-    # Some were deleted once, or have just changed. Their marks tell whether they changed since.
-    again = _read(context, [*keys, *beside])
-    return again, all(again[mark] == first[mark] for mark in beside)
-
-
-def _is_last(value: Cell | None, tag: Cell | None) -> bool:
-    """Whether no transaction changed the key between a look at it and a later one at its tag."""
-    return tag is None or (value is not None and value.timestamp >= tag.timestamp)
-
-
 def _try_at_once(context: Context, keys: Sequence[Key]) -> Snapshot | None:
     """Try it where all cells of a read come from one instant: the holders' rows are read with what
     they hold, and nothing has to be looked at again."""
-    values, held = _read_held(context, keys)
-    holders = set(held.values())
+    values, holders = _read_held(context, keys)
     signs = _read(context, _signs(context, holders)) if holders else {}
     if all(_was_undecided(context, holder, signs) for holder in holders):
         return values
-    locks = [key.lock for key in keys]
+    locks = [context.rules.lock_of(key) for key in keys]
     found = _read(context, [*keys, *locks, *list_row_cells(context, holders)])
     if find_holders(found) - holders:
         return None  # others hold them now, and their rows were not read
-    look = Look(found, decode_rows(context, holders, found))
-    if any(hides_values(row, found) for row in look.rows.values()):
+    look = Look(context.rules, found, decode_rows(context, holders, found))
+    if any(hides_values(context.rules, row, found) for row in look.rows.values()):
         return None
     return {key: value_of(key, look) for key in keys}
 
 
-def _read_held(context: Context, keys: Sequence[Key]) -> tuple[Snapshot, dict[Key, bytes]]:
-    """Return the cells, and who holds those that are held."""
-    locks = [key.lock for key in keys]
-    found = _read(context, [*keys, *locks])
-    held = {}
-    for key, lock in zip(keys, locks, strict=True):
-        if (cell := found.pop(lock)) is not None and cell.value:
-            held[key] = cell.value
-    return found, held
+def _read_held(context: Context, keys: Sequence[Key]) -> tuple[Snapshot, set[bytes]]:
+    """Return the cells of the keys, and who holds any of them."""
+    found = _read(context, [*keys, *map(context.rules.lock_of, keys)])
+    return {key: found[key] for key in keys}, find_holders(found)
 
 
 def _read(context: Context, cells: Sequence[Key]) -> Snapshot:

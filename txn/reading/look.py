@@ -11,6 +11,8 @@ from collections.abc import Container, Mapping
 from typing import NamedTuple
 
 from txn.model import LOCK_SUFFIX, Cell, Delete, Key
+from txn.protocol.attempt import Rules
+from txn.protocol.lock_cells import holder_of
 from txn.protocol.phases import Status
 from txn.protocol.ranges import keys_of_cells
 from txn.protocol.resolve import make_corrupt_error
@@ -23,6 +25,7 @@ class Look(NamedTuple):
     """cells: values, locks and tags. rows: those of the holders, looked at after the cells.
     rest: a digest of cells that were looked at and not kept."""
 
+    rules: Rules
     cells: Cells
     rows: Mapping[bytes, TransactionRow]
     rest: bytes = b""
@@ -30,12 +33,8 @@ class Look(NamedTuple):
 
 def find_holders(cells: Cells) -> set[bytes]:
     """Return the transactions that these lock cells name."""
-    return {holder for key, cell in cells.items() if (holder := holder_of(key, cell))}
-
-
-def holder_of(key: Key, cell: Cell | None) -> bytes | None:
-    """Return the transaction that a cell names, if it is a lock that is held."""
-    return cell.value or None if cell and key.column.endswith(LOCK_SUFFIX) else None
+    locks = ((key, cell) for key, cell in cells.items() if key.column.endswith(LOCK_SUFFIX))
+    return {holder for key, cell in locks if (holder := holder_of(key, cell))}
 
 
 def were_at_once(before: Look, after: Look) -> bool:
@@ -44,7 +43,7 @@ def were_at_once(before: Look, after: Look) -> bool:
         return False
     if any(has_crossed(row, after.rows[holder]) for holder, row in before.rows.items()):
         return False
-    return not any(hides_values(row, before.cells) for row in after.rows.values())
+    return not any(hides_values(before.rules, row, before.cells) for row in after.rows.values())
 
 
 def has_crossed(before: TransactionRow, after: TransactionRow) -> bool:
@@ -54,7 +53,7 @@ def has_crossed(before: TransactionRow, after: TransactionRow) -> bool:
     return before.status.is_decided != after.status.is_decided
 
 
-def hides_values(holder: TransactionRow, cells: Container[Key]) -> bool:
+def hides_values(rules: Rules, holder: TransactionRow, cells: Container[Key]) -> bool:
     """Whether the old values of these cells must not be read beside this undecided holder.
 
     In the order of transactions it comes where it looked at the ranges that it had scanned, which
@@ -64,13 +63,13 @@ def hides_values(holder: TransactionRow, cells: Container[Key]) -> bool:
         return False
     if holder.buffer is None:  # it does not decode, so nobody knows what it changes
         return True
-    return any(mutation.key.lock in cells for mutation in holder.buffer.request.mutations)
+    return any(rules.lock_of(m.key) in cells for m in holder.buffer.request.mutations)
 
 
 def value_of(key: Key, look: Look) -> Cell | None:
     """Return what the key is worth, of its own cells and the row of its holder."""
-    cell, lock = look.cells.get(key), look.cells.get(key.lock)
-    holder = look.rows.get(lock.value) if lock else None
+    lock = look.rules.lock_of(key)
+    cell, holder = look.cells.get(key), look.rows.get(holder_of(lock, look.cells.get(lock)))
     if holder is None or holder.is_over or holder.status not in (Status.ASSERTED, None):
         return cell
     if holder.state is RowState.UNREADABLE or holder.buffer is None or holder.plan is None:
@@ -84,6 +83,10 @@ def value_of(key: Key, look: Look) -> Cell | None:
 
 
 def list_values(look: Look) -> dict[Key, Cell]:
-    """Return the cells of the keys that have a value, in order."""
-    found = {key: value_of(key, look) for key in keys_of_cells(look.cells)}
+    """Return the cells of the keys that have a value, in order. One that a holder has decided need
+    not be there yet: the lock of its row and family is."""
+    buffers = (row.buffer for row in look.rows.values() if row.status is Status.ASSERTED)
+    coming = {m.key for buffer in buffers if buffer for m in buffer.request.mutations}
+    known = (key for key in coming if look.rules.lock_of(key) in look.cells)
+    found = {key: value_of(key, look) for key in sorted({*keys_of_cells(look.cells), *known})}
     return {key: cell for key, cell in found.items() if cell is not None}

@@ -13,14 +13,16 @@ from dataclasses import replace
 from itertools import groupby, islice, takewhile
 
 from txn.errors import ConflictError, InvalidRequestError
-from txn.model import MAX_ROW, Cell, Key, Row
+from txn.model import LOCK_SUFFIX, MAX_ROW, Cell, Key, Row
 from txn.protocol.attempt import Context, are_apart, call_store
+from txn.protocol.lock_cells import holder_of
 from txn.protocol.ranges import (
     RESERVED,
     Digest,
     is_telling,
     key_of_cell,
     keys_of_cells,
+    list_lockable,
     stored_rows,
 )
 from txn.protocol.resolve import read_rows
@@ -31,7 +33,6 @@ from txn.reading.look import (
     Look,
     find_holders,
     hides_values,
-    holder_of,
     list_values,
     value_of,
     were_at_once,
@@ -88,9 +89,13 @@ def _settle_rows(
     again = read_rows(context, holders) if holders else {}
     if are_apart(context, began_ms):
         return {}
-    found = {name: Look(cells, _pick(rows, cells)) for name, cells in first.items()}
-    later = {name: Look(second[name], _pick(again, cells)) for name, cells in first.items()}
-    return {n: list_values(look) for n, look in found.items() if were_at_once(look, later[n])}
+    rules, settled = context.rules, {}
+    for name, cells in first.items():
+        look = Look(rules, cells, _pick(rows, cells))
+        if were_at_once(look, Look(rules, second[name], _pick(again, cells))):
+            values = list_values(look).items()
+            settled[name] = {key: cell for key, cell in values if key in wanted}
+    return settled
 
 
 def _pick(rows: Mapping[bytes, TransactionRow], cells: Cells) -> dict[bytes, TransactionRow]:
@@ -115,7 +120,7 @@ def _read_under_locks(
     """Return the values of a row that never stands still. Locks keep its known keys from changing;
     a key that was new to the row meanwhile shows in a look at it afterwards."""
     for _ in range(context.policy.read_tries):
-        keys, began_ms = keys_of_cells(cells), context.clock.monotonic_ms()
+        keys, began_ms = list_lockable(cells), context.clock.monotonic_ms()
         values = locked(keys)
         cells = _read_again(context, wanted, [name])[name]
         if values.keys() >= set(keys_of_cells(cells)) and not are_apart(context, began_ms):
@@ -141,7 +146,8 @@ def read_view(
             return {key: value_of(key, before) for key in keys}, [
                 {key: cell for key, cell in values.items() if key in part} for part in spans
             ]
-        hiding = {h for h, row in after.rows.items() if hides_values(row, after.cells)}
+        rows = after.rows.items()
+        hiding = {h for h, row in rows if hides_values(context.rules, row, after.cells)}
         _wait_for_holders(after.cells, hiding, locked)
     return None
 
@@ -149,7 +155,8 @@ def read_view(
 def _wait_for_holders(cells: Cells, holders: Collection[bytes], locked: Locked) -> None:
     """Wait until each of these holders has let go of a key: then it has decided, or never will."""
     for holder in holders:
-        held = (key_of_cell(key) for key in cells if holder_of(key, cells[key]) == holder)
+        locks = (key for key in cells if key.column.endswith(LOCK_SUFFIX))
+        held = (key_of_cell(lock) for lock in locks if holder_of(lock, cells[lock]) == holder)
         locked([next(held)])
 
 
@@ -162,13 +169,14 @@ def group_by_row(cells: Mapping[Key, Cell]) -> Iterator[Row]:
 def _look(context: Context, keys: Sequence[Key], spans: Sequence[Span]) -> Look:
     """Look at keys and spans, and then at the holders. Of the spans it keeps what tells something,
     and a digest of the rest: its memory is that of values and holders."""
-    wanted = [cell for key in keys for cell in (key, key.lock, key.tag)]
+    wanted = [cell for key in keys for cell in (key, *context.rules.guards_of(key))]
     cells = call_store(context, lambda: context.store.read(wanted)) if wanted else {}
     rest = Digest()
     for part in spans:
         cells.update(_look_at_span(context, part, rest))
     holders = find_holders(cells)
-    return Look(cells, read_rows(context, holders) if holders else {}, rest.value)
+    rows = read_rows(context, holders) if holders else {}
+    return Look(context.rules, cells, rows, rest.value)
 
 
 def _look_at_span(context: Context, part: Span, rest: Digest) -> dict[Key, Cell]:

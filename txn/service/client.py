@@ -26,7 +26,8 @@ from txn.errors import (
 )
 from txn.model import Cell, Key, Row, as_bytes
 from txn.policy import Policy
-from txn.protocol.attempt import Context
+from txn.protocol.attempt import Context, Rules
+from txn.protocol.rules import SIX_PHASE, find_rules
 from txn.reading.keys import Snapshot
 from txn.request import TRANSACTIONS, Ack, Committed, Outcome, Request
 from txn.service.messages import (
@@ -75,13 +76,16 @@ class RemoteBackend:
         self._clock = clock or SystemClock()
         self._chance = chance or random.SystemRandom()
         self._service = RemoteService(gateway, token, self._clock)
+        self._rules: Rules | None = None
 
     @property
     def context(self) -> Context:
         """The server's store and transaction table, and the clock and chance here; how often a
         commit is tried is the server's policy."""
         store, table = ServedStore(self._service), as_bytes("transactions", TRANSACTIONS)
-        return Context(store, table, self._clock, self._chance, Policy(), silent)
+        if self._rules is None:
+            self._rules = find_rules(store, table) or SIX_PHASE
+        return Context(store, table, self._clock, self._chance, Policy(), silent, self._rules)
 
     def check_key(self, key: Key) -> None:
         """Leave it to the server, which knows its tables and families."""

@@ -1,0 +1,468 @@
+"""The fenced protocol: one lock a row and family, which counts, and is asked for after reading.
+
+A lock is taken by a compare-and-set from the exact value that was read, so having it proves that
+nothing in its row and family has changed since. Clients choose all timestamps but those for people:
+what comes late lands below what came after it. So only where two clients race is anything compared.
+The argument for each rule is in docs/protocol.md, under "Fenced".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from txn.assertions import Assertion, holds, list_keys
+from txn.errors import AbortedError, DeadlineError, annotate
+from txn.model import Cell, Check, Delete, Edit, Key
+from txn.protocol.announce import announce
+from txn.protocol.attempt import (
+    Attempt,
+    Cells,
+    Context,
+    Met,
+    ProtocolName,
+    Transaction,
+    Work,
+    advance,
+    call_store,
+    fail_aborted,
+    free_locks,
+    group_by_holder,
+    is_late,
+)
+from txn.protocol.beats import TOO_LATE, beat, beat_between, show_life, split_portions
+from txn.protocol.commit import (
+    WRITTEN_WITHIN_MS,
+    look_at_ranges,
+    make_conflict,
+    run_for_available,
+    settle_all,
+    tell_conflicts,
+    write_rows,
+)
+from txn.protocol.lock_cells import (
+    FREE,
+    count_of,
+    free_value,
+    held_value,
+    holder_of,
+    unit_lock,
+)
+from txn.protocol.looks import look_by_counts
+from txn.protocol.phases import FENCED_STEPS, Status, Steps
+from txn.protocol.row import Plan, column, created_ms, is_row_key
+from txn.protocol.waiting import POLITE_TRIES, Contention, fail_overtaken, make_assertion_error
+from txn.stores.base import Feature
+
+ASKS = 8
+"""How often an attempt that does not wait asks for a lock that others take and give back."""
+
+PLACES = {
+    Status.WRITTEN: 0,
+    Status.LOCKED: 1,
+    Status.ASSERTED: 2,
+    Status.COMPLETE: 5,
+    Status.ABORTING: 6,
+    Status.ABORTED: 7,
+}
+"""How many ms after its row key's time each status lies."""
+
+OWN_TIMES = (b"status", b"buffer", b"plan", b"ranges", b"reason")
+"""The columns of a transaction row whose timestamps are the client's."""
+
+Unit = tuple[Attempt, Key]
+"""An attempt and one of its lock cells."""
+
+
+class FencedRules:
+    """A lock for each row and family; statuses 0, 2 and 5, at timestamps of the owner's."""
+
+    name: ProtocolName = "fenced"
+    needs: frozenset[Feature] = frozenset({"multi_cell_check", "row_mutations"})
+    steps: Steps = FENCED_STEPS
+    plain = frozenset({Status.WRITTEN, Status.COMPLETE, Status.ABORTED})
+    locks_rows = True
+
+    @property
+    def forward(self) -> Sequence[tuple[Status, Work, Status]]:
+        """Values and free locks in one step of each row, and a status after all of them."""
+        return ((Status.ASSERTED, finish_units, Status.COMPLETE),)
+
+    def lock_of(self, key: Key) -> Key:
+        """Return the lock of the key's row and family."""
+        return unit_lock(key)
+
+    def guards_of(self, key: Key) -> tuple[Key, ...]:
+        """Return that lock: it counts every change."""
+        return (unit_lock(key),)
+
+    def make_step(self, context: Context, t: Transaction, new: Status, cells: Cells) -> Check:
+        """Return the compare-and-set of the status, at its own place after the row key's time."""
+        status, began = (
+            column(context.table, t.row_key, name) for name in (b"status", b"at." + new.value)
+        )
+        at = created_ms(t.row_key) + PLACES[new]
+        expected = FREE if t.status is None else t.status.value
+        edits = (Edit(key, value, at) for key, value in (*cells, (status, new.value)))
+        return Check(status, expected, ((began, FREE),), tuple(edits))
+
+    def make_free(self, lock: Key, cell: Cell) -> Check:
+        """Return the compare-and-set from the exact value, one above its timestamp."""
+        free = free_value(count_of(lock, cell))
+        return Check(lock, cell.value, edits=(Edit(lock, free, cell.timestamp + 1),))
+
+    def gone_until(self, key: Key, cell: Cell) -> int:
+        """Return what is above all that any client writes there, early or late."""
+        if key.column in OWN_TIMES and is_row_key(key.row):
+            return created_ms(key.row) + PLACES[Status.ABORTED]
+        return cell.timestamp
+
+    def free_own(self, context: Context, transactions: Sequence[Transaction]) -> None:
+        """Look which locks are theirs, and free these."""
+        free_own_units(context, transactions)
+
+    def prepare(
+        self,
+        context: Context,
+        transactions: Sequence[Attempt],
+        contention: Contention,
+        patient: bool,
+    ) -> list[Attempt]:
+        """Read, write the rows, lock what was read."""
+        live = run_for_available(
+            lambda some: read_units(context, some, contention, patient), transactions
+        )
+        live = write_rows(context, live)
+        live = run_for_available(lambda some: lock_units(context, some, contention, patient), live)
+        if any(t.spans for t in live):
+            live = run_for_available(lambda some: look_after(context, some, contention), live)
+        return plan_units(context, live)
+
+    def look(self, context: Context, keys: Sequence[Key]) -> tuple[dict[Key, Cell | None], bool]:
+        """Look at values and locks, then at the locks again."""
+        return look_by_counts(context, keys)
+
+
+# ----------------------------------------------------------------------- until the decision
+
+
+@announce("read")
+def read_units(
+    context: Context, transactions: Sequence[Attempt], contention: Contention, patient: bool
+) -> list[Attempt]:
+    """Read what each transaction names, with its locks, and evaluate its assertions; wait for who
+    holds a lock, while nothing is written yet. What is false fails at once: one of several units
+    after a second look that finds them unchanged."""
+    due = list(transactions)
+    unread = [t for t in transactions if not t.found]  # a block brings what it has read
+    tries = 0
+    while due:
+        _look_at_units(context, [(t, lock) for t in unread for lock in t.units])
+        met = fail_overtaken(_list_held(due))
+        held = {item.t for item in met}
+        doubtful = [t for t in due if t not in held and t.failure is None and _judge(context, t)]
+        _confirm(context, doubtful)
+        if met:
+            tell_conflicts(context, met)
+            met = _wait_outside(context, met, contention, patient, tries)
+            tries += 1
+        due = unread = [t for t in due if t.failure is None and (t in held or t in doubtful)]
+    for t in transactions:
+        if t.failure is None and is_late(context, t):
+            t.failure = DeadlineError(TOO_LATE)
+    return [t for t in transactions if t.failure is None]
+
+
+@announce("lock")
+def lock_units(
+    context: Context, transactions: Sequence[Attempt], contention: Contention, patient: bool
+) -> list[Attempt]:
+    """Take the locks, each from the value that was read. Where it has another one, and is free, the
+    unit is read again: whatever was read of it before is forgotten."""
+    wanted = [(t, lock) for t in transactions for lock in t.units]
+    moved: set[Attempt] = set()
+    if patient:
+        for unit in beat_between(context, transactions, sorted(wanted, key=lambda unit: unit[1])):
+            moved |= _lock_patiently(context, transactions, unit, contention)
+    else:
+        for some in beat_between(context, transactions, split_portions(wanted)):
+            moved |= _lock_at_once(context, transactions, some, contention)
+    for t in moved:
+        if t.failure is None:
+            _judge_locked(context, t)
+    return [t for t in transactions if t.failure is None]
+
+
+def look_after(
+    context: Context, transactions: Sequence[Attempt], contention: Contention
+) -> list[Attempt]:
+    """Look at scanned ranges, after the rows of who has scanned any say so: readers wait then."""
+    due = [t for t in transactions if t.spans and t.status is Status.WRITTEN]
+    sent_ms = context.clock.monotonic_ms()
+    advance(context, due, Status.LOCKED)
+    show_life(due, sent_ms)
+    return look_at_ranges(context, fail_aborted(transactions, Status.LOCKED), contention)
+
+
+def plan_units(context: Context, transactions: Sequence[Attempt]) -> list[Attempt]:
+    """Plan what replaces what, and which counts its locks have."""
+    for t in transactions:
+        if is_late(context, t):
+            t.failure = DeadlineError(TOO_LATE, transaction=t.row_key)
+            continue
+        replaced = (t.seen[mutation.key] for mutation in t.request.mutations)
+        t.plan = Plan(
+            t.timestamp,
+            tuple(cell.timestamp if cell else 0 for cell in replaced),
+            tuple(_own_count(t, lock) for lock in t.units),
+        )
+    return [t for t in transactions if t.failure is None]
+
+
+# ----------------------------------------------------------------------- after the decision
+
+
+@announce("put")
+def finish_units(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
+    """Put the values of each row and family together with its free lock, in one step. Only an owner
+    whose decision was answered with yes, not long ago, does so without looking; anybody else may
+    come after others, and after delete markers have gone: it compares the lock."""
+    edits: list[Edit] = []
+    checks: list[Check] = []
+    for t in transactions:
+        is_sure = _is_sure(context, t)
+        for (lock, own), count in zip(_list_edits(t), t.decided.counts, strict=True):
+            free = Edit(lock, free_value(count), t.decided.timestamp + 1)
+            if is_sure:
+                edits += (*own, free)
+            else:
+                checks.append(Check(lock, held_value(count, t.row_key), edits=(*own, free)))
+    if edits:
+        call_store(context, lambda: context.store.write(edits, durable=False, by_row=True))
+    if checks:  # a "no" is as good: somebody else has finished it
+        call_store(context, lambda: context.store.check_and_put(checks, durable=False))
+    return list(transactions)
+
+
+@announce("unlock")
+def free_own_units(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
+    """Free each lock that is still one of these transactions' own."""
+    wanted = list(dict.fromkeys(lock for t in transactions for lock in t.units if lock in t.held))
+    cells = call_store(context, lambda: context.store.read(wanted)) if wanted else {}
+    own = {t.row_key for t in transactions}
+    free_locks(
+        context,
+        {lock: cell for lock, cell in cells.items() if cell and holder_of(lock, cell) in own},
+    )
+    return list(transactions)
+
+
+# ----------------------------------------------------------------------------- the details
+
+
+def _look_at_units(context: Context, units: Iterable[Unit]) -> None:
+    """Set what was found of units and seen of their keys; those of one row at one instant."""
+    wanted = [(t, lock, t.units[lock]) for t, lock in units]
+    asked = [cell for _, lock, keys in wanted for cell in (lock, *keys)]
+    cells = call_store(context, lambda: context.store.read(asked)) if asked else {}
+    for t, lock, keys in wanted:
+        t.found[lock] = cells[lock]
+        t.seen.update((key, cells[key]) for key in keys)
+
+
+def _list_held(transactions: Iterable[Attempt]) -> list[Met]:
+    """Return the locks that others hold of those that were found."""
+    held = []
+    for t in transactions:
+        for lock, keys in t.units.items():
+            cell = t.found[lock]
+            if (holder := holder_of(lock, cell)) != FREE and holder != t.row_key:
+                held.append(Met(t, keys[0], holder, cell))
+    return held
+
+
+def _wait_outside(
+    context: Context, met: list[Met], contention: Contention, patient: bool, tries: int
+) -> list[Met]:
+    """Wait for holders with nothing written; one that does not wait settles them at once, and fails
+    where they live."""
+    if context.policy.attempts > 1 and (patient or tries < POLITE_TRIES):
+        return contention.wait_for_holders(met, tries)
+    gone = contention.settle(group_by_holder(met))
+    for item in met:
+        if item.holder not in gone:
+            item.t.failure = make_conflict(item.t, item.key, item.holder)
+    return []
+
+
+def _judge(context: Context, t: Attempt) -> bool:
+    """Choose the timestamp, and fail what cannot be committed; return whether an assertion is
+    false that only a second look can tell: its cells are of several instants."""
+    _raise_timestamp(context, t)
+    lost = _find_false(t)
+    if lost is None or t.failure is not None:
+        return False
+    if t.request.once is None and len({t.locks[key] for key in list_keys(lost)}) == 1:
+        t.failure = make_assertion_error(t, lost)
+        return False
+    return True
+
+
+def _confirm(context: Context, doubtful: Sequence[Attempt]) -> None:
+    """Fail those of which nothing has changed since they were looked at."""
+    wanted = list(dict.fromkeys(lock for t in doubtful for lock in t.units))
+    cells = call_store(context, lambda: context.store.read(wanted)) if wanted else {}
+    for t in doubtful:
+        lost = _find_false(t)
+        if lost is not None and all(cells[lock] == cell for lock, cell in t.found.items()):
+            t.failure = make_assertion_error(t, lost)
+        elif is_late(context, t):
+            t.failure = DeadlineError(TOO_LATE)
+
+
+def _judge_locked(context: Context, t: Attempt) -> None:
+    """Evaluate what was read again meanwhile. All locks are held, so it is the truth."""
+    lost = _find_false(t)
+    if lost is not None:
+        t.failure = make_assertion_error(t, lost)
+
+
+def _find_false(t: Attempt) -> Assertion | None:
+    return next((each for each in t.request.assertions if not holds(each, t.seen)), None)
+
+
+def _raise_timestamp(context: Context, t: Attempt) -> None:
+    """Choose a commit timestamp above all that was read, and not below the clock's."""
+    cells = (*t.found.values(), *t.seen.values())
+    newest, now_ms = (
+        max((cell.timestamp for cell in cells if cell), default=0),
+        context.clock.wall_ms(),
+    )
+    ahead_ms, limit_ms = newest - now_ms, context.policy.skew_ms
+    if ahead_ms > limit_ms:
+        future = annotate("a cell lies in the future", ahead_ms=ahead_ms, limit_ms=limit_ms)
+        t.failure = AbortedError(future, transaction=t.row_key)
+    if ahead_ms > limit_ms // 2:
+        context.clock.sleep_ms(2)  # a cell that changes every ms outruns the clock: let it catch up
+    t.timestamp = max(t.timestamp, now_ms, newest + 1)
+
+
+def _own_count(t: Attempt, lock: Key) -> int:
+    return count_of(lock, t.found[lock]) + 1
+
+
+def _ask(context: Context, units: Sequence[Unit]) -> list[Unit]:
+    """Ask for locks, from the values that were found; return those not got, read again. What is
+    found then is free, or held by others."""
+    asked: dict[Unit, tuple[Cell | None, Check]] = {}
+    for t, lock in units:
+        if t.failure is None:
+            t.held.add(lock)
+            cell = t.found[lock]
+            taken = Edit(lock, held_value(_own_count(t, lock), t.row_key), t.timestamp)
+            asked[t, lock] = cell, Check(lock, cell.value if cell else FREE, edits=(taken,))
+
+    def attempt() -> list[Unit]:
+        checks = [check for _, check in asked.values()]
+        answers = context.store.check_and_put(checks, durable=False)
+        refused = [unit for unit, got in zip(asked, answers, strict=True) if not got]
+        _look_at_units(context, refused)
+        missing = []
+        for t, lock in refused:
+            cell, check = asked[t, lock]
+            found = t.found[lock]
+            if found is not None and found.value == check.edits[0].value:
+                t.found[lock] = cell  # a repeated request is refused by the lock that it took
+            else:
+                missing.append((t, lock))
+        return missing
+
+    return call_store(context, attempt) if asked else []
+
+
+def _lock_at_once(
+    context: Context, batch: Sequence[Attempt], units: Sequence[Unit], contention: Contention
+) -> set[Attempt]:
+    """Ask for locks and never wait; return whose units were read again."""
+    moved: set[Attempt] = set()
+    refused = _ask(context, units)
+    for _ in range(ASKS):
+        if not refused:
+            break
+        met = fail_overtaken(_list_held_units(refused))
+        if met:
+            tell_conflicts(context, met)
+            gone = settle_all(context, batch, contention, group_by_holder(met))
+            for item in met:
+                if item.holder not in gone:
+                    item.t.failure = make_conflict(item.t, item.key, item.holder)
+            held = {(item.t, item.t.locks[item.key]) for item in met}
+            _look_at_units(context, [unit for unit in refused if unit in held])
+        moved |= _take_up(context, refused)
+        refused = _ask(context, [unit for unit in refused if not _is_held(unit)]) + [
+            unit for unit in refused if unit[0].failure is None and _is_held(unit)
+        ]
+    for t, lock in refused:
+        holder = holder_of(lock, t.found[lock])
+        t.failure = t.failure or make_conflict(t, t.units[lock][0], holder)
+    return moved
+
+
+def _lock_patiently(
+    context: Context, batch: Sequence[Attempt], unit: Unit, contention: Contention
+) -> set[Attempt]:
+    """Take one lock, waiting for its holders; return whose unit was read again."""
+    t, _ = unit
+    moved: set[Attempt] = set()
+    tries = 0
+    while t.failure is None and _ask(context, [unit]):
+        while t.failure is None and (met := fail_overtaken(_list_held_units([unit]))):
+            tell_conflicts(context, met)
+            contention.wait_for_holders(met, tries)
+            beat(context, batch)
+            tries += 1
+            if t.failure is None:
+                _look_at_units(context, [unit])
+        if is_late(context, t):
+            t.failure = t.failure or DeadlineError(TOO_LATE, transaction=t.row_key)
+        moved |= _take_up(context, [unit])
+    return moved
+
+
+def _take_up(context: Context, units: Iterable[Unit]) -> set[Attempt]:
+    """Go on with units that were read again: the commit comes above what was found. One that
+    asserts what has been overtaken fails."""
+    taken = {t for t, _ in units if t.failure is None}
+    for t in taken:
+        _raise_timestamp(context, t)
+    fail_overtaken([Met(t, t.units[lock][0], FREE, None) for t, lock in units if t in taken])
+    return taken
+
+
+def _is_held(unit: Unit) -> bool:
+    t, lock = unit
+    return holder_of(lock, t.found[lock]) != FREE
+
+
+def _list_held_units(units: Iterable[Unit]) -> list[Met]:
+    held = []
+    for t, lock in units:
+        cell = t.found[lock]
+        if (holder := holder_of(lock, cell)) != FREE and t.failure is None:
+            held.append(Met(t, t.units[lock][0], holder, cell))
+    return held
+
+
+def _is_sure(context: Context, t: Transaction) -> bool:
+    """Whether nobody can have come after this transaction yet but by finishing it."""
+    if not isinstance(t, Attempt) or t.decided_ms is None:
+        return False
+    return context.clock.monotonic_ms() - t.decided_ms <= WRITTEN_WITHIN_MS
+
+
+def _list_edits(t: Transaction) -> Iterable[tuple[Key, list[Edit]]]:
+    """Return the lock cells of a transaction, each with what is put under it."""
+    found: Mapping[Key, list[Edit]] = {lock: [] for lock in t.units}
+    for mutation in t.request.mutations:
+        value = None if isinstance(mutation, Delete) else mutation.value
+        found[t.locks[mutation.key]].append(Edit(mutation.key, value, t.decided.timestamp))
+    return found.items()

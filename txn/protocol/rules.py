@@ -1,0 +1,150 @@
+"""The two protocols, each as the rules that it has of its own, and which of them a database has.
+
+The name of a database's protocol is a cell of its transaction table, written when the table is
+made. It never changes while a client is connected.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from txn.errors import CorruptRowError, InvalidRequestError
+from txn.model import Cell, Check, Key
+from txn.protocol import commit, recover
+from txn.protocol.attempt import (
+    Attempt,
+    Cells,
+    Context,
+    ProtocolName,
+    Rules,
+    Transaction,
+    Work,
+    call_store,
+)
+from txn.protocol.fenced import FencedRules
+from txn.protocol.lock_cells import FREE
+from txn.protocol.looks import look_by_tags
+from txn.protocol.phases import STEPS, Status, Steps
+from txn.protocol.row import FAMILY, column, status_key
+from txn.protocol.waiting import Contention
+from txn.stores.base import Feature, Store
+
+
+class SixPhaseRules:
+    """A lock and a tag for each key; every status is recorded, at the server's time."""
+
+    name: ProtocolName = "six-phase"
+    needs: frozenset[Feature] = frozenset()
+    steps: Steps = STEPS
+    plain: frozenset[Status] = frozenset()
+    locks_rows = False
+
+    @property
+    def forward(self) -> Sequence[tuple[Status, Work, Status]]:
+        """Put, clean, unlock, and a status after each."""
+        return recover.FORWARD
+
+    def lock_of(self, key: Key) -> Key:
+        """Return the lock beside the key."""
+        return key.lock
+
+    def guards_of(self, key: Key) -> tuple[Key, ...]:
+        """Return the lock and the tag beside the key."""
+        return key.lock, key.tag
+
+    def make_step(self, context: Context, t: Transaction, new: Status, cells: Cells) -> Check:
+        """Return the compare-and-set of the status, at the server's time."""
+        if "multi_cell_check" in context.store.features:
+            cells = [*cells, (column(context.table, t.row_key, b"at." + new.value), FREE)]
+        expected = FREE if t.status is None else t.status.value
+        status = status_key(context.table, t.row_key)
+        # The checked cell goes last: where a transport sends one cell at a time, what goes with a
+        # status is there before the status is.
+        return Check(status, expected, (*cells, (status, new.value)))
+
+    def make_free(self, lock: Key, cell: Cell) -> Check:
+        """Return the compare-and-set from the holder to an empty value."""
+        return Check(lock, cell.value, ((lock, FREE),))
+
+    def gone_until(self, key: Key, cell: Cell) -> int:
+        """Return the cell's own timestamp."""
+        return cell.timestamp
+
+    def free_own(self, context: Context, transactions: Sequence[Transaction]) -> None:
+        """Free each lock that has one of their row keys."""
+        recover.free_own_locks(context, transactions)
+
+    def prepare(
+        self,
+        context: Context,
+        transactions: Sequence[Attempt],
+        contention: Contention,
+        patient: bool,
+    ) -> list[Attempt]:
+        """Write the rows, lock, read under the locks."""
+        return commit.prepare(context, transactions, contention, patient)
+
+    def look(self, context: Context, keys: Sequence[Key]) -> tuple[dict[Key, Cell | None], bool]:
+        """Look at values, then at locks and tags."""
+        return look_by_tags(context, keys)
+
+
+SIX_PHASE: Rules = SixPhaseRules()
+FENCED: Rules = FencedRules()
+PROTOCOLS: dict[str, Rules] = {rules.name: rules for rules in (SIX_PHASE, FENCED)}
+
+
+def protocol_key(table: bytes) -> Key:
+    """Return the key of the name of a database's protocol."""
+    return Key(b"protocol", FAMILY, b"name", table)
+
+
+def find_rules(store: Store, table: bytes) -> Rules | None:
+    """Return the rules of a database that says which it has."""
+    key = protocol_key(table)
+    cell = store.read([key])[key]
+    if cell is None:
+        return None
+    found = PROTOCOLS.get(cell.value.decode(errors="replace"))
+    if found is None:
+        raise CorruptRowError("unknown protocol", key=key, value=cell.value)
+    return found
+
+
+def choose_rules(context: Context, wanted: ProtocolName | None) -> Rules:
+    """Return the rules of a database, whose transaction table is there, after writing them down in
+    one that has none: those that are wanted, or else of six phases. InvalidRequestError where it
+    has others than are wanted, or the store cannot do what they need."""
+    rules = call_store(context, lambda: find_rules(context.store, context.table))
+    if rules is None:
+        rules = PROTOCOLS[wanted or "six-phase"]
+        _require_features(context, rules)
+        if rules is not SIX_PHASE and next(context.store.scan(context.table), None) is not None:
+            raise InvalidRequestError(
+                "the database has transactions of another protocol: see `txn convert`",
+                table=context.table,
+                found=SIX_PHASE.name,
+                wanted=wanted,
+            )
+        key = protocol_key(context.table)
+        check = Check(key, FREE, ((key, rules.name.encode()),))
+        call_store(context, lambda: context.store.check_and_put([check]))
+        rules = call_store(context, lambda: find_rules(context.store, context.table)) or rules
+    if wanted is not None and rules.name != wanted:
+        raise InvalidRequestError(
+            "the database is of another protocol",
+            table=context.table,
+            found=rules.name,
+            wanted=wanted,
+        )
+    _require_features(context, rules)
+    return rules
+
+
+def _require_features(context: Context, rules: Rules) -> None:
+    if not rules.needs <= context.store.features:
+        raise InvalidRequestError(
+            "the store cannot do the database's protocol: HBase's Thrift 2 gateway can",
+            protocol=rules.name,
+            lacks=sorted(rules.needs - context.store.features),
+        )
