@@ -20,15 +20,21 @@ def brief(item: Item) -> str:
         case Key():
             return f"{short(item.row)}/{item.column.decode()}"
         case Edit(key, value, timestamp):
-            return f"{brief(key)}@{timestamp % 10**9}={short(value or b'-')}"
-        case Check(key, expected, puts):
-            return f"{brief(key)}:{short(expected)}->{short(dict(puts).get(key, b'?'))}"
+            at = "server" if timestamp is None else timestamp % 10**9
+            return f"{brief(key)}@{at}={short(value or b'-')}"
+        case Check(key, expected, puts, edits):
+            new = {**{edit.key: edit.value or b"-" for edit in edits}, **dict(puts)}
+            return f"{brief(key)}:{short(expected)}->{short(new.get(key, b'?'))}"
         case _:
             return short(item)
 
 
 def short(value: bytes) -> str:
-    """Return a row key by the last digits of its uid, and any other value as it is."""
+    """Return a row key, also in a counted lock, by the last digits of its uid, and any other value
+    as it is."""
+    count, at, holder = value.partition(b"@")
+    if at and is_row_key(holder):
+        return f"{count.decode()}@{short(holder)}"
     text = value.decode(errors="replace")
     return f"T{text[-4:]}" if is_row_key(value) else text[:40]
 
