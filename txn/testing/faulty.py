@@ -67,10 +67,11 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Late:
-    """Items of an earlier call that are still on their way."""
+    """Items of an earlier call that are still on their way; of a write by row, whole rows."""
 
     call: Call
     items: tuple[Item, ...]
+    by_row: bool = False
 
 
 Plan = Callable[[Call], Fault]
@@ -168,7 +169,7 @@ class FaultyStore:
         """Make a request that is in flight happen, even if its sender has crashed meanwhile."""
         late = self.in_flight.pop(index)
         if late.call.method == "write":
-            self._inner.write(cast(tuple[Edit, ...], late.items))
+            self._inner.write(cast(tuple[Edit, ...], late.items), by_row=late.by_row)
         else:
             self._inner.check_and_put(cast(tuple[Check, ...], late.items))
         return late
@@ -184,7 +185,7 @@ class FaultyStore:
         self.crashed = self.crashed or fault.reply is Reply.CRASH
         if fault.late:
             late = tuple(item for i, item in enumerate(items) if i in fault.late)
-            self.in_flight.append(Late(call, late))
+            self.in_flight.append(Late(call, late, by_row))
         return fault
 
     def _write(self, edits: Sequence[Edit], durable: bool, by_row: bool) -> None:
