@@ -31,9 +31,15 @@ class Backend(Protocol):
         """Raise InvalidRequestError where it is known that the request cannot be committed."""
 
     def commit(
-        self, request: Request, ack: Ack, spans: Sequence[Span], deadline_ms: int | None
+        self,
+        request: Request,
+        ack: Ack,
+        spans: Sequence[Span],
+        deadline_ms: int | None,
+        known: Snapshot,
     ) -> Committed:
-        """Commit one request, if its spans have no keys but its own; raise why it was not."""
+        """Commit one request, if its spans have no keys but its own; raise why it was not.
+        known: what `look` has returned of its keys."""
 
     def commit_many(
         self, requests: Sequence[Request], ack: Ack, deadlines_ms: Sequence[int | None]
@@ -42,6 +48,10 @@ class Backend(Protocol):
 
     def read(self, keys: Sequence[Key]) -> Snapshot:
         """Return the keys' cells as of one instant."""
+
+    def look(self, keys: Sequence[Key]) -> Snapshot:
+        """Return the keys' cells, those of a row as of one instant, perhaps with other cells that
+        save the commit of a block to read them again."""
 
     def scan(self, wanted: Span) -> Iterator[Row]:
         """Yield the span's rows that have a value, each as of one instant."""

@@ -34,8 +34,9 @@ NO_VERSION = 0
 T = TypeVar("T")
 
 
-Commit = Callable[[Request, Sequence[Span]], Committed]
-"""Commits a block, with its token and labels, if the spans have no keys but those that it names."""
+Commit = Callable[[Request, Sequence[Span], Snapshot], Committed]
+"""Commits a block, with its token and labels, if the spans have no keys but those that it names;
+what it has looked at goes along."""
 
 
 class OptimisticTransaction:
@@ -51,6 +52,7 @@ class OptimisticTransaction:
         self._table = table
         self._commit_block = commit
         self._read: Snapshot = {}
+        self._known: Snapshot = {}
         self._spans: list[Span] = []
         self._written: dict[Key, bytes | None] = {}
         self._required: list[Assertion] = []
@@ -66,14 +68,18 @@ class OptimisticTransaction:
         return self.get_many([key])[key]
 
     def get_many(self, wanted: Collection[Key]) -> dict[Key, bytes | None]:
-        """Return the values of keys; those that this block has not met yet are of one instant."""
+        """Return the values of keys; those that this block has not met yet are of one instant, in a
+        fenced database those of each row: what was never true together does not commit."""
         bound = {key: self._bind(key) for key in wanted}
         new = [key for key in dict.fromkeys(bound.values()) if not self._is_known(key)]
         if new:
-            self._looks += 1
             for key in new:
                 self._backend.check_key(key)
-            self._read.update(self._backend.read(new))
+            found = self._backend.look(new)
+            self._read.update((key, found[key]) for key in new)
+            self._known = {**found, **self._known}  # of a lock, what it was at first
+            is_atomic = len(found) == len(new) or len({key[::3] for key in new}) == 1
+            self._looks += 1 if is_atomic else 2
         return {key: self._value(mine) for key, mine in bound.items()}
 
     def scan(
@@ -175,7 +181,8 @@ class OptimisticTransaction:
             for key, value in self._written.items()
         ]
         assertions = (*self._versions(), *self._required)
-        self.result = self._commit_block(Request(tuple(mutations), assertions), self._spans)
+        request = Request(tuple(mutations), assertions)
+        self.result = self._commit_block(request, self._spans, self._known)
 
     def _validate(self) -> None:
         """See that all that was read was so at one instant, unless one read was all."""

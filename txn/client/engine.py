@@ -21,6 +21,7 @@ from txn.model import Cell, Delete, Key, Mutation, Row, as_bytes, check_choice, 
 from txn.policy import Policy
 from txn.protocol.attempt import Context, ProtocolName
 from txn.protocol.rules import SIX_PHASE
+from txn.reading.keys import Snapshot
 from txn.reading.rows import group_by_row
 from txn.request import (
     TRANSACTIONS,
@@ -116,7 +117,7 @@ class Engine:
         check_choice("ack", ack, Ack)
         check_deadline(deadline_ms)
         request = self._bind_request(mutations, assertions, once, labels, once_retention_ms)
-        return self._backend.commit(request, ack, (), deadline_ms)
+        return self._backend.commit(request, ack, (), deadline_ms, {})
 
     def commit_many(
         self,
@@ -205,11 +206,11 @@ class Engine:
     ) -> OptimisticTransaction:
         check_choice("ack", ack, Ack)
 
-        def commit(request: Request, spans: Sequence[Span]) -> Committed:
+        def commit(request: Request, spans: Sequence[Span], known: Snapshot) -> Committed:
             bound = self._bind_request(
                 request.mutations, request.assertions, once, labels, once_retention_ms
             )
-            return self._backend.commit(bound, ack, spans, left_ms())
+            return self._backend.commit(bound, ack, spans, left_ms(), known)
 
         return OptimisticTransaction(self._backend, self._table, commit)
 

@@ -6,8 +6,9 @@ rows, where every other client can finish it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 
 from txn.client.families import Families
 from txn.client.finisher import Finisher
@@ -19,15 +20,24 @@ from txn.errors import (
     TxnError,
 )
 from txn.model import Cell, Family, Key, Row
-from txn.protocol.attempt import Attempt, Context, ProtocolName, begin_attempt, is_late
+from txn.protocol.attempt import (
+    Attempt,
+    Context,
+    ProtocolName,
+    begin_attempt,
+    call_store,
+    is_late,
+)
 from txn.protocol.beats import PORTION
 from txn.protocol.commit import commit, run_for_available
+from txn.protocol.lock_cells import unit_lock
 from txn.protocol.recover import roll_forward
 from txn.protocol.resolve import Resolver, read_rows
 from txn.protocol.row import FAMILY, RowState, decode_marker, marker_key
 from txn.protocol.rules import choose_rules
 from txn.protocol.waiting import Contention, fail_late
 from txn.reading.keys import Snapshot, read_atomically
+from txn.reading.look import find_holders
 from txn.reading.rows import read_view, scan_rows
 from txn.request import Ack, Committed, Outcome, Request, lock_request
 from txn.spans import Span
@@ -64,10 +74,15 @@ class LocalBackend:
     # ----------------------------------------------------------------------------- committing
 
     def commit(
-        self, request: Request, ack: Ack, spans: Sequence[Span], deadline_ms: int | None
+        self,
+        request: Request,
+        ack: Ack,
+        spans: Sequence[Span],
+        deadline_ms: int | None,
+        known: Snapshot,
     ) -> Committed:
         """Commit one request, if its spans have no keys but its own; raise why it was not."""
-        (result,) = self._commit_all([request], ack, spans, [deadline_ms])
+        (result,) = self._commit_all([request], ack, [deadline_ms], spans, known)
         if isinstance(result, TxnError):
             raise result
         return result
@@ -76,20 +91,23 @@ class LocalBackend:
         self, requests: Sequence[Request], ack: Ack, deadlines_ms: Sequence[int | None]
     ) -> list[Committed | TxnError]:
         """Commit independent requests together; return the result of each."""
-        return self._commit_all(requests, ack, (), deadlines_ms)
+        return self._commit_all(requests, ack, deadlines_ms)
 
     def _commit_all(
         self,
         requests: Sequence[Request],
         ack: Ack,
-        spans: Sequence[Span],
         deadlines_ms: Sequence[int | None],
+        spans: Sequence[Span] = (),
+        known: Mapping[Key, Cell | None] = MappingProxyType({}),
     ) -> list[Committed | TxnError]:
         now_ms, usual_ms = self._context.clock.monotonic_ms(), self._context.policy.deadline_ms
         attempts = [
             self._begin(request, now_ms + (usual_ms if own_ms is None else own_ms), spans)
             for request, own_ms in zip(requests, deadlines_ms, strict=True)
         ]
+        for t in attempts:
+            t.know(known)
         for wave in group_apart([t.units for t in attempts]):
             again = wave
             for number in self._context.tries(most=self._context.policy.attempts):
@@ -152,6 +170,15 @@ class LocalBackend:
         if t.failure is not None:
             raise t.failure
         return t.seen
+
+    def look(self, keys: Sequence[Key]) -> Snapshot:
+        """Return the keys' cells, in a fenced database with their locks where these are free."""
+        context = self._context
+        if context.rules.locks_rows:
+            cells = call_store(context, lambda: context.store.read([*keys, *map(unit_lock, keys)]))
+            if not find_holders(cells):
+                return cells
+        return self.read(keys)
 
     def scan(self, wanted: Span) -> Iterator[Row]:
         """Yield the span's rows that have a value, each as of one instant."""

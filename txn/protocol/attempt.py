@@ -146,6 +146,11 @@ class Attempt(Transaction):
     timestamp: int = 0
     decided_ms: int | None = None
 
+    def know(self, cells: Mapping[Key, Cell | None]) -> None:
+        """Take over what was read of its keys, and of their locks, which were free."""
+        self.seen.update((key, cells[key]) for key in self.keys if key in cells)
+        self.found.update((lock, cells[lock]) for lock in self.units if lock in cells)
+
     def needs(self, table: bytes) -> bool:
         """Whether it has a key, or has scanned a range, in the table."""
         # Not super(): the decorator makes the class anew, for its slots.

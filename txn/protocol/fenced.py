@@ -8,11 +8,11 @@ The argument for each rule is in docs/protocol.md, under "Fenced".
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
-from txn.assertions import Assertion, holds, list_keys
-from txn.errors import AbortedError, DeadlineError, annotate
-from txn.model import Cell, Check, Delete, Edit, Key
+from txn.errors import DeadlineError
+from txn.model import Cell, Check, Edit, Key
+from txn.protocol.alone import commit_alone, is_alone
 from txn.protocol.announce import announce
 from txn.protocol.attempt import (
     Attempt,
@@ -41,20 +41,24 @@ from txn.protocol.commit import (
 )
 from txn.protocol.lock_cells import (
     FREE,
-    count_of,
-    free_value,
-    held_value,
     holder_of,
+    read_lock,
     unit_lock,
 )
 from txn.protocol.looks import look_by_counts
 from txn.protocol.phases import FENCED_STEPS, Status, Steps
 from txn.protocol.row import Plan, column, created_ms, is_row_key
-from txn.protocol.waiting import POLITE_TRIES, Contention, fail_overtaken, make_assertion_error
+from txn.protocol.units import (
+    ASKS,
+    Unit,
+    find_false,
+    list_edits,
+    look_at_units,
+    raise_timestamp,
+    read_units,
+)
+from txn.protocol.waiting import Contention, fail_overtaken, make_assertion_error
 from txn.stores.base import Feature
-
-ASKS = 8
-"""How often an attempt that does not wait asks for a lock that others take and give back."""
 
 PLACES = {
     Status.WRITTEN: 0,
@@ -68,9 +72,6 @@ PLACES = {
 
 OWN_TIMES = (b"status", b"buffer", b"plan", b"ranges", b"reason")
 """The columns of a transaction row whose timestamps are the client's."""
-
-Unit = tuple[Attempt, Key]
-"""An attempt and one of its lock cells."""
 
 
 class FencedRules:
@@ -107,7 +108,7 @@ class FencedRules:
 
     def make_free(self, lock: Key, cell: Cell) -> Check:
         """Return the compare-and-set from the exact value, one above its timestamp."""
-        free = free_value(count_of(lock, cell))
+        free = read_lock(lock, cell).give_back().value
         return Check(lock, cell.value, edits=(Edit(lock, free, cell.timestamp + 1),))
 
     def gone_until(self, key: Key, cell: Cell) -> int:
@@ -131,11 +132,16 @@ class FencedRules:
         live = run_for_available(
             lambda some: read_units(context, some, contention, patient), transactions
         )
-        live = write_rows(context, live)
+        alone = [t for t in live if is_alone(t)]
+        live = write_rows(context, [t for t in live if not is_alone(t)])
         live = run_for_available(lambda some: lock_units(context, some, contention, patient), live)
         if any(t.spans for t in live):
             live = run_for_available(lambda some: look_after(context, some, contention), live)
-        return plan_units(context, live)
+        live = plan_units(context, live)
+        commit_alone(
+            context, alone, contention, patient
+        )  # the last, since nothing may fail the batch after it
+        return live
 
     def look(self, context: Context, keys: Sequence[Key]) -> tuple[dict[Key, Cell | None], bool]:
         """Look at values and locks, then at the locks again."""
@@ -143,33 +149,6 @@ class FencedRules:
 
 
 # ----------------------------------------------------------------------- until the decision
-
-
-@announce("read")
-def read_units(
-    context: Context, transactions: Sequence[Attempt], contention: Contention, patient: bool
-) -> list[Attempt]:
-    """Read what each transaction names, with its locks, and evaluate its assertions; wait for who
-    holds a lock, while nothing is written yet. What is false fails at once: one of several units
-    after a second look that finds them unchanged."""
-    due = list(transactions)
-    unread = [t for t in transactions if not t.found]  # a block brings what it has read
-    tries = 0
-    while due:
-        _look_at_units(context, [(t, lock) for t in unread for lock in t.units])
-        met = fail_overtaken(_list_held(due))
-        held = {item.t for item in met}
-        doubtful = [t for t in due if t not in held and t.failure is None and _judge(context, t)]
-        _confirm(context, doubtful)
-        if met:
-            tell_conflicts(context, met)
-            met = _wait_outside(context, met, contention, patient, tries)
-            tries += 1
-        due = unread = [t for t in due if t.failure is None and (t in held or t in doubtful)]
-    for t in transactions:
-        if t.failure is None and is_late(context, t):
-            t.failure = DeadlineError(TOO_LATE)
-    return [t for t in transactions if t.failure is None]
 
 
 @announce("lock")
@@ -204,7 +183,7 @@ def look_after(
 
 
 def plan_units(context: Context, transactions: Sequence[Attempt]) -> list[Attempt]:
-    """Plan what replaces what, and which counts its locks have."""
+    """Plan what replaces what, and what its locks say."""
     for t in transactions:
         if is_late(context, t):
             t.failure = DeadlineError(TOO_LATE, transaction=t.row_key)
@@ -213,7 +192,7 @@ def plan_units(context: Context, transactions: Sequence[Attempt]) -> list[Attemp
         t.plan = Plan(
             t.timestamp,
             tuple(cell.timestamp if cell else 0 for cell in replaced),
-            tuple(_own_count(t, lock) for lock in t.units),
+            tuple(_take(t, lock) for lock in t.units),
         )
     return [t for t in transactions if t.failure is None]
 
@@ -230,12 +209,14 @@ def finish_units(context: Context, transactions: Sequence[Transaction]) -> list[
     checks: list[Check] = []
     for t in transactions:
         is_sure = _is_sure(context, t)
-        for (lock, own), count in zip(_list_edits(t), t.decided.counts, strict=True):
-            free = Edit(lock, free_value(count), t.decided.timestamp + 1)
+        timestamp = t.decided.timestamp
+        for (lock, own), held in zip(list_edits(t, timestamp), t.decided.locks, strict=True):
+            freed = read_lock(lock, Cell(held, timestamp)).give_back()
+            free = Edit(lock, freed.value, timestamp + 1)
             if is_sure:
                 edits += (*own, free)
             else:
-                checks.append(Check(lock, held_value(count, t.row_key), edits=(*own, free)))
+                checks.append(Check(lock, held, edits=(*own, free)))
     if edits:
         call_store(context, lambda: context.store.write(edits, durable=False, by_row=True))
     if checks:  # a "no" is as good: somebody else has finished it
@@ -259,95 +240,15 @@ def free_own_units(context: Context, transactions: Sequence[Transaction]) -> lis
 # ----------------------------------------------------------------------------- the details
 
 
-def _look_at_units(context: Context, units: Iterable[Unit]) -> None:
-    """Set what was found of units and seen of their keys; those of one row at one instant."""
-    wanted = [(t, lock, t.units[lock]) for t, lock in units]
-    asked = [cell for _, lock, keys in wanted for cell in (lock, *keys)]
-    cells = call_store(context, lambda: context.store.read(asked)) if asked else {}
-    for t, lock, keys in wanted:
-        t.found[lock] = cells[lock]
-        t.seen.update((key, cells[key]) for key in keys)
-
-
-def _list_held(transactions: Iterable[Attempt]) -> list[Met]:
-    """Return the locks that others hold of those that were found."""
-    held = []
-    for t in transactions:
-        for lock, keys in t.units.items():
-            cell = t.found[lock]
-            if (holder := holder_of(lock, cell)) != FREE and holder != t.row_key:
-                held.append(Met(t, keys[0], holder, cell))
-    return held
-
-
-def _wait_outside(
-    context: Context, met: list[Met], contention: Contention, patient: bool, tries: int
-) -> list[Met]:
-    """Wait for holders with nothing written; one that does not wait settles them at once, and fails
-    where they live."""
-    if context.policy.attempts > 1 and (patient or tries < POLITE_TRIES):
-        return contention.wait_for_holders(met, tries)
-    gone = contention.settle(group_by_holder(met))
-    for item in met:
-        if item.holder not in gone:
-            item.t.failure = make_conflict(item.t, item.key, item.holder)
-    return []
-
-
-def _judge(context: Context, t: Attempt) -> bool:
-    """Choose the timestamp, and fail what cannot be committed; return whether an assertion is
-    false that only a second look can tell: its cells are of several instants."""
-    _raise_timestamp(context, t)
-    lost = _find_false(t)
-    if lost is None or t.failure is not None:
-        return False
-    if t.request.once is None and len({t.locks[key] for key in list_keys(lost)}) == 1:
-        t.failure = make_assertion_error(t, lost)
-        return False
-    return True
-
-
-def _confirm(context: Context, doubtful: Sequence[Attempt]) -> None:
-    """Fail those of which nothing has changed since they were looked at."""
-    wanted = list(dict.fromkeys(lock for t in doubtful for lock in t.units))
-    cells = call_store(context, lambda: context.store.read(wanted)) if wanted else {}
-    for t in doubtful:
-        lost = _find_false(t)
-        if lost is not None and all(cells[lock] == cell for lock, cell in t.found.items()):
-            t.failure = make_assertion_error(t, lost)
-        elif is_late(context, t):
-            t.failure = DeadlineError(TOO_LATE)
-
-
 def _judge_locked(context: Context, t: Attempt) -> None:
     """Evaluate what was read again meanwhile. All locks are held, so it is the truth."""
-    lost = _find_false(t)
+    lost = find_false(t)
     if lost is not None:
         t.failure = make_assertion_error(t, lost)
 
 
-def _find_false(t: Attempt) -> Assertion | None:
-    return next((each for each in t.request.assertions if not holds(each, t.seen)), None)
-
-
-def _raise_timestamp(context: Context, t: Attempt) -> None:
-    """Choose a commit timestamp above all that was read, and not below the clock's."""
-    cells = (*t.found.values(), *t.seen.values())
-    newest, now_ms = (
-        max((cell.timestamp for cell in cells if cell), default=0),
-        context.clock.wall_ms(),
-    )
-    ahead_ms, limit_ms = newest - now_ms, context.policy.skew_ms
-    if ahead_ms > limit_ms:
-        future = annotate("a cell lies in the future", ahead_ms=ahead_ms, limit_ms=limit_ms)
-        t.failure = AbortedError(future, transaction=t.row_key)
-    if ahead_ms > limit_ms // 2:
-        context.clock.sleep_ms(2)  # a cell that changes every ms outruns the clock: let it catch up
-    t.timestamp = max(t.timestamp, now_ms, newest + 1)
-
-
-def _own_count(t: Attempt, lock: Key) -> int:
-    return count_of(lock, t.found[lock]) + 1
+def _take(t: Attempt, lock: Key) -> bytes:
+    return read_lock(lock, t.found[lock]).take(t.row_key).value
 
 
 def _ask(context: Context, units: Sequence[Unit]) -> list[Unit]:
@@ -358,14 +259,14 @@ def _ask(context: Context, units: Sequence[Unit]) -> list[Unit]:
         if t.failure is None:
             t.held.add(lock)
             cell = t.found[lock]
-            taken = Edit(lock, held_value(_own_count(t, lock), t.row_key), t.timestamp)
+            taken = Edit(lock, _take(t, lock), t.timestamp)
             asked[t, lock] = cell, Check(lock, cell.value if cell else FREE, edits=(taken,))
 
     def attempt() -> list[Unit]:
         checks = [check for _, check in asked.values()]
         answers = context.store.check_and_put(checks, durable=False)
         refused = [unit for unit, got in zip(asked, answers, strict=True) if not got]
-        _look_at_units(context, refused)
+        look_at_units(context, refused)
         missing = []
         for t, lock in refused:
             cell, check = asked[t, lock]
@@ -396,7 +297,7 @@ def _lock_at_once(
                 if item.holder not in gone:
                     item.t.failure = make_conflict(item.t, item.key, item.holder)
             held = {(item.t, item.t.locks[item.key]) for item in met}
-            _look_at_units(context, [unit for unit in refused if unit in held])
+            look_at_units(context, [unit for unit in refused if unit in held])
         moved |= _take_up(context, refused)
         refused = _ask(context, [unit for unit in refused if not _is_held(unit)]) + [
             unit for unit in refused if unit[0].failure is None and _is_held(unit)
@@ -421,7 +322,7 @@ def _lock_patiently(
             beat(context, batch)
             tries += 1
             if t.failure is None:
-                _look_at_units(context, [unit])
+                look_at_units(context, [unit])
         if is_late(context, t):
             t.failure = t.failure or DeadlineError(TOO_LATE, transaction=t.row_key)
         moved |= _take_up(context, [unit])
@@ -433,7 +334,7 @@ def _take_up(context: Context, units: Iterable[Unit]) -> set[Attempt]:
     asserts what has been overtaken fails."""
     taken = {t for t, _ in units if t.failure is None}
     for t in taken:
-        _raise_timestamp(context, t)
+        raise_timestamp(context, t)
     fail_overtaken([Met(t, t.units[lock][0], FREE, None) for t, lock in units if t in taken])
     return taken
 
@@ -457,12 +358,3 @@ def _is_sure(context: Context, t: Transaction) -> bool:
     if not isinstance(t, Attempt) or t.decided_ms is None:
         return False
     return context.clock.monotonic_ms() - t.decided_ms <= WRITTEN_WITHIN_MS
-
-
-def _list_edits(t: Transaction) -> Iterable[tuple[Key, list[Edit]]]:
-    """Return the lock cells of a transaction, each with what is put under it."""
-    found: Mapping[Key, list[Edit]] = {lock: [] for lock in t.units}
-    for mutation in t.request.mutations:
-        value = None if isinstance(mutation, Delete) else mutation.value
-        found[t.locks[mutation.key]].append(Edit(mutation.key, value, t.decided.timestamp))
-    return found.items()

@@ -1,23 +1,67 @@
 """What a lock cell says: who holds it, and in the fenced protocol how often it was taken.
 
     x_lock    six-phase, of one key: the holder's row key; empty: free
-    _lock     fenced, of one row and family: n while it is free, n@holder while it is held;
-              absent: free, never taken
+    _lock     fenced, of one row and family: n [" " names] while it is free,
+              n "@" holder [" " names] while it is held; absent: free, never taken
 
 n is a decimal number, one more with each acquisition, so that no value of a fenced lock ever comes
-again.
+again. The names tell which of the last acquisitions were whole transactions of this row and family
+alone, which have no row of their own: for n (held: n - 1), the one before, and so on, each the
+transaction's name, or "-" for one that has a row; commas between.
 """
 
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 from txn.errors import CorruptRowError
 from txn.model import LOCK_SUFFIX, Cell, Key, new_tuple
 
 FREE = b""
 UNIT_LOCK = LOCK_SUFFIX
-_FENCED = re.compile(rb"(0|[1-9][0-9]{0,18})(?:@(.+))?", re.DOTALL)
+NAMED = 16
+NAME = 8  # hex digits: compared with one other only
+_NOBODY = b"-"
+_FENCED = re.compile(rb"(0|[1-9][0-9]{0,18})(?:@([^ ]+))?(?: ([0-9a-f,-]+))?")
+
+
+class Counted(NamedTuple):
+    """What a fenced lock says. taken: how often it was. names: newest first, of the acquisitions
+    before the holder's."""
+
+    taken: int = 0
+    holder: bytes = FREE
+    names: tuple[bytes, ...] = ()
+
+    @property
+    def value(self) -> bytes:
+        """The bytes of the cell."""
+        held = b"@" + self.holder if self.holder else b""
+        named = b" " + b",".join(self.names) if self.names else b""
+        return b"%d%b%b" % (self.taken, held, named)
+
+    def take(self, holder: bytes) -> Counted:
+        """Return the lock as held by a transaction with a row."""
+        return Counted(self.taken + 1, holder, self.names)
+
+    def give_back(self) -> Counted:
+        """Return the lock, which is held, as free."""
+        return Counted(self.taken, FREE, _push(_NOBODY, self.names))
+
+    def pass_by(self, row_key: bytes) -> Counted:
+        """Return the lock, which is free, as a transaction without a row leaves it."""
+        return Counted(self.taken + 1, FREE, _push(row_key[-NAME:], self.names))
+
+    def was_taken_by(self, row_key: bytes, count: int) -> bool | None:
+        """Return whether a transaction without a row was the one that made the count; None: nobody
+        can tell any more."""
+        behind = self.taken - count - bool(self.holder)
+        if behind < 0:
+            return False
+        if behind >= NAMED:
+            return None
+        return behind < len(self.names) and self.names[behind] == row_key[-NAME:]
 
 
 def unit_lock(key: Key) -> Key:
@@ -36,21 +80,19 @@ def holder_of(lock: Key, cell: Cell | None) -> bytes:
     return cell.value if match is None else match[2] or FREE
 
 
-def count_of(lock: Key, cell: Cell | None) -> int:
-    """Return how often a fenced lock was taken; CorruptRowError where the cell does not say."""
+def read_lock(lock: Key, cell: Cell | None) -> Counted:
+    """Return what a fenced lock says; CorruptRowError where that is nothing."""
     if cell is None or not cell.value:
-        return 0
+        return Counted()
     match = _FENCED.fullmatch(cell.value)
     if match is None:
         raise CorruptRowError("not a lock of the fenced protocol", key=lock, value=cell.value)
-    return int(match[1])
+    names = tuple(match[3].split(b",")) if match[3] else ()
+    return Counted(int(match[1]), match[2] or FREE, names)
 
 
-def free_value(count: int) -> bytes:
-    """Return what a free fenced lock says."""
-    return b"%d" % count
-
-
-def held_value(count: int, holder: bytes) -> bytes:
-    """Return what a held fenced lock says."""
-    return b"%d@%b" % (count, holder)
+def _push(name: bytes, names: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    found = (name, *names)[:NAMED]
+    while found and found[-1] == _NOBODY:
+        found = found[:-1]
+    return found

@@ -4,7 +4,7 @@
     frame   = version(1 byte, 0x01) crc32-of-body(4 bytes, big-endian) body(msgpack)
     buffer  = frame of [mutations, assertions, once or nil, lease_ms, labels]
     plan    = frame of [commit timestamp, [replaced timestamp or 0, for each mutation in order]],
-              fenced: and [how often each lock was taken, in the order of the keys]
+              fenced: and [what each lock says, held, in the order of the keys]
     mutation  = [key, value], or [key] for a delete
     assertion = ["exact", key, value] | ["some", key] | ["greater", key, value]
               | ["version", key, timestamp or nil] | ["not", assertion]
@@ -54,13 +54,13 @@ class Plan:
     """What was decided: the commit timestamp, and the version that each mutation replaces.
 
     replaced: timestamps in the order of the request's mutations; 0 where there is no version.
-    counts: of the fenced protocol, how often each of its locks was taken, its own time included, in
-    the order of their first keys in the request.
+    locks: of the fenced protocol, what each of its locks says while it holds it, in the order of
+    their first keys in the request.
     """
 
     timestamp: int
     replaced: tuple[int, ...]
-    counts: tuple[int, ...] = ()
+    locks: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,15 +218,16 @@ def decode_buffer(encoded: bytes) -> Buffer:
 
 def encode_plan(plan: Plan) -> bytes:
     """Return the plan's bytes."""
-    return _frame([plan.timestamp, plan.replaced, *([plan.counts] if plan.counts else ())])
+    return _frame([plan.timestamp, plan.replaced, *([plan.locks] if plan.locks else ())])
 
 
 def decode_plan(encoded: bytes) -> Plan:
     """Return what `encode_plan` was given; CorruptRowError where the bytes are not its."""
     body = _unframe("plan", encoded)
     try:
-        timestamp, replaced, *counts = body
-        return Plan(int(timestamp), *(tuple(map(int, each)) for each in (replaced, *counts)))
+        timestamp, replaced, *locks = body
+        versions = tuple(int(version) for version in replaced)
+        return Plan(int(timestamp), versions, *(tuple(map(bytes, each)) for each in locks))
     except (TypeError, ValueError) as error:
         raise CorruptRowError("plan has an unknown shape", cause=str(error)) from error
 

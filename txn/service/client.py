@@ -94,7 +94,12 @@ class RemoteBackend:
         """Leave it to the server, which knows its tables and families."""
 
     def commit(
-        self, request: Request, ack: Ack, spans: Sequence[Span], deadline_ms: int | None
+        self,
+        request: Request,
+        ack: Ack,
+        spans: Sequence[Span],
+        deadline_ms: int | None,
+        known: Snapshot,
     ) -> Committed:
         """Commit by the server. Where the outcome is unknown the error carries the name of the
         request, for which `outcome` can be asked. With a time of its own, at most two seconds more
@@ -151,6 +156,10 @@ class RemoteBackend:
             [pack_key(key) for key in keys], self._service.options()
         )
         return unpack_cells(self._service.ask("read", arguments, repeat=True))
+
+    def look(self, keys: Sequence[Key]) -> Snapshot:
+        """Return the keys' cells as of one instant."""
+        return self.read(keys)
 
     def scan(self, wanted: Span) -> Iterator[Row]:
         """Refuse: rows cannot be asked for."""

@@ -1,0 +1,142 @@
+"""Fenced transactions of one row and family, which need no row of their own.
+
+The values, and the lock with its next count, are written in one step on the condition that the lock
+still says what was read. So nobody ever holds it. It names who has passed by, and by that a lost
+answer, or a "no" to a request that was sent twice, is settled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from txn.errors import (
+    CommitOutcomeUnknown,
+    ConflictError,
+    DeadlineError,
+    NotApplied,
+    StoreError,
+    TxnError,
+)
+from txn.model import Cell, Check, Edit
+from txn.protocol.announce import announce
+from txn.protocol.attempt import Attempt, Context, call_store, is_late
+from txn.protocol.beats import TOO_LATE
+from txn.protocol.commit import run_for_available
+from txn.protocol.lock_cells import FREE, read_lock
+from txn.protocol.phases import Status
+from txn.protocol.row import Plan
+from txn.protocol.units import ASKS, list_edits, look_at_units, read_units
+from txn.protocol.waiting import Contention
+
+
+def is_alone(t: Attempt) -> bool:
+    """Whether it needs no row: all of it is in one row and family, and nothing of it is for people
+    or for a repeat to find."""
+    request = t.request
+    return len(t.units) == 1 and not t.spans and request.once is None and not request.labels
+
+
+@announce("decide")
+def commit_alone(
+    context: Context, transactions: Sequence[Attempt], contention: Contention, patient: bool
+) -> list[Attempt]:
+    """Commit transactions that were read and judged. It raises nothing: each has committed, has
+    failed, or its outcome is unknown."""
+    due = list(transactions)
+    for _ in range(ASKS):
+        due = _ask(context, due)
+        if not due:
+            break
+        try:
+            due = run_for_available(
+                lambda some: read_units(context, some, contention, patient), due
+            )
+        except TxnError as error:  # what was refused did not happen
+            for t in due:
+                t.failure = t.failure or error
+            due = []
+    for t in due:
+        t.failure = ConflictError("others are always faster", key=next(iter(t.keys)))
+    return [t for t in transactions if t.failure is None]
+
+
+def _ask(context: Context, transactions: Sequence[Attempt]) -> list[Attempt]:
+    """Ask once; return those that were refused, with what is there now."""
+    pending: dict[Attempt, Check] = {}
+    for t in transactions:
+        if is_late(context, t):
+            t.failure = DeadlineError(TOO_LATE)
+        elif t.request.mutations:
+            pending[t] = _make_step(t)
+        else:  # all that it asserts was true at one instant
+            _end(t)
+    errors: list[StoreError] = []
+    refused: list[Attempt] = []
+
+    def attempt() -> None:
+        if pending:
+            _send(context, pending, errors)
+            refused.extend(_settle(context, pending))
+        if pending:
+            raise StoreError("lock does not change", key=next(iter(pending.values())).key)
+
+    try:
+        call_store(context, attempt)
+    except Exception as error:  # noqa: BLE001  (whatever it is, the requests were sent)
+        _leave(pending, error, errors)
+    return refused
+
+
+def _send(context: Context, pending: dict[Attempt, Check], errors: list[StoreError]) -> None:
+    """Send what is pending, and take out what was done."""
+    try:
+        answers = context.store.check_and_put(list(pending.values()))
+    except StoreError as error:
+        errors.append(error)
+        raise
+    for t, moved in list(zip(pending, answers, strict=True)):
+        if moved:
+            _end(t)
+            del pending[t]
+
+
+def _settle(context: Context, pending: dict[Attempt, Check]) -> list[Attempt]:
+    """Read what was answered with "no", and take out all but those of which nothing can be said
+    yet: the first request may still be on its way. Return those that were refused."""
+    look_at_units(context, [(t, check.key) for t, check in pending.items()])
+    refused = []
+    for t, check in list(pending.items()):
+        before = read_lock(check.key, Cell(check.expected, 0)).taken
+        now = read_lock(check.key, t.found[check.key])
+        was_taken = now.was_taken_by(t.row_key, before + 1)
+        if was_taken:
+            _end(t)
+        elif was_taken is None:
+            t.failure = CommitOutcomeUnknown(t.row_key)
+        elif now.taken > before:
+            refused.append(t)
+        else:
+            continue
+        del pending[t]
+    return refused
+
+
+def _leave(pending: dict[Attempt, Check], error: Exception, errors: Sequence[StoreError]) -> None:
+    """Fail what is pending: it did not happen if the store says so of each try."""
+    clear = isinstance(error, NotApplied) and all(isinstance(e, NotApplied) for e in errors)
+    for t in pending:
+        t.failure = error if clear and isinstance(error, NotApplied) else None
+        if t.failure is None:
+            t.failure = CommitOutcomeUnknown(t.row_key)
+            t.failure.__cause__ = error
+
+
+def _make_step(t: Attempt) -> Check:
+    ((lock, edits),) = list_edits(t, t.timestamp)
+    cell = t.found[lock]
+    passed = Edit(lock, read_lock(lock, cell).pass_by(t.row_key).value, t.timestamp + 1)
+    return Check(lock, cell.value if cell else FREE, edits=(*edits, passed))
+
+
+def _end(t: Attempt) -> None:
+    t.plan, t.status = Plan(t.timestamp, ()), Status.COMPLETE
