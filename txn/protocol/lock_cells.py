@@ -26,7 +26,7 @@ _NOBODY = b"-"
 _FENCED = re.compile(rb"(0|[1-9][0-9]{0,18})(?:@([^ ]+))?(?: ([0-9a-f,-]+))?")
 
 
-class Counted(NamedTuple):
+class FencedLock(NamedTuple):
     """What a fenced lock says. taken: how often it was. names: newest first, of the acquisitions
     before the holder's."""
 
@@ -41,17 +41,17 @@ class Counted(NamedTuple):
         named = b" " + b",".join(self.names) if self.names else b""
         return b"%d%b%b" % (self.taken, held, named)
 
-    def take(self, holder: bytes) -> Counted:
+    def take(self, holder: bytes) -> FencedLock:
         """Return the lock as held by a transaction with a row."""
-        return Counted(self.taken + 1, holder, self.names)
+        return FencedLock(self.taken + 1, holder, self.names)
 
-    def give_back(self) -> Counted:
+    def give_back(self) -> FencedLock:
         """Return the lock, which is held, as free."""
-        return Counted(self.taken, FREE, _push(_NOBODY, self.names))
+        return FencedLock(self.taken, FREE, _push(_NOBODY, self.names))
 
-    def pass_by(self, row_key: bytes) -> Counted:
+    def pass_by(self, row_key: bytes) -> FencedLock:
         """Return the lock, which is free, as a transaction without a row leaves it."""
-        return Counted(self.taken + 1, FREE, _push(row_key[-NAME:], self.names))
+        return FencedLock(self.taken + 1, FREE, _push(row_key[-NAME:], self.names))
 
     def was_taken_by(self, row_key: bytes, count: int) -> bool | None:
         """Return whether a transaction without a row was the one that made the count; None: nobody
@@ -80,15 +80,15 @@ def holder_of(lock: Key, cell: Cell | None) -> bytes:
     return cell.value if match is None else match[2] or FREE
 
 
-def read_lock(lock: Key, cell: Cell | None) -> Counted:
+def read_lock(lock: Key, cell: Cell | None) -> FencedLock:
     """Return what a fenced lock says; CorruptRowError where that is nothing."""
     if cell is None or not cell.value:
-        return Counted()
+        return FencedLock()
     match = _FENCED.fullmatch(cell.value)
     if match is None:
         raise CorruptRowError("not a lock of the fenced protocol", key=lock, value=cell.value)
     names = tuple(match[3].split(b",")) if match[3] else ()
-    return Counted(int(match[1]), match[2] or FREE, names)
+    return FencedLock(int(match[1]), match[2] or FREE, names)
 
 
 def _push(name: bytes, names: tuple[bytes, ...]) -> tuple[bytes, ...]:
