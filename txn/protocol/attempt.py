@@ -44,6 +44,9 @@ from txn.stores.base import Store
 from txn.watch import Watch
 
 FREE = b""
+WRITTEN_WITHIN_MS = 300_000
+"""How long writing a row may take. Far less than the time that fsck keeps finished rows for."""
+
 T = TypeVar("T")
 
 
@@ -130,6 +133,12 @@ class Attempt(Transaction):
         """Whether it has a key, or has scanned a range, in the table."""
         # Not super(): the decorator makes the class anew, for its slots.
         return Transaction.needs(self, table) or any(span.table == table for span in self.spans)
+
+    def reset(self) -> None:
+        """Forget what was undone as a whole: it is as it was before anything was written."""
+        self.status = self.plan = self.unread = self.failure = None
+        self.held.clear()
+        self.seen.clear()
 
 
 def begin_attempt(
