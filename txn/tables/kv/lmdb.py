@@ -25,7 +25,7 @@ from txn.errors import InvalidRequestError, MaybeApplied, NotApplied, StoreClose
 from txn.host.forks import Forked
 from txn.tables.kv import directory, exclusion
 from txn.tables.kv.exclusion import Exclusion
-from txn.tables.kv.lmdb_transactions import LmdbReader, LmdbWriter
+from txn.tables.kv.lmdb_transactions import GatheringWriter, LmdbReader, LmdbWriter
 from txn.tables.kv.ordered import Reader, Writer
 
 FIRST_MAP_SIZE = 16 * 1024 * 1024
@@ -91,12 +91,14 @@ class LmdbStore:
             work()
             return
 
-        def body(writer: Writer) -> None:
-            joined.writer, joined.durable, joined.obstacle = writer, False, None
+        def body(writer: LmdbWriter) -> None:
+            gathering = GatheringWriter(writer)
+            joined.writer, joined.durable, joined.obstacle = gathering, False, None
             try:
                 work()
                 if joined.obstacle is not None:
                     raise joined.obstacle
+                gathering.flush()
             finally:
                 joined.writer = joined.obstacle = None
 
@@ -169,7 +171,7 @@ class _Shared:
         finally:
             self._leave()
 
-    def write(self, body: Callable[[Writer], R], is_durable: Callable[[], bool]) -> R:
+    def write(self, body: Callable[[LmdbWriter], R], is_durable: Callable[[], bool]) -> R:
         """is_durable: asked after the function has been run."""
         files = self._enter()
         try:
@@ -181,7 +183,7 @@ class _Shared:
         finally:
             self._leave()
 
-    def _change(self, environment: lmdb.Environment, body: Callable[[Writer], R]) -> R:
+    def _change(self, environment: lmdb.Environment, body: Callable[[LmdbWriter], R]) -> R:
         transaction = environment.begin(write=True, buffers=False)
         try:
             result = body(LmdbWriter(transaction))
