@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -33,6 +35,7 @@ from txn.clock import Clock, ManualClock
 from txn.errors import StoreClosedError, TableUnavailable
 from txn.model import Edit, Family
 from txn.protocol import commit as commit_module
+from txn.protocol import together as together_module
 from txn.protocol.attempt import WRITTEN_WITHIN_MS, Context
 from txn.protocol.phases import Status
 from txn.protocol.row import status_key
@@ -40,6 +43,7 @@ from txn.stores import open_store
 from txn.stores.base import Store
 from txn.tables.kv import lmdb as lmdb_module
 from txn.tables.kv.lmdb import FIRST_MAP_SIZE, LmdbStore
+from txn.tables.kv.ordered import Reader
 from txn.testing.counting import CountingStore
 from txn.testing.faulty import NO_FAULT, Call, Crash, Fault, Reply
 from txn.watch import Phase
@@ -226,22 +230,28 @@ def test_a_clock_is_not_waited_for_in_it() -> None:
     assert world.clock.monotonic_ms() >= 2
 
 
-def test_what_waits_in_it_is_undone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By construction: whatever a phase may wait for, its clock does not."""
+@pytest.mark.parametrize("rule", [True, False], ids=["with", "without"])
+def test_nobody_waits_in_a_local_transaction(rule: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By construction, whatever a phase may wait for. Else all writers would wait with it."""
     world = together(World())
-    slept: list[str] = []
+    world.engine.commit([Mutation(X, b"1")])
+    kept_out: list[bool] = []
 
     def assert_slowly(context: Context, transactions: Sequence[Any]) -> list[Any]:
-        slept.append("asked")
         context.clock.sleep_ms(10)
-        slept.append("slept")
+        other = threading.Thread(target=world.put, args=(Z, b"other"), daemon=True)
+        other.start()
+        other.join(0.3)
+        kept_out.append(other.is_alive())
         return inner(context, transactions)
 
     inner = commit_module.assert_under_locks
     monkeypatch.setattr(commit_module, "assert_under_locks", assert_slowly)
-    assert world.engine.commit([Mutation(X, b"1")]).complete
-    assert slept == ["asked", "asked", "slept"]
-    assert len(world.rows()) == 1
+    if not rule:
+        monkeypatch.setattr(together_module, "_Unwaiting", lambda clock: clock)
+    assert world.engine.commit([Mutation(Y, b"1")]).complete
+    assert kept_out == [not rule]
+    assert len(world.rows()) == 2
 
 
 def test_nothing_foreign_runs_in_it() -> None:
@@ -559,23 +569,57 @@ def ordered_get(store: LmdbStore, key: bytes) -> bytes | None:
     return store.read(lambda reader: reader.get(key))
 
 
-def test_a_full_map_that_somebody_swallows_starts_it_again_all_the_same(path: str) -> None:
-    """Otherwise what came after the error would be committed without what came before it."""
+@pytest.mark.parametrize("rule", [True, False], ids=["with", "without"])
+def test_an_error_in_a_local_transaction_undoes_all_of_it(
+    path: str, rule: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where somebody catches it on its way: what follows a full map is not to be committed."""
     store = LmdbStore(path, sync=False)
     tries = []
+    if not rule:
+        monkeypatch.setattr(lmdb_module._Joined, "run", lambda _, body, writer: body(writer))
 
     def work() -> None:
         tries.append(1)
         for number in range(3):
-            try:
-                ordered_put(store, b"%d" % number, bytes(FIRST_MAP_SIZE))
-            except Exception:  # noqa: BLE001  (what the protocol must not do)
-                continue
+            ordered_put(store, b"%d" % number, bytes(FIRST_MAP_SIZE))
+            with suppress(lmdb.Error):  # what the protocol must not do
+                store.read(lambda reader: list(reader.keys(b"", b"9")))
+
+    if rule:
+        store.together(work)
+        assert len(tries) > 1
+        sizes = [len(ordered_get(store, b"%d" % number) or b"") for number in range(3)]
+        assert sizes == [FIRST_MAP_SIZE] * 3
+    else:
+        with pytest.raises(lmdb.BadTxnError):
+            store.together(work)
+    store.close()
+
+
+def test_what_is_gathered_is_seen_by_every_way_of_reading(path: str) -> None:
+    """In a local transaction of several calls, each sees what those before it did."""
+    store = LmdbStore(path, sync=False)
+    ordered_put(store, b"a", b"0")
+    seen: list[object] = []
+
+    def look(reader: Reader) -> None:
+        seen.append(list(reader.items(b"", b"z")))
+        seen.append((list(reader.keys(b"", b"z")), reader.before(b"c"), reader.get(b"a")))
+
+    def work() -> None:
+        ordered_put(store, b"b", b"1")
+        store.read(look)
+        store.write(lambda writer: (writer.delete(b"a"), writer.put(b"c", b"2")))
+        store.read(look)
 
     store.together(work)
-    assert len(tries) > 1
-    sizes = [len(ordered_get(store, b"%d" % number) or b"") for number in range(3)]
-    assert sizes == [FIRST_MAP_SIZE] * 3
+    assert seen == [
+        [(b"a", b"0"), (b"b", b"1")],
+        ([b"a", b"b"], b"b", b"0"),
+        [(b"b", b"1"), (b"c", b"2")],
+        ([b"b", b"c"], b"b", None),
+    ]
     store.close()
 
 
