@@ -200,6 +200,8 @@ def advance(
                 t.status = new
         # Those that moved are not asked again, whatever becomes of the look at the others.
         pending[:] = [t for t, moved in zip(pending, answers, strict=True) if not moved]
+        if not pending:
+            return
         olds = [t.status for t in pending]
         read_statuses(context, pending)
         # Unchanged after a "no" settles nothing: the first request may still be on its way.
@@ -277,7 +279,7 @@ def call_store(context: Context, call: Callable[[], T]) -> T:
     it comes back by a person's hand, and this may run in a local transaction that keeps all
     writers out."""
     clock, policy = context.clock, context.policy
-    due_ms = clock.monotonic_ms() + min(policy.store_patience_ms, policy.deadline_ms)
+    began_ms = clock.monotonic_ms()
     tries: Iterator[int] | None = None  # made where a call has failed: few do
     while True:
         try:
@@ -286,6 +288,7 @@ def call_store(context: Context, call: Callable[[], T]) -> T:
             raise
         except StoreError:
             if tries is None:
+                due_ms = began_ms + min(policy.store_patience_ms, policy.deadline_ms)
                 tries = policy.store_backoff.tries(clock, context.random, due_ms=due_ms)
                 next(tries)
             if next(tries, None) is None:

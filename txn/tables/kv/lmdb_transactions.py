@@ -86,11 +86,10 @@ class GatheringWriter:
         self._changed: dict[bytes, bytes] = {}
 
     def get(self, key: bytes) -> bytes | None:
-        try:
-            return self._known[key]
-        except KeyError:
-            found = self._known[key] = self._writer.get(key)
-            return found
+        known = self._known
+        if key not in known:
+            known[key] = self._writer.get(key)
+        return known[key]
 
     def keys(self, start: bytes, stop: bytes) -> Iterator[bytes]:
         self.flush()
