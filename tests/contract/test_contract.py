@@ -705,3 +705,82 @@ def test_what_is_done_together_sees_itself_and_is_done_afterwards(subject: Subje
     client = subject.another_client()
     assert [cell and cell.value for cell in client.read([key, other]).values()] == [b"2", b"3"]
     client.close()
+
+
+ATOMIC = ["memory", "embedded", "embedded without sync", "counting"]
+
+
+@pytest.mark.parametrize("subject", ATOMIC, indirect=True)
+def test_what_is_done_together_is_one_transaction_where_the_store_says_so(
+    subject: Subject,
+) -> None:
+    """A commit is one such function: half of it must not be seen, nor stay."""
+    assert "atomic_together" in subject.store.features
+    key, other = subject.key("r", "x"), subject.key("s", "x")
+    client = subject.another_client()
+    seen: list[list[Cell | None]] = []
+
+    def look() -> None:
+        seen.append(list(client.read([key, other]).values()))
+
+    def work() -> None:
+        subject.store.write([Edit(key, b"1", 10)])
+        reader = threading.Thread(target=look)
+        reader.start()
+        reader.join(0.2)  # in memory it waits for the end of this
+        subject.store.check_and_put([put_if(other, b"", (other, b"1"))])
+        threads.append(reader)
+
+    threads: list[threading.Thread] = []
+    subject.store.together(work)
+    for reader in threads:
+        reader.join()
+    assert seen and all((cells[0] is None) == (cells[1] is None) for cells in seen)
+    client.close()
+
+
+@pytest.mark.parametrize("subject", ATOMIC, indirect=True)
+def test_what_raises_together_is_undone_together(subject: Subject) -> None:
+    """Whoever meets a lock gives up all of it, and what it raised is raised."""
+    key, other = subject.key("r", "x"), subject.key("s", "x")
+    subject.store.write([Edit(key, b"0", 10)])
+
+    def work() -> None:
+        subject.store.write([Edit(key, b"1", 20)])
+        subject.store.together(lambda: subject.store.write([Edit(other, b"1", 20)]))
+        raise KeyError("a lock")
+
+    with pytest.raises(KeyError, match="a lock"):
+        subject.store.together(work)
+    assert subject.get(key) == Cell(b"0", 10)
+    assert subject.get(other) is None
+    subject.store.write([Edit(other, b"2", 5)])  # the next call is one of its own
+    assert subject.get(other) == Cell(b"2", 5)
+
+
+@pytest.mark.parametrize("subject", ATOMIC, indirect=True)
+def test_nobody_else_writes_meanwhile(subject: Subject) -> None:
+    """What was read in it is so until its end."""
+    key = subject.key("r", "x")
+    subject.store.write([Edit(key, b"0", 1)])
+    start = threading.Barrier(2)
+
+    def add(client: Store) -> None:
+        start.wait(10)
+        for _ in range(50):
+
+            def work() -> None:
+                cell = client.read([key])[key]
+                assert cell is not None
+                client.write(
+                    [Edit(key, b"%d" % (int(cell.value) + 1), cell.timestamp + 1)], durable=False
+                )
+
+            client.together(work)
+
+    other = subject.another_client()
+    with running(lambda _: add(other)):
+        add(subject.store)
+    cell = subject.get(key)
+    assert cell is not None and cell.value == b"100"
+    other.close()

@@ -50,6 +50,7 @@ def run(
     *,
     one_cell: bool = False,
     reads_early: bool = False,
+    atomic: bool = False,
 ) -> Run:
     """Commit the shape with faults at these calls. Late requests arrive before the call of the
     number `deliver`, or when the stage of that name is reached."""
@@ -65,6 +66,8 @@ def run(
 
     engine, store = world.client(plan)
     store.reads_early = lambda: reads_early
+    if atomic:
+        store.features |= {"atomic_together"}
     result: Committed | TxnError | None = None
     try:
         result = engine.commit(shape.mutations, shape.assertions, once=shape.once)
@@ -121,13 +124,16 @@ def verify(run: Run) -> bool:
     return bool(committed)
 
 
-def follow(run: Run) -> dict[Key, bytes | None]:
+def follow(run: Run, *, atomic: bool = False) -> dict[Key, bytes | None]:
     """Commit a second transaction over all keys, which nothing may keep from happening."""
     expected = second(run.shape)
     mutations: list[Mutation | Delete] = [
         Delete(key) if value is None else Mutation(key, value) for key, value in expected.items()
     ]
-    run.world.engine().commit(mutations)
+    engine, store = run.world.client()
+    if atomic:
+        store.features |= {"atomic_together"}
+    engine.commit(mutations)
     values = run.world.values(expected)
     assert values == expected
     return expected
@@ -147,6 +153,14 @@ def faults(call: Call) -> Iterator[Fault]:
         yield Fault(applied=applied, reply=Reply.CRASH)
     if call.method in CHANGING:
         yield Fault(twice=True)
+
+
+def faults_together(call: Call) -> Iterator[Fault]:
+    """Yield what can go wrong with a call where all or nothing of it takes effect."""
+    yield Fault(applied=NONE, reply=Reply.NOT_APPLIED)
+    for applied in (None, NONE):
+        yield Fault(applied=applied, reply=Reply.MAYBE_APPLIED)
+        yield Fault(applied=applied, reply=Reply.CRASH)
 
 
 def parts(call: Call) -> Iterator[frozenset[int]]:

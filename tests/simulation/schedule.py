@@ -52,7 +52,8 @@ Trace = Callable[[str], None]
 @dataclass(frozen=True, slots=True)
 class Weather:
     """What a schedule is like. fault_rate: of all calls. crash_rate: of all faults. tables_go: the
-    table of some logs is disabled now and then, which makes no other draw a different one."""
+    table of some logs is disabled now and then; atomic: the share of clients that commit in one
+    local transaction where they can. These two make no other draw a different one."""
 
     clients: int
     readers: int
@@ -66,6 +67,7 @@ class Weather:
     clocks_jump: bool
     collects: bool
     tables_go: bool = False
+    atomic: float = 0.0
 
     @property
     def is_calm(self) -> bool:
@@ -101,7 +103,9 @@ class Schedule:
         self.random = Random(seed)
         self._operator = Random(-seed)
         goes = self._operator.random() < 0.2
-        self.weather = replace(weather(self.random), tables_go=goes)
+        self._kinds = Random(f"kinds of clients {seed}")
+        atomic = self._kinds.choice((0.0, 0.0, 0.5, 1.0))
+        self.weather = replace(weather(self.random), tables_go=goes, atomic=atomic)
         if protocol == "fenced":  # needs what Thrift 1 has not
             self.weather = replace(self.weather, one_cell=False)
         self.scheduler = Scheduler(self.random, self.weather.tick_ms, MOST_STEPS)
@@ -265,10 +269,13 @@ class Schedule:
         offset_ms = self.random.randint(-300, 300) if self.weather.clocks_jump else 0
         clock = ActorClock(self.scheduler, offset_ms)
         instant = self.weather.instant_reads
-        network = Network(self.memory, self.scheduler, instant_reads=instant)
+        atomic = self._kinds.random() < self.weather.atomic
+        network = Network(self.memory, self.scheduler, instant_reads=instant, atomic=atomic)
         store = FaultyStore(network, reads_early=lambda: self.random.random() < 0.5)
         if instant:
             store.features |= {"instant_reads"}
+        if atomic:
+            store.features |= {"atomic_together"}
         self.stores.append(store)
         engine = Engine(
             OneCell(store) if self.weather.one_cell else store,
@@ -364,6 +371,10 @@ class Background:
 def draw_fault(random: Random, call: Call, crash_rate: float) -> Fault:
     """Draw what goes wrong with a call."""
     reply = Reply.CRASH if random.random() < crash_rate else Reply.MAYBE_APPLIED
+    if call.method == "together":
+        done = random.choice((None, frozenset[int]()))
+        refused = done is not None and reply is not Reply.CRASH and random.random() < 0.5
+        return Fault(applied=done, reply=Reply.NOT_APPLIED if refused else reply)
     if call.method not in ("write", "check_and_put"):
         return Fault(reply=reply)
     some = frozenset(i for i in range(len(call.items)) if random.random() < 0.5)

@@ -44,6 +44,7 @@ class Scheduler:
         self.current: Actor | None = None
         self._tick_ms = tick_ms
         self._most_steps = most_steps
+        self.turns = 0
         self._hub: Any = getcurrent()
 
     def spawn(self, name: str, body: Callable[[], object]) -> Actor:
@@ -66,6 +67,7 @@ class Scheduler:
             actor = self._next()
             actor.last_ms = self.now_ms
             self.current = actor
+            self.turns += 1
             actor.greenlet.switch()
             self.current = None
             if actor.greenlet.dead:
@@ -121,15 +123,28 @@ class Network:
     """The way from a client to the store: it takes turns, and batches arrive in pieces.
 
     The pieces come in any order. Only the cells of one row are read in one instant, or all that are
-    read together with instant_reads.
+    read together with instant_reads. With atomic, what is done together takes one turn.
     """
 
-    def __init__(self, inner: Store, scheduler: Scheduler, *, instant_reads: bool = False) -> None:
+    def __init__(
+        self,
+        inner: Store,
+        scheduler: Scheduler,
+        *,
+        instant_reads: bool = False,
+        atomic: bool = False,
+    ) -> None:
         self.features = inner.features
         self._inner = inner
         self._instant_reads = instant_reads
-        self._pause = scheduler.pause
+        self._atomic = atomic
+        self._is_alone = False
+        self._scheduler = scheduler
         self._random = scheduler.random
+
+    def _pause(self) -> None:
+        if not self._is_alone:
+            self._scheduler.pause()
 
     def read(
         self, *turns: Collection[Key], beside: Callable[[], None] | None = None
@@ -183,7 +198,17 @@ class Network:
         return self._row_by_row(table, [row.row for row in rows], columns)
 
     def together(self, work: Callable[[], None]) -> None:
-        work()
+        if not self._atomic or self._is_alone:
+            work()
+            return
+        self._pause()
+        began = self._scheduler.turns
+        self._is_alone = True
+        try:
+            self._inner.together(work)
+        finally:
+            self._is_alone = False
+            assert self._scheduler.turns == began, "somebody waited in a local transaction"
 
     def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
         return self._inner.describe(table)

@@ -14,6 +14,7 @@ from tests.simulation.breaking import (
     STAGES,
     deliver_all,
     faults,
+    faults_together,
     follow,
     late_parts,
     live_on,
@@ -72,6 +73,34 @@ def test_the_same_where_the_look_under_the_locks_comes_first(shape: Shape) -> No
     for call in calls:
         for fault in faults(call):
             live_on(run(shape, {call.number: fault}, reads_early=True))
+
+
+@every_shape
+def test_the_same_where_it_is_one_local_transaction(shape: Shape) -> None:
+    """All of it is there, or nothing, and its client is told which, or that it is not known."""
+    calls = run(shape, atomic=True).calls
+    assert [call.method for call in calls] == ["together"]
+    for first in faults_together(calls[0]):
+        broken = run(shape, {1: first}, atomic=True)
+        assert not broken.world.leftovers()  # fsck has nothing to do
+        assert all(row.status and row.status.is_finished for row in broken.world.rows())
+        for call in broken.calls[1:]:
+            for second in faults_together(call):
+                both = {1: first, call.number: second}
+                assert not run(shape, both, atomic=True).world.leftovers()
+                live_on(run(shape, both, atomic=True))
+        live_on(broken)
+
+
+@every_shape
+def test_one_that_commits_in_one_local_transaction_finishes_what_another_left(shape: Shape) -> None:
+    """It meets the locks of a client that went step by step, and goes step by step itself."""
+    for call in run(shape).calls:
+        for fault in faults(call):
+            broken = run(shape, {call.number: fault})
+            expected = follow(broken, atomic=True)
+            broken.world.mend()
+            assert broken.world.values(expected) == expected
 
 
 @every_shape

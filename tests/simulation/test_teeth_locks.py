@@ -33,7 +33,6 @@ from txn.protocol import commit as commit_module
 from txn.protocol.attempt import Context, Transaction, begin_attempt, take_locks
 from txn.protocol.phases import Status
 from txn.request import bind_request
-from txn.tables import cells as cells_module
 from txn.tables import tables
 from txn.testing.faulty import Call, Fault
 
@@ -161,12 +160,12 @@ def test_a_lock_is_never_older_than_the_unlock_before_it(rule: bool, monkeypatch
     """The server's clock goes back between an unlock and a lock. HBase writes a checked put at no
     less than the checked cell's timestamp; did it not, the lock would be hidden by the unlock."""
     if not rule:
-        check, newest = tables._check, cells_module.newest
+        check, newest = tables._check, tables.newest
 
         def at_the_clock(*args: object) -> bool:
             with monkeypatch.context() as patch:
                 patch.setattr(
-                    cells_module,
+                    tables,
                     "newest",
                     lambda *state: (cell := newest(*state)) and cell._replace(timestamp=0),
                 )

@@ -195,3 +195,43 @@ def test_closing_closes_the_store_below(tmp_path: Path) -> None:
     store.close()
     with pytest.raises(StoreError):
         store.describe(TABLE)
+
+
+# --- what is done together ----------------------------------------------------------------------
+
+
+def test_by_default_one_call_is_made_after_the_other() -> None:
+    """So that whatever may come between two of them is tried."""
+    store = store_of(at({2: Fault(applied=NONE, reply=Reply.NOT_APPLIED)}))
+    with pytest.raises(NotApplied):
+        store.together(lambda: (store.write(WRITES[:1]), store.write(WRITES[1:])))  # type: ignore[arg-type, func-returns-value]
+    assert there(store) == "x"
+
+
+@pytest.mark.parametrize(
+    ("fault", "expected"),
+    [
+        (Fault(reply=Reply.MAYBE_APPLIED), "xy"),
+        (Fault(reply=Reply.CRASH), "xy"),
+        (Fault(applied=NONE, reply=Reply.MAYBE_APPLIED), ""),
+        (Fault(applied=NONE, reply=Reply.NOT_APPLIED), ""),
+        (Fault(applied=NONE, reply=Reply.CRASH), ""),
+    ],
+)
+def test_where_it_is_one_transaction_it_is_one_call_with_one_fault(
+    fault: Fault, expected: str
+) -> None:
+    """All of it took effect or nothing, and what is told of that may be too little."""
+    store = store_of(at({1: fault}))
+    store.features |= {"atomic_together"}
+    done: list[str] = []
+
+    def work() -> None:
+        store.write(WRITES[:1])
+        store.together(lambda: store.write(WRITES[1:]))
+        done.append("all")
+
+    with pytest.raises((StoreError, Crash)):
+        store.together(work)
+    assert (store.calls, done) == (1, ["all"])
+    assert there(store) == expected

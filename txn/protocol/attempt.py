@@ -49,6 +49,9 @@ if TYPE_CHECKING:
     from txn.protocol.waiting import Contention
 
 ProtocolName = Literal["six-phase", "fenced"]
+WRITTEN_WITHIN_MS = 300_000
+"""How long writing a row may take. Far less than the time that fsck keeps finished rows for."""
+
 T = TypeVar("T")
 
 
@@ -156,6 +159,14 @@ class Attempt(Transaction):
         # Not super(): the decorator makes the class anew, for its slots.
         return Transaction.needs(self, table) or any(span.table == table for span in self.spans)
 
+    def reset(self) -> None:
+        """Forget what was undone as a whole: it is as it was before anything was written."""
+        self.status = self.plan = self.unread = self.failure = None
+        self.held.clear()
+        self.seen.clear()
+        self.found.clear()
+        self.timestamp, self.decided_ms = 0, None
+
 
 def begin_attempt(
     context: Context, request: Request, due_ms: int, buckets: int = 1, spans: Sequence[Span] = ()
@@ -251,6 +262,15 @@ class Rules(Protocol):
         """Take a batch, that has no lock cell in common, until it can be decided. patient: wait
         for whoever holds a lock, in an order in which nobody waits in a circle."""
 
+    def pass_by(
+        self,
+        context: Context,
+        transactions: Sequence[Attempt],
+        contention: Contention,
+        patient: bool,
+    ) -> None:
+        """Commit those that were prepared and need no row. It raises nothing."""
+
     def look(self, context: Context, keys: Sequence[Key]) -> tuple[dict[Key, Cell | None], bool]:
         """Return the keys' cells with their guards, in one or two requests, and whether all of
         them were so at one instant as far as nobody holds a lock of them."""
@@ -298,6 +318,8 @@ def _compare_statuses(
                 done.append(t)
         # Those that moved are not asked again, whatever becomes of the look at the others.
         pending[:] = [t for t, moved in zip(pending, answers, strict=True) if not moved]
+        if not pending:
+            return
         olds = [t.status for t in pending]
         read_statuses(context, pending)
         # Unchanged after a "no" settles nothing: the first request may still be on its way.
@@ -382,7 +404,7 @@ def call_store(context: Context, call: Callable[[], T]) -> T:
     it comes back by a person's hand, and this may run in a local transaction that keeps all
     writers out."""
     clock, policy = context.clock, context.policy
-    due_ms = clock.monotonic_ms() + min(policy.store_patience_ms, policy.deadline_ms)
+    began_ms = clock.monotonic_ms()
     tries: Iterator[int] | None = None  # made where a call has failed: few do
     while True:
         try:
@@ -391,6 +413,7 @@ def call_store(context: Context, call: Callable[[], T]) -> T:
             raise
         except StoreError:
             if tries is None:
+                due_ms = began_ms + min(policy.store_patience_ms, policy.deadline_ms)
                 tries = policy.store_backoff.tries(clock, context.random, due_ms=due_ms)
                 next(tries)
             if next(tries, None) is None:

@@ -2,8 +2,8 @@
 
 Each phase takes the transactions that are still on the path and returns those that stay on it. A
 definite abort ends one transaction and leaves the others alone. Any other failure leaves the rows
-as a crash would, for `roll_forward` and `roll_back`, which the client itself runs. The
-argument for each rule is in docs/protocol.md.
+as a crash would, for `roll_forward` and `roll_back`, which the client itself runs; or undoes all of
+it, where the phases are run `together`. The argument for each rule is in docs/protocol.md.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from txn.errors import (
 from txn.model import Cell, Key
 from txn.protocol.announce import announce
 from txn.protocol.attempt import (
+    WRITTEN_WITHIN_MS,
     Attempt,
     Context,
     Met,
@@ -37,16 +38,14 @@ from txn.protocol.beats import PORTION, TOO_LATE, beat, beat_between, show_life,
 from txn.protocol.lock_cells import FREE
 from txn.protocol.phases import Status
 from txn.protocol.ranges import find_phantom
-from txn.protocol.recover import Finish, finish_or_leave, release_aborted
+from txn.protocol.recover import Finish, finish_or_leave, release_aborted, roll_forward
 from txn.protocol.row import Plan, column, encode_plan
+from txn.protocol.together import can_commit_together, commit_together
 from txn.protocol.waiting import Contention, fail_overtaken, make_assertion_error
 from txn.watch import Conflict
 
 CELLS_AT_ONCE = 3 * PORTION
 SETTLED_AT_ONCE = PORTION // 10
-
-WRITTEN_WITHIN_MS = 300_000
-"""How long writing a row may take. Far less than the time that fsck keeps finished rows for."""
 
 
 def commit(
@@ -61,11 +60,24 @@ def commit(
     Afterwards each has a failure or is committed. Raises StoreError where the store did not answer
     before the decision: those without a failure are then not committed, and never will be.
     """
+
+    def all_phases(hurried: Context, nobody: Contention) -> None:
+        live = hurried.rules.prepare(hurried, transactions, nobody, False)
+        roll_forward(hurried, decide_together(hurried, live))
+        release_aborted(hurried, _list_aborted(transactions))
+
+    is_possible = bool(transactions) and can_commit_together(context)
+    if is_possible and commit_together(context, transactions, all_phases):
+        return
     live = decide(context, context.rules.prepare(context, transactions, contention, patient))
+    context.rules.pass_by(context, transactions, contention, patient)
     # From here all is decided: what a failing store leaves undone, anybody can finish.
     finish_or_leave(context, "roll forward", finish, live)
-    aborted = [t for t in transactions if isinstance(t.failure, AbortedError)]
-    finish_or_leave(context, "roll back", release_aborted, aborted)
+    finish_or_leave(context, "roll back", release_aborted, _list_aborted(transactions))
+
+
+def _list_aborted(transactions: Sequence[Attempt]) -> list[Attempt]:
+    return [t for t in transactions if isinstance(t.failure, AbortedError)]
 
 
 def prepare(
@@ -237,15 +249,9 @@ def look_at_ranges(
 def decide(context: Context, transactions: Sequence[Attempt]) -> list[Attempt]:
     """Take the decision, durably, with the plan. It is asked for once here, and only by the owner;
     where the answer cannot be had, the outcome is unknown and nothing is undone."""
-
-    def plan(t: Attempt) -> list[tuple[Key, bytes]]:
-        return [(column(context.table, t.row_key, b"plan"), encode_plan(t.decided))]
-
     lost: Exception | None = None
-    sent_ms = context.clock.monotonic_ms()
     try:
-        for t in advance(context, transactions, Status.ASSERTED, plan, durable=True):
-            t.decided_ms = sent_ms
+        _ask_for_decision(context, transactions)
     except Exception as error:  # noqa: BLE001  (whatever it is, the decision was sent)
         lost = error
     for t in transactions:
@@ -255,7 +261,24 @@ def decide(context: Context, transactions: Sequence[Attempt]) -> list[Attempt]:
     return fail_aborted(transactions, Status.ASSERTED)
 
 
+@announce("decide")
+def decide_together(context: Context, transactions: Sequence[Attempt]) -> list[Attempt]:
+    """Take the decision within a local transaction: what fails there was not sent, and is raised,
+    so that everything is undone."""
+    _ask_for_decision(context, transactions)
+    return fail_aborted(transactions, Status.ASSERTED)
+
+
 # ------------------------------------------------------------------------------- the details
+
+
+def _ask_for_decision(context: Context, transactions: Sequence[Attempt]) -> None:
+    def plan(t: Attempt) -> list[tuple[Key, bytes]]:
+        return [(column(context.table, t.row_key, b"plan"), encode_plan(t.decided))]
+
+    sent_ms = context.clock.monotonic_ms()
+    for t in advance(context, transactions, Status.ASSERTED, plan, durable=True):
+        t.decided_ms = sent_ms
 
 
 def _judge(

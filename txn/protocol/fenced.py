@@ -15,6 +15,7 @@ from txn.model import Cell, Check, Edit, Key
 from txn.protocol.alone import commit_alone, is_alone
 from txn.protocol.announce import announce
 from txn.protocol.attempt import (
+    WRITTEN_WITHIN_MS,
     Attempt,
     Cells,
     Context,
@@ -31,7 +32,6 @@ from txn.protocol.attempt import (
 )
 from txn.protocol.beats import TOO_LATE, beat, beat_between, show_life, split_portions
 from txn.protocol.commit import (
-    WRITTEN_WITHIN_MS,
     look_at_ranges,
     make_conflict,
     run_for_available,
@@ -48,6 +48,7 @@ from txn.protocol.lock_cells import (
 from txn.protocol.looks import look_by_counts
 from txn.protocol.phases import FENCED_STEPS, Status, Steps
 from txn.protocol.row import Plan, column, created_ms, is_row_key
+from txn.protocol.together import can_commit_together
 from txn.protocol.units import (
     ASKS,
     Unit,
@@ -132,16 +133,24 @@ class FencedRules:
         live = run_for_available(
             lambda some: read_units(context, some, contention, patient), transactions
         )
-        alone = [t for t in live if is_alone(t)]
-        live = write_rows(context, [t for t in live if not is_alone(t)])
+        # In one local transaction nothing is saved by having no row.
+        is_apart = not can_commit_together(context)
+        live = write_rows(context, [t for t in live if not (is_apart and is_alone(t))])
         live = run_for_available(lambda some: lock_units(context, some, contention, patient), live)
         if any(t.spans for t in live):
             live = run_for_available(lambda some: look_after(context, some, contention), live)
-        live = plan_units(context, live)
-        commit_alone(
-            context, alone, contention, patient
-        )  # the last, since nothing may fail the batch after it
-        return live
+        return plan_units(context, live)
+
+    def pass_by(
+        self,
+        context: Context,
+        transactions: Sequence[Attempt],
+        contention: Contention,
+        patient: bool,
+    ) -> None:
+        """Commit those of one row and family, which were read and judged."""
+        due = [t for t in transactions if t.failure is None and t.status is None]
+        commit_alone(context, due, contention, patient)
 
     def look(self, context: Context, keys: Sequence[Key]) -> tuple[dict[Key, Cell | None], bool]:
         """Look at values and locks, then at the locks again."""

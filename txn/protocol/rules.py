@@ -84,6 +84,15 @@ class SixPhaseRules:
         """Write the rows, lock, read under the locks."""
         return commit.prepare(context, transactions, contention, patient)
 
+    def pass_by(
+        self,
+        context: Context,
+        transactions: Sequence[Attempt],
+        contention: Contention,
+        patient: bool,
+    ) -> None:
+        """Do nothing: each has a row."""
+
     def look(self, context: Context, keys: Sequence[Key]) -> tuple[dict[Key, Cell | None], bool]:
         """Look at values, then at locks and tags."""
         return look_by_tags(context, keys)

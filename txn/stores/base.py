@@ -15,10 +15,12 @@ from typing import Literal, Protocol
 
 from txn.model import Cell, Check, Columns, Edit, Family, Key, Row
 
-Feature = Literal["multi_cell_check", "row_mutations", "describe", "instant_reads"]
+Feature = Literal[
+    "multi_cell_check", "row_mutations", "describe", "instant_reads", "atomic_together"
+]
 """A checked write carries any cells of its row; it can delete, with timestamps of its own, and what
 is written to one row can take effect at once; `describe` shows all settings that matter; all cells
-of a `read` come from one instant."""
+of a `read` come from one instant; what is done `together` is one transaction."""
 
 
 class Store(Protocol):
@@ -49,7 +51,7 @@ class Store(Protocol):
         A check may have edits at timestamps of their own; all that it writes, it writes at once.
         Where the store lacks `row_mutations` these are an InvalidRequestError.
         With durable=False, here and in `write`, a power failure may undo the call together with
-        everything after it; the next durable call makes it last."""
+        everything after it; the next durable call makes it last, also one of no items."""
 
     def scan(
         self, table: bytes, start: bytes = b"", stop: bytes | None = None, columns: Columns = None
@@ -59,7 +61,13 @@ class Store(Protocol):
 
     def together(self, work: Callable[[], None]) -> None:
         """Run a function that uses this store; what it does may take effect all at once.
-        It may be run again, from its start, if nothing of it has taken effect."""
+        It may be run again, from its start, if nothing of it has taken effect.
+        With `atomic_together` it does take effect at once, for all other clients and a power
+        failure alike: when the call returns, or, if the function raises, not at all, and what it
+        raised is raised. Nobody else can write meanwhile, so the function must not wait. It is
+        durable if one of the calls in it was. An error after the function's end leaves open
+        whether it took effect, unless it is NotApplied; but nothing takes effect later. Within
+        the function `together` just runs what it is given."""
 
     def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
         """Return the table's families and their settings, or None for an absent table."""

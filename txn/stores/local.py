@@ -28,7 +28,7 @@ class LocalStore:
     __slots__ = ("_ordered", "_tables")
 
     features: frozenset[Feature] = frozenset(
-        {"multi_cell_check", "row_mutations", "describe", "instant_reads"}
+        {"multi_cell_check", "row_mutations", "describe", "instant_reads", "atomic_together"}
     )
 
     def __init__(self, ordered: OrderedStore, clock: Clock) -> None:
@@ -62,7 +62,7 @@ class LocalStore:
             yield from self._tables.scan(table, start, stop, columns)
 
     def together(self, work: Callable[[], None]) -> None:
-        """Run the function, in one local transaction where the cells are on disk."""
+        """Run the function in one local transaction."""
         self._ordered.together(work)
 
     def describe(self, table: bytes) -> Mapping[bytes, Family] | None:

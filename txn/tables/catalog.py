@@ -99,15 +99,15 @@ class OnCatalog:
         self._catalog: TableCatalog | None = None
 
     def _load(self, reader: Reader) -> TableCatalog:
-        self._catalog = found = load_catalog(reader, self._catalog)
-        return found
-
-
-def load_catalog(reader: Reader, known: TableCatalog | None) -> TableCatalog:
-    """Return the catalog, which is the known one if nothing has changed since."""
-    counter = reader.get(_COUNTER)
-    if known is not None and known.counter == counter:
+        known = self._catalog
+        if known is None or reader.get(_COUNTER) != known.counter:
+            self._catalog = known = load_catalog(reader)
         return known
+
+
+def load_catalog(reader: Reader) -> TableCatalog:
+    """Return the catalog as it is stored."""
+    counter = reader.get(_COUNTER)
     tables = {}
     for key in reader.keys(_TABLE, _TABLE_STOP):
         tables[key[len(_TABLE) :]] = entries.decode(key, reader.get(key) or b"")

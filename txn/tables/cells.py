@@ -89,6 +89,15 @@ def put_version(state: bytes, timestamp: int, value: bytes, limit: int) -> bytes
     head = _pack(timestamp, len(value))
     if not state:
         return head + value
+    found, size = _unpack(state)
+    if found < timestamp and size < _EXACT:  # as nearly always: it is the newest
+        if limit == 1 and len(state) == _HEAD_SIZE + size:
+            return head + value
+        return b"".join((head, value, *_trim(state, 0, limit - 1)))
+    return _put_among(state, timestamp, head + value, limit)
+
+
+def _put_among(state: bytes, timestamp: int, version: bytes, limit: int) -> bytes:
     newer, kept = _newer(state, timestamp)
     if kept >= limit:
         return state
@@ -100,7 +109,7 @@ def put_version(state: bytes, timestamp: int, value: bytes, limit: int) -> bytes
                 return state
         elif found == timestamp:
             older += _HEAD_SIZE + size
-    return b"".join((state[:newer], head, value, *_trim(state, older, limit - kept - 1)))
+    return b"".join((state[:newer], version, *_trim(state, older, limit - kept - 1)))
 
 
 def delete(state: bytes, timestamp: int) -> bytes:

@@ -37,7 +37,7 @@ def prepare_changes(
         whole = whole or (isinstance(operation, Remove) and operation.column is None)
     if whole and not found.masked:
         catalog.save(writer, known, table, replace(found, masked=True))
-        return catalog.load_catalog(writer, None)
+        return catalog.load_catalog(writer)
     return known
 
 

@@ -13,6 +13,7 @@ from txn.errors import InvalidRequestError
 from txn.model import Cell, Check, Columns, Edit, Family, Key, Row, check_targets
 from txn.tables import catalog, cells, entries
 from txn.tables.catalog import Place, TableCatalog, cell_key, masks_key
+from txn.tables.cells import newest, put_version
 from txn.tables.kv.ordered import Reader, Writer
 
 PAGE_ROWS = 500
@@ -38,7 +39,7 @@ class TableStore(catalog.OnCatalog):
 
         def body(reader: Reader) -> dict[Key, Cell | None]:
             known = self._load(reader)
-            places, now, get, newest = known.places, self._clock.wall_ms(), reader.get, cells.newest
+            places, now, get = known.places, self._clock.wall_ms(), reader.get
             found: dict[Key, Cell | None] = {}
             for key in keys:
                 row, family, column, table = key
@@ -70,7 +71,7 @@ class TableStore(catalog.OnCatalog):
                 elif place.masks is not None and _is_masked(writer, place, row, timestamp):
                     continue
                 else:
-                    new = cells.put_version(old, timestamp, value, place.versions)
+                    new = put_version(old, timestamp, value, place.versions)
                 if new is not old:
                     put(name, new)
 
@@ -217,50 +218,48 @@ def _check_edit(value: bytes | None, timestamp: int) -> None:
 def _check(writer: Writer, known: TableCatalog, check: Check, now: int) -> bool:
     """Carry out one check in the caller's transaction; an expected no is False."""
     key, expected, puts, edits = check
-    place, name = _locate(known, key)
-    state = writer.get(name) or b""
-    cell = cells.newest(state, _oldest(place, now)) if state else None
+    row, family, column, table = key
+    place = _find_place(known, table, family)
+    stem = cell_key(place, row, b"")
+    state = writer.get(stem + column)
+    cell = newest(state, _oldest(place, now)) if state else None
     if (b"" if cell is None else cell.value) != expected:
         return False
     if cell is not None and cell.timestamp > now:
         now = cell.timestamp
-    for target, value in puts:
-        if target == key:
-            # Were it put before by this loop, then at the same timestamp, which this replaces.
-            _put(writer, (target, place, name, state), value, now)
+    for (_, its_family, its_column, _), value in puts:
+        if its_family == family:  # as nearly always; the row is the same in any case
+            _put(writer, (place, row, stem + its_column), value, now)
         else:
-            other, its_name = _locate(known, target)
-            state_there = writer.get(its_name) or b""
-            _put(writer, (target, other, its_name, state_there), value, now)
-    for target, edited, at in edits:
-        other, its_name = _locate(known, target)
-        state_there, timestamp = writer.get(its_name) or b"", now if at is None else at
+            other = _find_place(known, table, its_family)
+            _put(writer, (other, row, cell_key(other, row, its_column)), value, now)
+    for (_, its_family, its_column, _), edited, at in edits:
+        other, timestamp = _find_place(known, table, its_family), now if at is None else at
+        name = cell_key(other, row, its_column)
         if edited is None:
             _check_edit(None, timestamp)
-            writer.put(its_name, cells.delete(state_there, timestamp))
+            writer.put(name, cells.delete(writer.get(name) or b"", timestamp))
         else:
-            _put(writer, (target, other, its_name, state_there), edited, timestamp)
+            _put(writer, (other, row, name), edited, timestamp)
     return True
 
 
-def _locate(known: TableCatalog, key: Key) -> tuple[Place, bytes]:
-    """Return where a cell goes, and its key there."""
-    row, family, column, table = key
+def _find_place(known: TableCatalog, table: bytes | None, family: bytes) -> Place:
+    """Return where the cells of a family go."""
     place = known.places.get((table, family))
     if place is None:
         raise known.missing(table, family)
-    return place, cell_key(place, row, column)
+    return place
 
 
-def _put(
-    writer: Writer, cell: tuple[Key, Place, bytes, bytes], value: bytes, timestamp: int
-) -> None:
-    """Put a version of the cell that is kept there, under this key, with this state."""
-    key, place, name, old = cell
+def _put(writer: Writer, cell: tuple[Place, bytes, bytes], value: bytes, timestamp: int) -> None:
+    """Put a version of the cell of this place and row that has this key there."""
+    place, row, name = cell
     _check_edit(value, timestamp)
-    if place.masks is not None and _is_masked(writer, place, key[0], timestamp):
+    if place.masks is not None and _is_masked(writer, place, row, timestamp):
         return
-    new = cells.put_version(old, timestamp, value, place.versions)
+    old = writer.get(name) or b""
+    new = put_version(old, timestamp, value, place.versions)
     if new is not old:
         writer.put(name, new)
 
@@ -289,7 +288,7 @@ def _read_page(
         place = places.get((table, family))
         if place is None:
             continue  # a row's masks, or of a family that was dropped
-        cell = cells.newest(reader.get(name) or b"", _oldest(place, now))
+        cell = newest(reader.get(name) or b"", _oldest(place, now))
         if cell is not None:
             if not found:
                 rows.append(Row(row, found))

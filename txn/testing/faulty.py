@@ -25,6 +25,10 @@ class Crash(BaseException):
     """The client has stopped. Nothing in the library catches it, as nothing catches SIGKILL."""
 
 
+class _Undone(Exception):
+    """What was done together has not taken effect, and is not on its way."""
+
+
 class Reply(Enum):
     """What the caller of a store is told."""
 
@@ -93,19 +97,24 @@ class FaultyStore:
 
     calls: how many calls were made. in_flight: requests that `deliver` makes happen once more.
     reads_early: whether a read beside other work comes before that work, or after it.
+    features: a test may add what is left out at first. With "atomic_together" what is done together
+    is one call, with one fault.
     """
 
     def __init__(
         self, inner: Store, plan: Plan = faultless, reads_early: Callable[[], bool] = lambda: False
     ) -> None:
-        # What it stands for may read row by row, and is to be tested as such.
-        self.features: frozenset[Feature] = inner.features - {"instant_reads"}
+        # What it stands for may read row by row, and do one thing after the other: it is to be
+        # tested as such.
+        apart: frozenset[Feature] = frozenset({"instant_reads", "atomic_together"})
+        self.features: frozenset[Feature] = inner.features - apart
         self.plan = plan
         self.reads_early = reads_early
         self.calls = 0
         self.crashed = False
         self.in_flight: list[Late] = []
         self._inner = inner
+        self._is_inside = False  # of what is one call
 
     def read(
         self, *turns: Collection[Key], beside: Callable[[], None] | None = None
@@ -144,7 +153,23 @@ class FaultyStore:
         return self._inner.scan(table, start, stop, columns)
 
     def together(self, work: Callable[[], None]) -> None:
-        work()  # one call after the other: whatever may come between them, does
+        if "atomic_together" not in self.features or self._is_inside:
+            work()  # one call after the other: whatever may come between them, does
+            return
+        fault = self._fault("together", ())
+
+        def once_or_undone() -> None:
+            work()
+            if fault.applied is not None:
+                raise _Undone
+
+        self._is_inside = True
+        try:
+            with suppress(_Undone):
+                self._inner.together(once_or_undone)
+        finally:
+            self._is_inside = False
+        _report(fault)
 
     def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
         _report(self._fault("describe", (table,)))
@@ -175,6 +200,8 @@ class FaultyStore:
         return late
 
     def _fault(self, method: str, items: tuple[Item, ...], by_row: bool = False) -> Fault:
+        if self._is_inside:
+            return NO_FAULT
         if self.crashed:
             raise Crash
         self.calls += 1

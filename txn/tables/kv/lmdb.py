@@ -25,7 +25,7 @@ from txn.errors import InvalidRequestError, MaybeApplied, NotApplied, StoreClose
 from txn.host.forks import Forked
 from txn.tables.kv import directory, exclusion
 from txn.tables.kv.exclusion import Exclusion
-from txn.tables.kv.lmdb_transactions import LmdbReader, LmdbWriter
+from txn.tables.kv.lmdb_transactions import GatheringWriter, LmdbReader, LmdbWriter
 from txn.tables.kv.ordered import Reader, Writer
 
 FIRST_MAP_SIZE = 16 * 1024 * 1024
@@ -39,9 +39,23 @@ R = TypeVar("R")
 
 
 class _Joined(threading.local):
-    """The transaction that this thread's calls are part of, if any."""
+    """The transaction that this thread's calls are part of, if any.
+
+    durable: whether one of them is to be durable. obstacle: the first error of the driver in one of
+    them, after which there is nothing to commit, whoever caught it on its way.
+    """
 
     writer: Writer | None = None
+    durable = False
+    obstacle: lmdb.Error | None = None
+
+    def run(self, body: Callable[[Writer], R], writer: Writer) -> R:
+        """Do the work of a call in the transaction that it is part of."""
+        try:
+            return body(writer)
+        except lmdb.Error as error:
+            self.obstacle = self.obstacle or error
+            raise
 
 
 class LmdbStore:
@@ -56,28 +70,39 @@ class LmdbStore:
 
     def read(self, body: Callable[[Reader], R]) -> R:
         """Run the function on one instant of the store, beside writers and other readers."""
-        if self._joined.writer is not None:
-            return body(self._joined.writer)
+        if (writer := self._joined.writer) is not None:
+            return self._joined.run(body, writer)
         return self._run(lambda: self._shared.read(body))
 
     def write(self, body: Callable[[Writer], R], *, durable: bool = True) -> R:
         """Run the function as the only writer of all processes, and commit it unless it raises."""
-        if self._joined.writer is not None:
-            return body(self._joined.writer)
-        return self._run(lambda: self._shared.write(body, durable))
+        joined = self._joined
+        if (writer := joined.writer) is not None:
+            joined.durable = joined.durable or durable
+            return joined.run(body, writer)
+        return self._run(lambda: self._shared.write(body, lambda: durable))
 
     def together(self, work: Callable[[], None]) -> None:
-        """Run the function; its transactions here, in this thread, become one: one flush for all.
-        Where it finds the map too small it is undone and run again, as any transaction is."""
+        """Run the function; its transactions here, in this thread, become one, which is undone if
+        it raises, and durable if one of them is to be. Where it finds the map too small it is
+        undone and run again, as any transaction is."""
+        joined = self._joined
+        if joined.writer is not None:
+            work()
+            return
 
-        def body(writer: Writer) -> None:
-            self._joined.writer = writer
+        def body(writer: LmdbWriter) -> None:
+            gathering = GatheringWriter(writer)
+            joined.writer, joined.durable, joined.obstacle = gathering, False, None
             try:
                 work()
+                if joined.obstacle is not None:
+                    raise joined.obstacle
+                gathering.flush()
             finally:
-                self._joined.writer = None
+                joined.writer = joined.obstacle = None
 
-        self.write(body, durable=False)
+        self._run(lambda: self._shared.write(body, lambda: joined.durable))
 
     def close(self) -> None:
         """Give the handle back; the last one of the process closes the files."""
@@ -146,18 +171,19 @@ class _Shared:
         finally:
             self._leave()
 
-    def write(self, body: Callable[[Writer], R], durable: bool) -> R:
+    def write(self, body: Callable[[LmdbWriter], R], is_durable: Callable[[], bool]) -> R:
+        """is_durable: asked after the function has been run."""
         files = self._enter()
         try:
             with files.writing:
                 result = self._change(files.environment, body)
-            if durable and self.sync:
+            if self.sync and is_durable():
                 self._apply(lambda: files.environment.sync(True))
             return result
         finally:
             self._leave()
 
-    def _change(self, environment: lmdb.Environment, body: Callable[[Writer], R]) -> R:
+    def _change(self, environment: lmdb.Environment, body: Callable[[LmdbWriter], R]) -> R:
         transaction = environment.begin(write=True, buffers=False)
         try:
             result = body(LmdbWriter(transaction))

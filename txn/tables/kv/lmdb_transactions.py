@@ -72,3 +72,48 @@ class LmdbWriter(LmdbReader):
 
     def delete(self, key: bytes) -> None:
         layers.remove(self.get_short, self._transaction.delete, self._seek, key)
+
+
+class GatheringWriter:
+    """A writer of a local transaction that is made of several: each key is looked for once, and put
+    once, in order, by `flush`."""
+
+    __slots__ = ("_changed", "_known", "_writer")
+
+    def __init__(self, writer: LmdbWriter) -> None:
+        self._writer = writer
+        self._known: dict[bytes, bytes | None] = {}
+        self._changed: dict[bytes, bytes] = {}
+
+    def get(self, key: bytes) -> bytes | None:
+        known = self._known
+        if key not in known:
+            known[key] = self._writer.get(key)
+        return known[key]
+
+    def keys(self, start: bytes, stop: bytes) -> Iterator[bytes]:
+        self.flush()
+        return self._writer.keys(start, stop)
+
+    def items(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
+        self.flush()
+        return self._writer.items(start, stop)
+
+    def before(self, key: bytes) -> bytes | None:
+        self.flush()
+        return self._writer.before(key)
+
+    def put(self, key: bytes, value: bytes) -> None:
+        self._known[key] = self._changed[key] = value
+
+    def delete(self, key: bytes) -> None:
+        self.flush()
+        self._writer.delete(key)
+        self._known[key] = None
+
+    def flush(self) -> None:
+        """Put what was changed since the last time."""
+        put, changed = self._writer.put, self._changed
+        for key in sorted(changed):
+            put(key, changed[key])
+        changed.clear()

@@ -17,33 +17,48 @@ from txn.tables.kv.ordered import Reader, Writer
 R = TypeVar("R")
 
 
+class _Shared:
+    """What all handles on the same keys and values have.
+
+    joined: the transaction that the calls of the thread with the lock are part of, if any.
+    """
+
+    __slots__ = ("data", "joined", "lock")
+
+    def __init__(self) -> None:
+        self.data: Any = SortedDict()
+        self.lock = threading.RLock()
+        self.joined: _Transaction | None = None
+
+
 class MemoryStore:
     """A handle on keys and values that live as long as any handle on them."""
 
-    __slots__ = ("_closed", "_data", "_lock")
+    __slots__ = ("_closed", "_shared")
 
     def __init__(self) -> None:
         self._closed = False
-        self._data: Any = SortedDict()
-        self._lock = threading.RLock()
+        self._shared = _Shared()
 
     def share(self) -> MemoryStore:
         """Return another handle on the same keys and values."""
         other = MemoryStore()
-        other._data, other._lock = self._data, self._lock
+        other._shared = self._shared
         return other
 
     def read(self, body: Callable[[Reader], R]) -> R:
         """Run the function while nothing else runs."""
-        with self._lock:
+        with self._shared.lock:
             self._check_open()
-            return body(_Transaction(self._data))
+            return body(self._shared.joined or _Transaction(self._shared.data))
 
     def write(self, body: Callable[[Writer], R], *, durable: bool = True) -> R:
         """Run the function while nothing else runs; if it raises, undo what it did."""
-        with self._lock:
+        with self._shared.lock:
             self._check_open()
-            transaction = _Transaction(self._data)
+            if self._shared.joined is not None:
+                return body(self._shared.joined)
+            transaction = _Transaction(self._shared.data)
             try:
                 return body(transaction)
             except BaseException:
@@ -51,8 +66,21 @@ class MemoryStore:
                 raise
 
     def together(self, work: Callable[[], None]) -> None:
-        """Run the function; each of its transactions stays one of its own."""
-        work()
+        """Run the function while nothing else runs; if it raises, undo what its calls did."""
+
+        def body(writer: Writer) -> None:
+            assert isinstance(writer, _Transaction)
+            self._shared.joined = writer
+            try:
+                work()
+            finally:
+                self._shared.joined = None
+
+        with self._shared.lock:
+            if self._shared.joined is not None:
+                work()
+            else:
+                self.write(body)
 
     def close(self) -> None:
         """Give the handle back; what other handles see stays."""

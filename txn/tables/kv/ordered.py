@@ -51,8 +51,9 @@ class OrderedStore(Protocol):
         With durable=False a power failure may undo it with everything after it, never a part."""
 
     def together(self, work: Callable[[], None]) -> None:
-        """Run a function whose transactions here, in its thread, may all become one.
-        That one need not be durable; the function may be run again if nothing of it took effect."""
+        """Run a function whose transactions here, in its thread, all become one, which is undone
+        if it raises, and is durable if one of them is. The function may be run again if nothing of
+        it took effect. Within it, `together` just runs what it is given."""
 
     def close(self) -> None:
         """Release what is held; the store cannot be used afterwards."""

@@ -1,0 +1,663 @@
+"""A commit in one local transaction: the same rows, or nothing, and then the steps one by one."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import lmdb
+import pytest
+
+from tests.unit.test_tables_gone import BOTH, NEAR, Tables
+from tests.unit.worlds import POLICY, TABLE, World, X, Y, Z, stopped_at
+from txn import (
+    AssertionFailedError,
+    CommitOutcomeUnknown,
+    Committed,
+    ConflictError,
+    Delete,
+    Engine,
+    Exact,
+    Key,
+    MaybeApplied,
+    Mutation,
+    NotApplied,
+    Policy,
+    StoreError,
+    Version,
+)
+from txn.clock import Clock, ManualClock
+from txn.errors import StoreClosedError, TableUnavailable
+from txn.model import Edit, Family
+from txn.protocol import commit as commit_module
+from txn.protocol import together as together_module
+from txn.protocol.attempt import WRITTEN_WITHIN_MS, Context
+from txn.protocol.phases import Status
+from txn.protocol.row import status_key
+from txn.stores import open_store
+from txn.stores.base import Store
+from txn.tables.kv import lmdb as lmdb_module
+from txn.tables.kv.lmdb import FIRST_MAP_SIZE, LmdbStore
+from txn.tables.kv.ordered import Reader
+from txn.testing.counting import CountingStore
+from txn.testing.faulty import NO_FAULT, Call, Crash, Fault, Reply
+from txn.watch import Phase
+
+NONE: frozenset[int] = frozenset()
+Work = Callable[[Engine], object]
+
+
+def together(world: World) -> World:
+    """Let the world's client commit in one local transaction."""
+    world.faults.features |= {"atomic_together"}
+    return world
+
+
+def methods(world: World, work: Callable[[], object]) -> list[str]:
+    """Return the calls that the world's client makes, each as its store sees it."""
+    seen: list[str] = []
+
+    def plan(call: Call) -> Fault:
+        seen.append(call.method)
+        return NO_FAULT
+
+    world.faults.plan = plan
+    work()
+    return seen
+
+
+def left(world: World, status: Status, key: Key = X) -> bytes:
+    """Let a client that goes step by step die at a status; return its row key."""
+    features = world.faults.features
+    world.faults.features = features - {"atomic_together"}
+    holder = stopped_at(world, status, key)
+    world.faults.features = features
+    return holder
+
+
+def ends_so(world: World, fault: Fault) -> None:
+    """Let what the world's client does together next end with the fault, once."""
+    faults = [fault]
+    world.faults.plan = lambda call: (
+        faults.pop() if faults and call.method == "together" else NO_FAULT
+    )
+
+
+def stored(world: World) -> dict[bytes, bytes | None]:
+    """Return all that is kept, byte for byte."""
+    ordered = world.store._ordered  # type: ignore[attr-defined]
+    found: dict[bytes, bytes | None] = ordered.read(
+        lambda reader: {key: reader.get(key) for key in reader.keys(b"", b"\xff" * 8)}
+    )
+    return found
+
+
+# ------------------------------------------------------------------------------- the same rows
+
+
+def in_a_block(engine: Engine) -> None:
+    with engine.transaction() as t:
+        assert len(list(t.scan(stop="y"))) == 1
+        t.put(Y, b"2")
+
+
+def refused(engine: Engine) -> None:
+    with pytest.raises(AssertionFailedError):
+        engine.commit([Mutation(Y, b"2")], [Exact(X, b"other")])
+
+
+def in_a_batch(engine: Engine) -> None:
+    results = engine.commit_many(
+        [([Mutation(X, b"2")], []), ([Delete(Y)], [Exact(Y, b"no")]), ([Mutation(Z, b"2")], [])]
+    )
+    kinds = [type(result) for result in results]
+    assert kinds == [Committed, AssertionFailedError, Committed]
+
+
+WORKS: dict[str, Work] = {
+    "put": lambda engine: engine.commit([Mutation(X, b"2"), Mutation(Z, b"2")]),
+    "delete": lambda engine: engine.commit([Delete(X)], [Exact(X, b"1")]),
+    "decided": lambda engine: (engine.commit([Mutation(X, b"2")], ack="decided"), engine.flush()),
+    "once": lambda engine: [engine.commit([Mutation(X, b"2")], once="token") for _ in range(2)],
+    "block": in_a_block,
+    "refused": refused,
+    "batch": in_a_batch,
+    "many keys": lambda engine: engine.commit(
+        [Mutation(Key(f"m{number}", "d", "x", TABLE), b"1") for number in range(501)]
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WORKS)
+def test_both_brackets_leave_the_same_rows(name: str) -> None:
+    """Values, locks, tags, and of each status when it was reached: byte for byte."""
+    found = []
+    for world in (World(), together(World())):
+        world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
+        world.clock.advance(5)
+        WORKS[name](world.engine)
+        assert b"at.1-LOCKED" in {cell for key in stored(world) for cell in key.split(b"\0")}
+        found.append(stored(world))
+    assert found[0] == found[1]
+
+
+def test_it_is_one_call_that_others_see_at_once() -> None:
+    """Nothing of it can be met half done."""
+    world = together(World())
+    done = methods(world, lambda: world.engine.commit([Mutation(X, b"1")]))
+    assert done == ["describe", "together"]  # the first asks for the family, once
+    assert methods(world, lambda: world.engine.commit([Mutation(Y, b"1")])) == ["together"]
+    assert methods(world, lambda: WORKS["batch"](world.engine)) == ["together"]
+
+
+def test_a_commit_until_decided_is_complete_then() -> None:
+    """There is nothing left for a thread to do."""
+    world = together(World())
+    assert world.engine.commit([Mutation(X, b"1")], ack="decided").complete
+
+
+def test_the_decision_makes_it_durable_and_an_abort_does_not() -> None:
+    """One wait for the disk a commit, and none for what changed nothing."""
+    store = CountingStore(open_store("memory://", ManualClock()))
+    asked: list[bool] = []
+    inner = store.check_and_put
+
+    def check_and_put(checks: Any, *, durable: bool = True) -> list[bool]:
+        asked.append(durable)
+        return inner(checks, durable=durable)
+
+    store.check_and_put = check_and_put  # type: ignore[method-assign]
+    store.ensure_table(TABLE, {b"d": Family()})
+    engine = Engine(store, table=TABLE, clock=ManualClock())
+    asked.clear()
+    engine.commit([Mutation(X, b"1")])
+    assert asked.count(True) == 1
+    asked.clear()
+    refused(engine)
+    assert asked and True not in asked
+
+
+# ------------------------------------------------------------------------------- nobody waits
+
+
+def test_a_lock_that_is_met_undoes_it_and_the_steps_follow_one_by_one() -> None:
+    """Whoever waits for another's lease in a local transaction would keep all writers out."""
+    world = together(World())
+    holder = left(world, Status.LOCKED)
+    calls = methods(world, lambda: world.engine.commit([Mutation(X, b"3"), Mutation(Y, b"3")]))
+    assert calls[1:3] == ["together", "check_and_put"]  # the first asks for the family
+    assert world.clock.monotonic_ms() >= POLICY.lease_ms
+    assert (world.value(X), world.value(Y)) == (b"3", b"3")
+    assert world.engine.outcome(holder).value == "aborted"
+    assert not world.holder(X)
+
+
+def test_a_lock_in_a_scanned_range_is_met_as_well() -> None:
+    """Its holder is settled one step after the other."""
+    world = together(World())
+    with pytest.raises(ConflictError, match="scanned range"), world.engine.transaction() as t:
+        assert not list(t.scan(stop="y"))
+        left(world, Status.LOCKED)
+        t.put(Y, b"2")
+    assert world.value(Y) is None
+    assert not world.holder(Y)
+
+
+def test_what_is_hopeless_is_told_without_waiting() -> None:
+    """An assertion on a version that was overtaken fails whoever has the lock."""
+    world = together(World())
+    first = world.engine.commit([Mutation(X, b"1")])
+    world.engine.commit([Mutation(X, b"2")])
+    left(world, Status.LOCKED, X)
+    began_ms = world.clock.monotonic_ms()
+    with pytest.raises(AssertionFailedError):
+        world.engine.commit([Mutation(X, b"3")], [Version(X, first.timestamp)])
+    assert world.clock.monotonic_ms() == began_ms
+
+
+def test_a_clock_is_not_waited_for_in_it() -> None:
+    """A cell that is ahead of the clock is let be caught up with, outside."""
+    world = together(World())
+    world.store.write(
+        [Edit(X, b"1", world.clock.wall_ms() + POLICY.skew_ms // 2 + 10)],
+    )
+    calls = methods(world, lambda: world.engine.commit([Mutation(X, b"2")]))
+    assert calls[1:3] == ["together", "check_and_put"]
+    assert world.clock.monotonic_ms() >= 2
+
+
+@pytest.mark.parametrize("rule", [True, False], ids=["with", "without"])
+def test_nobody_waits_in_a_local_transaction(rule: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By construction, whatever a phase may wait for. Else all writers would wait with it."""
+    world = together(World())
+    world.engine.commit([Mutation(X, b"1")])
+    kept_out: list[bool] = []
+
+    def assert_slowly(context: Context, transactions: Sequence[Any]) -> list[Any]:
+        context.clock.sleep_ms(10)
+        other = threading.Thread(target=world.put, args=(Z, b"other"), daemon=True)
+        other.start()
+        other.join(0.3)
+        kept_out.append(other.is_alive())
+        return inner(context, transactions)
+
+    inner = commit_module.assert_under_locks
+    monkeypatch.setattr(commit_module, "assert_under_locks", assert_slowly)
+    if not rule:
+        monkeypatch.setattr(together_module, "_Unwaiting", lambda clock: clock)
+    assert world.engine.commit([Mutation(Y, b"1")]).complete
+    assert kept_out == [not rule]
+    assert len(world.rows()) == 2
+
+
+def test_nothing_foreign_runs_in_it() -> None:
+    """A watch may be slow, or use the store. It hears of each phase once, in order, afterwards."""
+    world = World()
+    world.engine.commit([Mutation(X, b"1")])
+    expected, world.events[:] = list(world.events), []
+    together(world)
+    is_inside: list[bool] = []
+    world.watch = lambda event: is_inside.append(world.faults._is_inside)  # type: ignore[method-assign]
+    world.client(world.faults, seed=7).commit([Mutation(Y, b"1")])
+    assert is_inside == [False] * len(expected)
+    holder = left(world, Status.LOCKED, Z)
+    world.events[:] = []
+    world.engine.commit([Mutation(Z, b"3")])
+    begun = [e for e in world.events if isinstance(e, Phase) and e.outcome == "started"]
+    started = [event.name for event in begun if event.transactions]
+    assert started[:2] == ["write", "lock"]
+    assert started.count("decide") == 1
+    assert world.engine.outcome(holder).value == "aborted"
+
+
+# ---------------------------------------------------------------------------- lost and refused
+
+
+def test_a_lost_end_is_found_out() -> None:
+    """Its rows tell whether it took effect: all of them are there, or none."""
+    world = together(World())
+    world.engine.commit([Mutation(X, b"1")])
+    for applied, complete in ((None, True), (NONE, False)):
+        lost = Fault(applied=applied, reply=Reply.MAYBE_APPLIED)
+        ends_so(world, lost)
+        results = world.engine.commit_many(
+            [([Mutation(X, b"2")], []), ([Mutation(Y, b"2")], [Exact(Z, b"no")])]
+        )
+        assert isinstance(results[1], AssertionFailedError if complete else NotApplied)
+        assert isinstance(results[0], Committed if complete else NotApplied)
+        assert (world.value(X) == b"2") is complete
+        if not complete:
+            assert isinstance(results[0].__cause__, MaybeApplied)
+        world.engine.commit([Mutation(X, b"1")])
+
+
+def test_a_lost_end_that_cannot_be_found_out_is_unknown() -> None:
+    """Then nobody is told that it failed."""
+    world = together(World())
+    world.engine.commit([Mutation(X, b"1")])
+    lost = Fault(reply=Reply.MAYBE_APPLIED)
+    world.faults.plan = lambda call: lost
+    results = world.engine.commit_many(
+        [([Mutation(X, b"2")], []), ([Mutation(Y, b"2")], [Exact(Z, b"no")])]
+    )
+    assert isinstance(results[0], CommitOutcomeUnknown)
+    assert isinstance(results[1], AssertionFailedError)  # it has aborted, or never was
+    assert world.client(seed=2).outcome(results[0].transaction).value == "committed"
+
+
+def test_a_row_that_is_absent_after_a_long_time_tells_nothing() -> None:
+    """It may have been committed, finished and collected."""
+    world = together(World())
+    world.engine.commit([Mutation(X, b"1")])
+
+    def plan(call: Call) -> Fault:
+        if call.method == "together":
+            return Fault(applied=NONE, reply=Reply.MAYBE_APPLIED)
+        world.clock.advance(WRITTEN_WITHIN_MS)
+        return NO_FAULT
+
+    world.faults.plan = plan
+    with pytest.raises(CommitOutcomeUnknown):
+        world.engine.commit([Mutation(X, b"2")])
+
+
+def test_a_status_that_nobody_knows_is_an_unknown_outcome() -> None:
+    """Of a newer version, for instance."""
+    world = together(World())
+    world.engine.commit([Mutation(X, b"1")])
+    world.clock.advance(1)
+
+    def plan(call: Call) -> Fault:
+        if call.method == "together":
+            return Fault(reply=Reply.MAYBE_APPLIED)
+        if call.method == "write":
+            row = max(row.row_key for row in world.rows())
+            world.store.write([Edit(status_key(b"txn", row), b"9-NEW", world.clock.wall_ms())])
+        return NO_FAULT
+
+    world.faults.plan = plan
+    with pytest.raises(CommitOutcomeUnknown) as caught:
+        world.engine.commit([Mutation(X, b"2")])
+    assert "9-NEW" in str(caught.value.__cause__)
+
+
+def test_a_store_that_refuses_for_a_time_is_asked_again() -> None:
+    """As any call of a store is; and nothing was done where it goes on refusing."""
+    world = together(World())
+    world.engine.commit([Mutation(X, b"1")])
+    refusal = Fault(applied=NONE, reply=Reply.NOT_APPLIED)
+    ends_so(world, refusal)
+    assert world.engine.commit([Mutation(X, b"2")]).complete
+    world.faults.plan = lambda call: refusal
+    with pytest.raises(NotApplied):
+        world.engine.commit([Mutation(X, b"3")])
+    assert world.value(X) == b"2"
+    assert len(world.rows()) == 2
+
+
+def test_who_dies_in_it_has_done_nothing() -> None:
+    """Or everything, where it was after the end."""
+    for applied, expected in ((NONE, b"1"), (None, b"2")):
+        world = together(World())
+        world.engine.commit([Mutation(X, b"1")])
+        crash = Fault(applied=applied, reply=Reply.CRASH)
+        ends_so(world, crash)
+        with pytest.raises(Crash):
+            world.engine.commit([Mutation(X, b"2")])
+        assert world.value(X) == expected
+        assert not world.holder(X)
+
+
+def test_a_mistake_of_ours_in_it_is_raised_and_nothing_was_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also after the decision, which was not sent by then."""
+    world = together(World())
+
+    def fail(context: Context, transactions: Sequence[Any]) -> None:
+        raise KeyError("a mistake of ours")
+
+    monkeypatch.setattr(commit_module, "release_aborted", fail)
+    with pytest.raises(KeyError):
+        world.engine.commit([Mutation(X, b"1")])
+    assert world.value(X) is None
+    assert not world.rows()
+
+
+# ------------------------------------------------------------------------------- a table goes
+
+
+def test_where_a_table_is_gone_the_others_go_on() -> None:
+    """Those that need it abort; it was there when the requests were checked."""
+    world = Tables()
+    together(world)
+    world.engine.commit(BOTH)
+    world.disable()
+    results = world.engine.commit_many([(BOTH, []), ([Mutation(Z, b"2")], [])])
+    assert isinstance(results[0].__cause__, TableUnavailable)  # type: ignore[union-attr]
+    assert isinstance(results[1], Committed)
+    assert (world.value(NEAR), world.value(Z)) == (b"1", b"2")
+    assert not world.holder(NEAR)
+
+
+def test_without_the_transaction_table_nothing_is_done() -> None:
+    """The store's error is the caller's."""
+    world = Tables()
+    together(world)
+    world.engine.commit(BOTH)
+    world.admin.disable(b"txn")
+    with pytest.raises(TableUnavailable):
+        world.engine.commit([Mutation(Z, b"2")])
+    assert world.value(Z) is None
+
+
+# ------------------------------------------------------------------------------------- on disk
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "store")
+
+
+def opened(path: str, query: str = "?sync=off", clock: Clock | None = None) -> Engine:
+    store: Store = open_store(f"embedded://{path}{query}", clock)
+    store.ensure_table(TABLE, {b"d": Family()})
+    policy = Policy(store_patience_ms=10)
+    return Engine(store, table=TABLE, policy=policy, chance=Random(1))
+
+
+def values(engine: Engine) -> list[bytes | None]:
+    cells = engine.context.store.read([X, Y, X.lock, Y.lock])
+    return [cell.value if cell else None for cell in cells.values()]
+
+
+def test_a_map_that_is_too_small_in_the_middle_of_a_commit_grows(path: str) -> None:
+    """All of it is undone and done again, with the same row key."""
+    engine = opened(path)
+    large = [Mutation(key, bytes(FIRST_MAP_SIZE // 4)) for key in (X, Y)]
+    assert engine.commit(large).complete
+    assert [value and len(value) for value in values(engine)[:2]] == [FIRST_MAP_SIZE // 4] * 2
+    assert len(list(engine.context.store.scan(b"txn"))) == 2  # and the name of the protocol
+    engine.close()
+
+
+class FailingEnd:
+    """The end of a local transaction fails: before it took effect, or after that."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, applied: bool, times: int = 1) -> None:
+        self.left = 0
+        self._applied = applied
+        self._times = times
+        self._inner = lmdb_module._Shared._apply
+        end = self
+
+        def apply(shared: Any, step: Callable[[], None]) -> None:
+            end.apply(shared, step)
+
+        monkeypatch.setattr(lmdb_module._Shared, "_apply", apply)
+
+    def begin(self) -> None:
+        self.left = self._times
+
+    def apply(self, shared: Any, step: Callable[[], None]) -> None:
+        def broken() -> None:
+            if self._applied:
+                step()
+            else:
+                step.__self__.abort()  # type: ignore[attr-defined]  # as LMDB does
+            raise lmdb.DiskError("no more disk")
+
+        self.left -= 1
+        self._inner(shared, broken if self.left >= 0 else step)
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_an_error_of_the_disk_at_its_end_is_settled(
+    path: str, applied: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """LMDB's transaction is there or not, and its row tells."""
+    engine = opened(path)
+    engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
+    end = FailingEnd(monkeypatch, applied=applied)
+    end.begin()
+    changes = [Mutation(X, b"2"), Mutation(Y, b"2")]
+    if applied:
+        assert engine.commit(changes).complete
+    else:
+        with pytest.raises(NotApplied):
+            engine.commit(changes)
+    assert values(engine) == [b"2", b"2", b"", b""] if applied else [b"1", b"1", b"", b""]
+    engine.close()
+
+
+def test_a_disk_that_goes_on_failing_leaves_it_unknown(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was not flushed may be undone by a power failure: nobody is told that it lasts."""
+    engine = opened(path, "")
+    engine.commit([Mutation(X, b"1")])
+    end = FailingEnd(monkeypatch, applied=True, times=1_000)
+    end.begin()
+    with pytest.raises(CommitOutcomeUnknown):
+        engine.commit([Mutation(X, b"2")])
+    end.left = 0
+    engine.close()
+
+
+def test_a_commit_waits_for_the_disk_once(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One local transaction, whose data pages are flushed as it ends, and then its meta page."""
+    engine = opened(path, "")
+    engine.commit([Mutation(X, b"1")])
+    steps: list[str] = []
+    inner = lmdb_module._Shared._apply
+
+    def apply(shared: Any, step: Callable[[], None]) -> None:
+        steps.append("commit" if getattr(step, "__name__", "") == "commit" else "sync")
+        inner(shared, step)
+
+    monkeypatch.setattr(lmdb_module._Shared, "_apply", apply)
+    engine.commit([Mutation(X, b"2"), Mutation(Y, b"2")])
+    assert steps == ["commit", "sync"]
+    steps.clear()
+    with pytest.raises(AssertionFailedError):
+        engine.commit([Mutation(X, b"3")], [Exact(Y, b"no")])
+    assert steps == ["commit"]
+    engine.close()
+
+
+def test_a_child_that_is_forked_in_it_commits_nothing(path: str) -> None:
+    """The transaction is its parent's."""
+    calls = [0]
+
+    class Forking(ManualClock):
+        def wall_ms(self) -> int:
+            calls[0] += 1
+            if calls[0] == 0:
+                children.append(os.fork())
+            return super().wall_ms()
+
+    children: list[int] = []
+    engine = opened(path, clock=Forking())
+    engine.commit([Mutation(X, b"1")])
+    parent = os.getpid()
+    calls[0] = -3  # in the middle of what is done together
+    try:
+        found: object = engine.commit([Mutation(X, b"2")])
+    except (StoreError, CommitOutcomeUnknown) as error:
+        found = error
+    if os.getpid() != parent:
+        os._exit(0 if isinstance(found, StoreClosedError | CommitOutcomeUnknown) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(children[0], 0)[1]) == 0
+    assert isinstance(found, Committed)
+    assert values(engine)[0] == b"2"
+    assert len(list(engine.context.store.scan(b"txn"))) == 3  # and the name of the protocol
+    engine.close()
+
+
+# ------------------------------------------------------------------------- what is done together
+
+
+def ordered_put(store: LmdbStore, key: bytes, value: bytes, *, durable: bool = False) -> None:
+    store.write(lambda writer: writer.put(key, value), durable=durable)
+
+
+def ordered_get(store: LmdbStore, key: bytes) -> bytes | None:
+    return store.read(lambda reader: reader.get(key))
+
+
+@pytest.mark.parametrize("rule", [True, False], ids=["with", "without"])
+def test_an_error_in_a_local_transaction_undoes_all_of_it(
+    path: str, rule: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where somebody catches it on its way: what follows a full map is not to be committed."""
+    store = LmdbStore(path, sync=False)
+    tries = []
+    if not rule:
+        monkeypatch.setattr(lmdb_module._Joined, "run", lambda _, body, writer: body(writer))
+
+    def work() -> None:
+        tries.append(1)
+        for number in range(3):
+            ordered_put(store, b"%d" % number, bytes(FIRST_MAP_SIZE))
+            with suppress(lmdb.Error):  # what the protocol must not do
+                store.read(lambda reader: list(reader.keys(b"", b"9")))
+
+    if rule:
+        store.together(work)
+        assert len(tries) > 1
+        sizes = [len(ordered_get(store, b"%d" % number) or b"") for number in range(3)]
+        assert sizes == [FIRST_MAP_SIZE] * 3
+    else:
+        with pytest.raises(lmdb.BadTxnError):
+            store.together(work)
+    store.close()
+
+
+def test_what_is_gathered_is_seen_by_every_way_of_reading(path: str) -> None:
+    """In a local transaction of several calls, each sees what those before it did."""
+    store = LmdbStore(path, sync=False)
+    ordered_put(store, b"a", b"0")
+    seen: list[object] = []
+
+    def look(reader: Reader) -> None:
+        seen.append(list(reader.items(b"", b"z")))
+        seen.append((list(reader.keys(b"", b"z")), reader.before(b"c"), reader.get(b"a")))
+
+    def work() -> None:
+        ordered_put(store, b"b", b"1")
+        store.read(look)
+        store.write(lambda writer: (writer.delete(b"a"), writer.put(b"c", b"2")))
+        store.read(look)
+
+    store.together(work)
+    assert seen == [
+        [(b"a", b"0"), (b"b", b"1")],
+        ([b"a", b"b"], b"b", b"0"),
+        [(b"b", b"1"), (b"c", b"2")],
+        ([b"b", b"c"], b"b", None),
+    ]
+    store.close()
+
+
+def test_what_is_done_together_within_it_is_a_part_of_it(path: str) -> None:
+    """The steps after the decision are done together by themselves, too."""
+    store = LmdbStore(path, sync=False)
+
+    def work() -> None:
+        store.together(lambda: ordered_put(store, b"a", b"1"))
+        ordered_put(store, b"b", b"1")
+        raise KeyError("undone")
+
+    with pytest.raises(KeyError):
+        store.together(work)
+    assert (ordered_get(store, b"a"), ordered_get(store, b"b")) == (None, None)
+    store.close()
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_it_is_durable_if_one_of_its_calls_is(
+    path: str, durable: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And the calls after that one change nothing of it."""
+    store = LmdbStore(path)
+    steps: list[object] = []
+    inner = lmdb_module._Shared._apply
+
+    def apply(shared: Any, step: Callable[[], None]) -> None:
+        steps.append(step)
+        inner(shared, step)
+
+    monkeypatch.setattr(lmdb_module._Shared, "_apply", apply)
+
+    def work() -> None:
+        ordered_put(store, b"a", b"1", durable=durable)
+        ordered_put(store, b"b", b"1", durable=False)
+
+    store.together(work)
+    assert len(steps) == 1 + durable
+    store.close()
