@@ -75,6 +75,19 @@ class Pool(Forked):
                 raise
             return self._run(jobs(), self._clock.monotonic_ms(), due_ms)
 
+    def run_one(
+        self, job: Callable[[], Job[T]], *, repeat: bool, within_ms: int | None = None
+    ) -> T:
+        """Run a single job as `run` does."""
+        now_ms = self._clock.monotonic_ms()
+        due_ms = self._due_ms(now_ms, within_ms)
+        try:
+            return self._run_alone(job(), now_ms, due_ms)
+        except MaybeApplied as error:
+            if not repeat or not isinstance(error.__cause__, ConnectionError):
+                raise
+            return self._run_alone(job(), self._clock.monotonic_ms(), due_ms)
+
     def run_in_turn(self, jobs: Callable[[], Sequence[Job[T]]]) -> list[T]:
         """Run jobs of one request each on one connection, each sent before the reply to the one
         before is read. They may be run once more where a connection broke."""
