@@ -1,10 +1,10 @@
 """`python -m tests.bench.client URI`: what the client of a Thrift 2 gateway pays for a request.
 
-So many threads of one process do one of four works, in turns: `thriftpy2` sends the requests that
-transfers sent before with thriftpy2's own client, a connection a thread; `pool` sends the same
-through our pool, each alone; `floor` are transfers without transactions, and `commit` are transfers.
-Told are, for a request, the processor time and the context switches of the process, as medians over
-the rounds, and the ratio of processor time to `thriftpy2` of the same round.
+So many threads of one process do one of four works, in turns: `thriftpy2` sends what transfers have
+sent with thriftpy2's own client, a connection a thread; `pool` sends the same through our pool,
+each request alone; `floor` are transfers without transactions; `commit` are transfers. Told are,
+for a request, the processor time and the context switches of the process, as medians over the
+rounds, and the ratio of processor time to the first line of the same round.
 
 `--beside FOLDER` measures another checkout of the project as well, in turns with this one.
 """
@@ -35,6 +35,7 @@ from rich.table import Table
 from thriftpy2.protocol import TCyBinaryProtocol
 from thriftpy2.thrift import TClient
 from thriftpy2.transport import TCyBufferedTransport, TSocket
+from thriftpy2.utils import deserialize, serialize
 
 from tests.bench import workloads
 from tests.bench.measuring import counted_requests
@@ -102,7 +103,7 @@ def record(engine: Engine, chance: Random) -> list[Request]:
     send = Connection.send
 
     def recorded(connection: Connection, request: Request, due_ms: int) -> None:
-        requests.append(request)
+        requests.append(_whole(request))
         send(connection, request, due_ms)
 
     Connection.send = recorded  # type: ignore[method-assign]
@@ -112,6 +113,13 @@ def record(engine: Engine, chance: Random) -> list[Request]:
     finally:
         Connection.send = send  # type: ignore[method-assign]
     return requests
+
+
+def _whole(request: Request) -> Request:
+    """Return the request made of the interface's own structs, whatever ours are made of."""
+    name, arguments = request
+    kind = getattr(IDL.THBaseService, name + "_args")
+    return name, deserialize(kind(), serialize(arguments))
 
 
 @contextmanager

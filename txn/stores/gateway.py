@@ -132,8 +132,10 @@ class Service:
 
 
 class Connection:
-    """A socket to a gateway. `busy` while there is a request whose reply has not been read; used_ms:
-    when that was waited for, or a moment before, by the monotonic clock."""
+    """A socket to a gateway. `busy` while there is a request whose reply has not been read.
+
+    used_ms: when a reply was last waited for, or when it was opened, by the monotonic clock.
+    """
 
     __slots__ = (
         *("_answered", "_monotonic_ms", "_protocol", "_results", "_sent", "_transport", "_wire"),
@@ -178,8 +180,12 @@ class Connection:
         where it is none, OSError where it does not come."""
         self.used_ms = self._monotonic_ms()
         self._wire.limit(self.used_ms, due_ms)
+        protocol = self._protocol
         try:
-            kind, sequence, reply = self._read()
+            name, kind, sequence = protocol.read_message_begin()
+            reply = TApplicationException() if kind == EXCEPTION else self._results[name]()
+            protocol.read_struct(reply)
+            protocol.read_message_end()
         except OSError:
             raise
         except Exception as cause:  # whatever the driver stumbles over in such bytes
@@ -197,14 +203,6 @@ class Connection:
                     message = getattr(error, "message", None) or type(error).__name__
                     raise GatewayError(message) from error
         return found
-
-    def _read(self) -> tuple[int, int, TPayload]:
-        protocol = self._protocol
-        name, kind, sequence = protocol.read_message_begin()
-        reply = TApplicationException() if kind == EXCEPTION else self._results[name]()
-        protocol.read_struct(reply)
-        protocol.read_message_end()
-        return kind, sequence, reply
 
     def rests_well(self, now_ms: int) -> bool:
         """Whether it may carry the next request, as far as can be known without sending one."""

@@ -5,8 +5,8 @@ the order of sending. A connection that failed, or whose reply was not read, is 
 happened before a request was sent is NotApplied; what goes wrong in sending it, or until its reply
 has been read, is MaybeApplied.
 
-A connection at rest is taken and given back without a lock: a list does that in one step. Who has to
-wait takes the lock, and says so before looking for one: who gives one back later sees that.
+A connection at rest is taken and given back without a lock: a list does that in one step. Who has
+to wait takes the lock, and says so before looking for one: who gives one back later sees that.
 """
 
 from __future__ import annotations
@@ -134,8 +134,10 @@ class Pool(Forked):
         lanes = self._lanes(len(jobs), now_ms, due_ms)
         try:
             flight = Flight(lanes, jobs, due_ms)
-            self._name_gateway(flight.start)
-            return self._name_gateway(flight.finish)
+            flight.start()
+            return flight.finish()
+        except (OSError, Garbled) as error:
+            raise self._silence(error) from error
         finally:
             self._give_back(lanes)
 
@@ -318,7 +320,7 @@ class Flight(Generic[T]):
     def __init__(self, lanes: Sequence[Connection], jobs: Sequence[Job[T]], due_ms: int) -> None:
         self.lanes = lanes
         self._due_ms = due_ms
-        self._waiting = enumerate(jobs)
+        self._waiting = deque(enumerate(jobs))
         self._flying: deque[tuple[Connection, int, Job[T]]] = deque()
         self._results: list[Any] = [None] * len(jobs)
 
@@ -330,28 +332,31 @@ class Flight(Generic[T]):
 
     def finish(self) -> list[T]:
         """Read the replies, the oldest request's first, and send what follows them."""
-        flying = self._flying
+        flying, due_ms = self._flying, self._due_ms
         while flying:
             lane, index, job = flying.popleft()
-            if not self._step(lane, index, job, lane.receive(self._due_ms)):
+            try:
+                request = job.send(lane.receive(due_ms))
+            except StopIteration as done:
+                self._results[index] = done.value
                 self._begin_next(lane)
+            else:
+                lane.send(request, due_ms)
+                flying.append((lane, index, job))
         return self._results
 
     def _begin_next(self, lane: Connection) -> None:
-        for index, job in self._waiting:
-            if self._step(lane, index, job, None):
+        """Send the first request of the next job that has one; one that has none is done."""
+        while self._waiting:
+            index, job = self._waiting.popleft()
+            try:
+                request = next(job)
+            except StopIteration as done:
+                self._results[index] = done.value
+            else:
+                lane.send(request, self._due_ms)
+                self._flying.append((lane, index, job))
                 return
-
-    def _step(self, lane: Connection, index: int, job: Job[T], reply: object) -> bool:
-        """Whether the job has sent another request; otherwise it is done."""
-        try:
-            request = job.send(reply)
-        except StopIteration as done:
-            self._results[index] = done.value
-            return False
-        lane.send(request, self._due_ms)
-        self._flying.append((lane, index, job))
-        return True
 
 
 def _run_each(lane: Connection, jobs: Sequence[Job[T]], due_ms: int) -> list[T]:

@@ -132,13 +132,15 @@ class HBaseStore:
 
     def write(self, edits: Sequence[Edit], *, durable: bool = True) -> None:
         """Write all of it in parallel; nothing of it depends on an order."""
-        for edit in edits:
-            _check_place(edit.key)
         # Of two puts of a cell at one timestamp, HBase shows the one that arrived last.
-        kept = {(edit.key, edit.timestamp, edit.value is None): edit for edit in edits}
+        kept: dict[tuple[Key, int, bool], Edit] = {}
+        for edit in edits:
+            key, value, timestamp = edit
+            _check_place(key)
+            kept[key, timestamp, value is None] = edit
         tables: dict[bytes, list[Edit]] = {}
         for edit in kept.values():
-            tables.setdefault(edit.key.table or b"", []).append(edit)
+            tables.setdefault(edit[0][3] or b"", []).append(edit)
 
         def jobs() -> list[Job[None]]:
             return [

@@ -6,7 +6,7 @@ interface is hbase2.thrift beside this file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from txn.clock import Clock
@@ -17,7 +17,7 @@ from txn.stores.gateway import Gateway, GatewayError, Request, Service
 from txn.stores.hbase.idl import IDL
 from txn.stores.hbase.pool import Job, Pool
 from txn.stores.hbase.schema import FOREVER_S, PURGE, PURGE_MS
-from txn.stores.hbase.store import ROWS_A_REQUEST, HBaseStore, Places, cut
+from txn.stores.hbase.store import BYTES_A_REQUEST, ROWS_A_REQUEST, HBaseStore, Places, cut
 
 DELETE_COLUMNS = IDL.TDeleteType.DELETE_COLUMNS
 DURABILITIES = {IDL.TDurability.SKIP_WAL: "SKIP_WAL", IDL.TDurability.ASYNC_WAL: "ASYNC_WAL"}
@@ -62,18 +62,22 @@ class Thrift2:
         """One putMultiple and one deleteMultiple, or several for many bytes."""
         puts: dict[bytes, list[Any]] = {}
         marks: dict[bytes, list[Any]] = {}
+        size = 0
         for (row, family, column, _), value, timestamp in edits:
             if value is None:
                 marks.setdefault(row, []).append(TColumn(family, column, timestamp))
             else:
+                size += len(value)
                 put = TColumnValue(family, column, value, timestamp)
                 puts.setdefault(row, []).append(put)
-        tputs = [TPut(row, cells) for row, cells in puts.items()]
-        tdeletes = [TDelete(row, cells, DELETE_COLUMNS) for row, cells in marks.items()]
-        return [
-            *(_done(_call("putMultiple", table, part)) for part in _parts(tputs)),
-            *(_done(_call("deleteMultiple", table, part)) for part in _parts(tdeletes)),
-        ]
+        jobs = []
+        if puts:
+            tputs = [TPut(row, cells) for row, cells in puts.items()]
+            jobs += [_done(_call("putMultiple", table, part)) for part in _parts(tputs, size)]
+        if marks:
+            deletes = [TDelete(row, cells, DELETE_COLUMNS) for row, cells in marks.items()]
+            jobs += [_done(_call("deleteMultiple", table, part)) for part in _parts(deletes, 0)]
+        return jobs
 
     def check(self, check: Check) -> Job[bool]:
         """One checkAndPut, or one checkAndDelete."""
@@ -170,7 +174,10 @@ def _read(table: bytes, rows: Places) -> Job[dict[Key, Cell]]:
     }
 
 
-def _parts(items: Sequence[Any]) -> Iterator[list[Any]]:
+def _parts(items: list[Any], size: int) -> Iterable[list[Any]]:
+    """Cut what is too much for a request; size: of all the values in it."""
+    if len(items) <= ROWS_A_REQUEST and size <= BYTES_A_REQUEST:
+        return [items]
     return cut(items, lambda item: sum(len(c.value) for c in getattr(item, "columnValues", ())))
 
 
