@@ -48,6 +48,7 @@ from txn.stores.hbase.store import HBaseStore
 ACCOUNTS = 1_000
 RECORDED = 100
 WORKS = ("thriftpy2", "pool", "floor", "commit")
+TABLES = workloads.Tables("bench-client")
 HERE = Path(__file__).parents[2]
 
 Call = Callable[[], int]
@@ -109,7 +110,7 @@ def record(engine: Engine, chance: Random) -> list[Request]:
     Connection.send = recorded  # type: ignore[method-assign]
     try:
         for _ in range(RECORDED):
-            workloads.transfers(engine, chance, ACCOUNTS, 1, "complete")
+            workloads.transfers(engine, TABLES, chance, ACCOUNTS, 1)
     finally:
         Connection.send = send  # type: ignore[method-assign]
     return requests
@@ -170,10 +171,10 @@ def serve(uri: str, threads: int) -> None:
     """Measure the works that are asked for on standard input, each with its seconds and a seed,
     and tell what was found on standard output."""
     with (
-        connect(uri, table=workloads.TABLE) as engine,
+        connect(uri, table=TABLES.name, transactions=TABLES.transactions) as engine,
         bare_clients(uri, threads) as clients,
     ):
-        workloads.found(engine, ACCOUNTS)
+        workloads.found(engine, TABLES, ACCOUNTS)
         requests = record(engine, Random(0))
         store = engine.context.store
         assert isinstance(store, HBaseStore)
@@ -187,9 +188,10 @@ def serve(uri: str, threads: int) -> None:
                 case "pool":
                     return partial(pool_call, store, turns)
                 case "floor":
-                    return lambda: 0 * workloads.plain_transfer(store, chance, ACCOUNTS)
+                    return lambda: 0 * workloads.plain_transfer(store, TABLES, chance, ACCOUNTS)
                 case _:
-                    return lambda: 0 * workloads.transfers(engine, chance, ACCOUNTS, 1, "complete")
+                    of = (engine, TABLES, chance, ACCOUNTS, 1)
+                    return lambda: 0 * workloads.transfers(*of)
 
         print("ready", flush=True)
         for line in sys.stdin:
