@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import platform
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from statistics import median
 
 from rich.progress import track
@@ -18,18 +18,27 @@ from tests.bench import report
 from tests.bench.measuring import Case, Measured, measure
 from tests.bench.suites import SUITES, Suite, opened
 
+LEAST_S = 1.0
 
-def run(suite: Suite, rounds: int, seconds: float) -> list[report.Row]:
+
+def run(suite: Suite) -> list[report.Row]:
     """Measure every case in each round; return a row a case, with ratios within the rounds."""
     found: dict[Case, list[Measured]] = {case: [] for case in suite.cases}
-    first = -1 if suite.warm else 0
-    plan = [(number, case) for number in range(first, rounds) for case in suite.cases]
     with opened(suite) as stores:
-        for number, case in track(plan, suite.title):
+        for number, case, seconds in track(plan(suite), suite.title):
             measured = measure(case, next(stores), seconds, seed=number + 1)
             if number >= 0:
                 found[case].append(measured)
     return [_row(case, found) for case in suite.cases]
+
+
+def plan(suite: Suite) -> list[tuple[int, Case, float]]:
+    """Return what is measured when: the round, from 0 on, the case, and for how long. A round of
+    -1 is to warm the servers with every case, and does not count."""
+    share_s = max(suite.warm_s / len(suite.cases), LEAST_S)
+    warm = [(-1, case, share_s) for case in suite.cases] if suite.warm_s else []
+    rounds = range(suite.rounds)
+    return warm + [(number, case, suite.seconds) for number in rounds for case in suite.cases]
 
 
 def _row(case: Case, found: dict[Case, list[Measured]]) -> report.Row:
@@ -43,6 +52,7 @@ def _row(case: Case, found: dict[Case, list[Measured]]) -> report.Row:
         "slow_ms": median(mine.slow_ms for mine, _ in pairs),
         "attempts": median(mine.attempts for mine, _ in pairs),
         "requests": median(mine.requests for mine, _ in pairs),
+        "client_us": median(mine.client_us for mine, _ in pairs),
         "server_us": median(mine.server_us for mine, _ in pairs),
         "share_of_floor": [mine.per_second / floor.per_second for mine, floor in pairs],
         "latency_to_floor": [mine.call_ms / floor.call_ms for mine, floor in pairs],
@@ -52,20 +62,19 @@ def _row(case: Case, found: dict[Case, list[Measured]]) -> report.Row:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"of {', '.join(SUITES)}")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=3.0, help="for each case in each round")
+    parser.add_argument("--rounds", type=int, help="how many count")
+    parser.add_argument("--seconds", type=float, help="for each case in each round")
+    parser.add_argument("--warm", type=float, help="seconds for all before anything counts")
     parser.add_argument("--quick", action="store_true", help="one short round; write nothing")
     parser.add_argument("--plot-only", action="store_true", help="draw from the last figures")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     options = parser.parse_args()
     for name in options.suites or ["embedded"]:
-        suite = SUITES[name]
-        if options.plot_only:
-            rows = report.load(name)
-        elif options.quick:
-            rows = run(suite, 1, 1.0)
-        else:
-            rows = run(suite, options.rounds, options.seconds)
+        given = {"rounds": options.rounds, "seconds": options.seconds, "warm_s": options.warm}
+        asked = {key: value for key, value in given.items() if value is not None}
+        suite = replace(SUITES[name], **({"rounds": 1, "seconds": 1.0} if options.quick else asked))
+        rows = report.load(name) if options.plot_only else run(suite)
+        if not options.quick and not options.plot_only:
             report.save(name, rows, python=platform.python_version())
         if not options.quick:
             report.write(name, rows)

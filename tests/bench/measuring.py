@@ -19,45 +19,72 @@ from txn import Engine, connect
 from txn.request import Ack
 from txn.stores.gateway import Connection, Request
 
+Work = Literal["transfer", "ten cells", "flights"]
+Protocol = Literal["six-phase", "fenced"]
+
+USUAL: Protocol = "six-phase"
 THREADS = 4
 PATIENCE_S = 120
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """work: what is done. batch: how many at once; 0 is the floor. clients: how many at a time."""
+    """work: what is done. batch: how many at once; 0 is the floor, which has no protocol. clients:
+    how many at a time."""
 
-    work: Literal["transfer", "ten cells"]
+    work: Work
     batch: int
     clients: int
     accounts: int = 1000
     ack: Ack = "complete"
+    protocol: Protocol = USUAL
 
     @property
     def name(self) -> str:
         if self.batch == 0:
             return "floor"
         decided = ", until decided" if self.ack == "decided" else ""
-        return "commit" + decided if self.batch == 1 else f"commit_many of {self.batch}"
+        protocol = "" if self.protocol == USUAL else f", {self.protocol}"
+        call = "commit" if self.batch == 1 else f"commit_many of {self.batch}"
+        return call + protocol + decided
 
     @property
     def subject(self) -> str:
-        if self.work == "ten cells":
-            return "10 cells on 10 rows"
-        return f"transfers, {self.accounts:,} accounts"
+        match self.work:
+            case "flights":
+                return "flights with their indexes"
+            case "ten cells":
+                return "10 cells on 10 rows"
+            case "transfer":
+                return f"transfers, {self.accounts:,} accounts"
 
     @property
     def floor(self) -> Case:
         """What it is measured beside."""
         return Case(self.work, 0, self.clients, self.accounts)
 
+    @property
+    def tables(self) -> workloads.Tables:
+        """Where it works."""
+        return workloads.Tables("bench-floor" if self.batch == 0 else f"bench-{self.protocol}")
+
+
+def open_engine(uri: str, case: Case, *, buckets: int = 1) -> Engine:
+    """Connect as a case does: with its protocol, where that has to be named."""
+    named: dict[str, Any] = {} if case.protocol == USUAL else {"protocol": case.protocol}
+    tables = case.tables
+    return connect(
+        uri, table=tables.name, transactions=tables.transactions, buckets=buckets, **named
+    )
+
 
 @dataclass(frozen=True, slots=True)
 class Measured:
     """per_second: of all clients. call_ms: median and 99th percentile.
 
-    For one transaction each: attempts; requests, of those that failed too; server_us, the processor
-    time of all servers (microseconds), 0 where there is none, or none of our own.
+    For one transaction each: attempts; requests, of those that failed too; client_us and server_us,
+    the processor time (microseconds) of all clients, and of all servers: 0 where there is none, or
+    none of our own.
     """
 
     per_second: float
@@ -65,6 +92,7 @@ class Measured:
     slow_ms: float
     attempts: float
     requests: float
+    client_us: float
     server_us: float
 
 
@@ -100,9 +128,10 @@ def measure(case: Case, place: Place, seconds: float, seed: int) -> Measured:
     finally:
         for worker in workers:
             worker.kill()
-    times = sorted(each for part, _ in found for each, _ in part)
-    attempts = sum(tries for part, _ in found for _, tries in part)
-    requests = sum(sent for _, sent in found)
+    times = sorted(each for part, _, _ in found for each, _ in part)
+    attempts = sum(tries for part, _, _ in found for _, tries in part)
+    requests = sum(sent for _, sent, _ in found)
+    client_s = sum(spent for _, _, spent in found)
     done = len(times) * max(case.batch, 1)
     return Measured(
         per_second=done * case.clients / sum(times),
@@ -110,6 +139,7 @@ def measure(case: Case, place: Place, seconds: float, seed: int) -> Measured:
         slow_ms=times[len(times) * 99 // 100] * 1000,
         attempts=attempts / done,
         requests=requests / done,
+        client_us=client_s * 1e6 / done,
         server_us=spent_s * 1e6 / done,
     )
 
@@ -125,46 +155,53 @@ def _process(
     """The body of one measuring process; `start` is a barrier, and a queue for what it found."""
     seed, threads = seeds
     ready, results = start
-    with connect(uri, table=workloads.TABLE) as engine:
+    with open_engine(uri, case) as engine:
         calls = [_call(engine, case, Random(seed + i)) for i in range(threads)]
         for call in calls:
             call()
-        sent = _counted_requests()
+        sent = counted_requests()
         ready.wait()
+        began_s = time.process_time()
         found: list[tuple[float, int]] = []
         clients = [threading.Thread(target=_repeat, args=(c, seconds, found)) for c in calls]
         for client in clients:
             client.start()
         for client in clients:
             client.join()
-    results.put((found, sent()))
+        spent_s = time.process_time() - began_s
+    results.put((found, sent(), spent_s))
 
 
-def _counted_requests() -> Callable[[], int]:
+def counted_requests() -> Callable[[], int]:
     """Count what this process sends to gateways from here on."""
-    count, lock, send = 0, threading.Lock(), Connection.send
+    send = Connection.send
+    counts: dict[int, int] = {}  # by thread: a lock would be one more to wait for
 
     def counted(connection: Connection, request: Request, due_ms: int) -> None:
-        nonlocal count
-        with lock:
-            count += 1
+        thread = threading.get_ident()
+        counts[thread] = counts.get(thread, 0) + 1
         send(connection, request, due_ms)
 
     Connection.send = counted  # type: ignore[method-assign]
-    return lambda: count
+    return lambda: sum(counts.values())
 
 
 def _call(engine: Engine, case: Case, chance: Random) -> Callable[[], int]:
-    store = engine.context.store
+    store, tables = engine.context.store, case.tables
     match case.work, case.batch:
         case "transfer", 0:
-            return partial(workloads.plain_transfer, store, chance, case.accounts)
+            return partial(workloads.plain_transfer, store, tables, chance, case.accounts)
         case "transfer", batch:
-            return partial(workloads.transfers, engine, chance, case.accounts, batch, case.ack)
+            of = (case.accounts, batch)
+            return partial(workloads.transfers, engine, tables, chance, *of, ack=case.ack)
+        case "ten cells", 0:
+            return partial(workloads.ten_plain_cells, store, tables, chance)
+        case "ten cells", _:
+            return partial(workloads.ten_cells, engine, tables, chance, case.ack)
         case _, 0:
-            return partial(workloads.ten_plain_cells, store, chance)
-        case _:
-            return partial(workloads.ten_cells, engine, chance, case.ack)
+            return partial(workloads.plain_flight, store, tables, chance)
+        case _, batch:
+            return partial(workloads.flights, engine, tables, chance, batch, case.ack)
 
 
 def _repeat(call: Callable[[], int], seconds: float, found: list[tuple[float, int]]) -> None:

@@ -20,7 +20,7 @@ FOLDER = DOCS / "performance"
 PAGE = DOCS / "performance.md"
 HEAD = (
     *("work", "case", "clients", "a second", "call, ms", "99 %", "share of floor", "range"),
-    *("latency to floor", "attempts", "requests", "server, µs"),
+    *("latency to floor", "attempts", "requests", "client, µs", "server, µs"),
 )
 
 Row = dict[str, Any]
@@ -54,6 +54,7 @@ def lines(rows: list[Row]) -> list[list[str]]:
             f"{median(row['latency_to_floor']):.2f}",
             f"{row['attempts']:.2f}",
             f"{row['requests']:.1f}" if row["requests"] else "",
+            f"{row['client_us']:,.0f}" if row.get("client_us") else "",  # older figures have none
             f"{row['server_us']:,.0f}" if row["server_us"] else "",
         ]
         for row in rows
@@ -65,7 +66,7 @@ def show(rows: list[Row], title: str) -> None:
     table = Table(*HEAD, title=title)
     for line in lines(rows):
         table.add_row(*line)
-    Console(width=170).print(table)
+    Console(width=180).print(table)
 
 
 def write(suite: str, rows: list[Row]) -> None:

@@ -5,29 +5,43 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from inspect import signature
+from typing import get_args
 
 from tests.bench import workloads
-from tests.bench.measuring import Case, Place
+from tests.bench.measuring import USUAL, Case, Place, Protocol, open_engine
 from tests.bench.servers import measured_hbase
 from txn import connect
+
+WARM_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
 class Suite:
     """title: of its table. cases: each with its floor. stores: gives one for each case.
 
-    warm: whether its servers compile themselves as they run: then a round goes before the first.
+    warm_s: for how long all of it runs before anything counts, since its servers compile themselves
+    as they run. rounds: how many count. seconds: of each case in each round.
     """
 
     title: str
     cases: tuple[Case, ...]
     stores: Callable[[], Iterator[Place]]
-    warm: bool = False
+    warm_s: float = 0
+    rounds: int = 5
+    seconds: float = 3.0
 
 
 def _with_floors(*cases: Case) -> tuple[Case, ...]:
     return tuple(dict.fromkeys(each for case in cases for each in (case.floor, case)))
+
+
+def _by_protocols(*cases: Case) -> tuple[Case, ...]:
+    """Each case with its floor and then with each protocol that there is."""
+    is_choice = "protocol" in signature(connect).parameters
+    protocols: tuple[Protocol, ...] = get_args(Protocol) if is_choice else (USUAL,)
+    return _with_floors(*(replace(case, protocol=name) for case in cases for name in protocols))
 
 
 EMBEDDED = _with_floors(
@@ -41,6 +55,14 @@ HBASE = _with_floors(
     Case("transfer", 1, 16, accounts=10),
     Case("ten cells", 1, 1),
     Case("ten cells", 1, 16),
+)
+PROTOCOLS = _by_protocols(
+    Case("transfer", 1, 1),
+    Case("transfer", 1, 16),
+    Case("transfer", 1, 16, accounts=10),
+    Case("ten cells", 1, 1),
+    Case("ten cells", 1, 16),
+    Case("flights", 25, 2),
 )
 
 
@@ -72,14 +94,21 @@ def thrift2() -> Iterator[Place]:
 
 
 def _found(uri: str) -> None:
-    with connect(uri, table=workloads.TABLE, buckets=1) as engine:
-        workloads.found(engine, max(case.accounts for case in (*EMBEDDED, *HBASE)))
+    """Make the tables of every case; no two protocols share one."""
+    cases = {case.tables: case for case in (*EMBEDDED, *HBASE, *PROTOCOLS)}
+    accounts = max(case.accounts for case in (*EMBEDDED, *HBASE, *PROTOCOLS))
+    for tables, case in cases.items():
+        with open_engine(uri, case) as engine:
+            workloads.found(engine, tables, accounts)
 
 
 SUITES = {
     "embedded": Suite("the embedded store", EMBEDDED, embedded),
-    "thrift1": Suite("HBase through Thrift 1", HBASE, thrift1, warm=True),
-    "thrift2": Suite("HBase through Thrift 2", HBASE, thrift2, warm=True),
+    "thrift1": Suite("HBase through Thrift 1", HBASE, thrift1, WARM_S),
+    "thrift2": Suite("HBase through Thrift 2", HBASE, thrift2, WARM_S),
+    "protocols": Suite(
+        "protocols on HBase through Thrift 2", PROTOCOLS, thrift2, WARM_S, rounds=4, seconds=6.0
+    ),
 }
 
 

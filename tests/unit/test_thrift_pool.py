@@ -12,13 +12,16 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
+from thriftpy2.protocol import TCompactProtocolFactory, TCyBinaryProtocolFactory
+from thriftpy2.utils import serialize
 
 from tests.unit.fake_gateway import Break, FakeGateway, fake_gateway
-from txn.clock import ManualClock
+from txn.clock import ManualClock, poll
 from txn.errors import InvalidRequestError, MaybeApplied, NotApplied, StoreError, TxnError
 from txn.model import Check, Edit, Key
 from txn.stores import open_store
 from txn.stores.base import Store
+from txn.stores.hbase import thrift2
 from txn.stores.hbase.pool import Job
 from txn.stores.hbase.store import HBaseStore
 from txn.stores.hbase.thrift2 import IDL
@@ -174,6 +177,83 @@ def test_reads_in_turn_are_repeated_once(gateway: FakeGateway, store: Store) -> 
     with pytest.raises(MaybeApplied, match="out of order"):
         store.read(KEYS[:1], KEYS[1:2])
     assert store.read(KEYS[:3]) == dict.fromkeys(KEYS[:3])
+
+
+def test_a_request_reads_the_clock_three_times(gateway: FakeGateway) -> None:
+    """When it begins, and before it waits for the gateway to take it and to answer."""
+
+    class Counting(ManualClock):
+        reads = 0
+
+        def monotonic_ms(self) -> int:
+            Counting.reads += 1
+            return super().monotonic_ms()
+
+    store = open_store(gateway.uri, Counting())
+    calls = (
+        lambda: store.read(KEYS[:1]),
+        lambda: store.write([Edit(KEYS[0], b"1", 1)]),
+        lambda: store.check_and_put(CHECKS[:1]),
+    )
+    for call in (calls[0], *calls):  # the first one connects
+        Counting.reads = 0
+        call()
+        reads = Counting.reads
+    assert reads == 3
+    store.close()
+
+
+def test_who_waits_for_a_connection_gets_the_next_one(gateway: FakeGateway) -> None:
+    """Who gives one back takes no lock, and sees all the same that somebody waits."""
+    store = open_store(gateway.uri + "?pool=1&timeout_ms=60000")
+    assert isinstance(store, HBaseStore)
+    arrived, go_on, got = threading.Event(), threading.Event(), threading.Event()
+
+    def before(number: int, name: str) -> None:
+        if number == 1:
+            arrived.set()
+            go_on.wait(60)
+
+    gateway.before = before
+    first = threading.Thread(target=store.read, args=(KEYS[:1],))
+    first.start()
+    assert arrived.wait(60)
+    second = threading.Thread(target=lambda: store.check_and_put(CHECKS[:1]) and got.set())
+    second.start()
+    assert poll(lambda: store._pool._waiting == 1, 60_000)
+    go_on.set()
+    assert got.wait(60)
+    first.join()
+    second.join()
+    assert gateway.connections == 1
+    store.close()
+
+
+def test_a_connection_in_use_is_closed_when_it_comes_back(gateway: FakeGateway) -> None:
+    """A store that was closed leaves none behind."""
+    store = open_store(gateway.uri)
+    assert isinstance(store, HBaseStore)
+    gateway.before = lambda number, name: store.close()
+    assert store.read(KEYS[:1]) == {KEYS[0]: None}
+    assert (store._pool._idle, store._pool._open) == ([], 0)
+
+
+def test_what_is_sent_is_what_the_interface_says() -> None:
+    """Structs without the fields that are never set are written like those that have them."""
+    columns = [IDL.TColumn(b"d", b"x", 5)]
+    narrow = [thrift2.TColumn(b"d", b"x", 5)]
+    values = [IDL.TColumnValue(b"d", b"x", b"1", 5)]
+    pairs = [
+        (IDL.TGet(b"r", columns), thrift2.TGet(b"r", narrow)),
+        (IDL.TPut(b"r", values), thrift2.TPut(b"r", [thrift2.TColumnValue(b"d", b"x", b"1", 5)])),
+        (
+            IDL.TDelete(b"r", columns, deleteType=thrift2.DELETE_COLUMNS),
+            thrift2.TDelete(b"r", narrow, thrift2.DELETE_COLUMNS),
+        ),
+    ]
+    for factory in (TCyBinaryProtocolFactory(), TCompactProtocolFactory()):
+        for whole, part in pairs:
+            assert serialize(part, factory) == serialize(whole, factory)
 
 
 # --- what goes wrong ----------------------------------------------------------------------------

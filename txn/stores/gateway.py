@@ -31,6 +31,7 @@ from txn.errors import InvalidRequestError
 DEFAULT_PORT = 9090
 BUFFER = 16_384
 AHEAD_BYTES = 32_768  # what a socket takes in while nobody reads from it, and more
+CALL, EXCEPTION = TMessageType.CALL, TMessageType.EXCEPTION
 IDLE_MS = 1_000  # a connection that rested for longer may have been closed by the gateway
 
 Request = tuple[str, TPayload]
@@ -131,16 +132,23 @@ class Service:
 
 
 class Connection:
-    """A socket to a gateway. `busy` while there is a request whose reply has not been read."""
+    """A socket to a gateway. `busy` while there is a request whose reply has not been read.
 
-    __slots__ = ("_answered", "_protocol", "_results", "_sent", "_transport", "_wire", "used_ms")
+    used_ms: when a reply was last waited for, or when it was opened, by the monotonic clock.
+    """
+
+    __slots__ = (
+        *("_answered", "_monotonic_ms", "_protocol", "_results", "_sent", "_transport", "_wire"),
+        "used_ms",
+    )
 
     def __init__(
         self, gateway: Gateway, service: Service, clock: Clock, tls: ssl.SSLContext | None
     ) -> None:
         """Connect; OSError (which covers time-outs and TLS) where that fails."""
+        self._monotonic_ms = clock.monotonic_ms
         self.used_ms = clock.monotonic_ms()
-        self._wire = _Wire(_connect(gateway, tls), clock)
+        self._wire = _Wire(_connect(gateway, tls))
         framed = gateway.transport == "framed"
         kind = TCyFramedTransport if framed else TCyBufferedTransport
         self._transport = kind(self._wire, BUFFER)
@@ -159,10 +167,10 @@ class Connection:
         """Send a request. While a reply is missing, only one that the gateway can take without
         reading it, which is one of at most `AHEAD_BYTES`."""
         name, arguments = request
-        self._sent += 1
-        self._wire.limit(due_ms)
+        self._sent = sequence = self._sent + 1
+        self._wire.limit(self._monotonic_ms(), due_ms)
         protocol = self._protocol
-        protocol.write_message_begin(name, TMessageType.CALL, self._sent)
+        protocol.write_message_begin(name, CALL, sequence)
         protocol.write_struct(arguments)
         protocol.write_message_end()
         self._transport.flush()
@@ -170,9 +178,14 @@ class Connection:
     def receive(self, due_ms: int) -> Any:
         """Wait for the next reply and return its value; raise Refused where it is an error, Garbled
         where it is none, OSError where it does not come."""
-        self._wire.limit(due_ms)
+        self.used_ms = self._monotonic_ms()
+        self._wire.limit(self.used_ms, due_ms)
+        protocol = self._protocol
         try:
-            kind, sequence, reply = self._read()
+            name, kind, sequence = protocol.read_message_begin()
+            reply = TApplicationException() if kind == EXCEPTION else self._results[name]()
+            protocol.read_struct(reply)
+            protocol.read_message_end()
         except OSError:
             raise
         except Exception as cause:  # whatever the driver stumbles over in such bytes
@@ -180,27 +193,20 @@ class Connection:
         if sequence != self._answered + 1:
             raise ConnectionError("the reply is another request's")
         self._answered = sequence
-        if kind == TMessageType.EXCEPTION:
+        if kind == EXCEPTION:
             raise GatewayError(str(reply)) from cast(Exception, reply)
         fields = reply.__dict__
-        if fields.get("success") is None:
+        found = fields.get("success")
+        if found is None:
             for name, error in fields.items():
                 if error is not None and name != "success":
                     message = getattr(error, "message", None) or type(error).__name__
                     raise GatewayError(message) from error
-        return fields.get("success")
-
-    def _read(self) -> tuple[int, int, TPayload]:
-        protocol = self._protocol
-        name, kind, sequence = protocol.read_message_begin()
-        reply = TApplicationException() if kind == TMessageType.EXCEPTION else self._results[name]()
-        protocol.read_struct(reply)
-        protocol.read_message_end()
-        return kind, sequence, reply
+        return found
 
     def rests_well(self, now_ms: int) -> bool:
         """Whether it may carry the next request, as far as can be known without sending one."""
-        if self.busy:
+        if self._sent != self._answered:
             return False
         return now_ms - self.used_ms < IDLE_MS or not self._wire.is_readable()
 
@@ -216,18 +222,17 @@ class _Wire:
     write, and let go of the interpreter each time.
     """
 
-    __slots__ = ("_clock", "_kernel", "_limit_ms", "_socket")
+    __slots__ = ("_kernel", "_limit_ms", "_socket")
 
-    def __init__(self, connected: socket.socket, clock: Clock) -> None:
+    def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
-        self._clock = clock
         self._kernel = not isinstance(connected, ssl.SSLSocket)
         self._limit_ms = 0
         connected.settimeout(None)
 
-    def limit(self, due_ms: int) -> None:
-        """Let no wait from here on last much beyond the deadline."""
-        left_ms = due_ms - self._clock.monotonic_ms()
+    def limit(self, now_ms: int, due_ms: int) -> None:
+        """Let no wait from now on last much beyond the deadline."""
+        left_ms = due_ms - now_ms
         if left_ms <= 0:
             raise TimeoutError("timed out")
         if not left_ms <= self._limit_ms <= left_ms + left_ms // 8:

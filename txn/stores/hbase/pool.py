@@ -4,6 +4,9 @@ No threads: a call sends its requests on as many connections as are free, then r
 the order of sending. A connection that failed, or whose reply was not read, is thrown away. What
 happened before a request was sent is NotApplied; what goes wrong in sending it, or until its reply
 has been read, is MaybeApplied.
+
+A connection at rest is taken and given back without a lock: a list does that in one step. Who has
+to wait takes the lock, and says so before looking for one: who gives one back later sees that.
 """
 
 from __future__ import annotations
@@ -63,13 +66,27 @@ class Pool(Forked):
         wait for it, where that is less than the gateway's. Raises Refused where the gateway
         answered with an error, after which the other jobs may have taken effect.
         """
-        due_ms = self._due_ms(within_ms)
+        now_ms = self._clock.monotonic_ms()
+        due_ms = self._due_ms(now_ms, within_ms)
         try:
-            return self._run(jobs(), due_ms)
+            return self._run(jobs(), now_ms, due_ms)
         except MaybeApplied as error:
             if not repeat or not isinstance(error.__cause__, ConnectionError):
                 raise
-            return self._run(jobs(), due_ms)
+            return self._run(jobs(), self._clock.monotonic_ms(), due_ms)
+
+    def run_one(
+        self, job: Callable[[], Job[T]], *, repeat: bool, within_ms: int | None = None
+    ) -> T:
+        """Run a single job as `run` does."""
+        now_ms = self._clock.monotonic_ms()
+        due_ms = self._due_ms(now_ms, within_ms)
+        try:
+            return self._run_alone(job(), now_ms, due_ms)
+        except MaybeApplied as error:
+            if not repeat or not isinstance(error.__cause__, ConnectionError):
+                raise
+            return self._run_alone(job(), self._clock.monotonic_ms(), due_ms)
 
     def run_in_turn(self, jobs: Callable[[], Sequence[Job[T]]]) -> list[T]:
         """Run jobs of one request each on one connection, each sent before the reply to the one
@@ -87,7 +104,8 @@ class Pool(Forked):
         None where the jobs failed, or would have taken the last free connection: a caller that
         waits for one while holding another might wait for ever.
         """
-        flight = Flight(self._spare(len(jobs)), jobs, self._due_ms())
+        due_ms = self._due_ms(self._clock.monotonic_ms())
+        flight = Flight(self._spare(len(jobs)), jobs, due_ms)
         begun = False
         try:
             if flight.lanes:
@@ -103,34 +121,50 @@ class Pool(Forked):
 
     def close(self) -> None:
         """Close the connections at rest now, and those in use when they come back."""
+        self._closed = True
+        self._close_idle()
         with self._changed:
-            self._closed = True
-            idle, self._idle = self._idle, []
-            self._open -= len(idle)
             self._changed.notify_all()
-        for connection in idle:
-            connection.close()
 
-    def _run(self, jobs: Sequence[Job[T]], due_ms: int) -> list[T]:
+    def _run(self, jobs: Sequence[Job[T]], now_ms: int, due_ms: int) -> list[T]:
+        if len(jobs) == 1:
+            return [self._run_alone(jobs[0], now_ms, due_ms)]
         if not jobs:
             return []
-        lanes = self._lanes(len(jobs), due_ms)
+        lanes = self._lanes(len(jobs), now_ms, due_ms)
         try:
-            if len(jobs) == 1:
-                return [self._name_gateway(_run_alone, lanes[0], jobs[0], due_ms)]
             flight = Flight(lanes, jobs, due_ms)
-            self._name_gateway(flight.start)
-            return self._name_gateway(flight.finish)
+            flight.start()
+            return flight.finish()
+        except (OSError, Garbled) as error:
+            raise self._silence(error) from error
         finally:
             self._give_back(lanes)
 
-    def _run_in_turn(self, jobs: Sequence[Job[T]]) -> list[T]:
-        due_ms = self._due_ms()
-        lanes = self._lanes(1, due_ms)
+    def _run_alone(self, job: Job[T], now_ms: int, due_ms: int) -> T:
+        """Run a single job, which is what most calls are."""
+        lane = self._lane(now_ms, due_ms)
         try:
-            return self._name_gateway(_run_each, lanes[0], jobs, due_ms)
+            request = next(job)
+            while True:
+                lane.send(request, due_ms)
+                request = job.send(lane.receive(due_ms))
+        except StopIteration as done:
+            result: T = done.value
+            return result
+        except (OSError, Garbled) as error:
+            raise self._silence(error) from error
         finally:
-            self._give_back(lanes)
+            self._give_back((lane,))
+
+    def _run_in_turn(self, jobs: Sequence[Job[T]]) -> list[T]:
+        now_ms = self._clock.monotonic_ms()
+        due_ms = self._due_ms(now_ms)
+        lane = self._lane(now_ms, due_ms)
+        try:
+            return self._name_gateway(_run_each, lane, jobs, due_ms)
+        finally:
+            self._give_back((lane,))
 
     def _name_gateway(self, work: Callable[..., T], *args: object) -> T:
         """Call what sends requests, and name the gateway in what goes wrong on the way to it and
@@ -138,57 +172,70 @@ class Pool(Forked):
         try:
             return work(*args)
         except (OSError, Garbled) as error:
-            raise MaybeApplied(self._fact("no answer from the gateway", error)) from error
+            raise self._silence(error) from error
+
+    def _silence(self, error: Exception) -> MaybeApplied:
+        return MaybeApplied(self._fact("no answer from the gateway", error))
 
     def _fact(self, message: str, error: Exception) -> str:
         cause = str(error) or type(error).__name__
         return annotate(message, gateway=str(self.gateway), cause=cause)
 
-    def _due_ms(self, within_ms: int | None = None) -> int:
+    def _due_ms(self, now_ms: int, within_ms: int | None = None) -> int:
         wait_ms = self.gateway.timeout_ms if within_ms is None else within_ms
-        return self._clock.monotonic_ms() + min(wait_ms, self.gateway.timeout_ms)
+        return now_ms + min(wait_ms, self.gateway.timeout_ms)
 
     # ---------------------------------------------------------------- lending connections
 
     def _start(self) -> None:
-        self._changed = Condition()
+        self._changed = Condition()  # for what follows; but nobody needs it to change _idle
         self._idle = []
         self._open = 0
+        self._waiting = 0
 
-    def _lanes(self, wanted: int, due_ms: int) -> list[Connection]:
+    def _lanes(self, wanted: int, now_ms: int, due_ms: int) -> list[Connection]:
         """Take at least one connection, waiting for it, and up to half of what is free beside it:
         where many threads are at work, each does best with its requests one after the other."""
-        with self._changed:
-            while not self._closed and not self._free():
-                self._wait(due_ms)
-            wanted = min(wanted, 1 + self._free() // 2)
-            lanes = self._take(wanted)
-            fresh = min(wanted - len(lanes), self.gateway.pool - self._open)
-            self._open += fresh
-        if fresh:
-            self._open_more(lanes, fresh)
+        lanes = [self._lane(now_ms, due_ms)]
+        wanted = min(wanted, 1 + (self._free() + 1) // 2)
+        while len(lanes) < wanted and (lane := self._take(now_ms)):
+            lanes.append(lane)
+        if len(lanes) < wanted:
+            self._open_more(lanes, wanted - len(lanes))
         return lanes
 
-    def _spare(self, wanted: int) -> list[Connection]:
-        """Take connections that are at rest, if at least one stays free."""
-        with self._changed:
-            wanted = min(wanted, len(self._idle), self._free() - 1)
-            return self._take(wanted) if wanted > 0 else []
+    def _lane(self, now_ms: int, due_ms: int) -> Connection:
+        """Take a connection, waiting for it. Who comes while others wait does not go before."""
+        lane = None if self._waiting else self._take(now_ms)
+        return lane or self._wait_for_one(due_ms)
 
-    def _give_back(self, lanes: Sequence[Connection]) -> None:
-        now_ms = self._clock.monotonic_ms()
-        with self._changed:
-            for lane in lanes:
-                lane.used_ms = now_ms
-                if lane.busy or self._closed:
-                    lane.close()
-                    self._open -= 1
-                else:
-                    self._idle.append(lane)
-            self._changed.notify(len(lanes))
+    def _take(self, now_ms: int) -> Connection | None:
+        """Take a connection that is at rest, the one that was used last."""
+        while self._idle and not self._closed:
+            try:
+                lane = self._idle.pop()
+            except IndexError:  # somebody else was faster
+                break
+            if lane.rests_well(now_ms):
+                return lane
+            self._drop(lane)
+        return None
 
-    def _free(self) -> int:
-        return len(self._idle) + self.gateway.pool - self._open
+    def _wait_for_one(self, due_ms: int) -> Connection:
+        """Take a connection at rest, or a new one, or wait for either."""
+        with self._changed:
+            self._waiting += 1
+            try:
+                while not (lane := self._take(self._clock.monotonic_ms())):
+                    if self._closed:
+                        raise StoreClosedError("the store is closed", gateway=str(self.gateway))
+                    if self._open < self.gateway.pool:
+                        self._open += 1
+                        break
+                    self._wait(due_ms)
+            finally:
+                self._waiting -= 1
+        return lane or self._connect()
 
     def _wait(self, due_ms: int) -> None:
         left_ms = due_ms - self._clock.monotonic_ms()
@@ -198,39 +245,71 @@ class Pool(Forked):
                 "no connection came free in time", gateway=str(self.gateway), pool=pool
             )
 
-    def _take(self, wanted: int) -> list[Connection]:
-        """Take up to so many that are at rest; those used last go first."""
-        if self._closed:
-            raise StoreClosedError("the store is closed", gateway=str(self.gateway))
-        now_ms = self._clock.monotonic_ms()
+    def _spare(self, wanted: int) -> list[Connection]:
+        """Take connections that are at rest, unless all others belong to callers of this, who may
+        wait for one more."""
         lanes: list[Connection] = []
-        while self._idle and len(lanes) < wanted:
-            lane = self._idle.pop()
-            if lane.rests_well(now_ms):
+        now_ms = self._clock.monotonic_ms()
+        with self._changed:
+            wanted = min(wanted, len(self._idle), self._free() - 1)
+            while len(lanes) < wanted and (lane := self._take(now_ms)):
                 lanes.append(lane)
-            else:
-                lane.close()
-                self._open -= 1
         return lanes
 
-    def _open_more(self, lanes: list[Connection], fresh: int) -> None:
-        """Open the connections that are missing; do with fewer where there is one."""
-        opened = 0
+    def _give_back(self, lanes: Sequence[Connection]) -> None:
+        for lane in lanes:
+            if lane.busy:
+                self._drop(lane)
+            else:
+                self._idle.append(lane)
+        if self._waiting:
+            with self._changed:
+                self._changed.notify(len(lanes))
+        if self._closed:
+            self._close_idle()
+
+    def _close_idle(self) -> None:
+        with suppress(IndexError):
+            while True:
+                self._drop(self._idle.pop())
+
+    def _drop(self, lane: Connection) -> None:
+        lane.close()
+        self._make_room()
+
+    def _make_room(self) -> None:
+        with self._changed:
+            self._open -= 1
+            self._changed.notify()
+
+    def _free(self) -> int:
+        return len(self._idle) + self.gateway.pool - self._open
+
+    def _open_more(self, lanes: list[Connection], wanted: int) -> None:
+        """Open so many connections more, as far as the pool allows; do with fewer on an error."""
+        for _ in range(wanted):
+            with self._changed:
+                if self._open >= self.gateway.pool:
+                    return
+                self._open += 1
+            try:
+                lanes.append(self._connect())
+            except NotApplied:
+                return
+            except BaseException:
+                self._give_back(lanes)
+                raise
+
+    def _connect(self) -> Connection:
+        """Open a connection that has been counted already."""
         try:
-            while opened < fresh:
-                lanes.append(Connection(self.gateway, self._service, self._clock, self._tls))
-                opened += 1
+            return Connection(self.gateway, self._service, self._clock, self._tls)
         except OSError as error:
-            if not lanes:
-                raise NotApplied(self._fact("cannot connect to the gateway", error)) from error
+            self._make_room()
+            raise NotApplied(self._fact("cannot connect to the gateway", error)) from error
         except BaseException:
-            self._give_back(lanes)
+            self._make_room()
             raise
-        finally:
-            if opened < fresh:
-                with self._changed:
-                    self._open -= fresh - opened
-                    self._changed.notify(fresh - opened)
 
 
 class Flight(Generic[T]):
@@ -241,7 +320,7 @@ class Flight(Generic[T]):
     def __init__(self, lanes: Sequence[Connection], jobs: Sequence[Job[T]], due_ms: int) -> None:
         self.lanes = lanes
         self._due_ms = due_ms
-        self._waiting = enumerate(jobs)
+        self._waiting = deque(enumerate(jobs))
         self._flying: deque[tuple[Connection, int, Job[T]]] = deque()
         self._results: list[Any] = [None] * len(jobs)
 
@@ -253,28 +332,31 @@ class Flight(Generic[T]):
 
     def finish(self) -> list[T]:
         """Read the replies, the oldest request's first, and send what follows them."""
-        flying = self._flying
+        flying, due_ms = self._flying, self._due_ms
         while flying:
             lane, index, job = flying.popleft()
-            if not self._step(lane, index, job, lane.receive(self._due_ms)):
+            try:
+                request = job.send(lane.receive(due_ms))
+            except StopIteration as done:
+                self._results[index] = done.value
                 self._begin_next(lane)
+            else:
+                lane.send(request, due_ms)
+                flying.append((lane, index, job))
         return self._results
 
     def _begin_next(self, lane: Connection) -> None:
-        for index, job in self._waiting:
-            if self._step(lane, index, job, None):
+        """Send the first request of the next job that has one; one that has none is done."""
+        while self._waiting:
+            index, job = self._waiting.popleft()
+            try:
+                request = next(job)
+            except StopIteration as done:
+                self._results[index] = done.value
+            else:
+                lane.send(request, self._due_ms)
+                self._flying.append((lane, index, job))
                 return
-
-    def _step(self, lane: Connection, index: int, job: Job[T], reply: object) -> bool:
-        """Whether the job has sent another request; otherwise it is done."""
-        try:
-            request = job.send(reply)
-        except StopIteration as done:
-            self._results[index] = done.value
-            return False
-        lane.send(request, self._due_ms)
-        self._flying.append((lane, index, job))
-        return True
 
 
 def _run_each(lane: Connection, jobs: Sequence[Job[T]], due_ms: int) -> list[T]:
@@ -291,15 +373,3 @@ def _finish_job(job: Job[T], reply: object) -> T:
         result: T = done.value
         return result
     raise AssertionError("a job of one request has sent another")
-
-
-def _run_alone(lane: Connection, job: Job[T], due_ms: int) -> T:
-    """Run a single job, which is what most calls are."""
-    try:
-        request = next(job)
-        while True:
-            lane.send(request, due_ms)
-            request = job.send(lane.receive(due_ms))
-    except StopIteration as done:
-        result: T = done.value
-        return result

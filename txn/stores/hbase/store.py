@@ -37,6 +37,7 @@ ASKED_WITHIN_MS = 2_000  # why nothing was answered
 PAGE_ROWS = 500
 FIRST_PAGE_ROWS = 32
 PAGE_BYTES = 1_000_000
+FAILURES = (GatewayError, MaybeApplied)  # of which the first is never told as it is
 
 _TABLE = re.compile(r"(?:\w+:)?\w[\w.-]*")
 
@@ -99,22 +100,30 @@ class HBaseStore:
             early = self._pool.run_beside(self._reads(tables[0]), beside)
             if early is not None and len(turns) == 1:
                 return _complete(turns[0], early)
+        if len(turns) == 1:
+            return _complete(turns[0], self._read_turn(turns[0], tables[0]))
         keys = [key for part in turns for key in part]
-        if len(turns) < 2 or not self._fits_one_connection(turns, tables):
-            found = [part for turn in tables for part in self._read_turn(turn)]
+        if not self._fits_one_connection(turns, tables):
+            parts = zip(turns, tables, strict=True)
+            found = [part for turn, table in parts for part in self._read_turn(turn, table)]
         else:
-            with _Meaning(self, lambda: keys):
+            try:
                 found = self._pool.run_in_turn(
                     lambda: [job for part in tables for job in self._reads(part)]
                 )
+            except FAILURES as error:
+                self._raise_meaning(error, keys)
+                raise
         return _complete(keys, found)
 
-    def _read_turn(self, tables: Mapping[bytes, Places]) -> list[dict[Key, Cell]]:
-        with _Meaning(
-            self,
-            lambda: [key for rows in tables.values() for keys in rows.values() for key in keys],
-        ):
+    def _read_turn(
+        self, keys: Collection[Key], tables: Mapping[bytes, Places]
+    ) -> list[dict[Key, Cell]]:
+        try:
             return self._pool.run(lambda: self._reads(tables), repeat=True)
+        except FAILURES as error:
+            self._raise_meaning(error, keys)
+            raise
 
     def _fits_one_connection(
         self, turns: Sequence[Collection[Key]], tables: Sequence[Mapping[bytes, Places]]
@@ -124,15 +133,17 @@ class HBaseStore:
 
     def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
         """Write all of it in parallel; nothing of it depends on an order."""
-        for edit in edits:
-            _check_place(edit.key)
         if by_row:
             self._require_row_mutations(edits[0].key if edits else None)
         # Of two puts of a cell at one timestamp, HBase shows the one that arrived last.
-        kept = {(edit.key, edit.timestamp, edit.value is None): edit for edit in edits}
+        kept: dict[tuple[Key, int | None, bool], Edit] = {}
+        for edit in edits:
+            key, value, timestamp = edit
+            _check_place(key)
+            kept[key, timestamp, value is None] = edit
         tables: dict[bytes, list[Edit]] = {}
         for edit in kept.values():
-            tables.setdefault(edit.key.table or b"", []).append(edit)
+            tables.setdefault(edit[0][3] or b"", []).append(edit)
 
         def jobs() -> list[Job[None]]:
             return [
@@ -141,15 +152,31 @@ class HBaseStore:
                 for job in self._dialect.write(table, part, by_row)
             ]
 
-        with _Meaning(self, lambda: [edit.key for edit in edits]):
+        try:
             self._pool.run(jobs, repeat=True)
+        except FAILURES as error:
+            self._raise_meaning(error, [edit.key for edit in edits])
+            raise
 
     def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
         """Send the checks of different rows in parallel, and those of one row in their order."""
+        for check in checks:
+            self._check_write(check)
+        try:
+            if len(checks) == 1:  # as nine times in ten
+                return [self._pool.run_one(lambda: self._dialect.check(checks[0]), repeat=False)]
+            return self._check_rows(checks)
+        except FAILURES as error:
+            self._raise_meaning(error, _list_targets(checks))
+            raise
+
+    def _check_rows(self, checks: Sequence[Check]) -> list[bool]:
         rows: dict[tuple[bytes | None, bytes], list[int]] = {}
         for position, check in enumerate(checks):
-            self._check_write(check)
-            rows.setdefault((check.key.table, check.key.row), []).append(position)
+            row, _, _, table = check[0]
+            rows.setdefault((table, row), []).append(position)
+        if len(rows) == len(checks):
+            return self._pool.run(lambda: [*map(self._dialect.check, checks)], repeat=False)
 
         def in_turn(positions: Sequence[int]) -> Job[list[bool]]:
             answers = []
@@ -158,10 +185,9 @@ class HBaseStore:
             return answers
 
         answers = [False] * len(checks)
-        with _Meaning(self, lambda: _list_targets(checks)):
-            found = self._pool.run(
-                lambda: [in_turn(positions) for positions in rows.values()], repeat=False
-            )
+        found = self._pool.run(
+            lambda: [in_turn(positions) for positions in rows.values()], repeat=False
+        )
         for positions, part in zip(rows.values(), found, strict=True):
             for position, answer in zip(positions, part, strict=True):
                 answers[position] = answer
@@ -174,10 +200,13 @@ class HBaseStore:
         limit, wanted = FIRST_PAGE_ROWS, None if columns is None else list(columns)
         named = [Key(b"-", family, column, table) for family, column in wanted or ()]
         while not stop or start < stop:
-            with _Meaning(self, lambda: named, table):
+            try:
                 page = self._one(
                     lambda: self._dialect.page(table, start, stop or b"", wanted, limit)  # noqa: B023
                 )
+            except FAILURES as error:
+                self._raise_meaning(error, named, table)
+                raise
             yield from page
             if len(page) < limit:
                 return
@@ -260,6 +289,17 @@ class HBaseStore:
                     return TableUnavailable(annotate("the table is disabled", table=name), name)
         return None
 
+    def _raise_meaning(
+        self, error: Exception, keys: Collection[Key], table: bytes | None = None
+    ) -> None:
+        """Raise what one of the failures means for a request on these keys, if not just itself."""
+        if isinstance(error, GatewayError):
+            raise self.explain(error, keys, table) from error
+        if isinstance(error.__cause__, TimeoutError):
+            gone = self.explain_silence(keys, table)
+            if gone is not None:
+                raise gone from error
+
     def _obstacle(self, table: bytes, families: Sequence[bytes]) -> str | None:
         """Return why these families of a table cannot be used, or None."""
         known = self.describe(table)
@@ -283,7 +323,7 @@ class HBaseStore:
         return [job for table, rows in tables.items() for job in self._dialect.read(table, rows)]
 
     def _check_write(self, check: Check) -> None:
-        _check_place(check.key)
+        _check_place(check[0])
         check_targets(check)
         if check.edits:
             self._require_row_mutations(check.key)
@@ -297,40 +337,18 @@ class HBaseStore:
             )
 
     def _one(self, job: Callable[[], Job[T]], within_ms: int | None = None) -> T:
-        return self._pool.run(lambda: [job()], repeat=True, within_ms=within_ms)[0]
+        return self._pool.run_one(job, repeat=True, within_ms=within_ms)
 
     def _change(self, table: bytes, change: Callable[[], Job[None]]) -> None:
         """Make a change to a table; where another client is at it too, wait a little."""
         try:
-            self._pool.run(lambda: [change()], repeat=False)
+            self._pool.run_one(change, repeat=False)
         except GatewayError as error:
             if not any(word in str(error) for word in ("xists", "oncurrent")):
                 raise InvalidRequestError(
                     "cannot make the table", table=table, cause=first_line(error)
                 ) from error
             self._clock.sleep_ms(CHANGE_PAUSE_MS)
-
-
-class _Meaning:
-    """Turns an error of the gateway into what it means for a request on these keys."""
-
-    __slots__ = ("_keys", "_store", "_table")
-
-    def __init__(
-        self, store: HBaseStore, keys: Callable[[], Collection[Key]], table: bytes | None = None
-    ) -> None:
-        self._store, self._keys, self._table = store, keys, table
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, GatewayError):
-            raise self._store.explain(error, self._keys(), self._table) from error
-        if isinstance(error, MaybeApplied) and isinstance(error.__cause__, TimeoutError):
-            gone = self._store.explain_silence(self._keys(), self._table)
-            if gone is not None:
-                raise gone from error
 
 
 def first_line(error: object) -> str:
@@ -369,8 +387,16 @@ def _is_legal(table: bytes) -> bool:
 def _group_by_table(keys: Iterable[Key]) -> dict[bytes, dict[bytes, list[Key]]]:
     tables: dict[bytes, dict[bytes, list[Key]]] = {}
     for key in dict.fromkeys(keys):
-        _check_place(key)
-        tables.setdefault(key.table or b"", {}).setdefault(key.row, []).append(key)
+        row, _, _, table = key
+        rows = tables.get(table or b"")
+        if rows is None:
+            rows = tables[table or b""] = {}
+        others = rows.get(row)
+        if others is not None:
+            others.append(key)
+        else:
+            _check_place(key)
+            rows[row] = [key]
     return tables
 
 
@@ -387,12 +413,11 @@ def _complete(keys: Collection[Key], parts: Sequence[Mapping[Key, Cell]]) -> dic
 
 
 def _check_place(key: Key) -> None:
-    if not key.table:
+    row, _, _, table = key
+    if not table:
         raise InvalidRequestError("the key names no table", key=key)
-    if not 0 < len(key.row) <= MAX_ROW:
-        raise InvalidRequestError(
-            "a row is 1 to 32767 bytes", bytes=len(key.row), starts=key.row[:40]
-        )
+    if not 0 < len(row) <= MAX_ROW:
+        raise InvalidRequestError("a row is 1 to 32767 bytes", bytes=len(row), starts=row[:40])
 
 
 def _list_targets(checks: Sequence[Check]) -> list[Key]:

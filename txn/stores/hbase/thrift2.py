@@ -6,7 +6,7 @@ interface is hbase2.thrift beside this file.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from txn.clock import Clock
@@ -17,10 +17,25 @@ from txn.stores.gateway import Gateway, GatewayError, Request, Service
 from txn.stores.hbase.idl import IDL
 from txn.stores.hbase.pool import Job, Pool
 from txn.stores.hbase.schema import FOREVER_S, PURGE, PURGE_MS
-from txn.stores.hbase.store import ROWS_A_REQUEST, HBaseStore, Places, cut
+from txn.stores.hbase.store import BYTES_A_REQUEST, ROWS_A_REQUEST, HBaseStore, Places, cut
 
 DELETE_COLUMNS = IDL.TDeleteType.DELETE_COLUMNS
 DURABILITIES = {IDL.TDurability.SKIP_WAL: "SKIP_WAL", IDL.TDurability.ASYNC_WAL: "ASYNC_WAL"}
+
+
+def _narrow(kind: Any, *fields: str) -> Any:
+    """Return a struct like this one, with those of its fields that are sent from here: each field
+    that is left unset costs time as well, when it is made and when it is written."""
+    spec = {number: field for number, field in kind.thrift_spec.items() if field[1] in fields}
+    unset = [(field, None) for field in fields]
+    return type(kind)(kind.__name__, (kind,), {"thrift_spec": spec, "default_spec": unset})
+
+
+TColumn = _narrow(IDL.TColumn, "family", "qualifier", "timestamp")
+TColumnValue = _narrow(IDL.TColumnValue, "family", "qualifier", "value", "timestamp")
+TGet = _narrow(IDL.TGet, "row", "columns")
+TPut = _narrow(IDL.TPut, "row", "columnValues")
+TDelete = _narrow(IDL.TDelete, "row", "columns", "deleteType")
 
 
 def thrift2_store(gateway: Gateway, clock: Clock) -> HBaseStore:
@@ -35,6 +50,8 @@ class Thrift2:
 
     def read(self, table: bytes, rows: Places) -> list[Job[dict[Key, Cell]]]:
         """One getMultiple, or several for many rows."""
+        if len(rows) <= ROWS_A_REQUEST:
+            return [_read(table, rows)] if rows else []
         names = list(rows)
         return [
             _read(table, {row: rows[row] for row in names[start : start + ROWS_A_REQUEST]})
@@ -46,40 +63,43 @@ class Thrift2:
         row that has puts and deletes which go together."""
         puts: dict[bytes, list[Any]] = {}
         marks: dict[bytes, list[Any]] = {}
+        size = 0
         for (row, family, column, _), value, timestamp in edits:
             if value is None:
-                marks.setdefault(row, []).append(IDL.TColumn(family, column, timestamp))
+                marks.setdefault(row, []).append(TColumn(family, column, timestamp))
             else:
-                put = IDL.TColumnValue(family, column, value, timestamp)
+                size += len(value)
+                put = TColumnValue(family, column, value, timestamp)
                 puts.setdefault(row, []).append(put)
-        mixed = sorted(puts.keys() & marks.keys()) if by_row else []
+        mixed = sorted(puts.keys() & marks.keys()) if by_row else ()
         mutations = [_mutate(row, puts.pop(row), marks.pop(row)) for row in mixed]
-        tputs = [IDL.TPut(row, cells) for row, cells in puts.items()]
-        tdeletes = [_delete(row, columns) for row, columns in marks.items()]
-        return [
-            *(_done(_call("mutateRow", table, mutation)) for mutation in mutations),
-            *(_done(_call("putMultiple", table, part)) for part in _parts(tputs)),
-            *(_done(_call("deleteMultiple", table, part)) for part in _parts(tdeletes)),
-        ]
+        jobs = [_done(_call("mutateRow", table, mutation)) for mutation in mutations]
+        if puts:
+            tputs = [TPut(row, cells) for row, cells in puts.items()]
+            jobs += [_done(_call("putMultiple", table, part)) for part in _parts(tputs, size)]
+        if marks:
+            deletes = [TDelete(row, cells, DELETE_COLUMNS) for row, cells in marks.items()]
+            jobs += [_done(_call("deleteMultiple", table, part)) for part in _parts(deletes, 0)]
+        return jobs
 
     def check(self, check: Check) -> Job[bool]:
         """One checkAndPut, or one checkAndDelete; where there is both, one checkAndMutate."""
         (row, family, column, table), expected, puts, edits = check
-        cells = [IDL.TColumnValue(key[1], key[2], value) for key, value in puts]
+        cells = [TColumnValue(key[1], key[2], value) for key, value in puts]
         marks = []
         for key, value, timestamp in edits:
             if value is None:
-                marks.append(IDL.TColumn(key[1], key[2], timestamp))
+                marks.append(TColumn(key[1], key[2], timestamp))
             else:
-                cells.append(IDL.TColumnValue(key[1], key[2], value, timestamp))
+                cells.append(TColumnValue(key[1], key[2], value, timestamp))
         if cells and marks:
             change = _mutate(row, cells, marks)
             condition = (family, column, IDL.TCompareOperator.EQUAL, expected)
             return bool((yield _call("checkAndMutate", table, row, *condition, change)))
         if marks:
-            method, change = "checkAndDelete", _delete(row, marks)
+            method, change = "checkAndDelete", TDelete(row, marks, DELETE_COLUMNS)
         else:
-            method, change = "checkAndPut", IDL.TPut(row, cells)
+            method, change = "checkAndPut", TPut(row, cells)
         return bool((yield _call(method, table, row, family, column, expected or None, change)))
 
     def page(
@@ -146,12 +166,8 @@ def _call(name: str, *arguments: object) -> Request:
     return name, _ARGUMENTS[name](*arguments)
 
 
-def _delete(row: bytes, columns: Sequence[Any]) -> Any:
-    return IDL.TDelete(row, columns, deleteType=DELETE_COLUMNS)
-
-
 def _mutate(row: bytes, cells: Sequence[Any], marks: Sequence[Any]) -> Any:
-    put, delete = IDL.TPut(row, cells), _delete(row, marks)
+    put, delete = TPut(row, cells), TDelete(row, marks, DELETE_COLUMNS)
     return IDL.TRowMutations(row, [IDL.TMutation(put=put), IDL.TMutation(deleteSingle=delete)])
 
 
@@ -160,9 +176,7 @@ def _done(request: Request) -> Job[None]:
 
 
 def _read(table: bytes, rows: Places) -> Job[dict[Key, Cell]]:
-    gets = [
-        IDL.TGet(row, [IDL.TColumn(key[1], key[2]) for key in keys]) for row, keys in rows.items()
-    ]
+    gets = [TGet(row, [TColumn(key[1], key[2]) for key in keys]) for row, keys in rows.items()]
     found = yield _call("getMultiple", table, gets)
     if len(found) != len(gets):
         raise GatewayError(
@@ -177,7 +191,10 @@ def _read(table: bytes, rows: Places) -> Job[dict[Key, Cell]]:
     }
 
 
-def _parts(items: Sequence[Any]) -> Iterator[list[Any]]:
+def _parts(items: list[Any], size: int) -> Iterable[list[Any]]:
+    """Cut what is too much for a request; size: of all the values in it."""
+    if len(items) <= ROWS_A_REQUEST and size <= BYTES_A_REQUEST:
+        return [items]
     return cut(items, lambda item: sum(len(c.value) for c in getattr(item, "columnValues", ())))
 
 
