@@ -1,0 +1,31 @@
+/* If all clients die here, fsck ends all: asked in every state, of copies of the cells. */
+
+/* Works on copies, and ends in the state in which it began. */
+proctype Fsck() {
+	byte f, k, end_value[2], end_holder[2];
+	do
+	:: d_step {
+		for (k : 0 .. 1) {
+			end_value[k] = value[k]; end_holder[k] = holder[k];
+		}
+		for (f : 1 .. TRANSACTIONS) {
+			must(RECOVERABLE, IS_SINGLE(f) || !decided[f] || status[f] == 2 || status[f] == 5
+				|| status[f] == GONE || status[f] == PURGED);
+			for (k : 0 .. 1) {
+				if
+				:: holder[k] == f && status[f] == 2 -> /* C lies above all: ABOVE_ALL */
+					end_value[k] = AFTER(f, k, end_value[k]);
+					end_holder[k] = 0
+				:: holder[k] == f && status[f] != 2 && status[f] != 5 -> end_holder[k] = 0
+				:: else
+				fi
+			}
+		}
+		for (k : 0 .. 1) {
+			must(RECOVERABLE, end_value[k] == want[k] && end_holder[k] == 0);
+			end_value[k] = 0; end_holder[k] = 0;
+		}
+		f = 0; k = 0
+	}
+	od
+}
