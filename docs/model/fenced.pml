@@ -27,17 +27,22 @@
 #elif SHAPE == 2  /* write skew: each reads what the other writes */
 #define OP(t, k) ((t) == (k) + 1 -> ASSERT : PUT)
 #elif SHAPE == 3  /* one deletes x and puts y, the other puts x */
-#define OP(t, k) ((t) == 1 -> ((k) == 0 -> DELETE : PUT) : ((k) == 0 -> PUT : NOTHING))
+#define OP(t, k) (((t) == 1) * ((k) == 0 -> DELETE : PUT) + ((t) == 2 && (k) == 0) * PUT)
 #elif SHAPE == 4  /* each puts a unit of its own */
 #define OP(t, k) ((t) == (k) + 1 -> PUT : NOTHING)
 #elif SHAPE == 5  /* one puts x, the other deletes it */
-#define OP(t, k) ((k) == 0 -> ((t) == 1 -> PUT : DELETE) : NOTHING)
+#define OP(t, k) (((k) == 0) * ((t) == 1 -> PUT : DELETE))
 #elif SHAPE == 7  /* one puts both units, the other does so blindly */
 #define OP(t, k) ((t) == 1 -> PUT : BLIND)
 #elif SHAPE == 8  /* three: one puts both units, one puts x, one deletes x */
 #undef TRANSACTIONS
 #define TRANSACTIONS 3
-#define OP(t, k) ((t) == 1 -> PUT : ((k) == 1 -> NOTHING : ((t) == 2 -> PUT : DELETE)))
+#define OP(t, k) (((t) == 1) * PUT + ((t) == 2 && (k) == 0) * PUT + ((t) == 3 && (k) == 0) * DELETE)
+#elif SHAPE == 9  /* three: two put x, which is not there, and one deletes it */
+#undef TRANSACTIONS
+#define TRANSACTIONS 3
+#define X_IS_ABSENT
+#define OP(t, k) (((k) == 0) * ((t) == 3 -> DELETE : PUT))
 #endif
 
 #ifdef SINGLES
@@ -53,7 +58,6 @@
 
 /* Values are named by who wrote them; 0 is no value. At first x has one, and y has none. */
 #define FIRST           9
-#define INITIAL(k)      ((k) == 0 -> FIRST : 0)
 #define AFTER(t, k, v)  (PUTS(t, k) -> (t) : (OP(t, k) == DELETE -> 0 : (v)))
 
 #include "fenced_store.pml"
@@ -61,7 +65,9 @@
 /* ------------------------------------------------------------------------- a transaction */
 
 inline raise(t, k) { /* above all that was read */
-#ifndef WITHOUT_TIMESTAMPS_READ
+#ifdef WITHOUT_TIMESTAMPS_READ
+	skip
+#else
 	C[t] = MAX(C[t], 1 + value_ts[k]);
 #ifndef WITHOUT_TIMESTAMP_OF_LOCK
 	C[t] = MAX(C[t], 1 + lock_ts[k])
@@ -72,6 +78,9 @@ inline raise(t, k) { /* above all that was read */
 inline read_unit(t, k) { /* lock and values, at one instant */
 	seen[UNIT(t, k)] = (ASSERTS(t, k) -> value[k] : 0);
 	n_read[UNIT(t, k)] = n[k];
+#ifdef RETIRES
+	pass_time(t, k);
+#endif
 	raise(t, k)
 }
 
@@ -89,15 +98,32 @@ inline give_up(t) { /* nothing that it did can commit: by compare-and-set, where
 	report_failure(t)
 }
 
+#ifdef WITHOUT_NEW_ROW_KEY
+#define IS_NEW(t) !retried[t] /* what is late of the first attempt has its timestamp */
+#else
+#define IS_NEW(t) true
+#endif
+
 inline ask(t, k) {
 	if
-	:: NEEDS(t, k) -> asked_ts[UNIT(t, k)] = C[t]
+	:: NEEDS(t, k) && IS_NEW(t) -> asked_ts[UNIT(t, k)] = C[t]
 	:: else
 	fi
 }
 
+#ifdef WAITS
+#define SENT(t, k) (sent[t] & BIT(k))
+#ifdef WITHOUT_UNIT_ORDER
+#define EARLIER(t) (2 - (t))
+#else
+#define EARLIER(t) 0
+#endif
+#else
+#define SENT(t, k) sent[t]
+#endif
+
 /* The answer is "no", or was lost, and the unit is read again. */
-#define IS_REFUSED(t, k) (sent[t] && NEEDS(t, k) && !(granted[t] & BIT(k)) && holder[k] == 0 \
+#define IS_REFUSED(t, k) (SENT(t, k) && NEEDS(t, k) && !(granted[t] & BIT(k)) && holder[k] == 0 \
 	&& n[k] != n_read[UNIT(t, k)])
 
 inline ask_again(t, k) { /* with the new free value */
@@ -160,7 +186,14 @@ again:
 	/* The answer was lost, and the row is sent again: meanwhile it has been aborted and deleted. */
 	:: atomic { !sent[t] && status[t] == PURGED -> write_row(t) }
 #endif
+#ifdef WAITS /* one by one */
+	:: atomic { !sent[t] -> ask(t, EARLIER(t)); sent[t] = BIT(EARLIER(t)) }
+	:: atomic { sent[t] && sent[t] != 3 && sent[t] == granted[t] ->
+		ask(t, 1 - EARLIER(t));
+		sent[t] = 3 }
+#else
 	:: atomic { !sent[t] -> ask(t, 0); ask(t, 1); sent[t] = 1 }
+#endif
 	:: atomic { IS_REFUSED(t, 0) -> ask_again(t, 0) }
 	:: atomic { IS_REFUSED(t, 1) -> ask_again(t, 1) }
 #ifdef WITHOUT_NEW_ROW_KEY
@@ -194,9 +227,9 @@ again:
 doubt: /* a "no" is settled by reading; of a row that is gone nothing is known */
 	atomic {
 		if
-#ifndef WITHOUT_FENCED_NO_READ
+#ifndef WITHOUT_READING_FENCED_NO
 		:: status[t] == 2 || status[t] == 5 || HAS_NO_ROW(t) ->
-#ifdef WITHOUT_OWN_YES
+#ifdef OWN_READ_IS_YES
 			yes[t] = decided[t];
 #endif
 			goto ended
@@ -207,7 +240,7 @@ doubt: /* a "no" is settled by reading; of a row that is gone nothing is known *
 
 lost: /* 0 after a lost answer settles nothing: the request may still be on its way */
 	atomic {
-#ifdef WITHOUT_FENCED_UNKNOWN
+#ifdef WITHOUT_UNKNOWN_FENCED
 		report_failure(t);
 #endif
 		status[t] == 0 -> decide(t)
@@ -231,7 +264,7 @@ proctype Single(byte t) {
 	atomic { n[OWN(t)] != n_read[UNIT(t, OWN(t))] ->
 		if
 		:: n[OWN(t)] == n_read[UNIT(t, OWN(t))] + 1 && IS_MINE(t, OWN(t)) -> must(TRUE_REPORT, decided[t])
-		:: n[OWN(t)] == n_read[UNIT(t, OWN(t))] + 1 && !IS_MINE(t, OWN(t)) -> give_up(t)
+		:: n[OWN(t)] == n_read[UNIT(t, OWN(t))] + 1 && !IS_MINE(t, OWN(t)) && !IS_STALE(t, OWN(t)) -> give_up(t)
 #ifdef WITHOUT_UNKNOWN_SINGLES
 		:: n[OWN(t)] > n_read[UNIT(t, OWN(t))] + 1 -> give_up(t)
 #else
@@ -256,8 +289,8 @@ proctype Single(byte t) {
 #endif
 #define HOLDS(t, k) (!NEEDS(t, k) || holder[k] == t)
 #define IS_FINISHED(t, k) (!NEEDS(t, k) || holder[k] != t)
-#ifdef WITHOUT_SETTLED_HOLDER
-#define MAY_BE_FREED(t) true
+#ifdef WITHOUT_ABORT_BEFORE_RELEASE
+#define MAY_BE_FREED(t) (status[t] != 2 && status[t] != 5)
 #else
 #define MAY_BE_FREED(t) (status[t] != 0 && status[t] != 2 && status[t] != 5 || rewritten[t])
 #endif
@@ -294,7 +327,7 @@ proctype Anybody() {
 			yes[t] = 1
 #else
 		/* A lock request lands, the first time or later. */
-		:: sent[t] && NEEDS(t, k) && holder[k] == 0 && n[k] == n_read[UNIT(t, k)] ->
+		:: SENT(t, k) && NEEDS(t, k) && !IS_STALE(t, k) && holder[k] == 0 && n[k] == n_read[UNIT(t, k)] ->
 			if
 			:: IS_SINGLE(t) -> commit_unit(t, k)
 			:: else -> grant(t, k, c)
@@ -340,6 +373,12 @@ proctype Anybody() {
 		:: t == 1 && marker_ts[k] != 0 ->
 			purged[k] = MAX(purged[k], marker_ts[k]);
 			marker_ts[k] = 0
+#ifdef RETIRES
+		:: t == 1 && k == 0 && holder[0] == 0 && n[0] != 0 && value[0] == 0 -> retire(c); c = 0
+		/* A compaction drops no marker before the older one of x. */
+		:: t == 1 && k == 0 && lock_marker && !marker_ts[0] -> lock_marker = 0
+#endif
+		:: else
 		fi;
 		t = 0; k = 0
 	}
@@ -355,10 +394,12 @@ proctype Anybody() {
 init {
 	byte t;
 	atomic {
+#ifndef X_IS_ABSENT
 		value[0] = FIRST; value_ts[0] = 1; n[0] = 1; lock_ts[0] = 1;
 		want[0] = FIRST;
 #ifdef READS
 		was[0] = FIRST;
+#endif
 #endif
 		for (t : 1 .. TRANSACTIONS) {
 			if

@@ -13,7 +13,8 @@ proctype Fsck() {
 				|| status[f] == GONE || status[f] == PURGED);
 			for (k : 0 .. 1) {
 				if
-				:: holder[k] == f && status[f] == 2 -> /* C lies above all: ABOVE_ALL */
+				:: holder[k] == f && status[f] == 2 ->
+					must(RECOVERABLE, C[f] > marker_ts[k] && C[f] >= value_ts[k] && FREE_TS(f) >= lock_ts[k]);
 					end_value[k] = AFTER(f, k, end_value[k]);
 					end_holder[k] = 0
 				:: holder[k] == f && status[f] != 2 && status[f] != 5 -> end_holder[k] = 0
@@ -25,6 +26,10 @@ proctype Fsck() {
 			must(RECOVERABLE, end_value[k] == want[k] && end_holder[k] == 0);
 			end_value[k] = 0; end_holder[k] = 0;
 		}
+#ifdef WAITS
+		must(NO_CIRCLE, !holder[0] || !holder[1] || status[holder[0]] != 0 || status[holder[1]] != 0
+			|| !SENT(holder[0], 1) || !SENT(holder[1], 0) || holder[0] == holder[1]);
+#endif
 		f = 0; k = 0
 	}
 	od

@@ -7,8 +7,13 @@
 #define AT_2      3
 #define PAST_2    4
 #define CLASS(s) ((s) >= ABSENT -> NO_ROW : ((s) == 2 -> AT_2 : ((s) == 5 -> PAST_2 : BEFORE)))
+#ifdef BUFFER_AT_5
+#define SPEAKS(r) ((r) == AT_2 || (r) == PAST_2)
+#else
+#define SPEAKS(r) ((r) == AT_2)
+#endif
 #define IS_MET(t)   (holders[0] == (t) || holders[1] == (t))
-#define READ_AS(k)  (holders[k] && row[holders[k]] == AT_2 -> AFTER(holders[k], k, cell[k]) : cell[k])
+#define READ_AS(k)  (holders[k] && SPEAKS(row[holders[k]]) -> AFTER(holders[k], k, cell[k]) : cell[k])
 #define IS_STATE(m) (since <= (m) && (m) <= decisions \
 	&& READ_AS(0) == was[2 * (m)] && READ_AS(1) == was[2 * (m) + 1])
 #define TWO_HOLDERS (holders[0] && holders[1] && holders[0] != holders[1])

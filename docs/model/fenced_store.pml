@@ -54,9 +54,17 @@ byte freed[4];           /* units: the lock's half of the finish is there */
 
 #include "properties.pml"
 
-/* ------------------------------------------------------------------------------ requests */
-
 #define MAX(a, b) ((a) > (b) -> (a) : (b))
+
+#ifdef RETIRES
+#include "fenced_retire.pml"
+#define IS_MASKED(k, c) ((k) == 0 && (c) <= lock_marker)
+#else
+#define IS_STALE(t, k) false
+#define IS_MASKED(k, c) false
+#endif
+
+/* ------------------------------------------------------------------------------ requests */
 
 #ifdef WITHOUT_COUNTER
 #define NEXT(m) (m)
@@ -66,8 +74,8 @@ byte freed[4];           /* units: the lock's half of the finish is there */
 
 inline put_lock(k, counter, who, name, c) {
 	if
-	:: c >= lock_ts[k] -> n[k] = counter; holder[k] = who; by[k] = name; lock_ts[k] = c
-	:: else /* below what is there */
+	:: c >= lock_ts[k] && !IS_MASKED(k, c) -> n[k] = counter; holder[k] = who; by[k] = name; lock_ts[k] = c
+	:: else /* below what is there, or masked */
 	fi
 }
 
@@ -85,9 +93,15 @@ inline put_value(t, k) { /* the value, or a delete marker */
 	fi
 }
 
+#ifdef FREE_AT_C
+#define FREE_TS(t) C[t]
+#else
+#define FREE_TS(t) (C[t] + 1)
+#endif
+
 inline free_lock(t, k) { /* the lock's part of a finish */
-	must(KEEPS_ITS_LOCKS, C[t] + 1 < lock_ts[k] || holder[k] == 0 || holder[k] == t);
-	put_lock(k, NEXT(n_read[UNIT(t, k)]), 0, 0, C[t] + 1)
+	must(KEEPS_ITS_LOCKS, FREE_TS(t) < lock_ts[k] || holder[k] == 0 || holder[k] == t);
+	put_lock(k, NEXT(n_read[UNIT(t, k)]), 0, 0, FREE_TS(t))
 }
 
 #define FREE_SHOWS_LAST(k) (holder[k] != 0 || value[k] == want[k])
@@ -99,7 +113,7 @@ inline finish(t, k) { /* one row mutation: the values at C, and the free lock at
 }
 
 inline release(k) { /* the lock of an aborted transaction, one above the lock's own timestamp */
-	must(KEEPS_ITS_LOCKS, !decided[holder[k]] && status[holder[k]] != 0);
+	must(KEEPS_ITS_LOCKS, !decided[holder[k]]);
 #ifdef WITHOUT_COUNTING_RELEASE
 	put_lock(k, n[k] - 1, 0, 0, lock_ts[k] + 1);
 #else

@@ -14,3 +14,4 @@
 #define ABOVE_ALL        7 /* a commit's timestamp is above all that its keys have */
 #define RANGES_HOLD      9 /* who scanned a range comes before what it has not found there */
 #define RECOVERABLE      8 /* fsck ends all: the decided are whole, the others leave nothing */
+#define NO_CIRCLE       10 /* who waits for each other's locks is no circle */
