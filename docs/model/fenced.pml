@@ -7,7 +7,8 @@
  *  - properties, must(...), may speak of ghosts, which no process reads;
  *  - -DSHAPE=n says what the transactions do; -DWITHOUT_... takes a rule out;
  *  - -DSINGLES makes every transaction but the first one of one unit, which has no row;
- *  - -DREADS adds a reader, and takes owners step by step, and fsck, away.
+ *  - -DREADS adds a reader, and takes owners step by step, and fsck, away; -DRETIRES adds the retiring
+ *    of x; with -DWAITS who asks for two locks asks one by one, and waits for each.
  */
 
 /* ------------------------------------------------------------- what the transactions do */
@@ -57,8 +58,8 @@
 #define UNITS(t)      ((NEEDS(t, 0) -> 1 : 0) + (NEEDS(t, 1) -> 2 : 0))
 
 /* Values are named by who wrote them; 0 is no value. At first x has one, and y has none. */
-#define FIRST           9
-#define AFTER(t, k, v)  (PUTS(t, k) -> (t) : (OP(t, k) == DELETE -> 0 : (v)))
+#define FIRST          9
+#define AFTER(t, k, v) (PUTS(t, k) -> (t) : (OP(t, k) == DELETE -> 0 : (v)))
 
 #include "fenced_store.pml"
 
@@ -76,7 +77,9 @@ inline raise(t, k) { /* above all that was read */
 }
 
 inline read_unit(t, k) { /* lock and values, at one instant */
+#ifndef READS /* where it is read with the lock in one step, and true */
 	seen[UNIT(t, k)] = (ASSERTS(t, k) -> value[k] : 0);
+#endif
 	n_read[UNIT(t, k)] = n[k];
 #ifdef RETIRES
 	pass_time(t, k);
@@ -126,6 +129,12 @@ inline ask(t, k) {
 #define IS_REFUSED(t, k) (SENT(t, k) && NEEDS(t, k) && !(granted[t] & BIT(k)) && holder[k] == 0 \
 	&& n[k] != n_read[UNIT(t, k)])
 
+#ifdef WITHOUT_LOOKING_AT_NEW_TIMESTAMP
+#define LIES_BELOW(t, k) true
+#else
+#define LIES_BELOW(t, k) (C[t] > lock_ts[k])
+#endif
+
 inline ask_again(t, k) { /* with the new free value */
 	if
 	:: true -> /* a later attempt: read and evaluate again, and go above */
@@ -136,7 +145,7 @@ inline ask_again(t, k) { /* with the new free value */
 #else
 		read_unit(t, k)
 #endif
-	:: !ASSERTS(t, k) && C[t] > lock_ts[k] -> /* a first attempt, which asserts nothing here */
+	:: !ASSERTS(t, k) && LIES_BELOW(t, k) -> /* a first attempt, which asserts nothing here */
 		n_read[UNIT(t, k)] = n[k]
 	fi;
 	ask(t, k)
@@ -256,6 +265,7 @@ ended:
 #else
 #define IS_MINE(t, k) (by[k] == (t))
 #endif
+#define IS_NEXT(t, k) (n[k] == n_read[UNIT(t, k)] + 1)
 
 proctype Single(byte t) {
 	atomic { holder[OWN(t)] == 0 -> read_unit(t, OWN(t)) };
@@ -263,8 +273,8 @@ proctype Single(byte t) {
 	/* No answer, and the unit is read. While it is as it was, nothing is settled. */
 	atomic { n[OWN(t)] != n_read[UNIT(t, OWN(t))] ->
 		if
-		:: n[OWN(t)] == n_read[UNIT(t, OWN(t))] + 1 && IS_MINE(t, OWN(t)) -> must(TRUE_REPORT, decided[t])
-		:: n[OWN(t)] == n_read[UNIT(t, OWN(t))] + 1 && !IS_MINE(t, OWN(t)) && !IS_STALE(t, OWN(t)) -> give_up(t)
+		:: IS_NEXT(t, OWN(t)) && IS_MINE(t, OWN(t)) -> must(TRUE_REPORT, decided[t])
+		:: IS_NEXT(t, OWN(t)) && !IS_MINE(t, OWN(t)) && !IS_STALE(t, OWN(t)) -> give_up(t)
 #ifdef WITHOUT_UNKNOWN_SINGLES
 		:: n[OWN(t)] > n_read[UNIT(t, OWN(t))] + 1 -> give_up(t)
 #else
@@ -291,6 +301,8 @@ proctype Single(byte t) {
 #define IS_FINISHED(t, k) (!NEEDS(t, k) || holder[k] != t)
 #ifdef WITHOUT_ABORT_BEFORE_RELEASE
 #define MAY_BE_FREED(t) (status[t] != 2 && status[t] != 5)
+#elif defined(WITHOUT_FINISHING_THE_DECIDED)
+#define MAY_BE_FREED(t) (status[t] != 0)
 #else
 #define MAY_BE_FREED(t) (status[t] != 0 && status[t] != 2 && status[t] != 5 || rewritten[t])
 #endif
@@ -303,6 +315,14 @@ proctype Single(byte t) {
 #define FINISHES_BLINDLY(t, k) decided[t]
 #else
 #define FINISHES_BLINDLY(t, k) (yes[t] && IN_FLIGHT(t, k))
+#endif
+
+#define CAN_BE_GRANTED(t, k) (holder[k] == 0 && n[k] == n_read[UNIT(t, k)])
+
+#ifdef READS
+#define LAST_OF_ALL GONE
+#else
+#define LAST_OF_ALL PURGED
 #endif
 
 proctype Anybody() {
@@ -327,7 +347,7 @@ proctype Anybody() {
 			yes[t] = 1
 #else
 		/* A lock request lands, the first time or later. */
-		:: SENT(t, k) && NEEDS(t, k) && !IS_STALE(t, k) && holder[k] == 0 && n[k] == n_read[UNIT(t, k)] ->
+		:: SENT(t, k) && NEEDS(t, k) && !IS_STALE(t, k) && CAN_BE_GRANTED(t, k) ->
 			if
 			:: IS_SINGLE(t) -> commit_unit(t, k)
 			:: else -> grant(t, k, c)
@@ -363,8 +383,10 @@ proctype Anybody() {
 		/* fsck deletes a row that is old enough; a compaction drops its marker. Who was paused puts 5 or
 		 * 7 then: a row without a buffer, which is deleted again. */
 		:: k == 0 && (status[t] == 5 || status[t] == 7) -> status[t] = GONE
+#ifndef READS /* for a reader both are no row */
 		:: k == 0 && status[t] == GONE -> status[t] = PURGED
-		:: k == 0 && status[t] == PURGED && !IS_SINGLE(t) -> status[t] = (decided[t] -> 5 : 7)
+#endif
+		:: k == 0 && status[t] == LAST_OF_ALL && !IS_SINGLE(t) -> status[t] = (decided[t] -> 5 : 7)
 #ifdef WITHOUT_ROW_MARKER
 		/* A late duplicate of the row's first write. */
 		:: k == 0 && status[t] == GONE -> status[t] = 0

@@ -48,8 +48,17 @@ inline look_again(k) { /* c2 */
 #ifdef WITHOUT_SECOND_S2
 #define S2_DONE true
 #else
-#define S2_DONE (!TWO_HOLDERS || (done & 12) == 12)
+#define S2_DONE (!TWO_HOLDERS || IS_ASKED(1, 4) && IS_ASKED(2, 8) && IS_ASKED(3, 16))
 #endif
+#define IS_ASKED(t, mask) (!IS_MET(t) || (done & mask))
+
+inline look_at_row(t, mask) { /* s2 */
+	done = done | mask;
+	if
+	:: row[t] != CLASS(status[t]) -> goto again
+	:: else
+	fi
+}
 
 proctype Reader() {
 	byte cell[2], counter[2], holders[2], row[4], since, done;
@@ -71,7 +80,8 @@ c1:
 	do /* s1 */
 	:: atomic { IS_MET(1) && !row[1] -> row[1] = CLASS(status[1]) }
 	:: atomic { IS_MET(2) && !row[2] -> row[2] = CLASS(status[2]) }
-	:: atomic { (!IS_MET(1) || row[1]) && (!IS_MET(2) || row[2]) ->
+	:: atomic { IS_MET(3) && !row[3] -> row[3] = CLASS(status[3]) }
+	:: atomic { (!IS_MET(1) || row[1]) && (!IS_MET(2) || row[2]) && (!IS_MET(3) || row[3]) ->
 		if
 		:: IS_ENOUGH -> goto settled
 		:: else -> break
@@ -84,18 +94,9 @@ c1:
 	do
 	:: atomic { !(done & 1) -> done = done | 1; look_again(0) }
 	:: atomic { !(done & 2) -> done = done | 2; look_again(1) }
-	:: atomic { TWO_HOLDERS && !(done & 4) ->
-		done = done | 4;
-		if
-		:: row[1] != CLASS(status[1]) -> goto again
-		:: else
-		fi }
-	:: atomic { TWO_HOLDERS && !(done & 8) ->
-		done = done | 8;
-		if
-		:: row[2] != CLASS(status[2]) -> goto again
-		:: else
-		fi }
+	:: atomic { TWO_HOLDERS && !IS_ASKED(1, 4) -> look_at_row(1, 4) }
+	:: atomic { TWO_HOLDERS && !IS_ASKED(2, 8) -> look_at_row(2, 8) }
+	:: atomic { TWO_HOLDERS && !IS_ASKED(3, 16) -> look_at_row(3, 16) }
 	:: atomic { (done & 3) == 3 && S2_DONE -> done = 0; break }
 	od;
 settled:
@@ -103,7 +104,7 @@ settled:
 again:
 	atomic {
 		cell[0] = 0; cell[1] = 0; counter[0] = 0; counter[1] = 0; holders[0] = 0; holders[1] = 0;
-		row[1] = 0; row[2] = 0; since = 0; done = 0;
+		row[1] = 0; row[2] = 0; row[3] = 0; since = 0; done = 0;
 		goto c1
 	}
 }

@@ -1,8 +1,8 @@
-/* Retiring x: fsck deletes the free lock of a deleted unit, for whose retention nothing has changed. It
- * is one request: if the lock is still the free value that was read, delete it up to its timestamp, and
- * the values up to the same. Any time may lie between two retirements; then nothing of what began
- * before is under way: no request lives as long, and an owner that has read x has asked by then or gives
- * up. Clocks lie behind the server's by less: who reads after the retention has a clock above the lock.
+/* Retiring x: fsck deletes the free lock of a deleted unit, which has not changed for the retention. It
+ * is one request: if the lock is still the free value that was read, delete it up to its timestamp. So
+ * the unit counts from 0 again. What makes up for that is time, between the last change and this:
+ *  - no request is under way any more, and an owner that has read x has asked for its lock, or gives up;
+ *  - no clock lies as far behind, so who reads x now has a clock above all that was there.
  */
 
 byte lock_marker;
@@ -17,7 +17,6 @@ bit has_read[4], stale[4]; /* ghosts, of an owner: it has read x; and did so bef
 inline retire(t) {
 	must(KEEPS_ITS_LOCKS, holder[0] == 0);
 	lock_marker = MAX(lock_marker, lock_ts[0]);
-	marker_ts[0] = MAX(marker_ts[0], lock_ts[0]);
 	purged[0] = MAX(purged[0], lock_ts[0]);
 	n[0] = 0; by[0] = 0; lock_ts[0] = 0;
 	for (t : 1 .. TRANSACTIONS) {

@@ -48,9 +48,6 @@ bit met_absent[4];       /* somebody has met its lock, and no row of it */
 #ifdef WITHOUT_NEW_ROW_KEY
 bit retried[4];
 #endif
-#ifdef WITHOUT_VALUE_AND_LOCK_TOGETHER
-byte freed[4];           /* units: the lock's half of the finish is there */
-#endif
 
 #include "properties.pml"
 
@@ -127,7 +124,11 @@ inline report_failure(t) {
 	must(TRUE_REPORT, !decided[t])
 }
 
+#ifdef READS
+#define IS_TRUE(t, k) true
+#else
 #define IS_TRUE(t, k) (!ASSERTS(t, k) || seen[UNIT(t, k)] == want[k])
+#endif
 #define IS_ABOVE(c, k) ((c) > value_ts[k] && (c) >= lock_ts[k] && (c) > marker_ts[k])
 
 inline take_place(t) { /* the commit point: its place in the serial order */
