@@ -46,7 +46,7 @@ CASES = [
     ("fenced reads beside one unit", 8),
 ]
 # Too large for every run of the tests: `make model` searches them as well.
-LARGE_CASES = [("fenced commits", 8), ("fenced commits", 9)]
+LARGE_CASES = [("fenced commits", 8), ("fenced commits", 9), ("fenced reads", 8)]
 
 WITHOUT: dict[str, tuple[list[str], str]] = {
     "a status is compared": (["SHAPE=1", "WITHOUT_COMPARED_STATUS"], "SERIALISABLE"),
