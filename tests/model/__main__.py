@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 
 from tests.model.spin import Search, search
-from tests.model.worlds import CASES, SHAPES, WITHOUT, WORLDS
+from tests.model.worlds import CASES, LARGE_CASES, SHAPES, WITHOUT, WORLDS
 
 
 def main(flags: Sequence[str]) -> int:
@@ -20,7 +20,7 @@ def main(flags: Sequence[str]) -> int:
         print(f"violated: {found.violated}  {_measured(found)}")
         return 1 if found.violated else 0
     bad = 0
-    for world, shape in CASES:
+    for world, shape in CASES + LARGE_CASES:
         found = search([f"SHAPE={shape}", *WORLDS[world]])
         bad += found.violated is not None
         print(

@@ -21,6 +21,7 @@ from txn.host.java import cache_folder
 
 MODEL = Path(__file__).parents[2] / "docs" / "model"
 MAIN = "protocol.pml"
+FENCED = "FENCED"  # the flag of a world of the second protocol, whose model is a file of its own
 MEMORY_MB = 4_000
 DEPTH = 100_000
 
@@ -67,6 +68,7 @@ def search(flags: Collection[str], only: str | None = None, *, shortest: bool = 
     shortest: breadth first, for the shortest counterexample.
     """
     spin = find_spin()
+    main = "fenced.pml" if FENCED in flags else MAIN
     defines = [f"-D{flag}" for flag in flags]
     if only is not None:
         defines += [f"-DONLY={number}" for number, name in properties().items() if name == only]
@@ -74,7 +76,7 @@ def search(flags: Collection[str], only: str | None = None, *, shortest: bool = 
         folder = Path(place)
         for path in MODEL.glob("*.pml"):
             shutil.copy(path, folder)
-        _run(folder, str(spin), "-a", *defines, MAIN)
+        _run(folder, str(spin), "-a", *defines, main)
         options = ["-DSAFETY", "-DNOREDUCE", "-DNOFAIR", f"-DMEMLIM={MEMORY_MB}"]
         options += ["-DBFS"] if shortest else ["-DCOLLAPSE"]
         _run(folder, "cc", "-O1", "-w", *options, "-o", "pan", "pan.c")
@@ -82,8 +84,8 @@ def search(flags: Collection[str], only: str | None = None, *, shortest: bool = 
         said = _run(folder, "./pan", f"-m{DEPTH}")
         seconds = time.monotonic() - began
         story = ""
-        if (folder / f"{MAIN}.trail").exists():
-            story = _run(folder, str(spin), "-t", "-p", "-g", *defines, MAIN)
+        if (folder / f"{main}.trail").exists():
+            story = _run(folder, str(spin), "-t", "-p", "-g", *defines, main)
     return _judged(said, seconds, story)
 
 

@@ -8,12 +8,20 @@ from __future__ import annotations
 import pytest
 
 from tests.model.spin import MODEL, properties, safeguards, search
-from tests.model.worlds import CASES, HARMLESS_ALONE, SHAPES, WITHOUT, WORLDS, named
+from tests.model.worlds import (
+    CASES,
+    HARMLESS_ALONE,
+    HARMLESS_FENCED,
+    SHAPES,
+    WITHOUT,
+    WORLDS,
+    named,
+)
 
 worlds = pytest.mark.parametrize(
     ("world", "shape"), CASES, ids=[f"{world}-{SHAPES[shape]}" for world, shape in CASES]
 )
-NEVER_SMALLER = 100_000
+NEVER_SMALLER = 30_000
 
 
 @worlds
@@ -36,6 +44,12 @@ def test_the_second_line_of_defence_is_enough_alone(safeguard: str) -> None:
     """Two rules guard a lock that is hidden by its cell's history, and the check under the locks
     makes it harmless. The page says so; were it not true, the rules would matter more."""
     assert search(["SHAPE=1", safeguard]).violated is None
+
+
+@pytest.mark.parametrize("choice", HARMLESS_FENCED, ids=named)
+def test_a_choice_of_the_fenced_protocol_is_harmless_either_way(choice: str) -> None:
+    """What an implementation may do as it likes. The page says so."""
+    assert search(HARMLESS_FENCED[choice]).violated is None
 
 
 def test_every_safeguard_of_the_model_is_taken_out_once() -> None:

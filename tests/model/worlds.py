@@ -12,6 +12,9 @@ SHAPES = {
     4: "a key each",
     5: "delete, put, of one key",
     6: "delete and put, alone",
+    7: "put both, also blindly",
+    8: "three, put both, put, delete",
+    9: "three, put, put, delete, of one key",
 }
 WORLDS: dict[str, list[str]] = {
     "commits": [],
@@ -19,13 +22,31 @@ WORLDS: dict[str, list[str]] = {
     "ranges": ["READS", "RANGES"],
     "retires": ["RETIRES"],
     "reads beside a retirer": ["READS", "RETIRES"],
+    "fenced commits": ["FENCED"],
+    "fenced commits, waiting": ["FENCED", "WAITS"],
+    "fenced commits of one unit": ["FENCED", "SINGLES"],
+    "fenced retires": ["FENCED", "RETIRES"],
+    "fenced retires, one unit": ["FENCED", "RETIRES", "SINGLES"],
+    "fenced reads": ["FENCED", "READS"],
+    "fenced reads of one row": ["FENCED", "READS", "ONE_ROW"],
+    "fenced reads beside one unit": ["FENCED", "READS", "SINGLES"],
 }
 CASES = [
     *((world, shape) for world in ("commits", "reads") for shape in (1, 2, 3, 4)),
     ("ranges", 4),
     ("retires", 5),
     ("reads beside a retirer", 6),
+    *(("fenced commits", shape) for shape in (1, 2, 3, 4, 7)),
+    ("fenced commits, waiting", 1),
+    ("fenced commits of one unit", 8),
+    ("fenced retires", 5),
+    ("fenced retires, one unit", 9),
+    *(("fenced reads", shape) for shape in (1, 2, 3, 4)),
+    ("fenced reads of one row", 1),
+    ("fenced reads beside one unit", 8),
 ]
+# Too large for every run of the tests: `make model` searches them as well.
+LARGE_CASES = [("fenced commits", 8), ("fenced commits", 9), ("fenced reads", 8)]
 
 WITHOUT: dict[str, tuple[list[str], str]] = {
     "a status is compared": (["SHAPE=1", "WITHOUT_COMPARED_STATUS"], "SERIALISABLE"),
@@ -100,6 +121,127 @@ WITHOUT: dict[str, tuple[list[str], str]] = {
         ["SHAPE=6", "READS", "RETIRES", "NO_DELETED_ROWS", "WITHOUT_BOUNDED_LOOKS"],
         "ATOMIC_READ",
     ),
+    "a fenced lock counts": (["FENCED", "SHAPE=5", "WITHOUT_COUNTER"], "HOLDS_ITS_LOCKS"),
+    "an abort's release leaves the counter raised": (
+        ["FENCED", "SHAPE=5", "WITHOUT_COUNTING_RELEASE"],
+        "HOLDS_ITS_LOCKS",
+    ),
+    "a fenced lock lies above the one it read": (
+        ["FENCED", "SHAPE=5", "WITHOUT_TIMESTAMP_OF_LOCK"],
+        "HOLDS_ITS_LOCKS",
+    ),
+    "a fenced commit lies above all it read": (
+        ["FENCED", "SHAPE=5", "WITHOUT_TIMESTAMPS_READ"],
+        "ABOVE_ALL",
+    ),
+    "only the owner finishes without comparing": (
+        ["FENCED", "SHAPE=5", "WITHOUT_ONLY_OWN_FINISH"],
+        "LAST_COMMIT_SEEN",
+    ),
+    "the owner's finish lands before a marker is dropped": (
+        ["FENCED", "SHAPE=5", "WITHOUT_LASTING_MARKERS"],
+        "LAST_COMMIT_SEEN",
+    ),
+    "the row is sent again for a bounded time": (
+        ["FENCED", "SHAPE=5", "WITHOUT_BOUNDED_WRITE"],
+        "HOLDS_ITS_LOCKS",
+    ),
+    "rows are deleted at t0 + 7": (["FENCED", "SHAPE=5", "WITHOUT_ROW_MARKER"], "HOLDS_ITS_LOCKS"),
+    "values and free lock are one mutation": (
+        ["FENCED", "SHAPE=5", "WITHOUT_VALUE_AND_LOCK_TOGETHER"],
+        "RECOVERABLE",
+    ),
+    "the fenced row is written before the locks": (
+        ["FENCED", "SHAPE=5", "WITHOUT_ROW_BEFORE_LOCKS"],
+        "HOLDS_ITS_LOCKS",
+    ),
+    "the fenced decision is compared": (
+        ["FENCED", "SHAPE=5", "WITHOUT_COMPARED_DECISION"],
+        "HOLDS_ITS_LOCKS",
+    ),
+    "every fenced lock is granted": (
+        ["FENCED", "SHAPE=1", "WITHOUT_EVERY_LOCK"],
+        "HOLDS_ITS_LOCKS",
+    ),
+    "a status lies at t0 + k": (["FENCED", "SHAPE=5", "WITHOUT_STATUS_TIMES"], "KEEPS_ITS_LOCKS"),
+    "a fenced retry has a new row key": (["FENCED", "SHAPE=5", "WITHOUT_NEW_ROW_KEY"], "ABOVE_ALL"),
+    "the lock is read before its holder's row": (
+        ["FENCED", "SHAPE=5", "WITHOUT_LOCK_READ_FIRST"],
+        "HOLDS_ITS_LOCKS",
+    ),
+    "a holder at 0 is aborted before its lock is freed": (
+        ["FENCED", "SHAPE=5", "WITHOUT_ABORT_BEFORE_RELEASE"],
+        "HOLDS_ITS_LOCKS",
+    ),
+    "a fenced holder at 2 is finished": (
+        ["FENCED", "SHAPE=5", "WITHOUT_FINISHING_THE_DECIDED"],
+        "KEEPS_ITS_LOCKS",
+    ),
+    "complete comes after every finish": (
+        ["FENCED", "SHAPE=5", "WITHOUT_FINISH_BEFORE_COMPLETE"],
+        "RECOVERABLE",
+    ),
+    "who asks again evaluates again": (
+        ["FENCED", "SHAPE=5", "WITHOUT_EVALUATING_AGAIN"],
+        "SERIALISABLE",
+    ),
+    "who asks again goes above": (
+        ["FENCED", "SHAPE=5", "WITHOUT_RAISING_AGAIN"],
+        "HOLDS_ITS_LOCKS",
+    ),
+    "a blind put asks again only from above": (
+        ["FENCED", "SHAPE=7", "WITHOUT_LOOKING_AT_NEW_TIMESTAMP"],
+        "HOLDS_ITS_LOCKS",
+    ),
+    "a no to the fenced decision is read": (
+        ["FENCED", "SHAPE=5", "WITHOUT_READING_FENCED_NO"],
+        "TRUE_REPORT",
+    ),
+    "a lost fenced decision is unknown": (
+        ["FENCED", "SHAPE=5", "WITHOUT_UNKNOWN_FENCED"],
+        "TRUE_REPORT",
+    ),
+    "who waits asks in the order of units": (
+        ["FENCED", "SHAPE=1", "WAITS", "WITHOUT_UNIT_ORDER"],
+        "NO_CIRCLE",
+    ),
+    "a commit of one unit leaves its name": (
+        ["FENCED", "SHAPE=5", "SINGLES", "WITHOUT_NAMES"],
+        "TRUE_REPORT",
+    ),
+    "one unit that others have changed since is unknown": (
+        ["FENCED", "SHAPE=5", "SINGLES", "WITHOUT_UNKNOWN_SINGLES"],
+        "TRUE_REPORT",
+    ),
+    "the second look at fenced locks": (
+        ["FENCED", "SHAPE=4", "READS", "WITHOUT_SECOND_LOOK"],
+        "ATOMIC_READ",
+    ),
+    "the second look at two holders": (
+        ["FENCED", "SHAPE=4", "READS", "WITHOUT_SECOND_S2"],
+        "ATOMIC_READ",
+    ),
+    "one look at one row only without a held lock": (
+        ["FENCED", "SHAPE=4", "READS", "ONE_ROW", "WITHOUT_LOOK_WHERE_HELD"],
+        "ATOMIC_READ",
+    ),
+    "who asks for a retired lock has read it lately": (
+        ["FENCED", "SHAPE=9", "SINGLES", "RETIRES", "WITHOUT_TIMELY_LOCKS"],
+        "ABOVE_ALL",
+    ),
+    "no clock lies behind by the retention": (
+        ["FENCED", "SHAPE=9", "SINGLES", "RETIRES", "WITHOUT_CLOCK_OF_TODAY"],
+        "ABOVE_ALL",
+    ),
+}
+HARMLESS_FENCED = {
+    "the free lock at C": ["FENCED", "SHAPE=3", "FREE_AT_C"],
+    "an owner that read its decision finishes without comparing, in time": [
+        "FENCED",
+        "SHAPE=3",
+        "OWN_READ_IS_YES",
+    ],
+    "a reader takes the buffer at 5": ["FENCED", "SHAPE=4", "READS", "BUFFER_AT_5"],
 }
 HARMLESS_ALONE = ("WITHOUT_EMPTY_VALUES", "WITHOUT_LATEST_TIMESTAMP", "WITHOUT_LOCK_CHECK")
 

@@ -1,0 +1,182 @@
+/* The units' cells and the transactions' rows of the fenced protocol; the requests that change them;
+ * and what must be true of them. Every timestamp is its sender's: the store compares, and keeps the
+ * greatest. Statuses lie at t0 + k, so of a row the greatest is seen.
+ */
+
+/* ---------------------------------------------------------------------------- the tables */
+
+#define ABSENT 8 /* the transaction's row has never been there */
+#define GONE   9 /* fsck has deleted it, at t0 + 7: what is put below that is masked */
+#define PURGED 10 /* a compaction has dropped that marker */
+#define HAS_NO_ROW(t) (status[t] >= ABSENT)
+
+byte status[4] = ABSENT; /* by transaction, 1 to 3; 0 to 7 are the protocol's */
+byte C[4];               /* the timestamp to commit at; from the decision on it is in the plan */
+byte n_read[8];          /* by transaction and unit: the free counter that it asks with */
+byte asked_ts[8];        /* the timestamp that it first asked at */
+byte sent[4];            /* it has asked; where owners are not step by step, units as bits */
+byte granted[4];         /* units as bits: answered yes, or found to be its own */
+bit yes[4];              /* the owner heard that it has decided */
+#define UNIT(t, k) (2 * (t) + (k))
+#define BIT(k) ((k) + 1)
+
+byte value[2], value_ts[2], marker_ts[2]; /* the newest visible version, and the delete marker */
+byte n[2], holder[2], by[2], lock_ts[2];  /* the lock: counter; holder, 0: free; who left it so */
+byte purged[2];                           /* the greatest marker that a compaction has dropped */
+
+/* A client's clock is 1 or AHEAD when its transaction begins, so the second's may lie behind. */
+#ifndef AHEAD
+#define AHEAD 4
+#endif
+
+/* ---------------------------------------------------------- ghosts, and what must be true */
+
+byte want[2];            /* what the decisions so far make of the units */
+bit decided[4];
+byte seen[8];            /* what each has read */
+bit failed[4];           /* its client was told that nothing was written */
+#ifdef READS
+byte decisions, was[8];  /* the units before the first decision, after it, and so on: [2n + k] */
+#endif
+bit rewritten[4];        /* the row was written again after all of it had gone */
+#ifdef WITHOUT_LOCK_READ_FIRST
+bit met_absent[4];       /* somebody has looked for its row in vain, and then reads the locks */
+#endif
+#ifdef WITHOUT_ROW_BEFORE_LOCKS
+bit met_absent[4];       /* somebody has met its lock, and no row of it */
+#endif
+#ifdef WITHOUT_NEW_ROW_KEY
+bit retried[4];
+#endif
+
+#include "properties.pml"
+
+#define MAX(a, b) ((a) > (b) -> (a) : (b))
+
+#ifdef RETIRES
+#include "fenced_retire.pml"
+#define IS_MASKED(k, c) ((k) == 0 && (c) <= lock_marker)
+#else
+#define IS_STALE(t, k) false
+#define IS_MASKED(k, c) false
+#endif
+
+/* ------------------------------------------------------------------------------ requests */
+
+#ifdef WITHOUT_COUNTER
+#define NEXT(m) (m)
+#else
+#define NEXT(m) ((m) + 1)
+#endif
+
+inline put_lock(k, counter, who, name, c) {
+	if
+	:: c >= lock_ts[k] && !IS_MASKED(k, c) -> n[k] = counter; holder[k] = who; by[k] = name; lock_ts[k] = c
+	:: else /* below what is there, or masked */
+	fi
+}
+
+inline put_value(t, k) { /* the value, or a delete marker */
+	if
+	:: PUTS(t, k) && C[t] > marker_ts[k] && C[t] >= value_ts[k] ->
+		value[k] = t; value_ts[k] = C[t]
+	:: OP(t, k) == DELETE ->
+		marker_ts[k] = MAX(marker_ts[k], C[t]);
+		if
+		:: value_ts[k] <= marker_ts[k] -> value[k] = 0; value_ts[k] = 0
+		:: else
+		fi
+	:: else /* masked, or below a later version; or only asserted */
+	fi
+}
+
+#ifdef FREE_AT_C
+#define FREE_TS(t) C[t]
+#else
+#define FREE_TS(t) (C[t] + 1)
+#endif
+
+inline free_lock(t, k) { /* the lock's part of a finish */
+	must(KEEPS_ITS_LOCKS, FREE_TS(t) < lock_ts[k] || holder[k] == 0 || holder[k] == t);
+	put_lock(k, NEXT(n_read[UNIT(t, k)]), 0, 0, FREE_TS(t))
+}
+
+#define FREE_SHOWS_LAST(k) (holder[k] != 0 || value[k] == want[k])
+
+inline finish(t, k) { /* one row mutation: the values at C, and the free lock at C + 1 */
+	put_value(t, k);
+	free_lock(t, k);
+	must(LAST_COMMIT_SEEN, FREE_SHOWS_LAST(k))
+}
+
+inline release(k) { /* the lock of an aborted transaction, one above the lock's own timestamp */
+	must(KEEPS_ITS_LOCKS, !decided[holder[k]]);
+#ifdef WITHOUT_COUNTING_RELEASE
+	put_lock(k, n[k] - 1, 0, 0, lock_ts[k] + 1);
+#else
+	put_lock(k, n[k], 0, 0, lock_ts[k] + 1);
+#endif
+	must(LAST_COMMIT_SEEN, FREE_SHOWS_LAST(k))
+}
+
+inline report_failure(t) {
+	failed[t] = 1;
+	must(TRUE_REPORT, !decided[t])
+}
+
+#ifdef READS
+#define IS_TRUE(t, k) true
+#else
+#define IS_TRUE(t, k) (!ASSERTS(t, k) || seen[UNIT(t, k)] == want[k])
+#endif
+#define IS_ABOVE(c, k) ((c) > value_ts[k] && (c) >= lock_ts[k] && (c) > marker_ts[k])
+
+inline take_place(t) { /* the commit point: its place in the serial order */
+	must(SERIALISABLE, IS_TRUE(t, 0) && IS_TRUE(t, 1));
+	must(TRUE_REPORT, !failed[t]);
+	must(ABOVE_ALL, !NEEDS(t, 0) || IS_ABOVE(C[t], 0));
+	must(ABOVE_ALL, !NEEDS(t, 1) || IS_ABOVE(C[t], 1));
+	decided[t] = 1;
+	want[0] = AFTER(t, 0, want[0]);
+	want[1] = AFTER(t, 1, want[1]);
+#ifdef READS
+	decisions++;
+	was[2 * decisions] = want[0];
+	was[2 * decisions + 1] = want[1];
+#endif
+	seen[UNIT(t, 0)] = 0;
+	seen[UNIT(t, 1)] = 0;
+	asked_ts[UNIT(t, 0)] = 0; /* what is late of it lands at C */
+	asked_ts[UNIT(t, 1)] = 0;
+	granted[t] = 0
+}
+
+inline decide(t) { /* 0-WRITTEN to 2-ASSERTED took place */
+	must(HOLDS_ITS_LOCKS, !NEEDS(t, 0) || holder[0] == t);
+	must(HOLDS_ITS_LOCKS, !NEEDS(t, 1) || holder[1] == t);
+	status[t] = 2;
+	take_place(t)
+}
+
+/* A lock request has found the free value that it was sent with. It may be late, or sent again. */
+inline grant(t, k, c) {
+#ifdef READS
+	c = C[t];
+#else
+	if
+	:: c = asked_ts[UNIT(t, k)]
+	:: C[t] > asked_ts[UNIT(t, k)] -> c = C[t]
+	fi;
+	granted[t] = granted[t] | BIT(k);
+#endif
+	put_lock(k, NEXT(n_read[UNIT(t, k)]), t, 0, c);
+	c = 0
+}
+
+/* With one unit it is the whole transaction: the values, and a free lock that names it. */
+inline commit_unit(t, k) {
+	take_place(t);
+	put_value(t, k);
+	put_lock(k, NEXT(n_read[UNIT(t, k)]), 0, t, C[t]);
+	must(LAST_COMMIT_SEEN, FREE_SHOWS_LAST(k))
+}
