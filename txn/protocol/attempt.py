@@ -356,15 +356,14 @@ def fail_aborted(transactions: Sequence[Attempt], reached: Status) -> list[Attem
 def read_statuses(context: Context, transactions: Sequence[Transaction]) -> None:
     """Set each transaction's status to what its row says, or where that is nothing known, leave
     it and set `unread`: a bad row is no other transaction's trouble."""
-    if transactions:
-        keys = {t: status_key(context.table, t.row_key) for t in transactions}
-        cells = context.store.read(list(keys.values()))
-        for t, key in keys.items():
-            cell, t.unread = cells[key], None
-            try:
-                t.status = decode_status(cell.value) if cell and cell.value else None
-            except CorruptRowError as error:
-                t.unread = CorruptRowError(str(error), transaction=t.row_key)
+    keys = {t: status_key(context.table, t.row_key) for t in transactions}
+    cells = context.store.read(list(keys.values()))
+    for t, key in keys.items():
+        cell, t.unread = cells[key], None
+        try:
+            t.status = decode_status(cell.value) if cell and cell.value else None
+        except CorruptRowError as error:
+            t.unread = CorruptRowError(str(error), transaction=t.row_key)
 
 
 def take_locks(context: Context, wanted: Sequence[tuple[Attempt, Key]]) -> list[Met]:
