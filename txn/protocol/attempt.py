@@ -133,7 +133,8 @@ class Attempt(Transaction):
     monotonic clock. spans: what it has scanned.
     failure: why it left the commit path; None while it is on it, and once it is committed.
     seen: the cells that its assertions were evaluated on, or that were met under others' locks.
-    alive_ms: its last sign of life, or a moment before, by the monotonic clock.
+    written_ms, alive_ms: when its row was written, and its last sign of life, or a moment before,
+    by the monotonic clock.
     found, timestamp, decided_ms: of the fenced protocol: its locks as they were read, free; its
     commit timestamp; and when its decision was sent, if the answer was yes.
     """
@@ -144,6 +145,7 @@ class Attempt(Transaction):
     spans: Sequence[Span] = ()
     failure: TxnError | None = None
     seen: dict[Key, Cell | None] = field(default_factory=dict)
+    written_ms: int | None = None
     alive_ms: int = 0
     found: dict[Key, Cell | None] = field(default_factory=dict)
     timestamp: int = 0
@@ -165,7 +167,7 @@ class Attempt(Transaction):
         self.held.clear()
         self.seen.clear()
         self.found.clear()
-        self.timestamp, self.decided_ms = 0, None
+        self.timestamp, self.decided_ms, self.written_ms = 0, None, None
 
 
 def begin_attempt(

@@ -136,6 +136,8 @@ def write_rows(context: Context, transactions: Sequence[Attempt]) -> list[Attemp
     sent_ms = context.clock.monotonic_ms()
     advance(context, transactions, Status.WRITTEN, buffer)
     show_life(transactions, sent_ms)
+    for t in transactions:
+        t.written_ms = sent_ms
     live = fail_aborted(transactions, Status.WRITTEN)
     if context.clock.monotonic_ms() - sent_ms > WRITTEN_WITHIN_MS:
         for t in live:
@@ -151,7 +153,7 @@ def lock_at_once(
     end makes the transaction leave. Keys in demand are asked for first, one by one, so that one
     that leaves has kept nobody from the others."""
     hot = {t: contention.list_hot_keys(t) for t in transactions}
-    for due in beat_between(context, transactions, _split_rounds(hot)):
+    for due in beat_between(context, transactions, split_rounds(hot)):
         wanted = [(t, key) for t, key in due if t.failure is None]
         missing = take_locks(context, wanted)
         if missing:
@@ -166,7 +168,8 @@ def lock_at_once(
     return [t for t in transactions if t.failure is None]
 
 
-def _split_rounds(hot: Mapping[Attempt, Sequence[Key]]) -> Iterator[Sequence[tuple[Attempt, Key]]]:
+def split_rounds(hot: Mapping[Attempt, Sequence[Key]]) -> Iterator[Sequence[tuple[Attempt, Key]]]:
+    """Yield all keys of some transactions: those in demand one by one, then the others."""
     for place in range(max(map(len, hot.values()), default=0)):
         yield [(t, keys[place]) for t, keys in hot.items() if place < len(keys)]
     yield from split_portions([(t, key) for t in hot for key in t.keys if key not in hot[t]])

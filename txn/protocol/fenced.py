@@ -30,12 +30,13 @@ from txn.protocol.attempt import (
     group_by_holder,
     is_late,
 )
-from txn.protocol.beats import TOO_LATE, beat, beat_between, show_life, split_portions
+from txn.protocol.beats import TOO_LATE, beat, beat_between, show_life
 from txn.protocol.commit import (
     look_at_ranges,
     make_conflict,
     run_for_available,
     settle_all,
+    split_rounds,
     tell_conflicts,
     write_rows,
 )
@@ -166,14 +167,19 @@ def lock_units(
 ) -> list[Attempt]:
     """Take the locks, each from the value that was read. Where it has another one, and is free, the
     unit is read again: whatever was read of it before is forgotten."""
-    wanted = [(t, lock) for t in transactions for lock in t.units]
     moved: set[Attempt] = set()
     if patient:
-        for unit in beat_between(context, transactions, sorted(wanted, key=lambda unit: unit[1])):
-            moved |= _lock_patiently(context, transactions, unit, contention)
+        owners = {lock: t for t in transactions for lock in t.units}
+        for lock in beat_between(context, transactions, sorted(owners)):
+            moved |= _lock_patiently(context, transactions, (owners[lock], lock), contention)
     else:
-        for some in beat_between(context, transactions, split_portions(wanted)):
-            moved |= _lock_at_once(context, transactions, some, contention)
+        hot = {t: contention.list_hot_keys(t) for t in transactions}
+        asked: set[Key] = set()
+        for some in beat_between(context, transactions, split_rounds(hot)):
+            units = dict.fromkeys((t, t.locks[key]) for t, key in some)
+            new = [unit for unit in units if unit[1] not in asked]
+            asked.update(lock for _, lock in new)
+            moved |= _lock_at_once(context, transactions, new, contention)
     for t in moved:
         if t.failure is None:
             _judge_locked(context, t)
@@ -235,14 +241,21 @@ def finish_units(context: Context, transactions: Sequence[Transaction]) -> list[
 
 @announce("unlock")
 def free_own_units(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
-    """Free each lock that is still one of these transactions' own."""
-    wanted = list(dict.fromkeys(lock for t in transactions for lock in t.units if lock in t.held))
-    cells = call_store(context, lambda: context.store.read(wanted)) if wanted else {}
-    own = {t.row_key for t in transactions}
-    free_locks(
-        context,
-        {lock: cell for lock, cell in cells.items() if cell and holder_of(lock, cell) in own},
-    )
+    """Free each lock that is still one of these transactions' own. An owner knows what they say;
+    others look."""
+    own: dict[Key, Cell] = {}
+    unknown: dict[Key, bytes] = {}
+    for t in transactions:
+        for lock in (lock for lock in t.units if lock in t.held):
+            if isinstance(t, Attempt):
+                own[lock] = Cell(_take(t, lock), t.timestamp)
+            else:
+                unknown[lock] = t.row_key
+    found = call_store(context, lambda: context.store.read(list(unknown))) if unknown else {}
+    for lock, cell in found.items():
+        if cell is not None and holder_of(lock, cell) == unknown[lock]:
+            own[lock] = cell
+    free_locks(context, own)
     return list(transactions)
 
 
@@ -284,6 +297,8 @@ def _ask(context: Context, units: Sequence[Unit]) -> list[Unit]:
                 t.found[lock] = cell  # a repeated request is refused by the lock that it took
             else:
                 missing.append((t, lock))
+                if found is not None and found.value != check.expected:
+                    t.held.discard(lock)  # what was asked for can never be granted any more
         return missing
 
     return call_store(context, attempt) if asked else []

@@ -48,10 +48,11 @@ class Contention:
     def learn(self, attempts: Sequence[Attempt]) -> Iterator[None]:
         """Learn, of attempts that are run meanwhile, how long one takes here, and where they met
         conflicts."""
-        began_ms = self._context.clock.monotonic_ms()
         yield
         now_ms = self._context.clock.monotonic_ms()
-        if any(t.failure is None for t in attempts):
+        written = [ms for t in attempts if t.failure is None and (ms := t.written_ms) is not None]
+        if written:  # whoever waited before has kept nobody waiting
+            began_ms = min(written)
             self._pace_ms = (3 * self._pace_ms + now_ms - began_ms) // 4
         for t in attempts:
             if isinstance(t.failure, ConflictError) and isinstance(t.failure.key, Key):
