@@ -38,8 +38,7 @@ def read_units(
     holds a lock, while nothing is written yet. What is false fails at once: one of several units
     after a second look that finds them unchanged."""
     due = list(transactions)
-    hot = {t.locks[key] for t in due for key in contention.list_hot_keys(t)}
-    unread = [(t, lock) for t in due for lock in t.units if lock in hot or not _is_known(t, lock)]
+    unread = [(t, lock) for t in due for lock in t.units if not _is_known(t, lock)]
     tries = 0
     while due:
         look_at_units(context, unread)

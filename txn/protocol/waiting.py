@@ -60,6 +60,11 @@ class Contention:
                     self._since_ms.clear()  # costs an attempt at worst
                 self._since_ms[t.failure.key] = now_ms
 
+    def has_hot_keys(self, keys: Collection[Key]) -> bool:
+        """Whether any of these is in demand."""
+        since_ms = self._context.clock.monotonic_ms() - HOT_MS
+        return any(self._since_ms.get(key, since_ms) > since_ms for key in keys)
+
     def list_hot_keys(self, t: Attempt) -> list[Key]:
         """Return those of its keys that are in demand, in key order."""
         if not self._since_ms:
