@@ -60,12 +60,12 @@ T = TypeVar("T")
 def answer_call(
     work: Callable[Concatenate[Transactional, P], T],
 ) -> Callable[Concatenate[Transactional, P], T]:
-    """Check the token, which comes with the options, the last argument; tell errors as the
+    """Check the token, which comes with the options, wherever these stand; tell errors as the
     interface does."""
 
     @wraps(work)
     def answer(self: Transactional, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        self.admit(args[-1])
+        self.admit(next((each for each in args if isinstance(each, IDL.Options)), None))
         try:
             return work(self, *args, **kwargs)
         except TxnError as error:
