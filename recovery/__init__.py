@@ -1,5 +1,6 @@
 """The operator's side of hbase-txn: what crashed clients left behind, and its repair."""
 
+from recovery.convert import convert, find_obstacles
 from recovery.findings import (
     Finding,
     Kind,
@@ -28,7 +29,9 @@ __all__ = [
     "Young",
     "check",
     "compact",
+    "convert",
     "explain",
+    "find_obstacles",
     "purge_row",
     "purge_token",
     "repair",

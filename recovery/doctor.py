@@ -26,6 +26,7 @@ from txn.model import (
 from txn.protocol.attempt import Context
 from txn.protocol.lock_cells import FREE
 from txn.protocol.row import FAMILY
+from txn.protocol.rules import FENCED, SIX_PHASE, find_rules
 
 ROW = b"doctor"
 SKEW_MS = 1_000
@@ -101,8 +102,20 @@ def _transaction_table(context: Context) -> Iterator[Diagnosis]:
         yield Diagnosis(_name(context.table), Verdict.WRONG, missing, mend)
         return
     yield from _table(context, context.table, families)
+    yield _protocol(context)
     yield from _clock(context)
     yield from _check_manners(context)
+
+
+def _protocol(context: Context) -> Diagnosis:
+    rules = find_rules(context.store, context.table)
+    name = rules.name if rules else "six-phase, which is not written down yet"
+    lacks = (rules or SIX_PHASE).needs - context.store.features
+    if lacks:
+        mend = "open the store through HBase's Thrift 2 gateway"
+        return Diagnosis("protocol", Verdict.WRONG, f"{name}, which this store cannot do", mend)
+    other = "" if FENCED.needs <= context.store.features else "; this store cannot do fenced"
+    return Diagnosis("protocol", Verdict.FINE, name + other)
 
 
 def _table(
@@ -160,6 +173,9 @@ def _clock(context: Context) -> Iterator[Diagnosis]:
         yield Diagnosis("clock", Verdict.FINE, f"the server's is within {SKEW_MS} ms of ours")
     else:
         mend = "set the clocks by NTP: ages are measured by both, and fsck may act early or late"
+        if context.rules.locks_rows:
+            limit_ms = context.policy.skew_ms
+            mend += f"; a fenced commit refuses cells that lie {limit_ms} ms ahead of its client"
         yield Diagnosis("clock", Verdict.WRONG, f"the server's is {skew_ms} ms {ahead} ours", mend)
 
 

@@ -15,6 +15,7 @@ from recovery.findings import Finding, Kind, LeftAlone, NothingToDo, Repaired, R
 from recovery.markers import find_expired_marker, retire_keys
 from recovery.scan import MARKERS, Looked, list_rows, newest_old_ms, whole_row
 from recovery.tables import BATCH, check_rows, is_stale
+from recovery.units import check_units
 from txn.errors import InvalidRequestError, TableUnavailable
 from txn.model import Cell, Edit, Key, Row
 from txn.protocol.attempt import Context, call_store, load_transaction
@@ -64,12 +65,11 @@ def check(
     for row in list_rows(context, Span(context.table), looked):
         if is_row_key(row.row):
             yield from _check_row(context, row, grace_ms, retention_ms, young)
-        elif found := find_expired_marker(
-            context.table, row, context.clock.wall_ms(), retention_ms
-        ):
+        elif found := find_expired_marker(context, row, retention_ms):
             yield found
+    look = check_units if context.rules.locks_rows else check_rows
     for rows in _data_rows(context, scan, looked) if scan else ():
-        yield from check_rows(
+        yield from look(
             context,
             rows,
             grace_ms=grace_ms,
@@ -97,7 +97,7 @@ def judge(
     alive_at = _alive_at(row, now_ms, grace_ms)
     match row.state:
         case RowState.FINISHED:
-            return _since(Kind.EXPIRED, row, row.status_at <= old_ms, _list_facts(row))
+            return _since(Kind.EXPIRED, row, row.since <= old_ms, _list_facts(row))
         case RowState.DEBRIS:
             return _since(Kind.DEBRIS, row, row.newest <= old_ms, {"newest": row.newest})
         case RowState.UNREADABLE:
@@ -196,7 +196,7 @@ def _alive_at(row: TransactionRow, now_ms: int, grace_ms: int) -> int:
     """Return when anything happened to an unfinished row that shows its owner to be alive."""
     beat = row.beat if row.beat <= now_ms + grace_ms else 0  # a client's clock: it may be wrong
     newest = row.newest if row.state is RowState.UNREADABLE else 0
-    return max(row.status_at, beat, newest)
+    return max(row.since, beat, newest)
 
 
 def _since(

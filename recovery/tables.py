@@ -38,8 +38,7 @@ def check_rows(
     """Yield the findings of rows of data tables, which may be stale by now. A lock or tag that is
     younger than the grace is not one, and is counted."""
     vacant_ms = newest_old_ms(context.clock.wall_ms(), retention_ms)
-    whole = context.rules.locks_rows
-    items = (i for row in rows for i in list_guarded(row) if bool(i.key.column) is not whole)
+    items = (item for row in rows for item in list_guarded(row))
     suspects = (item for item in items if is_suspect(item) or is_vacant(item, vacant_ms))
     while batch := list(islice(suspects, BATCH)):
         holders = {item.holder for item in batch if is_row_key(item.holder)}
@@ -60,14 +59,13 @@ def check_rows(
 
 
 def list_guarded(row: Row) -> Iterator[Guarded]:
-    """Yield the keys of a row that have a lock or a tag cell, and for each lock of a row and family
-    one without a column."""
+    """Yield the keys of a row that have a lock or a tag cell."""
     suffixes = (LOCK_SUFFIX, TAG_SUFFIX)
     keys = {
         key._replace(column=key.column.removesuffix(suffix))
         for key in row.cells
         for suffix in suffixes
-        if key.column.endswith(suffix) and (key.column != suffix or suffix is LOCK_SUFFIX)
+        if key.column.endswith(suffix) and key.column != suffix
     }
     for key in sorted(keys):
         yield Guarded(key, row.cells.get(key), row.cells.get(key.lock), row.cells.get(key.tag))
@@ -80,7 +78,7 @@ def is_suspect(item: Guarded) -> bool:
 
 def is_vacant(item: Guarded, old_ms: int) -> bool:
     """Whether the key has no value, and nothing of it is newer than this."""
-    is_free = bool(item.key.column) and not item.holder and not item.tagged
+    is_free = not item.holder and not item.tagged
     return is_free and item.value is None and item.newest <= old_ms
 
 
@@ -127,21 +125,26 @@ def _judge_row(
     key, lock, tag = item.key, item.lock, item.tag
     if lock and item.holder:
         if holder is None:
-            yield 0, Finding(Kind.FOREIGN_CELL, None, key.lock, _facts(lock))
+            yield 0, Finding(Kind.FOREIGN_CELL, None, key.lock, make_facts(lock))
         elif holder.is_over or doomed(holder):
-            status = str(holder.status) if holder.status else "no row"
-            facts = {"since": lock.timestamp, "status": status}
+            facts = orphan_facts(lock, holder)
             yield lock.timestamp, Finding(Kind.ORPHAN_LOCK, item.holder, key, facts)
     if tag and tag.value:
         if not tag.value.isdigit():
-            yield 0, Finding(Kind.FOREIGN_CELL, None, key.tag, _facts(tag))
+            yield 0, Finding(Kind.FOREIGN_CELL, None, key.tag, make_facts(tag))
         elif is_stale(item, holder):
-            yield tag.timestamp, Finding(Kind.STALE_TAG, None, key, _facts(tag))
+            yield tag.timestamp, Finding(Kind.STALE_TAG, None, key, make_facts(tag))
     if is_foreign(item, holder):
         yield 0, Finding(Kind.FOREIGN_VERSION, None, key, _versions(item, holder))
 
 
-def _facts(cell: Cell) -> dict[str, object]:
+def orphan_facts(lock: Cell, holder: TransactionRow) -> dict[str, object]:
+    """Return what is told of a lock whose holder is over."""
+    return {"since": lock.timestamp, "status": str(holder.status) if holder.status else "no row"}
+
+
+def make_facts(cell: Cell) -> dict[str, object]:
+    """Return what is told of a cell that the protocol never writes."""
     return {"value": cell.value, "timestamp": cell.timestamp}
 
 

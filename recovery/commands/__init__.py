@@ -23,6 +23,7 @@ from recovery.commands.hbase import app as hbase_app
 from recovery.commands.leases import app as leases_app
 from recovery.commands.locks import app as locks_app
 from recovery.commands.ls import ls
+from recovery.commands.protocol import convert, init
 from recovery.commands.purge import purge
 from recovery.commands.serve import serve
 from recovery.commands.show import show
@@ -36,7 +37,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (ls, show, fsck, purge, doctor, get, commit, serve, sql):
+for command in (init, ls, show, fsck, purge, convert, doctor, get, commit, serve, sql):
     app.command()(command)
 app.add_typer(table_app, name="table")
 app.add_typer(demo_app, name="demo")

@@ -29,7 +29,7 @@ from txn.clock import SystemClock
 from txn.errors import InvalidRequestError, annotate
 from txn.policy import Policy
 from txn.protocol.attempt import Context
-from txn.protocol.rules import SIX_PHASE, find_rules
+from txn.protocol.rules import SIX_PHASE, find_rules, require_features
 from txn.request import TRANSACTIONS
 from txn.stores import open_store
 from txn.text import escape, unescape
@@ -87,11 +87,14 @@ def open_any_store(uri: str, transactions: str) -> Iterator[Context]:
 
 
 @contextmanager
-def open_store_of(uri: str, transactions: str) -> Iterator[Context]:
-    """Open a store that has a transaction table, to look at it and to mend it."""
+def open_store_of(uri: str, transactions: str, *, mends: bool = False) -> Iterator[Context]:
+    """Open a store that has a transaction table, to look at it or, if it can do the database's
+    protocol, to mend it."""
     with open_any_store(uri, transactions) as context:
         if context.store.describe(context.table) is None:
             raise InvalidRequestError("no such transaction table", table=transactions)
+        if mends:
+            require_features(context, context.rules)
         yield context
 
 

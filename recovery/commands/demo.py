@@ -14,6 +14,7 @@ import typer
 from rich.console import Console
 
 from recovery.commands.common import FOUND, JsonOption, console, print_json
+from recovery.commands.protocol import WORDS, parse_protocol
 from recovery.findings import Finding
 from recovery.fsck import check, repair
 from txn.client.engine import Engine
@@ -33,6 +34,7 @@ def _group() -> None:
 
 @app.command("flights")
 def flights(
+    *,
     store: Annotated[
         str | None,
         typer.Option("--store", help="Where to load them; without it, a store that is removed."),
@@ -47,6 +49,9 @@ def flights(
     ] = None,
     days: Annotated[int, typer.Option(min=1, max=365, help="Days of the year 2013.")] = 7,
     crash: Annotated[bool, typer.Option(help="Kill the job part way, and mend.")] = True,
+    protocol: Annotated[
+        str, typer.Option(help=f"That of its transactions: {WORDS}.", parser=parse_protocol)
+    ] = "six-phase",
     as_json: JsonOption = False,
 ) -> None:
     """Load flights with Spark, one transaction each, and prove that each is there exactly once."""
@@ -67,7 +72,13 @@ def flights(
     with _place(store) as uri:
         try:
             report = run_demo(
-                uri, name, Recovery(find_left, repair_one), screen, days=days, crash=crash
+                uri,
+                name,
+                Recovery(find_left, repair_one),
+                screen,
+                days=days,
+                crash=crash,
+                protocol=parse_protocol(protocol),
             )
         except JobError as error:
             typer.echo(error.log, err=True)

@@ -72,7 +72,7 @@ def fsck(
         _confirm(parse_age(retention))
     out, tables, young = console(), [table.encode() for table in scan or ()], Young()
     with (
-        open_store_of(store, transactions) as context,
+        open_store_of(store, transactions, mends=do_repair) as context,
         row_bar(out, "fsck", hidden=as_json) as looked,
     ):
         findings = check(

@@ -99,7 +99,7 @@ def _select_rows(
 ) -> Iterator[TransactionRow]:
     for row in scan.transactions(context, looked=looked):
         name = str(row.status) if row.status else NO_STATUS
-        age_ms = context.clock.wall_ms() - (row.status_at or row.newest)
+        age_ms = context.clock.wall_ms() - (row.since or row.newest)
         if (not statuses or name in statuses) and age_ms >= older_than_ms:
             yield row
 
@@ -110,7 +110,7 @@ def _line(row: TransactionRow, now_ms: int) -> str:
     return LINE.format(
         escape(row.row_key),
         str(row.status) if row.status else NO_STATUS,
-        duration_text(max(0, now_ms - (row.status_at or row.newest))),
+        duration_text(max(0, now_ms - (row.since or row.newest))),
         len(request.keys) if request else "?",
         "; ".join(filter(None, [labels, row.reason, row.corrupt])),
     )

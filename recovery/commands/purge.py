@@ -55,7 +55,7 @@ def purge(
     """
     if (transaction is None) is (once is None):
         raise typer.BadParameter("give the ID of a transaction, or --once TOKEN")
-    with open_store_of(store, transactions) as context:
+    with open_store_of(store, transactions, mends=True) as context:
         if once is not None:
             told, result = _token(context, unescape(once), yes)
         else:

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from recovery.commands.common import JsonOption, StoreOption, parse_age, print_json
+from recovery.commands.protocol import WORDS, parse_protocol
 from txn.host.extras import require_extra
 from txn.server.options import MEGABYTE, Limits, Options
 
@@ -48,6 +49,10 @@ def serve(
     keep_deletes: Annotated[
         str, typer.Option(help="How long delete markers stay; longer than fsck's --retention.")
     ] = "25h",
+    protocol: Annotated[
+        str | None,
+        typer.Option(help=f"That of the store's transactions: {WORDS}.", parser=parse_protocol),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Serve a store on ports of this machine until told to end. A port of 0 picks a free one.
@@ -62,6 +67,7 @@ def serve(
         store,
         {name: port for name, port in asked.items() if port is not None},
         None if token_file is None else read_token(token_file),
+        None if protocol is None else parse_protocol(protocol),
     )
     limits = Limits(
         connections=connections,

@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import get_args
 
 from rich.console import Console
 from rich.live import Live
@@ -20,13 +21,20 @@ from rich.table import Table
 
 from tests.chaos.report import document, table
 from tests.chaos.run import Plan, Shown, Tally, run
+from txn.protocol.attempt import ProtocolName
 
 
 def main() -> int:
     """Parse, run, and say how it went."""
     options = parse()
     folder = options.folder or Path(tempfile.mkdtemp(prefix="txn-chaos-"))
-    plan = Plan(folder.absolute(), options.minutes * 60, options.writers, options.seed)
+    plan = Plan(
+        folder.absolute(),
+        options.minutes * 60,
+        options.writers,
+        options.seed,
+        protocol=options.protocol,
+    )
     errors = Console(stderr=True)
     with Live(console=errors, refresh_per_second=4) as live:
         result = run(plan, _shown(live, plan))
@@ -49,6 +57,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=10)
     parser.add_argument("--writers", type=int, default=8, help="client processes that transfer")
     parser.add_argument("--seed", type=int, default=int(time.time()))
+    parser.add_argument("--protocol", choices=get_args(ProtocolName), default="six-phase")
     parser.add_argument("--folder", type=Path, help="keep everything there")
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     return parser.parse_args()

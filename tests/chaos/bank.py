@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from txn import Delete, Engine, Key, Mutation, Policy, Version, connect
 from txn.model import Cell, Family
+from txn.protocol.attempt import ProtocolName
 
 TABLE = "chaos"
 ACCOUNTS = tuple(f"account{number:02d}" for number in range(100))
@@ -55,8 +56,8 @@ def receipt(name: str) -> Key:
     return Key(f"receipt/{name}", "d", "x", TABLE)
 
 
-def open_bank(uri: str) -> Engine:
-    return connect(uri + OPTIONS, table=TABLE, buckets=BUCKETS, policy=POLICY)
+def open_bank(uri: str, protocol: ProtocolName | None = None) -> Engine:
+    return connect(uri + OPTIONS, table=TABLE, buckets=BUCKETS, policy=POLICY, protocol=protocol)
 
 
 def found_bank(engine: Engine) -> None:

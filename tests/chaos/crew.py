@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -18,12 +18,12 @@ READERS = 2
 TAIL = 1500
 
 
-def places(writers: int) -> dict[str, tuple[str, str]]:
+def places(writers: int, gateways: Sequence[str] = GATEWAYS) -> dict[str, tuple[str, str]]:
     """Return the places: name -> role, gateway. The gateways take turns."""
     roles = [*(("w", "writer"),) * writers, *(("r", "reader"),) * READERS, ("f", "fsck")]
     found: dict[str, tuple[str, str]] = {}
     for number, (letter, role) in enumerate(roles):
-        found[f"{letter}{number}"] = role, GATEWAYS[number % 2]
+        found[f"{letter}{number}"] = role, gateways[number % len(gateways)]
     return found
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 
 from tests.chaos.bank import found_bank, open_bank
-from tests.chaos.crew import Crew, place_of, places
+from tests.chaos.crew import GATEWAYS, Crew, place_of, places
 from tests.chaos.faults import ClientFaults, Inflicted, ServerFaults
 from tests.chaos.guard import guarded
 from tests.chaos.history import History, Log, Tail, now_ns
@@ -21,6 +21,7 @@ from tests.chaos.search import settle
 from tests.chaos.verdict import Ending, judge
 from txn.cluster.cluster import Cluster, start
 from txn.cluster.settings import Settings
+from txn.protocol.attempt import ProtocolName
 
 LOOK_EACH_S = 0.2
 RECOVERED_WITHIN_S = 600
@@ -31,7 +32,8 @@ JAVA = ("-XX:TieredStopAtLevel=1",)  # what was killed is back sooner; peak spee
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How long, how many, and where. The seed decides on the faults and on what clients do."""
+    """How long, how many, and where. The seed decides on the faults and on what clients do. A
+    fenced database is used through Thrift 2 alone, which is all that can do it."""
 
     folder: Path
     seconds: float
@@ -40,6 +42,12 @@ class Plan:
     client_fault_each_s: float = 3.0
     memory_mb: int = 400
     gateway_memory_mb: int = 256
+    protocol: ProtocolName = "six-phase"
+
+    @property
+    def gateways(self) -> tuple[str, ...]:
+        """Those that the clients use."""
+        return GATEWAYS if self.protocol == "six-phase" else ("thrift2",)
 
 
 @dataclass(slots=True)
@@ -78,7 +86,7 @@ Shown = Callable[[Tally], None]
 
 def run(plan: Plan, shown: Shown = lambda tally: None) -> Result:
     """Run to the end and judge. `shown` is told of the tally several times a second."""
-    tally = Tally(places(plan.writers))
+    tally = Tally(places(plan.writers, plan.gateways))
     settings = Settings(
         plan.folder / "hbase",
         distributed=True,
@@ -114,7 +122,7 @@ class _Run:
     def result(self) -> Result:
         """Do all of it."""
         self._say("founding the bank")
-        with open_bank(self._cluster.uris["thrift2"]) as engine:
+        with open_bank(self._cluster.uris["thrift2"], self._plan.protocol) as engine:
             found_bank(engine)
         try:
             self._crew.start_all()

@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from tests.integration.zookeeper import ZooKeeper, zookeeper  # noqa: F401  (a fixture)
+from txn.client.connect import connect
 from txn.clock import SystemClock
 from txn.locks import (
     LockDenied,
@@ -57,7 +58,7 @@ def table() -> str:
     return f"locks-{uuid.uuid4().hex[:8]}"
 
 
-@pytest.fixture(params=["zookeeper", "memory", "embedded", "hbase"])
+@pytest.fixture(params=["zookeeper", "memory", "fenced", "embedded", "hbase"])
 def subject(request: pytest.FixtureRequest, tmp_path: Folder) -> Iterator[Subject]:
     details = {}
     if request.param == "zookeeper":
@@ -65,6 +66,9 @@ def subject(request: pytest.FixtureRequest, tmp_path: Folder) -> Iterator[Subjec
         uri = f"zookeeper://{server.hosts}/tests/{uuid.uuid4().hex}"
     elif request.param == "memory":
         uri = f"memory://{uuid.uuid4().hex}"
+    elif request.param == "fenced":
+        uri = f"memory://{uuid.uuid4().hex}"
+        request.addfinalizer(connect(uri, protocol="fenced").close)
     elif request.param == "embedded":
         uri = f"embedded://{tmp_path}/store?sync=off"
     else:

@@ -1,8 +1,8 @@
 """Client processes that are killed, and the history that they leave: `run(...)`.
 
-`python -m tests.history.processes ROLE MODEL NAME SEED FOLDER URI` is one of them. Writers write,
-and read; readers look without the protocol. The keys change several times a second, for all at
-once, so that lists stay short; all processes share the machine's monotonic clock.
+`python -m tests.history.processes ROLE MODEL NAME SEED FOLDER URI TRANSACTIONS` is one of them.
+Writers write, and read; readers look without the protocol. The keys change several times a second,
+for all at once, so that lists stay short; all processes share the machine's monotonic clock.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from tests.history.events import Ending, Transaction
 from tests.history.recording import Recorder, load, to_file
 from tests.history.workload import MODELS, Work, atomic, raw
 from txn import Engine, Key, Policy, connect
+from txn.protocol.attempt import ProtocolName
 
 ROOT = Path(__file__).parents[2]
 MODULE = "tests.history.processes"
@@ -53,6 +54,12 @@ class Plan:
     writers: int = 4
     kill_each_s: float = 1.0
     seed: int = 0
+    protocol: ProtocolName = "six-phase"
+
+    @property
+    def transactions(self) -> str:
+        """Its transaction table: those of one protocol have one."""
+        return f"{TRANSACTIONS}-{self.protocol}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +70,10 @@ class Result:
     readers: list[Transaction]
 
 
-def open_engine(uri: str) -> Engine:
-    return connect(uri, table=TABLE, transactions=TRANSACTIONS, policy=POLICY)
+def open_engine(
+    uri: str, transactions: str = TRANSACTIONS, protocol: ProtocolName | None = None
+) -> Engine:
+    return connect(uri, table=TABLE, transactions=transactions, policy=POLICY, protocol=protocol)
 
 
 def judge(plans: Iterable[Plan]) -> None:
@@ -85,7 +94,7 @@ def run(plan: Plan) -> Result:
     """Let them work, kill some of them, mend what they left, and read all of it once more."""
     chance = Random(plan.seed)
     started_ns = time.monotonic_ns()
-    with open_engine(plan.uris[0]) as engine:
+    with open_engine(plan.uris[0], plan.transactions, plan.protocol) as engine:
         engine.ensure_table(TABLE, ["d"])
         with _crew(plan) as crew:
             crew.wait_until_all_work()
@@ -163,7 +172,8 @@ class _Crew:
         self._started += 1
         plan, name = self._plan, f"{role[0]}{self._started}"
         uri = plan.uris[place % len(plan.uris)]
-        arguments = (role, plan.model, name, str(plan.seed), str(plan.folder / role), uri)
+        place_of = (str(plan.folder / role), uri, plan.transactions)
+        arguments = (role, plan.model, name, str(plan.seed), *place_of)
         errors = plan.folder / role / f"{name}.err"
         with errors.open("wb") as stderr:
             process = subprocess.Popen(
@@ -190,12 +200,12 @@ def _crew(plan: Plan) -> Iterator[_Crew]:
 
 
 def main() -> None:
-    role, model, name, seed, folder, uri = sys.argv[1:]
+    role, model, name, seed, folder, uri, transactions = sys.argv[1:]
     threading.Thread(target=end_with_input, daemon=True).start()
     recorder = Recorder(to_file(Path(folder) / f"{name}.jsonl"))
     chance = Random(f"{seed}/{name}")
     work = Work(MODELS[model], [], chance, recorder, name, LOOKS[role])
-    with open_engine(uri) as engine:
+    with open_engine(uri, transactions) as engine:
         while True:
             work.keys = keys(time.monotonic_ns() // EPOCH_NS, int(seed))
             if role == "reader":

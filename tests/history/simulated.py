@@ -122,18 +122,23 @@ class Clerk:
 
 
 def found(
-    seeds: Iterable[int], model: Model = LISTS, look: Look = atomic
+    seeds: Iterable[int],
+    model: Model = LISTS,
+    look: Look = atomic,
+    protocol: ProtocolName = "six-phase",
 ) -> Iterator[tuple[int, Anomaly]]:
     """Run schedules; yield what is wrong with any of them, and the seed that shows it again."""
     for seed in seeds:
-        for anomaly in HistorySchedule(seed, model, look).anomalies():
+        for anomaly in HistorySchedule(seed, model, look, protocol=protocol).anomalies():
             yield seed, anomaly
 
 
-def found_among_blocks(seeds: Iterable[int], model: Model) -> Iterator[tuple[int, Anomaly]]:
+def found_among_blocks(
+    seeds: Iterable[int], model: Model, protocol: ProtocolName = "six-phase"
+) -> Iterator[tuple[int, Anomaly]]:
     """The same where there are only blocks, and those who read."""
     for seed in seeds:
-        for anomaly in Blocks(seed, model).anomalies():
+        for anomaly in Blocks(seed, model, protocol=protocol).anomalies():
             yield seed, anomaly
 
 

@@ -10,15 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from itertools import count
-from typing import Any
+from typing import Any, ClassVar
 
 from tests.history.anomalies import Kind
 from tests.history.check import check_registers
 from tests.history.events import Ending, Missing, Read, Transaction, Write
 from tests.simulation.puppets import Match, Puppet
-from tests.simulation.world import TABLE, World, key
+from tests.simulation.world import TABLE, TRANSACTIONS, World, key
 from txn import AbortedError, Cell, CommitOutcomeUnknown, Engine, Key, Mutation, Policy
 from txn.clock import Clock
+from txn.model import Edit
+from txn.protocol.attempt import ProtocolName
+from txn.protocol.rules import protocol_key
 from txn.testing.faulty import Crash, Plan, faultless
 
 POLICY = Policy(attempts=1, lease_ms=1000, courtesy_ms=5)
@@ -38,9 +41,13 @@ class Level(Enum):
 class Story:
     """One world, what its sessions do, and what is to be said of it."""
 
+    protocol: ClassVar[ProtocolName] = "six-phase"
+    """That of the database: each story is told of both."""
+
     def __init__(self, level: Level, **values: str) -> None:
         self.level = level
         self.world = World()
+        self.world.memory.write([Edit(protocol_key(TRANSACTIONS), self.protocol.encode(), 1)])
         self.history: list[Transaction] = []
         self.now = count().__next__
         if values:

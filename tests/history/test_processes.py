@@ -10,18 +10,26 @@ from tests.history.events import Ending
 from tests.history.processes import Plan, judge
 from tests.history.recording import Recorder, load, to_file
 from tests.history.workload import MODELS
+from txn.protocol.attempt import ProtocolName
 
 KILLS = 8
 ROUNDS = 5
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("model", MODELS)
-def test_what_killed_processes_leave_is_strictly_serialisable(tmp_path: Path, model: str) -> None:
+@pytest.mark.parametrize(
+    ("model", "protocol"), [*((model, "six-phase") for model in MODELS), ("registers", "fenced")]
+)
+def test_what_killed_processes_leave_is_strictly_serialisable(
+    tmp_path: Path, model: str, protocol: ProtocolName
+) -> None:
     """Real concurrency, real deaths: whatever was acknowledged or seen has one order, in real
     time. Beside them somebody reads without the protocol, and must be seen to."""
     uri = f"embedded://{tmp_path}/store?sync=off"
-    judge(Plan(tmp_path / f"{turn}", [uri], model, KILLS, seed=turn) for turn in range(ROUNDS))
+    judge(
+        Plan(tmp_path / f"{turn}", [uri], model, KILLS, seed=turn, protocol=protocol)
+        for turn in range(ROUNDS)
+    )
 
 
 @pytest.mark.parametrize("line", [1, 2])

@@ -24,6 +24,7 @@ from txn.reading import rows as rows_module
 HISTORIES = int(os.environ.get("TXN_HISTORIES", "3000"))
 GROUPS = 6
 MOST = 500
+FENCED = int(os.environ.get("TXN_HISTORIES", "450"))
 MANY = 1000
 RARE = range(870, 2500)  # what only one in a thousand shows is among the first of these
 Patch = pytest.MonkeyPatch
@@ -113,6 +114,19 @@ def test_readers_that_do_not_wait_show_in_a_history(monkeypatch: Patch) -> None:
     monkeypatch.setattr(keys_module, "_was_undecided", variants.was_undecided)
     kinds = {anomaly.kind for _, anomaly in islice(found_among_blocks(range(MANY), COUNTERS), 1)}
     assert kinds == {Kind.G2}
+
+
+@pytest.mark.slow
+@every_model
+def test_fenced_transactions_are_strictly_serialisable(model: str) -> None:
+    """The same of the other protocol: clients that fail, and blocks that scan."""
+    seeds = range(-(-FENCED // len(MODELS)))
+    histories = chain(
+        found(seeds, MODELS[model], protocol="fenced"),
+        found_among_blocks(seeds, MODELS[model], protocol="fenced"),
+    )
+    wrong = next(histories, None)
+    assert wrong is None, f"seed {wrong[0]}: {wrong[1]}"
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ from random import Random
 
 from tests.integration.workers import Log
 from txn import AbortedError, Engine, Key, Mutation, Policy, Version, connect
+from txn.protocol.attempt import ProtocolName
 
 TABLE = "bank"
 ACCOUNTS = [Key(f"account{number:02d}", "d", "balance", TABLE) for number in range(20)]
@@ -25,13 +26,13 @@ def receipt(name: str) -> Key:
     return Key(f"receipt/{name}", "d", "x", TABLE)
 
 
-def open_bank(uri: str) -> Engine:
-    return connect(uri, table=TABLE, policy=POLICY)
+def open_bank(uri: str, protocol: ProtocolName | None = None) -> Engine:
+    return connect(uri, table=TABLE, policy=POLICY, protocol=protocol)
 
 
-def found_bank(uri: str) -> None:
+def found_bank(uri: str, protocol: ProtocolName = "six-phase") -> None:
     """Make the table and give each account its balance."""
-    with open_bank(uri) as engine:
+    with open_bank(uri, protocol) as engine:
         engine.ensure_table(TABLE, ["d"])
         engine.commit([Mutation(key, str(BALANCE)) for key in ACCOUNTS])
 

@@ -13,7 +13,9 @@ from contextlib import contextmanager
 from tests.integration.hbase import HBase
 from txn.clock import ManualClock, SystemClock
 from txn.model import Cell, Check, Edit, Family, Key, Row
+from txn.protocol.attempt import ProtocolName
 from txn.protocol.row import FAMILY
+from txn.protocol.rules import protocol_key
 from txn.stores import open_store
 from txn.stores.base import Feature, Store
 
@@ -115,18 +117,27 @@ class ServerClock(ManualClock):
 class Worlds:
     """A HBase that is many worlds, one after the other."""
 
-    def __init__(self, store: Store, tables: dict[bytes, Mapping[bytes, Family]]) -> None:
+    def __init__(
+        self,
+        store: Store,
+        tables: dict[bytes, Mapping[bytes, Family]],
+        protocol: ProtocolName = "six-phase",
+    ) -> None:
         self._store = store
         self._tables = dict(tables)
+        self._protocol = protocol
 
     def opened(self) -> tuple[Store, ManualClock]:
         """A world without rows, and a clock near its server's."""
         prefix = uuid.uuid4().hex[:12].encode() + b"/"
-        return ScopedStore(self._store, prefix, self._tables), ServerClock()
+        store = ScopedStore(self._store, prefix, self._tables)
+        if self._protocol != "six-phase":
+            store.write([Edit(protocol_key(b"txn"), self._protocol.encode(), 1)])
+        return store, ServerClock()
 
 
 @contextmanager
-def worlds(hbase: HBase, gateway: str) -> Iterator[Worlds]:
+def worlds(hbase: HBase, gateway: str, protocol: ProtocolName = "six-phase") -> Iterator[Worlds]:
     """Worlds that have the tables data and other, through a gateway, which need not make them."""
     maker, store = open_store(hbase.thrift2), open_store(getattr(hbase, gateway))
     try:
@@ -137,7 +148,7 @@ def worlds(hbase: HBase, gateway: str) -> Iterator[Worlds]:
         }
         for table, families in tables.items():
             maker.ensure_table(table, families)
-        yield Worlds(store, tables)
+        yield Worlds(store, tables, protocol)
     finally:
         store.close()
         maker.close()

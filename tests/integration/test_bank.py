@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
+from typing import get_args
 
 import pytest
 
@@ -18,6 +19,7 @@ from recovery import check, repair, summary
 from tests.integration.bank import ACCOUNTS, BALANCE, TABLE, found_bank, open_bank, receipt
 from tests.integration.workers import told
 from txn import Engine
+from txn.protocol.attempt import ProtocolName
 
 ROOT = Path(__file__).parents[2]
 PROCESSES = 4
@@ -50,11 +52,12 @@ def clients(uri: str, log: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(LONGEST_S + 100)
-def test_the_bank_survives_its_clients(tmp_path: Path) -> None:
+@pytest.mark.parametrize("protocol", get_args(ProtocolName))
+def test_the_bank_survives_its_clients(tmp_path: Path, protocol: ProtocolName) -> None:
     """At least a hundred SIGKILLs beside a running fsck: at every atomic read the sum holds, no
     reported commit is lost, and fsck ends clean."""
     uri, log, chance = f"embedded://{tmp_path}/bank", tmp_path / "log", Random(7)
-    found_bank(uri)
+    found_bank(uri, protocol)
     log.touch()
     engine = open_bank(uri)
     kills = reads = repairs = 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -10,6 +11,7 @@ from tests.chaos.report import document
 from tests.chaos.run import Plan, run
 from txn.cluster.jars import JarError, fetch
 from txn.host.java import JavaNotFoundError, find_java_home
+from txn.protocol.attempt import ProtocolName
 
 SECONDS = 20
 LONGEST_S = 2400
@@ -28,10 +30,13 @@ def cluster_is_to_be_had() -> None:
 @pytest.mark.usefixtures("cluster_is_to_be_had")
 @pytest.mark.slow
 @pytest.mark.timeout(LONGEST_S)
-def test_nothing_is_lost_when_clients_and_servers_are_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("protocol", get_args(ProtocolName))
+def test_nothing_is_lost_when_clients_and_servers_are_killed(
+    tmp_path: Path, protocol: ProtocolName
+) -> None:
     """On a real HBase: no reported commit is lost, no reported abort appears, the total holds at
     every atomic read, the history is strictly serialisable, and fsck ends clean."""
-    result = run(Plan(tmp_path, SECONDS, client_fault_each_s=1.0))
+    result = run(Plan(tmp_path, SECONDS, client_fault_each_s=1.0, protocol=protocol))
     figures = document(result)
     assert result.violations == [], figures
     killed = {what.partition(" (")[0][:11] for what in figures["faults"]}

@@ -52,13 +52,17 @@ def lines(done: subprocess.CompletedProcess[str]) -> list[dict[str, object]]:
     return [json.loads(line) for line in done.stdout.splitlines()]
 
 
+def values(item: object) -> list[bytes | None]:
+    """What an item of a call writes."""
+    edits = [item] if isinstance(item, Edit) else getattr(item, "edits", ())
+    return [*(value for _, value in getattr(item, "puts", ())), *(edit.value for edit in edits)]
+
+
 def crashed(uri: str, status: Status, value: str = "new") -> bytes:
     """Leave what a client leaves that dies once its row has this status; return the row key."""
 
     def plan(call: Call) -> Fault:
-        written = any(
-            getattr(item, "puts", ((None, b""),))[-1][1] == status.value for item in call.items
-        )
+        written = any(status.value in values(item) for item in call.items)
         return Fault(reply=Reply.CRASH) if written else Fault()
 
     store = open_store(uri)
@@ -101,6 +105,42 @@ def test_the_document_of_the_operators_page_is_taken(uri: str, run: Run) -> None
     assert done.returncode == 1
     assert "assertion failed" in done.stderr
     assert run("ls", "--json").stdout.count("7-ABORTED") == 1
+
+
+def test_a_database_is_made_with_a_protocol_used_and_converted(uri: str, run: Run) -> None:
+    """Every command does its work on a fenced database; what another asks for is refused."""
+    made = run("init", "--protocol", "fenced")
+    assert (made.returncode, made.stdout) == (0, "transaction table txn has the protocol fenced\n")
+    assert lines(run("init", "--json")) == [{"transactions": "txn", "protocol": "fenced"}]
+    other = run("init", "--protocol", "six-phase")
+    assert (other.returncode, "found='fenced'" in other.stderr) == (2, True)
+    assert run("init", "--protocol", "seventh").returncode == 2
+    run("table", "create", "data", "d")
+    request = {"mutations": [{"put": "data/x/d:v", "value": "1"}], "once": "token"}
+    assert run("commit", "-", given=json.dumps(request)).returncode == 0
+    assert "repeated" in run("commit", "-", "--json", given=json.dumps(request)).stdout
+    assert run("get", "data/x/d:v").stdout.endswith("  1\n")
+    left = crashed(uri, Status.ASSERTED)
+    shown = json.loads(run("show", left.decode(), "--json").stdout)
+    assert (shown["status"], len(shown["locks_held"])) == ("2-ASSERTED", 2)
+    assert [each["status"] for each in shown["statuses"]] == ["0-WRITTEN", "2-ASSERTED"]
+    assert "2 of 2" in run("show", left.decode()).stdout
+    (found,) = lines(run("fsck", "--json", "--grace", "0s", "--scan", "data"))
+    assert (found["kind"], found["transaction"]) == ("decided", left.decode())
+    assert run("fsck", "--repair", "--grace", "0s", "--scan", "data").returncode == 0
+    assert run("ls").stdout.count("5-COMPLETE") == 2
+    assert "protocol: fenced" in run("doctor", "data").stdout
+    assert run("purge", "--once", "token", "--yes").returncode == 0
+    refused = run("convert", "six-phase", "--scan", "data", "--yes")
+    assert (refused.returncode, "2 transactions have rows" in refused.stderr) == (1, True)
+    assert lines(run("convert", "fenced", "--json"))[0]["obstacles"] == []
+    run("fsck", "--repair", "--retention", "0s", "--yes")
+    unsure = run("convert", "six-phase", "--scan", "data")
+    assert (unsure.returncode, "--yes" in unsure.stderr) == (2, True)
+    done = run("convert", "six-phase", "--scan", "data", "--yes")
+    assert (done.returncode, "txn is six-phase (was fenced)" in done.stdout) == (0, True)
+    assert run("commit", "-", given=json.dumps(request)).returncode == 0
+    assert run("fsck", "--scan", "data", "--grace", "0s").returncode == 0
 
 
 def test_a_retention_that_requests_may_outlive_asks_for_a_word(uri: str, run: Run) -> None:

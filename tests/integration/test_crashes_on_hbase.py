@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
-from tests.integration.scoped import Worlds
+from tests.integration.hbase import HBase
+from tests.integration.scoped import Worlds, worlds
 from tests.simulation.breaking import faults, live_on, run
 from tests.simulation.shapes import BY_NAME
 from tests.simulation.world import World
 from txn.testing.faulty import Reply
 
 
+@pytest.fixture(
+    scope="module",
+    params=[("thrift1", "six-phase"), ("thrift2", "six-phase"), ("thrift2", "fenced")],
+    ids=" ".join,
+)
+def of_both(request: pytest.FixtureRequest, hbase: HBase) -> Iterator[Worlds]:
+    """Worlds through each gateway, of each protocol that it can do."""
+    with worlds(hbase, *request.param) as found:
+        yield found
+
+
 @pytest.fixture(autouse=True)
-def on_hbase(many: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(World, "opened", many.opened)
+def on_hbase(of_both: Worlds, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(World, "opened", of_both.opened)
 
 
 @pytest.mark.parametrize("reply", [Reply.CRASH, Reply.MAYBE_APPLIED], ids=lambda reply: reply.name)

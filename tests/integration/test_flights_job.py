@@ -78,6 +78,19 @@ def emptied(hbase: HBase) -> Iterator[str]:
 
 
 @pytest.mark.slow
+def test_the_job_runs_on_a_fenced_database(tmp_path: Path) -> None:
+    """Killed and mended as well: its rows of twelve columns are what that protocol is for."""
+    said = demo(f"embedded://{tmp_path}/store", "--days", "1", "--protocol", "fenced", "--json")
+    assert said.returncode == 0, said.stderr
+    report = json.loads(said.stdout)
+    assert (report["holds"], report["flights"], report["left"]) == (True, 842, {})
+    with connect(
+        f"embedded://{tmp_path}/store", transactions=report["tables"]["transactions"]
+    ) as engine:
+        assert engine.context.rules.name == "fenced"
+
+
+@pytest.mark.slow
 def test_the_job_runs_on_hbase(hbase: HBase, emptied: str) -> None:
     """What holds on a store of one machine has to hold where other programs write as well."""
     said = demo(hbase.thrift2, "--tables", emptied, "--days", "1", "--json")

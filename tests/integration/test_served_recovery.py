@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import urlsplit
 
 import pytest
@@ -24,8 +24,9 @@ from txn import InvalidRequestError, Key, Mutation, Policy, connect
 from txn.clock import SystemClock
 from txn.errors import CorruptRowError, MaybeApplied, NotApplied, TxnError
 from txn.model import Edit, Family
-from txn.protocol.attempt import Context
+from txn.protocol.attempt import Context, ProtocolName
 from txn.protocol.phases import Status
+from txn.protocol.rules import SIX_PHASE
 from txn.server.ports import Server, listen
 from txn.service.messages import IDL
 from txn.service.server import PAGE_BYTES, PAGE_ROWS, Transactional
@@ -54,12 +55,16 @@ def run(uri: str, *arguments: str, given: str = "") -> subprocess.CompletedProce
     return done
 
 
-def test_the_commands_work_through_a_server_with_its_token(tmp_path: Path) -> None:
+@pytest.mark.parametrize("protocol", get_args(ProtocolName))
+def test_the_commands_work_through_a_server_with_its_token(
+    tmp_path: Path, protocol: ProtocolName
+) -> None:
     """Who has no way to the store has one to the server; without the token nothing is told."""
     store, token = f"embedded://{tmp_path}/store", tmp_path / "token"
     token.write_text(TOKEN)
+    connect(store, protocol=protocol).close()
     decided = crashed(store, Status.ASSERTED).decode()
-    options = ("--transactional", "0", "--token-file", str(token))
+    options = ("--transactional", "0", "--token-file", str(token), "--protocol", protocol)
     with served(store, tmp_path / "log", *options) as server:
         bare = server.uris["transactional"]
         uri = f"{bare}?token_file={token}"
@@ -188,7 +193,7 @@ def recovering(uri: str) -> Iterator[Context]:
     clock = SystemClock()
     store = open_store(uri, clock)
     try:
-        yield Context(store, b"txn", clock, random.Random(1), PATIENT, silent)
+        yield Context(store, b"txn", clock, random.Random(1), PATIENT, silent, SIX_PHASE)
     finally:
         store.close()
 

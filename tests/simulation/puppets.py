@@ -185,5 +185,5 @@ def keys(call: Call) -> Iterable[Key]:
 def puts(item: object) -> Iterable[tuple[Key, bytes | None]]:
     """Return the cells that an edit or a check puts."""
     if isinstance(item, Check):
-        return item.puts
+        return [*item.puts, *((edit.key, edit.value) for edit in item.edits)]
     return [(item.key, item.value)] if isinstance(item, Edit) else []

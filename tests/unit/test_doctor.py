@@ -13,7 +13,7 @@ from recovery.scan import transactions
 from tests.unit.worlds import TABLE, World
 from txn.errors import NotApplied
 from txn.model import Cell, Check, Edit, Family, Key
-from txn.protocol.attempt import Context
+from txn.protocol.attempt import Context, ProtocolName
 from txn.stores.base import Store
 from txn.testing.counting import CountingStore
 
@@ -79,10 +79,32 @@ def test_a_store_of_ours_is_fine() -> None:
         assert about[1:] == [
             "store",
             "table txn, family t",
+            "protocol",
             "clock",
             "checked writes",
             "table data, family d",
         ]
+
+
+@pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
+def test_it_tells_the_protocol_and_whether_the_store_can_do_it(protocol: ProtocolName) -> None:
+    """Through Thrift 1 a fenced database can only be looked at."""
+    world = World(protocol=protocol)
+    narrow = CountingStore(world.store)
+    narrow.features = frozenset({"describe"})
+    for store, can in ((world.store, True), (narrow, False)):
+        (told,) = (each for each in examined(store, world) if each.about == "protocol")
+        assert told.seen.startswith(protocol)
+        is_wrong = not can and protocol == "fenced"
+        assert (told.verdict is Verdict.WRONG) is is_wrong
+        assert ("cannot do" in told.seen) is not can
+
+
+def test_the_clocks_matter_more_to_a_fenced_database() -> None:
+    """Its clients choose all timestamps that count."""
+    world = World(protocol="fenced")
+    (clock,) = wrong(examined(Odd(world.store, fault="clock"), world))
+    assert "60000 ms ahead of its client" in clock.mend
 
 
 def test_what_it_writes_is_nobodys_transaction() -> None:

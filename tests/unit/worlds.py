@@ -13,7 +13,8 @@ from txn.clock import ManualClock
 from txn.errors import NotApplied
 from txn.model import Cell, Check, Edit, Family, Key, Mutation, Row
 from txn.policy import Policy
-from txn.protocol.attempt import Attempt, begin_attempt
+from txn.protocol.attempt import Attempt, ProtocolName, begin_attempt
+from txn.protocol.lock_cells import holder_of
 from txn.protocol.phases import Status
 from txn.protocol.row import TransactionRow, column, decode_row, is_row_key, status_key
 from txn.request import bind_request
@@ -42,10 +43,11 @@ class World:
 
     opened: ClassVar[Callable[[], tuple[Store, ManualClock]]] = staticmethod(in_memory)
 
-    def __init__(self, policy: Policy = POLICY) -> None:
+    def __init__(self, policy: Policy = POLICY, protocol: ProtocolName | None = None) -> None:
         self.store, self.clock = World.opened()
         self.store.ensure_table(TABLE, {b"d": Family()})
         self.policy = policy
+        self.protocol = protocol
         self.events: list[Event] = []
         self.faults = FaultyStore(self.store)
         self.engine = self.client(self.faults)
@@ -59,6 +61,7 @@ class World:
             clock=self.clock,
             chance=Random(seed),
             watch=self.watch,
+            protocol=self.protocol,
         )
 
     def watch(self, event: Event) -> None:
@@ -77,7 +80,8 @@ class World:
         return cell.value if cell else None
 
     def holder(self, key: Key) -> bytes:
-        return self.value(key.lock) or b""
+        lock = self.engine.context.rules.lock_of(key)
+        return holder_of(lock, self.cell(lock))
 
     def keys_kept(self) -> int:
         """How many cells the store keeps, delete markers among them."""
@@ -118,15 +122,20 @@ def after_status(world: World, status: Status, fault: Fault) -> None:
     seen: list[Call] = []
 
     def plan(call: Call) -> Fault:
-        wanted = any(
-            isinstance(item, Check) and (item.puts[-1][1] == status.value) for item in call.items
-        )
+        wanted = any(status.value in _values(item) for item in call.items)
         if wanted and not seen:
             seen.append(call)
             return fault
         return Fault()
 
     world.faults.plan = plan
+
+
+def _values(item: object) -> list[bytes | None]:
+    """What an item of a call writes; a status is among it, whichever protocol puts it."""
+    if isinstance(item, Check):
+        return [*(value for _, value in item.puts), *(edit.value for edit in item.edits)]
+    return [item.value] if isinstance(item, Edit) else []
 
 
 def step_past_put(world: World, row_key: bytes) -> None:

@@ -24,6 +24,8 @@ from txn.demo.data import DAYS, FAMILY, DemoTables, tables_named, unpack
 from txn.demo.processes import Job, Line
 from txn.demo.reconcile import ProofCheck
 from txn.errors import InvalidRequestError
+from txn.protocol.attempt import ProtocolName
+from txn.protocol.rules import protocol_key
 
 JOB = "txn.demo.job"
 
@@ -75,19 +77,26 @@ class Report:
 
 
 def run_demo(
-    uri: str, name: str, recovery: Recovery[F], console: Console, *, days: int, crash: bool
+    uri: str,
+    name: str,
+    recovery: Recovery[F],
+    console: Console,
+    *,
+    days: int,
+    crash: bool,
+    protocol: ProtocolName | None = None,
 ) -> Report:
     """Run the whole demonstration on a store that several processes can open; return its report.
 
     name: of its tables, which must be empty or absent. days: how many days of the year, from its
-    first. crash: whether the job is killed part way.
+    first. crash: whether the job is killed part way. protocol: that of its transactions.
     """
     if not 1 <= days <= DAYS:
         raise InvalidRequestError("days must be 1 to 365", days=days)
     if uri.startswith("memory:"):
         raise InvalidRequestError("the job's processes cannot share memory", store=uri)
     tables = tables_named(name)
-    make_tables(uri, tables)
+    make_tables(uri, tables, protocol)
     with tempfile.TemporaryDirectory(prefix="hbase-txn-flights-") as place:
         folder = Path(place)
         asked = ["--store", uri, "--csv", str(unpack(folder)), "--days", str(days)]
@@ -102,14 +111,16 @@ def run_demo(
     return report
 
 
-def make_tables(uri: str, tables: DemoTables) -> None:
+def make_tables(uri: str, tables: DemoTables, protocol: ProtocolName | None) -> None:
     """Make the tables, or raise InvalidRequestError for one that holds anything: what is left of
     an earlier run, or another's, would be counted."""
-    with connect(uri, transactions=tables.transactions) as engine:
+    with connect(uri, transactions=tables.transactions, protocol=protocol) as engine:
         for table in (tables.flights, tables.indexes):
             engine.ensure_table(table, [FAMILY])
+        own = protocol_key(engine.context.table).row
         for table in astuple(tables):
-            if next(iter(engine.context.store.scan(table.encode())), None) is not None:
+            rows = engine.context.store.scan(table.encode())
+            if any(row.row != own for row in rows):
                 raise InvalidRequestError(
                     "the tables must be empty: choose another name", table=table
                 )

@@ -15,6 +15,7 @@ from txn.emulator.thrift1 import service as thrift1
 from txn.emulator.thrift2 import service as thrift2
 from txn.emulator.workers import Supervisor, serve_here
 from txn.errors import InvalidRequestError
+from txn.protocol.attempt import ProtocolName
 from txn.server.options import Options
 from txn.server.ports import ServedInterface, Server, listen, server_tls_context
 from txn.service.server import Transactional
@@ -35,11 +36,13 @@ LONG = frozenset(  # of HBase's methods, those that read many rows
 @dataclass(frozen=True, slots=True)
 class Hosted:
     """What is served. store: `embedded:///path` or `memory://`. ports: by a name of NAMES; 0 picks
-    one. token: what requests of the Transactional service must show."""
+    one. token: what requests of the Transactional service must show. protocol: that of its
+    transactions, as `connect` takes it."""
 
     store: str
     ports: Mapping[str, int]
     token: str | None = None
+    protocol: ProtocolName | None = None
 
     def __post_init__(self) -> None:
         if not self.ports or not set(self.ports) <= set(NAMES):
@@ -99,7 +102,8 @@ def open_services(
     ends = ExitStack()
     ends.callback(keys.close)
     if "transactional" in hosted.ports:
-        transactional = Transactional(LocalStore(keys, clock), token=hosted.token)
+        store = LocalStore(keys, clock)
+        transactional = Transactional(store, token=hosted.token, protocol=hosted.protocol)
         services["transactional"] = transactional.service
         ends.callback(transactional.flush)
     for name, module in (("thrift1", thrift1), ("thrift2", thrift2)):

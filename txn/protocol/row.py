@@ -91,7 +91,7 @@ class RowState(Enum):
 class TransactionRow:
     """A transaction row as it was read at one instant.
 
-    status_at, seen: the server's timestamp (ms) of the status, and the newest one in the row.
+    status_at, newest: the timestamp (ms) of the status, and the newest one in the row.
     began: when each phase began, by the server's time. corrupt: what did not decode, and why.
     has_ranges: whether it looks at ranges that it has scanned, between 1-LOCKED and its decision.
     """
@@ -122,6 +122,13 @@ class TransactionRow:
         if self.status.is_decided:
             return RowState.DECIDED if self._has_readable_decision() else RowState.UNREADABLE
         return RowState.ABORTING
+
+    @property
+    def since(self) -> int:
+        """When it came to its status, by the server's time: what retention and grace count from.
+        The status of a fenced transaction has a timestamp of its owner's."""
+        at = self.status_at
+        return at if self.status is None else self.began.get(self.status, at)
 
     @property
     def is_over(self) -> bool:

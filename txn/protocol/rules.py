@@ -127,7 +127,7 @@ def choose_rules(context: Context, wanted: ProtocolName | None) -> Rules:
     rules = call_store(context, lambda: find_rules(context.store, context.table))
     if rules is None:
         rules = PROTOCOLS[wanted or "six-phase"]
-        _require_features(context, rules)
+        require_features(context, rules)
         if rules is not SIX_PHASE and next(context.store.scan(context.table), None) is not None:
             raise InvalidRequestError(
                 "the database has transactions of another protocol: see `txn convert`",
@@ -146,11 +146,12 @@ def choose_rules(context: Context, wanted: ProtocolName | None) -> Rules:
             found=rules.name,
             wanted=wanted,
         )
-    _require_features(context, rules)
+    require_features(context, rules)
     return rules
 
 
-def _require_features(context: Context, rules: Rules) -> None:
+def require_features(context: Context, rules: Rules) -> None:
+    """Raise InvalidRequestError unless the store can do what a protocol needs."""
     if not rules.needs <= context.store.features:
         raise InvalidRequestError(
             "the store cannot do the database's protocol: HBase's Thrift 2 gateway can",

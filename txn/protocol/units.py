@@ -89,7 +89,7 @@ def _wait_outside(
 ) -> list[Met]:
     """Wait for holders with nothing written; one that does not wait settles them at once, and fails
     where they live."""
-    if context.policy.attempts > 1 and (patient or tries < POLITE_TRIES):
+    if patient or (context.policy.attempts > 1 and tries < POLITE_TRIES):
         return contention.wait_for_holders(met, tries)
     gone = contention.settle(group_by_holder(met))
     for item in met:

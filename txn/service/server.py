@@ -18,6 +18,7 @@ from txn.client.engine import Engine
 from txn.errors import InvalidRequestError, TxnError
 from txn.model import Row, cell_bytes
 from txn.policy import Policy
+from txn.protocol.attempt import ProtocolName
 from txn.protocol.ranges import stored_rows
 from txn.protocol.row import decode_row
 from txn.request import Ack, Committed, Outcome, Request
@@ -59,12 +60,12 @@ T = TypeVar("T")
 def answer_call(
     work: Callable[Concatenate[Transactional, P], T],
 ) -> Callable[Concatenate[Transactional, P], T]:
-    """Check the token, which comes with the options, the last argument; tell errors as the
+    """Check the token, which comes with the options, wherever these stand; tell errors as the
     interface does."""
 
     @wraps(work)
     def answer(self: Transactional, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        self.admit(args[-1])
+        self.admit(next((each for each in args if isinstance(each, IDL.Options)), None))
         try:
             return work(self, *args, **kwargs)
         except TxnError as error:
@@ -76,10 +77,12 @@ def answer_call(
 class Transactional:
     """Carries out the requests of the service, in as many threads as there are clients."""
 
-    def __init__(self, store: Store, *, token: str | None = None) -> None:
+    def __init__(
+        self, store: Store, *, token: str | None = None, protocol: ProtocolName | None = None
+    ) -> None:
         self._store = store
         self._token = None if token is None else token.encode()
-        self._engine = Engine(store)
+        self._engine = Engine(store, protocol=protocol)
         self._quick = Engine(store, policy=replace(Policy(), attempts=1))
         self._gatherer = Gatherer(self._quick, self._engine)
 

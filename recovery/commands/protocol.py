@@ -1,0 +1,108 @@
+"""`txn init` and `txn convert`: which protocol a database has."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, cast, get_args
+
+import typer
+
+from recovery.commands.common import (
+    DEFAULT_TRANSACTIONS,
+    FOUND,
+    JsonOption,
+    StoreOption,
+    TransactionsOption,
+    complain,
+    open_store_of,
+    print_json,
+)
+from recovery.convert import convert as convert_database
+from recovery.convert import find_obstacles
+from txn.client.connect import connect
+from txn.errors import InvalidRequestError
+from txn.model import check_choice
+from txn.protocol.attempt import ProtocolName
+
+WORDS = " or ".join(get_args(ProtocolName))
+STOPPED = "no client may be connected meanwhile, and every table that transactions write is named"
+
+
+def parse_protocol(name: str) -> ProtocolName:
+    """Return the name of a protocol, or tell typer that it is none."""
+    try:
+        check_choice("protocol", name, ProtocolName)
+    except InvalidRequestError as error:
+        raise typer.BadParameter(str(error)) from error
+    return cast(ProtocolName, name)
+
+
+def init(
+    *,
+    protocol: Annotated[
+        str | None,
+        typer.Option(help=f"{WORDS}. Without it: as it is, or six-phase.", parser=parse_protocol),
+    ] = None,
+    store: StoreOption,
+    transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
+    as_json: JsonOption = False,
+) -> None:
+    """Make the transaction table, and the store itself if it is new, and choose the protocol.
+
+    A database that is there keeps its protocol: it is told, and where another is asked for that is
+    an error, exit code 2.
+    """
+    wanted = None if protocol is None else parse_protocol(protocol)
+    with connect(store, transactions=transactions, protocol=wanted) as engine:
+        name = engine.context.rules.name
+    if as_json:
+        print_json({"transactions": transactions, "protocol": name})
+    else:
+        typer.echo(f"transaction table {transactions} has the protocol {name}")
+
+
+def convert(
+    protocol: Annotated[str, typer.Argument(help=f"{WORDS}.", parser=parse_protocol)],
+    *,
+    scan: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TABLE", help="A data table that transactions write: name them all."),
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="No client is connected.")] = False,
+    store: StoreOption,
+    transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
+    as_json: JsonOption = False,
+) -> None:
+    """Change the protocol of a database that no client uses, and where none of its transactions has
+    a row any more.
+
+    Exit code 0: it has the protocol. 1: refused, with what stands in the way and what to do.
+    """
+    wanted, tables = parse_protocol(protocol), [table.encode() for table in scan or ()]
+    with open_store_of(store, transactions) as context:
+        found = context.rules.name
+        obstacles = list(find_obstacles(context, tables)) if found != wanted else []
+        deleted = 0
+        if not obstacles:
+            if found != wanted:
+                _confirm(f"from {found} to {wanted}", yes)
+            deleted = convert_database(context, wanted, tables)
+    if as_json:
+        told = {"found": found, "protocol": found if obstacles else wanted}
+        print_json(told | {"deleted": deleted, "obstacles": obstacles})
+    else:
+        for obstacle in obstacles:
+            complain(obstacle)
+        if not obstacles:
+            was = "had it already" if found == wanted else f"was {found}"
+            typer.echo(f"{transactions} is {wanted} ({was}); leftover cells deleted: {deleted}")
+    if obstacles:
+        raise typer.Exit(FOUND)
+
+
+def _confirm(change: str, yes: bool) -> None:
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise InvalidRequestError(f"{change}: {STOPPED}. Say --yes if that is so")
+    typer.confirm(f"{change}: {STOPPED}. Is that so?", abort=True, err=True)

@@ -1,0 +1,138 @@
+"""From one protocol to the other: what stands in the way, and the change.
+
+The name of a database's protocol is changed while nobody is connected, no transaction has a row and
+no lock is held: so nothing of the old protocol can be late, or be met. Then what the old one keeps
+beside values is deleted; a conversion that stopped before that end is begun again by the same call.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+from recovery.scan import MARKERS, transactions
+from txn.errors import InvalidRequestError
+from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Check, Edit, Key
+from txn.protocol.attempt import Context, ProtocolName, Rules, call_store
+from txn.protocol.lock_cells import FREE, UNIT_LOCK, holder_of
+from txn.protocol.ranges import stored_rows
+from txn.protocol.row import RowState
+from txn.protocol.rules import PROTOCOLS, protocol_key, require_features
+from txn.spans import Span
+from txn.text import key_text
+
+BATCH = 500
+ENDED = frozenset({RowState.FINISHED, RowState.DEBRIS})
+
+
+def find_obstacles(context: Context, tables: Collection[bytes] = ()) -> Iterator[str]:
+    """Yield why a database cannot be converted now, each with what to do about it. tables: all data
+    tables that transactions write to. Raises InvalidRequestError for an absent one."""
+    states = Counter(row.state for row in transactions(context))
+    ended = sum(states[state] for state in ENDED)
+    if unfinished := states.total() - ended:
+        yield (
+            f"{unfinished} transactions are not finished: txn fsck --repair --grace 0s, when every "
+            "client is stopped"
+        )
+    if ended:
+        yield (
+            f"{ended} transactions have rows, and requests of theirs may be on their way: wait for "
+            "the retention, and let txn fsck --repair delete them"
+        )
+    for table in tables:
+        if call_store(context, lambda: context.store.describe(table)) is None:  # noqa: B023
+            raise InvalidRequestError("no such table", table=table)
+    for span in _list_spans(context, tables):
+        name, held, ahead = span.table.decode(errors="replace"), _Seen(), _Seen()
+        _look(context, span, held, ahead)
+        if held.count:
+            yield f"locks or tags in {name}: {held}: txn fsck --repair --scan {name}"
+        if ahead.count:
+            yield f"cells of {name} lie ahead of the clock: {ahead}: set it, or wait for it"
+
+
+def convert(context: Context, wanted: ProtocolName, tables: Collection[bytes] = ()) -> int:
+    """Change the protocol of a database in whose way nothing stands, and delete what the other one
+    has left beside values; return how many cells that were. Where it has the protocol already, only
+    that is done.
+
+    No client may be connected. Raises InvalidRequestError where the store cannot do the protocol,
+    or somebody else has changed it meanwhile.
+    """
+    require_features(context, PROTOCOLS[wanted])
+    if context.rules.name != wanted:
+        _rename(context, wanted)
+    return _clear(context, PROTOCOLS[wanted], tables)
+
+
+def _rename(context: Context, wanted: ProtocolName) -> None:
+    key = protocol_key(context.table)
+    old = call_store(context, lambda: context.store.read([key]))[key]
+    check = Check(key, old.value if old else FREE, ((key, wanted.encode()),))
+    if old is None or old.value == context.rules.name.encode():
+        call_store(context, lambda: context.store.check_and_put([check]))
+    found = call_store(context, lambda: context.store.read([key]))[key]
+    if found is None or found.value != wanted.encode():
+        raise InvalidRequestError(
+            "somebody else changes the protocol", found=found and found.value, wanted=wanted
+        )
+
+
+@dataclass(slots=True)
+class _Seen:
+    """How many cells there are of a kind, and one of them."""
+
+    count: int = 0
+    last: Key | None = None
+
+    def add(self, key: Key) -> None:
+        self.count += 1
+        self.last = key
+
+    def __str__(self) -> str:
+        return f"{self.count}, such as {key_text(self.last)}" if self.last else "none"
+
+
+def _look(context: Context, span: Span, held: _Seen, ahead: _Seen) -> None:
+    """Count the cells that say that somebody holds or writes a key, and those from the future."""
+    for row in stored_rows(context, span):
+        now_ms = context.clock.wall_ms()
+        for key, cell in row.cells.items():
+            if _is_guard(key) and holder_of(key, cell):
+                held.add(key)
+            if cell.timestamp >= now_ms:
+                ahead.add(key)
+
+
+def _clear(context: Context, rules: Rules, tables: Iterable[bytes]) -> int:
+    """Delete the free locks and empty tags that a protocol does not know; what the other one never
+    writes there stays, it may be somebody's data."""
+    count = 0
+    for span in _list_spans(context, tables):
+        cells = (
+            item
+            for row in stored_rows(context, span)
+            for item in row.cells.items()
+            if _is_left(rules, *item)
+        )
+        while some := list(islice(cells, BATCH)):
+            edits = [Edit(key, None, cell.timestamp) for key, cell in some]
+            call_store(context, lambda: context.store.write(edits))  # noqa: B023
+            count += len(some)
+    return count
+
+
+def _is_left(rules: Rules, key: Key, cell: Cell) -> bool:
+    is_own = (key.column == UNIT_LOCK) is rules.locks_rows
+    return _is_guard(key) and not is_own and holder_of(key, cell) == FREE
+
+
+def _is_guard(key: Key) -> bool:
+    return key.column.endswith((LOCK_SUFFIX, TAG_SUFFIX)) and key.column != TAG_SUFFIX
+
+
+def _list_spans(context: Context, tables: Iterable[bytes]) -> list[Span]:
+    return [Span(context.table, *MARKERS), *map(Span, dict.fromkeys(tables))]

@@ -1,0 +1,103 @@
+"""What fsck finds in data tables of a fenced database: orphan locks, versions past the protocol.
+
+There a lock is of a row and family, and every change through the protocol leaves it at a greater
+timestamp than its values. What is suspect is looked at three times: in the scan, then its holder's
+row, then its cells again. Only what is the same both times is judged.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from typing import NamedTuple
+
+from recovery.findings import Finding, Kind, Young
+from recovery.scan import newest_old_ms
+from recovery.tables import BATCH, Doomed, make_facts, orphan_facts
+from txn.model import RESERVED, Cell, Key, Row
+from txn.protocol.attempt import Context, call_store
+from txn.protocol.lock_cells import UNIT_LOCK, holder_of
+from txn.protocol.resolve import read_rows
+from txn.protocol.row import TransactionRow, is_row_key
+
+
+class Unit(NamedTuple):
+    """A lock of a row and family, with the values there that are not older than it is."""
+
+    lock: Key
+    cell: Cell
+    newer: Mapping[Key, Cell]
+
+    @property
+    def holder(self) -> bytes:
+        """Who has the lock, or what else its cell says; empty where it is free."""
+        return holder_of(self.lock, self.cell)
+
+
+def check_units(
+    context: Context,
+    rows: Iterable[Row],
+    *,
+    grace_ms: int,
+    retention_ms: int,
+    doomed: Doomed,
+    young: Young,
+) -> Iterator[Finding]:
+    """Yield the findings of rows of data tables, which may be stale by now. A lock that is younger
+    than the grace is not one, and is counted. Free locks stay for ever: they count."""
+    units = (unit for row in rows for unit in list_units(row))
+    suspects = (unit for unit in units if unit.holder or unit.newer)
+    while batch := list(islice(suspects, BATCH)):
+        holders = {unit.holder for unit in batch if is_row_key(unit.holder)}
+        found = read_rows(context, holders) if holders else {}
+        same = _find_unchanged(context, batch)
+        now_ms = context.clock.wall_ms()
+        old_ms = newest_old_ms(now_ms, grace_ms)
+        for unit in same:
+            for since, finding in _judge_unit(unit, found.get(unit.holder), doomed):
+                if since <= old_ms:
+                    yield finding
+                else:
+                    young.add(finding.kind, now_ms - since)
+
+
+def list_units(row: Row) -> Iterator[Unit]:
+    """Yield the locks of a row, one a family."""
+    for lock, cell in row.cells.items():
+        if lock.column == UNIT_LOCK:
+            newer = {
+                key: value
+                for key, value in row.cells.items()
+                if key.family == lock.family
+                and value.timestamp >= cell.timestamp
+                and not key.column.endswith(RESERVED)
+            }
+            yield Unit(lock, cell, newer)
+
+
+def _find_unchanged(context: Context, units: Iterable[Unit]) -> list[Unit]:
+    wanted = list(units)
+    asked = [key for unit in wanted for key in (unit.lock, *unit.newer)]
+    now = call_store(context, lambda: context.store.read(asked))
+    return [
+        unit
+        for unit in wanted
+        if now[unit.lock] == unit.cell
+        and all(now[key] == value for key, value in unit.newer.items())
+    ]
+
+
+def _judge_unit(
+    unit: Unit, holder: TransactionRow | None, doomed: Doomed
+) -> Iterator[tuple[int, Finding]]:
+    """Yield what is wrong with a lock, with the time since when; 0 where that does not matter."""
+    lock, cell = unit.lock, unit.cell
+    if unit.holder and holder is None:
+        yield 0, Finding(Kind.FOREIGN_CELL, None, lock, make_facts(cell))
+    elif holder is not None and (holder.is_over or doomed(holder)):
+        key = lock._replace(column=b"")
+        facts = orphan_facts(cell, holder)
+        yield cell.timestamp, Finding(Kind.ORPHAN_LOCK, unit.holder, key, facts)
+    for key, value in unit.newer.items():
+        facts = {"version": value.timestamp, "below": cell.timestamp}
+        yield 0, Finding(Kind.FOREIGN_VERSION, None, key, facts)

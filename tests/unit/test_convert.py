@@ -1,0 +1,140 @@
+"""From one protocol to the other: only where nothing is late, and nothing of the old is left."""
+
+from __future__ import annotations
+
+import pytest
+
+from recovery import check, convert, find_obstacles, repair_all, summary
+from tests.unit.worlds import TABLE, World, X, Y, stopped_at
+from txn.errors import InvalidRequestError
+from txn.model import Delete, Edit, Key, Mutation
+from txn.protocol.attempt import ProtocolName
+from txn.protocol.phases import Status
+from txn.protocol.rules import protocol_key
+from txn.testing.counting import CountingStore
+
+pytestmark = pytest.mark.fast
+
+DAY_MS = 24 * 3_600_000
+OTHER: dict[ProtocolName, ProtocolName] = {"six-phase": "fenced", "fenced": "six-phase"}
+BOTH = pytest.mark.parametrize("protocol", OTHER)
+
+
+def retained(world: World) -> None:
+    """Let the retention pass, and fsck after it."""
+    world.clock.advance(DAY_MS + 1)
+    assert all(
+        result for _, result in repair_all(world.engine.context, check(world.engine.context))
+    )
+
+
+def used(world: World) -> None:
+    """Values, a deleted key, and a token."""
+    world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")], once="token")
+    world.engine.commit([Delete(Y)])
+
+
+@BOTH
+def test_a_database_without_transactions_is_converted_and_goes_on(protocol: ProtocolName) -> None:
+    """Values and tokens stay, and what is written afterwards comes after them."""
+    world = World(protocol=protocol)
+    used(world)
+    retained(world)
+    assert list(find_obstacles(world.engine.context, [TABLE])) == []
+    assert convert(world.engine.context, OTHER[protocol], [TABLE]) > 0
+    old, world.protocol = world.engine, None
+    world.engine = world.client(seed=2)
+    assert world.engine.context.rules.name == OTHER[protocol]
+    assert world.engine.commit([Mutation(X, b"2")], once="token").repeated
+    world.engine.commit([Mutation(X, b"2"), Mutation(Y, b"2")])
+    assert (world.value(X), world.value(Y)) == (b"2", b"2")
+    assert summary(world.engine.context, [TABLE]).is_quiet
+    assert list(check(world.engine.context, grace_ms=0, scan=[TABLE])) == []
+    with pytest.raises(InvalidRequestError, match="another protocol"):
+        world.protocol = old.context.rules.name
+        world.client()
+
+
+@BOTH
+def test_it_goes_there_and_back(protocol: ProtocolName) -> None:
+    """No cell of one protocol is taken for a foreign one when it is used again."""
+    world, now = World(protocol=protocol), protocol
+    for turn in range(4):
+        used_at = world.engine.commit([Mutation(X, b"%d" % (turn + 1))]).timestamp
+        retained(world)
+        now = OTHER[now]
+        assert convert(world.engine.context, now, [TABLE]) == (1 if now == "six-phase" else 2)
+        world.protocol = now
+        world.engine = world.client(seed=turn)
+        cell = world.engine.read([X])[X]
+        assert cell is not None and cell.timestamp == used_at
+    assert list(check(world.engine.context, grace_ms=0, scan=[TABLE])) == []
+
+
+@BOTH
+def test_a_conversion_that_stopped_is_begun_again(protocol: ProtocolName) -> None:
+    """The name comes first; what is left beside values afterwards blocks nobody."""
+    world = World(protocol=protocol)
+    used(world)
+    retained(world)
+    convert(world.engine.context, OTHER[protocol])
+    world.protocol = None
+    world.engine = world.client(seed=2)
+    assert convert(world.engine.context, OTHER[protocol], [TABLE]) > 0
+    assert convert(world.engine.context, OTHER[protocol], [TABLE]) == 0
+
+
+@BOTH
+@pytest.mark.parametrize("status", [Status.WRITTEN, Status.ASSERTED, Status.COMPLETE])
+def test_a_transaction_with_a_row_is_in_the_way(protocol: ProtocolName, status: Status) -> None:
+    """Whatever became of it, a request of it may be late."""
+    world = World(protocol=protocol)
+    stopped_at(world, status)
+    (obstacle, *_) = find_obstacles(world.engine.context)
+    assert obstacle.startswith("1 transactions")
+    assert ("--grace 0s" in obstacle) is (status is not Status.COMPLETE)
+
+
+def test_a_lock_is_in_the_way_and_so_is_the_future() -> None:
+    """A commit of the other protocol would lie below what is ahead of the clock."""
+    world = World()
+    later = world.clock.wall_ms() + DAY_MS
+    world.store.write([Edit(X.lock, b"somebody", 1), Edit(Y, b"1", later)])
+    held, ahead = find_obstacles(world.engine.context, [TABLE])
+    assert "data/x/d:x_lock: txn fsck --repair --scan data" in held
+    assert "data/y/d:x: set it" in ahead
+
+
+def test_a_table_that_is_not_there_is_an_error() -> None:
+    """It is mistyped, and another one not looked at."""
+    with pytest.raises(InvalidRequestError, match="no such table"):
+        list(find_obstacles(World().engine.context, [b"dta"]))
+
+
+def test_what_may_be_data_stays() -> None:
+    """A column that only looks like one of the protocol's."""
+    world = World()
+    mine = Key("x", "d", "hem_lock", TABLE)
+    world.store.write([Edit(mine, b"tree", 1)])
+    assert convert(world.engine.context, "fenced", [TABLE]) == 0
+    assert world.value(mine) == b"tree"
+
+
+def test_somebody_else_may_be_first() -> None:
+    """The name is compared: two conversions do not undo each other unseen."""
+    world = World(protocol="fenced")
+    world.store.write([Edit(protocol_key(b"txn"), b"later", world.clock.wall_ms() + 1)])
+    with pytest.raises(InvalidRequestError, match="somebody else"):
+        convert(world.engine.context, "six-phase")
+
+
+def test_a_store_that_cannot_do_it_is_refused() -> None:
+    """HBase's Thrift 1 gateway changes one column at a time."""
+
+    world = World()
+    narrow = CountingStore(world.store)
+    narrow.features = frozenset({"describe"})
+    world.engine = world.client(narrow)  # type: ignore[arg-type]
+    with pytest.raises(InvalidRequestError, match="Thrift 2 gateway can"):
+        convert(world.engine.context, "fenced")
+    assert world.value(protocol_key(b"txn")) == b"six-phase"
