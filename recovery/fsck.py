@@ -97,7 +97,7 @@ def judge(
     alive_at = _alive_at(row, now_ms, grace_ms)
     match row.state:
         case RowState.FINISHED:
-            return _since(Kind.EXPIRED, row, row.status_at <= old_ms, _list_facts(row))
+            return _since(Kind.EXPIRED, row, row.reached_at <= old_ms, _list_facts(row))
         case RowState.DEBRIS:
             return _since(Kind.DEBRIS, row, row.newest <= old_ms, {"newest": row.newest})
         case RowState.UNREADABLE:
@@ -196,7 +196,7 @@ def _alive_at(row: TransactionRow, now_ms: int, grace_ms: int) -> int:
     """Return when anything happened to an unfinished row that shows its owner to be alive."""
     beat = row.beat if row.beat <= now_ms + grace_ms else 0  # a client's clock: it may be wrong
     newest = row.newest if row.state is RowState.UNREADABLE else 0
-    return max(row.status_at, beat, newest)
+    return max(row.reached_at, beat, newest)
 
 
 def _since(

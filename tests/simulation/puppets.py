@@ -14,7 +14,7 @@ from tests.simulation.world import POLICY, World
 from txn import Cell, Engine, Key, Policy
 from txn.clock import Clock
 from txn.model import LOCK_SUFFIX, Check, Edit, Row
-from txn.protocol.lock_cells import FREE
+from txn.protocol.lock_cells import FREE, holder_of, unit_lock
 from txn.protocol.phases import Status
 from txn.stores.base import Store
 from txn.testing.faulty import NO_FAULT, Call, Fault, Plan, faultless
@@ -151,6 +151,21 @@ def frees(call: Call) -> bool:
     return any(c.key.column.endswith(LOCK_SUFFIX) and c.expected != FREE for c in checks(call))
 
 
+def counts(key: Key) -> Match:
+    """Match the call that asks for the fenced lock of the key's row and family."""
+    lock = unit_lock(key)
+    return lambda call: any(
+        c.key == lock and holder_of(lock, Cell(c.edits[0].value or b"", 0)) for c in checks(call)
+    )
+
+
+def finishes(key: Key) -> Match:
+    """Match the call that puts a fenced transaction's value, by a plain put or a compared one."""
+    return lambda call: any(
+        put == key and call.method != "read" for item in call.items for put, _ in puts(item)
+    )
+
+
 def reads_row(key: Key) -> Match:
     """Match the read of the row of a key, in a scan or not, by a client that reads row by row."""
     return lambda call: call.method == "row" and any(key.row == item.row for item in keys(call))
@@ -185,5 +200,5 @@ def keys(call: Call) -> Iterable[Key]:
 def puts(item: object) -> Iterable[tuple[Key, bytes | None]]:
     """Return the cells that an edit or a check puts."""
     if isinstance(item, Check):
-        return item.puts
+        return [*item.puts, *((edit.key, edit.value) for edit in item.edits)]
     return [(item.key, item.value)] if isinstance(item, Edit) else []

@@ -13,7 +13,7 @@ from txn.clock import ManualClock
 from txn.errors import NotApplied
 from txn.model import Cell, Check, Edit, Family, Key, Mutation, Row
 from txn.policy import Policy
-from txn.protocol.attempt import Attempt, begin_attempt
+from txn.protocol.attempt import Attempt, ProtocolName, begin_attempt
 from txn.protocol.phases import Status
 from txn.protocol.row import TransactionRow, column, decode_row, is_row_key, status_key
 from txn.request import bind_request
@@ -42,10 +42,11 @@ class World:
 
     opened: ClassVar[Callable[[], tuple[Store, ManualClock]]] = staticmethod(in_memory)
 
-    def __init__(self, policy: Policy = POLICY) -> None:
+    def __init__(self, policy: Policy = POLICY, protocol: ProtocolName | None = None) -> None:
         self.store, self.clock = World.opened()
         self.store.ensure_table(TABLE, {b"d": Family()})
         self.policy = policy
+        self.protocol = protocol
         self.events: list[Event] = []
         self.faults = FaultyStore(self.store)
         self.engine = self.client(self.faults)
@@ -59,6 +60,7 @@ class World:
             clock=self.clock,
             chance=Random(seed),
             watch=self.watch,
+            protocol=self.protocol,
         )
 
     def watch(self, event: Event) -> None:

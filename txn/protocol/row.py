@@ -124,6 +124,12 @@ class TransactionRow:
         return RowState.ABORTING
 
     @property
+    def reached_at(self) -> int:
+        """When it came to its status, by the server's time where the row tells it: the timestamp of
+        a fenced status is its owner's."""
+        return self.began.get(self.status, self.status_at) if self.status else 0
+
+    @property
     def is_over(self) -> bool:
         """Whether it can do nothing any more: finished, absent, or debris of what is finished."""
         return self.state in (RowState.FINISHED, RowState.DEBRIS)
