@@ -54,7 +54,7 @@ def run(
 ) -> Run:
     """Commit the shape with faults at these calls. Late requests arrive before the call of the
     number `deliver`, or when the stage of that name is reached."""
-    world = World(one_cell=one_cell)
+    world = World(one_cell=one_cell, protocol=shape.protocol)
     world.engine().commit([Mutation(key, value) for key, value in BEFORE.items()])
     calls: list[Call] = []
 

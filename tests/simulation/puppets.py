@@ -14,7 +14,7 @@ from tests.simulation.world import POLICY, World
 from txn import Cell, Engine, Key, Policy
 from txn.clock import Clock
 from txn.model import LOCK_SUFFIX, Check, Edit, Row
-from txn.protocol.lock_cells import FREE
+from txn.protocol.lock_cells import FREE, holder_of, unit_lock
 from txn.protocol.phases import Status
 from txn.stores.base import Store
 from txn.testing.faulty import NO_FAULT, Call, Fault, Plan, faultless
@@ -149,6 +149,21 @@ def takes(key: Key) -> Match:
 def frees(call: Call) -> bool:
     """Match a call that frees locks."""
     return any(c.key.column.endswith(LOCK_SUFFIX) and c.expected != FREE for c in checks(call))
+
+
+def counts(key: Key) -> Match:
+    """Match the call that asks for the fenced lock of the key's row and family."""
+    lock = unit_lock(key)
+    return lambda call: any(
+        c.key == lock and holder_of(lock, Cell(c.edits[0].value or b"", 0)) for c in checks(call)
+    )
+
+
+def finishes(key: Key) -> Match:
+    """Match the call that puts a fenced transaction's value, by a plain put or a compared one."""
+    return lambda call: any(
+        put == key and call.method != "read" for item in call.items for put, _ in puts(item)
+    )
 
 
 def reads_row(key: Key) -> Match:

@@ -6,11 +6,12 @@ Each mixes puts, deletes and assertions. `before` is what a first transaction ha
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tests.simulation.world import key
 from txn import Delete, Exact, GreaterThan, Key, Mutation, Not, Or, Some
 from txn.assertions import Assertion
+from txn.protocol.attempt import ProtocolName
 
 A, B = key("row-1", "a"), key("row-1", "b")
 C, E = key("row-2", "c"), key("row-3", "e")
@@ -18,13 +19,18 @@ C, E = key("row-2", "c"), key("row-3", "e")
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A transaction. holds: whether its assertions are true of what is there before it."""
+    """A transaction, in a database of a protocol. holds: whether its assertions are true of what is
+    there before it."""
 
     name: str
     mutations: tuple[Mutation | Delete, ...]
     assertions: tuple[Assertion, ...] = ()
     holds: bool = True
     once: str | None = None
+    protocol: ProtocolName = "six-phase"
+
+    def __str__(self) -> str:
+        return self.name if self.protocol == "six-phase" else f"{self.protocol}, {self.name}"
 
     @property
     def keys(self) -> tuple[Key, ...]:
@@ -69,4 +75,5 @@ SHAPES = (
     Shape("assertions alone", (), (Some(A), Not(Some(E)))),
     Shape("once", (PUTS[A], Delete(C)), once="token"),
 )
-BY_NAME = {shape.name: shape for shape in SHAPES}
+FENCED = tuple(replace(shape, protocol="fenced") for shape in SHAPES)
+BY_NAME = {str(shape): shape for shape in (*SHAPES, *FENCED)}

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+import pytest
+
 from tests.simulation.breaking import CHANGING, NONE, deliver_all, faults
 from tests.simulation.world import World, key
 from txn import CommitOutcomeUnknown, Committed, Exact, Mutation, StoreError
 from txn.errors import AssertionFailedError
+from txn.protocol.attempt import ProtocolName
 from txn.protocol.phases import Status
+from txn.protocol.rules import PROTOCOLS
 from txn.testing.faulty import Call, Crash, Fault, Reply
 
 A, X, Y, Z = key("a"), key("x"), key("y"), key("z")
@@ -19,8 +23,13 @@ REQUESTS = [
 ]
 
 
-def run(batch_faults: dict[int, Fault]) -> tuple[World, list[object], list[Call]]:
-    world = World()
+each_protocol = pytest.mark.parametrize("protocol", PROTOCOLS)
+
+
+def run(
+    protocol: ProtocolName, batch_faults: dict[int, Fault]
+) -> tuple[World, list[object], list[Call]]:
+    world = World(protocol=protocol)
     calls: list[Call] = []
 
     def plan(call: Call) -> Fault:
@@ -49,13 +58,16 @@ def judge(world: World, results: list[object]) -> None:
             assert not happened, result
 
 
-def test_each_transaction_of_a_batch_is_all_or_nothing_and_told_the_truth() -> None:
+@each_protocol
+def test_each_transaction_of_a_batch_is_all_or_nothing_and_told_the_truth(
+    protocol: ProtocolName,
+) -> None:
     """At every call and within every batch of items: stops, lost replies, late repeats."""
-    _, results, calls = run({})
+    _, results, calls = run(protocol, {})
     assert [type(result) for result in results] == [Committed, AssertionFailedError, Committed]
     for call in calls:
         for fault in faults(call):
-            world, results, _ = run({call.number: fault})
+            world, results, _ = run(protocol, {call.number: fault})
             judge(world, results)
         if call.method in CHANGING:
             everything = frozenset(range(len(call.items)))
@@ -64,33 +76,35 @@ def test_each_transaction_of_a_batch_is_all_or_nothing_and_told_the_truth() -> N
                 Fault(applied=NONE, reply=Reply.MAYBE_APPLIED, late=everything),
                 Fault(applied=NONE, reply=Reply.CRASH, late=everything),
             ):
-                world, results, _ = run({call.number: fault})
+                world, results, _ = run(protocol, {call.number: fault})
                 judge(world, results)
 
 
-def test_any_two_calls_of_a_batch_may_fail() -> None:
+@each_protocol
+def test_any_two_calls_of_a_batch_may_fail(protocol: ProtocolName) -> None:
     """The look that follows a refused item may fail as well: it costs a retry, and nobody is told
     that the store had failed."""
-    _, _, calls = run({})
+    _, _, calls = run(protocol, {})
     for call in calls:
         for first in faults(call):
             if first.reply is not Reply.MAYBE_APPLIED:
                 continue
             for number in (call.number + 1, call.number + 2):
                 world, results, _ = run(
-                    {call.number: first, number: Fault(NONE, Reply.NOT_APPLIED)}
+                    protocol, {call.number: first, number: Fault(NONE, Reply.NOT_APPLIED)}
                 )
                 judge(world, results)
                 assert not any(isinstance(result, StoreError) for result in results)
                 assert isinstance(results[0], Committed)
 
 
-def test_a_batch_of_which_a_part_was_decided_is_finished_by_fsck() -> None:
+@each_protocol
+def test_a_batch_of_which_a_part_was_decided_is_finished_by_fsck(protocol: ProtocolName) -> None:
     """The decision of a batch is one decision for each of its transactions."""
-    _, _, calls = run({})
+    _, _, calls = run(protocol, {})
     decision = next(c for c in calls if Status.ASSERTED.value in repr(c.items).encode())
     assert len(decision.items) == 2
     for only in (0, 1):
-        world, _, _ = run({decision.number: Fault(frozenset({only}), Reply.CRASH)})
+        world, _, _ = run(protocol, {decision.number: Fault(frozenset({only}), Reply.CRASH)})
         there = [world.values([k])[k] is not None for k in (X, Z)]
         assert there == [only == 0, only == 1]

@@ -21,13 +21,14 @@ from tests.simulation.breaking import (
     run,
     verify,
 )
-from tests.simulation.shapes import BY_NAME, SHAPES, Shape
+from tests.simulation.shapes import BY_NAME, FENCED, SHAPES, Shape
 from tests.simulation.world import World
 from txn import Committed
 from txn.errors import AssertionFailedError
 from txn.testing.faulty import Call, Crash, Fault, Reply
 
-every_shape = pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
+every_shape = pytest.mark.parametrize("shape", [*SHAPES, *FENCED], ids=str)
+six_phases = pytest.mark.parametrize("shape", SHAPES, ids=str)
 
 
 @every_shape
@@ -51,7 +52,7 @@ def test_any_call_may_fail_or_be_the_last(shape: Shape) -> None:
             live_on(run(shape, {call.number: fault}))
 
 
-@every_shape
+@six_phases
 def test_the_same_where_a_checked_write_carries_one_cell(shape: Shape) -> None:
     """Such a transport sends a buffer and its status one after the other: whatever comes between,
     the status is never there without the buffer or the plan."""
@@ -65,7 +66,7 @@ def test_the_same_where_a_checked_write_carries_one_cell(shape: Shape) -> None:
                 live_on(run(shape, again, point, one_cell=True), point)
 
 
-@every_shape
+@six_phases
 def test_the_same_where_the_look_under_the_locks_comes_first(shape: Shape) -> None:
     """It may overlap the step to 1-LOCKED: whoever aborts in between makes that step fail."""
     calls = run(shape, reads_early=True).calls
@@ -212,7 +213,17 @@ def test_the_store_may_go_away_at_any_call(shape: Shape, applied: frozenset[int]
         live_on(run(shape, refused))
 
 
-@pytest.mark.parametrize("name", ["two rows, asserted", "false assertion", "once"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "two rows, asserted",
+        "false assertion",
+        "once",
+        "fenced, two rows, asserted",
+        "fenced, false assertion",
+        "fenced, once",
+    ],
+)
 def test_any_two_calls_may_fail(name: str) -> None:
     """The second fault hits what the first one has set going: reads after a lost reply, releases
     after an abort."""

@@ -1,4 +1,5 @@
-"""Clients, readers and fsck interleaved at random, twelve thousand times.
+"""Clients, readers and fsck interleaved at random, twelve thousand times, a third of them with the
+fenced protocol.
 
 `make sim` does it a million times. TXN_SCHEDULES says how many; a failure says how to see it again.
 """
@@ -17,6 +18,8 @@ from tests.simulation.__main__ import main
 from tests.simulation.schedule import Schedule, replay_line, run_many
 from tests.simulation.seeds import run_chunk
 from txn.protocol import commit as commit_module
+from txn.protocol.attempt import ProtocolName
+from txn.protocol.rules import PROTOCOLS
 
 SCHEDULES = int(os.environ.get("TXN_SCHEDULES", "12000"))
 GROUPS = 12
@@ -29,14 +32,16 @@ def test_money_is_neither_made_nor_lost(group: int) -> None:
     """The sum of all accounts, the truth of every reply, the order of every read: whatever fails,
     whoever stops, whatever comes late."""
     each = -(-SCHEDULES // GROUPS)
-    run_many(range(group * each, (group + 1) * each))
+    protocol: ProtocolName = "fenced" if group % 3 == 2 else "six-phase"
+    run_many(range(group * each, (group + 1) * each), protocol)
 
 
-def test_a_schedule_is_the_same_each_time() -> None:
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_schedule_is_the_same_each_time(protocol: ProtocolName) -> None:
     """A failure that cannot be run again cannot be understood."""
     told: list[list[str]] = [[], []]
     for lines in told:
-        Schedule(37, lines.append).run()
+        Schedule(37, lines.append, protocol).run()
     assert told[0] == told[1]
     assert len(told[0]) > 100
 
@@ -51,6 +56,9 @@ def test_a_failure_says_how_to_run_it_again(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(AssertionError, match="lost update") as caught:
         run_many([41])
     assert replay_line(41) in str(caught.value)
+    with pytest.raises(AssertionError, match="lost update") as caught:
+        run_many([41], "fenced")
+    assert replay_line(41, "fenced") in str(caught.value)
 
 
 def test_one_schedule_in_ten_makes_a_history(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,4 +82,7 @@ def test_a_trace_names_each_call_and_each_fault(capsys: pytest.CaptureFixture[st
     assert main(["--schedules", "3", "--seed", "36", "--trace"]) == 0
     told = capsys.readouterr().out
     assert "/status:1-LOCKED->2-ASSERTED" in told
+    assert main(["--schedules", "3", "--seed", "16", "--trace", "--protocol", "fenced"]) == 0
+    told += capsys.readouterr().out
+    assert "/status:0-WRITTEN->2-ASSERTED" in told
     assert "!! maybe applied" in told

@@ -1,7 +1,8 @@
 """The simulation has to bite too: with a safeguard taken out, it finds what breaks.
 
 What is left out here needs more luck than a few thousand schedules have (the second look at the
-holders, a retirer that is met), or costs time and no data (beats, leases, the order of locks).
+holders, a retirer that is met, owners that are paused), or costs time and no data (beats, leases,
+the order of locks), or needs assertions that the bank does not make (those of several rows).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.simulation import variants
+from tests.simulation import variants, variants_fenced
 from tests.simulation.breaking import live_on, run
 from tests.simulation.puppets import asks_for
 from tests.simulation.schedule import run_many
@@ -58,12 +59,48 @@ VARIANTS: dict[str, Callable[[Patch], None]] = {
 }
 
 
+FENCED: dict[str, Callable[[Patch], None]] = {
+    "locks do not count": variants_fenced.count_nothing,
+    "commits lie above the clock alone": lambda patch: variants_fenced.choose_the_time(
+        patch, lambda context, t: context.clock.wall_ms()
+    ),
+    "commits lie above values alone": lambda patch: variants_fenced.choose_the_time(
+        patch, variants_fenced.time_of_values
+    ),
+    "statuses are put at the server's time": variants_fenced.put_at_the_servers_time,
+    "others finish without looking": variants_fenced.finish_without_looking,
+    "locks are freed before values are put": variants_fenced.unlock_before_values,
+    "complete before all is put": variants_fenced.complete_first,
+    "locks come before the row": variants_fenced.lock_before_the_row,
+    "the decision does not compare": variants_fenced.decide_plainly,
+    "a refused decision is believed": VARIANTS["a refused decision is believed"],
+    "a lost decision is a failure": VARIANTS["a lost decision is a failure"],
+    "refused locks are no matter": variants_fenced.believe_in_every_lock,
+    "locks of the undecided are freed": variants_fenced.free_the_undecided,
+    "locks are freed as they are by then": variants_fenced.free_what_is_there,
+    "what was read again is not evaluated": variants_fenced.judge_never_again,
+    "locks are looked at once": variants_fenced.look_at_locks_once,
+    "holders that have decided are not looked at": lambda patch: patch.setattr(
+        keys_module, "_was_undecided", lambda *args: True
+    ),
+    "no marker for a token": VARIANTS["no marker for a token"],
+}
+
+
 @pytest.mark.parametrize("name", VARIANTS)
 def test_schedules_find_what_a_missing_safeguard_breaks(name: str, monkeypatch: Patch) -> None:
     """Random schedules that find nothing prove something only if they find this."""
     VARIANTS[name](monkeypatch)
     with pytest.raises(AssertionError, match="--schedules 1 --seed"):
         run_many(range(MOST))
+
+
+@pytest.mark.parametrize("name", FENCED)
+def test_schedules_find_what_a_missing_fenced_rule_breaks(name: str, monkeypatch: Patch) -> None:
+    """The same of the second protocol."""
+    FENCED[name](monkeypatch)
+    with pytest.raises(AssertionError, match="--protocol fenced"):
+        run_many(range(MOST), protocol="fenced")
 
 
 def test_the_exploration_finds_a_client_that_lies(monkeypatch: Patch) -> None:

@@ -12,11 +12,12 @@ from typing import Any, ClassVar
 from recovery import Finding, Kind, check, repair
 from txn import Engine, Key, Policy
 from txn.clock import Clock, ManualClock
-from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Check, Family
-from txn.protocol.attempt import Context
+from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Check, Edit, Family
+from txn.protocol.attempt import Context, ProtocolName
 from txn.protocol.lock_cells import holder_of
 from txn.protocol.phases import FINISHED
 from txn.protocol.row import FAMILY, TransactionRow, decode_row, is_row_key
+from txn.protocol.rules import protocol_key
 from txn.stores.base import Store
 from txn.stores.local import LocalStore
 from txn.tables.kv.memory import MemoryStore
@@ -45,16 +46,17 @@ def in_memory() -> tuple[Store, ManualClock]:
 class World:
     """One store, and as many clients as one likes.
 
-    one_cell: they speak through a transport whose checked writes carry one cell. opened: gives the
-    store and the clock; the suite on HBase has its own.
+    one_cell: they speak through a transport whose checked writes carry one cell. protocol: what the
+    transaction table says. opened: gives the store and the clock; the suite on HBase has its own.
     """
 
     opened: ClassVar[Callable[[], tuple[Store, ManualClock]]] = staticmethod(in_memory)
 
-    def __init__(self, *, one_cell: bool = False) -> None:
+    def __init__(self, *, one_cell: bool = False, protocol: ProtocolName = "six-phase") -> None:
         self.memory, self.clock = World.opened()
         self.memory.ensure_table(TABLE, {D: Family()})
         self.memory.ensure_table(TRANSACTIONS, {FAMILY: Family(versions=1)})
+        self.memory.write([Edit(protocol_key(TRANSACTIONS), protocol.encode(), 1)])
         self._one_cell = one_cell
         self._clients = 0
 

@@ -166,12 +166,12 @@ def lock_units(
     context: Context, transactions: Sequence[Attempt], contention: Contention, patient: bool
 ) -> list[Attempt]:
     """Take the locks, each from the value that was read. Where it has another one, and is free, the
-    unit is read again: whatever was read of it before is forgotten."""
-    moved: set[Attempt] = set()
+    unit is read again: whatever was read of it before is forgotten. Then assertions are evaluated
+    again, of all: what was read again is not known any more where a table went meanwhile."""
     if patient:
         owners = {lock: t for t in transactions for lock in t.units}
         for lock in beat_between(context, transactions, sorted(owners)):
-            moved |= _lock_patiently(context, transactions, (owners[lock], lock), contention)
+            _lock_patiently(context, transactions, (owners[lock], lock), contention)
     else:
         hot = {t: contention.list_hot_keys(t) for t in transactions}
         asked: set[Key] = set()
@@ -179,10 +179,10 @@ def lock_units(
             units = dict.fromkeys((t, t.locks[key]) for t, key in some)
             new = [unit for unit in units if unit[1] not in asked]
             asked.update(lock for _, lock in new)
-            moved |= _lock_at_once(context, transactions, new, contention)
-    for t in moved:
+            _lock_at_once(context, transactions, new, contention)
+    for t in transactions:
         if t.failure is None:
-            _judge_locked(context, t)
+            _judge_locked(t)
     return [t for t in transactions if t.failure is None]
 
 
@@ -262,8 +262,8 @@ def free_own_units(context: Context, transactions: Sequence[Transaction]) -> lis
 # ----------------------------------------------------------------------------- the details
 
 
-def _judge_locked(context: Context, t: Attempt) -> None:
-    """Evaluate what was read again meanwhile. All locks are held, so it is the truth."""
+def _judge_locked(t: Attempt) -> None:
+    """Evaluate what was read, perhaps again. All locks are held, so it is the truth."""
     lost = find_false(t)
     if lost is not None:
         t.failure = make_assertion_error(t, lost)
@@ -273,12 +273,13 @@ def _take(t: Attempt, lock: Key) -> bytes:
     return read_lock(lock, t.found[lock]).take(t.row_key).value
 
 
-def _ask(context: Context, units: Sequence[Unit]) -> list[Unit]:
+def _ask(context: Context, units: Iterable[Unit]) -> list[Unit]:
     """Ask for locks, from the values that were found; return those not got, read again. What is
-    found then is free, or held by others."""
+    found then is free, or held by others. What was found held is not asked for."""
+    due = [unit for unit in units if unit[0].failure is None]
     asked: dict[Unit, tuple[Cell | None, Check]] = {}
-    for t, lock in units:
-        if t.failure is None:
+    for t, lock in due:
+        if not _is_held((t, lock)):
             t.held.add(lock)
             cell = t.found[lock]
             taken = Edit(lock, _take(t, lock), t.timestamp)
@@ -288,7 +289,7 @@ def _ask(context: Context, units: Sequence[Unit]) -> list[Unit]:
         checks = [check for _, check in asked.values()]
         answers = context.store.check_and_put(checks, durable=False)
         refused = [unit for unit, got in zip(asked, answers, strict=True) if not got]
-        look_at_units(context, refused)
+        _look_again(context, refused)
         missing = []
         for t, lock in refused:
             cell, check = asked[t, lock]
@@ -301,14 +302,14 @@ def _ask(context: Context, units: Sequence[Unit]) -> list[Unit]:
                     t.held.discard(lock)  # what was asked for can never be granted any more
         return missing
 
-    return call_store(context, attempt) if asked else []
+    held = [unit for unit in due if unit not in asked]
+    return (call_store(context, attempt) if asked else []) + held
 
 
 def _lock_at_once(
     context: Context, batch: Sequence[Attempt], units: Sequence[Unit], contention: Contention
-) -> set[Attempt]:
-    """Ask for locks and never wait; return whose units were read again."""
-    moved: set[Attempt] = set()
+) -> None:
+    """Ask for locks and never wait."""
     refused = _ask(context, units)
     for _ in range(ASKS):
         if not refused:
@@ -321,23 +322,19 @@ def _lock_at_once(
                 if item.holder not in gone:
                     item.t.failure = make_conflict(item.t, item.key, item.holder)
             held = {(item.t, item.t.locks[item.key]) for item in met}
-            look_at_units(context, [unit for unit in refused if unit in held])
-        moved |= _take_up(context, refused)
-        refused = _ask(context, [unit for unit in refused if not _is_held(unit)]) + [
-            unit for unit in refused if unit[0].failure is None and _is_held(unit)
-        ]
+            _look_again(context, [unit for unit in refused if unit in held])
+        _fail_overtaken_units(refused)
+        refused = _ask(context, refused)
     for t, lock in refused:
         holder = holder_of(lock, t.found[lock])
         t.failure = t.failure or make_conflict(t, t.units[lock][0], holder)
-    return moved
 
 
 def _lock_patiently(
     context: Context, batch: Sequence[Attempt], unit: Unit, contention: Contention
-) -> set[Attempt]:
-    """Take one lock, waiting for its holders; return whose unit was read again."""
+) -> None:
+    """Take one lock, waiting for its holders."""
     t, _ = unit
-    moved: set[Attempt] = set()
     tries = 0
     while t.failure is None and _ask(context, [unit]):
         while t.failure is None and (met := fail_overtaken(_list_held_units([unit]))):
@@ -346,21 +343,22 @@ def _lock_patiently(
             beat(context, batch)
             tries += 1
             if t.failure is None:
-                look_at_units(context, [unit])
+                _look_again(context, [unit])
         if is_late(context, t):
             t.failure = t.failure or DeadlineError(TOO_LATE, transaction=t.row_key)
-        moved |= _take_up(context, [unit])
-    return moved
+        _fail_overtaken_units([unit])
 
 
-def _take_up(context: Context, units: Iterable[Unit]) -> set[Attempt]:
-    """Go on with units that were read again: the commit comes above what was found. One that
-    asserts what has been overtaken fails."""
-    taken = {t for t, _ in units if t.failure is None}
-    for t in taken:
+def _look_again(context: Context, units: Sequence[Unit]) -> None:
+    """Read units again; the commit comes above what is found, whatever happens next."""
+    look_at_units(context, units)
+    for t in dict.fromkeys(t for t, _ in units):
         raise_timestamp(context, t)
-    fail_overtaken([Met(t, t.units[lock][0], FREE, None) for t, lock in units if t in taken])
-    return taken
+
+
+def _fail_overtaken_units(units: Iterable[Unit]) -> None:
+    """Fail those that assert what has been overtaken."""
+    fail_overtaken([Met(t, t.units[lock][0], FREE, None) for t, lock in units if not t.failure])
 
 
 def _is_held(unit: Unit) -> bool:

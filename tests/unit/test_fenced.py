@@ -1,0 +1,653 @@
+"""The fenced protocol: what it asks for, whom it waits for, and what it makes of what it finds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from tests.unit.worlds import POLICY, TABLE, World, X, Y, Z
+from txn import Engine, Outcome
+from txn.assertions import Exact, Not, Or, Some, Version
+from txn.clock import ManualClock
+from txn.errors import (
+    AbortedError,
+    AssertionFailedError,
+    ConflictError,
+    CorruptRowError,
+    DeadlineError,
+    TableUnavailable,
+)
+from txn.model import Cell, Check, Delete, Edit, Family, Key, Mutation
+from txn.policy import Policy
+from txn.protocol import fenced, resolve
+from txn.protocol.attempt import begin_attempt, load_transaction
+from txn.protocol.lock_cells import FREE, holder_of, unit_lock
+from txn.protocol.phases import Status
+from txn.protocol.recover import roll_forward
+from txn.request import Committed, bind_request
+from txn.stores import open_store
+from txn.tables.admin import Admin
+from txn.testing.counting import CountingStore
+from txn.testing.faulty import Call, Crash, Fault, FaultyStore, Reply
+
+Match = Callable[[Call], bool]
+LOCK = unit_lock(X)
+LOGS = b"logs"
+FAR = Key("zz", "d", "x", LOGS)
+CRASH = Fault(reply=Reply.CRASH)
+IMPATIENT = replace(POLICY, attempts=1)
+
+
+def fenced_world(policy: Policy = POLICY) -> World:
+    world = World(policy, protocol="fenced")
+    world.engine.commit([Mutation(X, b"0"), Mutation(Y, b"0")])
+    return world
+
+
+def edits_of(call: Call) -> list[Edit]:
+    checked = [edit for item in call.items if isinstance(item, Check) for edit in item.edits]
+    return checked + [item for item in call.items if isinstance(item, Edit)]
+
+
+def asks_for(status: Status) -> Match:
+    """Match the call that brings a row to the status."""
+    return lambda call: any(edit.value == status.value for edit in edits_of(call))
+
+
+def locks(call: Call) -> bool:
+    """Match the call that asks for locks."""
+    checked = [item for item in call.items if isinstance(item, Check) and not item.puts]
+    return any(b"@" in (edit.value or b"") for item in checked for edit in item.edits)
+
+
+def reads(key: Key) -> Match:
+    """Match a read of the key."""
+    return lambda call: call.method == "read" and key in call.items
+
+
+def before(world: World, match: Match, act: Callable[[], object], times: int = 1) -> None:
+    """Let something happen before the next calls of the world's engine that match."""
+    left = [act] * times
+
+    def plan(call: Call) -> Fault:
+        if left and match(call):
+            left.pop()()
+        return Fault()
+
+    world.faults.plan = plan
+
+
+def other(world: World, *mutations: Mutation | Delete) -> Committed:
+    """Another client commits."""
+    return world.client(seed=len(world.rows()) + 50).commit(mutations)
+
+
+def dies(world: World, match: Match, *mutations: Mutation | Delete, lost: bool = False) -> bytes:
+    """Let a client die at a call; return the row key of its transaction."""
+    fault = Fault(frozenset(), Reply.CRASH) if lost else CRASH
+    store = FaultyStore(world.store, lambda call: fault if match(call) else Fault())
+    known = {row.row_key for row in world.rows()}
+    with pytest.raises(Crash):
+        world.client(store, seed=len(known) + 200).commit(mutations or [Mutation(X, b"2")])
+    (row_key,) = {row.row_key for row in world.rows()} - known
+    return row_key
+
+
+def holder(world: World, key: Key = X) -> bytes:
+    return holder_of(unit_lock(key), world.cell(unit_lock(key)))
+
+
+def commit(engine: Engine, *args: object) -> object:
+    """Return what became of a transaction, an error too."""
+    return engine.commit_many([args])[0]  # type: ignore[list-item]
+
+
+# --------------------------------------------------------------------------------- requests
+
+
+def counted(requests: int) -> CountingStore:
+    store = CountingStore(FaultyStore(open_store("memory://", ManualClock())))
+    store.ensure_table(TABLE, {b"d": Family()})
+    engine = Engine(store, clock=ManualClock(), chance=Random(1), protocol="fenced")
+    rows = [Key(f"row-{i}", "d", "x", TABLE) for i in range(2 * requests)]
+    for row in rows:
+        engine.commit([Mutation(row, b"0")])
+    store.reset()
+    results = engine.commit_many(
+        ([Mutation(a, b"1"), Mutation(b, b"1")], [Exact(a, b"0")])
+        for a, b in zip(rows[::2], rows[1::2], strict=True)
+    )
+    assert all(isinstance(result, Committed) for result in results)
+    return store
+
+
+@pytest.mark.parametrize("requests", [1, 5])
+def test_a_transfer_makes_six_requests_however_many_there_are(requests: int) -> None:
+    """That is what this protocol is for: a lock for each row, and one cell compared to decide."""
+    trace = [call for call in counted(requests).trace if call.items]
+    made = [(call.method, len(call.items)) for call in trace]
+    assert [method for method, _ in made] == [
+        "read",  # two values, two locks
+        "write",  # the row: buffer, status, time
+        "check_and_put",  # two locks
+        "check_and_put",  # the decision
+        "write",  # two values, two locks
+        "write",  # 5-COMPLETE, and its time
+    ]
+    assert [size for _, size in made] == [n * requests for n in (4, 3, 2, 1, 4, 2)]
+
+
+def test_columns_of_one_row_share_a_lock() -> None:
+    """Twelve columns cost what one costs."""
+    world = fenced_world()
+    columns = [X._replace(column=b"c%d" % i) for i in range(12)]
+    asked: list[int] = []
+    before(world, locks, lambda: asked.append(1), times=9)
+    world.engine.commit([Mutation(key, b"1") for key in columns])
+    assert asked == [1]
+    assert {world.value(key) for key in columns} == {b"1"}
+    assert world.value(LOCK) == b"2"
+
+
+def test_a_false_assertion_writes_nothing() -> None:
+    """Not even a transaction row: one request tells."""
+    world = fenced_world()
+    calls = world.faults.calls
+    with pytest.raises(AssertionFailedError):
+        world.engine.commit([Mutation(X, b"1")], [Exact(X, b"other")])
+    assert (world.faults.calls - calls, len(world.rows())) == (1, 1)
+
+
+def test_a_false_assertion_of_two_rows_costs_a_second_look() -> None:
+    """Its rows were read one after the other: only what stands still proves anything."""
+    world = fenced_world()
+    calls = world.faults.calls
+    with pytest.raises(AssertionFailedError):
+        world.engine.commit([Mutation(Z, b"1")], [Or(Exact(X, b"9"), Exact(Y, b"9"))])
+    assert (world.faults.calls - calls, len(world.rows())) == (2, 1)
+
+
+def test_an_overtaken_version_is_told_at_once_though_a_lock_is_held() -> None:
+    """Versions only grow: nobody waits for a lock to learn what is known."""
+    world = fenced_world()
+    old = world.cell(X)
+    other(world, Mutation(X, b"1"))
+    dies(world, asks_for(Status.ASSERTED), lost=True)
+    began_ms, calls = world.clock.monotonic_ms(), world.faults.calls
+    with pytest.raises(AssertionFailedError):
+        world.engine.commit([Mutation(X, b"3")], [Version(X, old.timestamp if old else None)])
+    assert (world.clock.monotonic_ms(), world.faults.calls) == (began_ms, calls + 1)
+
+
+# ------------------------------------------------------------------------------- contention
+
+
+def test_a_write_that_loses_a_race_goes_on_in_the_same_attempt() -> None:
+    """Nothing was asserted of the row, so that somebody else has been there is no matter."""
+    world = fenced_world(IMPATIENT)
+    before(world, locks, lambda: other(world, Mutation(X, b"1")))
+    world.engine.commit([Mutation(X, b"2")])
+    assert world.value(X) == b"2"
+    assert len(world.rows()) == 3
+
+
+def test_a_write_that_loses_a_race_keeps_its_other_locks() -> None:
+    """Else who has many rows would never get them all."""
+    world = fenced_world(IMPATIENT)
+    before(world, locks, lambda: other(world, Mutation(X, b"1")))
+    world.engine.commit([Mutation(X, b"2"), Mutation(Y, b"2")])
+    assert [world.value(unit_lock(key)) for key in (X, Y)] == [b"3", b"2"]
+
+
+def test_a_write_that_loses_every_race_is_a_conflict() -> None:
+    """It does not go on for ever; the next attempt waits in order."""
+    world = fenced_world(IMPATIENT)
+    before(world, locks, lambda: other(world, Mutation(X, b"1")), times=fenced.ASKS + 1)
+    with pytest.raises(ConflictError, match="key is locked"):
+        world.engine.commit([Mutation(X, b"2")])
+    assert (world.value(X), holder(world)) == (b"1", FREE)
+
+
+def test_a_version_that_was_overtaken_before_its_lock_fails() -> None:
+    """Read again, it is evaluated again."""
+    world = fenced_world(IMPATIENT)
+    cell = world.cell(X)
+    before(world, locks, lambda: other(world, Mutation(X, b"1")))
+    with pytest.raises(AssertionFailedError):
+        world.engine.commit([Mutation(X, b"2")], [Version(X, cell.timestamp if cell else None)])
+    assert (world.value(X), holder(world)) == (b"1", FREE)
+
+
+def test_a_commit_lies_above_what_it_reads_again() -> None:
+    """Who came between may have had a clock that is ahead."""
+    world = fenced_world(IMPATIENT)
+
+    def come_between() -> None:
+        clock = ManualClock(world.clock.wall_ms() + 5000)
+        Engine(world.store, table=TABLE, clock=clock, chance=Random(9)).commit([Mutation(X, b"1")])
+
+    before(world, locks, come_between)
+    assert world.engine.commit([Mutation(X, b"2")]).timestamp > world.clock.wall_ms() + 5000
+    assert world.value(X) == b"2"
+
+
+def test_who_does_not_wait_fails_on_a_living_holder_and_names_it() -> None:
+    """A client of one attempt waits for nobody, and has written nothing yet."""
+    world = fenced_world(IMPATIENT)
+    row_key = dies(world, asks_for(Status.ASSERTED), lost=True)
+    with pytest.raises(ConflictError) as caught:
+        world.engine.commit([Mutation(X, b"3")])
+    assert caught.value.facts["holder"] == row_key
+    assert len(world.rows()) == 2
+
+
+def test_a_living_holder_is_waited_for_with_nothing_written() -> None:
+    """Who waits keeps nobody from anything."""
+    world = fenced_world()
+    row_key = dies(world, asks_for(Status.ASSERTED), lost=True)
+    began_ms = world.clock.monotonic_ms()
+    alone: list[int] = []
+    before(world, lambda call: holder(world) == row_key, lambda: alone.append(len(world.rows())), 9)
+    world.engine.commit([Mutation(X, b"3")])
+    assert world.clock.monotonic_ms() >= began_ms + POLICY.lease_ms
+    assert set(alone[:3]) == {2}
+    assert world.value(X) == b"3"
+
+
+def test_a_holder_that_never_lets_go_is_waited_for_until_the_deadline() -> None:
+    """Its lease is longer than the caller's patience."""
+    world = fenced_world(replace(POLICY, lease_ms=60_000))
+    dies(world, asks_for(Status.ASSERTED), lost=True)
+    with pytest.raises(DeadlineError):
+        world.engine.commit([Mutation(X, b"3")])
+    assert len(world.rows()) == 2
+
+
+@pytest.mark.parametrize("patient", [True, False], ids=["patient", "at once"])
+def test_a_holder_that_came_first_is_met_at_the_lock(patient: bool) -> None:
+    """It took the lock after the read: who waits in order waits, who does not gives up."""
+    world = fenced_world()
+    t = world.begun(Mutation(X, b"3"))
+    contention = world.engine._backend._contention  # type: ignore[attr-defined]
+    before(world, locks, lambda: dies(world, asks_for(Status.ASSERTED), lost=True))
+    live = world.engine.context.rules.prepare(world.engine.context, [t], contention, patient)
+    if patient:
+        assert live == [t]
+        assert holder(world) == t.row_key
+    else:
+        assert isinstance(t.failure, ConflictError)
+        assert t.failure.facts["holder"] == holder(world) != t.row_key
+
+
+@pytest.mark.parametrize("patient", [True, False], ids=["patient", "at once"])
+def test_a_holder_that_has_decided_is_finished_at_the_lock(
+    patient: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock is had above what it has left."""
+    monkeypatch.setattr(resolve.Resolver, "_is_abandoned", lambda *args: True)
+    world = fenced_world()
+    t = world.begun(Mutation(X, b"3"))
+    contention = world.engine._backend._contention  # type: ignore[attr-defined]
+    before(world, locks, lambda: dies(world, asks_for(Status.ASSERTED)))
+    live = world.engine.context.rules.prepare(world.engine.context, [t], contention, patient)
+    assert live == [t]
+    assert (world.value(X), holder(world)) == (b"2", t.row_key)
+
+
+def test_who_waits_in_order_is_late_at_its_deadline() -> None:
+    """Others come before it again and again: the deadline ends that, and frees what it has."""
+    world = fenced_world()
+    t = world.begun(Mutation(X, b"3"))
+    contention = world.engine._backend._contention  # type: ignore[attr-defined]
+
+    def race() -> None:
+        other(world, Mutation(X, b"1"))
+        world.clock.advance(POLICY.deadline_ms // 2)
+
+    before(world, locks, race, times=9)
+    assert world.engine.context.rules.prepare(world.engine.context, [t], contention, True) == []
+    assert isinstance(t.failure, DeadlineError)
+
+
+# ----------------------------------------------------------------------------- dead holders
+
+
+def test_a_holder_that_died_at_0_is_aborted_after_its_lease() -> None:
+    """And its lock freed by a count that never comes again."""
+    world = fenced_world()
+    row_key = dies(world, asks_for(Status.ASSERTED), lost=True)
+    other(world, Mutation(X, b"3"))
+    assert world.engine.outcome(row_key.decode()) is Outcome.ABORTED
+    assert (world.value(X), world.value(LOCK)) == (b"3", b"3")
+
+
+def test_a_holder_that_died_at_2_is_finished() -> None:
+    """What it has decided is there before anything that comes later."""
+    world = fenced_world()
+    row_key = dies(world, asks_for(Status.ASSERTED), Mutation(X, b"2"), Delete(Y))
+    assert world.engine.read([X])[X] is not None
+    other(world, Mutation(X, b"3"))
+    assert world.engine.outcome(row_key.decode()) is Outcome.COMMITTED
+    assert (world.value(X), world.value(Y)) == (b"3", None)
+
+
+def test_a_holder_that_died_at_6_is_released() -> None:
+    """Whoever comes next frees what is left."""
+    world = fenced_world()
+    row_key = dies(world, asks_for(Status.ASSERTED), lost=True)
+    world.clock.advance(2 * POLICY.lease_ms)
+    store = FaultyStore(
+        world.store, lambda call: CRASH if asks_for(Status.ABORTING)(call) else Fault()
+    )
+    with pytest.raises(Crash):
+        world.client(store, seed=7).commit([Mutation(X, b"3")])
+    assert holder(world) == row_key
+    other(world, Mutation(X, b"3"))
+    assert world.engine.outcome(row_key.decode()) is Outcome.ABORTED
+    assert holder(world) == FREE
+
+
+def test_a_holder_without_a_row_is_none() -> None:
+    """Its row was deleted, so it can never decide."""
+    world = fenced_world()
+    row_key = dies(world, asks_for(Status.ASSERTED), lost=True)
+    (row,) = (row for row in world.store.scan(b"txn") if row.row == row_key)
+    gone = world.engine.context.rules.gone_until
+    world.store.write([Edit(key, None, gone(key, cell)) for key, cell in row.cells.items()])
+    began_ms = world.clock.monotonic_ms()
+    other(world, Mutation(X, b"3"))
+    assert world.value(X) == b"3"
+    assert world.clock.monotonic_ms() - began_ms < POLICY.lease_ms
+
+
+def test_a_finished_transaction_is_not_put_again_by_a_helper_that_comes_late() -> None:
+    """It compares the lock, which has gone on."""
+    world = fenced_world()
+    row_key = dies(world, asks_for(Status.ASSERTED))
+    (row,) = (row for row in world.rows() if row.row_key == row_key)
+    helper = load_transaction(world.engine.context, row)
+    other(world, Delete(X))
+    world.store.compact(TABLE, world.clock.wall_ms() + 10)
+    roll_forward(world.engine.context, [helper])
+    assert world.value(X) is None
+    assert helper.status is Status.COMPLETE
+
+
+# ----------------------------------------------------------------------- junk and lost replies
+
+
+def test_a_lock_cell_that_is_junk_is_in_the_way_and_named() -> None:
+    """Nobody can know its count: a free value made up might come again."""
+    world = fenced_world(replace(IMPATIENT, deadline_ms=100))
+    at = world.clock.wall_ms() + 10
+    world.store.write([Edit(LOCK, b"junk", at)])
+    result = commit(world.engine, [Mutation(X, b"1")], [])
+    assert isinstance(result, ConflictError)
+    assert isinstance(result.__cause__, CorruptRowError)
+    assert world.value(LOCK) == b"junk"
+    assert world.value(X) == b"0"
+
+
+@pytest.mark.parametrize("number", range(1, 7))
+@pytest.mark.parametrize("applied", [None, frozenset()], ids=["applied", "lost"])
+def test_a_lost_reply_is_settled_within_the_attempt(
+    number: int, applied: frozenset[int] | None
+) -> None:
+    """Each of the six requests may be sent again: what it did already does no harm."""
+    world = fenced_world(IMPATIENT)
+    world.faults.calls = 0
+    lost = Fault(applied, Reply.MAYBE_APPLIED)
+    world.faults.plan = lambda call: lost if call.number == number else Fault()
+    world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")], [Exact(X, b"0"), Exact(Y, b"0")])
+    assert [world.value(key) for key in (X, Y)] == [b"1", b"1"]
+    assert [world.value(unit_lock(key)) for key in (X, Y)] == [b"2", b"2"]
+    assert world.statuses() == [Status.COMPLETE] * 2
+
+
+def test_an_attempt_that_has_no_locks_frees_none() -> None:
+    """Its row could not be written in time; there is nothing to look for."""
+    world = fenced_world(replace(IMPATIENT, deadline_ms=10**9, store_patience_ms=10**6))
+
+    def slow() -> None:
+        world.clock.advance(fenced.WRITTEN_WITHIN_MS + 1)
+
+    before(world, asks_for(Status.WRITTEN), slow)
+    calls = world.faults.calls
+    with pytest.raises(ConflictError, match="too long"):
+        world.engine.commit([Mutation(X, b"1")])
+    assert world.faults.calls == calls + 4  # read, row, 6, 7
+
+
+# --------------------------------------------------------------------- deadlines and clocks
+
+
+def test_a_deadline_that_is_over_after_the_read_leaves_no_row() -> None:
+    """Nothing is to be undone then."""
+    world = fenced_world()
+    before(world, reads(X), lambda: world.clock.advance(POLICY.deadline_ms))
+    with pytest.raises(DeadlineError, match="before the decision"):
+        world.engine.commit([Mutation(X, b"1")])
+    assert len(world.rows()) == 1
+
+
+def test_a_deadline_that_is_over_after_the_locks_gives_them_back() -> None:
+    """The decision is not asked for any more."""
+    world = fenced_world()
+    before(world, locks, lambda: world.clock.advance(POLICY.deadline_ms))
+    with pytest.raises(DeadlineError, match="before the decision"):
+        world.engine.commit([Mutation(X, b"1")])
+    assert (holder(world), set(world.statuses())) == (FREE, {Status.COMPLETE, Status.ABORTED})
+
+
+def test_a_deadline_that_is_over_at_the_plan_aborts() -> None:
+    """The last moment before the decision counts too."""
+    world = fenced_world()
+    t = world.begun(Mutation(X, b"1"))
+    world.clock.advance(POLICY.deadline_ms)
+    assert fenced.plan_units(world.engine.context, [t]) == []
+    assert isinstance(t.failure, DeadlineError)
+
+
+def test_rows_that_change_between_all_looks_end_at_the_deadline() -> None:
+    """An assertion of several rows that nobody can settle is not told false."""
+    world = fenced_world()
+    either = Or(Exact(X, b"9"), Exact(Y, b"9"))
+
+    def change() -> None:
+        other(world, Mutation(X, b"1"))
+        world.clock.advance(POLICY.deadline_ms // 3)
+
+    confirms = lambda call: reads(LOCK)(call) and X not in call.items  # noqa: E731
+    before(world, confirms, change, times=9)
+    with pytest.raises(DeadlineError, match="before the decision"):
+        world.engine.commit([Mutation(Z, b"1")], [either])
+
+
+def test_an_assertion_of_several_rows_that_has_come_true_commits() -> None:
+    """The second look finds that something has changed, and all is read again."""
+    world = fenced_world()
+    confirms = lambda call: reads(LOCK)(call) and X not in call.items  # noqa: E731
+    before(world, confirms, lambda: other(world, Mutation(X, b"9")))
+    world.engine.commit([Mutation(Z, b"1")], [Or(Exact(X, b"9"), Exact(Y, b"9"))])
+    assert world.value(Z) == b"1"
+
+
+def test_a_cell_of_the_far_future_is_refused() -> None:
+    """A commit above it would carry a wrong clock on."""
+    world = fenced_world()
+    world.store.write([Edit(X, b"0", world.clock.wall_ms() + 2 * POLICY.skew_ms)])
+    with pytest.raises(AbortedError, match="future"):
+        world.engine.commit([Mutation(X, b"1")])
+    assert len(world.rows()) == 1
+
+
+def test_a_cell_of_the_near_future_is_waited_for_a_little() -> None:
+    """What changes every millisecond outruns the clock."""
+    world = fenced_world()
+    at = world.clock.wall_ms() + POLICY.skew_ms * 3 // 4
+    world.store.write([Edit(X, b"0", at)])
+    began_ms = world.clock.monotonic_ms()
+    assert world.engine.commit([Mutation(X, b"1")]).timestamp == at + 1
+    assert world.clock.monotonic_ms() == began_ms + 2
+
+
+# ------------------------------------------------------------------- once, ranges and batches
+
+
+def test_a_token_commits_once() -> None:
+    """The second one is told what the first one did, whatever its other assertions say."""
+    world = fenced_world()
+    first = world.engine.commit([Mutation(X, b"1")], [Exact(X, b"0")], once="job")
+    again = world.engine.commit([Mutation(X, b"1")], [Exact(X, b"0")], once="job")
+    assert (again.transaction, again.repeated) == (first.transaction, True)
+    assert again.timestamp == first.timestamp
+
+
+def test_a_token_is_found_out_at_the_lock_too() -> None:
+    """The other copy of a task commits between the read and the lock."""
+    world = fenced_world()
+
+    def other_copy() -> None:
+        world.client(seed=9).commit([Mutation(X, b"1")], [Exact(X, b"0")], once="job")
+
+    before(world, locks, other_copy)
+    assert world.engine.commit([Mutation(X, b"1")], [Exact(X, b"0")], once="job").repeated
+
+
+def test_who_has_scanned_ranges_says_so_before_it_looks() -> None:
+    """Readers of what it replaces wait from then on."""
+    world = fenced_world()
+    reached: list[set[Status | None]] = []
+    looks = lambda call: call.method == "scan" and len(world.rows()) > 1  # noqa: E731
+    before(world, looks, lambda: reached.append(set(world.statuses())))
+    with world.engine.transaction() as t:
+        assert len(list(t.scan(stop="y"))) == 1
+        t.put(Z, b"1")
+    assert reached == [{Status.COMPLETE, Status.LOCKED}]
+    assert world.value(Z) == b"1"
+
+
+def test_a_phantom_in_a_scanned_range_is_a_conflict() -> None:
+    """It came after the scan, and has put its value and gone."""
+    world = fenced_world()
+    with pytest.raises(AbortedError), world.engine.transaction() as t:
+        list(t.scan(stop="y"))
+        other(world, Mutation(Key("item", "d", "x", TABLE), b"1"))
+        t.put(Z, b"1")
+    assert (world.value(Z), holder(world, Z)) == (None, FREE)
+
+
+def gone(world: World) -> Admin:
+    """A second table, that can be disabled."""
+    world.store.ensure_table(LOGS, {b"d": Family()})
+    return Admin(world.store._ordered, world.clock)  # type: ignore[attr-defined]
+
+
+def test_a_table_that_goes_at_the_locks_leaves_what_was_read_again_evaluated() -> None:
+    """T1 of a batch has lost a race, and has read again that its assertion is false. The table of
+    T2 goes, and the locks are asked for again, T1's with success: it must fail all the same."""
+    world = fenced_world()
+    admin = gone(world)
+    context, contention = world.engine.context, world.engine._backend._contention  # type: ignore[attr-defined]
+    first, second = (
+        begin_attempt(context, bind_request(*request), POLICY.deadline_ms)
+        for request in (([Mutation(X, b"1")], [Exact(X, b"0")]), ([Mutation(FAR, b"1")], []))
+    )
+
+    def race() -> None:
+        other(world, Mutation(X, b"5"))
+        admin.disable(LOGS)
+
+    before(world, locks, race)
+    assert context.rules.prepare(context, [first, second], contention, True) == []
+    assert isinstance(first.failure, AssertionFailedError)
+    assert isinstance(second.failure.__cause__ if second.failure else None, TableUnavailable)
+
+
+def test_a_table_that_goes_at_the_locks_leaves_commits_above_what_was_read_again() -> None:
+    """T1 of a batch has lost a race, and has read a later lock. The table of T2 goes before T1 asks
+    again. A lock, and then a value, below that one would never be seen."""
+    world = fenced_world(IMPATIENT)
+    admin = gone(world)
+    done = other(world, Mutation(FAR, b"9")).transaction
+
+    def race() -> None:
+        for _ in range(5):
+            other(world, Mutation(X, b"5"))
+        ghost = Edit(unit_lock(FAR), b"7@" + done, world.clock.wall_ms() + 9)
+        world.store.write([ghost])
+
+    def plan(call: Call) -> Fault:
+        if locks(call) and world.value(X) == b"0":
+            race()
+        elif any(isinstance(item, Key) and item.row == done for item in call.items):
+            admin.disable(LOGS)
+        return Fault()
+
+    world.faults.plan = plan
+    requests = [([Mutation(X, b"1")], []), ([Mutation(FAR, b"1")], [])]
+    first, second = world.engine.commit_many(requests)
+    assert isinstance(first, Committed)
+    assert isinstance(second, AbortedError)
+    assert (world.value(X), world.cell(X)) == (b"1", Cell(b"1", first.timestamp))
+
+
+def test_readers_under_locks_have_the_values_that_were_read() -> None:
+    """Where writers leave no instant to a reader it takes the locks, and changes nothing."""
+    world = fenced_world(replace(POLICY, read_tries=1))
+    before(world, reads(X), lambda: other(world, Mutation(X, b"1"), Mutation(Y, b"1")))
+    found = world.engine.read([X, Y])
+    assert {cell.value for cell in found.values() if cell} <= {b"0", b"1"}
+    assert len({cell.value for cell in found.values() if cell}) == 1
+
+
+def test_an_absent_key_is_asserted_by_its_lock() -> None:
+    """There is no value whose version could tell: the lock of its row and family counts."""
+    world = fenced_world(IMPATIENT)
+    before(world, locks, lambda: other(world, Mutation(Z, b"1")))
+    with pytest.raises(AssertionFailedError):
+        world.engine.commit([Mutation(X, b"1")], [Not(Some(Z))])
+    assert world.value(X) == b"0"
+
+
+def test_who_does_not_wait_goes_past_a_holder_that_is_finished() -> None:
+    """Its lock is a late request: nobody has to be waited for."""
+    world = fenced_world(IMPATIENT)
+    done = other(world, Mutation(Z, b"1")).transaction
+    world.store.write([Edit(LOCK, b"7@" + done, world.clock.wall_ms() + 9)])
+    world.engine.commit([Mutation(X, b"1")])
+    assert (world.value(X), world.value(LOCK)) == (b"1", b"8")
+
+
+def test_a_lock_that_others_take_while_its_holder_is_settled_is_not_asked_for() -> None:
+    """What was read again is held: asked for from that value, it would be taken from who lives."""
+    world = fenced_world(IMPATIENT)
+    done = other(world, Mutation(Z, b"1")).transaction
+    living: list[bytes] = []
+
+    def plan(call: Call) -> Fault:
+        if locks(call) and not living:
+            world.store.write([Edit(LOCK, b"7@" + done, world.clock.wall_ms() + 9)])
+        elif any(isinstance(item, Check) and item.expected == b"7@" + done for item in call.items):
+            world.store.check_and_put([item for item in call.items if isinstance(item, Check)])
+            living.append(dies(world, asks_for(Status.ASSERTED), lost=True))
+        return Fault()
+
+    world.faults.plan = plan
+    with pytest.raises(ConflictError) as caught:
+        world.engine.commit([Mutation(X, b"1")])
+    assert caught.value.facts["holder"] == holder(world) == living[0]
+
+
+def test_who_waits_in_order_for_one_that_never_lets_go_is_late() -> None:
+    """The deadline may be over while it waits."""
+    world = fenced_world(replace(POLICY, lease_ms=60_000))
+    t = world.begun(Mutation(X, b"3"))
+    contention = world.engine._backend._contention  # type: ignore[attr-defined]
+    before(world, locks, lambda: dies(world, asks_for(Status.ASSERTED), lost=True))
+    assert world.engine.context.rules.prepare(world.engine.context, [t], contention, True) == []
+    assert isinstance(t.failure, DeadlineError)
+    assert t.failure.facts["holder"] == holder(world)

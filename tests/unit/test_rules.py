@@ -1,0 +1,140 @@
+"""Which protocol a database has, and what a client says that wants another."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.worlds import World, X
+from txn import Engine, InvalidRequestError
+from txn.clock import ManualClock
+from txn.errors import CorruptRowError
+from txn.model import Edit, Mutation
+from txn.protocol.attempt import ProtocolName
+from txn.protocol.lock_cells import unit_lock
+from txn.protocol.rules import FENCED, PROTOCOLS, SIX_PHASE, find_rules, protocol_key
+from txn.stores import open_store
+from txn.testing.faulty import Call, Fault, FaultyStore, Reply
+
+NAME = protocol_key(b"txn")
+
+
+class Lacking(FaultyStore):
+    """A store that checks one cell, and cannot change rows on a condition, as Thrift 1's."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world.store)
+        self.features -= {"multi_cell_check", "row_mutations"}
+
+
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_a_new_database_has_the_protocol_that_is_wanted(name: ProtocolName) -> None:
+    """And says so, to everybody who comes later."""
+    world = World(protocol=name)
+    assert world.value(NAME) == name.encode()
+    assert Engine(world.store, clock=world.clock).context.rules is PROTOCOLS[name]
+
+
+def test_a_new_database_has_six_phases_where_nothing_is_wanted() -> None:
+    """The protocol that every store can do."""
+    world = World()
+    assert world.engine.context.rules is SIX_PHASE
+    assert world.value(NAME) == b"six-phase"
+
+
+@pytest.mark.parametrize(("found", "wanted"), [("fenced", "six-phase"), ("six-phase", "fenced")])
+def test_who_wants_another_protocol_is_told_what_there_is(
+    found: ProtocolName, wanted: ProtocolName
+) -> None:
+    """Two protocols on one database would not see each other's locks."""
+    world = World(protocol=found)
+    with pytest.raises(InvalidRequestError, match=f"another protocol.*found='{found}'"):
+        Engine(world.store, clock=world.clock, protocol=wanted)
+    assert world.value(NAME) == found.encode()
+
+
+def test_a_database_of_an_older_version_is_not_made_fenced() -> None:
+    """It says nothing, and has transactions of six phases, perhaps live ones."""
+    world = World()
+    world.engine.commit([Mutation(X, b"1")])
+    world.store.write([Edit(NAME, None, world.clock.wall_ms())])
+    with pytest.raises(InvalidRequestError, match="see `txn convert`"):
+        world.protocol = "fenced"
+        world.client()
+    world.protocol = "six-phase"
+    assert world.client().context.rules is SIX_PHASE
+
+
+def test_a_protocol_that_nobody_knows_is_an_error_that_names_it() -> None:
+    """It is of a newer version: this one would not see its locks."""
+    world = World()
+    world.store.write([Edit(NAME, b"seven-phase", world.clock.wall_ms() + 1)])
+    with pytest.raises(CorruptRowError, match=r"unknown protocol.*seven-phase"):
+        find_rules(world.store, b"txn")
+
+
+def test_of_two_that_make_a_database_the_second_takes_what_the_first_wrote() -> None:
+    """Both find none; one check-and-put is answered with a no, and the name is read again."""
+    world, others = World(), []
+
+    def plan(call: Call) -> Fault:
+        if call.method == "check_and_put" and not others:
+            others.append(Engine(store, clock=world.clock, protocol="fenced"))
+        return Fault()
+
+    store = open_store("memory://", world.clock)
+    with pytest.raises(InvalidRequestError, match="found='fenced'"):
+        Engine(FaultyStore(store, plan), clock=world.clock, protocol="six-phase")
+    assert Engine(FaultyStore(store), clock=world.clock).context.rules is FENCED
+
+
+def test_a_lost_answer_leaves_no_doubt_of_the_protocol() -> None:
+    """The name was put; asked again, the store says no."""
+    store = open_store("memory://", ManualClock())
+    lost = Fault(reply=Reply.MAYBE_APPLIED)
+    faults = FaultyStore(store, lambda call: lost if call.method == "check_and_put" else Fault())
+    faults.plan = once(faults.plan)
+    assert Engine(faults, clock=ManualClock(), protocol="fenced").context.rules is FENCED
+
+
+def once(plan: object) -> object:
+    """Return the plan for the first call that it has a fault for."""
+    left = [plan]
+
+    def first(call: Call) -> Fault:
+        fault = left[0](call) if left else Fault()  # type: ignore[operator]
+        if fault != Fault():
+            left.clear()
+        return fault
+
+    return first
+
+
+def test_a_store_that_lacks_what_it_takes_is_refused_before_anything_is_written() -> None:
+    """Thrift 1 has checked puts of one column, at the server's time."""
+    world = World()
+    world.store.write([Edit(NAME, None, world.clock.wall_ms())])
+    with pytest.raises(InvalidRequestError, match=r"cannot do the database's protocol.*lacks"):
+        Engine(Lacking(world), clock=world.clock, protocol="fenced")
+    assert world.value(NAME) is None
+
+
+def test_a_store_that_lacks_what_it_takes_is_refused_by_a_fenced_database() -> None:
+    """Also where the client did not ask for it."""
+    world = World(protocol="fenced")
+    with pytest.raises(InvalidRequestError, match=r"cannot do the database's protocol.*lacks"):
+        Engine(Lacking(world), clock=world.clock)
+
+
+def test_the_name_is_no_transaction() -> None:
+    """Whoever lists transaction rows passes it by, and whoever looks at one row does too."""
+    world = World(protocol="fenced")
+    assert world.rows() == []
+    assert [row.row for row in world.store.scan(b"txn")] == [NAME.row]
+
+
+def test_each_protocol_names_its_locks() -> None:
+    """A lock of each key, or one of a row and family."""
+    assert SIX_PHASE.guards_of(X) == (X.lock, X.tag)
+    assert (SIX_PHASE.lock_of(X), SIX_PHASE.locks_rows) == (X.lock, False)
+    assert FENCED.guards_of(X) == (FENCED.lock_of(X),) == (unit_lock(X),)
+    assert FENCED.locks_rows
