@@ -154,6 +154,36 @@ def test_an_engine_behind_a_server_can_be_checked(txn_server: str) -> None:
         assert not list(check(engine.context, scan=[b"checked"]))
 
 
+def test_a_fenced_database_can_only_be_looked_at_through_thrift_1(tmp_path: Path) -> None:
+    """A checked put of that gateway has one column, at the server's time: half of a transaction
+    would be seen."""
+    with served(
+        f"embedded://{tmp_path}/store", tmp_path / "log", "--thrift1", "0", "--thrift2", "0"
+    ) as server:
+        one, two = server.uris["thrift1"], server.uris["thrift2"]
+        with connect(two, table="data", protocol="fenced") as engine:
+            engine.ensure_table("data", ["d"])
+            done = engine.commit([Mutation(KEYS[0], b"1")], once="token")
+            engine.context.store.ensure_table(b"another", {b"t": Family(versions=1)})
+        for protocol in (None, "fenced", "six-phase"):
+            with pytest.raises(InvalidRequestError, match=r"the store cannot do|another protocol"):
+                connect(one, protocol=protocol)  # type: ignore[arg-type]
+        with pytest.raises(InvalidRequestError, match="Thrift 2 gateway can"):
+            connect(one, transactions="another", protocol="fenced")
+        assert done.transaction.decode() in run(one, "ls").stdout
+        assert "5-COMPLETE" in run(one, "show", done.transaction.decode()).stdout
+        assert run(one, "fsck", "--scan", "data").returncode == 0
+        for command in (("fsck", "--repair"), ("purge", "--once", "token", "--yes")):
+            refused = run(one, *command)
+            assert (refused.returncode, "Thrift 2 gateway can" in refused.stderr) == (2, True)
+        examined = run(one, "doctor")
+        assert (examined.returncode, "fenced, which this store cannot do" in examined.stdout) == (
+            1,
+            True,
+        )
+        assert "protocol: fenced" in run(two, "doctor").stdout
+
+
 @pytest.mark.parametrize("name", ["transactional", "thrift2"])
 def test_fsck_goes_on_when_its_server_was_killed(tmp_path: Path, name: str) -> None:
     """In the middle of a scan and between repairs, while the next server is still starting."""
