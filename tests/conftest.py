@@ -12,7 +12,7 @@ import os
 import signal
 import time
 import uuid
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -40,6 +40,15 @@ settings.register_profile(
     derandomize=os.environ.get("CI") == "true" or "HBASE_TXN_TEST_RANDOM" not in os.environ,
 )
 settings.load_profile("tests")
+
+
+@pytest.fixture
+def rows_for_all() -> Iterator[None]:
+    """Let fenced transactions of one row and family have a row like all others, for tests of what
+    rows tell."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("txn.protocol.fenced.is_alone", lambda t: False)
+        yield
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -21,7 +21,7 @@ from txn.protocol.attempt import ProtocolName
 from txn.protocol.phases import Status
 from txn.testing.faulty import NO_FAULT, Call, Fault, Reply
 
-pytestmark = pytest.mark.fast
+pytestmark = [pytest.mark.fast, pytest.mark.usefixtures("rows_for_all")]
 
 X, Y = key("x"), key("y")
 RAW, READ, BLOCK = Level.RAW, Level.READ, Level.BLOCK

@@ -15,6 +15,8 @@ from txn.protocol.phases import Status
 from txn.protocol.rules import PROTOCOLS
 from txn.testing.faulty import Call, Crash, Fault, Reply
 
+pytestmark = pytest.mark.usefixtures("rows_for_all")
+
 A, X, Y, Z = key("a"), key("x"), key("y"), key("z")
 REQUESTS = [
     ([Mutation(X, b"1")], []),

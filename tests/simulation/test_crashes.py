@@ -27,6 +27,8 @@ from txn import Committed
 from txn.errors import AssertionFailedError
 from txn.testing.faulty import Call, Crash, Fault, Reply
 
+pytestmark = pytest.mark.usefixtures("rows_for_all")
+
 every_shape = pytest.mark.parametrize("shape", [*SHAPES, *FENCED], ids=str)
 six_phases = pytest.mark.parametrize("shape", SHAPES, ids=str)
 

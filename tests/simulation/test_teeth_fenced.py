@@ -48,6 +48,8 @@ from txn.reading import keys as keys_module
 from txn.reading import look as look_module
 from txn.testing.faulty import Crash, Fault, Reply
 
+pytestmark = pytest.mark.usefixtures("rows_for_all")
+
 X, Y, Z = key("x"), key("y"), key("z")
 LOCK = unit_lock(X)
 DAY_MS = 24 * 3_600_000
@@ -365,7 +367,7 @@ def test_retention_counts_by_the_servers_time(rule: bool, monkeypatch: Patch) ->
     """A transaction takes longer than the retention; its statuses have the times of its beginning.
     Counted by them its row would be gone as soon as it has ended."""
     if not rule:
-        monkeypatch.setattr(TransactionRow, "reached_at", property(lambda row: row.status_at))
+        monkeypatch.setattr(TransactionRow, "since", property(lambda row: row.status_at))
     world = world_with()
     slow = Puppet(world, add, policy=PATIENT)
     slow.until(asks_for(Status.ASSERTED))

@@ -9,10 +9,10 @@ import pytest
 from txn import Cell, Key
 from txn.model import Check, Edit
 from txn.protocol import attempt as attempt_module
-from txn.protocol import fenced, looks
+from txn.protocol import fenced, looks, units
 from txn.protocol.attempt import Attempt, Context, Transaction
 from txn.protocol.fenced import FencedRules
-from txn.protocol.lock_cells import FREE, count_of, free_value, held_value, unit_lock
+from txn.protocol.lock_cells import FREE, FencedLock, read_lock, unit_lock
 from txn.protocol.phases import Status
 from txn.protocol.row import TransactionRow
 from txn.protocol.waiting import Contention, make_assertion_error
@@ -22,15 +22,16 @@ Patch = pytest.MonkeyPatch
 
 def count_nothing(patch: Patch) -> None:
     """Let a free lock say the same before and after a transaction."""
-    patch.setattr(fenced, "count_of", lambda lock, cell: 0)
+    patch.setattr(FencedLock, "take", lambda lock, holder: FencedLock(1, holder))
 
 
 def count_back_in_aborts(patch: Patch, above: int = 0) -> None:
     """Let an abort put back the free value that its transaction had found."""
 
     def make_free(rules: FencedRules, lock: Key, cell: Cell) -> Check:
-        free = Edit(lock, free_value(count_of(lock, cell) - 1), cell.timestamp + above)
-        return Check(lock, cell.value, edits=(free,))
+        found = read_lock(lock, cell)
+        free = FencedLock(found.taken - 1, FREE, found.names)
+        return Check(lock, cell.value, edits=(Edit(lock, free.value, cell.timestamp + above),))
 
     patch.setattr(FencedRules, "make_free", make_free)
 
@@ -41,7 +42,8 @@ def choose_the_time(patch: Patch, choose: Callable[[Context, Attempt], int]) -> 
     def raise_timestamp(context: Context, t: Attempt) -> None:
         t.timestamp = max(t.timestamp, choose(context, t))
 
-    patch.setattr(fenced, "_raise_timestamp", raise_timestamp)
+    for module in (fenced, units):
+        patch.setattr(module, "raise_timestamp", raise_timestamp)
 
 
 def time_of_values(context: Context, t: Attempt) -> int:
@@ -74,10 +76,11 @@ def unlock_before_values(patch: Patch) -> None:
 
     def finish_units(context: Context, transactions: Sequence[Transaction]) -> None:
         for t in transactions:
-            locks = zip(t.units, t.decided.counts, strict=True)
-            at = t.decided.timestamp + 1
-            context.store.write([Edit(lock, free_value(count), at) for lock, count in locks])
-            for _, own in fenced._list_edits(t):
+            at = t.decided.timestamp
+            for lock, held in zip(t.units, t.decided.locks, strict=True):
+                free = read_lock(lock, Cell(held, at)).give_back()
+                context.store.write([Edit(lock, free.value, at + 1)])
+            for _, own in units.list_edits(t, at):
                 context.store.write(own)
 
     patch.setattr(fenced, "finish_units", finish_units)
@@ -121,12 +124,12 @@ def decide_plainly(patch: Patch) -> None:
 def believe_in_every_lock(patch: Patch) -> None:
     """Ask for locks, and go on whatever is answered."""
 
-    def ask(context: Context, units: Sequence[fenced.Unit]) -> list[fenced.Unit]:
+    def ask(context: Context, wanted: Sequence[units.Unit]) -> list[units.Unit]:
         checks = []
-        for t, lock in units:
+        for t, lock in wanted:
             t.held.add(lock)
-            found, taken = t.found[lock], held_value(fenced._own_count(t, lock), t.row_key)
-            edit = Edit(lock, taken, t.timestamp)
+            found = t.found[lock]
+            edit = Edit(lock, fenced._take(t, lock), t.timestamp)
             checks.append(Check(lock, found.value if found else FREE, edits=(edit,)))
         context.store.check_and_put(checks)
         return []
@@ -168,11 +171,11 @@ def fail_at_the_first_look(patch: Patch) -> None:
 
     def confirm(context: Context, doubtful: Sequence[Attempt]) -> None:
         for t in doubtful:
-            lost = fenced._find_false(t)
+            lost = units.find_false(t)
             assert lost is not None
             t.failure = make_assertion_error(t, lost)
 
-    patch.setattr(fenced, "_confirm", confirm)
+    patch.setattr(units, "_confirm", confirm)
 
 
 def free_the_undecided(patch: Patch) -> None:
@@ -199,4 +202,4 @@ def judge_never_again(patch: Patch) -> None:
 
 def wait_in_any_order(patch: Patch) -> None:
     """Take locks in the order of the request."""
-    patch.setattr(fenced, "sorted", lambda units, key: list(units), raising=False)
+    patch.setattr(fenced, "sorted", list, raising=False)

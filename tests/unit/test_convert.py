@@ -13,7 +13,7 @@ from txn.protocol.phases import Status
 from txn.protocol.rules import protocol_key
 from txn.testing.counting import CountingStore
 
-pytestmark = pytest.mark.fast
+pytestmark = [pytest.mark.fast, pytest.mark.usefixtures("rows_for_all")]
 
 DAY_MS = 24 * 3_600_000
 OTHER: dict[ProtocolName, ProtocolName] = {"six-phase": "fenced", "fenced": "six-phase"}

@@ -33,6 +33,8 @@ from txn.tables.admin import Admin
 from txn.testing.counting import CountingStore
 from txn.testing.faulty import Call, Crash, Fault, FaultyStore, Reply
 
+pytestmark = pytest.mark.usefixtures("rows_for_all")
+
 Match = Callable[[Call], bool]
 LOCK = unit_lock(X)
 LOGS = b"logs"

@@ -28,7 +28,7 @@ from txn.protocol.phases import Status
 from txn.protocol.row import column, marker_key
 from txn.testing.faulty import Call, Fault
 
-pytestmark = pytest.mark.fast
+pytestmark = [pytest.mark.fast, pytest.mark.usefixtures("rows_for_all")]
 
 DAY_MS = 24 * 3_600_000
 LOCK = unit_lock(X)

@@ -7,7 +7,7 @@ import pytest
 from tests.unit.worlds import X
 from txn.errors import CorruptRowError
 from txn.model import Cell, Key
-from txn.protocol.lock_cells import FREE, count_of, free_value, held_value, holder_of, unit_lock
+from txn.protocol.lock_cells import FREE, NAMED, FencedLock, holder_of, read_lock, unit_lock
 
 LOCK = unit_lock(X)
 
@@ -26,16 +26,30 @@ def test_one_lock_serves_a_row_and_family() -> None:
 
 def test_what_is_written_is_read() -> None:
     """Clients of all versions read what one has written."""
-    assert holder_of(LOCK, says(held_value(12, b"T1@home"))) == b"T1@home"
-    assert count_of(LOCK, says(held_value(12, b"T1@home"))) == 12
-    assert holder_of(LOCK, says(free_value(12))) == FREE
-    assert count_of(LOCK, says(free_value(12))) == 12
+    for holder in (FREE, b"T1@home"):
+        for names in ((), (b"0123abcd",), (b"-", b"-", b"0123abcd")):
+            lock = FencedLock(12, holder, names)
+            assert read_lock(LOCK, says(lock.value)) == lock
+            assert holder_of(LOCK, says(lock.value)) == holder
+
+
+def test_names_move_up_with_each_acquisition() -> None:
+    """Else a transaction without a row would take somebody else's place for its own."""
+    lock = FencedLock().pass_by(b"transaction.1.aaaaaaaa").take(b"T")
+    assert lock == FencedLock(2, b"T", (b"aaaaaaaa",))
+    assert lock.give_back() == FencedLock(2, FREE, (b"-", b"aaaaaaaa"))
+    assert FencedLock(1, b"T").give_back().value == b"1"
+    for _ in range(NAMED):
+        assert lock.was_taken_by(b"aaaaaaaa", 1) is True
+        lock = lock.give_back().take(b"T")
+    assert lock.was_taken_by(b"aaaaaaaa", 1) is None
+    assert lock.names == ()
 
 
 @pytest.mark.parametrize("cell", [None, says(b"")], ids=["absent", "empty"])
 def test_a_lock_that_was_never_taken_is_free(cell: Cell | None) -> None:
     """The first transaction on a row finds nothing there."""
-    assert (holder_of(LOCK, cell), count_of(LOCK, cell)) == (FREE, 0)
+    assert (holder_of(LOCK, cell), read_lock(LOCK, cell)) == (FREE, FencedLock())
 
 
 @pytest.mark.parametrize("value", [b"T1", b"@T1", b"012", b"-1", b"1@", b"1" * 20, b"\xff"])
@@ -43,7 +57,7 @@ def test_what_no_lock_says_is_held_by_nobody_known(value: bytes) -> None:
     """It is in the way, since nobody knows what it means, and has no count to go on from."""
     assert holder_of(LOCK, says(value)) == value
     with pytest.raises(CorruptRowError, match="not a lock of the fenced protocol"):
-        count_of(LOCK, says(value))
+        read_lock(LOCK, says(value))
 
 
 def test_a_lock_of_six_phases_is_its_holder() -> None:

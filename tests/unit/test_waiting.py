@@ -213,6 +213,7 @@ def test_nobody_looks_more_often_than_transactions_take() -> None:
     t = world.begun(Mutation(X, b"1"))
     for _ in range(5):
         with hot.learn([t]):
+            t.written_ms = world.clock.monotonic_ms()
             world.clock.advance(400)
     locked(world, X)
     blocked = world.begun(Mutation(X, b"1"))
