@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from txn.assertions import Assertion, holds, list_keys
-from txn.errors import AbortedError, DeadlineError, annotate
+from txn.errors import AbortedError, CorruptRowError, DeadlineError, annotate
 from txn.model import Cell, Check, Delete, Edit, Key
 from txn.protocol.announce import announce
 from txn.protocol.attempt import (
@@ -230,6 +230,8 @@ def finish_units(context: Context, transactions: Sequence[Transaction]) -> list[
     checks: list[Check] = []
     for t in transactions:
         is_sure = _is_sure(context, t)
+        if len(t.decided.counts) != len(t.units):
+            raise CorruptRowError("the plan is of another protocol", transaction=t.row_key)
         for (lock, own), count in zip(_list_edits(t), t.decided.counts, strict=True):
             free = Edit(lock, free_value(count), t.decided.timestamp + 1)
             if is_sure:
