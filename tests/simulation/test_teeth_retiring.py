@@ -36,7 +36,7 @@ def fsck(engine: Engine, retention_ms: int = KEEP_DELETES_MS) -> bool:
 def retires(call: Call) -> bool:
     """Match the delete of a retirer."""
     edits = [item for item in call.items if isinstance(item, Edit)]
-    return any(item.deletes for item in checks(call)) or any(
+    return any(edit.value is None for item in checks(call) for edit in item.edits) or any(
         edit.value is None and edit.key == X.lock for edit in edits
     )
 

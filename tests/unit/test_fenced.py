@@ -27,6 +27,7 @@ from txn.protocol.attempt import begin_attempt, load_transaction
 from txn.protocol.lock_cells import FREE, holder_of, unit_lock
 from txn.protocol.phases import Status
 from txn.protocol.recover import roll_forward
+from txn.protocol.row import column, encode_plan
 from txn.request import Committed, bind_request
 from txn.stores import open_store
 from txn.tables.admin import Admin
@@ -653,3 +654,17 @@ def test_who_waits_in_order_for_one_that_never_lets_go_is_late() -> None:
     assert world.engine.context.rules.prepare(world.engine.context, [t], contention, True) == []
     assert isinstance(t.failure, DeadlineError)
     assert t.failure.facts["holder"] == holder(world)
+
+
+def test_a_plan_without_counts_is_left_to_people() -> None:
+    """It is of another protocol, as after a conversion that came too early: nobody can know which
+    locks it has. Whoever meets one is told so."""
+    world = fenced_world(replace(POLICY, deadline_ms=500))
+    row_key = dies(world, asks_for(Status.ASSERTED))
+    (row,) = (row for row in world.rows() if row.row_key == row_key)
+    plan = encode_plan(replace(row.plan, counts=())) if row.plan else b""
+    world.store.write([Edit(column(b"txn", row_key, b"plan"), plan, world.clock.wall_ms() + 9)])
+    result = commit(world.engine, [Mutation(X, b"3")], [])
+    assert isinstance(result, AbortedError)
+    assert isinstance(result.__cause__, CorruptRowError)
+    assert (world.value(X), holder(world)) == (b"0", row_key)

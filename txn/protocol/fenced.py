@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from txn.errors import DeadlineError
+from txn.errors import CorruptRowError, DeadlineError
 from txn.model import Cell, Check, Edit, Key
 from txn.protocol.alone import commit_alone, is_alone
 from txn.protocol.announce import announce
@@ -224,6 +224,8 @@ def finish_units(context: Context, transactions: Sequence[Transaction]) -> list[
     checks: list[Check] = []
     for t in transactions:
         is_sure = _is_sure(context, t)
+        if len(t.decided.locks) != len(t.units):
+            raise CorruptRowError("the plan is of another protocol", transaction=t.row_key)
         timestamp = t.decided.timestamp
         for (lock, own), held in zip(list_edits(t, timestamp), t.decided.locks, strict=True):
             freed = read_lock(lock, Cell(held, timestamp)).give_back()
