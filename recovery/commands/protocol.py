@@ -79,6 +79,11 @@ def convert(
     Exit code 0: it has the protocol. 1: refused, with what stands in the way and what to do.
     """
     wanted, tables = parse_protocol(protocol), [table.encode() for table in scan or ()]
+    if store.startswith("txn:"):
+        raise InvalidRequestError(
+            "a server keeps the protocol that it began with: stop it, and convert its store",
+            store=store.partition("?")[0],
+        )
     with open_store_of(store, transactions) as context:
         found = context.rules.name
         obstacles = list(find_obstacles(context, tables)) if found != wanted else []

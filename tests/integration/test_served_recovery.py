@@ -83,6 +83,9 @@ def test_the_commands_work_through_a_server_with_its_token(
         mended = run(uri, "fsck", "--scan", "data", "--grace", "0s", "--repair")
         assert mended.returncode == 0 and "rolled forward" in mended.stdout
         assert run(uri, "fsck", "--scan", "data", "--grace", "0s").stdout.startswith("clean")
+        converted = run(uri, "convert", "fenced", "--yes")  # its own engine would not know
+        assert (converted.returncode, "stop it" in converted.stderr) == (2, True)
+        assert TOKEN not in converted.stderr
         document = json.dumps({"mutations": [{"put": "data/x/d:v", "value": "newer"}]})
         assert run(uri, "commit", "-", given=document).returncode == 0
         assert run(uri, "get", "data/x/d:v").stdout.endswith("  newer\n")
