@@ -662,9 +662,50 @@ def test_a_plan_without_counts_is_left_to_people() -> None:
     world = fenced_world(replace(POLICY, deadline_ms=500))
     row_key = dies(world, asks_for(Status.ASSERTED))
     (row,) = (row for row in world.rows() if row.row_key == row_key)
-    plan = encode_plan(replace(row.plan, counts=())) if row.plan else b""
+    plan = encode_plan(replace(row.plan, locks=())) if row.plan else b""
     world.store.write([Edit(column(b"txn", row_key, b"plan"), plan, world.clock.wall_ms() + 9)])
     result = commit(world.engine, [Mutation(X, b"3")], [])
     assert isinstance(result, AbortedError)
     assert isinstance(result.__cause__, CorruptRowError)
     assert (world.value(X), holder(world)) == (b"0", row_key)
+
+
+def test_a_refusal_that_shows_what_was_compared_is_asked_again() -> None:
+    """A server that tells of an older moment refuses so. The lock may be granted still."""
+    world = fenced_world()
+    inner, asked = world.faults.check_and_put, []
+
+    def refuse_once(checks: list[Check], *, durable: bool = True) -> list[bool]:
+        asked.append(checks)
+        return [False] * len(checks) if len(asked) == 1 else inner(checks, durable=durable)
+
+    world.faults.check_and_put = refuse_once  # type: ignore[method-assign,assignment]
+    world.engine.commit([Mutation(X, b"2"), Mutation(Y, b"2")])
+    assert world.value(X) == world.value(Y) == b"2"
+    assert [check.key for check in asked[0]] == [check.key for check in asked[1]]
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_block_waits_for_keys_in_demand_before_it_reads_them(is_known: bool) -> None:
+    """What it would read beside a holder is overtaken as soon as that one commits."""
+    world = fenced_world()
+    world.store.check_and_put([Check(LOCK, b"1", ((LOCK, b"2@" + OTHERS),))])
+    if is_known:
+        world.engine._backend._contention._since_ms[X] = world.clock.monotonic_ms()  # type: ignore[attr-defined]
+    looks: list[Call] = []
+
+    def let_go(call: Call) -> Fault:
+        looks.append(call)
+        if len(looks) == 2:
+            free = ((LOCK, b"2"), (X, b"9"))
+            world.store.check_and_put([Check(LOCK, b"2@" + OTHERS, free)])
+        return Fault()
+
+    world.faults.plan = let_go
+    found = world.engine._backend.look([X])
+    assert (LOCK in found) is is_known
+    cell = found[X]
+    assert cell is not None and cell.value == b"9"
+
+
+OTHERS = b"transaction.1700000000000." + b"0" * 32

@@ -62,6 +62,8 @@ class Contention:
 
     def has_hot_keys(self, keys: Collection[Key]) -> bool:
         """Whether any of these is in demand."""
+        if not self._since_ms:
+            return False
         since_ms = self._context.clock.monotonic_ms() - HOT_MS
         return any(self._since_ms.get(key, since_ms) > since_ms for key in keys)
 
