@@ -12,7 +12,8 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from recovery.scan import MARKERS, transactions
+from recovery.fsck import RETENTION_MS
+from recovery.scan import MARKERS, newest_old_ms, transactions
 from txn.errors import InvalidRequestError
 from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Check, Edit, Key
 from txn.protocol.attempt import Context, ProtocolName, Rules, call_store
@@ -27,9 +28,24 @@ BATCH = 500
 ENDED = frozenset({RowState.FINISHED, RowState.DEBRIS})
 
 
-def find_obstacles(context: Context, tables: Collection[bytes] = ()) -> Iterator[str]:
-    """Yield why a database cannot be converted now, each with what to do about it. tables: all data
-    tables that transactions write to. Raises InvalidRequestError for an absent one."""
+def find_obstacles(
+    context: Context, tables: Collection[bytes] = (), *, retention_ms: int = RETENTION_MS
+) -> Iterator[str]:
+    """Yield why a database cannot be converted now, each with what to do about it.
+
+    tables: all data tables that transactions write to. retention_ms: for how long none of their
+    locks may have changed, since not every transaction has a row; longer than any request can be
+    under way. Raises InvalidRequestError for an absent table.
+    """
+    yield from _list_rows_in_the_way(context)
+    for table in tables:
+        if call_store(context, lambda: context.store.describe(table)) is None:  # noqa: B023
+            raise InvalidRequestError("no such table", table=table)
+    for span in _list_spans(context, tables):
+        yield from _list_cells_in_the_way(context, span, retention_ms)
+
+
+def _list_rows_in_the_way(context: Context) -> Iterator[str]:
     states = Counter(row.state for row in transactions(context))
     ended = sum(states[state] for state in ENDED)
     if unfinished := states.total() - ended:
@@ -42,16 +58,26 @@ def find_obstacles(context: Context, tables: Collection[bytes] = ()) -> Iterator
             f"{ended} transactions have rows, and requests of theirs may be on their way: wait for "
             "the retention, and let txn fsck --repair delete them"
         )
-    for table in tables:
-        if call_store(context, lambda: context.store.describe(table)) is None:  # noqa: B023
-            raise InvalidRequestError("no such table", table=table)
-    for span in _list_spans(context, tables):
-        name, held, ahead = span.table.decode(errors="replace"), _Seen(), _Seen()
-        _look(context, span, held, ahead)
-        if held.count:
-            yield f"locks or tags in {name}: {held}: txn fsck --repair --scan {name}"
-        if ahead.count:
-            yield f"cells of {name} lie ahead of the clock: {ahead}: set it, or wait for it"
+
+
+def _list_cells_in_the_way(context: Context, span: Span, retention_ms: int) -> Iterator[str]:
+    """Yield what is wrong with a table: keys that are held or written, locks and tags that changed
+    not long ago, cells from the future."""
+    name, held, young, ahead = span.table.decode(errors="replace"), _Seen(), _Seen(), _Seen()
+    for row in stored_rows(context, span):
+        now_ms = context.clock.wall_ms()
+        old_ms = newest_old_ms(now_ms, retention_ms)
+        for key, cell in row.cells.items():
+            guards = _is_guard(key)
+            held.note(key, guards and holder_of(key, cell) != FREE)
+            young.note(key, guards and cell.timestamp > old_ms)
+            ahead.note(key, cell.timestamp >= now_ms)
+    if held.count:
+        yield f"locks or tags in {name}: {held}: txn fsck --repair --scan {name}"
+    if young.count:
+        yield f"locks or tags of {name} are younger than the retention: {young}: wait for it"
+    if ahead.count:
+        yield f"cells of {name} lie ahead of the clock: {ahead}: set it, or wait for it"
 
 
 def convert(context: Context, wanted: ProtocolName, tables: Collection[bytes] = ()) -> int:
@@ -88,23 +114,14 @@ class _Seen:
     count: int = 0
     last: Key | None = None
 
-    def add(self, key: Key) -> None:
-        self.count += 1
-        self.last = key
+    def note(self, key: Key, is_one: bool) -> None:
+        """Count a cell if it is one."""
+        if is_one:
+            self.count += 1
+            self.last = key
 
     def __str__(self) -> str:
         return f"{self.count}, such as {key_text(self.last)}" if self.last else "none"
-
-
-def _look(context: Context, span: Span, held: _Seen, ahead: _Seen) -> None:
-    """Count the cells that say that somebody holds or writes a key, and those from the future."""
-    for row in stored_rows(context, span):
-        now_ms = context.clock.wall_ms()
-        for key, cell in row.cells.items():
-            if _is_guard(key) and holder_of(key, cell):
-                held.add(key)
-            if cell.timestamp >= now_ms:
-                ahead.add(key)
 
 
 def _clear(context: Context, rules: Rules, tables: Iterable[bytes]) -> int:

@@ -15,6 +15,7 @@ from recovery.commands.common import (
     TransactionsOption,
     complain,
     open_store_of,
+    parse_age,
     print_json,
 )
 from recovery.convert import convert as convert_database
@@ -68,6 +69,13 @@ def convert(
         list[str] | None,
         typer.Option(metavar="TABLE", help="A data table that transactions write: name them all."),
     ] = None,
+    retention: Annotated[
+        str,
+        typer.Option(
+            help="How long no lock may have changed; longer than any request can live.",
+            metavar="TIME",
+        ),
+    ] = "24h",
     yes: Annotated[bool, typer.Option("--yes", help="No client is connected.")] = False,
     store: StoreOption,
     transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
@@ -86,8 +94,10 @@ def convert(
         )
     with open_store_of(store, transactions) as context:
         found = context.rules.name
-        obstacles = list(find_obstacles(context, tables)) if found != wanted else []
-        deleted = 0
+        kept_ms, deleted = parse_age(retention), 0
+        obstacles = (
+            [] if found == wanted else [*find_obstacles(context, tables, retention_ms=kept_ms)]
+        )
         if not obstacles:
             if found != wanted:
                 _confirm(f"from {found} to {wanted}", yes)

@@ -135,9 +135,12 @@ def test_a_database_is_made_with_a_protocol_used_and_converted(uri: str, run: Ru
     assert (refused.returncode, "2 transactions have rows" in refused.stderr) == (1, True)
     assert lines(run("convert", "fenced", "--json"))[0]["obstacles"] == []
     run("fsck", "--repair", "--retention", "0s", "--yes")
-    unsure = run("convert", "six-phase", "--scan", "data")
+    young = run("convert", "six-phase", "--scan", "data", "--yes")
+    assert (young.returncode, "younger than the retention" in young.stderr) == (1, True)
+    forced = ("--scan", "data", "--retention", "0s")
+    unsure = run("convert", "six-phase", *forced)
     assert (unsure.returncode, "--yes" in unsure.stderr) == (2, True)
-    done = run("convert", "six-phase", "--scan", "data", "--yes")
+    done = run("convert", "six-phase", *forced, "--yes")
     assert (done.returncode, "txn is six-phase (was fenced)" in done.stdout) == (0, True)
     assert run("commit", "-", given=json.dumps(request)).returncode == 0
     assert run("fsck", "--scan", "data", "--grace", "0s").returncode == 0
