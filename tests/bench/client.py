@@ -110,7 +110,7 @@ def record(engine: Engine, chance: Random) -> list[Request]:
     Connection.send = recorded  # type: ignore[method-assign]
     try:
         for _ in range(RECORDED):
-            workloads.transfers(engine, TABLES, chance, ACCOUNTS, 1)
+            workloads.transfers(engine, chance, ACCOUNTS, 1, tables=TABLES)
     finally:
         Connection.send = send  # type: ignore[method-assign]
     return requests
@@ -174,7 +174,7 @@ def serve(uri: str, threads: int) -> None:
         connect(uri, table=TABLES.name, transactions=TABLES.transactions) as engine,
         bare_clients(uri, threads) as clients,
     ):
-        workloads.found(engine, TABLES, ACCOUNTS)
+        workloads.found(engine, ACCOUNTS, TABLES)
         requests = record(engine, Random(0))
         store = engine.context.store
         assert isinstance(store, HBaseStore)
@@ -188,10 +188,10 @@ def serve(uri: str, threads: int) -> None:
                 case "pool":
                     return partial(pool_call, store, turns)
                 case "floor":
-                    return lambda: 0 * workloads.plain_transfer(store, TABLES, chance, ACCOUNTS)
+                    return lambda: 0 * workloads.plain_transfer(store, chance, ACCOUNTS, TABLES)
                 case _:
-                    of = (engine, TABLES, chance, ACCOUNTS, 1)
-                    return lambda: 0 * workloads.transfers(*of)
+                    of = (engine, chance, ACCOUNTS, 1)
+                    return lambda: 0 * workloads.transfers(*of, tables=TABLES)
 
         print("ready", flush=True)
         for line in sys.stdin:

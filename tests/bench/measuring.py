@@ -190,10 +190,10 @@ def _call(engine: Engine, case: Case, chance: Random) -> Callable[[], int]:
     store, tables = engine.context.store, case.tables
     match case.work, case.batch:
         case "transfer", 0:
-            return partial(workloads.plain_transfer, store, tables, chance, case.accounts)
+            return partial(workloads.plain_transfer, store, chance, case.accounts, tables)
         case "transfer", batch:
-            of = (case.accounts, batch)
-            return partial(workloads.transfers, engine, tables, chance, *of, ack=case.ack)
+            of = (case.accounts, batch, case.ack, tables)
+            return partial(workloads.transfers, engine, chance, *of)
         case "ten cells", 0:
             return partial(workloads.ten_plain_cells, store, tables, chance)
         case "ten cells", _:

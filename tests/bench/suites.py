@@ -99,7 +99,7 @@ def _found(uri: str) -> None:
     accounts = max(case.accounts for case in (*EMBEDDED, *HBASE, *PROTOCOLS))
     for tables, case in cases.items():
         with open_engine(uri, case) as engine:
-            workloads.found(engine, tables, accounts)
+            workloads.found(engine, accounts, tables)
 
 
 SUITES = {

@@ -24,6 +24,7 @@ from txn.model import Cell, Edit
 from txn.request import Ack, Request
 from txn.stores.base import Store
 
+TABLE = "bench"
 BALANCE = b"1000"
 FAMILY = "d"
 TEN = 10
@@ -55,7 +56,15 @@ class Tables:
         return Key(f"row{number:05d}", FAMILY, "x", self.name)
 
 
-def found(engine: Engine, tables: Tables, accounts: int) -> None:
+ALONE = Tables(TABLE)
+"""Where nothing stands beside it: the comparison with other programs calls what follows so."""
+
+
+def account(number: int) -> Key:
+    return ALONE.account(number)
+
+
+def found(engine: Engine, accounts: int, tables: Tables = ALONE) -> None:
     """Make the tables, and give each account its balance."""
     engine.ensure_table(tables.name, [FAMILY])
     engine.ensure_table(tables.flights.flights, [data.FAMILY])
@@ -65,12 +74,11 @@ def found(engine: Engine, tables: Tables, accounts: int) -> None:
 
 def transfers(
     engine: Engine,
-    tables: Tables,
     chance: Random,
     accounts: int,
     count: int,
-    *,
     ack: Ack = "complete",
+    tables: Tables = ALONE,
 ) -> int:
     """Commit so many transfers together; return how many attempts that took."""
     wanted, attempts = count, 0
@@ -109,7 +117,7 @@ def _transfer(seen: Cells, pair: tuple[Key, Key]) -> tuple[list[Mutation], list[
     return mutations, [Version(key, c.timestamp) for key, c in zip(pair, cells, strict=True)]
 
 
-def plain_transfer(store: Store, tables: Tables, chance: Random, accounts: int) -> int:
+def plain_transfer(store: Store, chance: Random, accounts: int, tables: Tables = ALONE) -> int:
     """The floor of a transfer: two reads and two writes."""
     keys = [tables.account(number) for number in chance.sample(range(accounts), 2)]
     cells = [_there(store.read([key])[key]) for key in keys]

@@ -71,7 +71,7 @@ def test_flights_are_committed_and_their_floor_writes_the_same_cells() -> None:
     """The floor is the same work without a transaction."""
     store = open_store("memory://")
     with Engine(store, table=TABLES.name, transactions=TABLES.transactions) as engine:
-        workloads.found(engine, TABLES, 2)
+        workloads.found(engine, 2, TABLES)
         assert workloads.flights(engine, TABLES, Random(1), 3, "complete") == 3
         assert workloads.plain_flight(store, TABLES, Random(2)) == 1
         rows = [list(row.cells) for row in engine.scan(TABLES.flights.flights)]
@@ -84,7 +84,7 @@ def test_a_flight_that_is_not_committed_is_an_error(monkeypatch: pytest.MonkeyPa
     same = workloads.flight_request(TABLES, Random(1))
     store = open_store("memory://")
     with Engine(store, table=TABLES.name, transactions=TABLES.transactions) as engine:
-        workloads.found(engine, TABLES, 2)
+        workloads.found(engine, 2, TABLES)
         (absent,) = (m.key for m in same.mutations if m.key.column == b"dest")
         engine.commit([Mutation(absent, "ATL")])
         monkeypatch.setattr(workloads, "flight_request", lambda *_: same)
