@@ -192,8 +192,8 @@ def _call(engine: Engine, case: Case, chance: Random) -> Callable[[], int]:
         case "transfer", 0:
             return partial(workloads.plain_transfer, store, chance, case.accounts, tables)
         case "transfer", batch:
-            of = (case.accounts, batch, case.ack, tables)
-            return partial(workloads.transfers, engine, chance, *of)
+            of = (case.accounts, batch, case.ack)
+            return partial(workloads.transfers, engine, chance, *of, tables=tables)
         case "ten cells", 0:
             return partial(workloads.ten_plain_cells, store, tables, chance)
         case "ten cells", _:

@@ -78,6 +78,7 @@ def transfers(
     accounts: int,
     count: int,
     ack: Ack = "complete",
+    *,
     tables: Tables = ALONE,
 ) -> int:
     """Commit so many transfers together; return how many attempts that took."""
