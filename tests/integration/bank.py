@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 from pathlib import Path
 from random import Random
 
@@ -19,6 +20,9 @@ from txn.protocol.attempt import ProtocolName
 TABLE = "bank"
 ACCOUNTS = [Key(f"account{number:02d}", "d", "balance", TABLE) for number in range(20)]
 BALANCE = 1000
+PAUSE_S = 0.02
+"""Else there are soon more transactions for fsck to look at than it can between two kills."""
+
 POLICY = Policy(lease_ms=400, deadline_ms=60_000, attempts=50)
 
 
@@ -62,6 +66,7 @@ def work(engine: Engine, seed: int, log: Log) -> None:
         name = f"{os.getpid()}-{seed}-{number}"
         if transfer(engine, chance, name, chance.choice(["complete", "decided"])):
             log.add(committed=name)
+        time.sleep(PAUSE_S)
 
 
 def main() -> None:

@@ -180,7 +180,9 @@ class LocalBackend:
         if not context.rules.locks_rows:
             return self.read(keys)
         wanted = [*keys, *dict.fromkeys(map(unit_lock, keys))]
-        for _ in context.tries(most=LOOKS if self._contention.has_hot_keys(keys) else 1):
+        for tries in range(LOOKS if self._contention.has_hot_keys(keys) else 1):
+            if tries:
+                context.clock.sleep_ms(self._contention.pause_ms(tries))
             cells = call_store(context, lambda: context.store.read(wanted))
             if not find_holders(cells):
                 return cells

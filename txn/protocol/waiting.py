@@ -98,13 +98,13 @@ class Contention:
             # Refused, and yet free: others are faster, or the store tells of an older moment.
             context.clock.sleep_ms(context.policy.backoff.pause_ms(tries, context.random))
         if held:
-            context.clock.sleep_ms(self._pause_ms(tries))
+            context.clock.sleep_ms(self.pause_ms(tries))
             asked = [(item.t, item.key) for item in held]
             seen = call_store(context, lambda: look_at_locks(context, asked))
             held = [item for item in fail_overtaken(seen) if item in held]
         return held
 
-    def _pause_ms(self, tries: int) -> int:
+    def pause_ms(self, tries: int) -> int:
         """Return how long to wait for a living holder: one to four times what an attempt takes.
         To look more often, or all at a time, would keep the servers from what is waited for."""
         random = self._context.random
