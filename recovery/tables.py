@@ -45,17 +45,25 @@ def check_rows(
         found = read_rows(context, holders) if holders else {}
         now = look_at_keys(context, [item.key for item in batch])
         now_ms = context.clock.wall_ms()
-        old_ms = newest_old_ms(now_ms, grace_ms)
         for item in batch:
             if now[item.key] != item:
                 continue
-            for since, finding in _judge_row(item, found.get(item.holder), doomed):
-                if since <= old_ms:
-                    yield finding
-                else:
-                    young.add(finding.kind, now_ms - since)
+            judged = _judge_row(item, found.get(item.holder), doomed)
+            yield from take_old(judged, now_ms, grace_ms, young)
             if is_vacant(item, vacant_ms):
                 yield Finding(Kind.VACANT_KEY, None, item.key, {"newest": item.newest})
+
+
+def take_old(
+    judged: Iterable[tuple[int, Finding]], now_ms: int, grace_ms: int, young: Young
+) -> Iterator[Finding]:
+    """Yield what has been wrong since before the grace, and count the rest."""
+    old_ms = newest_old_ms(now_ms, grace_ms)
+    for since, finding in judged:
+        if since <= old_ms:
+            yield finding
+        else:
+            young.add(finding.kind, now_ms - since)
 
 
 def list_guarded(row: Row) -> Iterator[Guarded]:

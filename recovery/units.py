@@ -12,8 +12,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from recovery.findings import Finding, Kind, Young
-from recovery.scan import newest_old_ms
-from recovery.tables import BATCH, Doomed, make_facts, orphan_facts
+from recovery.tables import BATCH, Doomed, make_facts, orphan_facts, take_old
 from txn.model import RESERVED, Cell, Key, Row
 from txn.protocol.attempt import Context, call_store
 from txn.protocol.lock_cells import UNIT_LOCK, holder_of
@@ -52,13 +51,9 @@ def check_units(
         found = read_rows(context, holders) if holders else {}
         same = _find_unchanged(context, batch)
         now_ms = context.clock.wall_ms()
-        old_ms = newest_old_ms(now_ms, grace_ms)
         for unit in same:
-            for since, finding in _judge_unit(unit, found.get(unit.holder), doomed):
-                if since <= old_ms:
-                    yield finding
-                else:
-                    young.add(finding.kind, now_ms - since)
+            judged = _judge_unit(unit, found.get(unit.holder), doomed)
+            yield from take_old(judged, now_ms, grace_ms, young)
 
 
 def list_units(row: Row) -> Iterator[Unit]:

@@ -107,6 +107,13 @@ def open_engine(uri: str, transactions: str) -> Iterator[Engine]:
         yield engine
 
 
+def ask_person(question: str, refusal: str) -> None:
+    """Go on only where a person says yes; InvalidRequestError where there is nobody to ask."""
+    if not sys.stdin.isatty():
+        raise InvalidRequestError(refusal)
+    typer.confirm(question, abort=True, err=True)
+
+
 def find_row_key(context: Context, part: str) -> bytes:
     """Return the row key of the transaction that a person means, by all of it or a part."""
     with row_bar(console(), "looking", hidden=False) as looked:

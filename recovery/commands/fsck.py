@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from typing import Annotated
@@ -18,6 +17,7 @@ from recovery.commands.common import (
     JsonOption,
     StoreOption,
     TransactionsOption,
+    ask_person,
     console,
     open_store_of,
     parse_age,
@@ -28,7 +28,6 @@ from recovery.documents import finding_document, result_document, young_document
 from recovery.findings import Finding, Kind, LeftAlone, NothingToDo, Repaired, Result, Young
 from recovery.fsck import LONGEST_REQUEST_MS, check, compact, repair_all
 from recovery.text import count_text, duration_text, time_text
-from txn.errors import InvalidRequestError
 from txn.text import escape, key_text, shorten
 
 LISTED = 20
@@ -106,11 +105,10 @@ def _confirm(retention_ms: int) -> None:
     if retention_ms >= LONGEST_REQUEST_MS:
         return
     least = duration_text(LONGEST_REQUEST_MS)
-    if not sys.stdin.isatty():
-        raise InvalidRequestError(
-            f"a retention below {least} is safe only while no client is at work: then say --yes"
-        )
-    typer.confirm(f"a retention below {least}: is every client stopped?", abort=True, err=True)
+    ask_person(
+        f"a retention below {least}: is every client stopped?",
+        f"a retention below {least} is safe only while no client is at work: then say --yes",
+    )
 
 
 Tally = Counter[tuple[Kind, type[Result] | None]]

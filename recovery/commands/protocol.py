@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated, cast, get_args
 
 import typer
@@ -13,6 +12,7 @@ from recovery.commands.common import (
     JsonOption,
     StoreOption,
     TransactionsOption,
+    ask_person,
     complain,
     open_store_of,
     parse_age,
@@ -116,8 +116,6 @@ def convert(
 
 
 def _confirm(change: str, yes: bool) -> None:
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise InvalidRequestError(f"{change}: {STOPPED}. Say --yes if that is so")
-    typer.confirm(f"{change}: {STOPPED}. Is that so?", abort=True, err=True)
+    if not yes:
+        text = f"{change}: {STOPPED}"
+        ask_person(f"{text}. Is that so?", f"{text}. Say --yes if that is so")

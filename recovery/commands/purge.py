@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
@@ -13,6 +12,7 @@ from recovery.commands.common import (
     JsonOption,
     StoreOption,
     TransactionsOption,
+    ask_person,
     complain,
     find_row_key,
     open_store_of,
@@ -103,8 +103,5 @@ def _token(context: Context, token: bytes, yes: bool) -> tuple[Document, Result]
 
 
 def _confirm(text: str, yes: bool) -> None:
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise InvalidRequestError(f"{text}: say --yes if that is right")
-    typer.confirm(f"{text}. Delete it?", abort=True, err=True)
+    if not yes:
+        ask_person(f"{text}. Delete it?", f"{text}: say --yes if that is right")
