@@ -30,7 +30,6 @@ from txn.protocol.attempt import (
 )
 from txn.protocol.beats import PORTION
 from txn.protocol.commit import commit, run_for_available
-from txn.protocol.lock_cells import unit_lock
 from txn.protocol.recover import roll_forward
 from txn.protocol.resolve import Resolver, read_rows
 from txn.protocol.row import FAMILY, RowState, decode_marker, marker_key
@@ -179,7 +178,7 @@ class LocalBackend:
         context = self._context
         if not context.rules.locks_rows:
             return self.read(keys)
-        wanted = [*keys, *dict.fromkeys(map(unit_lock, keys))]
+        wanted = [*keys, *dict.fromkeys(map(context.rules.lock_of, keys))]
         for tries in range(LOOKS if self._contention.has_hot_keys(keys) else 1):
             if tries:
                 context.clock.sleep_ms(self._contention.pause_ms(tries))

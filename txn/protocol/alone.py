@@ -123,10 +123,11 @@ def _settle(context: Context, pending: dict[Attempt, Check]) -> list[Attempt]:
 
 def _leave(pending: dict[Attempt, Check], error: Exception, errors: Sequence[StoreError]) -> None:
     """Fail what is pending: it did not happen if the store says so of each try."""
-    clear = isinstance(error, NotApplied) and all(isinstance(e, NotApplied) for e in errors)
+    is_clear = all(isinstance(each, NotApplied) for each in errors)
     for t in pending:
-        t.failure = error if clear and isinstance(error, NotApplied) else None
-        if t.failure is None:
+        if is_clear and isinstance(error, NotApplied):
+            t.failure = error
+        else:
             t.failure = CommitOutcomeUnknown(t.row_key)
             t.failure.__cause__ = error
 

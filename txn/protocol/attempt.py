@@ -79,7 +79,8 @@ class Transaction:
     status: what its row is known to have reached; None: the row is not there.
     unread: why its status could not be seen at the last look; None if it could.
     plan: what was decided. held: the lock cells that it may hold.
-    locks: the lock cell of each key that it mutates or asserts, as lock_of tells them.
+    locks: the lock cell of each key that it mutates or asserts, as lock_of tells them. units: those
+    cells, in the order of the request, each with its keys.
     """
 
     row_key: bytes
@@ -90,22 +91,18 @@ class Transaction:
     held: set[Key] = field(default_factory=set)
     lock_of: Callable[[Key], Key] = attrgetter("lock")
     locks: dict[Key, Key] = field(init=False)
+    units: dict[Key, list[Key]] = field(init=False)
 
     def __post_init__(self) -> None:
         self.locks = {key: self.lock_of(key) for key in self.request.keys}
+        self.units = {}
+        for key, lock in self.locks.items():
+            self.units.setdefault(lock, []).append(key)
 
     @property
     def keys(self) -> Collection[Key]:
         """Each key that it mutates or asserts, once."""
         return self.locks.keys()
-
-    @property
-    def units(self) -> dict[Key, list[Key]]:
-        """Its lock cells, in the order of the request, each with its keys."""
-        found: dict[Key, list[Key]] = {}
-        for key, lock in self.locks.items():
-            found.setdefault(lock, []).append(key)
-        return found
 
     @property
     def is_finished(self) -> bool:

@@ -55,6 +55,7 @@ from txn.protocol.units import (
     Unit,
     find_false,
     list_edits,
+    list_held,
     look_at_units,
     raise_timestamp,
     read_units,
@@ -281,7 +282,7 @@ def _ask(context: Context, units: Iterable[Unit]) -> list[Unit]:
     due = [unit for unit in units if unit[0].failure is None]
     asked: dict[Unit, tuple[Cell | None, Check]] = {}
     for t, lock in due:
-        if not _is_held((t, lock)):
+        if holder_of(lock, t.found[lock]) == FREE:
             t.held.add(lock)
             cell = t.found[lock]
             taken = Edit(lock, _take(t, lock), t.timestamp)
@@ -316,7 +317,7 @@ def _lock_at_once(
     for _ in range(ASKS):
         if not refused:
             break
-        met = fail_overtaken(_list_held_units(refused))
+        met = fail_overtaken(list_held(refused))
         if met:
             tell_conflicts(context, met)
             gone = settle_all(context, batch, contention, group_by_holder(met))
@@ -339,7 +340,7 @@ def _lock_patiently(
     t, _ = unit
     tries = 0
     while t.failure is None and _ask(context, [unit]):
-        while t.failure is None and (met := fail_overtaken(_list_held_units([unit]))):
+        while t.failure is None and (met := fail_overtaken(list_held([unit]))):
             tell_conflicts(context, met)
             contention.wait_for_holders(met, tries)
             beat(context, batch)
@@ -361,20 +362,6 @@ def _look_again(context: Context, units: Sequence[Unit]) -> None:
 def _fail_overtaken_units(units: Iterable[Unit]) -> None:
     """Fail those that assert what has been overtaken."""
     fail_overtaken([Met(t, t.units[lock][0], FREE, None) for t, lock in units if not t.failure])
-
-
-def _is_held(unit: Unit) -> bool:
-    t, lock = unit
-    return holder_of(lock, t.found[lock]) != FREE
-
-
-def _list_held_units(units: Iterable[Unit]) -> list[Met]:
-    held = []
-    for t, lock in units:
-        cell = t.found[lock]
-        if (holder := holder_of(lock, cell)) != FREE and t.failure is None:
-            held.append(Met(t, t.units[lock][0], holder, cell))
-    return held
 
 
 def _is_sure(context: Context, t: Transaction) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from txn.model import Cell, Key
 from txn.protocol.attempt import Context, call_store
-from txn.protocol.lock_cells import FREE, holder_of, unit_lock
+from txn.protocol.lock_cells import holder_of, unit_lock
 
 Found = dict[Key, Cell | None]
 
@@ -36,9 +36,10 @@ def look_by_counts(context: Context, keys: Sequence[Key]) -> tuple[Found, bool]:
     first = _read(context, [*keys, *locks])
     if len({(lock.table, lock.row) for lock in locks}) == 1:
         return first, True
+    if any(holder_of(lock, first[lock]) for lock in locks):
+        return first, False
     again = _read(context, locks)
-    is_free = all(holder_of(lock, cell) == FREE for lock, cell in again.items())
-    return first, is_free and all(again[lock] == first[lock] for lock in locks)
+    return first, all(again[lock] == first[lock] for lock in locks)
 
 
 def _read(context: Context, cells: Sequence[Key]) -> Found:

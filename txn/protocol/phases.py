@@ -52,8 +52,6 @@ class Status(Enum):
         """Whether nothing is left to do: no lock of the transaction is needed any more."""
         return self in FINISHED
 
-    __hash__ = object.__hash__  # there is one of each; an Enum's own hashes its name each time
-
     def __str__(self) -> str:
         return self.value.decode()
 

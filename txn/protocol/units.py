@@ -42,7 +42,7 @@ def read_units(
     tries = 0
     while due:
         look_at_units(context, unread)
-        met = fail_overtaken(_list_held(due))
+        met = fail_overtaken(list_held((t, lock) for t in due for lock in t.units))
         held = {item.t for item in met}
         doubtful = [t for t in due if t not in held and t.failure is None and _judge(context, t)]
         _confirm(context, doubtful)
@@ -73,14 +73,13 @@ def _is_known(t: Attempt, lock: Key) -> bool:
     return lock in t.found and all(key in t.seen for key in t.units[lock])
 
 
-def _list_held(transactions: Iterable[Attempt]) -> list[Met]:
-    """Return the locks that others hold of those that were found."""
+def list_held(units: Iterable[Unit]) -> list[Met]:
+    """Return those units, as they were found, that somebody holds."""
     held = []
-    for t in transactions:
-        for lock, keys in t.units.items():
-            cell = t.found[lock]
-            if (holder := holder_of(lock, cell)) != FREE and holder != t.row_key:
-                held.append(Met(t, keys[0], holder, cell))
+    for t, lock in units:
+        cell = t.found[lock]
+        if (holder := holder_of(lock, cell)) != FREE and t.failure is None:
+            held.append(Met(t, t.units[lock][0], holder, cell))
     return held
 
 
