@@ -709,3 +709,15 @@ def test_a_block_waits_for_keys_in_demand_before_it_reads_them(is_known: bool) -
 
 
 OTHERS = b"transaction.1700000000000." + b"0" * 32
+
+
+def test_a_read_that_meets_a_holder_looks_at_its_row_next() -> None:
+    """Locks of which one is held prove nothing by a second look alone: that would be one request
+    for nothing."""
+    world = fenced_world()
+    world.store.check_and_put([Check(LOCK, b"1", ((LOCK, b"2@" + OTHERS),))])
+    looks: list[Call] = []
+    world.faults.plan = lambda call: looks.append(call) or Fault()
+    found = world.engine.read([X, Y])
+    assert [cell and cell.value for cell in found.values()] == [b"0", b"0"]
+    assert [LOCK in call.items for call in looks] == [True, False, True]
