@@ -57,6 +57,7 @@ HBASE = _with_floors(
     Case("ten cells", 1, 16),
 )
 PROTOCOLS = _by_protocols(
+    Case("transfer", 1, 1, ack="decided"),
     Case("transfer", 1, 1),
     Case("transfer", 1, 16),
     Case("transfer", 1, 16, accounts=10),

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from tests.chaos.bank import found_bank, open_bank
+from tests.chaos.bank import ACCOUNTS, found_bank, open_bank
 from tests.chaos.crew import GATEWAYS, Crew, place_of, places
 from tests.chaos.faults import ClientFaults, Inflicted, ServerFaults
 from tests.chaos.guard import guarded
@@ -53,19 +53,23 @@ class Plan:
 @dataclass(slots=True)
 class Tally:
     """What is known while it runs. commits: the ends of committed transfers, by place. hurt: how
-    often clients were, by what and role; hurt_ns: when that began."""
+    often clients were, by what and role; hurt_ns: when that began. read_ns: when the last read of
+    all accounts ended."""
 
     places: dict[str, tuple[str, str]]
     hurt_ns: int = 0
     outcomes: Counter[str] = field(default_factory=Counter)
     hurt: Counter[str] = field(default_factory=Counter)
     commits: dict[str, list[int]] = field(default_factory=dict)
+    read_ns: int = 0
     doing: str = ""
 
     def late(self, since_ns: int) -> list[str]:
-        """The writers that have not committed anything since then."""
+        """The writers that have not committed anything since then, and "readers" where none of
+        these has read all accounts."""
         writers = [place for place, (role, _) in self.places.items() if role == "writer"]
-        return [name for name in writers if self.commits.get(name, [0])[-1] <= since_ns]
+        late = [name for name in writers if self.commits.get(name, [0])[-1] <= since_ns]
+        return late if self.read_ns > since_ns else [*late, "readers"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +130,9 @@ class _Run:
             found_bank(engine)
         try:
             self._crew.start_all()
-            self._until_all_commit("getting to work")
+            self._until_all_succeed("getting to work")
             self._hurt()
-            self._until_all_commit("recovering")
+            self._until_all_succeed("recovering")
         finally:
             self._crew.end()
             self._servers.stop()
@@ -175,13 +179,14 @@ class _Run:
         names = {name for each in self._servers.inflicted for name in each.fault.victims}
         return {"thrift", "region"} <= {name[:6] for name in names}
 
-    def _until_all_commit(self, doing: str) -> None:
-        """Let everybody work, unhurt, until each writer has committed something."""
+    def _until_all_succeed(self, doing: str) -> None:
+        """Let everybody work, unhurt, until each writer has committed something, and a reader has
+        read all accounts."""
         since_ns, until_s = now_ns(), time.monotonic() + RECOVERED_WITHIN_S
         while late := self._tally.late(since_ns):
             self._step(doing)
             if time.monotonic() > until_s:
-                self._violations.append(f"{doing}: no commit of {late} in {RECOVERED_WITHIN_S} s")
+                self._violations.append(f"{doing}: no success of {late} in {RECOVERED_WITHIN_S} s")
                 return
 
     def _step(self, doing: str) -> None:
@@ -203,6 +208,8 @@ class _Run:
                 tally.outcomes[line["kind"]] += 1
             elif operation.kind == "read":
                 tally.outcomes["read"] += 1
+                if len(operation.reads) == len(ACCOUNTS):
+                    tally.read_ns = line["end_ns"]
             elif "outcome" in line:
                 tally.outcomes[operation.outcome] += 1
                 if operation.outcome == "committed":

@@ -172,7 +172,8 @@ def test_tries_that_others_undo_are_made_with_pauses_and_end(store: Store) -> No
     began_ms = undone.clock.monotonic_ms()
     with pytest.raises(DeadlineError):
         undone.manager.hold([exclusive("d")])
-    assert 29_000 <= undone.clock.monotonic_ms() - began_ms <= 31_000
+    # Its last try may begin just before the deadline, and has pauses of its own.
+    assert 29_000 <= undone.clock.monotonic_ms() - began_ms < 35_000
     assert undone.tries > 100
     undone.end()
 
