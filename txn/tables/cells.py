@@ -90,10 +90,12 @@ def put_version(state: bytes, timestamp: int, value: bytes, limit: int) -> bytes
     if not state:
         return head + value
     found, size = _unpack(state)
-    if found < timestamp and size < _EXACT:  # as nearly always: it is the newest
-        if limit == 1 and len(state) == _HEAD_SIZE + size:
+    if found <= timestamp and size < _EXACT:  # as nearly always: it is the newest
+        end = _HEAD_SIZE + size
+        if limit == 1 and len(state) == end:
             return head + value
-        return b"".join((head, value, *_trim(state, 0, limit - 1)))
+        is_newer = found < timestamp
+        return b"".join((head, value, *_trim(state, 0 if is_newer else end, limit - 1)))
     return _put_among(state, timestamp, head + value, limit)
 
 
