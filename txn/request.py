@@ -129,6 +129,10 @@ def bind_key(key: object, table: bytes | None) -> Key:
     """Return a valid user's key that names its table, or raise InvalidRequestError."""
     check_key(key)
     assert isinstance(key, Key)
+    return _name_table(key, table)
+
+
+def _name_table(key: Key, table: bytes | None) -> Key:
     if key.table is not None:
         return key
     if table is None:
@@ -149,7 +153,7 @@ def _bind_mutation(mutation: object, table: bytes | None) -> Mutation | Delete:
 
 def _bind_assertion(assertion: object, table: bytes | None) -> Assertion:
     valid = check_assertion(assertion)
-    return bind(valid, lambda key: bind_key(key, table))
+    return bind(valid, lambda key: _name_table(key, table))
 
 
 def _check_items(name: str, given: object) -> Iterable[Any]:

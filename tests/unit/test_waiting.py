@@ -101,8 +101,7 @@ def in_demand(world: World, *keys: Key) -> Contention:
     for key in keys:
         t = world.begun(Mutation(key, b"1"))
         t.failure = ConflictError("key is locked", key=key, holder=OTHER)
-        with hot.learn([t]):
-            pass
+        hot.learn([t])
     return hot
 
 
@@ -212,14 +211,13 @@ def test_nobody_looks_more_often_than_transactions_take() -> None:
     hot = in_demand(world, X)
     t = world.begun(Mutation(X, b"1"))
     for _ in range(5):
-        with hot.learn([t]):
-            t.written_ms = world.clock.monotonic_ms()
-            world.clock.advance(400)
+        t.written_ms = world.clock.monotonic_ms()
+        world.clock.advance(400)
+        hot.learn([t])
     locked(world, X)
     blocked = world.begun(Mutation(X, b"1"))
     blocked.failure = ConflictError("key is locked", key=X, holder=OTHER)
-    with hot.learn([blocked]):
-        pass
+    hot.learn([blocked])
     times: list[int] = []
 
     def note(call: Call) -> Fault:

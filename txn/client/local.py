@@ -133,8 +133,8 @@ class LocalBackend:
         try:
             due = fail_late(self._context, attempts)
             live = run_for_available(self._contention.wait_for_hot_keys, due)
-            with self._contention.learn(live):
-                commit(self._context, live, self._contention, patient, finish)
+            commit(self._context, live, self._contention, patient, finish)
+            self._contention.learn(live)
         except TxnError as error:  # before the decision, so nothing of these was written
             for t in attempts:
                 t.failure = t.failure or error
@@ -244,6 +244,8 @@ def group_apart(keys: Sequence[Collection[Key]], most_keys: int = PORTION) -> li
     """Group transactions, by their position, so that those of one group share no key, and those
     that share one are in groups of the order given. A group has no more keys than may be asked for
     in one call, unless it is of one transaction: the row written first waits for the others."""
+    if len(keys) == 1:
+        return [[0]]
     groups: list[list[int]] = []
     sizes: list[int] = []
     next_wave: dict[Key, int] = {}

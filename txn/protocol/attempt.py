@@ -310,13 +310,14 @@ def _compare_statuses(
     pending, done = list(steps), []
 
     def attempt() -> None:
-        answers = context.store.check_and_put([steps[t] for t in pending], durable=durable)
-        for t, moved in zip(pending, answers, strict=True):
+        asked = pending.copy()
+        answers = context.store.check_and_put([steps[t] for t in asked], durable=durable)
+        # Those that moved are not asked again, whatever becomes of the look at the others.
+        pending.clear()
+        for t, moved in zip(asked, answers, strict=True):
             if moved:
                 t.status = new
-                done.append(t)
-        # Those that moved are not asked again, whatever becomes of the look at the others.
-        pending[:] = [t for t, moved in zip(pending, answers, strict=True) if not moved]
+            (done if moved else pending).append(t)
         if not pending:
             return
         olds = [t.status for t in pending]

@@ -48,7 +48,7 @@ from txn.protocol.lock_cells import (
 )
 from txn.protocol.looks import look_by_counts
 from txn.protocol.phases import FENCED_STEPS, Status, Steps
-from txn.protocol.row import Plan, column, created_ms, is_row_key
+from txn.protocol.row import Plan, column, created_ms, is_row_key, status_key
 from txn.protocol.together import can_commit_together
 from txn.protocol.units import (
     ASKS,
@@ -101,12 +101,11 @@ class FencedRules:
 
     def make_step(self, context: Context, t: Transaction, new: Status, cells: Cells) -> Check:
         """Return the compare-and-set of the status, at its own place after the row key's time."""
-        status, began = (
-            column(context.table, t.row_key, name) for name in (b"status", b"at." + new.value)
-        )
+        status = status_key(context.table, t.row_key)
+        began = column(context.table, t.row_key, new.at)
         at = created_ms(t.row_key) + PLACES[new]
-        expected = FREE if t.status is None else t.status.value
-        edits = (Edit(key, value, at) for key, value in (*cells, (status, new.value)))
+        expected = FREE if t.status is None else t.status.encoded
+        edits = [Edit(key, value, at) for key, value in (*cells, (status, new.encoded))]
         return Check(status, expected, ((began, FREE),), tuple(edits))
 
     def make_free(self, lock: Key, cell: Cell) -> Check:

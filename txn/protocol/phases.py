@@ -37,6 +37,12 @@ class Status(Enum):
 
     __hash__ = object.__hash__  # each is one object; that of `Enum` takes four times as long
 
+    def __init__(self, encoded: bytes) -> None:
+        """encoded: the value, which of an `Enum` takes ten times as long. at: the column that tells
+        when a row came to the status."""
+        self.encoded = encoded
+        self.at = b"at." + encoded
+
     @property
     def is_undecided(self) -> bool:
         """Whether the transaction may still go either way."""

@@ -271,7 +271,7 @@ def decode_row(row: Row) -> TransactionRow:
 
 
 def _began(cells: Mapping[bytes, Cell]) -> dict[Status, int]:
-    times = {status: cells.get(b"at." + status.value) for status in Status}
+    times = {status: cells.get(status.at) for status in Status}
     return {status: cell.timestamp for status, cell in times.items() if cell is not None}
 
 

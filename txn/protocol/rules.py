@@ -55,12 +55,12 @@ class SixPhaseRules:
     def make_step(self, context: Context, t: Transaction, new: Status, cells: Cells) -> Check:
         """Return the compare-and-set of the status, at the server's time."""
         if "multi_cell_check" in context.store.features:
-            cells = [*cells, (column(context.table, t.row_key, b"at." + new.value), FREE)]
-        expected = FREE if t.status is None else t.status.value
+            cells = [*cells, (column(context.table, t.row_key, new.at), FREE)]
+        expected = FREE if t.status is None else t.status.encoded
         status = status_key(context.table, t.row_key)
         # The checked cell goes last: where a transport sends one cell at a time, what goes with a
         # status is there before the status is.
-        return Check(status, expected, (*cells, (status, new.value)))
+        return Check(status, expected, (*cells, (status, new.encoded)))
 
     def make_free(self, lock: Key, cell: Cell) -> Check:
         """Return the compare-and-set from the holder to an empty value."""

@@ -9,7 +9,6 @@ follow one by one. Nothing foreign runs in there either: the watch is told after
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 
 from txn.clock import Clock
@@ -45,10 +44,14 @@ def commit_together(context: Context, transactions: Sequence[Attempt], phases: P
     be found out each transaction fails with CommitOutcomeUnknown.
     """
     told: list[Event] = []
-    hurried = replace(
-        context,
-        clock=_Unwaiting(context.clock),
-        watch=silent if context.watch is silent else told.append,
+    hurried = Context(
+        context.store,
+        context.table,
+        _Unwaiting(context.clock),
+        context.random,
+        context.policy,
+        silent if context.watch is silent else told.append,
+        context.rules,
     )
     run = partial(phases, hurried, Contention(hurried, _refuse_to_settle))
     sent_ms = context.clock.monotonic_ms()

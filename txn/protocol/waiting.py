@@ -7,8 +7,7 @@ attempt waits for them before it writes anything: one that waits inside keeps ot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from txn import assertions
 from txn.assertions import Assertion, overtaken
@@ -44,11 +43,9 @@ class Contention:
         self._since_ms: dict[Key, int] = {}
         self._pace_ms = 1
 
-    @contextmanager
-    def learn(self, attempts: Sequence[Attempt]) -> Iterator[None]:
-        """Learn, of attempts that are run meanwhile, how long one takes here, and where they met
+    def learn(self, attempts: Sequence[Attempt]) -> None:
+        """Learn, of attempts that have just been run, how long one takes here, and where they met
         conflicts."""
-        yield
         now_ms = self._context.clock.monotonic_ms()
         written = [ms for t in attempts if t.failure is None and (ms := t.written_ms) is not None]
         if written:  # whoever waited before has kept nobody waiting

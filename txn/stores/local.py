@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import chain
+from typing import NoReturn
 
 from txn.clock import Clock
 from txn.errors import TableUnavailable
@@ -41,25 +42,33 @@ class LocalStore:
         """Read all the turns in one instant, rows and all, after what is to be done beside."""
         if beside is not None:
             beside()
-        with _MEANING:
+        try:
             return self._tables.read(list(chain(*turns)))
+        except Refused as error:
+            _raise_meaning(error)
 
     def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
         """Write all the edits in one local transaction."""
-        with _MEANING:
+        try:
             self._tables.write(edits, durable=durable)
+        except Refused as error:
+            _raise_meaning(error)
 
     def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
         """Carry out the checks one after the other in one local transaction."""
-        with _MEANING:
+        try:
             return self._tables.check_and_put(checks, durable=durable)
+        except Refused as error:
+            _raise_meaning(error)
 
     def scan(
         self, table: bytes, start: bytes = b"", stop: bytes | None = None, columns: Columns = None
     ) -> Iterator[Row]:
         """Yield the rows of some hundreds at a time; nothing is held between them."""
-        with _MEANING:
+        try:
             yield from self._tables.scan(table, start, stop, columns)
+        except Refused as error:
+            _raise_meaning(error)
 
     def together(self, work: Callable[[], None]) -> None:
         """Run the function in one local transaction."""
@@ -77,26 +86,21 @@ class LocalStore:
 
     def compact(self, table: bytes, purge_before_ms: int | None = None) -> None:
         """Do what a major compaction of HBase does, which nobody else does here."""
-        with _MEANING:
+        try:
             self._tables.compact(table, purge_before_ms)
+        except Refused as error:
+            _raise_meaning(error)
 
     def close(self) -> None:
         """Close the ordered store."""
         self._ordered.close()
 
 
-class _Meaning:
-    """Raises what a refusal by the tables means: to a plain client of HBase's that its request is
+def _raise_meaning(error: Refused) -> NoReturn:
+    """Raise what a refusal by the tables means: to a plain client of HBase's that its request is
     wrong, here that a table went which was there when the request was checked."""
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if isinstance(error, Refused) and error.reason in UNAVAILABLE:
-            table = error.facts["table"]
-            assert isinstance(table, bytes)
-            raise TableUnavailable(str(error), table) from error
-
-
-_MEANING = _Meaning()
+    if error.reason not in UNAVAILABLE:
+        raise error
+    table = error.facts["table"]
+    assert isinstance(table, bytes)
+    raise TableUnavailable(str(error), table) from error

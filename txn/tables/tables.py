@@ -6,7 +6,7 @@ one for each page. The server's time is that of the clock, but never below the c
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from txn.errors import InvalidRequestError
@@ -38,17 +38,16 @@ class TableStore(catalog.OnCatalog):
         """Return the newest visible version of each key, None for an absent one, in one instant."""
 
         def body(reader: Reader) -> dict[Key, Cell | None]:
-            known, now, get = self._load(reader), self._clock.wall_ms(), reader.get
+            known = self._load(reader)
+            places, now, get = known.places, self._clock.wall_ms(), reader.get
             found: dict[Key, Cell | None] = {}
-            before = None
             for key in keys:
                 row, family, column, table = key
-                if (row, family, table) != before:  # a key stands with its marks
-                    before = row, family, table
-                    place = _find_place(known, table, family)
-                    stem, oldest = cell_key(place, row, b""), _oldest(place, now)
-                state = get(stem + column)
-                found[key] = None if state is None else newest(state, oldest)
+                place = places.get((table, family))
+                if place is None:
+                    raise known.missing(table, family)
+                state = get(cell_key(place, row, column))
+                found[key] = None if state is None else newest(state, _oldest(place, now))
             return found
 
         return self._store.read(body)
@@ -57,7 +56,24 @@ class TableStore(catalog.OnCatalog):
         """Write puts and delete-column markers at their own timestamps."""
 
         def body(writer: Writer) -> None:
-            _make_edits(writer, self._load(writer), edits, self._clock.wall_ms())
+            known, now = self._load(writer), self._clock.wall_ms()
+            places, get, put = known.places, writer.get, writer.put
+            for (row, family, column, table), value, given in edits:
+                place = places.get((table, family))
+                if place is None:
+                    raise known.missing(table, family)
+                timestamp = now if given is None else given
+                _check_edit(value, timestamp)
+                name = cell_key(place, row, column)
+                old = get(name) or b""
+                if value is None:
+                    new = cells.delete(old, timestamp)
+                elif place.masks is not None and _is_masked(writer, place, row, timestamp):
+                    continue
+                else:
+                    new = put_version(old, timestamp, value, place.versions)
+                if new is not old:
+                    put(name, new)
 
         self._store.write(body, durable=durable)
 
@@ -192,49 +208,40 @@ def _is_masked(reader: Reader, place: Place, row: bytes, timestamp: int) -> bool
     return masks is not None and cells.masks(masks, timestamp)
 
 
+def _check_edit(value: bytes | None, timestamp: int) -> None:
+    if not 0 <= timestamp < MAX_TIMESTAMP:
+        raise InvalidRequestError("not a timestamp in ms", timestamp=timestamp)
+    if value is not None and len(value) > cells.MAX_SIZE:
+        raise InvalidRequestError("value is too large", bytes=len(value), limit=cells.MAX_SIZE)
+
+
 def _check(writer: Writer, known: TableCatalog, check: Check, now: int) -> bool:
     """Carry out one check in the caller's transaction; an expected no is False."""
-    (row, family, column, table), expected, puts, edits = check
+    key, expected, puts, edits = check
+    row, family, column, table = key
     place = _find_place(known, table, family)
-    state = writer.get(cell_key(place, row, column))
+    stem = cell_key(place, row, b"")
+    state = writer.get(stem + column)
     cell = newest(state, _oldest(place, now)) if state else None
     if (b"" if cell is None else cell.value) != expected:
         return False
     if cell is not None and cell.timestamp > now:
         now = cell.timestamp
-    _make_edits(writer, known, [*((key, value, now) for key, value in puts), *edits], now)
-    return True
-
-
-def _make_edits(
-    writer: Writer,
-    known: TableCatalog,
-    edits: Iterable[tuple[Key, bytes | None, int | None]],
-    now: int,
-) -> None:
-    """Make edits in the caller's transaction, now those that have no timestamp."""
-    get, put = writer.get, writer.put
-    before = None
-    for (row, family, column, table), value, given in edits:
-        if (row, family, table) != before:  # what follows is often of the same row
-            before = row, family, table
-            place = _find_place(known, table, family)
-            stem = cell_key(place, row, b"")
-        timestamp = now if given is None else given
-        if not 0 <= timestamp < MAX_TIMESTAMP:
-            raise InvalidRequestError("not a timestamp in ms", timestamp=timestamp)
-        if value is not None and len(value) > cells.MAX_SIZE:
-            raise InvalidRequestError("value is too large", bytes=len(value), limit=cells.MAX_SIZE)
-        name = stem + column
-        old = get(name) or b""
-        if value is None:
-            new = cells.delete(old, timestamp)
-        elif place.masks is not None and _is_masked(writer, place, row, timestamp):
-            continue
+    for (_, its_family, its_column, _), value in puts:
+        if its_family == family:  # as nearly always; the row is the same in any case
+            _put(writer, (place, row, stem + its_column), value, now)
         else:
-            new = put_version(old, timestamp, value, place.versions)
-        if new is not old:
-            put(name, new)
+            other = _find_place(known, table, its_family)
+            _put(writer, (other, row, cell_key(other, row, its_column)), value, now)
+    for (_, its_family, its_column, _), edited, at in edits:
+        other, timestamp = _find_place(known, table, its_family), now if at is None else at
+        name = cell_key(other, row, its_column)
+        if edited is None:
+            _check_edit(None, timestamp)
+            writer.put(name, cells.delete(writer.get(name) or b"", timestamp))
+        else:
+            _put(writer, (other, row, name), edited, timestamp)
+    return True
 
 
 def _find_place(known: TableCatalog, table: bytes | None, family: bytes) -> Place:
@@ -243,6 +250,18 @@ def _find_place(known: TableCatalog, table: bytes | None, family: bytes) -> Plac
     if place is None:
         raise known.missing(table, family)
     return place
+
+
+def _put(writer: Writer, cell: tuple[Place, bytes, bytes], value: bytes, timestamp: int) -> None:
+    """Put a version of the cell of this place and row that has this key there."""
+    place, row, name = cell
+    _check_edit(value, timestamp)
+    if place.masks is not None and _is_masked(writer, place, row, timestamp):
+        return
+    old = writer.get(name) or b""
+    new = put_version(old, timestamp, value, place.versions)
+    if new is not old:
+        writer.put(name, new)
 
 
 def _read_page(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 import lmdb
 
@@ -66,47 +66,30 @@ class LmdbWriter(LmdbReader):
         self._put_short = transaction.put
 
     def put(self, key: bytes, value: bytes) -> None:
-        self._put_short(self._make_room(key), value)
-
-    def put_all(self, items: Mapping[bytes, bytes]) -> None:
-        """Put values in the order of their keys."""
-        cursor = self._transaction.cursor()
-        cursor.putmulti([(self._make_room(key), items[key]) for key in sorted(items)])
+        if len(key) > SLICE:
+            key = layers.make(self.get_short, self._put_short, key)
+        self._put_short(key, value)
 
     def delete(self, key: bytes) -> None:
         layers.remove(self.get_short, self._transaction.delete, self._seek, key)
 
-    def _make_room(self, key: bytes) -> bytes:
-        """Return the stored form of a key, whose layers are there then."""
-        return key if len(key) <= SLICE else layers.make(self.get_short, self._put_short, key)
-
-
-class _Known(dict[bytes, bytes | None]):
-    """The values of keys, which are looked for when they are first asked for."""
-
-    __slots__ = ("_find", "found")
-
-    def __init__(self, find: Callable[[bytes], bytes | None]) -> None:
-        self._find = find
-        self.found: dict[bytes, bytes | None] = {}
-
-    def __missing__(self, key: bytes) -> bytes | None:
-        value = self[key] = self.found[key] = self._find(key)
-        return value
-
 
 class GatheringWriter:
     """A writer of a local transaction that is made of several: each key is looked for once, and put
-    once, in order, by `flush`. What was found stays beside what is known by now."""
+    once, in order, by `flush`."""
 
-    __slots__ = ("_known", "_writer", "get", "put")
+    __slots__ = ("_changed", "_known", "_writer")
 
     def __init__(self, writer: LmdbWriter) -> None:
         self._writer = writer
-        self._known = _Known(writer.get)
-        # Of the dictionary itself: nothing else is called as often in a commit.
-        self.get: Callable[[bytes], bytes | None] = self._known.__getitem__
-        self.put: Callable[[bytes, bytes], None] = self._known.__setitem__
+        self._known: dict[bytes, bytes | None] = {}
+        self._changed: dict[bytes, bytes] = {}
+
+    def get(self, key: bytes) -> bytes | None:
+        known = self._known
+        if key not in known:
+            known[key] = self._writer.get(key)
+        return known[key]
 
     def keys(self, start: bytes, stop: bytes) -> Iterator[bytes]:
         self.flush()
@@ -120,18 +103,17 @@ class GatheringWriter:
         self.flush()
         return self._writer.before(key)
 
+    def put(self, key: bytes, value: bytes) -> None:
+        self._known[key] = self._changed[key] = value
+
     def delete(self, key: bytes) -> None:
         self.flush()
         self._writer.delete(key)
-        self._known[key] = self._known.found[key] = None
+        self._known[key] = None
 
     def flush(self) -> None:
         """Put what was changed since the last time."""
-        known, found = self._known, self._known.found
-        changed = {
-            key: value
-            for key, value in known.items()
-            if value is not None and value is not found.get(key)
-        }
-        self._writer.put_all(changed)
-        found.update(changed)
+        put, changed = self._writer.put, self._changed
+        for key in sorted(changed):
+            put(key, changed[key])
+        changed.clear()
