@@ -125,6 +125,9 @@ COMPOUNDS: Mapping[str, Callable[..., Assertion]] = {"not": Not, "and": And, "or
 def holds(assertion: Assertion, cells: Mapping[Key, Cell | None]) -> bool:
     """Return whether the assertion holds for these cells; `cells` has each of its keys."""
     match assertion:
+        case Version(key, timestamp):
+            cell = cells[key]
+            return timestamp == (None if cell is None else cell.timestamp)
         case Exact(key, value):
             cell = cells[key]
             return cell is not None and cell.value == value
@@ -133,9 +136,6 @@ def holds(assertion: Assertion, cells: Mapping[Key, Cell | None]) -> bool:
         case GreaterThan(key, value):
             cell = cells[key]
             return cell is not None and cell.value > value
-        case Version(key, timestamp):
-            cell = cells[key]
-            return timestamp == (None if cell is None else cell.timestamp)
         case Not(inner):
             return not holds(inner, cells)
         case And(parts):
@@ -166,14 +166,14 @@ def fold(
     compound: of one of COMPOUNDS, by its name, with what was made of its parts.
     """
     match assertion:
+        case Version(key, timestamp):
+            return leaf("version", key, timestamp)
         case Exact(key, value):
             return leaf("exact", key, value)
         case Some(key):
             return leaf("some", key, None)
         case GreaterThan(key, value):
             return leaf("greater", key, value)
-        case Version(key, timestamp):
-            return leaf("version", key, timestamp)
         case Not(inner):
             return compound("not", [fold(inner, leaf, compound)])
         case And(parts):
@@ -214,14 +214,14 @@ def check_assertion(assertion: object, depth: int = 1) -> Assertion:
     if depth > MAX_DEPTH:
         raise InvalidRequestError("assertion is nested too deeply", limit=MAX_DEPTH)
     match assertion:
+        case Version(key, timestamp):
+            check_key(key)
+            _check_timestamp(key, timestamp)
         case Exact(key, value) | GreaterThan(key, value):
             check_key(key)
             check_value(key, value)
         case Some(key):
             check_key(key)
-        case Version(key, timestamp):
-            check_key(key)
-            _check_timestamp(key, timestamp)
         case Not(inner):
             check_assertion(inner, depth + 1)
         case And(parts) | Or(parts):

@@ -41,7 +41,8 @@ class Request:
         """Each distinct key of the mutations and assertions, mutated ones first."""
         found = dict.fromkeys(mutation.key for mutation in self.mutations)
         for assertion in self.assertions:
-            found.update(dict.fromkeys(list_keys(assertion)))
+            for key in list_keys(assertion):
+                found[key] = None
         return tuple(found)
 
 

@@ -307,7 +307,8 @@ def advance(
 def _compare_statuses(
     context: Context, steps: Mapping[AnyTransaction, Check], new: Status, durable: bool
 ) -> list[AnyTransaction]:
-    pending, done = list(steps), []
+    pending = list(steps)
+    done: list[AnyTransaction] = []
 
     def attempt() -> None:
         asked = pending.copy()

@@ -20,6 +20,7 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from txn.errors import InvalidRequestError
 from txn.model import Cell, new_tuple
 
 MAX_SIZE = 1 << 30
@@ -86,6 +87,8 @@ def versions(
 
 def put_version(state: bytes, timestamp: int, value: bytes, limit: int) -> bytes:
     """Return the state after a put, of at most `limit` versions; the same object if unchanged."""
+    if len(value) > MAX_SIZE:
+        raise InvalidRequestError("value is too large", bytes=len(value), limit=MAX_SIZE)
     head = _pack(timestamp, len(value))
     if not state:
         return head + value

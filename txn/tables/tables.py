@@ -38,16 +38,17 @@ class TableStore(catalog.OnCatalog):
         """Return the newest visible version of each key, None for an absent one, in one instant."""
 
         def body(reader: Reader) -> dict[Key, Cell | None]:
-            known = self._load(reader)
-            places, now, get = known.places, self._clock.wall_ms(), reader.get
+            known, now, get = self._load(reader), self._clock.wall_ms(), reader.get
             found: dict[Key, Cell | None] = {}
+            before = None
             for key in keys:
                 row, family, column, table = key
-                place = places.get((table, family))
-                if place is None:
-                    raise known.missing(table, family)
-                state = get(cell_key(place, row, column))
-                found[key] = None if state is None else newest(state, _oldest(place, now))
+                if (row, family, table) != before:  # a value is read with its marks
+                    before = row, family, table
+                    place = _find_place(known, table, family)
+                    stem, oldest = cell_key(place, row, b""), _oldest(place, now)
+                state = get(stem + column)
+                found[key] = None if state is None else newest(state, oldest)
             return found
 
         return self._store.read(body)
@@ -57,23 +58,14 @@ class TableStore(catalog.OnCatalog):
 
         def body(writer: Writer) -> None:
             known, now = self._load(writer), self._clock.wall_ms()
-            places, get, put = known.places, writer.get, writer.put
+            before = None
             for (row, family, column, table), value, given in edits:
-                place = places.get((table, family))
-                if place is None:
-                    raise known.missing(table, family)
-                timestamp = now if given is None else given
-                _check_edit(value, timestamp)
-                name = cell_key(place, row, column)
-                old = get(name) or b""
-                if value is None:
-                    new = cells.delete(old, timestamp)
-                elif place.masks is not None and _is_masked(writer, place, row, timestamp):
-                    continue
-                else:
-                    new = put_version(old, timestamp, value, place.versions)
-                if new is not old:
-                    put(name, new)
+                if (row, family, table) != before:  # a value is written with its tag
+                    before = row, family, table
+                    place = _find_place(known, table, family)
+                    stem = cell_key(place, row, b"")
+                timestamp = now if given is None else _check_timestamp(given)
+                _edit(writer, (place, row, stem + column), value, timestamp)
 
         self._store.write(body, durable=durable)
 
@@ -208,11 +200,10 @@ def _is_masked(reader: Reader, place: Place, row: bytes, timestamp: int) -> bool
     return masks is not None and cells.masks(masks, timestamp)
 
 
-def _check_edit(value: bytes | None, timestamp: int) -> None:
+def _check_timestamp(timestamp: int) -> int:
     if not 0 <= timestamp < MAX_TIMESTAMP:
         raise InvalidRequestError("not a timestamp in ms", timestamp=timestamp)
-    if value is not None and len(value) > cells.MAX_SIZE:
-        raise InvalidRequestError("value is too large", bytes=len(value), limit=cells.MAX_SIZE)
+    return timestamp
 
 
 def _check(writer: Writer, known: TableCatalog, check: Check, now: int) -> bool:
@@ -229,18 +220,14 @@ def _check(writer: Writer, known: TableCatalog, check: Check, now: int) -> bool:
         now = cell.timestamp
     for (_, its_family, its_column, _), value in puts:
         if its_family == family:  # as nearly always; the row is the same in any case
-            _put(writer, (place, row, stem + its_column), value, now)
+            _edit(writer, (place, row, stem + its_column), value, now)
         else:
             other = _find_place(known, table, its_family)
-            _put(writer, (other, row, cell_key(other, row, its_column)), value, now)
-    for (_, its_family, its_column, _), edited, at in edits:
-        other, timestamp = _find_place(known, table, its_family), now if at is None else at
-        name = cell_key(other, row, its_column)
-        if edited is None:
-            _check_edit(None, timestamp)
-            writer.put(name, cells.delete(writer.get(name) or b"", timestamp))
-        else:
-            _put(writer, (other, row, name), edited, timestamp)
+            _edit(writer, (other, row, cell_key(other, row, its_column)), value, now)
+    for (_, its_family, its_column, _), edited, given in edits:
+        timestamp = now if given is None else _check_timestamp(given)
+        other = _find_place(known, table, its_family)
+        _edit(writer, (other, row, cell_key(other, row, its_column)), edited, timestamp)
     return True
 
 
@@ -252,14 +239,18 @@ def _find_place(known: TableCatalog, table: bytes | None, family: bytes) -> Plac
     return place
 
 
-def _put(writer: Writer, cell: tuple[Place, bytes, bytes], value: bytes, timestamp: int) -> None:
-    """Put a version of the cell of this place and row that has this key there."""
+def _edit(
+    writer: Writer, cell: tuple[Place, bytes, bytes], value: bytes | None, timestamp: int
+) -> None:
+    """Write a version, or a marker, of the cell of this place and row that has this key there."""
     place, row, name = cell
-    _check_edit(value, timestamp)
-    if place.masks is not None and _is_masked(writer, place, row, timestamp):
-        return
     old = writer.get(name) or b""
-    new = put_version(old, timestamp, value, place.versions)
+    if value is None:
+        new = cells.delete(old, timestamp)
+    elif place.masks is not None and _is_masked(writer, place, row, timestamp):
+        return
+    else:
+        new = put_version(old, timestamp, value, place.versions)
     if new is not old:
         writer.put(name, new)
 

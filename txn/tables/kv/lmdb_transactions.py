@@ -70,6 +70,14 @@ class LmdbWriter(LmdbReader):
             key = layers.make(self.get_short, self._put_short, key)
         self._put_short(key, value)
 
+    def put_all(self, items: list[tuple[bytes, bytes]]) -> None:
+        """Put values, in this order as far as the keys are short."""
+        for key, value in items:
+            if len(key) > SLICE:
+                self.put(key, value)
+        short = [item for item in items if len(item[0]) <= SLICE]
+        self._transaction.cursor().putmulti(short)
+
     def delete(self, key: bytes) -> None:
         layers.remove(self.get_short, self._transaction.delete, self._seek, key)
 
@@ -113,7 +121,5 @@ class GatheringWriter:
 
     def flush(self) -> None:
         """Put what was changed since the last time."""
-        put, changed = self._writer.put, self._changed
-        for key in sorted(changed):
-            put(key, changed[key])
-        changed.clear()
+        self._writer.put_all(sorted(self._changed.items()))
+        self._changed.clear()
