@@ -293,7 +293,9 @@ def _judge(
         if lock is None or lock.value != t.row_key:
             return None, make_conflict(t, key, lock.value if lock else FREE)
         newest_lock = max(newest_lock, lock.timestamp)
-        newest = max(newest, lock.timestamp, *(c.timestamp for c in (value, tag) if c))
+        newest = max(
+            newest, lock.timestamp, value.timestamp if value else 0, tag.timestamp if tag else 0
+        )
     if is_late(context, t):
         return None, DeadlineError(TOO_LATE, transaction=t.row_key)
     for assertion in t.request.assertions:
