@@ -174,7 +174,7 @@ def lock_units(
         for lock in beat_between(context, transactions, sorted(owners)):
             _lock_patiently(context, transactions, (owners[lock], lock), contention)
     else:
-        hot = {t: contention.list_hot_keys(t) for t in transactions}
+        hot = {t: contention.list_hot_keys(t.keys) for t in transactions}
         asked: set[Key] = set()
         for some in beat_between(context, transactions, split_rounds(hot)):
             units = dict.fromkeys((t, t.locks[key]) for t, key in some)
