@@ -11,6 +11,7 @@ import pytest
 from tests.unit.worlds import POLICY, TABLE, World, X, Y, Z
 from txn import Engine, Outcome
 from txn.assertions import Exact, Not, Or, Some, Version
+from txn.client.turns import Turn
 from txn.clock import ManualClock
 from txn.errors import (
     AbortedError,
@@ -691,7 +692,7 @@ def test_a_block_waits_for_keys_in_demand_before_it_reads_them(is_known: bool) -
     world = fenced_world()
     world.store.check_and_put([Check(LOCK, b"1", ((LOCK, b"2@" + OTHERS),))])
     if is_known:
-        world.engine._backend._contention._since_ms[X] = world.clock.monotonic_ms()  # type: ignore[attr-defined]
+        world.engine._backend._contention.note_hot([LOCK])  # type: ignore[attr-defined]
     looks: list[Call] = []
 
     def let_go(call: Call) -> Fault:
@@ -702,7 +703,7 @@ def test_a_block_waits_for_keys_in_demand_before_it_reads_them(is_known: bool) -
         return Fault()
 
     world.faults.plan = let_go
-    found = world.engine._backend.look([X])
+    found = world.engine._backend.look([X], Turn())
     assert (LOCK in found) is is_known
     cell = found[X]
     assert cell is not None and cell.value == b"9"

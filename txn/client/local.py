@@ -193,7 +193,7 @@ class LocalBackend:
             if not find_holders(cells):
                 return cells
             contention.note_hot(
-                lock for lock in wanted[len(keys):] if holder_of(lock, cells[lock])
+                lock for lock in wanted[len(keys) :] if holder_of(lock, cells[lock])
             )
         return self.read(keys)
 
