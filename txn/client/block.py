@@ -79,7 +79,8 @@ class OptimisticTransaction:
                 self._backend.check_key(key)
             found = self._backend.look(new, self._turn)
             self._read.update((key, found[key]) for key in new)
-            self._known = {**found, **self._known}  # of a lock, what it was at first
+            if len(found) > len(new):  # with their locks: of each, what it was at first
+                self._known = {**found, **self._known}
             is_atomic = len(found) == len(new) or len({key[::3] for key in new}) == 1
             self._looks += 1 if is_atomic else 2
         return {key: self._value(mine) for key, mine in bound.items()}
