@@ -11,6 +11,7 @@ import pytest
 from tests.unit.worlds import POLICY, TABLE, World, X, Y, Z
 from txn import Engine, Outcome
 from txn.assertions import Exact, Not, Or, Some, Version
+from txn.client.turns import Turn
 from txn.clock import ManualClock
 from txn.errors import (
     AbortedError,
@@ -24,7 +25,7 @@ from txn.model import Cell, Check, Delete, Edit, Family, Key, Mutation
 from txn.policy import Policy
 from txn.protocol import fenced, resolve
 from txn.protocol.attempt import begin_attempt, load_transaction
-from txn.protocol.lock_cells import FREE, holder_of, unit_lock
+from txn.protocol.lock_cells import FREE, holder_of, read_lock, unit_lock
 from txn.protocol.phases import Status
 from txn.protocol.recover import roll_forward
 from txn.protocol.row import column, encode_plan
@@ -691,7 +692,7 @@ def test_a_block_waits_for_keys_in_demand_before_it_reads_them(is_known: bool) -
     world = fenced_world()
     world.store.check_and_put([Check(LOCK, b"1", ((LOCK, b"2@" + OTHERS),))])
     if is_known:
-        world.engine._backend._contention._since_ms[X] = world.clock.monotonic_ms()  # type: ignore[attr-defined]
+        world.engine._backend._contention.note_hot([LOCK])  # type: ignore[attr-defined]
     looks: list[Call] = []
 
     def let_go(call: Call) -> Fault:
@@ -702,10 +703,28 @@ def test_a_block_waits_for_keys_in_demand_before_it_reads_them(is_known: bool) -
         return Fault()
 
     world.faults.plan = let_go
-    found = world.engine._backend.look([X])
+    found = world.engine._backend.look([X], Turn())
     assert (LOCK in found) is is_known
     cell = found[X]
     assert cell is not None and cell.value == b"9"
+
+
+def test_what_a_block_has_read_beside_a_holder_is_read_again() -> None:
+    """The lock that it finds free with another key of the unit is of later than what it read."""
+    world = fenced_world()
+    world.engine.commit([Mutation(X, b"1")])
+    before = world.cell(LOCK)
+    assert before is not None
+    held = read_lock(LOCK, before).take(OTHERS).value
+    with pytest.raises(ConflictError), world.engine.transaction() as t:
+        world.store.check_and_put([Check(LOCK, before.value, ((LOCK, held),))])
+        assert t.get(X) == b"1"
+        world.clock.advance(1)
+        free = read_lock(LOCK, Cell(held, 0)).give_back().value
+        world.store.check_and_put([Check(LOCK, held, ((LOCK, free), (X, b"2")))])
+        t.get(Key(X.row, X.family, b"other", X.table))
+        t.put(X, b"3")
+    assert world.value(X) == b"2"
 
 
 OTHERS = b"transaction.1700000000000." + b"0" * 32

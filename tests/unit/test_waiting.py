@@ -113,7 +113,7 @@ def test_whoever_waits_for_a_key_in_demand_has_written_nothing() -> None:
     seen = calls(world)
     t = world.begun(Mutation(X, b"3"), Mutation(Y, b"3"))
     hot.wait_for_hot_keys([t])
-    assert hot.list_hot_keys(t) == [X]
+    assert hot.list_hot_keys(t.keys) == [X]
     assert t.failure is None
     assert {call.method for call in seen} == {"read"}
 
@@ -171,7 +171,7 @@ def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     hot = in_demand(world, X, Y)
     t = world.begun(Mutation(X, b"3"), Mutation(Y, b"3"))
     hot.wait_for_hot_keys([t])
-    assert hot.list_hot_keys(t) == [Y]
+    assert hot.list_hot_keys(t.keys) == [Y]
 
 
 def test_keys_in_demand_are_asked_for_first_and_alone() -> None:

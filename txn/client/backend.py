@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import Protocol
 
+from txn.client.turns import Turn
 from txn.errors import TxnError
 from txn.model import Cell, Key, Row
 from txn.protocol.attempt import Context
@@ -49,9 +50,10 @@ class Backend(Protocol):
     def read(self, keys: Sequence[Key]) -> Snapshot:
         """Return the keys' cells as of one instant."""
 
-    def look(self, keys: Sequence[Key]) -> Snapshot:
+    def look(self, keys: Sequence[Key], turn: Turn) -> Snapshot:
         """Return the keys' cells, those of a row as of one instant, perhaps with other cells that
-        save the commit of a block to read them again."""
+        save the commit of a block to read them again. turn: the block's, at keys in demand; the
+        caller ends it with the block."""
 
     def scan(self, wanted: Span) -> Iterator[Row]:
         """Yield the span's rows that have a value, each as of one instant."""

@@ -15,6 +15,7 @@ from typing import Self, TypeVar
 
 from txn.assertions import Assertion, Version, bind, check_assertion, holds, list_keys
 from txn.client.backend import Backend
+from txn.client.turns import Turn
 from txn.errors import (
     AssertionFailedError,
     ConflictError,
@@ -57,6 +58,7 @@ class OptimisticTransaction:
         self._written: dict[Key, bytes | None] = {}
         self._required: list[Assertion] = []
         self._looks = 0
+        self._turn = Turn()
         self._entered = False
         self._open = False
         self.result: Committed | None = None
@@ -75,9 +77,10 @@ class OptimisticTransaction:
         if new:
             for key in new:
                 self._backend.check_key(key)
-            found = self._backend.look(new)
+            found = self._backend.look(new, self._turn)
             self._read.update((key, found[key]) for key in new)
-            self._known = {**found, **self._known}  # of a lock, what it was at first
+            if len(found) > len(new):  # with their locks: of each, what it was at first
+                self._known = {**found, **self._known}
             is_atomic = len(found) == len(new) or len({key[::3] for key in new}) == 1
             self._looks += 1 if is_atomic else 2
         return {key: self._value(mine) for key, mine in bound.items()}
@@ -167,11 +170,13 @@ class OptimisticTransaction:
         trace: TracebackType | None,
     ) -> None:
         self._open = False
-        if error is None:
-            try:
+        try:
+            if error is None:
                 self._commit() if self._written else self._validate()
-            except AssertionFailedError as failed:
-                raise self._make_conflict(failed) from failed
+        except AssertionFailedError as failed:
+            raise self._make_conflict(failed) from failed
+        finally:
+            self._turn.end()
 
     def _commit(self) -> None:
         for key in self._written:

@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from txn.client.families import Families
 from txn.client.finisher import Finisher
+from txn.client.turns import Lines, Turn
 from txn.errors import (
     AssertionFailedError,
     ConflictError,
@@ -30,6 +31,7 @@ from txn.protocol.attempt import (
 )
 from txn.protocol.beats import PORTION
 from txn.protocol.commit import commit, run_for_available
+from txn.protocol.lock_cells import holder_of
 from txn.protocol.recover import roll_forward
 from txn.protocol.resolve import Resolver, read_rows
 from txn.protocol.row import FAMILY, RowState, decode_marker, marker_key
@@ -57,6 +59,7 @@ class LocalBackend:
         self._resolver = Resolver(context)
         self._contention = Contention(context, self._resolver.settle)
         self._finisher = Finisher(context)
+        self._lines = Lines()
 
     @property
     def context(self) -> Context:
@@ -173,18 +176,25 @@ class LocalBackend:
             raise t.failure
         return t.seen
 
-    def look(self, keys: Sequence[Key]) -> Snapshot:
+    def look(self, keys: Sequence[Key], turn: Turn) -> Snapshot:
         """Return the keys' cells, in a fenced database with their locks where these are free."""
-        context = self._context
+        context, contention = self._context, self._contention
+        lock_of = context.rules.lock_of
+        hot = contention.list_hot_keys(keys)
+        if hot:
+            contention.note_hot(self._lines.wait(turn, map(lock_of, hot)))
         if not context.rules.locks_rows:
             return self.read(keys)
-        wanted = [*keys, *dict.fromkeys(map(context.rules.lock_of, keys))]
-        for tries in range(LOOKS if self._contention.has_hot_keys(keys) else 1):
+        wanted = [*keys, *dict.fromkeys(map(lock_of, keys))]
+        for tries in range(LOOKS if hot else 1):
             if tries:
                 context.clock.sleep_ms(self._contention.pause_ms(tries))
             cells = call_store(context, lambda: context.store.read(wanted))
             if not find_holders(cells):
                 return cells
+            contention.note_hot(
+                lock for lock in wanted[len(keys) :] if holder_of(lock, cells[lock])
+            )
         return self.read(keys)
 
     def scan(self, wanted: Span) -> Iterator[Row]:

@@ -152,7 +152,7 @@ def lock_at_once(
     """Ask for every lock in one batch and never wait: a conflict that settling the holder does not
     end makes the transaction leave. Keys in demand are asked for first, one by one, so that one
     that leaves has kept nobody from the others."""
-    hot = {t: contention.list_hot_keys(t) for t in transactions}
+    hot = {t: contention.list_hot_keys(t.keys) for t in transactions}
     for due in beat_between(context, transactions, split_rounds(hot)):
         wanted = [(t, key) for t, key in due if t.failure is None]
         missing = take_locks(context, wanted)

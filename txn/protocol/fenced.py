@@ -30,13 +30,12 @@ from txn.protocol.attempt import (
     group_by_holder,
     is_late,
 )
-from txn.protocol.beats import TOO_LATE, beat, beat_between, show_life
+from txn.protocol.beats import TOO_LATE, beat, beat_between, show_life, split_portions
 from txn.protocol.commit import (
     look_at_ranges,
     make_conflict,
     run_for_available,
     settle_all,
-    split_rounds,
     tell_conflicts,
     write_rows,
 )
@@ -173,13 +172,9 @@ def lock_units(
         for lock in beat_between(context, transactions, sorted(owners)):
             _lock_patiently(context, transactions, (owners[lock], lock), contention)
     else:
-        hot = {t: contention.list_hot_keys(t) for t in transactions}
-        asked: set[Key] = set()
-        for some in beat_between(context, transactions, split_rounds(hot)):
-            units = dict.fromkeys((t, t.locks[key]) for t, key in some)
-            new = [unit for unit in units if unit[1] not in asked]
-            asked.update(lock for _, lock in new)
-            _lock_at_once(context, transactions, new, contention)
+        units = [(t, lock) for t in transactions for lock in t.units]
+        for some in beat_between(context, transactions, split_portions(units)):
+            _lock_at_once(context, transactions, some, contention)
     for t in transactions:
         if t.failure is None:
             _judge_locked(t)
@@ -311,7 +306,7 @@ def _ask(context: Context, units: Iterable[Unit]) -> list[Unit]:
 def _lock_at_once(
     context: Context, batch: Sequence[Attempt], units: Sequence[Unit], contention: Contention
 ) -> None:
-    """Ask for locks and never wait."""
+    """Ask for locks and never wait. Who holds a key in demand has just taken it, and lives."""
     refused = _ask(context, units)
     for _ in range(ASKS):
         if not refused:
@@ -319,11 +314,13 @@ def _lock_at_once(
         met = fail_overtaken(list_held(refused))
         if met:
             tell_conflicts(context, met)
-            gone = settle_all(context, batch, contention, group_by_holder(met))
+            hot = {item.t: contention.list_hot_keys(item.t.keys) for item in met}
+            unknown = group_by_holder(item for item in met if item.key not in hot[item.t])
+            gone = settle_all(context, batch, contention, unknown)
             for item in met:
                 if item.holder not in gone:
                     item.t.failure = make_conflict(item.t, item.key, item.holder)
-            held = {(item.t, item.t.locks[item.key]) for item in met}
+            held = {(item.t, item.t.locks[item.key]) for item in met if item.holder in gone}
             _look_again(context, [unit for unit in refused if unit in held])
         _fail_overtaken_units(refused)
         refused = _ask(context, refused)

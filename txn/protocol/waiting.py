@@ -7,10 +7,10 @@ attempt waits for them before it writes anything: one that waits inside keeps ot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from txn import assertions
-from txn.assertions import Assertion, overtaken
+from txn.assertions import Assertion, Version, overtaken
 from txn.errors import AssertionFailedError, ConflictError, DeadlineError
 from txn.model import Cell, Key
 from txn.protocol.attempt import (
@@ -52,29 +52,30 @@ class Contention:
             began_ms = min(written)
             self._pace_ms = (3 * self._pace_ms + now_ms - began_ms) // 4
         for t in attempts:
-            if isinstance(t.failure, ConflictError) and isinstance(t.failure.key, Key):
-                if len(self._since_ms) >= REMEMBERED:
-                    self._since_ms.clear()  # costs an attempt at worst
-                self._since_ms[t.failure.key] = now_ms
+            self.note_hot(t.locks[key] for key in _list_contended(t) if key in t.locks)
 
-    def has_hot_keys(self, keys: Collection[Key]) -> bool:
-        """Whether any of these is in demand."""
-        if not self._since_ms:
-            return False
-        since_ms = self._context.clock.monotonic_ms() - HOT_MS
-        return any(self._since_ms.get(key, since_ms) > since_ms for key in keys)
+    def note_hot(self, locks: Iterable[Key]) -> None:
+        """Remember that keys of these locks are in demand."""
+        now_ms = self._context.clock.monotonic_ms()
+        for lock in locks:
+            if len(self._since_ms) >= REMEMBERED:
+                self._since_ms.clear()  # costs an attempt at worst
+            self._since_ms[lock] = now_ms
 
-    def list_hot_keys(self, t: Attempt) -> list[Key]:
-        """Return those of its keys that are in demand, in key order."""
+    def list_hot_keys(self, keys: Collection[Key]) -> list[Key]:
+        """Return those of the keys that are in demand, in key order."""
         if not self._since_ms:
             return []
         since_ms, hot = self._context.clock.monotonic_ms() - HOT_MS, self._since_ms
-        return sorted(key for key in t.keys if hot.get(key, since_ms) > since_ms)[:MOST_HOT]
+        lock_of = self._context.rules.lock_of
+        return sorted(k for k in keys if hot.get(lock_of(k), since_ms) > since_ms)[:MOST_HOT]
 
     def wait_for_hot_keys(self, attempts: Sequence[Attempt]) -> None:
         """Wait for a while, with nothing written yet, for the holders of keys that are in demand;
         fail the attempts whose assertions become hopeless meanwhile."""
-        wanted = [(t, key) for t in attempts for key in self.list_hot_keys(t)]
+        # What a block has brought of a lock was free a moment ago.
+        hot = [(t, key) for t in attempts for key in self.list_hot_keys(t.keys)]
+        wanted = [(t, key) for t, key in hot if t.locks[key] not in t.found]
         if not wanted or self._context.policy.attempts == 1:
             return  # a client of one attempt waits for nobody
         missing = fail_overtaken(
@@ -107,6 +108,15 @@ class Contention:
         random = self._context.random
         pause_ms = self._context.policy.backoff.pause_ms(tries, random)
         return max(pause_ms, random.randint(self._pace_ms, 4 * self._pace_ms))
+
+
+def _list_contended(t: Attempt) -> Sequence[Key]:
+    """Return the keys over which the attempt failed: held by others, or changed by them."""
+    if isinstance(t.failure, ConflictError) and isinstance(t.failure.key, Key):
+        return [t.failure.key]
+    if isinstance(t.failure, AssertionFailedError) and isinstance(t.failure.assertion, Version):
+        return [t.failure.assertion.key]
+    return []
 
 
 def fail_late(context: Context, transactions: Sequence[Attempt]) -> list[Attempt]:

@@ -157,8 +157,8 @@ class RemoteBackend:
         )
         return unpack_cells(self._service.ask("read", arguments, repeat=True))
 
-    def look(self, keys: Sequence[Key]) -> Snapshot:
-        """Return the keys' cells as of one instant."""
+    def look(self, keys: Sequence[Key], turn: object) -> Snapshot:
+        """Return the keys' cells as of one instant. What is in demand the server knows."""
         return self.read(keys)
 
     def scan(self, wanted: Span) -> Iterator[Row]:

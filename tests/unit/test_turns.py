@@ -1,0 +1,190 @@
+"""Turns at keys in demand, among the threads of one engine."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from tests.unit.worlds import World, X, Y
+from txn import Engine
+from txn.client import turns
+from txn.client.block import OptimisticTransaction
+from txn.client.turns import Lines, Turn
+from txn.clock import poll
+from txn.protocol.attempt import ProtocolName
+
+SHORT_S = 0.05
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "LONGEST_S", SHORT_S)
+
+
+def in_line(lines: Lines, count: int) -> Callable[[], bool]:
+    return lambda: len(lines._lines.get(X, ())) == count
+
+
+def had(lines: Lines, *keys: object) -> Turn:
+    turn = Turn()
+    assert lines.wait(turn, keys) == []  # type: ignore[arg-type]
+    return turn
+
+
+def lines_of(engine: Engine) -> Lines:
+    lines = engine._backend._lines  # type: ignore[attr-defined]
+    assert isinstance(lines, Lines)
+    return lines
+
+
+def make_hot(world: World) -> None:
+    """Let keys be in demand for as long as nobody moves the clock."""
+    locks = {world.engine.context.rules.lock_of(key) for key in (X, Y)}
+    world.engine._backend._contention.note_hot(locks)  # type: ignore[attr-defined]
+
+
+def test_turns_are_had_in_the_order_of_coming() -> None:
+    """Else one of a crowd may wait for as long as others come."""
+    lines, order = Lines(), []
+    first = had(lines, X)
+
+    def take(number: int) -> None:
+        turn = Turn()
+        assert lines.wait(turn, [X]) == [X]
+        order.append(number)
+        turn.end()
+
+    with ThreadPoolExecutor(8) as pool:
+        for number in range(8):
+            pool.submit(take, number)
+            assert poll(in_line(lines, number + 2), within_ms=5_000)
+        assert order == []
+        first.end()
+    assert order == list(range(8))
+    assert lines._lines == {}
+
+
+@pytest.mark.usefixtures("impatient")
+def test_who_keeps_a_turn_for_long_loses_it() -> None:
+    """A block may be left open for hours; others must not wait for it each time."""
+    lines, turn = Lines(), Turn()
+    slow = had(lines, X)
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(lines.wait, turn, [X]).result() == [X]
+    slow.end()
+    assert [place.turn for place in lines._lines[X]] == [turn]
+    turn.end()
+    assert lines._lines == {}
+
+
+@pytest.mark.usefixtures("impatient")
+def test_who_waits_for_long_goes_on_without() -> None:
+    """A line may be so long that its turn would come too late."""
+    lines, late = Lines(), Turn()
+    first, second = had(lines, X), Turn()
+    with ThreadPoolExecutor(2) as pool:
+        got = pool.submit(lines.wait, second, [X])
+        assert poll(in_line(lines, 2), within_ms=5_000)
+        second_place = lines._lines[X][1]
+        waited = pool.submit(lines.wait, late, [X])
+        assert poll(in_line(lines, 3), within_ms=5_000)
+        first.end()
+        assert second_place.is_first.is_set()
+        assert got.result() == [X]
+        assert waited.result() == []
+    assert late.locks == set()
+    second.end()
+    assert lines._lines == {}
+
+
+def test_a_thread_does_not_wait_for_itself() -> None:
+    """It may have two blocks open, or be the one in which a simulation runs."""
+    lines = Lines()
+    mine = had(lines, X)
+    other = had(lines, X)
+    assert other.locks == set()
+    mine.end()
+    other.end()
+    assert lines._lines == {}
+
+
+def test_nobody_waits_in_a_circle() -> None:
+    """Who has the turn at a greater key goes on without the lesser one's."""
+    lines, turn = Lines(), Turn()
+    lesser = had(lines, X)
+
+    def take_both() -> list[list[object]]:
+        return [list(lines.wait(turn, [key])) for key in (Y, X)]
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(take_both).result() == [[], []]
+    assert turn.locks == {Y}
+    turn.end()
+    lesser.end()
+
+
+@pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_block_has_its_turn_until_its_end(protocol: ProtocolName, *, fails: bool) -> None:
+    """However it ends: else every later block would wait in vain."""
+    world = World(protocol=protocol)
+    lines = lines_of(world.engine)
+    with world.engine.transaction() as t:
+        t.get(X)
+        assert lines._lines == {}  # nothing is in demand
+    make_hot(world)
+    try:
+        with world.engine.transaction() as t:
+            t.get(X)
+            assert len(lines._lines) == 1
+            t.put(X, b"1")
+            if fails:
+                raise KeyError
+    except KeyError:
+        assert fails
+    assert lines._lines == {}
+
+
+@pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
+def test_threads_of_one_engine_wait_and_do_not_conflict(protocol: ProtocolName) -> None:
+    """What each of them reads is still so when it commits."""
+    world = World(protocol=protocol)
+    make_hot(world)
+    clients, times, tries = 8, 10, []
+    ready = threading.Barrier(clients)
+
+    def count(t: OptimisticTransaction) -> None:
+        tries.append(1)
+        t.increment(X)
+
+    def one_client() -> None:
+        ready.wait()
+        for _ in range(times):
+            world.engine.run(count)
+
+    with ThreadPoolExecutor(clients) as pool:
+        for done in [pool.submit(one_client) for _ in range(clients)]:
+            done.result()
+    assert len(tries) == clients * times
+    assert int.from_bytes(world.value(X) or b"") == clients * times
+
+
+def test_a_child_waits_for_no_thread_of_its_parent() -> None:
+    """It has none of them, and one may be changing the lines while it is forked."""
+    lines, turn = Lines(), Turn()
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(lines.wait, turn, [X]).result() == []
+        with lines._lock:
+            child = os.fork()
+        if child == 0:
+            had(lines, X).end()
+            turn.end()
+            os._exit(int(lines._lines != {}))
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert [place.turn for place in lines._lines[X]] == [turn]
+    lines.after_fork(in_child=True)
+    assert lines._lines == {}
