@@ -139,7 +139,17 @@ class Connection:
     """
 
     __slots__ = (
-        *("_answered", "_is_framed", "_is_gathering", "_monotonic_ms", "_protocol", "_results", "_sent", "_transport", "_wire"),
+        *(
+            "_answered",
+            "_is_framed",
+            "_is_gathering",
+            "_monotonic_ms",
+            "_protocol",
+            "_results",
+            "_sent",
+            "_transport",
+            "_wire",
+        ),
         "used_ms",
     )
 

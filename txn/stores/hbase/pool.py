@@ -1,7 +1,7 @@
 """Connections to one gateway, and the requests of a call over them in parallel.
 
-No threads: a call sends its requests on as many connections as are free, then reads the replies in
-the order of sending. A connection that failed, or whose reply was not read, is thrown away. What
+No threads: a call sends its requests on as many connections as are free, several ahead on each where
+their replies are short, then reads the replies in the order of sending. A connection that failed, or whose reply was not read, is thrown away. What
 happened before a request was sent is NotApplied; what goes wrong in sending it, or until its reply
 has been read, is MaybeApplied.
 
@@ -57,9 +57,7 @@ class Pool(Forked):
             for connection in inherited:
                 connection.close()
 
-    def run(
-        self, jobs: Callable[[], Sequence[Job[T]]], *, repeat: bool, ahead: int = 1
-    ) -> list[T]:
+    def run(self, jobs: Callable[[], Sequence[Job[T]]], *, repeat: bool, ahead: int = 1) -> list[T]:
         """Run the jobs and return their results, in order.
 
         repeat: whether they may be run once more where a connection broke. ahead: how many
@@ -79,7 +77,8 @@ class Pool(Forked):
     def run_one(
         self, job: Callable[[], Job[T]], *, repeat: bool, within_ms: int | None = None
     ) -> T:
-        """Run a single job as `run` does."""
+        """Run a single job as `run` does. within_ms: how long to wait for it, where that is less
+        than the gateway's."""
         now_ms = self._clock.monotonic_ms()
         due_ms = self._due_ms(now_ms, within_ms)
         try:

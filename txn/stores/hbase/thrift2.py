@@ -46,7 +46,9 @@ def thrift2_store(gateway: Gateway, clock: Clock) -> HBaseStore:
 class Thrift2:
     """The requests of Thrift 2."""
 
-    features: frozenset[Feature] = frozenset({"multi_cell_check", "row_mutations", "describe"})
+    features: frozenset[Feature] = frozenset(
+        {"multi_cell_check", "row_mutations", "describe", "remote_calls"}
+    )
 
     def read(self, table: bytes, rows: Places) -> list[Job[dict[Key, Cell]]]:
         """One getMultiple, or several for many rows."""
