@@ -1,9 +1,9 @@
 """Connections to one gateway, and the requests of a call over them in parallel.
 
-No threads: a call sends its requests on as many connections as are free, several ahead on each where
-their replies are short, then reads the replies in the order of sending. A connection that failed, or whose reply was not read, is thrown away. What
-happened before a request was sent is NotApplied; what goes wrong in sending it, or until its reply
-has been read, is MaybeApplied.
+No threads: a call sends its requests on as many connections as are free, several ahead on each
+where their replies are short, then reads the replies in the order of sending. A connection that
+failed, or whose reply was not read, is thrown away. What happened before a request was sent is
+NotApplied; what goes wrong in sending it, or until its reply has been read, is MaybeApplied.
 
 A connection at rest is taken and given back without a lock: a list does that in one step. Who has
 to wait takes the lock, and says so before looking for one: who gives one back later sees that.
