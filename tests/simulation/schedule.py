@@ -105,7 +105,7 @@ class Schedule:
         self._operator = Random(-seed)
         goes = self._operator.random() < 0.2
         self._kinds = Random(f"kinds of clients {seed}")
-        self._far = Random(f"clients that are far from their store {seed}")
+        self._is_far = Random(f"clients that are far from their store {seed}").random() < 0.2
         atomic = self._kinds.choice((0.0, 0.0, 0.5, 1.0))
         self.weather = replace(weather(self.random), tables_go=goes, atomic=atomic)
         if protocol == "fenced":  # needs what Thrift 1 has not
@@ -278,7 +278,7 @@ class Schedule:
             store.features |= {"instant_reads"}
         if atomic:
             store.features |= {"atomic_together"}
-        elif self._far.random() < 0.5:
+        elif self._is_far:
             store.features |= {"remote_calls"}
         self.stores.append(store)
         engine = Engine(
