@@ -30,8 +30,9 @@ from txn import (
 from txn.errors import TableUnavailable
 from txn.model import Edit, Family
 from txn.protocol import attempt as attempt_module
-from txn.protocol.attempt import Context, ProtocolName, Transaction
-from txn.protocol.recover import finish_or_leave, roll_forward
+from txn.protocol.attempt import Context, ProtocolName, Transaction, advance
+from txn.protocol.phases import Status
+from txn.protocol.recover import Finish, finish_or_leave, roll_forward, tell_complete
 from txn.protocol.row import FAMILY
 from txn.protocol.rules import protocol_key
 from txn.request import Ack
@@ -104,6 +105,7 @@ class Schedule:
         self._operator = Random(-seed)
         goes = self._operator.random() < 0.2
         self._kinds = Random(f"kinds of clients {seed}")
+        self._is_far = Random(f"clients that are far from their store {seed}").random() < 0.2
         atomic = self._kinds.choice((0.0, 0.0, 0.5, 1.0))
         self.weather = replace(weather(self.random), tables_go=goes, atomic=atomic)
         if protocol == "fenced":  # needs what Thrift 1 has not
@@ -276,6 +278,8 @@ class Schedule:
             store.features |= {"instant_reads"}
         if atomic:
             store.features |= {"atomic_together"}
+        elif self._is_far:
+            store.features |= {"remote_calls"}
         self.stores.append(store)
         engine = Engine(
             OneCell(store) if self.weather.one_cell else store,
@@ -350,11 +354,25 @@ class Background:
         self._running = 0
 
     def submit(self, context: Context, transactions: Sequence[Transaction]) -> None:
+        self._begin(roll_forward, transactions)
+
+    def release(self, context: Context, transactions: Sequence[Transaction]) -> None:
+        is_remote = "remote_calls" in context.store.features
+        roll_forward(context, transactions, self._tell_soon if is_remote else advance)
+
+    def _tell_soon(
+        self, context: Context, transactions: Sequence[Transaction], reached: Status
+    ) -> None:
+        for t in transactions:
+            t.status = reached
+        self._begin(tell_complete, transactions)
+
+    def _begin(self, work: Finish, transactions: Sequence[Transaction]) -> None:
         self._running += 1
 
         def finish() -> None:
             try:
-                finish_or_leave(self._context, "roll forward", roll_forward, transactions)
+                finish_or_leave(self._context, "roll forward", work, transactions)
             finally:
                 self._running -= 1
 

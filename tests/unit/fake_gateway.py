@@ -13,7 +13,12 @@ from typing import Any
 
 from thriftpy2.protocol import TCyBinaryProtocol
 from thriftpy2.thrift import TProcessor
-from thriftpy2.transport import TCyBufferedTransport, TSocket, TTransportException
+from thriftpy2.transport import (
+    TCyBufferedTransport,
+    TCyFramedTransport,
+    TSocket,
+    TTransportException,
+)
 
 from txn.stores.hbase.thrift2 import IDL
 
@@ -30,7 +35,8 @@ class FakeGateway:
     row that is got, if any.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, framed: bool = False) -> None:
+        self._transport = TCyFramedTransport if framed else TCyBufferedTransport
         self.names: list[str] = []
         self.before: Callable[[int, str], None] = lambda number, name: None
         self.value = b""
@@ -93,7 +99,7 @@ class FakeGateway:
 
     def _serve(self, connection: socket.socket) -> None:
         processor = TProcessor(IDL.THBaseService, self)
-        transport = TCyBufferedTransport(TSocket(sock=connection))
+        transport = self._transport(TSocket(sock=connection))
         protocol = TCyBinaryProtocol(transport)
         with connection, suppress(OSError, TTransportException, Break):
             while True:
@@ -119,8 +125,8 @@ def _answer(name: str, arguments: tuple[Any, ...], value: bytes) -> Any:
 
 
 @contextmanager
-def fake_gateway() -> Iterator[FakeGateway]:
-    gateway = FakeGateway()
+def fake_gateway(*, framed: bool = False) -> Iterator[FakeGateway]:
+    gateway = FakeGateway(framed=framed)
     try:
         yield gateway
     finally:

@@ -12,7 +12,7 @@ from tests.unit.worlds import POLICY, TABLE, World, X, Y, Z
 from txn import Engine, Outcome
 from txn.assertions import Exact, Not, Or, Some, Version
 from txn.client.turns import Turn
-from txn.clock import ManualClock
+from txn.clock import ManualClock, poll
 from txn.errors import (
     AbortedError,
     AssertionFailedError,
@@ -740,3 +740,43 @@ def test_a_read_that_meets_a_holder_looks_at_its_row_next() -> None:
     found = world.engine.read([X, Y])
     assert [cell and cell.value for cell in found.values()] == [b"0", b"0"]
     assert [LOCK in call.items for call in looks] == [True, False, True]
+
+
+# ----------------------------------------------------------------- behind the client's back
+
+
+def far_world() -> World:
+    """A fenced database whose clients are far from their store."""
+    world = World(protocol="fenced")
+    world.faults.features |= {"remote_calls"}
+    return world
+
+
+def test_a_row_far_away_is_told_last_and_with_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All locks are free: nobody waits for what only fsck and people read, and one request does."""
+    monkeypatch.setattr("txn.client.finisher.TELL_WITHIN_S", 60)
+    world = far_world()
+    for value in (b"1", b"2"):
+        assert world.engine.commit([Mutation(X, value), Mutation(Y, value)]).complete
+        assert not world.holder(X)
+    assert world.statuses() == [Status.ASSERTED] * 2
+    calls = world.faults.calls
+    world.engine.flush()
+    assert (world.statuses(), world.faults.calls) == ([Status.COMPLETE] * 2, calls + 1)
+
+
+def test_a_row_far_away_is_told_within_a_moment() -> None:
+    """A client that has nothing more to do leaves nothing to fsck."""
+    world = far_world()
+    world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
+    assert poll(lambda: world.statuses() == [Status.COMPLETE], 60_000)
+
+
+def test_a_child_leaves_to_its_parent_whom_it_has_to_tell() -> None:
+    """Both would tell the same rows."""
+    world = far_world()
+    finisher = world.engine._backend._finisher  # type: ignore[attr-defined]
+    finisher._released.append(world.begun(Mutation(X, b"1")))
+    finisher.after_fork(in_child=True)
+    world.engine.flush()
+    assert world.rows() == []

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 from thriftpy2.protocol import TCompactProtocolFactory, TCyBinaryProtocolFactory
@@ -19,6 +20,7 @@ from tests.unit.fake_gateway import Break, FakeGateway, fake_gateway
 from txn.clock import ManualClock, poll
 from txn.errors import InvalidRequestError, MaybeApplied, NotApplied, StoreError, TxnError
 from txn.model import Check, Edit, Key
+from txn.stores import gateway as gateway_module
 from txn.stores import open_store
 from txn.stores.base import Store
 from txn.stores.hbase import thrift2
@@ -71,6 +73,34 @@ def test_the_checks_of_a_batch_go_in_parallel(gateway: FakeGateway, store: Store
     gateway.before = before
     assert store.check_and_put(CHECKS[:5]) == [True] * 5
     assert gateway.most_at_once == 5
+
+
+@pytest.mark.parametrize("transport", ["buffered", "framed"])
+def test_checks_that_share_a_connection_are_sent_ahead(transport: str) -> None:
+    """Nobody waits for an answer between two of them, and they go out in one piece; a frame is
+    one request."""
+    with fake_gateway(framed=transport == "framed") as gateway:
+        store = open_store(f"{gateway.uri}?pool=1&transport={transport}&timeout_ms=60000")
+        written: list[bytes] = []
+        write = gateway_module._Wire.write
+
+        def counted(wire: gateway_module._Wire, data: bytes) -> None:
+            written.append(data)
+            write(wire, data)
+
+        with patch.object(gateway_module._Wire, "write", counted):
+            assert store.check_and_put(CHECKS[:10]) == [True] * 10
+        assert len(written) == (10 if transport == "framed" else 1)
+        assert store.check_and_put(CHECKS * 3) == [True] * 60
+        assert gateway.names == ["checkAndPut"] * 70
+        store.close()
+
+
+def test_a_row_is_put_by_itself(gateway: FakeGateway, store: Store) -> None:
+    """Servers have less to do for a put than for a list of one."""
+    store.write([Edit(KEYS[0], b"1", 1), Edit(KEYS[0]._replace(column=b"y"), b"1", 1)])
+    store.write([Edit(KEYS[0], b"1", 1), Edit(KEYS[1], b"1", 1)])
+    assert gateway.names == ["put", "putMultiple"]
 
 
 def test_the_checks_of_a_row_go_one_after_the_other(gateway: FakeGateway, store: Store) -> None:

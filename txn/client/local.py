@@ -32,7 +32,6 @@ from txn.protocol.attempt import (
 from txn.protocol.beats import PORTION
 from txn.protocol.commit import commit, run_for_available
 from txn.protocol.lock_cells import holder_of
-from txn.protocol.recover import roll_forward
 from txn.protocol.resolve import Resolver, read_rows
 from txn.protocol.row import FAMILY, RowState, decode_marker, marker_key
 from txn.protocol.rules import choose_rules
@@ -132,7 +131,7 @@ class LocalBackend:
         return isinstance(t.failure, ConflictError) and not is_late(self._context, t)
 
     def _run(self, attempts: Sequence[Attempt], patient: bool, ack: Ack) -> None:
-        finish = roll_forward if ack == "complete" else self._finisher.submit
+        finish = self._finisher.release if ack == "complete" else self._finisher.submit
         try:
             due = fail_late(self._context, attempts)
             live = run_for_available(self._contention.wait_for_hot_keys, due)

@@ -297,7 +297,7 @@ def advance(
         check_step(context.rules.steps, t.status, new)
     steps = {t: context.rules.make_step(context, t, new, cells(t)) for t in transactions}
     if new in context.rules.plain:
-        _put_statuses(context, list(steps.values()), durable)
+        put_statuses(context, list(steps.values()), durable)
         for t in transactions:
             t.status = new
         return list(transactions)
@@ -334,7 +334,8 @@ def _compare_statuses(
     return done
 
 
-def _put_statuses(context: Context, steps: Sequence[Check], durable: bool) -> None:
+def put_statuses(context: Context, steps: Sequence[Check], durable: bool) -> None:
+    """Put statuses that compare nothing."""
     edits = [Edit(key, value, None) for step in steps for key, value in step.puts]
     edits += [edit for step in steps for edit in step.edits]
     if edits:

@@ -20,6 +20,7 @@ from txn.protocol.attempt import (
     advance,
     call_store,
     free_locks,
+    put_statuses,
 )
 from txn.protocol.lock_cells import FREE
 from txn.protocol.phases import Status
@@ -28,6 +29,7 @@ from txn.text import reason_text
 from txn.watch import Phase, PhaseName
 
 Finish = Callable[[Context, Sequence[Transaction]], None]
+Tell = Callable[[Context, Sequence[Transaction], Status], object]
 LOG = getLogger("txn")
 MOST_NAMED = 10
 
@@ -35,10 +37,15 @@ MOST_NAMED = 10
 # ----------------------------------------------------------------------- after the decision
 
 
-def roll_forward(context: Context, transactions: Sequence[Transaction]) -> None:
+def roll_forward(
+    context: Context, transactions: Sequence[Transaction], tell: Tell = advance
+) -> None:
     """Finish decided transactions, each from the status that its row has reached. Anybody may, any
     number of times: every later writer of a cell has a greater commit timestamp. One whose status
-    could not be seen meanwhile is left where that was, and `unread` says why."""
+    could not be seen meanwhile is left where that was, and `unread` says why.
+
+    tell: steps rows to a status that is put, not compared, once all of its work is done.
+    """
     begun = [(t, t.status) for t in transactions]
 
     def forward() -> None:
@@ -51,7 +58,8 @@ def roll_forward(context: Context, transactions: Sequence[Transaction]) -> None:
                 # One that is overtaken does its later steps all the same: what it put, it cleans.
                 work(context, due)
             behind = [t for t in due if t.status and reached in context.rules.steps[t.status]]
-            advance(context, behind, reached)
+            step = tell if reached in context.rules.plain else advance
+            step(context, behind, reached)
             due = [t for t in due if t.unread is None]
 
     try:
@@ -60,6 +68,12 @@ def roll_forward(context: Context, transactions: Sequence[Transaction]) -> None:
         for t, status in begun:  # what was done together may have been undone together
             t.status = status
         raise
+
+
+def tell_complete(context: Context, transactions: Sequence[Transaction]) -> None:
+    """Put the last status into the rows of transactions of which nothing is left to do."""
+    steps = [context.rules.make_step(context, t, Status.COMPLETE, []) for t in transactions]
+    put_statuses(context, steps, durable=False)
 
 
 @announce("put")

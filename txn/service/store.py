@@ -91,13 +91,13 @@ class RemoteService:
         self, method: str, arguments: Any, *, repeat: bool = False, within_ms: int | None = None
     ) -> Any:
         """Send one request and return its answer; raise what its exception stands for. repeat and
-        within_ms are those of `Pool.run`."""
+        within_ms are those of `Pool.run_one`."""
 
         def job() -> Job[Any]:
             return (yield method, arguments)
 
         try:
-            (answer,) = self._pool.run(lambda: [job()], repeat=repeat, within_ms=within_ms)
+            answer = self._pool.run_one(job, repeat=repeat, within_ms=within_ms)
         except GatewayError as refused:
             raise _translate_error(refused, str(self._pool.gateway)) from refused
         if answer is None and 0 in getattr(IDL.Transactional, f"{method}_result").thrift_spec:

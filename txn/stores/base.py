@@ -16,11 +16,17 @@ from typing import Literal, Protocol
 from txn.model import Cell, Check, Columns, Edit, Family, Key, Row
 
 Feature = Literal[
-    "multi_cell_check", "row_mutations", "describe", "instant_reads", "atomic_together"
+    "multi_cell_check",
+    "row_mutations",
+    "describe",
+    "instant_reads",
+    "atomic_together",
+    "remote_calls",
 ]
 """A checked write carries any cells of its row; it can delete, with timestamps of its own, and what
 is written to one row can take effect at once; `describe` shows all settings that matter; all cells
-of a `read` come from one instant; what is done `together` is one transaction."""
+of a `read` come from one instant; what is done `together` is one transaction; a call is a request
+to a server, so that what nobody waits for had better go with others of its kind."""
 
 
 class Store(Protocol):

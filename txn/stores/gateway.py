@@ -14,7 +14,8 @@ import select
 import socket
 import ssl
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -138,7 +139,17 @@ class Connection:
     """
 
     __slots__ = (
-        *("_answered", "_monotonic_ms", "_protocol", "_results", "_sent", "_transport", "_wire"),
+        *(
+            "_answered",
+            "_is_framed",
+            "_is_gathering",
+            "_monotonic_ms",
+            "_protocol",
+            "_results",
+            "_sent",
+            "_transport",
+            "_wire",
+        ),
         "used_ms",
     )
 
@@ -149,8 +160,8 @@ class Connection:
         self._monotonic_ms = clock.monotonic_ms
         self.used_ms = clock.monotonic_ms()
         self._wire = _Wire(_connect(gateway, tls))
-        framed = gateway.transport == "framed"
-        kind = TCyFramedTransport if framed else TCyBufferedTransport
+        self._is_framed, self._is_gathering = gateway.transport == "framed", False
+        kind = TCyFramedTransport if self._is_framed else TCyBufferedTransport
         self._transport = kind(self._wire, BUFFER)
         compact = gateway.protocol == "compact"
         protocol: Any = TCompactProtocol if compact else TCyBinaryProtocol
@@ -165,7 +176,7 @@ class Connection:
 
     def send(self, request: Request, due_ms: int) -> None:
         """Send a request. While a reply is missing, only one that the gateway can take without
-        reading it, which is one of at most `AHEAD_BYTES`."""
+        reading it, which is one of at most `AHEAD_BYTES`; or any, if few and short ones are."""
         name, arguments = request
         self._sent = sequence = self._sent + 1
         self._wire.limit(self._monotonic_ms(), due_ms)
@@ -173,7 +184,18 @@ class Connection:
         protocol.write_message_begin(name, CALL, sequence)
         protocol.write_struct(arguments)
         protocol.write_message_end()
-        self._transport.flush()
+        if not self._is_gathering:
+            self._transport.flush()
+
+    @contextmanager
+    def gather(self) -> Iterator[None]:
+        """Let what is sent meanwhile go out at the end, together; a frame is sent at once."""
+        self._is_gathering = not self._is_framed
+        try:
+            yield
+            self._transport.flush()
+        finally:
+            self._is_gathering = False
 
     def receive(self, due_ms: int) -> Any:
         """Wait for the next reply and return its value; raise Refused where it is an error, Garbled

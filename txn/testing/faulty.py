@@ -105,8 +105,8 @@ class FaultyStore:
         self, inner: Store, plan: Plan = faultless, reads_early: Callable[[], bool] = lambda: False
     ) -> None:
         # What it stands for may read row by row, and do one thing after the other: it is to be
-        # tested as such.
-        apart: frozenset[Feature] = frozenset({"instant_reads", "atomic_together"})
+        # tested as such. And what is done behind a caller's back has no number.
+        apart: frozenset[Feature] = frozenset({"instant_reads", "atomic_together", "remote_calls"})
         self.features: frozenset[Feature] = inner.features - apart
         self.plan = plan
         self.reads_early = reads_early

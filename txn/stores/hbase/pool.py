@@ -1,9 +1,9 @@
 """Connections to one gateway, and the requests of a call over them in parallel.
 
-No threads: a call sends its requests on as many connections as are free, then reads the replies in
-the order of sending. A connection that failed, or whose reply was not read, is thrown away. What
-happened before a request was sent is NotApplied; what goes wrong in sending it, or until its reply
-has been read, is MaybeApplied.
+No threads: a call sends its requests on as many connections as are free, several ahead on each
+where their replies are short, then reads the replies in the order of sending. A connection that
+failed, or whose reply was not read, is thrown away. What happened before a request was sent is
+NotApplied; what goes wrong in sending it, or until its reply has been read, is MaybeApplied.
 
 A connection at rest is taken and given back without a lock: a list does that in one step. Who has
 to wait takes the lock, and says so before looking for one: who gives one back later sees that.
@@ -57,28 +57,28 @@ class Pool(Forked):
             for connection in inherited:
                 connection.close()
 
-    def run(
-        self, jobs: Callable[[], Sequence[Job[T]]], *, repeat: bool, within_ms: int | None = None
-    ) -> list[T]:
+    def run(self, jobs: Callable[[], Sequence[Job[T]]], *, repeat: bool, ahead: int = 1) -> list[T]:
         """Run the jobs and return their results, in order.
 
-        repeat: whether they may be run once more where a connection broke. within_ms: how long to
-        wait for it, where that is less than the gateway's. Raises Refused where the gateway
-        answered with an error, after which the other jobs may have taken effect.
+        repeat: whether they may be run once more where a connection broke. ahead: how many
+        requests a connection may have unanswered; more than one only where all replies are short.
+        Raises Refused where the gateway answered with an error, after which the other jobs may
+        have taken effect.
         """
         now_ms = self._clock.monotonic_ms()
-        due_ms = self._due_ms(now_ms, within_ms)
+        due_ms = self._due_ms(now_ms)
         try:
-            return self._run(jobs(), now_ms, due_ms)
+            return self._run(jobs(), ahead, now_ms, due_ms)
         except MaybeApplied as error:
             if not repeat or not isinstance(error.__cause__, ConnectionError):
                 raise
-            return self._run(jobs(), self._clock.monotonic_ms(), due_ms)
+            return self._run(jobs(), ahead, self._clock.monotonic_ms(), due_ms)
 
     def run_one(
         self, job: Callable[[], Job[T]], *, repeat: bool, within_ms: int | None = None
     ) -> T:
-        """Run a single job as `run` does."""
+        """Run a single job as `run` does. within_ms: how long to wait for it, where that is less
+        than the gateway's."""
         now_ms = self._clock.monotonic_ms()
         due_ms = self._due_ms(now_ms, within_ms)
         try:
@@ -126,7 +126,7 @@ class Pool(Forked):
         with self._changed:
             self._changed.notify_all()
 
-    def _run(self, jobs: Sequence[Job[T]], now_ms: int, due_ms: int) -> list[T]:
+    def _run(self, jobs: Sequence[Job[T]], ahead: int, now_ms: int, due_ms: int) -> list[T]:
         if len(jobs) == 1:
             return [self._run_alone(jobs[0], now_ms, due_ms)]
         if not jobs:
@@ -134,7 +134,7 @@ class Pool(Forked):
         lanes = self._lanes(len(jobs), now_ms, due_ms)
         try:
             flight = Flight(lanes, jobs, due_ms)
-            flight.start()
+            flight.start(ahead)
             return flight.finish()
         except (OSError, Garbled) as error:
             raise self._silence(error) from error
@@ -324,10 +324,17 @@ class Flight(Generic[T]):
         self._flying: deque[tuple[Connection, int, Job[T]]] = deque()
         self._results: list[Any] = [None] * len(jobs)
 
-    def start(self) -> bool:
-        """Send the first requests; return whether there are any."""
+    def start(self, ahead: int = 1) -> bool:
+        """Send the first requests, up to so many on a connection, which go out together; return
+        whether there are any."""
+        share = -(-len(self._waiting) // max(1, len(self.lanes)))
         for lane in self.lanes:
-            self._begin_next(lane)
+            if share == 1 or ahead == 1:
+                self._begin_next(lane)
+                continue
+            with lane.gather():
+                for _ in range(min(ahead, share)):
+                    self._begin_next(lane)
         return bool(self._flying)
 
     def finish(self) -> list[T]:

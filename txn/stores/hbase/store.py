@@ -37,6 +37,7 @@ ASKED_WITHIN_MS = 2_000  # why nothing was answered
 PAGE_ROWS = 500
 FIRST_PAGE_ROWS = 32
 PAGE_BYTES = 1_000_000
+AHEAD = 16  # requests whose replies, errors too, fit into what a socket takes in unread
 FAILURES = (GatewayError, MaybeApplied)  # of which the first is never told as it is
 
 _TABLE = re.compile(r"(?:\w+:)?\w[\w.-]*")
@@ -176,7 +177,9 @@ class HBaseStore:
             row, _, _, table = check[0]
             rows.setdefault((table, row), []).append(position)
         if len(rows) == len(checks):
-            return self._pool.run(lambda: [*map(self._dialect.check, checks)], repeat=False)
+            return self._pool.run(
+                lambda: [*map(self._dialect.check, checks)], repeat=False, ahead=AHEAD
+            )
 
         def in_turn(positions: Sequence[int]) -> Job[list[bool]]:
             answers = []
