@@ -35,11 +35,11 @@ class ScopedStore:
         self._tables = tables
 
     def read(
-        self, *turns: Collection[Key], beside: Callable[[], None] | None = None
+        self, *groups: Collection[Key], beside: Callable[[], None] | None = None
     ) -> dict[Key, Cell | None]:
-        there = [[self._there(key) for key in keys] for keys in turns]
+        there = [[self._there(key) for key in keys] for keys in groups]
         found = self._inner.read(*there, beside=beside)
-        return {key: found[self._there(key)] for keys in turns for key in keys}
+        return {key: found[self._there(key)] for keys in groups for key in keys}
 
     def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
         there = [edit._replace(key=self._there(edit.key)) for edit in edits]

@@ -147,13 +147,13 @@ class Network:
             self._scheduler.pause()
 
     def read(
-        self, *turns: Collection[Key], beside: Callable[[], None] | None = None
+        self, *groups: Collection[Key], beside: Callable[[], None] | None = None
     ) -> dict[Key, Cell | None]:
         if beside is not None:
             beside()
-        return {key: cell for keys in turns for key, cell in self._read_turn(keys).items()}
+        return {key: cell for keys in groups for key, cell in self._read_group(keys).items()}
 
-    def _read_turn(self, keys: Collection[Key]) -> dict[Key, Cell | None]:
+    def _read_group(self, keys: Collection[Key]) -> dict[Key, Cell | None]:
         if self._instant_reads:
             self._pause()
             return self._inner.read(keys)

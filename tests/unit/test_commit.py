@@ -263,9 +263,9 @@ def test_a_look_that_overlaps_the_step_is_taken() -> None:
     looks: list[int] = []
 
     def read(
-        *turns: Collection[Key], beside: Callable[[], None] | None = None
+        *groups: Collection[Key], beside: Callable[[], None] | None = None
     ) -> dict[Key, Cell | None]:
-        found = world.store.read(*turns)
+        found = world.store.read(*groups)
         if beside is not None:
             looks.append(len(found))
             beside()

@@ -118,14 +118,14 @@ class ServedStore:
         self._service = service
 
     def read(
-        self, *turns: Collection[Key], beside: Callable[[], None] | None = None
+        self, *groups: Collection[Key], beside: Callable[[], None] | None = None
     ) -> dict[Key, Cell | None]:
-        """Read each turn in one request, after what is to be done beside."""
+        """Read each group in one request, after what is to be done beside."""
         if beside is not None:
             beside()
-        return {key: cell for keys in turns for key, cell in self._read_turn(keys).items()}
+        return {key: cell for keys in groups for key, cell in self._read_group(keys).items()}
 
-    def _read_turn(self, keys: Collection[Key]) -> dict[Key, Cell | None]:
+    def _read_group(self, keys: Collection[Key]) -> dict[Key, Cell | None]:
         if not keys:
             return {}
         packed = [pack_key(_require_table(key)) for key in dict.fromkeys(keys)]

@@ -35,11 +35,11 @@ class Store(Protocol):
     features: frozenset[Feature]
 
     def read(
-        self, *turns: Collection[Key], beside: Callable[[], None] | None = None
+        self, *groups: Collection[Key], beside: Callable[[], None] | None = None
     ) -> dict[Key, Cell | None]:
         """Return the newest visible version of each key, and None for each absent one.
-        Cells of one row that are read in one turn come from one instant, and no cell of a later
-        turn was read before all of the earlier turns were.
+        Cells of one row that are read in one group come from one instant, and no cell of a later
+        group was read before all of the earlier groups were.
         `beside` is run once, before the reading or meanwhile, where that saves waiting; what it
         raises is raised."""
 

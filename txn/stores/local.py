@@ -37,13 +37,13 @@ class LocalStore:
         self._tables = TableStore(ordered, clock)
 
     def read(
-        self, *turns: Collection[Key], beside: Callable[[], None] | None = None
+        self, *groups: Collection[Key], beside: Callable[[], None] | None = None
     ) -> dict[Key, Cell | None]:
-        """Read all the turns in one instant, rows and all, after what is to be done beside."""
+        """Read all the groups in one instant, rows and all, after what is to be done beside."""
         if beside is not None:
             beside()
         try:
-            return self._tables.read(list(chain(*turns)))
+            return self._tables.read(list(chain(*groups)))
         except Refused as error:
             _raise_meaning(error)
 

@@ -48,10 +48,10 @@ class CountingStore:
         self.trace.clear()
 
     def read(
-        self, *turns: Collection[Key], beside: Callable[[], None] | None = None
+        self, *groups: Collection[Key], beside: Callable[[], None] | None = None
     ) -> dict[Key, Cell | None]:
-        self.trace.append(Counted("read", tuple(key for keys in turns for key in keys)))
-        return self._inner.read(*turns, beside=beside)
+        self.trace.append(Counted("read", tuple(key for keys in groups for key in keys)))
+        return self._inner.read(*groups, beside=beside)
 
     def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
         self.trace.append(Counted("write", tuple(edits)))

@@ -117,18 +117,18 @@ class FaultyStore:
         self._is_inside = False  # of what is one call
 
     def read(
-        self, *turns: Collection[Key], beside: Callable[[], None] | None = None
+        self, *groups: Collection[Key], beside: Callable[[], None] | None = None
     ) -> dict[Key, Cell | None]:
         early = None
         if beside is not None:
             if self.reads_early():
                 with suppress(StoreError):
-                    early = self.read(*turns)
+                    early = self.read(*groups)
             beside()
         if early is not None:
             return early
         found: dict[Key, Cell | None] = {}
-        for keys in turns:
+        for keys in groups:
             _report(self._fault("read", tuple(keys)))
             found.update(self._inner.read(keys))
         return found

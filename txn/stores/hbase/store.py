@@ -91,22 +91,22 @@ class HBaseStore:
         self._clock = clock
 
     def read(
-        self, *turns: Collection[Key], beside: Callable[[], None] | None = None
+        self, *groups: Collection[Key], beside: Callable[[], None] | None = None
     ) -> dict[Key, Cell | None]:
-        """Read each turn with one request a table, or a few for many rows; a row is always in one.
-        Two turns go out on one connection, without waiting in between, if one request is enough
+        """Read each group with one request a table, or a few for many rows; a row is always in one.
+        Two groups go out on one connection, without waiting in between, if one request is enough
         for each and the second is small. What is beside runs while requests are on their way."""
-        tables = [_group_by_table(keys) for keys in turns]
+        tables = [_group_by_table(keys) for keys in groups]
         if beside is not None:
             early = self._pool.run_beside(self._reads(tables[0]), beside)
-            if early is not None and len(turns) == 1:
-                return _complete(turns[0], early)
-        if len(turns) == 1:
-            return _complete(turns[0], self._read_turn(turns[0], tables[0]))
-        keys = [key for part in turns for key in part]
-        if not self._fits_one_connection(turns, tables):
-            parts = zip(turns, tables, strict=True)
-            found = [part for turn, table in parts for part in self._read_turn(turn, table)]
+            if early is not None and len(groups) == 1:
+                return _complete(groups[0], early)
+        if len(groups) == 1:
+            return _complete(groups[0], self._read_group(groups[0], tables[0]))
+        keys = [key for part in groups for key in part]
+        if not self._fits_one_connection(groups, tables):
+            parts = zip(groups, tables, strict=True)
+            found = [part for group, table in parts for part in self._read_group(group, table)]
         else:
             try:
                 found = self._pool.run_in_turn(
@@ -117,7 +117,7 @@ class HBaseStore:
                 raise
         return _complete(keys, found)
 
-    def _read_turn(
+    def _read_group(
         self, keys: Collection[Key], tables: Mapping[bytes, Places]
     ) -> list[dict[Key, Cell]]:
         try:
@@ -127,10 +127,10 @@ class HBaseStore:
             raise
 
     def _fits_one_connection(
-        self, turns: Sequence[Collection[Key]], tables: Sequence[Mapping[bytes, Places]]
+        self, groups: Sequence[Collection[Key]], tables: Sequence[Mapping[bytes, Places]]
     ) -> bool:
         is_one_each = all(len(self._reads(part)) == 1 for part in tables)
-        return is_one_each and all(_bytes(turn) <= AHEAD_BYTES for turn in turns[1:])
+        return is_one_each and all(_bytes(group) <= AHEAD_BYTES for group in groups[1:])
 
     def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
         """Write all of it in parallel; nothing of it depends on an order."""
