@@ -67,7 +67,7 @@ VARIANTS: dict[str, tuple[Kind, Callable[[Patch], None]]] = {
         lambda patch: patch.setattr(commit_module, "decide", variants.decide_as_any_other_call),
     ),
     "locks come before the row": (
-        Kind.LOST_UPDATE,
+        Kind.G_SINGLE,
         lambda patch: patch.setattr(commit_module, "prepare", variants.lock_first),
     ),
     "unlock by a plain write": (
