@@ -3,6 +3,7 @@ harm."""
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -27,6 +28,7 @@ from tests.simulation.world import POLICY, TABLE, TRANSACTIONS, World, key
 from txn import (
     AssertionFailedError,
     Committed,
+    ConflictError,
     DeadlineError,
     Delete,
     Engine,
@@ -498,6 +500,25 @@ def test_what_was_read_again_is_evaluated_again(rule: bool, monkeypatch: Patch) 
     world.engine().commit([Mutation(X, b"5")])
     assert isinstance(first.finish(), AssertionFailedError if rule else Committed)
     assert world.values([X]) == {X: b"5" if rule else b"1"}
+
+
+@with_and_without
+def test_a_block_brings_what_it_has_read_with_its_lock(rule: bool, monkeypatch: Patch) -> None:
+    """A block reads X beside T1, which holds its row, and then, after T1, another key of the row
+    with the lock. Were the lock taken to prove X as well, the block would replace T1's value."""
+    if not rule:
+        variants_fenced.bring_all_that_was_read(monkeypatch)
+    world = world_with()
+    first = Puppet(world, add)
+    first.until(asks_for(Status.ASSERTED))
+    block = world.engine().transaction().__enter__()
+    assert block.get(X) == b"0"
+    assert isinstance(first.finish(), Committed)
+    block.get(Key(X.row, X.family, "other", X.table))
+    block.put(X, b"2")
+    with pytest.raises(ConflictError) if rule else nullcontext():
+        block.__exit__(None, None, None)
+    assert world.values([X]) == {X: b"1" if rule else b"2"}
 
 
 # ---------------------------------------------------------------------------------- readers

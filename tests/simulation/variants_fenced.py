@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import pytest
 
-from txn import Cell, Key
+from txn import Cell, Key, OptimisticTransaction
 from txn.model import Check, Edit
 from txn.protocol import attempt as attempt_module
 from txn.protocol import fenced, looks, units
@@ -198,6 +198,20 @@ def free_what_is_there(patch: Patch) -> None:
 def judge_never_again(patch: Patch) -> None:
     """Keep to what was judged before the locks were had."""
     patch.setattr(fenced, "_judge_locked", lambda t: None)
+
+
+def bring_all_that_was_read(patch: Patch) -> None:
+    """Let a block's commit know what the block has read without its lock as well."""
+    get_many = OptimisticTransaction.get_many
+
+    def get_and_know(
+        block: OptimisticTransaction, wanted: Collection[Key]
+    ) -> dict[Key, bytes | None]:
+        values = get_many(block, wanted)
+        block._known = {**block._read, **block._known}
+        return values
+
+    patch.setattr(OptimisticTransaction, "get_many", get_and_know)
 
 
 def wait_in_any_order(patch: Patch) -> None:
