@@ -70,7 +70,7 @@ class Backend(Protocol):
         """Create the table and those of its families that are missing."""
 
     def flush(self) -> None:
-        """Wait until everything committed with ack="decided" is complete, or left to others."""
+        """Wait until everything that was committed is complete, or left to others."""
 
     def close(self) -> None:
         """Flush, and release what is held."""

@@ -79,10 +79,10 @@ class OptimisticTransaction:
                 self._backend.check_key(key)
             found = self._backend.look(new, self._turn)
             self._read.update((key, found[key]) for key in new)
-            if len(found) > len(new):  # with their locks: of each, what it was at first
-                self._known = {**found, **self._known}
-            is_atomic = len(found) == len(new) or len({key[::3] for key in new}) == 1
-            self._looks += 1 if is_atomic else 2
+            has_locks = len(found) > len(new)
+            if has_locks:
+                self._known = {**found, **self._known}  # of each lock, what it was at first
+            self._looks += 2 if has_locks and len({key[::3] for key in new}) > 1 else 1
         return {key: self._value(mine) for key, mine in bound.items()}
 
     def scan(

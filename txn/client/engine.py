@@ -249,7 +249,7 @@ class Engine:
         self._backend.ensure_table(as_bytes("table", table), wanted)
 
     def flush(self) -> None:
-        """Wait until everything committed with ack="decided" is complete, or left to others."""
+        """Wait until everything that was committed is complete, or left to others."""
         self._backend.flush()
 
     def close(self) -> None:

@@ -240,7 +240,7 @@ class LocalBackend:
         self._context.store.ensure_table(table, {family: Family() for family in families})
 
     def flush(self) -> None:
-        """Wait until everything committed with ack="decided" is complete, or left to others."""
+        """Wait until everything that was committed is complete, or left to others."""
         self._finisher.flush()
 
     def close(self) -> None:

@@ -45,13 +45,13 @@ def commit_together(context: Context, transactions: Sequence[Attempt], phases: P
     """
     told: list[Event] = []
     hurried = Context(
-        context.store,
-        context.table,
-        _Unwaiting(context.clock),
-        context.random,
-        context.policy,
-        silent if context.watch is silent else told.append,
-        context.rules,
+        store=context.store,
+        table=context.table,
+        clock=_Unwaiting(context.clock),
+        random=context.random,
+        policy=context.policy,
+        watch=silent if context.watch is silent else told.append,
+        rules=context.rules,
     )
     run = partial(phases, hurried, Contention(hurried, _refuse_to_settle))
     sent_ms = context.clock.monotonic_ms()

@@ -139,18 +139,8 @@ class Connection:
     """
 
     __slots__ = (
-        *(
-            "_answered",
-            "_is_framed",
-            "_is_gathering",
-            "_monotonic_ms",
-            "_protocol",
-            "_results",
-            "_sent",
-            "_transport",
-            "_wire",
-        ),
-        "used_ms",
+        *("_answered", "_is_framed", "_is_gathering", "_monotonic_ms"),
+        *("_protocol", "_results", "_sent", "_transport", "_wire", "used_ms"),
     )
 
     def __init__(

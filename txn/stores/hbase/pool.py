@@ -329,9 +329,6 @@ class Flight(Generic[T]):
         whether there are any."""
         share = -(-len(self._waiting) // max(1, len(self.lanes)))
         for lane in self.lanes:
-            if share == 1 or ahead == 1:
-                self._begin_next(lane)
-                continue
             with lane.gather():
                 for _ in range(min(ahead, share)):
                     self._begin_next(lane)
