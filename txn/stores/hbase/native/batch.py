@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 from txn.backoff import Backoff
 from txn.clock import Clock
 from txn.errors import MaybeApplied, NotApplied, StoreError
-from txn.stores.hbase.native.connection import Call, Connection, RemoteError
+from txn.stores.hbase.native.connection import RemoteError, RpcCall, RpcConnection
 from txn.stores.hbase.native.items import Failed, Item, read_answers
 from txn.stores.hbase.native.messages import PB
-from txn.stores.hbase.native.regions import BY_NAME, Region, Regions
+from txn.stores.hbase.native.regions import BY_NAME, Location, Regions
 from txn.stores.hbase.native.servers import Servers
 from txn.stores.hbase.native.target import Address
 from txn.stores.hbase.places import cut, first_line
@@ -30,20 +30,20 @@ Entry = list[tuple[int, Item]]
 """Items, by their position, that share an entry of a request: those of one region, or one alone."""
 
 
-class Part(NamedTuple):
+class Shipment(NamedTuple):
     """A request to one server: its entries, and the region of each."""
 
     server: Address
-    regions: list[Region]
+    regions: list[Location]
     entries: list[Entry]
 
 
 class Sent(NamedTuple):
     """A part on its way."""
 
-    part: Part
-    connection: Connection
-    call: Call
+    shipment: Shipment
+    connection: RpcConnection
+    call: RpcCall
 
 
 class Batches:
@@ -127,7 +127,7 @@ class _Run:
 
     def try_in_one_request(self, groups: Sequence[Sequence[Item]]) -> list[Any] | None:
         """Return the answers, if one request to one server gets all of them, else None."""
-        parts: list[Part] = []
+        parts: list[Shipment] = []
         begin = 0
         for group in groups:
             parts += self._divide(range(begin, begin + len(group)))
@@ -136,7 +136,7 @@ class _Run:
             return None
         regions = [region for part in parts for region in part.regions]
         entries = [entry for part in parts for entry in part.entries]
-        for each in self._send([Part(parts[0].server, regions, entries)]):
+        for each in self._send([Shipment(parts[0].server, regions, entries)]):
             self._receive(each)
         if len(self._answers) < len(self._items):
             return None
@@ -144,10 +144,10 @@ class _Run:
 
     # ------------------------------------------------------------------------------- sending
 
-    def _divide(self, positions: Iterable[int]) -> list[Part]:
+    def _divide(self, positions: Iterable[int]) -> list[Shipment]:
         """Group items by servers and regions; those that stand apart keep their order."""
-        parts: dict[Address, Part] = {}
-        shared: dict[Region, Entry] = {}
+        parts: dict[Address, Shipment] = {}
+        shared: dict[Location, Entry] = {}
         for position in positions:
             item = self._items[position]
             region = self._regions.find(item.table, item.row, self._due_ms)
@@ -160,12 +160,12 @@ class _Run:
                 shared[region] = entry
             part = parts.get(region.server)
             if part is None:
-                part = parts[region.server] = Part(region.server, [], [])
+                part = parts[region.server] = Shipment(region.server, [], [])
             part.regions.append(region)
             part.entries.append(entry)
         return list(parts.values())
 
-    def _send(self, parts: Iterable[Part]) -> list[Sent]:
+    def _send(self, parts: Iterable[Shipment]) -> list[Sent]:
         """Send what can be sent. Of a server that cannot be reached all regions are forgotten."""
         sent: list[Sent] = []
         for part in parts:
@@ -175,7 +175,7 @@ class _Run:
                 call = connection.send("Multi", request, self._due_ms)
             except OSError as error:
                 self._regions.forget_server(part.server)
-                self._cause = error
+                self._cause = self._cause or error
             else:
                 sent.append(Sent(part, connection, call))
         return sent
@@ -196,7 +196,7 @@ class _Run:
         else:
             self._take(part, read_answers(part.entries, response))
 
-    def _take(self, part: Part, answers: dict[int, Any]) -> None:
+    def _take(self, part: Shipment, answers: dict[int, Any]) -> None:
         for region, entry in zip(part.regions, part.entries, strict=True):
             for position, _ in entry:
                 answer = answers[position]
@@ -207,7 +207,7 @@ class _Run:
                 else:
                     raise answer.error
 
-    def _note(self, error: RemoteError, regions: Iterable[Region]) -> None:
+    def _note(self, error: RemoteError, regions: Iterable[Location]) -> None:
         """Something was not done: look its region up again, unless its server is only busy."""
         self._cause = error
         for region in dict.fromkeys(regions) if error.is_elsewhere else ():
@@ -216,13 +216,13 @@ class _Run:
 
     def _lose(self, sent: Sent, error: OSError) -> None:
         """No answer came: what was asked may have been done, and may yet be."""
-        self._regions.forget_server(sent.part.server)
+        self._regions.forget_server(sent.shipment.server)
         is_late = isinstance(error, TimeoutError)
         if is_late:
             sent.connection.retire()
         if self._once or is_late:
             raise MaybeApplied(
-                "no answer from the server", server=sent.part.server, cause=_cause(error)
+                "no answer from the server", server=sent.shipment.server, cause=_cause(error)
             ) from error
         self._is_touched, self._cause = True, error
 
@@ -249,7 +249,7 @@ class _Run:
         return error
 
 
-def _make_request(part: Part) -> Any:
+def _make_request(part: Shipment) -> Any:
     request = PB.MultiRequest()
     for region, entry in zip(part.regions, part.entries, strict=True):
         message = request.regionAction.add()

@@ -65,11 +65,7 @@ class RemoteError(Exception):
         return self.name in BUSY
 
 
-class Garbled(ConnectionError):
-    """What came is no answer of HBase's; the connection is of no more use."""
-
-
-class Call:
+class RpcCall:
     """A call on its way. `answer` once it is there: the class of what it is, and its bytes."""
 
     __slots__ = ("answer", "error", "is_done", "leads", "number", "wakes")
@@ -92,7 +88,7 @@ class Call:
             self.wakes = None
 
 
-class Connection:
+class RpcConnection:
     """A socket to one service of a server. `is_broken` once it can carry no more calls.
 
     service: "ClientService" of a region server, "MasterService" or "ClientMetaService".
@@ -114,17 +110,21 @@ class Connection:
         self._clock = clock
         self._wire = share_wire(connect_socket(*address, within_ms, tls))
         self._sending, self._changing = Lock(), Lock()
-        self._calls: dict[int, Call] = {}
-        self._waiting: list[Call] = []
+        self._calls: dict[int, RpcCall] = {}
+        self._waiting: list[RpcCall] = []
         self._is_led = False
         self._number = 0
         self._buffer = bytearray()
         self._used_ms = clock.monotonic_ms()
         header = PB.ConnectionHeader(service_name=service)
         header.user_info.effective_user = target.user
-        self._wire.write(PREAMBLE + SIMPLE + _framed(header.SerializeToString()), within_ms)
+        try:
+            self._wire.write(PREAMBLE + SIMPLE + _frame(header.SerializeToString()), within_ms)
+        except OSError:
+            self._wire.end()
+            raise
 
-    def send(self, method: str, request: Any, due_ms: int) -> Call:
+    def send(self, method: str, request: Any, due_ms: int) -> RpcCall:
         """Send a call; the server drops it if it has not begun with it by then. OSError: nothing
         was sent. What goes wrong later is told by `receive`."""
         body = request.SerializeToString()
@@ -135,20 +135,20 @@ class Connection:
             if self.is_broken:
                 raise ConnectionError("the connection was closed")
             self._number = number = self._number + 1
-            call = self._calls[number] = Call(number)
+            call = self._calls[number] = RpcCall(number)
             head = PB.RequestHeader(
                 call_id=number, method_name=method, request_param=True, timeout=left_ms
             ).SerializeToString()
             try:
                 parts = _varint(len(head)), head, _varint(len(body)), body
-                self._wire.write(_framed(*parts), left_ms)
+                self._wire.write(_frame(*parts), left_ms)
             except OSError as error:
                 self.end(error)
         finally:
             self._sending.release()
         return call
 
-    def receive(self, call: Call, response: Any, due_ms: int) -> Any:
+    def receive(self, call: RpcCall, response: Any, due_ms: int) -> Any:
         """Wait for the answer to a call; raise RemoteError where it is an error, and OSError where
         it does not come, after which nobody can tell what became of the call."""
         if not call.is_done:
@@ -193,7 +193,7 @@ class Connection:
 
     # ------------------------------------------------------------------------------- waiting
 
-    def _wait(self, call: Call, due_ms: int) -> None:
+    def _wait(self, call: RpcCall, due_ms: int) -> None:
         try:
             if not self._may_lead(call, due_ms):
                 return
@@ -208,7 +208,7 @@ class Connection:
                 self._end_if_done()
             raise
 
-    def _may_lead(self, call: Call, due_ms: int) -> bool:
+    def _may_lead(self, call: RpcCall, due_ms: int) -> bool:
         """Wait until the answer is there, or it is this thread's turn to read."""
         with self._changing:
             if call.is_done:
@@ -271,7 +271,7 @@ class Connection:
         self._fill(4, due_ms)
         (size,) = _LENGTH.unpack_from(self._buffer)
         if size > MOST_BYTES:
-            raise Garbled(f"an answer of {size} bytes")
+            raise ConnectionError(f"an answer of {size} bytes")
         self._fill(4 + size, due_ms)
         frame = bytes(memoryview(self._buffer)[4 : 4 + size])
         del self._buffer[: 4 + size]
@@ -289,12 +289,12 @@ class Connection:
         try:
             return kind.FromString(data)
         except DecodeError as error:
-            garbled = Garbled(f"not an answer of HBase's: {error}")
+            garbled = ConnectionError(f"not an answer of HBase's: {error}")
             self.end(garbled)
             raise garbled from error
 
 
-def _framed(*parts: bytes) -> bytes:
+def _frame(*parts: bytes) -> bytes:
     data = b"".join(parts)
     return _LENGTH.pack(len(data)) + data
 
@@ -320,4 +320,4 @@ def _read_delimited(data: bytes, at: int) -> tuple[bytes, int]:
                 break
             return data[begin:end], end
         shift += 7
-    raise Garbled("an answer of HBase's has other lengths")
+    raise ConnectionError("an answer of HBase's has other lengths")

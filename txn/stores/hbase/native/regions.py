@@ -32,7 +32,7 @@ DISABLED, DISABLING = 1, 2
 PAUSES = Backoff(first_ms=10, longest_ms=1_000)
 
 
-class Region(NamedTuple):
+class Location(NamedTuple):
     """Rows of a table from start (included) to stop (excluded; empty: to the end)."""
 
     table: bytes
@@ -49,7 +49,7 @@ class _Known(NamedTuple):
     """The regions of a table that were found, in order."""
 
     starts: tuple[bytes, ...] = ()
-    regions: tuple[Region, ...] = ()
+    regions: tuple[Location, ...] = ()
 
 
 NOTHING = _Known()
@@ -67,7 +67,7 @@ class Regions:
         self._tables: dict[bytes, _Known] = {}
         self._meta: Address | None = None
 
-    def find(self, table: bytes, row: bytes, due_ms: int) -> Region:
+    def find(self, table: bytes, row: bytes, due_ms: int) -> Location:
         """Return the region that has a row.
 
         Raises TableUnavailable for an absent table, NotApplied where the region is nowhere by then.
@@ -79,7 +79,7 @@ class Regions:
                 return region
         return self._look_up(table, row, due_ms)
 
-    def forget(self, region: Region) -> None:
+    def forget(self, region: Location) -> None:
         """Look the region up when it is needed again."""
         with self._lock:
             known = self._tables.get(region.table, NOTHING)
@@ -103,7 +103,7 @@ class Regions:
 
     # ------------------------------------------------------------------------------- details
 
-    def _look_up(self, table: bytes, row: bytes, due_ms: int) -> Region:
+    def _look_up(self, table: bytes, row: bytes, due_ms: int) -> Location:
         for _ in PAUSES.tries(self._clock, self._chance, due_ms=due_ms):
             found = self._read_region(table, row, due_ms)
             if found is not None and found.has(row):
@@ -112,7 +112,7 @@ class Regions:
             self.check_table(table, due_ms)  # a region that is moved, split or merged is nowhere
         raise NotApplied("no server has the region", table=table, row=row[:40])
 
-    def _keep(self, found: Region) -> None:
+    def _keep(self, found: Location) -> None:
         with self._lock:
             known = self._tables.get(found.table, NOTHING)
             kept = _without(known, lambda each: _overlap(each, found))
@@ -122,7 +122,7 @@ class Regions:
                 (*kept.regions[:at], found, *kept.regions[at:]),
             )
 
-    def _read_region(self, table: bytes, row: bytes, due_ms: int) -> Region | None:
+    def _read_region(self, table: bytes, row: bytes, due_ms: int) -> Location | None:
         """Read the last region that does not begin behind the row; None where it is nowhere now."""
         request = PB.ScanRequest(number_of_rows=1, close_scanner=True)
         request.scan.start_row = b"%b,%b,%b" % (table, row, AFTER_ALL)
@@ -168,7 +168,7 @@ class Regions:
         raise NotApplied("cannot read where regions are", cause=first_line(cause)) from cause
 
 
-def _find_known(known: _Known, row: bytes) -> Region | None:
+def _find_known(known: _Known, row: bytes) -> Location | None:
     at = bisect_right(known.starts, row) - 1
     if at < 0:
         return None
@@ -176,17 +176,17 @@ def _find_known(known: _Known, row: bytes) -> Region | None:
     return region if not region.stop or row < region.stop else None
 
 
-def _without(known: _Known, is_gone: Callable[[Region], bool]) -> _Known:
+def _without(known: _Known, is_gone: Callable[[Location], bool]) -> _Known:
     kept = tuple(region for region in known.regions if not is_gone(region))
     return _Known(tuple(region.start for region in kept), kept)
 
 
-def _overlap(one: Region, other: Region) -> bool:
+def _overlap(one: Location, other: Location) -> bool:
     begins_before = not other.stop or one.start < other.stop
     return begins_before and (not one.stop or other.start < one.stop)
 
 
-def _decode_region(table: bytes, cells: dict[bytes, Any]) -> Region | None:
+def _decode_region(table: bytes, cells: dict[bytes, Any]) -> Location | None:
     told = cells[b"regioninfo"]
     try:
         info = PB.RegionInfo.FromString(told.value.removeprefix(MARK))
@@ -195,4 +195,4 @@ def _decode_region(table: bytes, cells: dict[bytes, Any]) -> Region | None:
     host, _, port = cells[b"server"].value.decode().rpartition(":")
     if info.offline or info.split or not port.isdecimal():
         return None
-    return Region(table, info.start_key, info.end_key, told.row, (host, int(port)))
+    return Location(table, info.start_key, info.end_key, told.row, (host, int(port)))

@@ -8,7 +8,7 @@ from threading import Lock
 from txn.clock import Clock
 from txn.errors import StoreClosedError
 from txn.host.forks import Forked
-from txn.stores.hbase.native.connection import Connection
+from txn.stores.hbase.native.connection import RpcConnection
 from txn.stores.hbase.native.target import Address, Target
 from txn.stores.wire import trust
 
@@ -29,7 +29,7 @@ class Servers(Forked):
         self.expect_forks()
 
     def _start(self) -> None:
-        self._open: dict[Place, Connection] = {}
+        self._open: dict[Place, RpcConnection] = {}
         self._opening: dict[Place, Lock] = {}
         self._lock = Lock()
 
@@ -41,7 +41,7 @@ class Servers(Forked):
             for connection in inherited:
                 connection.close_copy()
 
-    def connect(self, address: Address, service: str, due_ms: int) -> Connection:
+    def connect(self, address: Address, service: str, due_ms: int) -> RpcConnection:
         """Return a connection that can carry calls; OSError where there can be none."""
         place = address, service, next(self._turns) % self.target.connections
         known = self._open.get(place)
@@ -57,11 +57,12 @@ class Servers(Forked):
             if known is not None:
                 if known.rests_well():
                     return known
-                known.end()
+                if not known.is_broken:
+                    known.end()
             if self._is_closed:
                 raise StoreClosedError("the store is closed", cluster=str(self.target))
             within_ms = min(self.target.connect_ms, left_ms)
-            made = Connection(
+            made = RpcConnection(
                 address, service, self.target, self._clock, within_ms=within_ms, tls=self._tls
             )
             self._open[place] = made

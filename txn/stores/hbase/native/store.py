@@ -21,10 +21,10 @@ from txn.stores.hbase.native.batch import Batches
 from txn.stores.hbase.native.connection import RemoteError
 from txn.stores.hbase.native.items import CheckRow, ReadRow, WriteRow
 from txn.stores.hbase.native.messages import PB
-from txn.stores.hbase.native.regions import BY_NAME, PAUSES, Region, Regions
+from txn.stores.hbase.native.regions import BY_NAME, PAUSES, Location, Regions
 from txn.stores.hbase.native.registry import Registry
 from txn.stores.hbase.native.servers import Servers
-from txn.stores.hbase.native.tables import Tables
+from txn.stores.hbase.native.tables import MasterTables
 from txn.stores.hbase.native.target import Target
 from txn.stores.hbase.places import (
     check_place,
@@ -54,7 +54,7 @@ class NativeStore:
         registry = Registry(target, self._servers, clock)
         self._regions = Regions(self._servers, registry, clock)
         self._batches = Batches(self._servers, self._regions, clock)
-        self._tables = Tables(self._servers, registry, clock)
+        self._tables = MasterTables(self._servers, registry, clock)
 
     def read(
         self, *groups: Collection[Key], beside: Callable[[], None] | None = None
@@ -172,7 +172,7 @@ class NativeStore:
         raise NotApplied("no server could read it in time", table=table, cause=first_line(cause))
 
     def _try(self, call: Callable[[], Any], keys: Collection[Key], table: bytes = b"") -> Any:
-        """Call, and raise what a server's refusal means for a request on these keys."""
+        """RpcCall, and raise what a server's refusal means for a request on these keys."""
         try:
             return call()
         except RemoteError as error:
@@ -232,7 +232,7 @@ def _make_row(result: Any, table: bytes) -> Row:
     )
 
 
-def _next_start(region: Region, stop: bytes) -> bytes | None:
+def _next_start(region: Location, stop: bytes) -> bytes | None:
     if not region.stop or (stop and region.stop >= stop):
         return None
     return region.stop

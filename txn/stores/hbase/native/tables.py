@@ -24,7 +24,7 @@ DEFAULT_NAMESPACE = b"default"
 FINISHED, UNKNOWN = 2, 0
 
 
-class Tables:
+class MasterTables:
     """The schema of a cluster."""
 
     def __init__(self, servers: Servers, registry: Registry, clock: Clock) -> None:
