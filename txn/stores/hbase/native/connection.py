@@ -9,18 +9,20 @@ from __future__ import annotations
 
 import ssl
 import struct
+from functools import partial
 from threading import Lock
 from typing import Any
 
 from google.protobuf.message import DecodeError
 
 from txn.clock import Clock
+from txn.stores.hbase.native.kerberos import prove_user
 from txn.stores.hbase.native.messages import PB
 from txn.stores.hbase.native.target import Address, Target
 from txn.stores.wire import connect_socket, share_wire
 
 PREAMBLE = b"HBas\x00"  # and the version of what follows
-SIMPLE = b"\x50"
+SIMPLE, KERBEROS = b"\x50", b"\x51"
 IDLE_MS = 1_000  # a connection that rested for longer may have been closed by the server
 CHUNK = 65_536
 MOST_BYTES = 1 << 30  # more than this is no length of an answer
@@ -116,11 +118,9 @@ class RpcConnection:
         self._number = 0
         self._buffer = bytearray()
         self._used_ms = clock.monotonic_ms()
-        header = PB.ConnectionHeader(service_name=service)
-        header.user_info.effective_user = target.user
         try:
-            self._wire.write(PREAMBLE + SIMPLE + _frame(header.SerializeToString()), within_ms)
-        except OSError:
+            self._greet(service, target, self._used_ms + within_ms)
+        except BaseException:
             self._wire.end()
             raise
 
@@ -229,6 +229,18 @@ class RpcConnection:
             call.wakes = None
         raise TimeoutError("timed out")
 
+    def _greet(self, service: str, target: Target, due_ms: int) -> None:
+        """Say what is spoken, and who speaks."""
+        header = PB.ConnectionHeader(service_name=service)
+        if target.auth == "kerberos":
+            self._write(PREAMBLE + KERBEROS, due_ms)
+            read, write = partial(self._take, due_ms=due_ms), partial(self._write, due_ms=due_ms)
+            header.user_info.effective_user = prove_user(target, self.address[0], read, write)
+            self._write(_frame(header.SerializeToString()), due_ms)
+        else:
+            header.user_info.effective_user = target.user
+            self._write(PREAMBLE + SIMPLE + _frame(header.SerializeToString()), due_ms)
+
     def _pass_lead(self) -> None:
         with self._changing:
             self._is_led = bool(self._waiting)
@@ -273,17 +285,29 @@ class RpcConnection:
         if size > MOST_BYTES:
             raise ConnectionError(f"an answer of {size} bytes")
         self._fill(4 + size, due_ms)
-        frame = bytes(memoryview(self._buffer)[4 : 4 + size])
-        del self._buffer[: 4 + size]
-        return frame
+        return self._take(4 + size, due_ms)[4:]
+
+    def _take(self, size: int, due_ms: int) -> bytes:
+        """Take so many bytes, once they are there."""
+        self._fill(size, due_ms)
+        taken = bytes(memoryview(self._buffer)[:size])
+        del self._buffer[:size]
+        return taken
 
     def _fill(self, size: int, due_ms: int) -> None:
-        """Read until so many bytes are there."""
+        """Read until so many bytes are there; what has come stays if it is too late."""
         while len(self._buffer) < size:
-            left_ms = due_ms - self._clock.monotonic_ms()
-            if left_ms <= 0:
-                raise TimeoutError("timed out")
-            self._buffer += self._wire.read(max(CHUNK, size - len(self._buffer)), left_ms)
+            wanted = max(CHUNK, size - len(self._buffer))
+            self._buffer += self._wire.read(wanted, self._left_ms(due_ms))
+
+    def _write(self, data: bytes, due_ms: int) -> None:
+        self._wire.write(data, self._left_ms(due_ms))
+
+    def _left_ms(self, due_ms: int) -> int:
+        left_ms = due_ms - self._clock.monotonic_ms()
+        if left_ms <= 0:
+            raise TimeoutError("timed out")
+        return left_ms
 
     def _decode(self, kind: Any, data: bytes) -> Any:
         try:
