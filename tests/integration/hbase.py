@@ -41,10 +41,6 @@ class HBase:
     thrift2: str
     cluster: Cluster | None = None
 
-    @property
-    def native(self) -> str:
-        return f"hbase://127.0.0.1:{self.cluster.settings.ports['zookeeper']}"
-
 
 @pytest.fixture(scope="session")
 def hbase(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HBase]:
