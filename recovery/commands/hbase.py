@@ -71,7 +71,9 @@ def start_command(
     thrift1_port: PortOption = None,
     thrift2_port: PortOption = None,
     zookeeper_port: PortOption = None,
-    bind: Annotated[str, typer.Option(help="Where the gateways listen.")] = "127.0.0.1",
+    master_port: PortOption = None,
+    region_port: PortOption = None,
+    bind: Annotated[str, typer.Option(help="Where the servers listen.")] = "127.0.0.1",
     properties: Annotated[
         list[str] | None,
         typer.Option("--set", help="A setting of hbase-site.xml.", metavar="NAME=VALUE"),
@@ -90,7 +92,13 @@ def start_command(
     It fetches the jars that this user's cache lacks, and picks the ports that are not given. A
     folder keeps its version until a later one is asked for.
     """
-    ports = {"thrift1": thrift1_port, "thrift2": thrift2_port, "zookeeper": zookeeper_port}
+    ports = {
+        "thrift1": thrift1_port,
+        "thrift2": thrift2_port,
+        "zookeeper": zookeeper_port,
+        "master": master_port,
+        "region1": region_port,
+    }
     settings = Settings(
         folder=data.expanduser().absolute(),
         distributed=distributed,

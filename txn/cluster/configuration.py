@@ -45,6 +45,7 @@ def _names(settings: Settings) -> dict[str, object]:
     file_system = f"hdfs://localhost:{settings.ports.get('namenode')}"
     return {
         "folder": folder,
+        "bind": escape(settings.bind),
         "distributed": str(settings.distributed).lower(),
         "file_system": file_system,
         "root": f"{file_system}/hbase" if settings.distributed else f"file://{folder}/hbase",

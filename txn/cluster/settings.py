@@ -37,6 +37,7 @@ class SettingsError(TxnError):
 class Settings:
     """One cluster. Two clusters differ in their folder; memory is the heap of one process.
 
+    bind: where ZooKeeper, the master, the region servers and the gateways listen.
     version: HBase's, in full or by its beginning; without one, the version of the folder's last
     start, and in a new folder the default.
     """
