@@ -4,7 +4,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test check coverage sim model chaos matrix hbase bench docs clean
+.PHONY: help run test check coverage sim model chaos matrix kerberos hbase bench docs clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -19,7 +19,7 @@ run: $(VENV)/.ready-demo ## the main job: real flights through Spark, killed par
 	$(BIN)/txn demo flights $(ARGS)
 
 test: coverage ## all tests; ARGS are for those beside the unit tests, which run two files at a time
-	$(BIN)/python -m pytest --ignore=tests/unit -n 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest --ignore=tests/unit --ignore=tests/kerberos -n 2 --dist loadfile $(ARGS)
 
 check: $(VENV)/.ready-dev ## lint, types, import rules and the fast tests: under a minute
 	$(BIN)/ruff check
@@ -45,6 +45,9 @@ matrix: $(VENV)/.ready-dev ## the tests of stores, protocol and crashes on anoth
 	  -k "(thrift or native) and not emulator" \
 	  tests/integration/test_protocol_on_hbase.py tests/integration/test_crashes_on_hbase.py \
 	  tests/integration/test_thrift.py tests/contract/test_contract.py $(ARGS)
+
+kerberos: $(VENV)/.ready-dev $(VENV)/.ready-kerberos ## tests on an HBase with Kerberos; builds gssapi, which wants libkrb5-dev
+	$(BIN)/python -m pytest tests/kerberos $(ARGS)
 
 hbase: $(VENV)/.ready-dev ## start a real HBase on this machine; `txn hbase stop` ends it
 	$(BIN)/txn hbase start $(ARGS)

@@ -76,7 +76,11 @@ def start_command(
     bind: Annotated[str, typer.Option(help="Where the servers listen.")] = "127.0.0.1",
     properties: Annotated[
         list[str] | None,
-        typer.Option("--set", help="A setting of hbase-site.xml.", metavar="NAME=VALUE"),
+        typer.Option(
+            "--set",
+            help="A setting, as in hbase-site.xml.",
+            metavar="NAME=VALUE",
+        ),
     ] = None,
     java_options: Annotated[
         list[str] | None,

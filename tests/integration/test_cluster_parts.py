@@ -158,7 +158,7 @@ def test_settings_that_make_no_cluster_are_refused(tmp_path: Path) -> None:
 def test_configuration_is_well_formed_and_complete(tmp_path: Path, distributed: bool) -> None:
     """HBase takes a property that it does not find for its default, and listens anywhere."""
     place = tmp_path / "a & b"
-    settings = Settings(place, distributed, properties={"hbase.some": "<1>"})
+    settings = Settings(place, distributed, properties={"hbase.some": "<1>", "hadoop.some": "2"})
     ports = choose_ports(settings, {}, {}, random.Random(2))
     settings = Settings(place, distributed, ports=ports, properties=settings.properties)
     configuration.write_configuration(settings)
@@ -168,6 +168,8 @@ def test_configuration_is_well_formed_and_complete(tmp_path: Path, distributed: 
             found[item.findtext("name") or ""] = item.findtext("value") or ""
     assert not [value for value in found.values() if "$" in value]
     assert found["hbase.some"] == "<1>"
+    assert "hadoop.some" in (place / "conf" / "core-site.xml").read_text()
+    assert "hadoop.some" not in (place / "conf" / "hbase-site.xml").read_text()
     assert found["hbase.rootdir"].startswith("hdfs://" if distributed else f"file://{place}")
     assert found["hbase.cluster.distributed"] == str(distributed).lower()
     used = " ".join([*found.values(), *(" ".join(role.arguments) for role in roles(settings))])
