@@ -4,6 +4,7 @@ and tables that other programs make as they like."""
 from __future__ import annotations
 
 import threading
+import time
 import uuid
 from random import Random
 
@@ -12,6 +13,7 @@ import pytest
 from tests.integration.hbase import HBase
 from tests.integration.shuffling import Shuffler
 from txn import AbortedError, Engine, Key, Mutation, Version, connect
+from txn.model import Family
 from txn.protocol.attempt import ProtocolName
 from txn.stores import open_store
 from txn.stores.hbase.native.store import NativeStore
@@ -20,7 +22,6 @@ ACCOUNTS = 200
 BALANCE = 100
 CLIENTS = 4
 BATCH = 10
-CHANGES = 8
 
 
 def account(number: int) -> Key:
@@ -60,7 +61,8 @@ def test_regions_split_and_merge_while_batches_are_under_way(
     with connect(
         hbase.native, table=name, transactions=f"{name}-txn", protocol=protocol, buckets=4
     ) as engine:
-        engine.ensure_table(name, ["d"])
+        splits = [b"account050", b"account100", b"account150"]
+        store.ensure_table(name.encode(), {b"d": Family()}, splits)
         engine.commit([Mutation(account(number), b"%d" % BALANCE) for number in range(ACCOUNTS)])
 
         def work(seed: int) -> None:
@@ -76,21 +78,17 @@ def test_regions_split_and_merge_while_batches_are_under_way(
         for thread in threads:
             thread.start()
         try:
-            chance = Random(1)
-            data = Shuffler(store, name.encode(), chance)
-            transactions = Shuffler(store, f"{name}-txn".encode(), chance)
-            done = 0
-            while done < CHANGES and not failures:
-                row = b"account%03d" % chance.randrange(1, ACCOUNTS)
-                bucket = b"%02d.transaction.%d" % (chance.randrange(4), chance.randrange(10))
-                done += chance.choice(
-                    [
-                        lambda row=row: data.split(row),
-                        data.merge,
-                        lambda bucket=bucket: transactions.split(bucket),
-                        transactions.merge,
-                    ]
-                )()
+            data = Shuffler(store, name.encode(), Random(1))
+            transactions = Shuffler(store, f"{name}-txn".encode(), Random(1))
+            for change in (
+                lambda: data.split(b"account025"),
+                lambda: transactions.split(b"00.transaction.5"),
+                lambda: data.merge(b"account150"),
+                lambda: transactions.merge(b"03."),
+            ):
+                time.sleep(0.5)
+                assert change()
+            time.sleep(0.5)
         finally:
             stop.set()
             for thread in threads:
