@@ -26,7 +26,7 @@ SPLITS = (b"account25", b"account50", b"account75", b"receipt/", b"receipt/w4")
 LABEL = "transfer"
 RECEIPTS = (b"receipt/", b"receipt0")
 POLICY = Policy(lease_ms=3_000, attempts=20, longest_pause_ms=200)
-OPTIONS = "?pool=8&timeout_ms=10000"
+OPTIONS = "?timeout_ms=10000"
 
 
 class Money(NamedTuple):

@@ -13,17 +13,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-GATEWAYS = ("thrift1", "thrift2")
+WAYS = ("native", "thrift2", "thrift1")
 READERS = 2
 TAIL = 1500
 
 
-def places(writers: int, gateways: Sequence[str] = GATEWAYS) -> dict[str, tuple[str, str]]:
-    """Return the places: name -> role, gateway. The gateways take turns."""
+def places(writers: int, ways: Sequence[str] = WAYS) -> dict[str, tuple[str, str]]:
+    """Return the places: name -> role, way to HBase. The ways take turns."""
     roles = [*(("w", "writer"),) * writers, *(("r", "reader"),) * READERS, ("f", "fsck")]
     found: dict[str, tuple[str, str]] = {}
     for number, (letter, role) in enumerate(roles):
-        found[f"{letter}{number}"] = role, gateways[number % len(gateways)]
+        found[f"{letter}{number}"] = role, ways[number % len(ways)]
     return found
 
 
@@ -50,9 +50,9 @@ class Crew:
         """Put a new process in a place, after its predecessor has ended."""
         self._started[place] += 1
         name = f"{place}.{self._started[place]}"
-        role, gateway = self.places[place]
+        role, way = self.places[place]
         log = self._folder / f"{name}.jsonl"
-        arguments = (role, self._uris[gateway], name, f"{self._seed}/{name}", str(log))
+        arguments = (role, self._uris[way], name, f"{self._seed}/{name}", str(log))
         with log.with_suffix(".err").open("wb") as errors:
             self._running[place] = subprocess.Popen(
                 [sys.executable, "-m", "tests.chaos.client", *arguments],

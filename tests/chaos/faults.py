@@ -1,9 +1,10 @@
 """Who is hurt, how, and for how long; and doing it to the servers, one fault after the other.
 
-The first faults are one of each kind that a run must have: a gateway and a region server. The rest
-is chance. A paused region server loses its regions while it does not know, which is worse than
-dying: it may answer as before once it goes on. The master is spared: where it dies while regions
-open, HBase itself stands still for minutes (docs/hbase.md), from which nobody learns anything.
+The first faults are one of each kind that a run must have: a gateway and a region server are
+killed, and regions are moved. The rest is chance. A paused region server loses its regions while it
+does not know, which is worse than dying: it may answer as before once it goes on. The master is
+spared: where it dies while regions open, HBase itself stands still for minutes (docs/hbase.md),
+from which nobody learns anything.
 """
 
 from __future__ import annotations
@@ -15,15 +16,21 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import Random
 
-from tests.chaos.bank import POLICY
+from tests.chaos.bank import POLICY, TABLE
 from tests.chaos.crew import Crew
 from tests.chaos.history import Log, now_ns
+from tests.integration.shuffling import Shuffler
 from txn.clock import Clock, SystemClock
 from txn.cluster.cluster import Cluster
 from txn.cluster.configuration import SESSION_MS
+from txn.errors import StoreError
+from txn.request import TRANSACTIONS
+from txn.stores import open_store
+from txn.stores.hbase.native.store import NativeStore
 
 GATEWAYS = ("thrift1", "thrift2")
 REGIONS = ("region1", "region2")
+MOVED = "regions"
 FAILOVER_S = 25.0
 ENDS_WITHIN_S = 20
 LOOK_EACH_S = 0.2
@@ -32,7 +39,7 @@ PAUSED = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Kill or pause servers; after `down_s` they are started again, or go on."""
+    """Kill or pause servers; after `down_s` they are started again, or go on. Or move regions."""
 
     kind: str
     victims: tuple[str, ...]
@@ -55,6 +62,7 @@ def planned(chance: Random) -> Iterator[tuple[float, Fault]]:
     """Yield faults for ever, each with the seconds to wait before it."""
     yield 2, Fault("kill", (chance.choice(GATEWAYS),), 1)
     yield 1, Fault("kill", (chance.choice(REGIONS),), 2)
+    yield 1, Fault("move", (MOVED,), 0)
     while True:
         yield chance.uniform(2, 15), _any_fault(chance)
 
@@ -69,6 +77,7 @@ def _any_fault(chance: Random) -> Fault:
         Fault("kill", GATEWAYS, chance.uniform(0, 6)): 1,
         Fault("pause", (gateway,), chance.uniform(1, 8)): 1,
         Fault("pause", (region,), beyond_session_s): 2,
+        Fault("move", (MOVED,), chance.uniform(0, 2)): 3,
     }
     return chance.choices(list(faults), list(faults.values()))[0]
 
@@ -152,7 +161,9 @@ class ServerFaults:
 
     def _inflict(self, fault: Fault) -> None:
         at_ns, self.now = now_ns(), str(fault)
-        if fault.kind == "kill":
+        if fault.kind == "move":
+            self._move_regions()
+        elif fault.kind == "kill":
             self._each(fault, self._cluster.kill)
         else:
             self._each(fault, lambda name: self._signal(name, signal.SIGSTOP))
@@ -160,13 +171,25 @@ class ServerFaults:
         self.now = f"{fault}: coming back"
         if fault.kind == "kill":
             self._each(fault, self._cluster.restart)
-        else:
+        elif fault.kind == "pause":
             self._each(fault, lambda name: self._signal(name, signal.SIGCONT))
             self._each(fault, self._await_suicide)
         self.now = ""
         self.inflicted.append(Inflicted(fault, at_ns, now_ns()))
         self._log.did(str(fault), "fault", at_ns, down_s=fault.down_s)
         self._raise_fallen()
+
+    def _move_regions(self) -> None:
+        """Move a region of the accounts and one of the transactions, if the master is willing."""
+        store = open_store(self._cluster.uris["native"])
+        assert isinstance(store, NativeStore)
+        try:
+            for table in (TABLE, TRANSACTIONS):
+                Shuffler(store, table.encode(), self._chance).move()
+        except StoreError:
+            self._log.did("the master moves nothing", "fault", now_ns())
+        finally:
+            store.close()
 
     def _each(self, fault: Fault, work: Callable[[str], None]) -> None:
         for name in fault.victims:

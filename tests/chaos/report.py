@@ -12,8 +12,7 @@ from typing import Any
 from rich.table import Table
 
 from tests.chaos.bank import ACCOUNTS
-from tests.chaos.crew import GATEWAYS
-from tests.chaos.faults import Inflicted
+from tests.chaos.faults import GATEWAYS, Inflicted
 from tests.chaos.run import Result, Tally
 
 

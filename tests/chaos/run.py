@@ -13,7 +13,7 @@ from pathlib import Path
 from random import Random
 
 from tests.chaos.bank import ACCOUNTS, found_bank, open_bank
-from tests.chaos.crew import GATEWAYS, Crew, place_of, places
+from tests.chaos.crew import WAYS, Crew, place_of, places
 from tests.chaos.faults import ClientFaults, Inflicted, ServerFaults
 from tests.chaos.guard import guarded
 from tests.chaos.history import History, Log, Tail, now_ns
@@ -33,7 +33,7 @@ JAVA = ("-XX:TieredStopAtLevel=1",)  # what was killed is back sooner; peak spee
 @dataclass(frozen=True, slots=True)
 class Plan:
     """How long, how many, and where. The seed decides on the faults and on what clients do. A
-    fenced database is used through Thrift 2 alone, which is all that can do it."""
+    fenced database is not used through Thrift 1, which cannot do it."""
 
     folder: Path
     seconds: float
@@ -45,9 +45,9 @@ class Plan:
     protocol: ProtocolName = "six-phase"
 
     @property
-    def gateways(self) -> tuple[str, ...]:
+    def ways(self) -> tuple[str, ...]:
         """Those that the clients use."""
-        return GATEWAYS if self.protocol == "six-phase" else ("thrift2",)
+        return WAYS if self.protocol == "six-phase" else WAYS[:2]
 
 
 @dataclass(slots=True)
@@ -90,7 +90,7 @@ Shown = Callable[[Tally], None]
 
 def run(plan: Plan, shown: Shown = lambda tally: None) -> Result:
     """Run to the end and judge. `shown` is told of the tally several times a second."""
-    tally = Tally(places(plan.writers, plan.gateways))
+    tally = Tally(places(plan.writers, plan.ways))
     settings = Settings(
         plan.folder / "hbase",
         distributed=True,
@@ -126,7 +126,7 @@ class _Run:
     def result(self) -> Result:
         """Do all of it."""
         self._say("founding the bank")
-        with open_bank(self._cluster.uris["thrift2"], self._plan.protocol) as engine:
+        with open_bank(self._cluster.uris["native"], self._plan.protocol) as engine:
             found_bank(engine)
         try:
             self._crew.start_all()
@@ -176,8 +176,9 @@ class _Run:
             self._violations.append(f"a server does not come back: {self._servers.failure}")
 
     def _all_hurt(self) -> bool:
-        names = {name for each in self._servers.inflicted for name in each.fault.victims}
-        return {"thrift", "region"} <= {name[:6] for name in names}
+        faults = [each.fault for each in self._servers.inflicted]
+        hurt = {(fault.kind, name[:6]) for fault in faults for name in fault.victims}
+        return {("kill", "thrift"), ("kill", "region"), ("move", "region")} <= hurt
 
     def _until_all_succeed(self, doing: str) -> None:
         """Let everybody work, unhurt, until each writer has committed something, and a reader has

@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 def settle(uris: Mapping[str, str], history: History) -> tuple[Ending, list[str]]:
     """Bring the store to rest; return what it holds, and what fsck could not bring to rest."""
-    with open_bank(uris["thrift2"]) as engine:
+    with open_bank(uris["native"]) as engine:
         left = patiently(lambda: _to_rest(engine))
         ending = patiently(lambda: _ending(engine, history))
     return ending, left

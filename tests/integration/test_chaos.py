@@ -40,7 +40,7 @@ def test_nothing_is_lost_when_clients_and_servers_are_killed(
     figures = document(result)
     assert result.violations == [], figures
     killed = {what.partition(" (")[0][:11] for what in figures["faults"]}
-    assert {"kill client", "kill thrift", "kill region"} <= killed
+    assert {"kill client", "kill thrift", "kill region", "move region"} <= killed
     assert figures["transfers"]["committed"] > 0
     assert figures["atomic_reads_of_all"] > 0
     assert figures["atomic_reads_of_some"] > 0
