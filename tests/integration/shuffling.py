@@ -8,7 +8,7 @@ from typing import Any
 from txn.clock import SystemClock
 from txn.stores.hbase.native.connection import RemoteError
 from txn.stores.hbase.native.messages import PB, Messages
-from txn.stores.hbase.native.regions import META_REGION
+from txn.stores.hbase.native.regions import META, META_REGION
 from txn.stores.hbase.native.store import NativeStore
 
 MESSAGES = Messages(
@@ -62,13 +62,13 @@ class Shuffler:
         request.scan.start_row, request.scan.stop_row = self._table + b",,", self._table + b"-"
         request.scan.column.add(family=b"info", qualifier=[b"regioninfo"])
         due_ms = self._clock.monotonic_ms() + WITHIN_MS
-        response = self._store._regions._ask_meta("Scan", request, PB.ScanResponse, due_ms)
+        response, cells = self._store._regions.ask_meta("Scan", request, PB.ScanResponse, due_ms)
         found = []
-        for result in response.results:
-            (cell,) = result.cell
+        for count in response.cells_per_result:
+            ((key, cell),) = cells.take(count, META).items()
             info = MESSAGES.RegionInfo.FromString(cell.value.removeprefix(b"PBUF"))
             if not info.offline and not info.split:
-                found.append((cell.row, info))
+                found.append((key.row, info))
         return found
 
     def move(self) -> bool:

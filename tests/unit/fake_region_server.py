@@ -142,7 +142,9 @@ class FakeRegionServer:
         except Refuse as refused:
             answer.exception.exception_class_name = f"{PACKAGE}{refused}"
         if not answer.HasField("exception"):
-            parts = _delimited(getattr(self, header.method_name)(body).SerializeToString())
+            block = bytearray()
+            response = getattr(self, header.method_name)(body, block)
+            parts = _delimited(response.SerializeToString()) + block
         frame = _delimited(answer.SerializeToString()) + parts
         frame = struct.pack(">I", len(frame)) + frame if said is None else said
         with sending, suppress(OSError):
@@ -152,7 +154,7 @@ class FakeRegionServer:
 
     # ------------------------------------------------------------------------------- methods
 
-    def GetMetaRegionLocations(self, body: bytes) -> Any:
+    def GetMetaRegionLocations(self, body: bytes, block: bytearray) -> Any:
         response = PB.GetMetaRegionLocationsResponse()
         location = response.meta_locations.add()
         location.server_name.host_name, location.server_name.port = "127.0.0.1", self.port
@@ -161,12 +163,12 @@ class FakeRegionServer:
         location.region_info.table_name.qualifier = b"meta"
         return response
 
-    def GetActiveMaster(self, body: bytes) -> Any:
+    def GetActiveMaster(self, body: bytes, block: bytearray) -> Any:
         response = PB.GetActiveMasterResponse()
         response.server_name.host_name, response.server_name.port = "127.0.0.1", self.port
         return response
 
-    def Scan(self, body: bytes) -> Any:
+    def Scan(self, body: bytes, block: bytearray) -> Any:
         """A row of the table of regions."""
         wanted = PB.ScanRequest.FromString(body).scan.start_row
         row = wanted[len(TABLE) + 1 : -2]
@@ -174,36 +176,36 @@ class FakeRegionServer:
         following = [other for other in self.starts if other > start]
         info = PB.RegionInfo(region_id=1, start_key=start, end_key=min(following, default=b""))
         info.table_name.namespace, info.table_name.qualifier = b"default", TABLE
-        response = PB.ScanResponse()
-        result = response.results.add()
+        response = PB.ScanResponse(cells_per_result=[2])
         name = b"%b,%b,1.x." % (TABLE, start)
         for column, value in (
             (b"regioninfo", b"PBUF" + info.SerializeToString()),
             (b"server", b"127.0.0.1:%d" % self.port),
         ):
-            result.cell.add(row=name, qualifier=column, value=value)
+            block += encode_cell(name, b"info", column, value)
         return response
 
-    def Get(self, body: bytes) -> Any:
+    def Get(self, body: bytes, block: bytearray) -> Any:
         """The state of the table."""
         response = PB.GetResponse()
         value = PB.TableState(state=self.state).SerializeToString()
-        response.result.cell.add(row=TABLE, qualifier=b"state", value=value)
+        response.result.associated_cell_count = 1
+        block += encode_cell(TABLE, b"table", b"state", value)
         return response
 
-    def GetTableDescriptors(self, body: bytes) -> Any:
+    def GetTableDescriptors(self, body: bytes, block: bytearray) -> Any:
         return PB.GetTableDescriptorsResponse()
 
-    def Multi(self, body: bytes) -> Any:
+    def Multi(self, body: bytes, block: bytearray) -> Any:
         response = PB.MultiResponse()
         request = PB.MultiRequest.FromString(body)
         with self._lock:
             self.sizes.append(sum(len(entry.action) for entry in request.regionAction))
             for entry in request.regionAction:
-                self._do_entry(entry, response.regionActionResult.add())
+                self._do_entry(entry, response.regionActionResult.add(), block)
         return response
 
-    def _do_entry(self, entry: Any, result: Any) -> None:
+    def _do_entry(self, entry: Any, result: Any, block: bytearray) -> None:
         is_met = True
         if entry.HasField("condition"):
             if self._refuses(entry.condition.row, result):
@@ -219,7 +221,7 @@ class FakeRegionServer:
             if not entry.HasField("condition") and self._refuses(row, told):
                 continue
             if action.HasField("get"):
-                self._get(action.get, told.result)
+                self._get(action.get, told.result, block)
             elif is_met:
                 self._put(action.mutation)
 
@@ -231,18 +233,14 @@ class FakeRegionServer:
         told.exception.name = PACKAGE + name.lstrip("*")
         return True
 
-    def _get(self, get: Any, result: Any) -> None:
+    def _get(self, get: Any, result: Any, block: bytearray) -> None:
+        result.associated_cell_count = 0
         for column in get.column:
             for qualifier in column.qualifier:
                 value = self.cells.get((get.row, column.family, qualifier))
                 if value is not None:
-                    result.cell.add(
-                        row=get.row,
-                        family=column.family,
-                        qualifier=qualifier,
-                        value=value,
-                        timestamp=1,
-                    )
+                    result.associated_cell_count += 1
+                    block += encode_cell(get.row, column.family, qualifier, value)
 
     def _put(self, mutation: Any) -> None:
         for column in mutation.column_value:
@@ -257,6 +255,14 @@ def fake_region_server() -> Iterator[FakeRegionServer]:
         yield server
     finally:
         server.close()
+
+
+def encode_cell(row: bytes, family: bytes, column: bytes, value: bytes) -> bytes:
+    """Return a cell as HBase writes it, put at the timestamp 1."""
+    key = struct.pack(">H", len(row)) + row + bytes([len(family)]) + family + column
+    key += struct.pack(">q", 1) + b"\x04"
+    cell = struct.pack(">ii", len(key), len(value)) + key + value
+    return struct.pack(">i", len(cell)) + cell
 
 
 def _length(stream: Any) -> int:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from txn.backoff import Backoff
 from txn.clock import Clock
 from txn.errors import MaybeApplied, NotApplied, StoreError
+from txn.stores.hbase.native.cells import Cells
 from txn.stores.hbase.native.connection import RemoteError, RpcCall, RpcConnection
 from txn.stores.hbase.native.items import Failed, Item, read_answers
 from txn.stores.hbase.native.messages import PB
@@ -194,7 +195,7 @@ class _Run:
         except OSError as error:
             self._lose(sent, error)
         else:
-            self._take(part, read_answers(part.entries, response))
+            self._take(part, read_answers(part.entries, response, Cells(call.block)))
 
     def _take(self, part: Shipment, answers: dict[int, Any]) -> None:
         for region, entry in zip(part.regions, part.entries, strict=True):

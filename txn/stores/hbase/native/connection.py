@@ -16,6 +16,7 @@ from typing import Any
 from google.protobuf.message import DecodeError
 
 from txn.clock import Clock
+from txn.stores.hbase.native.cells import CODEC, Cells
 from txn.stores.hbase.native.kerberos import prove_user
 from txn.stores.hbase.native.messages import PB
 from txn.stores.hbase.native.target import Address, Target
@@ -68,20 +69,20 @@ class RemoteError(Exception):
 
 
 class RpcCall:
-    """A call on its way. `answer` once it is there: the class of what it is, and its bytes."""
+    """A call on its way; then its answer, and the block of cells behind it, or an error."""
 
-    __slots__ = ("answer", "error", "is_done", "leads", "number", "wakes")
+    __slots__ = ("answer", "block", "error", "is_done", "leads", "number", "wakes")
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.answer = b""
+        self.answer = self.block = b""
         self.error: Exception | None = None
         self.is_done = self.leads = False
         self.wakes: Lock | None = None  # of a thread that waits for it, held until there is news
 
-    def end(self, answer: bytes, error: Exception | None) -> None:
+    def end(self, answer: bytes, block: bytes, error: Exception | None) -> None:
         """Have the answer, or the reason why there will be none, and wake who waits for it."""
-        self.answer, self.error, self.is_done = answer, error, True
+        self.answer, self.block, self.error, self.is_done = answer, block, error, True
         self.wake()
 
     def wake(self) -> None:
@@ -157,6 +158,11 @@ class RpcConnection:
             raise call.error
         return self._decode(response, call.answer)
 
+    def ask(self, method: str, request: Any, response: Any, due_ms: int) -> tuple[Any, Cells]:
+        """Send a call and wait for its answer and the cells behind it."""
+        call = self.send(method, request, due_ms)
+        return self.receive(call, response, due_ms), Cells(call.block)
+
     def call(self, method: str, request: Any, response: Any, due_ms: int) -> Any:
         """Send a call and wait for its answer."""
         return self.receive(self.send(method, request, due_ms), response, due_ms)
@@ -177,7 +183,7 @@ class RpcConnection:
             self._waiting.clear()
             for call in calls.values():
                 reason = error or ConnectionError("the connection was closed")
-                call.end(b"", reason)
+                call.end(b"", b"", reason)
         self._wire.end()
 
     def retire(self) -> None:
@@ -231,7 +237,7 @@ class RpcConnection:
 
     def _greet(self, service: str, target: Target, due_ms: int) -> None:
         """Say what is spoken, and who speaks."""
-        header = PB.ConnectionHeader(service_name=service)
+        header = PB.ConnectionHeader(service_name=service, cell_block_codec_class=CODEC)
         if target.auth == "kerberos":
             self._write(PREAMBLE + KERBEROS, due_ms)
             read, write = partial(self._take, due_ms=due_ms), partial(self._write, due_ms=due_ms)
@@ -255,12 +261,13 @@ class RpcConnection:
             answer = self._read_frame(due_ms)
             head, begin = _read_delimited(answer, 0)
             header = self._decode(PB.ResponseHeader, head)
-            error, body = None, b""
+            error, body, block = None, b"", b""
             if header.HasField("exception"):
                 thrown = header.exception
                 error = RemoteError(thrown.exception_class_name, thrown.stack_trace)
             else:
-                body, _ = _read_delimited(answer, begin)
+                body, end = _read_delimited(answer, begin)
+                block = answer[end:]
         except TimeoutError:
             raise
         except OSError as broken:
@@ -272,7 +279,7 @@ class RpcConnection:
             if call is not None:
                 if call.wakes is not None:
                     self._waiting.remove(call)
-                call.end(body, error)
+                call.end(body, block, error)
             self._end_if_done()
         if error is not None and not 0 < header.call_id <= self._number:
             self.end(ConnectionError(str(error)))  # of the connection: who speaks is not let in

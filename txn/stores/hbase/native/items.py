@@ -10,7 +10,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from txn.errors import MaybeApplied
-from txn.model import Cell, Check, Edit, Key, new_tuple
+from txn.model import Cell, Check, Edit, Key
+from txn.stores.hbase.native.cells import Cells
 from txn.stores.hbase.native.connection import RemoteError
 from txn.stores.hbase.native.messages import PB
 
@@ -43,14 +44,8 @@ class ReadRow:
                 wanted = families[family] = get.column.add(family=family).qualifier
             wanted.append(column)
 
-    def read(self, answer: Any, is_processed: bool) -> dict[Key, Cell]:
-        row, table = self.row, self.table
-        return {
-            new_tuple(Key, (row, cell.family, cell.qualifier, table)): new_tuple(
-                Cell, (cell.value, cell.timestamp)
-            )
-            for cell in answer.result.cell
-        }
+    def read(self, answer: Any, cells: Cells) -> dict[Key, Cell]:
+        return cells.take(answer.result.associated_cell_count, self.table)
 
 
 class WriteRow:
@@ -79,7 +74,7 @@ class WriteRow:
         if self._marks:
             _mutate(entry.action.add(index=index).mutation, self.row, DELETE, self._marks)
 
-    def read(self, answer: Any, is_processed: bool) -> None:
+    def read(self, answer: Any, cells: Cells) -> None:
         return None
 
 
@@ -115,8 +110,8 @@ class CheckRow:
         if marked:
             _mutate(entry.action.add(index=index).mutation, row, DELETE, marked)
 
-    def read(self, answer: Any, is_processed: bool) -> bool:
-        return is_processed
+    def read(self, answer: Any, cells: Cells) -> bool:
+        return bool(answer.processed)
 
 
 Item = ReadRow | WriteRow | CheckRow
@@ -132,7 +127,9 @@ class Failed:
         self.is_undone = error.is_elsewhere or error.is_busy
 
 
-def read_answers(entries: Sequence[Sequence[tuple[int, Item]]], response: Any) -> dict[int, Any]:
+def read_answers(
+    entries: Sequence[Sequence[tuple[int, Item]]], response: Any, cells: Cells
+) -> dict[int, Any]:
     """Return what became of the items of each entry of a request, by their position."""
     if len(response.regionActionResult) != len(entries):
         raise MaybeApplied(
@@ -145,27 +142,29 @@ def read_answers(entries: Sequence[Sequence[tuple[int, Item]]], response: Any) -
             answers.update((position, failed) for position, _ in entry)
         elif entry[0][1].is_apart:
             ((position, item),) = entry
-            answers[position] = _read_apart(item, result)
+            answers[position] = _read_apart(item, result, cells)
         else:
-            _read_list(entry, result, answers)
+            _read_list(entry, result, cells, answers)
     return answers
 
 
-def _read_apart(item: Item, result: Any) -> Any:
+def _read_apart(item: Item, result: Any, cells: Cells) -> Any:
     for answer in result.resultOrException:
         if answer.HasField("exception"):
             return Failed(_decode_error(answer.exception))
-    return item.read(None, result.processed)
+    return item.read(result, cells)
 
 
-def _read_list(entry: Sequence[tuple[int, Item]], result: Any, answers: dict[int, Any]) -> None:
+def _read_list(
+    entry: Sequence[tuple[int, Item]], result: Any, cells: Cells, answers: dict[int, Any]
+) -> None:
     """Read the answers to items that share an entry. One of two writes of a row may fail."""
     for answer in result.resultOrException:
         position, item = entry[answer.index]
         if answer.HasField("exception"):
             answers[position] = Failed(_decode_error(answer.exception))
         elif position not in answers:
-            answers[position] = item.read(answer, True)
+            answers[position] = item.read(answer, cells)
     if any(position not in answers for position, _ in entry):
         raise MaybeApplied("rows are missing from the answer", asked=len(entry))
 

@@ -7,7 +7,7 @@ of it is first needed, and again after it has moved, was split or merged, or its
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from random import Random
 from threading import Lock
 from typing import Any, NamedTuple
@@ -17,6 +17,8 @@ from google.protobuf.message import DecodeError
 from txn.backoff import Backoff
 from txn.clock import Clock
 from txn.errors import MaybeApplied, NotApplied, TableUnavailable, annotate
+from txn.model import Cell, Key
+from txn.stores.hbase.native.cells import Cells
 from txn.stores.hbase.native.connection import RemoteError
 from txn.stores.hbase.native.kerberos import Unwelcome
 from txn.stores.hbase.native.messages import PB
@@ -130,19 +132,17 @@ class Regions:
         request.scan.stop_row = b"%b,," % table
         request.scan.reversed = True
         request.scan.column.add(family=b"info", qualifier=[b"regioninfo", b"server"])
-        response = self._ask_meta("Scan", request, PB.ScanResponse, due_ms)
-        for result in response.results:
-            cells = {cell.qualifier: cell for cell in result.cell}
-            if b"regioninfo" in cells and b"server" in cells:
-                return _decode_region(table, cells)
+        response, cells = self.ask_meta("Scan", request, PB.ScanResponse, due_ms)
+        for count in response.cells_per_result:
+            return _decode_region(table, cells.take(count, META))
         return None
 
     def _read_state(self, table: bytes, due_ms: int) -> int | None:
         request = PB.GetRequest()
         request.get.row = table
         request.get.column.add(family=b"table", qualifier=[b"state"])
-        response = self._ask_meta("Get", request, PB.GetResponse, due_ms)
-        for cell in response.result.cell:
+        response, cells = self.ask_meta("Get", request, PB.GetResponse, due_ms)
+        for cell in cells.take(response.result.associated_cell_count, META).values():
             try:
                 state: int = PB.TableState.FromString(cell.value).state
             except DecodeError:
@@ -150,7 +150,7 @@ class Regions:
             return state
         return None
 
-    def _ask_meta(self, method: str, request: Any, response: Any, due_ms: int) -> Any:
+    def ask_meta(self, method: str, request: Any, response: Any, due_ms: int) -> tuple[Any, Cells]:
         """Ask the server of the table of regions, wherever that is by now."""
         request.region.type, request.region.value = BY_NAME, META_REGION
         cause: Exception | None = None
@@ -158,7 +158,7 @@ class Regions:
             try:
                 address = self._meta or self._registry.find_meta(due_ms)
                 connection = self._servers.connect(address, "ClientService", due_ms)
-                answer = connection.call(method, request, response, due_ms)
+                answer = connection.ask(method, request, response, due_ms)
             except Unwelcome:
                 raise
             except (OSError, NotApplied) as error:
@@ -191,13 +191,15 @@ def _overlap(one: Location, other: Location) -> bool:
     return begins_before and (not one.stop or other.start < one.stop)
 
 
-def _decode_region(table: bytes, cells: dict[bytes, Any]) -> Location | None:
-    told = cells[b"regioninfo"]
+def _decode_region(table: bytes, cells: Mapping[Key, Cell]) -> Location | None:
+    """Return what a row of the table of regions tells; None of a region that is nowhere now."""
+    told = {key.column: cell.value for key, cell in cells.items()}
+    host, _, port = told.get(b"server", b"").decode().rpartition(":")
     try:
-        info = PB.RegionInfo.FromString(told.value.removeprefix(MARK))
-    except DecodeError as error:
-        raise MaybeApplied("a region is not described as HBase does", row=told.row) from error
-    host, _, port = cells[b"server"].value.decode().rpartition(":")
+        info = PB.RegionInfo.FromString(told[b"regioninfo"].removeprefix(MARK))
+    except (KeyError, DecodeError) as error:
+        raise MaybeApplied("a region is not described as HBase does", row=[*cells][:1]) from error
     if info.offline or info.split or not port.isdecimal():
         return None
-    return Location(table, info.start_key, info.end_key, told.row, (host, int(port)))
+    name = next(iter(cells)).row
+    return Location(table, info.start_key, info.end_key, name, (host, int(port)))

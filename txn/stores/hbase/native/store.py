@@ -15,7 +15,7 @@ from txn.errors import (
     TxnError,
     annotate,
 )
-from txn.model import Cell, Check, Columns, Edit, Family, Key, Row, check_targets, new_tuple
+from txn.model import Cell, Check, Columns, Edit, Family, Key, Row, check_targets
 from txn.stores.base import Feature
 from txn.stores.hbase.native.batch import Batches
 from txn.stores.hbase.native.connection import RemoteError
@@ -154,7 +154,7 @@ class NativeStore:
             request.region.type, request.region.value = BY_NAME, region.name
             try:
                 connection = self._servers.connect(region.server, "ClientService", due_ms)
-                answer = connection.call("Scan", request, PB.ScanResponse, due_ms)
+                answer, cells = connection.ask("Scan", request, PB.ScanResponse, due_ms)
             except RemoteError as error:
                 if not (error.is_elsewhere or error.is_busy):
                     raise
@@ -165,7 +165,7 @@ class NativeStore:
                 cause = error
                 self._regions.forget_server(region.server)
             else:
-                rows = [_make_row(result, table) for result in answer.results]
+                rows = [_make_row(cells.take(count, table)) for count in answer.cells_per_result]
                 if answer.more_results_in_region and rows:
                     return rows, row_after(rows[-1].row)
                 return rows, _next_start(region, stop)
@@ -219,17 +219,8 @@ def _make_scan(
     return request
 
 
-def _make_row(result: Any, table: bytes) -> Row:
-    row = result.cell[0].row
-    return Row(
-        row,
-        {
-            new_tuple(Key, (row, cell.family, cell.qualifier, table)): new_tuple(
-                Cell, (cell.value, cell.timestamp)
-            )
-            for cell in result.cell
-        },
-    )
+def _make_row(cells: dict[Key, Cell]) -> Row:
+    return Row(next(iter(cells)).row, cells)
 
 
 def _next_start(region: Location, stop: bytes) -> bytes | None:
