@@ -23,6 +23,8 @@ from txn.stores.hbase.native.target import Address, Target
 from txn.stores.wire import connect_socket, share_wire
 
 PREAMBLE = b"HBas\x00"  # and the version of what follows
+SPEAKS = {"version": "2.4.0", "version_major": 2, "version_minor": 4}  # as what a server takes us
+UNSAID = dict.fromkeys(("url", "revision", "user", "date", "src_checksum"), "")
 SIMPLE, KERBEROS = b"\x50", b"\x51"
 IDLE_MS = 1_000  # a connection that rested for longer may have been closed by the server
 CHUNK = 65_536
@@ -237,7 +239,11 @@ class RpcConnection:
 
     def _greet(self, service: str, target: Target, due_ms: int) -> None:
         """Say what is spoken, and who speaks."""
-        header = PB.ConnectionHeader(service_name=service, cell_block_codec_class=CODEC)
+        header = PB.ConnectionHeader(
+            service_name=service,
+            cell_block_codec_class=CODEC,
+            version_info=PB.VersionInfo(**SPEAKS, **UNSAID),
+        )
         if target.auth == "kerberos":
             self._write(PREAMBLE + KERBEROS, due_ms)
             read, write = partial(self._take, due_ms=due_ms), partial(self._write, due_ms=due_ms)
