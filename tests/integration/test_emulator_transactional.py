@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
@@ -54,7 +53,6 @@ from txn.protocol.attempt import ProtocolName
 from txn.protocol.row import Buffer, decode_marker, decode_row, encode_buffer, marker_key
 from txn.server.ports import Server, listen
 from txn.service import server as transactional
-from txn.service.gather import Gatherer, _Waiting
 from txn.service.messages import (
     IDL,
     REQUEST_LABEL,
@@ -199,20 +197,6 @@ def test_what_can_never_succeed_is_an_invalid_request(
     """Found here or there, it is the same error."""
     with pytest.raises(InvalidRequestError, match=message):
         act(remote)
-
-
-def test_an_invalid_request_does_not_spoil_the_batch_it_is_in() -> None:
-    """Others are committed with it: they must not be told about its family."""
-    with endpoint() as (uri, store), connect(uri, table="data") as engine:
-        engine.ensure_table("data", ["d"])
-        gatherer = Gatherer(Engine(store), Engine(store))
-        line = gatherer._lines["complete"]._together
-        bad = Request((Mutation(Key("x", "q", "v", "data"), b"1"),))
-        batch = [_Waiting(Request((Mutation(X, b"1"),)), None), _Waiting(bad, None)]
-        assert line(batch) == [None, None]
-        assert isinstance(gatherer.commit(Request((Mutation(X, b"1"),)), "complete"), Committed)
-        with pytest.raises(InvalidRequestError, match="no such family"):
-            gatherer.commit(bad, "complete")
 
 
 def test_plain_thrift_is_enough() -> None:
@@ -585,52 +569,6 @@ def test_clients_at_once_share_batches_and_lose_nothing() -> None:
         seen = engine.read([X])[X]
         assert seen is not None
         assert int(seen.value) == told > 0
-
-
-def test_a_batch_under_way_gathers_the_next_one() -> None:
-    """That is the whole of the queue: no timer, no size to tune."""
-    with endpoint() as (uri, store), connect(uri, table="data") as engine:
-        engine.ensure_table("data", ["d"])
-        gatherer = Gatherer(Engine(store), Engine(store))
-        line = gatherer._lines["complete"]
-        inner, sizes = line._together, list[int]()
-        first, go = threading.Event(), threading.Event()
-
-        def together(batch: Sequence[_Waiting]) -> list[Committed | TxnError | None]:
-            sizes.append(len(batch))
-            first.set()
-            assert go.wait(120)
-            return inner(batch)
-
-        line._together = together
-        requests = [Request((Mutation(Key(f"r{i}", "d", "v", "data"), b"1"),)) for i in range(9)]
-        with ThreadPoolExecutor(9) as pool:
-            results = [pool.submit(gatherer.commit, requests[0], "complete")]
-            assert first.wait(120)
-            results += [pool.submit(gatherer.commit, each, "complete") for each in requests[1:]]
-            while len(line._waiting) < 8:
-                pass
-            go.set()
-            assert all(isinstance(each.result(120), Committed) for each in results)
-        assert sizes == [1, 8]
-
-
-def test_a_failure_in_a_batch_is_everybodys_and_the_line_goes_on() -> None:
-    """Nobody may wait for a leader that has gone."""
-    with endpoint() as (uri, store), connect(uri, table="data") as engine:
-        engine.ensure_table("data", ["d"])
-        gatherer = Gatherer(Engine(store), Engine(store))
-        line = gatherer._lines["complete"]
-        inner = line._together
-
-        def broken(batch: Sequence[_Waiting]) -> list[Committed | TxnError | None]:
-            raise ZeroDivisionError
-
-        line._together = broken
-        with pytest.raises(ZeroDivisionError):
-            gatherer.commit(Request((Mutation(X, b"1"),)), "complete")
-        line._together = inner
-        assert isinstance(gatherer.commit(Request((Mutation(X, b"1"),)), "complete"), Committed)
 
 
 def locked_by_somebody(store: Store) -> bytes:

@@ -73,17 +73,31 @@ class Contention:
     def wait_for_hot_keys(self, attempts: Sequence[Attempt]) -> None:
         """Wait for a while, with nothing written yet, for the holders of keys that are in demand;
         fail the attempts whose assertions become hopeless meanwhile."""
+        missing = self._look_at_hot_keys(attempts)
+        for tries in range(POLITE_TRIES):
+            if missing:
+                missing = self.wait_for_holders(missing, tries)
+
+    def stand_aside(self, attempts: Sequence[Attempt]) -> list[Attempt]:
+        """Fail, with nothing written yet, the attempts that would have to wait for the holder of a
+        key in demand, and return them; fail those whose assertions have become hopeless."""
+        held = [item for item in self._look_at_hot_keys(attempts) if item.holder != FREE]
+        self.note_hot(item.t.locks[item.key] for item in held)
+        for item in held:
+            item.t.failure = ConflictError(
+                "key is locked", key=item.key, holder=item.holder, transaction=item.t.row_key
+            )
+        return list(dict.fromkeys(item.t for item in held))
+
+    def _look_at_hot_keys(self, attempts: Sequence[Attempt]) -> list[Met]:
         # What a block has brought of a lock was free a moment ago.
         hot = [(t, key) for t in attempts for key in self.list_hot_keys(t.keys)]
         wanted = [(t, key) for t, key in hot if t.locks[key] not in t.found]
         if not wanted or self._context.policy.attempts == 1:
-            return  # a client of one attempt waits for nobody
-        missing = fail_overtaken(
+            return []  # a client of one attempt waits for nobody
+        return fail_overtaken(
             call_store(self._context, lambda: look_at_locks(self._context, wanted))
         )
-        for tries in range(POLITE_TRIES):
-            if missing:
-                missing = self.wait_for_holders(missing, tries)
 
     def wait_for_holders(self, missing: list[Met], tries: int) -> list[Met]:
         """Settle the holders, or let a moment pass; return those that are still in the way."""
