@@ -27,7 +27,7 @@ from txn import (
     Request,
     TxnError,
 )
-from txn.client.gather import Gatherer, Waiting
+from txn.client.gather import Gatherer, InLine
 from txn.client.local import LocalBackend, Wanted
 from txn.clock import ManualClock, SystemClock
 from txn.errors import StoreClosedError
@@ -624,14 +624,14 @@ def test_a_child_of_a_leader_ends_its_batch_by_itself() -> None:
     """A watch may fork; what is under way is its parent's, whose rows the child must not end."""
     seen: list[int] = []
 
-    def run(batch: Sequence[Waiting]) -> None:
+    def run(batch: Sequence[InLine]) -> None:
         seen.append(os.fork())
 
-    def tell(w: Waiting) -> None:
+    def tell(w: InLine) -> None:
         pass
 
-    gatherer: Gatherer[Waiting] = Gatherer(run, tell, ManualClock(), 1, 0)
-    gatherer.commit([Waiting(put("a"), "complete", None)])
+    gatherer: Gatherer[InLine] = Gatherer(run, tell, ManualClock(), 1, 0)
+    gatherer.commit([InLine(put("a"), "complete", None)])
     if not seen[0]:
         os._exit(0 if not gatherer._under_way else 1)
     assert os.waitpid(seen[0], 0)[1] == 0

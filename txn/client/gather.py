@@ -32,7 +32,7 @@ OVERDUE_MS = 1_000
 
 
 @dataclass(slots=True, eq=False)
-class Waiting:
+class InLine:
     """A request in line.
 
     due_ms: when it is too late to decide, by the monotonic clock. units: the lock cells that it
@@ -46,7 +46,7 @@ class Waiting:
     future: Future[Committed] | None = None
 
 
-W = TypeVar("W", bound=Waiting)
+W = TypeVar("W", bound=InLine)
 
 
 class _Place(Generic[W]):
@@ -289,11 +289,11 @@ class Gatherer(Forked, Generic[W]):
                 blocked.update(w.units)  # those behind one that stays do not overtake it
 
 
-def _is_late(w: Waiting, now_ms: int) -> bool:
+def _is_late(w: InLine, now_ms: int) -> bool:
     """Whether it will be told so at once, and takes no lock."""
     return w.due_ms is not None and now_ms >= w.due_ms
 
 
-def _start(w: Waiting) -> bool:
+def _start(w: InLine) -> bool:
     """Whether the request is still wanted; from now on its future is not cancelled any more."""
     return w.future is None or w.future.set_running_or_notify_cancel()

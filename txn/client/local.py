@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 from txn.client.families import Families
 from txn.client.finisher import Finisher
-from txn.client.gather import Gatherer, Waiting
+from txn.client.gather import Gatherer, InLine
 from txn.client.turns import Lines, Turn
 from txn.errors import (
     AssertionFailedError,
@@ -61,7 +61,7 @@ ALONE = 8
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Wanted(Waiting):
+class Wanted(InLine):
     """A request on its way to its result.
 
     attempt: the latest one, since begun_ms. tries: how many have been made. rounds: how many

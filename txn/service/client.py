@@ -16,7 +16,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from txn.backoff import Backoff
-from txn.client.gather import Gatherer, Waiting
+from txn.client.gather import Gatherer, InLine
 from txn.clock import Clock, SystemClock
 from txn.errors import (
     CommitOutcomeUnknown,
@@ -60,7 +60,7 @@ KNOWN = {number: outcome for outcome, number in OUTCOMES.items()}
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class _Sent(Waiting):
+class _Sent(InLine):
     """A request whose result goes to a future; None: it is not known, nor was it tried."""
 
     result: Committed | Exception | None = None
