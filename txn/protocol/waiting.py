@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from txn import assertions
 from txn.assertions import Assertion, Version, overtaken
 from txn.errors import AssertionFailedError, ConflictError, DeadlineError
-from txn.model import Cell, Key
+from txn.model import Cell, Delete, Key, Mutation
 from txn.protocol.attempt import (
     Attempt,
     Context,
@@ -31,6 +31,7 @@ POLITE_TRIES = 8
 HOT_MS = 1_000
 MOST_HOT = 3
 REMEMBERED = 10_000
+LARGE_BYTES = 100  # values that are not remembered
 
 
 class Contention:
@@ -41,6 +42,7 @@ class Contention:
         self.settle = settle
         self._context = context
         self._since_ms: dict[Key, int] = {}
+        self._written: dict[Key, Cell] = {}
         self._pace_ms = 1
 
     def learn(self, attempts: Sequence[Attempt]) -> None:
@@ -53,6 +55,8 @@ class Contention:
             self._pace_ms = (3 * self._pace_ms + now_ms - began_ms) // 4
         for t in attempts:
             self.note_hot(t.locks[key] for key in _list_contended(t) if key in t.locks)
+            if t.failure is None and t.plan is not None:
+                self._note_written(t.request.mutations, t.plan.timestamp)
 
     def note_hot(self, locks: Iterable[Key]) -> None:
         """Remember that keys of these locks are in demand."""
@@ -61,6 +65,13 @@ class Contention:
             if len(self._since_ms) >= REMEMBERED:
                 self._since_ms.clear()  # costs an attempt at worst
             self._since_ms[lock] = now_ms
+
+    def _note_written(self, mutations: Iterable[Mutation | Delete], timestamp: int) -> None:
+        if len(self._written) >= REMEMBERED:
+            self._written.clear()
+        for m in mutations:
+            if isinstance(m, Mutation) and len(m.value) <= LARGE_BYTES:
+                self._written[m.key] = Cell(m.value, timestamp)
 
     def list_hot_keys(self, keys: Collection[Key]) -> list[Key]:
         """Return those of the keys that are in demand, in key order."""
@@ -80,8 +91,12 @@ class Contention:
 
     def stand_aside(self, attempts: Sequence[Attempt]) -> list[Attempt]:
         """Fail, with nothing written yet, the attempts that would have to wait for the holder of a
-        key in demand, and return them; fail those whose assertions have become hopeless."""
-        held = [item for item in self._look_at_hot_keys(attempts) if item.holder != FREE]
+        key in demand, and return them; fail those whose assertions have become hopeless. What this
+        client has written since they were read it knows without asking."""
+        for t in attempts:
+            _fail_overtaken(t, self._written)
+        live = [t for t in attempts if t.failure is None]
+        held = [item for item in self._look_at_hot_keys(live) if item.holder != FREE]
         self.note_hot(item.t.locks[item.key] for item in held)
         for item in held:
             item.t.failure = ConflictError(
@@ -160,10 +175,15 @@ def fail_overtaken(missing: list[Met]) -> list[Met]:
     With a token the marker has to be seen first: what overtook it may be its own first commit.
     """
     for t in dict.fromkeys(item.t for item in missing):
-        lost = next((a for a in t.request.assertions if overtaken(a, t.seen)), None)
-        if lost is not None and t.request.once is None:
-            t.failure = make_assertion_error(t, lost)
+        _fail_overtaken(t, t.seen)
     return [item for item in missing if item.t.failure is None]
+
+
+def _fail_overtaken(t: Attempt, seen: Mapping[Key, Cell | None]) -> None:
+    lost = next((a for a in t.request.assertions if overtaken(a, seen)), None)
+    if lost is not None and t.request.once is None:
+        t.seen.update((key, seen[key]) for key in assertions.list_keys(lost))
+        t.failure = make_assertion_error(t, lost)
 
 
 def make_assertion_error(t: Attempt, assertion: Assertion) -> AssertionFailedError:
