@@ -18,6 +18,7 @@ from txn import (
     Committed,
     ConflictError,
     DeadlineError,
+    Delete,
     Engine,
     Exact,
     InvalidRequestError,
@@ -26,6 +27,7 @@ from txn import (
     Policy,
     Request,
     TxnError,
+    Version,
 )
 from txn.client.gather import Gatherer, InLine
 from txn.client.local import LocalBackend, Wanted
@@ -331,6 +333,38 @@ def test_a_key_in_demand_that_is_held_is_left_before_anything_is_written() -> No
     results = world.engine.commit_many([Request((Mutation(X, b"2"),)), put("a")])
     assert all(isinstance(each, Committed) for each in results)
     assert rows[0] == 2, "the holder's, and that of the other"
+
+
+def test_what_was_overtaken_in_line_fails_without_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own client has written what the request asserts to be older: nothing has to be asked. So
+    it is for one that asserts a version only, and for small values."""
+    world = World()
+    contention = backend_of(world.engine)._contention
+    large, gone = key("large"), key("gone")
+    every = [X, Y, large, gone]
+    done = world.engine.commit([Mutation(k, b"1") for k in every])
+    contention.note_hot([Z.lock])
+    world.engine.commit(
+        [Mutation(X, b"2"), Mutation(Y, b"2"), Mutation(large, b"2" * 101), Delete(gone)]
+    )
+    assert contention._written.keys() == {X, Y}
+    calls: list[Call] = []
+
+    def plan(call: Call) -> Fault:
+        calls.append(call)
+        return Fault()
+
+    world.faults.plan = plan
+    with pytest.raises(AssertionFailedError) as failed:
+        world.engine.commit([Mutation(Z, b"1")], [Version(X, done.timestamp)])
+    assert not calls and failed.value.seen[X] == world.cell(X)
+    with pytest.raises(AssertionFailedError):
+        world.engine.commit([Mutation(Z, b"1")], [Version(X, done.timestamp)], once="token")
+    assert calls, "it may be its own first commit that came between"
+    monkeypatch.setattr("txn.protocol.waiting.REMEMBERED", 1)
+    contention.note_hot([Z.lock])
+    world.engine.commit([Mutation(Z, b"1")])
+    assert contention._written.keys() == {Z}
 
 
 def test_a_client_of_one_attempt_makes_one() -> None:

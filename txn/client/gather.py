@@ -142,6 +142,8 @@ class Gatherer(Forked, Generic[W]):
     def commit(self, items: Sequence[W]) -> None:
         """Have each item, which need no lock in common, committed in some batch, and return once
         all have been. What a batch raises that this thread leads is raised here."""
+        if self._commit_at_once(items):
+            return
         event = Event()
         place = _Place(items, event)
         try:
@@ -192,6 +194,23 @@ class Gatherer(Forked, Generic[W]):
         self._crew.close()
 
     # ------------------------------------------------------------------------------ leading
+
+    def _commit_at_once(self, items: Sequence[W]) -> bool:
+        """Commit the items as a batch, and return True, where nobody else is there at all."""
+        if self._linger_ms or len(items) > MOST or sum(len(w.units) for w in items) > PORTION:
+            return False
+        batch: _Batch[W] = _Batch(self._clock.monotonic_ms())
+        batch.items = list(items)
+        try:
+            with self._lock:
+                if self._line or self._under_way:
+                    return False
+                self._under_way.append(batch)
+            self._run(batch.items)
+        finally:
+            if batch in self._under_way:
+                self._end(batch)
+        return True
 
     def _lead(self, batch: _Batch[W]) -> None:
         with ExitStack() as after:  # all of it, whatever is raised on the way

@@ -410,6 +410,10 @@ class Order:
 
     def __init__(self, wanted: Sequence[Wanted]) -> None:
         self._lines: dict[Key, deque[Wanted]] = {}
+        units = [unit for w in wanted for unit in w.units]
+        if len(set(units)) == len(units):  # as it mostly is
+            self.ready = dict.fromkeys(wanted)
+            return
         for w in wanted:
             for unit in w.units:
                 self._lines.setdefault(unit, deque()).append(w)
@@ -421,6 +425,8 @@ class Order:
     def remove(self, w: Wanted) -> None:
         """Take out one that is ready; those that waited for it alone become so."""
         del self.ready[w]
+        if not self._lines:
+            return
         lines = [self._lines[unit] for unit in w.units]
         for line in lines:
             line.popleft()

@@ -43,6 +43,7 @@ class Contention:
         self._context = context
         self._since_ms: dict[Key, int] = {}
         self._written: dict[Key, Cell] = {}
+        self._hot_ms = -HOT_MS  # when a key was last found to be in demand
         self._pace_ms = 1
 
     def learn(self, attempts: Sequence[Attempt]) -> None:
@@ -54,21 +55,25 @@ class Contention:
             began_ms = min(written)
             self._pace_ms = (3 * self._pace_ms + now_ms - began_ms) // 4
         for t in attempts:
-            self.note_hot(t.locks[key] for key in _list_contended(t) if key in t.locks)
-            if t.failure is None and t.plan is not None:
-                self._note_written(t.request.mutations, t.plan.timestamp)
+            if t.failure is not None:
+                self.note_hot(t.locks[key] for key in _list_contended(t) if key in t.locks)
+        if now_ms - self._hot_ms < HOT_MS:
+            for t in attempts:
+                if t.failure is None and t.plan is not None:
+                    self._note_written(t.request.mutations, t.plan.timestamp)
 
     def note_hot(self, locks: Iterable[Key]) -> None:
         """Remember that keys of these locks are in demand."""
         now_ms = self._context.clock.monotonic_ms()
         for lock in locks:
+            self._hot_ms = now_ms
             if len(self._since_ms) >= REMEMBERED:
                 self._since_ms.clear()  # costs an attempt at worst
             self._since_ms[lock] = now_ms
 
     def _note_written(self, mutations: Iterable[Mutation | Delete], timestamp: int) -> None:
         if len(self._written) >= REMEMBERED:
-            self._written.clear()
+            self._written.clear()  # costs an attempt at worst
         for m in mutations:
             if isinstance(m, Mutation) and len(m.value) <= LARGE_BYTES:
                 self._written[m.key] = Cell(m.value, timestamp)
@@ -93,7 +98,7 @@ class Contention:
         """Fail, with nothing written yet, the attempts that would have to wait for the holder of a
         key in demand, and return them; fail those whose assertions have become hopeless. What this
         client has written since they were read it knows without asking."""
-        for t in attempts:
+        for t in attempts if self._written else ():
             _fail_overtaken(t, self._written)
         live = [t for t in attempts if t.failure is None]
         held = [item for item in self._look_at_hot_keys(live) if item.holder != FREE]
