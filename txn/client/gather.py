@@ -142,26 +142,8 @@ class Gatherer(Forked, Generic[W]):
     def commit(self, items: Sequence[W]) -> None:
         """Have each item, which need no lock in common, committed in some batch, and return once
         all have been. What a batch raises that this thread leads is raised here."""
-        if self._commit_at_once(items):
-            return
-        event = Event()
-        place = _Place(items, event)
-        try:
-            with self._lock:
-                self._line.append(place)
-            if self._linger_ms:
-                event.wait(self._linger_ms / 1000)
-            while True:
-                event.clear()  # what it told of is seen below
-                if not place.open:
-                    break
-                if (batch := self._take(place)) is not None:
-                    self._lead(batch)
-                else:
-                    event.wait(OVERDUE_MS / 1000)
-        except BaseException:
-            self._withdraw(place)
-            raise
+        if not self._commit_at_once(items):
+            self._commit_in_line(items)
         if self._is_stranded:
             self._lead_all()
 
@@ -211,6 +193,26 @@ class Gatherer(Forked, Generic[W]):
             if batch in self._under_way:
                 self._end(batch)
         return True
+
+    def _commit_in_line(self, items: Sequence[W]) -> None:
+        event = Event()
+        place = _Place(items, event)
+        try:
+            with self._lock:
+                self._line.append(place)
+            if self._linger_ms:
+                event.wait(self._linger_ms / 1000)
+            while True:
+                event.clear()  # what it told of is seen below
+                if not place.open:
+                    break
+                if (batch := self._take(place)) is not None:
+                    self._lead(batch)
+                else:
+                    event.wait(OVERDUE_MS / 1000)
+        except BaseException:
+            self._withdraw(place)
+            raise
 
     def _lead(self, batch: _Batch[W]) -> None:
         with ExitStack() as after:  # all of it, whatever is raised on the way
