@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
@@ -569,6 +569,44 @@ def test_clients_at_once_share_batches_and_lose_nothing() -> None:
         seen = engine.read([X])[X]
         assert seen is not None
         assert int(seen.value) == told > 0
+
+
+def test_futures_go_to_the_server_in_few_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is told its own result, an invalid one among them too."""
+    sizes: list[int] = []
+    inner = Transactional.commitMany
+
+    def counted(self: Transactional, requests: Sequence[Any], given: Any) -> Any:
+        sizes.append(len(requests))
+        return inner(self, requests, given)
+
+    monkeypatch.setattr(Transactional, "commitMany", counted)
+    with endpoint() as (uri, _), connect(uri, table="data") as engine:
+        engine.ensure_table("data", ["d"])
+        keys = [Key(f"r{i}", "d", "v", "data") for i in range(100)]
+        done = [engine.submit(([Mutation(k, "1")], [])) for k in keys]
+        assert all(isinstance(each.result(120), Committed) for each in done)
+        assert len(sizes) < 100
+        bad = engine.submit(([Mutation(Key("x", "q", "v", "data"), "1")], []))
+        good = engine.submit(([Mutation(X, "1")], []), deadline_ms=60_000)
+        late = engine.submit(([Mutation(Y, "1")], []), deadline_ms=0)
+        with pytest.raises(InvalidRequestError, match="no such family"):
+            bad.result(120)
+        assert good.result(120).complete
+        with pytest.raises(DeadlineError):
+            late.result(120)
+        engine.flush()
+
+
+def test_futures_of_a_server_that_is_gone_are_told_so() -> None:
+    """None of them waits for ever."""
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        port = nobody.getsockname()[1]
+    with connect(f"txn://127.0.0.1:{port}", table="data") as engine:
+        lost = [engine.submit(([Mutation(X, "1")], []), deadline_ms=200) for _ in range(3)]
+        assert all(
+            isinstance(each.exception(120), StoreError | CommitOutcomeUnknown) for each in lost
+        )
 
 
 def locked_by_somebody(store: Store) -> bytes:
