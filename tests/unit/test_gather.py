@@ -671,6 +671,21 @@ def test_a_child_of_a_leader_ends_its_batch_by_itself() -> None:
     assert os.waitpid(seen[0], 0)[1] == 0
 
 
+@pytest.mark.parametrize("linger_ms", [0, 1])
+def test_a_leader_goes_on_as_the_child_that_it_has_become(linger_ms: int) -> None:
+    """Alone, or out of the line: what it led is forgotten by then."""
+
+    def run(batch: Sequence[InLine]) -> None:
+        gatherer.after_fork(in_child=False)
+        assert len(gatherer._under_way) == 1
+        gatherer.after_fork(in_child=True)
+
+    gatherer: Gatherer[InLine] = Gatherer(run, lambda w: None, SystemClock(), 1, linger_ms)
+    for _ in range(2):
+        gatherer.commit([InLine(put("a"), "complete", None)])
+        assert not gatherer._under_way and not gatherer._line
+
+
 # ---------------------------------------------------------------------------------- all at once
 
 
