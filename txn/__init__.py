@@ -6,6 +6,7 @@ from txn.assertions import And, Assertion, Exact, GreaterThan, Not, Or, Some, Ve
 from txn.client.block import OptimisticTransaction
 from txn.client.connect import connect
 from txn.client.engine import Engine
+from txn.client.tasks import AsyncEngine, AsyncTransaction, connect_async
 from txn.errors import (
     AbortedError,
     AssertionFailedError,
@@ -28,6 +29,8 @@ __all__ = [
     "And",
     "Assertion",
     "AssertionFailedError",
+    "AsyncEngine",
+    "AsyncTransaction",
     "Cell",
     "CommitOutcomeUnknown",
     "Committed",
@@ -56,6 +59,7 @@ __all__ = [
     "Value",
     "Version",
     "connect",
+    "connect_async",
 ]
 
 getLogger("txn").addHandler(NullHandler())  # nothing is printed unless a program asks for it

@@ -4,6 +4,8 @@
 count took, from its call to its commit, over all and for the client that fared worst.
 `asserted`: clients each write keys of their own, and all assert one key that nobody changes. It is
 locked exclusively; told is what that costs beside the same with keys that nobody shares.
+`batches`: clients each commit a hundred transfers between 1,000 accounts together, until all of
+them have; a second counts these calls. With `--clients 1` it is what one does that meets nobody.
 Clients are threads in so many processes (one: an engine they share).
 """
 
@@ -19,15 +21,19 @@ import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from random import Random
 from statistics import median
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from tests.bench import workloads
 from tests.bench.emulator import TWO, client
 from txn import ConflictError, Engine, Exact, Key, Mutation, Policy, TxnError, connect
 
+ACCOUNTS = 1_000
+BATCH = 100
 PATIENCE_S = 300
 SHARES = (50, 90, 99, 100)
 
@@ -36,7 +42,8 @@ SHARES = (50, 90, 99, 100)
 class Crowd:
     """What a crowd does: clients in processes, so many times each, within a deadline each time.
 
-    table: where. work: `hot`, `asserted`, or `apart`, which is `asserted` without a shared key.
+    table: where. work: `hot`, `asserted`, `apart`, which is `asserted` without a shared key, or
+    `batches`.
     """
 
     uri: str
@@ -156,7 +163,16 @@ def _asserted(engine: Engine, crowd: Crowd, name: str) -> Callable[[], int]:
     return once
 
 
-WORKS = {"hot": _hot, "asserted": _asserted, "apart": _asserted}
+def _batches(engine: Engine, crowd: Crowd, name: str) -> Callable[[], int]:
+    chance, tables = Random(name), workloads.Tables(crowd.table)
+
+    def once() -> int:
+        return workloads.transfers(engine, chance, ACCOUNTS, BATCH, tables=tables) // BATCH
+
+    return once
+
+
+WORKS = {"hot": _hot, "asserted": _asserted, "apart": _asserted, "batches": _batches}
 
 
 @contextmanager
@@ -168,6 +184,8 @@ def tables(uri: str) -> Iterator[Callable[[], str]]:
         def table() -> str:
             made.append(f"crowd_{uuid.uuid4().hex[:12]}")
             engine.ensure_table(made[-1], ["d"])
+            account = workloads.Tables(made[-1]).account
+            engine.commit_many([([Mutation(account(i), b"1000")], []) for i in range(ACCOUNTS)])
             return made[-1]
 
         try:

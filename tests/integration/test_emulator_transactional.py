@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import socket
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, contextmanager
@@ -54,7 +53,6 @@ from txn.protocol.attempt import ProtocolName
 from txn.protocol.row import Buffer, decode_marker, decode_row, encode_buffer, marker_key
 from txn.server.ports import Server, listen
 from txn.service import server as transactional
-from txn.service.gather import Gatherer, _Waiting
 from txn.service.messages import (
     IDL,
     REQUEST_LABEL,
@@ -199,20 +197,6 @@ def test_what_can_never_succeed_is_an_invalid_request(
     """Found here or there, it is the same error."""
     with pytest.raises(InvalidRequestError, match=message):
         act(remote)
-
-
-def test_an_invalid_request_does_not_spoil_the_batch_it_is_in() -> None:
-    """Others are committed with it: they must not be told about its family."""
-    with endpoint() as (uri, store), connect(uri, table="data") as engine:
-        engine.ensure_table("data", ["d"])
-        gatherer = Gatherer(Engine(store), Engine(store))
-        line = gatherer._lines["complete"]._together
-        bad = Request((Mutation(Key("x", "q", "v", "data"), b"1"),))
-        batch = [_Waiting(Request((Mutation(X, b"1"),)), None), _Waiting(bad, None)]
-        assert line(batch) == [None, None]
-        assert isinstance(gatherer.commit(Request((Mutation(X, b"1"),)), "complete"), Committed)
-        with pytest.raises(InvalidRequestError, match="no such family"):
-            gatherer.commit(bad, "complete")
 
 
 def test_plain_thrift_is_enough() -> None:
@@ -587,50 +571,42 @@ def test_clients_at_once_share_batches_and_lose_nothing() -> None:
         assert int(seen.value) == told > 0
 
 
-def test_a_batch_under_way_gathers_the_next_one() -> None:
-    """That is the whole of the queue: no timer, no size to tune."""
-    with endpoint() as (uri, store), connect(uri, table="data") as engine:
+def test_futures_go_to_the_server_in_few_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is told its own result, an invalid one among them too."""
+    sizes: list[int] = []
+    inner = Transactional.commitMany
+
+    def counted(self: Transactional, requests: Sequence[Any], given: Any) -> Any:
+        sizes.append(len(requests))
+        return inner(self, requests, given)
+
+    monkeypatch.setattr(Transactional, "commitMany", counted)
+    with endpoint() as (uri, _), connect(uri, table="data") as engine:
         engine.ensure_table("data", ["d"])
-        gatherer = Gatherer(Engine(store), Engine(store))
-        line = gatherer._lines["complete"]
-        inner, sizes = line._together, list[int]()
-        first, go = threading.Event(), threading.Event()
-
-        def together(batch: Sequence[_Waiting]) -> list[Committed | TxnError | None]:
-            sizes.append(len(batch))
-            first.set()
-            assert go.wait(120)
-            return inner(batch)
-
-        line._together = together
-        requests = [Request((Mutation(Key(f"r{i}", "d", "v", "data"), b"1"),)) for i in range(9)]
-        with ThreadPoolExecutor(9) as pool:
-            results = [pool.submit(gatherer.commit, requests[0], "complete")]
-            assert first.wait(120)
-            results += [pool.submit(gatherer.commit, each, "complete") for each in requests[1:]]
-            while len(line._waiting) < 8:
-                pass
-            go.set()
-            assert all(isinstance(each.result(120), Committed) for each in results)
-        assert sizes == [1, 8]
+        keys = [Key(f"r{i}", "d", "v", "data") for i in range(100)]
+        done = [engine.submit(([Mutation(k, "1")], [])) for k in keys]
+        assert all(isinstance(each.result(120), Committed) for each in done)
+        assert len(sizes) < 100
+        bad = engine.submit(([Mutation(Key("x", "q", "v", "data"), "1")], []))
+        good = engine.submit(([Mutation(X, "1")], []), deadline_ms=60_000)
+        late = engine.submit(([Mutation(Y, "1")], []), deadline_ms=0)
+        with pytest.raises(InvalidRequestError, match="no such family"):
+            bad.result(120)
+        assert good.result(120).complete
+        with pytest.raises(DeadlineError):
+            late.result(120)
+        engine.flush()
 
 
-def test_a_failure_in_a_batch_is_everybodys_and_the_line_goes_on() -> None:
-    """Nobody may wait for a leader that has gone."""
-    with endpoint() as (uri, store), connect(uri, table="data") as engine:
-        engine.ensure_table("data", ["d"])
-        gatherer = Gatherer(Engine(store), Engine(store))
-        line = gatherer._lines["complete"]
-        inner = line._together
-
-        def broken(batch: Sequence[_Waiting]) -> list[Committed | TxnError | None]:
-            raise ZeroDivisionError
-
-        line._together = broken
-        with pytest.raises(ZeroDivisionError):
-            gatherer.commit(Request((Mutation(X, b"1"),)), "complete")
-        line._together = inner
-        assert isinstance(gatherer.commit(Request((Mutation(X, b"1"),)), "complete"), Committed)
+def test_futures_of_a_server_that_is_gone_are_told_so() -> None:
+    """None of them waits for ever."""
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        port = nobody.getsockname()[1]
+    with connect(f"txn://127.0.0.1:{port}", table="data") as engine:
+        lost = [engine.submit(([Mutation(X, "1")], []), deadline_ms=200) for _ in range(3)]
+        assert all(
+            isinstance(each.exception(120), StoreError | CommitOutcomeUnknown) for each in lost
+        )
 
 
 def locked_by_somebody(store: Store) -> bytes:

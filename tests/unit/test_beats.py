@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from tests.unit.worlds import POLICY, TABLE, World, X
-from txn.client import local
 from txn.errors import AbortedError, ConflictError, DeadlineError
 from txn.model import Check, Edit, Key, Mutation, Row
 from txn.protocol import beats
@@ -56,7 +55,7 @@ def small_portions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(beats.split_portions, "__defaults__", (50,))
     monkeypatch.setattr(commit_module, "CELLS_AT_ONCE", 150)
     monkeypatch.setattr(commit_module, "SETTLED_AT_ONCE", 5)
-    monkeypatch.setattr(local.group_apart, "__defaults__", (50,))
+    monkeypatch.setattr("txn.client.gather.PORTION", 50)
 
 
 def test_an_owner_lives_through_an_attempt_of_many_leases() -> None:

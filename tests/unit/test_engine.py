@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import txn
-from tests.unit.worlds import POLICY, World, X, Y, after_status, stopped_at
+from tests.unit.worlds import POLICY, TABLE, World, X, Y, after_status, stopped_at
 from txn.assertions import Some
 from txn.client.connect import connect
 from txn.client.engine import Engine
-from txn.client.local import group_apart
+from txn.client.local import Order, Wanted
 from txn.errors import AssertionFailedError, InvalidRequestError
 from txn.model import Cell, Edit, Key, Mutation
 from txn.policy import Policy
@@ -103,10 +103,34 @@ def test_without_a_thread_to_spare_the_caller_finishes(monkeypatch: pytest.Monke
     assert world.statuses() == [Status.COMPLETE]
 
 
-def test_waves_keep_apart_what_shares_a_key() -> None:
-    """Transactions of one batch must not be in each other's way."""
-    assert group_apart([["a", "b"], ["c"], ["b", "d"], ["d"], ["e"]]) == [[0, 1, 4], [2], [3]]  # type: ignore[list-item]
-    assert group_apart([]) == []
+def test_those_of_a_call_that_share_a_lock_go_in_the_order_given() -> None:
+    """They must not be in each other's way, nor wait for what is not in theirs."""
+    world = World()
+
+    def wanted(*names: str) -> Wanted:
+        attempt = world.begun(*(Mutation(Key(name, "d", "x", TABLE), b"1") for name in names))
+        return Wanted(
+            attempt.request, "complete", None, list(attempt.units), attempt=attempt, begun_ms=0
+        )
+
+    first, second, third, fourth, fifth = every = [
+        wanted("a", "b"),
+        wanted("c"),
+        wanted("b", "d"),
+        wanted("d"),
+        wanted("e"),
+    ]
+    order = Order(every)
+    assert list(order.ready) == [first, second, fifth]
+    order.remove(second)
+    order.remove(fifth)
+    assert list(order.ready) == [first]
+    order.remove(first)
+    assert list(order.ready) == [third]
+    order.remove(third)
+    assert list(order.ready) == [fourth]
+    order.remove(fourth)
+    assert not order.ready and not Order([]).ready
 
 
 def test_rows_are_spread_over_buckets() -> None:

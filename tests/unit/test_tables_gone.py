@@ -10,6 +10,7 @@ import pytest
 from recovery import LeftAlone, Repaired, check, explain, repair
 from tests.unit.worlds import TABLE, World, X, Y, Z, stopped_at
 from txn.assertions import Exact
+from txn.client.local import LocalBackend
 from txn.errors import (
     AbortedError,
     CommitOutcomeUnknown,
@@ -24,7 +25,6 @@ from txn.model import Check, Family, Key, Mutation
 from txn.protocol import resolve
 from txn.protocol.phases import Status
 from txn.request import Committed, Outcome, bind_request
-from txn.service.gather import Gatherer, _Waiting
 from txn.tables.admin import Admin
 from txn.testing.faulty import Call, Crash, Fault, Reply
 from txn.watch import Event, Phase
@@ -431,11 +431,15 @@ def test_fsck_leaves_it_says_how_to_end_it_and_goes_on(gone: Callable[[Tables], 
 def test_those_who_commit_together_are_told_each_its_own() -> None:
     """One client's table must not fail, or repeat, what another's thread gathered with it."""
     world = Tables()
-    gatherer = Gatherer(world.engine, world.client(seed=2))
     world.when["decide"] = world.disable
-    together = gatherer._together("complete")
-    first, second = (bind_request(m, table=TABLE) for m in (BOTH, [Mutation(Y, b"1")]))
-    results = together([_Waiting(first, None), _Waiting(second, None)])
+    backend = world.engine._backend
+    assert isinstance(backend, LocalBackend)
+    first, second = (
+        backend._want(bind_request(m, table=TABLE), "complete", None)
+        for m in (BOTH, [Mutation(Y, b"1")])
+    )
+    backend._gatherer.commit([first, second])
+    results = [backend._result(each.attempt) for each in (first, second)]
     assert [isinstance(result, Committed) for result in results] == [True, True]
     assert len(world.rows()) == 2
 

@@ -7,6 +7,7 @@ is valid.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import Future
 from typing import Protocol
 
 from txn.client.turns import Turn
@@ -47,6 +48,9 @@ class Backend(Protocol):
     ) -> list[Committed | TxnError]:
         """Commit independent requests together; return the result of each."""
 
+    def submit(self, request: Request, ack: Ack, deadline_ms: int | None) -> Future[Committed]:
+        """Have one request committed soon, with others; the future tells what `commit` would."""
+
     def read(self, keys: Sequence[Key]) -> Snapshot:
         """Return the keys' cells as of one instant."""
 
@@ -70,7 +74,7 @@ class Backend(Protocol):
         """Create the table and those of its families that are missing."""
 
     def flush(self) -> None:
-        """Wait until everything that was committed is complete, or left to others."""
+        """Wait until everything that was submitted or committed is complete, or left to others."""
 
     def close(self) -> None:
         """Flush, and release what is held."""

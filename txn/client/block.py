@@ -48,7 +48,9 @@ class OptimisticTransaction:
     nothing. Afterwards `result` is the Committed, or None where the block wrote nothing.
     """
 
-    def __init__(self, backend: Backend, table: bytes | None, commit: Commit) -> None:
+    def __init__(
+        self, backend: Backend, table: bytes | None, commit: Commit, turn: Turn | None = None
+    ) -> None:
         self._backend = backend
         self._table = table
         self._commit_block = commit
@@ -58,7 +60,7 @@ class OptimisticTransaction:
         self._written: dict[Key, bytes | None] = {}
         self._required: list[Assertion] = []
         self._looks = 0
-        self._turn = Turn()
+        self._turn = turn or Turn()
         self._entered = False
         self._open = False
         self.result: Committed | None = None
@@ -252,37 +254,63 @@ class OptimisticTransaction:
         return None if value is None else Cell(value, NO_VERSION)
 
 
+class Repeats:
+    """How often, and for how long, a block is done again. deadline_ms: None: the policy's."""
+
+    def __init__(self, context: Context, attempts: int, deadline_ms: int | None) -> None:
+        deadline_ms = context.policy.deadline_ms if deadline_ms is None else deadline_ms
+        check_whole("attempts", attempts, 1)
+        check_whole("deadline_ms", deadline_ms)
+        self._context = context
+        self._attempts = attempts
+        self._due_ms = context.clock.monotonic_ms() + deadline_ms
+        self._made = 0
+        self._conflict: ConflictError | None = None
+
+    def left_ms(self) -> int:
+        """Return how much time is left."""
+        return self._due_ms - self._context.clock.monotonic_ms()
+
+    def begin(self) -> bool:
+        """Whether there is time for another attempt."""
+        is_time = self.left_ms() > 0
+        self._made += is_time
+        return is_time
+
+    def note(self, conflict: ConflictError) -> int:
+        """Return how many ms to wait before the next attempt; raise the conflict if it was met in
+        the last one."""
+        self._conflict = conflict
+        if self._made == self._attempts:
+            raise conflict
+        pause_ms = self._context.policy.backoff.pause_ms(self._made, self._context.random)
+        return max(0, min(pause_ms, self.left_ms()))
+
+    def make_error(self) -> DeadlineError:
+        """Return the error of one whose time is over."""
+        facts = annotate("deadline passed between attempts", attempts=self._made)
+        lost = None if self._conflict is None else self._conflict.transaction
+        error = DeadlineError(facts, transaction=lost)
+        error.__cause__ = self._conflict
+        return error
+
+
 def run_block(
     begin: Callable[[Callable[[], int]], OptimisticTransaction],
     function: Callable[[OptimisticTransaction], T],
     context: Context,
     attempts: int,
-    deadline_ms: int,
+    deadline_ms: int | None,
 ) -> T:
     """Run the function in transactions until one commits; return what it returned there.
 
     begin: makes a transaction, which asks how many ms are left when it commits.
     """
-    check_whole("attempts", attempts, 1)
-    check_whole("deadline_ms", deadline_ms)
-    clock, conflict = context.clock, None
-    due_ms = clock.monotonic_ms() + deadline_ms
-
-    def left_ms() -> int:
-        return due_ms - clock.monotonic_ms()
-
-    made = 0
-    for _ in context.tries(most=attempts, due_ms=due_ms):
-        if left_ms() <= 0:
-            break
-        made += 1
+    repeats = Repeats(context, attempts, deadline_ms)
+    while repeats.begin():
         try:
-            with begin(left_ms) as t:
+            with begin(repeats.left_ms) as t:
                 return function(t)
         except ConflictError as error:
-            if made == attempts:
-                raise
-            conflict = error
-    facts = annotate("deadline passed between attempts", attempts=made)
-    lost = None if conflict is None else conflict.transaction
-    raise DeadlineError(facts, transaction=lost) from conflict
+            context.clock.sleep_ms(repeats.note(error))
+    raise repeats.make_error()

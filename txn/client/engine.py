@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from functools import partial
 from typing import Self, TypeVar
 
@@ -15,6 +16,7 @@ from txn.assertions import Assertion
 from txn.client.backend import Backend
 from txn.client.block import OptimisticTransaction, run_block
 from txn.client.local import LocalBackend
+from txn.client.turns import Turn
 from txn.clock import Clock, SystemClock
 from txn.errors import InvalidRequestError, TxnError
 from txn.model import Cell, Delete, Key, Mutation, Row, as_bytes, check_choice, check_whole
@@ -137,6 +139,25 @@ class Engine:
         wanted = [self._bind_given(i, given) for i, given in enumerate(requests)]
         return self._backend.commit_many(wanted, ack, list_deadlines(deadline_ms, len(wanted)))
 
+    def submit(
+        self, request: Given, *, ack: Ack = "complete", deadline_ms: int | None = None
+    ) -> Future[Committed]:
+        """Have a request committed soon, together with others, and return the future of its result.
+
+        It commits as with `commit`, whose result or error the future tells; no thread waits. Those
+        of one engine that share a key happen in the order of their submission, as far as they meet
+        no others. The future can be cancelled until its batch begins, and then nothing was written;
+        afterwards `cancel` does nothing, and it is told what has become of the commit. Callbacks of
+        the future are run by threads that commit: they must be quick. A future is of its process:
+        in the child of a fork it never ends. Raises InvalidRequestError, before anything is
+        written, and StoreClosedError after `close`.
+        """
+        check_choice("ack", ack, Ack)
+        check_deadline(deadline_ms)
+        r = as_request(request)
+        bound = self._bind_request(r.mutations, r.assertions, r.once, r.labels, r.once_retention_ms)
+        return self._backend.submit(bound, ack, deadline_ms)
+
     # -------------------------------------------------------------------------------- reading
 
     def read(self, keys: Collection[Key]) -> dict[Key, Cell | None]:
@@ -194,16 +215,26 @@ class Engine:
         the policy's. 0 or less, a budget that is spent: DeadlineError, and nothing is written.
         """
         check_deadline(deadline_ms)
-        return self._begin_block(once, once_retention_ms, labels, ack, lambda: deadline_ms)
+        return self.begin_block(
+            lambda: deadline_ms,
+            once=once,
+            once_retention_ms=once_retention_ms,
+            labels=labels,
+            ack=ack,
+        )
 
-    def _begin_block(
+    def begin_block(
         self,
-        once: str | bytes | None,
-        once_retention_ms: int | None,
-        labels: Mapping[str, str] | None,
-        ack: Ack,
         left_ms: Callable[[], int | None],
+        *,
+        once: str | bytes | None = None,
+        once_retention_ms: int | None = None,
+        labels: Mapping[str, str] | None = None,
+        ack: Ack = "complete",
+        turn: Turn | None = None,
     ) -> OptimisticTransaction:
+        """Return a transaction which asks how many ms are left when it commits. `transaction` and
+        `run` are made of it; turn: how it takes turns at keys in demand."""
         check_choice("ack", ack, Ack)
 
         def commit(request: Request, spans: Sequence[Span], known: Snapshot) -> Committed:
@@ -212,7 +243,7 @@ class Engine:
             )
             return self._backend.commit(bound, ack, spans, left_ms(), known)
 
-        return OptimisticTransaction(self._backend, self._table, commit)
+        return OptimisticTransaction(self._backend, self._table, commit, turn)
 
     def run(
         self,
@@ -232,10 +263,14 @@ class Engine:
         DeadlineError at once. Raises the last ConflictError, DeadlineError, and whatever else
         `commit` and the function raise.
         """
-        context = self.context
-        deadline_ms = context.policy.deadline_ms if deadline_ms is None else deadline_ms
-        begin = partial(self._begin_block, once, once_retention_ms, labels, ack)
-        return run_block(begin, function, context, attempts, deadline_ms)
+        begin = partial(
+            self.begin_block,
+            once=once,
+            once_retention_ms=once_retention_ms,
+            labels=labels,
+            ack=ack,
+        )
+        return run_block(begin, function, self.context, attempts, deadline_ms)
 
     def outcome(self, transaction: str | bytes) -> Outcome:
         """Return what has become of a transaction, by its row key."""
@@ -249,7 +284,7 @@ class Engine:
         self._backend.ensure_table(as_bytes("table", table), wanted)
 
     def flush(self) -> None:
-        """Wait until everything that was committed is complete, or left to others."""
+        """Wait until everything that was submitted or committed is complete, or left to others."""
         self._backend.flush()
 
     def close(self) -> None:

@@ -6,20 +6,26 @@ rows, where every other client can finish it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 
 from txn.client.families import Families
 from txn.client.finisher import Finisher
+from txn.client.gather import Gatherer, InLine
 from txn.client.turns import Lines, Turn
 from txn.errors import (
     AssertionFailedError,
+    CommitOutcomeUnknown,
     ConflictError,
     CorruptRowError,
     TableUnavailable,
     TxnError,
 )
+from txn.host.crew import Crew
 from txn.model import Cell, Family, Key, Row
 from txn.protocol.attempt import (
     Attempt,
@@ -29,7 +35,6 @@ from txn.protocol.attempt import (
     call_store,
     is_late,
 )
-from txn.protocol.beats import PORTION
 from txn.protocol.commit import commit, run_for_available
 from txn.protocol.lock_cells import holder_of
 from txn.protocol.resolve import Resolver, read_rows
@@ -45,6 +50,30 @@ from txn.spans import Span
 LOOKS = 8
 """How often a block looks at keys in demand, of which somebody holds one: it would be overtaken."""
 
+FRESH_MS = 1_000
+"""How old the row key of an attempt may be when its row is written: it tells when it began."""
+
+EAGER = 4
+"""In how many rounds a request of many goes that was in conflict, before it waits alone."""
+
+ALONE = 8
+"""How many requests with futures wait for others at a time."""
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Wanted(InLine):
+    """A request on its way to its result.
+
+    attempt: the latest one, since begun_ms. tries: how many have been made. rounds: how many
+    batches it was in. is_aside: whether it left the last one before anything was written.
+    """
+
+    attempt: Attempt
+    begun_ms: int
+    tries: int = 0
+    rounds: int = 0
+    is_aside: bool = False
+
 
 class LocalBackend:
     """Commits and reads with the protocol. Its transaction table is made where it is missing."""
@@ -59,6 +88,13 @@ class LocalBackend:
         self._contention = Contention(context, self._resolver.settle)
         self._finisher = Finisher(context)
         self._lines = Lines()
+        self._crew = Crew(ALONE, "txn-alone")
+        policy = context.policy
+        # A store of one writer, and of calls in this process, gains nothing by several.
+        lanes = policy.lanes if "remote_calls" in context.store.features else 1
+        self._gatherer = Gatherer(
+            self._commit_together, self._tell, context.clock, lanes, policy.linger_ms
+        )
 
     @property
     def context(self) -> Context:
@@ -86,7 +122,14 @@ class LocalBackend:
         known: Snapshot,
     ) -> Committed:
         """Commit one request, if its spans have no keys but its own; raise why it was not."""
-        (result,) = self._commit_all([request], ack, [deadline_ms], spans, known)
+        wanted = self._want(request, ack, deadline_ms, spans, known)
+        if spans:  # looking at ranges may take long: nobody else has to wait for it
+            self._commit_alone(wanted)
+        else:
+            self._gatherer.commit([wanted])
+            if self._is_open(wanted):
+                self._commit_alone(wanted)
+        result = self._result(wanted.attempt)
         if isinstance(result, TxnError):
             raise result
         return result
@@ -94,47 +137,152 @@ class LocalBackend:
     def commit_many(
         self, requests: Sequence[Request], ack: Ack, deadlines_ms: Sequence[int | None]
     ) -> list[Committed | TxnError]:
-        """Commit independent requests together; return the result of each."""
-        return self._commit_all(requests, ack, deadlines_ms)
+        """Commit independent requests together; return the result of each.
 
-    def _commit_all(
+        In each round go all of them that no earlier one keeps from a lock. Those in conflict go
+        again with the next, and keep nobody waiting; only where a round has brought nothing does
+        the first of them wait, alone, for whoever holds its locks.
+        """
+        wanted = [
+            self._want(request, ack, deadline_ms)
+            for request, deadline_ms in zip(requests, deadlines_ms, strict=True)
+        ]
+        order = Order(wanted)
+        while order.ready:
+            self._commit_eager(list(order.ready))
+            self._end_round(order)
+        return [self._result(w.attempt) for w in wanted]
+
+    def submit(self, request: Request, ack: Ack, deadline_ms: int | None) -> Future[Committed]:
+        """Have one request committed soon, with others; the future tells the result."""
+        wanted = self._want(request, ack, deadline_ms)
+        wanted.future = Future()
+        self._gatherer.submit(wanted)
+        return wanted.future
+
+    def _want(
         self,
-        requests: Sequence[Request],
+        request: Request,
         ack: Ack,
-        deadlines_ms: Sequence[int | None],
+        deadline_ms: int | None,
         spans: Sequence[Span] = (),
         known: Mapping[Key, Cell | None] = MappingProxyType({}),
-    ) -> list[Committed | TxnError]:
+    ) -> Wanted:
         now_ms, usual_ms = self._context.clock.monotonic_ms(), self._context.policy.deadline_ms
-        attempts = [
-            self._begin(request, now_ms + (usual_ms if own_ms is None else own_ms), spans)
-            for request, own_ms in zip(requests, deadlines_ms, strict=True)
-        ]
-        for t in attempts:
-            t.know(known)
-        for wave in group_apart([t.units for t in attempts]):
-            again = wave
-            for number in self._context.tries(most=self._context.policy.attempts):
-                if number > 1:
-                    for i in again:
-                        attempts[i] = self._begin(requests[i], attempts[i].due_ms, spans)
-                self._run([attempts[i] for i in again], number > 1, ack)
-                again = [i for i in again if self._may_try_again(attempts[i])]
-                if not again:
-                    break
-        return [self._result(t) for t in attempts]
+        due_ms = now_ms + (usual_ms if deadline_ms is None else deadline_ms)
+        attempt = self._begin(request, due_ms, spans)
+        attempt.know(known)
+        units = attempt.units.keys()
+        return Wanted(request, ack, due_ms, units, attempt=attempt, begun_ms=now_ms)
 
     def _begin(self, request: Request, due_ms: int, spans: Sequence[Span] = ()) -> Attempt:
         return begin_attempt(self._context, request, due_ms, self._buckets, spans)
 
-    def _may_try_again(self, t: Attempt) -> bool:
-        return isinstance(t.failure, ConflictError) and not is_late(self._context, t)
+    def _begin_again(self, w: Wanted) -> None:
+        """Give the request an attempt of which nothing was written, with a row key of about now."""
+        now_ms, w.is_aside = self._context.clock.monotonic_ms(), False
+        if w.attempt.failure is not None:
+            w.attempt = self._begin(w.request, w.attempt.due_ms, w.attempt.spans)
+            w.begun_ms = now_ms
+        elif now_ms - w.begun_ms > FRESH_MS:
+            old, w.begun_ms = w.attempt, now_ms
+            w.attempt = self._begin(w.request, old.due_ms, old.spans)
+            w.attempt.know({**old.seen, **old.found})
 
-    def _run(self, attempts: Sequence[Attempt], patient: bool, ack: Ack) -> None:
+    def _is_open(self, w: Wanted) -> bool:
+        """Whether the request is to be tried, for the first time or again."""
+        if not w.tries or w.is_aside:
+            return True
+        is_conflict = isinstance(w.attempt.failure, ConflictError)
+        is_worth_it = w.tries < self._context.policy.attempts
+        return is_conflict and is_worth_it and not is_late(self._context, w.attempt)
+
+    def _commit_eager(self, ready: Sequence[Wanted]) -> None:
+        """Try, with others and without waiting for anybody, those that were not in conflict too
+        often."""
+        policy = self._context.policy
+        eager = [w for w in ready if w.rounds < min(EAGER, policy.attempts)]
+        rounds = max((w.rounds for w in eager), default=0)
+        if rounds:
+            self._context.clock.sleep_ms(policy.backoff.pause_ms(rounds, self._context.random))
+        if eager:
+            self._gatherer.commit(eager)
+
+    def _end_round(self, order: Order) -> None:
+        """Take out those that are done with. Where there is none, the first waits, alone."""
+        done = [w for w in order.ready if not self._is_open(w)]
+        if not done:
+            done = list(order.ready)[:1]
+            self._commit_alone(done[0])
+        for w in done:
+            order.remove(w)
+
+    def _commit_together(self, batch: Sequence[Wanted]) -> None:
+        """Try a batch once, and wait for nobody: one whose keys are in demand, and held just now,
+        stands aside before anything is written."""
+        for w in batch:
+            self._begin_again(w)
+            w.rounds += 1
+        aside: list[Attempt] = []
+        attempts = [w.attempt for w in batch]
+        try:
+            self._run(
+                attempts,
+                batch[0].ack,
+                patient=False,
+                meet=lambda some: aside.extend(self._contention.stand_aside(some)),
+            )
+        except BaseException as error:
+            leave_unknown(attempts, error)
+            raise
+        finally:
+            for w in batch:
+                w.is_aside = w.attempt in aside
+                w.tries += not w.is_aside
+
+    def _commit_alone(self, w: Wanted) -> None:
+        """Try a request until it is done with, and wait for whoever is in its way."""
+        policy = self._context.policy
+        while self._is_open(w):
+            if w.tries:
+                self._context.clock.sleep_ms(policy.backoff.pause_ms(w.tries, self._context.random))
+            self._begin_again(w)
+            w.tries += 1
+            self._run([w.attempt], w.ack, patient=w.tries > 1)
+
+    def _tell(self, w: Wanted) -> None:
+        """Settle the future of a request; one that is not done with goes on alone."""
+        if self._is_open(w) and self._crew.hand_over(partial(self._tell_alone, w)):
+            return
+        self._tell_alone(w)
+
+    def _tell_alone(self, w: Wanted) -> None:
+        assert w.future is not None
+        try:
+            self._commit_alone(w)
+        except BaseException as error:
+            leave_unknown([w.attempt], error)
+            raise
+        finally:
+            result = self._result(w.attempt)
+            if isinstance(result, TxnError):
+                w.future.set_exception(result)
+            else:
+                w.future.set_result(result)
+
+    def _run(
+        self,
+        attempts: Sequence[Attempt],
+        ack: Ack,
+        patient: bool,
+        meet: Callable[[Sequence[Attempt]], None] | None = None,
+    ) -> None:
+        """Run the phases of attempts. meet: what is done first about keys in demand; None: their
+        holders are waited for."""
         finish = self._finisher.release if ack == "complete" else self._finisher.submit
         try:
             due = fail_late(self._context, attempts)
-            live = run_for_available(self._contention.wait_for_hot_keys, due)
+            live = run_for_available(meet or self._contention.wait_for_hot_keys, due)
             commit(self._context, live, self._contention, patient, finish)
             self._contention.learn(live)
         except TxnError as error:  # before the decision, so nothing of these was written
@@ -168,8 +316,8 @@ class LocalBackend:
         request = lock_request(keys)
         for _ in self._context.tries(most=self._context.policy.attempts):
             t = self._begin(request, due_ms)
-            self._run([t], patient=True, ack="complete")
-            if not self._may_try_again(t):
+            self._run([t], "complete", patient=True)
+            if not isinstance(t.failure, ConflictError) or is_late(self._context, t):
                 break
         if t.failure is not None:
             raise t.failure
@@ -240,36 +388,54 @@ class LocalBackend:
         self._context.store.ensure_table(table, {family: Family() for family in families})
 
     def flush(self) -> None:
-        """Wait until everything that was committed is complete, or left to others."""
+        """Wait until everything that was submitted or committed is complete, or left to others."""
+        self._gatherer.flush()
         self._finisher.flush()
 
     def close(self) -> None:
         """Flush, and close the store."""
-        self.flush()
+        self._gatherer.close()
+        self._crew.close()
+        self._finisher.flush()
         self._context.store.close()
 
 
-def group_apart(keys: Sequence[Collection[Key]], most_keys: int = PORTION) -> list[list[int]]:
-    """Group transactions, by their position, so that those of one group share no key, and those
-    that share one are in groups of the order given. A group has no more keys than may be asked for
-    in one call, unless it is of one transaction: the row written first waits for the others."""
-    if len(keys) == 1:
-        return [[0]]
-    groups: list[list[int]] = []
-    sizes: list[int] = []
-    next_wave: dict[Key, int] = {}
-    full = 0  # how many groups, from the first on, take nobody any more
-    for position, touched in enumerate(keys):
-        wave = max((next_wave.get(key, 0) for key in touched), default=0)
-        wave = max(wave, full)
-        while wave < len(groups) and sizes[wave] + len(touched) > most_keys:
-            wave += 1
-        if wave == len(groups):
-            groups.append([])
-            sizes.append(0)
-        groups[wave].append(position)
-        sizes[wave] += len(touched)
-        next_wave.update(dict.fromkeys(touched, wave + 1))
-        while full < len(groups) and sizes[full] >= most_keys:
-            full += 1
-    return groups
+class Order:
+    """Requests of one call, of which those that need the same lock go in the order given.
+
+    ready: those that no other has to go before, as the keys of a dictionary.
+    """
+
+    __slots__ = ("_lines", "ready")
+
+    def __init__(self, wanted: Sequence[Wanted]) -> None:
+        self._lines: dict[Key, deque[Wanted]] = {}
+        units = [unit for w in wanted for unit in w.units]
+        if len(set(units)) == len(units):  # as it mostly is
+            self.ready = dict.fromkeys(wanted)
+            return
+        for w in wanted:
+            for unit in w.units:
+                self._lines.setdefault(unit, deque()).append(w)
+        self.ready = {w: None for w in wanted if self._is_first(w)}
+
+    def _is_first(self, w: Wanted) -> bool:
+        return all(self._lines[unit][0] is w for unit in w.units)
+
+    def remove(self, w: Wanted) -> None:
+        """Take out one that is ready; those that waited for it alone become so."""
+        del self.ready[w]
+        if not self._lines:
+            return
+        lines = [self._lines[unit] for unit in w.units]
+        for line in lines:
+            line.popleft()
+        self.ready.update((line[0], None) for line in lines if line and self._is_first(line[0]))
+
+
+def leave_unknown(attempts: Sequence[Attempt], error: BaseException) -> None:
+    """Say of those of which it is not known how they ended that it is not."""
+    for t in attempts:
+        if t.failure is None and (t.status is None or t.status.is_undecided):
+            t.failure = CommitOutcomeUnknown(t.row_key)
+            t.failure.__cause__ = error

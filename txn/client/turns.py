@@ -18,11 +18,12 @@ LONGEST_S = 2.0
 
 
 class Turn:
-    """What one block has of turns, until its end."""
+    """What one block has of turns, until its end. waits: whether its thread may wait for one."""
 
-    __slots__ = ("lines", "locks")
+    __slots__ = ("lines", "locks", "waits")
 
-    def __init__(self) -> None:
+    def __init__(self, waits: bool = True) -> None:
+        self.waits = waits
         self.lines: Lines | None = None
         self.locks: set[Key] = set()
 
@@ -59,6 +60,8 @@ class Lines(Forked):
 
     def wait(self, turn: Turn, locks: Iterable[Key]) -> list[Key]:
         """Wait for a turn at each lock, in order; return those that were waited for and had."""
+        if not turn.waits:
+            return []
         turn.lines = self
         return [lock for lock in sorted(set(locks) - turn.locks) if self._wait_at(turn, lock)]
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from txn import assertions
 from txn.assertions import Assertion, Version, overtaken
 from txn.errors import AssertionFailedError, ConflictError, DeadlineError
-from txn.model import Cell, Key
+from txn.model import Cell, Delete, Key, Mutation
 from txn.protocol.attempt import (
     Attempt,
     Context,
@@ -31,6 +31,7 @@ POLITE_TRIES = 8
 HOT_MS = 1_000
 MOST_HOT = 3
 REMEMBERED = 10_000
+LARGE_BYTES = 100  # values that are not remembered
 
 
 class Contention:
@@ -41,6 +42,8 @@ class Contention:
         self.settle = settle
         self._context = context
         self._since_ms: dict[Key, int] = {}
+        self._written: dict[Key, Cell] = {}
+        self._hot_ms = -HOT_MS  # when a key was last found to be in demand
         self._pace_ms = 1
 
     def learn(self, attempts: Sequence[Attempt]) -> None:
@@ -52,15 +55,28 @@ class Contention:
             began_ms = min(written)
             self._pace_ms = (3 * self._pace_ms + now_ms - began_ms) // 4
         for t in attempts:
-            self.note_hot(t.locks[key] for key in _list_contended(t) if key in t.locks)
+            if t.failure is not None:
+                self.note_hot(t.locks[key] for key in _list_contended(t) if key in t.locks)
+        if now_ms - self._hot_ms < HOT_MS:
+            for t in attempts:
+                if t.failure is None and t.plan is not None:
+                    self._note_written(t.request.mutations, t.plan.timestamp)
 
     def note_hot(self, locks: Iterable[Key]) -> None:
         """Remember that keys of these locks are in demand."""
         now_ms = self._context.clock.monotonic_ms()
         for lock in locks:
+            self._hot_ms = now_ms
             if len(self._since_ms) >= REMEMBERED:
                 self._since_ms.clear()  # costs an attempt at worst
             self._since_ms[lock] = now_ms
+
+    def _note_written(self, mutations: Iterable[Mutation | Delete], timestamp: int) -> None:
+        if len(self._written) >= REMEMBERED:
+            self._written.clear()  # costs an attempt at worst
+        for m in mutations:
+            if isinstance(m, Mutation) and len(m.value) <= LARGE_BYTES:
+                self._written[m.key] = Cell(m.value, timestamp)
 
     def list_hot_keys(self, keys: Collection[Key]) -> list[Key]:
         """Return those of the keys that are in demand, in key order."""
@@ -73,17 +89,35 @@ class Contention:
     def wait_for_hot_keys(self, attempts: Sequence[Attempt]) -> None:
         """Wait for a while, with nothing written yet, for the holders of keys that are in demand;
         fail the attempts whose assertions become hopeless meanwhile."""
+        missing = self._look_at_hot_keys(attempts)
+        for tries in range(POLITE_TRIES):
+            if missing:
+                missing = self.wait_for_holders(missing, tries)
+
+    def stand_aside(self, attempts: Sequence[Attempt]) -> list[Attempt]:
+        """Fail, with nothing written yet, the attempts that would have to wait for the holder of a
+        key in demand, and return them; fail those whose assertions have become hopeless. What this
+        client has written since they were read it knows without asking."""
+        for t in attempts if self._written else ():
+            _fail_overtaken(t, self._written)
+        live = [t for t in attempts if t.failure is None]
+        held = [item for item in self._look_at_hot_keys(live) if item.holder != FREE]
+        self.note_hot(item.t.locks[item.key] for item in held)
+        for item in held:
+            item.t.failure = ConflictError(
+                "key is locked", key=item.key, holder=item.holder, transaction=item.t.row_key
+            )
+        return list(dict.fromkeys(item.t for item in held))
+
+    def _look_at_hot_keys(self, attempts: Sequence[Attempt]) -> list[Met]:
         # What a block has brought of a lock was free a moment ago.
         hot = [(t, key) for t in attempts for key in self.list_hot_keys(t.keys)]
         wanted = [(t, key) for t, key in hot if t.locks[key] not in t.found]
         if not wanted or self._context.policy.attempts == 1:
-            return  # a client of one attempt waits for nobody
-        missing = fail_overtaken(
+            return []  # a client of one attempt waits for nobody
+        return fail_overtaken(
             call_store(self._context, lambda: look_at_locks(self._context, wanted))
         )
-        for tries in range(POLITE_TRIES):
-            if missing:
-                missing = self.wait_for_holders(missing, tries)
 
     def wait_for_holders(self, missing: list[Met], tries: int) -> list[Met]:
         """Settle the holders, or let a moment pass; return those that are still in the way."""
@@ -146,10 +180,15 @@ def fail_overtaken(missing: list[Met]) -> list[Met]:
     With a token the marker has to be seen first: what overtook it may be its own first commit.
     """
     for t in dict.fromkeys(item.t for item in missing):
-        lost = next((a for a in t.request.assertions if overtaken(a, t.seen)), None)
-        if lost is not None and t.request.once is None:
-            t.failure = make_assertion_error(t, lost)
+        _fail_overtaken(t, t.seen)
     return [item for item in missing if item.t.failure is None]
+
+
+def _fail_overtaken(t: Attempt, seen: Mapping[Key, Cell | None]) -> None:
+    lost = next((a for a in t.request.assertions if overtaken(a, seen)), None)
+    if lost is not None and t.request.once is None:
+        t.seen.update((key, seen[key]) for key in assertions.list_keys(lost))
+        t.failure = make_assertion_error(t, lost)
 
 
 def make_assertion_error(t: Attempt, assertion: Assertion) -> AssertionFailedError:

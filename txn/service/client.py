@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
 from txn.backoff import Backoff
+from txn.client.gather import Gatherer, InLine
 from txn.clock import Clock, SystemClock
 from txn.errors import (
     CommitOutcomeUnknown,
@@ -56,6 +59,13 @@ ACKS = {"complete": IDL.Ack.COMPLETE, "decided": IDL.Ack.DECIDED}
 KNOWN = {number: outcome for outcome, number in OUTCOMES.items()}
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
+class _Sent(InLine):
+    """A request whose result goes to a future; None: it is not known, nor was it tried."""
+
+    result: Committed | Exception | None = None
+
+
 def connect_server(uri: str, clock: Clock | None = None) -> RemoteBackend:
     """Return the backend of a server's URI. Nothing is sent yet."""
     gateway, token = parse_server(urlsplit(uri))
@@ -77,6 +87,8 @@ class RemoteBackend:
         self._chance = chance or random.SystemRandom()
         self._service = RemoteService(gateway, token, self._clock)
         self._rules: Rules | None = None
+        lanes = Policy().lanes
+        self._gatherer = Gatherer(self._commit_together, _tell, self._clock, lanes, linger_ms=0)
 
     @property
     def context(self) -> Context:
@@ -148,6 +160,35 @@ class RemoteBackend:
             _unpack_part(packed, _name_part(name, number)) for number, packed in enumerate(answers)
         ]
 
+    def submit(self, request: Request, ack: Ack, deadline_ms: int | None) -> Future[Committed]:
+        """Have one request committed soon, in one request to the server with others."""
+        due_ms = None if deadline_ms is None else self._clock.monotonic_ms() + deadline_ms
+        future: Future[Committed] = Future()
+        self._gatherer.submit(_Sent(request, ack, due_ms, future=future))
+        return future
+
+    def _commit_together(self, batch: Sequence[_Sent]) -> None:
+        now_ms = self._clock.monotonic_ms()
+        times = [None if each.due_ms is None else each.due_ms - now_ms for each in batch]
+        results: list[Committed | TxnError]
+        try:
+            results = self.commit_many([each.request for each in batch], batch[0].ack, times)
+        except InvalidRequestError:  # one of them; nothing was written: each is told its own
+            results = [self._try(each) for each in batch]
+        except Exception as error:
+            for each in batch:
+                each.result = error
+            raise
+        for each, result in zip(batch, results, strict=True):
+            each.result = result
+
+    def _try(self, sent: _Sent) -> Committed | TxnError:
+        left_ms = None if sent.due_ms is None else sent.due_ms - self._clock.monotonic_ms()
+        try:
+            return self.commit(sent.request, sent.ack, (), left_ms, {})
+        except TxnError as error:
+            return error
+
     def read(self, keys: Sequence[Key]) -> Snapshot:
         """Return the keys' cells as of one instant."""
         if not keys:
@@ -192,10 +233,13 @@ class RemoteBackend:
         self._service.ask("ensureTable", arguments, repeat=True)
 
     def flush(self) -> None:
-        """Do nothing: what was committed with ack="decided" is the server's to complete."""
+        """Wait for what was submitted. What was committed with ack="decided" is the server's to
+        complete."""
+        self._gatherer.flush()
 
     def close(self) -> None:
-        """Close the connections."""
+        """Flush, and close the connections."""
+        self._gatherer.close()
         self._service.close()
 
     # ------------------------------------------------------------------------- lost answers
@@ -273,6 +317,14 @@ class RemoteBackend:
 
     def _name(self) -> bytes:
         return NAME + b"%013d.%032x" % (self._clock.wall_ms(), self._chance.getrandbits(128))
+
+
+def _tell(sent: _Sent) -> None:
+    assert sent.future is not None
+    if isinstance(sent.result, Committed):
+        sent.future.set_result(sent.result)
+    else:
+        sent.future.set_exception(sent.result or CommitOutcomeUnknown(b"-"))
 
 
 def _name_part(name: bytes, number: int) -> bytes:

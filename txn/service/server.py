@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import wraps
 from itertools import islice
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
@@ -17,13 +16,11 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 from txn.client.engine import Engine
 from txn.errors import InvalidRequestError, TxnError
 from txn.model import Row, cell_bytes
-from txn.policy import Policy
 from txn.protocol.attempt import ProtocolName
 from txn.protocol.ranges import stored_rows
 from txn.protocol.row import decode_row
 from txn.request import Ack, Committed, Outcome, Request
 from txn.server.ports import ServedInterface
-from txn.service.gather import Gatherer
 from txn.service.messages import (
     IDL,
     OUTCOMES,
@@ -83,8 +80,6 @@ class Transactional:
         self._store = store
         self._token = None if token is None else token.encode()
         self._engine = Engine(store, protocol=protocol)
-        self._quick = Engine(store, policy=replace(Policy(), attempts=1))
-        self._gatherer = Gatherer(self._quick, self._engine)
 
     @property
     def service(self) -> ServedInterface:
@@ -94,7 +89,6 @@ class Transactional:
     def flush(self) -> None:
         """Finish what was answered before it was complete."""
         self._engine.flush()
-        self._quick.flush()
 
     def admit(self, options: Any) -> None:
         """Raise Unauthorized unless the request has the token, if one is asked for."""
@@ -109,7 +103,15 @@ class Transactional:
         """Apply all mutations if all assertions hold, else none."""
         options = given or IDL.Options()
         request = _request(mutations, assertions, options, options.request)
-        done = self._gatherer.commit(request, _ack(options), options.withinMs)
+        done = self._engine.commit(
+            request.mutations,
+            request.assertions,
+            once=request.once,
+            once_retention_ms=request.once_retention_ms,
+            labels=request.labels,
+            ack=_ack(options),
+            deadline_ms=options.withinMs,
+        )
         return pack_committed(done)
 
     @answer_call

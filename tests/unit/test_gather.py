@@ -1,0 +1,731 @@
+"""Group commit: what threads and futures ask for while a batch is under way is the next one."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from random import Random
+
+import pytest
+
+from tests.unit.worlds import POLICY, TABLE, World, X, Y, Z, stopped_at
+from txn import (
+    AssertionFailedError,
+    CommitOutcomeUnknown,
+    Committed,
+    ConflictError,
+    DeadlineError,
+    Delete,
+    Engine,
+    Exact,
+    InvalidRequestError,
+    Key,
+    Mutation,
+    Policy,
+    Request,
+    TxnError,
+    Version,
+)
+from txn.client.gather import Gatherer, InLine
+from txn.client.local import LocalBackend, Wanted
+from txn.clock import ManualClock, SystemClock
+from txn.errors import StoreClosedError
+from txn.protocol.phases import Status
+from txn.testing.faulty import Call, Fault
+from txn.watch import Event, Phase
+
+pytestmark = pytest.mark.fast
+
+PATIENCE_S = 60
+
+
+def backend_of(engine: Engine) -> LocalBackend:
+    assert isinstance(engine._backend, LocalBackend)
+    return engine._backend
+
+
+def key(name: str) -> Key:
+    return Key(name, "d", "x", TABLE)
+
+
+def put(name: str, value: str = "1") -> Request:
+    return Request((Mutation(key(name), value.encode()),))
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    """Let other threads run until something is so."""
+    turn = threading.Event()
+    for _ in range(PATIENCE_S * 1000):
+        if is_so():
+            return
+        turn.wait(0.001)
+    raise AssertionError("it has not come")
+
+
+class Gate:
+    """Keeps the first batches of an engine under way until it is opened."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.gatherer: Gatherer[Wanted] = backend_of(engine)._gatherer
+        self.batches: list[list[Wanted]] = []
+        self.came, self.go = threading.Semaphore(0), threading.Event()
+        self._run, self.gatherer._run = self.gatherer._run, self.run
+
+    def run(self, batch: Sequence[Wanted]) -> None:
+        self.batches.append(list(batch))
+        self.came.release()
+        assert self.go.wait(PATIENCE_S)
+        self._run(batch)
+
+    @property
+    def sizes(self) -> list[int]:
+        return [len(batch) for batch in self.batches]
+
+    def in_line(self) -> int:
+        return sum(len(place.waiting) for place in self.gatherer._line)
+
+
+@contextmanager
+def a_batch_under_way(
+    engine: Engine, request: Request | None = None
+) -> Iterator[tuple[Gate, ThreadPoolExecutor]]:
+    """Have a batch of one be under way, and threads to spare; let all end afterwards."""
+    gate = Gate(engine)
+    with ThreadPoolExecutor(12) as pool:
+        first = pool.submit(commit, engine, request or put("first"))
+        try:
+            assert gate.came.acquire(timeout=PATIENCE_S)
+            yield gate, pool
+        finally:
+            gate.go.set()
+        assert isinstance(first.result(PATIENCE_S), Committed)
+
+
+def commit(engine: Engine, request: Request) -> Committed:
+    return engine.commit(request.mutations, request.assertions)
+
+
+# ------------------------------------------------------------------------------------ batches
+
+
+def test_a_batch_under_way_gathers_the_next_one() -> None:
+    """That is the whole of the queue: no timer, no size to tune."""
+    world = World()
+    with a_batch_under_way(world.engine) as (gate, pool):
+        done = [pool.submit(commit, world.engine, put(f"r{i}")) for i in range(8)]
+        until(lambda: gate.in_line() == 8)
+        gate.go.set()
+        assert all(isinstance(each.result(PATIENCE_S), Committed) for each in done)
+    assert gate.sizes == [1, 8]
+
+
+def test_futures_gather_without_a_thread_for_each() -> None:
+    """Thousands of tasks need no thousands of threads."""
+    world = World()
+    before = threading.active_count()
+    with a_batch_under_way(world.engine) as (gate, _):
+        done = [world.engine.submit(put(f"r{i}")) for i in range(200)]
+        assert threading.active_count() <= before + 3
+        gate.go.set()
+        assert all(each.result(PATIENCE_S).complete for each in done)
+    assert gate.sizes == [1, 200]
+    assert world.value(key("r199")) == b"1"
+
+
+def test_futures_alone_are_led_by_a_thread_of_the_engine() -> None:
+    """Nobody else is there to do it."""
+    world = World()
+    result = world.engine.submit(([Mutation(X, b"1")], [])).result(PATIENCE_S)
+    assert isinstance(result, Committed)
+    assert world.value(X) == b"1"
+    world.engine.close()
+
+
+def test_calls_of_many_go_with_others() -> None:
+    """A batch is a batch, whoever asked for its parts."""
+    world = World()
+    with a_batch_under_way(world.engine) as (gate, pool):
+        many = pool.submit(world.engine.commit_many, [put("a"), put("b")])
+        until(lambda: gate.in_line() == 2)
+        one = pool.submit(commit, world.engine, put("c"))
+        until(lambda: gate.in_line() == 3)
+        gate.go.set()
+        assert len(many.result(PATIENCE_S)) == 2 and one.result(PATIENCE_S).complete
+    assert gate.sizes == [1, 3]
+
+
+def test_what_shares_a_lock_goes_in_different_batches_in_the_order_of_coming() -> None:
+    """In one they would be in each other's way, and one of them would have to try again."""
+    world = World()
+    with a_batch_under_way(world.engine) as (gate, _):
+        done = [world.engine.submit(put("same", str(i))) for i in range(3)]
+        other = world.engine.submit(put("other"))
+        gate.go.set()
+        stamps = [each.result(PATIENCE_S).timestamp for each in (*done, other)]
+    assert gate.sizes == [1, 2, 1, 1] and stamps[:3] == sorted(stamps[:3])
+    assert world.value(key("same")) == b"2"
+    assert all(w.tries == 1 for batch in gate.batches for w in batch)
+
+
+def test_what_needs_a_lock_of_a_batch_under_way_waits_in_line() -> None:
+    """It would find it held by its own engine. What comes behind it does not overtake it."""
+    world = World()
+    backend_of(world.engine)._gatherer._lanes = 2
+    with a_batch_under_way(world.engine, Request((Mutation(X, b"1"),))) as (gate, _):
+        both = world.engine.submit(([Mutation(X, b"2"), Mutation(Y, b"2")], []))
+        second = world.engine.submit(([Mutation(Y, b"3")], []))
+        free = world.engine.submit(([Mutation(Z, b"2")], []))
+        assert gate.came.acquire(timeout=PATIENCE_S)
+        assert gate.sizes == [1, 1] and gate.in_line() == 2
+        assert gate.batches[1][0].request.mutations[0].key == Z
+        gate.go.set()
+        assert [each.result(PATIENCE_S).complete for each in (both, second, free)] == [True] * 3
+    assert (world.value(X), world.value(Y)) == (b"2", b"3")
+
+
+def test_both_acks_are_kept_in_a_line_of_both() -> None:
+    """Who asked for the end waits for the end."""
+    world = World()
+    with a_batch_under_way(world.engine) as (gate, _):
+        acks = [
+            world.engine.submit(put(f"r{i}"), ack=("complete", "decided")[i % 2])
+            for i in (0, 1, 2, 3)
+        ]  # type: ignore[call-overload]
+        gate.go.set()
+        assert [each.result(PATIENCE_S).complete for each in acks] == [True, False, True, False]
+    assert gate.sizes == [1, 2, 2]
+    world.engine.flush()
+    assert {status for status in world.statuses()} == {Status.COMPLETE}
+
+
+def test_a_batch_has_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The row that is written first waits for all the others."""
+    monkeypatch.setattr("txn.client.gather.MOST", 3)
+    world = World()
+    with a_batch_under_way(world.engine) as (gate, pool):
+        many = pool.submit(world.engine.commit_many, [put(f"r{i}") for i in range(7)])
+        until(lambda: gate.in_line() == 7)
+        gate.go.set()
+        assert all(isinstance(each, Committed) for each in many.result(PATIENCE_S))
+    assert gate.sizes == [1, 3, 3, 1]
+
+
+def test_a_batch_has_no_more_keys_than_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless it is of one transaction."""
+    monkeypatch.setattr("txn.client.gather.PORTION", 3)
+    world = World()
+    large = Request(tuple(Mutation(key(f"large{i}"), b"1") for i in range(5)))
+    small = [
+        Request((Mutation(key(f"{i}a"), b"1"), Mutation(key(f"{i}b"), b"1"))) for i in range(2)
+    ]
+    gate = Gate(world.engine)
+    gate.go.set()
+    world.engine.commit_many([*small, large, put("one")])
+    assert [[len(w.units) for w in batch] for batch in gate.batches] == [[2, 1], [2], [5]]
+
+
+def test_who_is_asked_to_linger_waits_for_company() -> None:
+    """For a program that would rather send fewer requests than be answered at once."""
+    world = World(policy=Policy(linger_ms=200))
+    gate = Gate(world.engine)
+    gate.go.set()
+    with ThreadPoolExecutor(2) as pool:
+        done = [pool.submit(commit, world.engine, put(name)) for name in ("a", "b")]
+        assert all(each.result(PATIENCE_S).complete for each in done)
+    assert gate.sizes == [2]
+    before_ms = world.clock.monotonic_ms()
+    world.engine.submit(put("c")).result(PATIENCE_S)
+    assert world.clock.monotonic_ms() - before_ms >= 200
+
+
+def test_a_batch_that_takes_long_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be at a region that is moving; others want what is elsewhere."""
+    monkeypatch.setattr("txn.client.gather.OVERDUE_MS", 50)
+    world = World()
+    with a_batch_under_way(world.engine) as (gate, pool):
+        world.clock.advance(50)
+        other = pool.submit(commit, world.engine, put("other"))
+        assert gate.came.acquire(timeout=PATIENCE_S)
+        assert gate.sizes == [1, 1]
+        gate.go.set()
+        assert other.result(PATIENCE_S).complete
+
+
+def test_what_is_late_in_line_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where what it needs is held by a batch that does not end."""
+    monkeypatch.setattr("txn.client.gather.OVERDUE_MS", 50)
+    world = World()
+    with a_batch_under_way(world.engine, put("same")) as (gate, pool):
+        late = pool.submit(world.engine.commit, put("same").mutations, deadline_ms=70)
+        until(lambda: gate.in_line() == 1)
+        world.clock.advance(70)
+        assert gate.came.acquire(timeout=PATIENCE_S)
+        gate.go.set()
+        with pytest.raises(DeadlineError, match="before anything was written"):
+            late.result(PATIENCE_S)
+    assert len(world.rows()) == 1
+
+
+def test_a_row_key_is_of_about_the_time_of_its_row() -> None:
+    """It tells when a transaction began, and in a fenced database how its statuses lie."""
+    world = World()
+    with a_batch_under_way(world.engine) as (gate, pool):
+        waiting = pool.submit(commit, world.engine, put("second"))
+        until(lambda: gate.in_line() == 1)
+        world.clock.advance(1_001)
+        began_ms = world.clock.wall_ms()
+        gate.go.set()
+        done = waiting.result(PATIENCE_S)
+    assert int(done.transaction.split(b".")[1]) >= began_ms
+
+
+# ---------------------------------------------------------------------------------- conflicts
+
+
+def test_who_waits_for_a_lock_holds_nobody_else() -> None:
+    """Batches are of strangers: one must not pay for another's conflicts."""
+    world = World(policy=Policy(lease_ms=3_600_000, deadline_ms=5_000))
+    stopped_at(world, Status.LOCKED, X)
+    results = world.engine.commit_many([Request((Mutation(X, b"2"),)), put("a"), put("b")])
+    assert [type(each) for each in results] == [DeadlineError, Committed, Committed]
+    assert world.value(key("a")) == b"1"
+
+
+def test_a_future_that_is_in_conflict_goes_on_alone() -> None:
+    """It waits for the holder, and nobody waits with it."""
+    world = World()
+    stopped_at(world, Status.LOCKED, X)
+    stuck = world.engine.submit(([Mutation(X, b"2")], []))
+    assert world.engine.submit(put("a")).result(PATIENCE_S).complete
+    assert stuck.result(PATIENCE_S).complete
+    assert world.value(X) == b"2"
+
+
+def test_those_of_a_call_in_conflict_go_again_without_the_others() -> None:
+    """They wait alone only where going again brings nothing."""
+    world = World()
+    holder = stopped_at(world, Status.LOCKED, X)
+    gate = Gate(world.engine)
+    gate.go.set()
+    results = world.engine.commit_many([Request((Mutation(X, b"2"),)), put("a"), put("b")])
+    assert all(isinstance(each, Committed) for each in results)
+    assert gate.sizes == [3, 1] and gate.batches[1][0].request.mutations[0].key == X
+    assert world.engine.outcome(holder).value == "aborted"
+
+
+def test_a_key_in_demand_that_is_held_is_left_before_anything_is_written() -> None:
+    """An attempt that will fail costs its neighbours in the batch their time."""
+    world = World(policy=Policy(lease_ms=1_000, deadline_ms=60_000))
+    stopped_at(world, Status.LOCKED, X)
+    backend_of(world.engine)._contention.note_hot([X.lock])
+    gate = Gate(world.engine)
+    gate.go.set()
+    run, rows = gate._run, list[int]()
+
+    def count_rows(batch: Sequence[Wanted]) -> None:
+        run(batch)
+        rows.append(len(world.rows()))
+
+    gate._run = count_rows
+    results = world.engine.commit_many([Request((Mutation(X, b"2"),)), put("a")])
+    assert all(isinstance(each, Committed) for each in results)
+    assert rows[0] == 2, "the holder's, and that of the other"
+
+
+def test_what_was_overtaken_in_line_fails_without_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own client has written what the request asserts to be older: nothing has to be asked. So
+    it is for one that asserts a version only, and for small values."""
+    world = World()
+    contention = backend_of(world.engine)._contention
+    large, gone = key("large"), key("gone")
+    every = [X, Y, large, gone]
+    done = world.engine.commit([Mutation(k, b"1") for k in every])
+    contention.note_hot([Z.lock])
+    world.engine.commit(
+        [Mutation(X, b"2"), Mutation(Y, b"2"), Mutation(large, b"2" * 101), Delete(gone)]
+    )
+    assert contention._written.keys() == {X, Y}
+    calls: list[Call] = []
+
+    def plan(call: Call) -> Fault:
+        calls.append(call)
+        return Fault()
+
+    world.faults.plan = plan
+    with pytest.raises(AssertionFailedError) as failed:
+        world.engine.commit([Mutation(Z, b"1")], [Version(X, done.timestamp)])
+    assert not calls and failed.value.seen[X] == world.cell(X)
+    with pytest.raises(AssertionFailedError):
+        world.engine.commit([Mutation(Z, b"1")], [Version(X, done.timestamp)], once="token")
+    assert calls, "it may be its own first commit that came between"
+    monkeypatch.setattr("txn.protocol.waiting.REMEMBERED", 1)
+    contention.note_hot([Z.lock])
+    world.engine.commit([Mutation(Z, b"1")])
+    assert contention._written.keys() == {Z}
+
+
+def test_a_client_of_one_attempt_makes_one() -> None:
+    """Whatever is left of its time."""
+    world = World(policy=Policy(attempts=1))
+    stopped_at(world, Status.LOCKED, X)
+    (result,) = world.engine.commit_many([Request((Mutation(X, b"2"),))])
+    assert isinstance(result, ConflictError)
+    with pytest.raises(ConflictError):
+        world.engine.submit(([Mutation(X, b"2")], [])).result(PATIENCE_S)
+
+
+# ------------------------------------------------------------------------- what a future tells
+
+
+def test_a_future_tells_what_commit_raises() -> None:
+    """The same errors, so that the same code handles them."""
+    world = World()
+    failed = world.engine.submit(([Mutation(X, b"1")], [Exact(Y, b"1")]))
+    with pytest.raises(AssertionFailedError):
+        failed.result(PATIENCE_S)
+    with pytest.raises(DeadlineError):
+        world.engine.submit(put("a"), deadline_ms=0).result(PATIENCE_S)
+
+
+@pytest.mark.parametrize("given", [([], []), ([Mutation(Key("x", "no", "x", TABLE), b"1")], []), 7])
+def test_what_is_invalid_is_told_before_it_is_in_line(given: object) -> None:
+    """Its author is there, and others must not hear of it."""
+    world = World()
+    with pytest.raises(InvalidRequestError):
+        world.engine.submit(given)  # type: ignore[arg-type]
+    assert not backend_of(world.engine)._gatherer._line
+
+
+def test_tokens_and_labels_are_each_requests_own() -> None:
+    """They go with the request into whatever batch it comes."""
+    world = World()
+    requests = [
+        Request((Mutation(key(f"r{i}"), b"1"),), once=b"token%d" % (i // 2), labels={"n": str(i)})
+        for i in range(4)
+    ]
+    with a_batch_under_way(world.engine) as (gate, _):
+        done = [world.engine.submit(each) for each in requests]
+        gate.go.set()
+        assert [each.result(PATIENCE_S).repeated for each in done] == [False, True] * 2
+    labels = sorted(
+        row.buffer.request.labels.get("n", "") for row in world.rows() if row.buffer is not None
+    )
+    assert labels == ["", "0", "1", "2", "3"]
+
+
+def test_a_future_is_cancelled_before_its_batch_begins_and_not_afterwards() -> None:
+    """A commit that is under way may be done already."""
+    world = World()
+    gate = Gate(world.engine)
+    first = world.engine.submit(put("a"))
+    assert gate.came.acquire(timeout=PATIENCE_S)
+    second = world.engine.submit(put("b"))
+    assert second.cancel() and not first.cancel()
+    gate.go.set()
+    assert first.result(PATIENCE_S).complete
+    with pytest.raises(CancelledError):
+        second.result(PATIENCE_S)
+    world.engine.flush()
+    assert (world.value(key("a")), world.value(key("b"))) == (b"1", None)
+    assert gate.sizes == [1]
+
+
+def test_flush_waits_for_futures_and_close_for_all() -> None:
+    """What was submitted is part of what was asked for."""
+    world = World()
+    stopped_at(world, Status.LOCKED, X)
+    futures = [world.engine.submit(each) for each in (([Mutation(X, b"2")], []), put("a"))]
+    world.engine.flush()
+    assert all(each.done() for each in futures)
+    last = world.engine.submit(put("b"))
+    world.engine.close()
+    assert last.done()
+    with pytest.raises(StoreClosedError):
+        world.engine.submit(put("c"))
+
+
+def test_without_a_thread_to_spare_whoever_submits_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that is ending gets no new threads."""
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    world = World()
+    stopped_at(world, Status.LOCKED, X)
+    monkeypatch.setattr("threading.Thread.start", refuse)
+    assert world.engine.submit(put("a")).done()
+    assert world.engine.submit(([Mutation(X, b"2")], [])).done()
+    monkeypatch.undo()
+    assert world.value(X) == b"2"
+
+
+def test_who_leads_takes_futures_along_for_which_there_is_no_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They would wait for ever."""
+
+    def refuse(work: Callable[[], object]) -> bool:
+        return False
+
+    world = World()
+    with a_batch_under_way(world.engine) as (gate, _):
+        monkeypatch.setattr(gate.gatherer._crew, "hand_over", refuse)
+        same = [world.engine.submit(put("first", str(i))) for i in range(2)]
+        gate.go.set()
+        assert all(each.result(PATIENCE_S).complete for each in same)
+
+
+# ------------------------------------------------------------------------ leaders that are lost
+
+
+class Killed(BaseException):
+    """What comes from outside, as KeyboardInterrupt does."""
+
+
+def test_a_leader_that_is_killed_leaves_nobody_waiting() -> None:
+    """The others of its batch are told that their outcome is unknown, which it is, and where to
+    ask for it; those that come next are committed."""
+    world = World()
+    killed = threading.Event()
+
+    def plan(call: Call) -> Fault:
+        if call.method == "check_and_put" and not killed.is_set():
+            killed.set()
+            raise Killed
+        return Fault()
+
+    with a_batch_under_way(world.engine) as (gate, pool):
+        many = pool.submit(world.engine.commit_many, [put("a"), put("b")])
+        until(lambda: gate.in_line() == 2)
+        future = world.engine.submit(put("c"))
+        run = gate._run
+
+        def run_faulty(batch: Sequence[Wanted]) -> None:
+            if len(batch) > 1:
+                world.faults.plan = plan
+            run(batch)
+
+        gate._run = run_faulty
+        gate.go.set()
+        with pytest.raises(Killed):
+            many.result(PATIENCE_S)
+        with pytest.raises(CommitOutcomeUnknown) as unknown:
+            future.result(PATIENCE_S)
+    assert isinstance(unknown.value.__cause__, Killed)
+    assert unknown.value.transaction is not None
+    assert commit(world.engine, put("d")).complete
+
+
+def test_another_threads_kill_is_not_told_to_those_who_wait() -> None:
+    """Only the outcome is: KeyboardInterrupt is for the main thread."""
+    world = World()
+    gate = Gate(world.engine)
+    with ThreadPoolExecutor(4) as pool:
+        first = pool.submit(commit, world.engine, put("first"))
+        assert gate.came.acquire(timeout=PATIENCE_S)
+        done = [pool.submit(commit, world.engine, put(f"r{i}")) for i in range(3)]
+        until(lambda: gate.in_line() == 3)
+
+        def broken(some: object) -> list[object]:
+            raise Killed
+
+        run = gate._run
+
+        def run_broken(batch: Sequence[Wanted]) -> None:
+            if len(batch) == 3:
+                backend_of(world.engine)._contention.stand_aside = broken  # type: ignore[method-assign, assignment]
+            run(batch)
+
+        gate._run = run_broken
+        gate.go.set()
+        assert first.result(PATIENCE_S).complete
+        errors = [each.exception(PATIENCE_S) for each in done]
+    assert sorted(type(error).__name__ for error in errors) == [
+        "CommitOutcomeUnknown",
+        "CommitOutcomeUnknown",
+        "Killed",
+    ]
+
+
+def test_a_thread_that_is_killed_as_it_waits_leaves_the_line() -> None:
+    """What it asked for is not done any more, and who was behind it goes on."""
+    world = World()
+    gatherer = backend_of(world.engine)._gatherer
+    world.engine.commit([Mutation(X, b"0")])
+
+    class Interrupted(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            raise Killed
+
+    with a_batch_under_way(world.engine) as (gate, pool):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("txn.client.gather.Event", Interrupted)
+            with pytest.raises(Killed):
+                world.engine.commit([Mutation(X, b"1")])
+        assert gate.in_line() == 0
+        after = pool.submit(commit, world.engine, put("after"))
+        until(lambda: gate.in_line() == 1)
+        gate.go.set()
+        assert after.result(PATIENCE_S).complete
+    assert world.value(X) == b"0" and not gatherer._under_way
+
+
+def test_a_leader_that_is_killed_before_it_begins_leaves_its_batch_to_the_others() -> None:
+    """Nothing was sent: each goes on by itself."""
+    world = World()
+    gate = Gate(world.engine)
+    lead = gate.gatherer._lead
+
+    def lead_killed(batch: object) -> None:
+        gate.gatherer._lead = lead  # type: ignore[method-assign]
+        raise Killed
+
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(commit, world.engine, put("first"))
+        assert gate.came.acquire(timeout=PATIENCE_S)
+        second = pool.submit(commit, world.engine, put("second"))
+        until(lambda: gate.in_line() == 1)
+        future = world.engine.submit(put("third"))
+        gate.gatherer._lead = lead_killed  # type: ignore[method-assign]
+        gate.go.set()
+        assert first.result(PATIENCE_S).complete
+        with pytest.raises(Killed):
+            second.result(PATIENCE_S)
+        assert future.result(PATIENCE_S).complete
+    assert world.value(key("third")) == b"1"
+
+
+def test_an_error_of_ours_is_the_leaders_and_the_line_goes_on() -> None:
+    """Nobody may wait for a leader that has gone."""
+    world = World()
+    contention = backend_of(world.engine)._contention
+    stand_aside = contention.stand_aside
+
+    def broken(some: object) -> list[object]:
+        raise ZeroDivisionError
+
+    contention.stand_aside = broken  # type: ignore[method-assign, assignment]
+    with pytest.raises(ZeroDivisionError):
+        world.engine.commit([Mutation(X, b"1")])
+    with pytest.raises(CommitOutcomeUnknown):
+        world.engine.submit(put("a")).result(PATIENCE_S)
+    contention.stand_aside = stand_aside  # type: ignore[method-assign]
+    assert commit(world.engine, put("b")).complete
+
+
+def test_a_watch_may_commit() -> None:
+    """Its thread leads the batch that it tells of, and must not wait for itself."""
+    world = World()
+    told: list[Event] = []
+
+    def watch(event: Event) -> None:
+        if isinstance(event, Phase) and not told:
+            told.append(event)
+            engine.commit([Mutation(Y, b"1")])
+
+    engine = Engine(
+        world.store, table=TABLE, clock=world.clock, chance=Random(3), watch=watch, policy=POLICY
+    )
+    engine.commit([Mutation(X, b"1")])
+    assert told and (world.value(X), world.value(Y)) == (b"1", b"1")
+
+
+# --------------------------------------------------------------------------------------- forks
+
+
+def test_a_child_begins_with_an_empty_line() -> None:
+    """Who waits for a batch, and who leads it, are threads of its parent."""
+    world = World()
+    with a_batch_under_way(world.engine) as (gate, pool):
+        second = pool.submit(commit, world.engine, put("second"))
+        future = world.engine.submit(put("third"))
+        until(lambda: gate.in_line() == 2)
+        child = os.fork()
+        if not child:
+            gate.go.set()
+            world.engine.flush()
+            done = world.engine.submit(put("fourth")).result(PATIENCE_S)
+            os._exit(0 if done.complete and gate.in_line() == 0 else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        gate.go.set()
+        assert second.result(PATIENCE_S).complete and future.result(PATIENCE_S).complete
+
+
+def test_a_child_of_a_leader_ends_its_batch_by_itself() -> None:
+    """A watch may fork; what is under way is its parent's, whose rows the child must not end."""
+    seen: list[int] = []
+
+    def run(batch: Sequence[InLine]) -> None:
+        seen.append(os.fork())
+
+    def tell(w: InLine) -> None:
+        pass
+
+    gatherer: Gatherer[InLine] = Gatherer(run, tell, ManualClock(), 1, 0)
+    gatherer.commit([InLine(put("a"), "complete", None)])
+    if not seen[0]:
+        os._exit(0 if not gatherer._under_way else 1)
+    assert os.waitpid(seen[0], 0)[1] == 0
+
+
+@pytest.mark.parametrize("linger_ms", [0, 1])
+def test_a_leader_goes_on_as_the_child_that_it_has_become(linger_ms: int) -> None:
+    """Alone, or out of the line: what it led is forgotten by then."""
+
+    def run(batch: Sequence[InLine]) -> None:
+        gatherer.after_fork(in_child=False)
+        assert len(gatherer._under_way) == 1
+        gatherer.after_fork(in_child=True)
+
+    gatherer: Gatherer[InLine] = Gatherer(run, lambda w: None, SystemClock(), 1, linger_ms)
+    for _ in range(2):
+        gatherer.commit([InLine(put("a"), "complete", None)])
+        assert not gatherer._under_way and not gatherer._line
+
+
+# ---------------------------------------------------------------------------------- all at once
+
+
+@pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
+def test_threads_and_futures_at_few_keys_lose_nothing(protocol: str) -> None:
+    """Every commit that is told of is counted, and nothing else is."""
+    world = World(
+        policy=Policy(attempts=1_000, deadline_ms=120_000),
+        protocol=protocol,  # type: ignore[arg-type]
+    )
+    world.engine = Engine(
+        world.store, table=TABLE, policy=world.policy, clock=SystemClock(), protocol=world.protocol
+    )
+    keys = [key(f"k{i}") for i in range(5)]
+
+    def count(seed: int) -> int:
+        chance, told = Random(seed), 0
+        for _ in range(10):
+            some = chance.sample(keys, 2)
+            cells = world.engine.read(some)
+            given = (
+                [Mutation(k, b"%d" % (int(cells[k].value if cells[k] else 0) + 1)) for k in some],  # type: ignore[union-attr]
+                [Exact(k, c.value) if (c := cells[k]) else ~Exact(k, b"none") for k in some],
+            )
+            results: list[Committed | TxnError | Future[Committed]]
+            if seed % 2:
+                results = [world.engine.submit(given)]
+            else:
+                results = [*world.engine.commit_many([given])]
+            told += sum(is_done(result) for result in results)
+        return told
+
+    def is_done(result: Committed | TxnError | Future[Committed]) -> bool:
+        if isinstance(result, Future):
+            return result.exception(PATIENCE_S) is None
+        return isinstance(result, Committed)
+
+    world.engine.commit([Mutation(k, b"0") for k in keys])
+    with ThreadPoolExecutor(6) as pool:
+        told = sum(pool.map(count, range(6)))
+    total = sum(int(cell.value) for cell in world.engine.read(keys).values() if cell)
+    assert total == 2 * told > 0
+    world.engine.close()

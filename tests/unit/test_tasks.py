@@ -1,0 +1,262 @@
+"""The engine for asyncio: what threads get, tasks get."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from tests.unit.test_gather import Gate
+from tests.unit.worlds import TABLE, World, X, Y, stopped_at
+from txn import (
+    AssertionFailedError,
+    AsyncEngine,
+    AsyncTransaction,
+    Committed,
+    ConflictError,
+    DeadlineError,
+    Delete,
+    Exact,
+    InvalidRequestError,
+    Key,
+    Mutation,
+    Outcome,
+    Some,
+    connect_async,
+)
+from txn.protocol.phases import Status
+
+pytestmark = pytest.mark.fast
+
+PATIENCE_S = 60
+
+
+def in_tasks(world: World, work: Callable[[AsyncEngine], Awaitable[None]]) -> None:
+    """Do asynchronous work with the world's engine."""
+
+    async def main() -> None:
+        async with asyncio.timeout(PATIENCE_S), AsyncEngine(world.engine) as db:
+            await work(db)
+
+    asyncio.run(main())
+
+
+def key(name: str) -> Key:
+    return Key(name, "d", "x", TABLE)
+
+
+def test_tasks_commit_in_batches() -> None:
+    """A thousand of them at once, with few threads."""
+    world = World()
+    gate = Gate(world.engine)
+    gate.go.set()
+
+    async def work(db: AsyncEngine) -> None:
+        wanted = [db.commit([Mutation(key(f"r{i}"), b"1")]) for i in range(1_000)]
+        assert all(isinstance(each, Committed) for each in await asyncio.gather(*wanted))
+        found = await db.read([key("r0"), key("r999")])
+        assert [cell.value for cell in found.values() if cell] == [b"1", b"1"]
+
+    in_tasks(world, work)
+    assert len(gate.sizes) < 100
+
+
+def test_every_way_of_an_engine_is_there() -> None:
+    """Each with its own arguments."""
+
+    async def main() -> None:
+        async with connect_async("memory://", table="data", threads=2) as db:
+            await db.ensure_table("data", ["d"])
+            a, b = Key("a", "d", "x"), Key("b", "d", "x")
+            done = await db.commit([Mutation(a, "1")], once="token", labels={"n": "1"})
+            again = await db.commit([Mutation(a, "1")], once=b"token")
+            assert again.repeated and again.transaction == done.transaction
+            assert await db.outcome(done.transaction) is Outcome.COMMITTED
+            results = await db.commit_many(
+                [([Mutation(b, "1")], [Exact(a, "1")])], deadline_ms=[None]
+            )
+            assert isinstance(results[0], Committed)
+            assert [row.row for row in [row async for row in db.scan()]] == [b"a", b"b"]
+            assert [row.row async for row in db.scan(prefix="b", snapshot=True)] == [b"b"]
+            await db.commit([Delete(a)], ack="decided")
+            await db.flush()
+            assert await db.read([a]) == {a: None}
+            with pytest.raises(AssertionFailedError):
+                await db.commit([Mutation(a, "1")], [Some(a)])
+            with pytest.raises(InvalidRequestError):
+                await db.commit([])
+            with pytest.raises(DeadlineError):
+                await db.commit([Mutation(a, "1")], deadline_ms=0)
+
+    asyncio.run(main())
+
+
+def test_a_scan_goes_on_page_by_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The event loop is not kept, nor all of it in memory."""
+    monkeypatch.setattr("txn.client.tasks.PAGE_ROWS", 2)
+    world = World()
+
+    async def work(db: AsyncEngine) -> None:
+        await db.commit([Mutation(key(f"r{i}"), b"1") for i in range(5)])
+        assert [row.row async for row in db.scan(TABLE)] == [b"r%d" % i for i in range(5)]
+
+    in_tasks(world, work)
+
+
+def test_a_block_reads_and_writes() -> None:
+    """As a block of a thread does."""
+    world = World()
+
+    async def work(db: AsyncEngine) -> None:
+        async with db.transaction() as t:
+            assert await t.get(X) is None
+            t.put(X, "1")
+            assert await t.increment(key("count")) == 1
+            assert await t.append(key("log"), "a") == b"a"
+            t.put(Y, "1")
+            t.delete(Y)
+            t.require(~Exact(key("other"), "1"))
+            assert len(await t.scan(TABLE)) == 3
+        assert t.result is not None and t.result.complete
+        async with db.transaction() as reading:
+            assert await reading.get_many([X, Y]) == {X: b"1", Y: None}
+        assert reading.result is None
+
+    in_tasks(world, work)
+
+
+def test_a_block_that_raises_writes_nothing() -> None:
+    """Cancelled or not."""
+    world = World()
+
+    async def work(db: AsyncEngine) -> None:
+        with pytest.raises(ZeroDivisionError):
+            async with db.transaction() as t:
+                t.put(X, "1")
+                raise ZeroDivisionError
+        assert await db.read([X]) == {X: None}
+
+    in_tasks(world, work)
+
+
+def test_a_run_is_done_again_on_a_conflict() -> None:
+    """Tasks at one key count as often as there are tasks."""
+    world = World()
+
+    async def work(db: AsyncEngine) -> None:
+        tries = 0
+
+        async def count(t: AsyncTransaction) -> int:
+            nonlocal tries
+            tries += 1
+            seen = await t.get(X)
+            if tries == 1:
+                await db.commit([Mutation(X, b"\0" * 7 + b"\5")])
+            assert seen is None or tries > 1
+            return await t.increment(X)
+
+        assert await db.run(count) == 6
+        assert tries == 2
+        assert sorted(await asyncio.gather(*(db.run(count) for _ in range(8)))) == list(
+            range(7, 15)
+        )
+
+    in_tasks(world, work)
+
+
+def test_a_run_ends_with_its_attempts_and_with_its_time() -> None:
+    """And says so as the other one does."""
+    world = World()
+
+    async def work(db: AsyncEngine) -> None:
+        async def lose(t: AsyncTransaction) -> None:
+            await t.get(X)
+            await db.commit([Mutation(X, b"1")])
+            t.put(X, "2")
+
+        with pytest.raises(ConflictError):
+            await db.run(lose, attempts=2)
+        with pytest.raises(DeadlineError, match="attempts=0"):
+            await db.run(lose, deadline_ms=0)
+
+    in_tasks(world, work)
+
+
+def test_a_commit_that_is_cancelled_in_line_is_not_done() -> None:
+    """One that is under way goes on: what has become of it is in its row."""
+    world = World()
+    gate = Gate(world.engine)
+
+    async def work(db: AsyncEngine) -> None:
+        first = asyncio.create_task(db.commit([Mutation(X, b"1")]))
+        while not gate.sizes:
+            await asyncio.sleep(0.001)
+        second = asyncio.create_task(db.commit([Mutation(Y, b"1")]))
+        while not gate.in_line():
+            await asyncio.sleep(0.001)
+        first.cancel()
+        second.cancel()
+        assert await asyncio.gather(first, second, return_exceptions=True) and first.cancelled()
+        assert second.cancelled()
+        gate.go.set()
+        await db.flush()
+        found = await db.read([X, Y])
+        assert found[X] is not None and found[Y] is None
+
+    in_tasks(world, work)
+
+
+def test_a_block_that_is_cancelled_before_its_end_writes_nothing() -> None:
+    """It has locked nothing yet, either."""
+    world = World()
+
+    async def work(db: AsyncEngine) -> None:
+        entered = asyncio.Event()
+
+        async def block() -> None:
+            async with db.transaction() as t:
+                t.put(X, "1")
+                entered.set()
+                await asyncio.sleep(PATIENCE_S)
+
+        task = asyncio.create_task(block())
+        await entered.wait()
+        task.cancel()
+        assert await asyncio.wait([task]) and task.cancelled()
+        assert await db.read([X]) == {X: None}
+
+    in_tasks(world, work)
+
+
+def test_tasks_that_wait_for_a_lock_hold_no_other() -> None:
+    """Others commit beside them."""
+    world = World()
+    stopped_at(world, Status.LOCKED, X)
+
+    async def work(db: AsyncEngine) -> None:
+        stuck = asyncio.create_task(db.commit([Mutation(X, b"2")]))
+        assert (await db.commit([Mutation(Y, b"1")])).complete
+        assert (await stuck).complete
+
+    in_tasks(world, work)
+
+
+def test_blocks_of_tasks_take_no_turns() -> None:
+    """A thread that waits for a turn would be missing to the task that has it."""
+    world = World()
+
+    async def work(db: AsyncEngine) -> None:
+        db.engine._backend._contention.note_hot([X.lock])  # type: ignore[attr-defined]
+        async with db.transaction() as first:
+            await first.get(X)
+            async with asyncio.timeout(1), db.transaction() as second:
+                assert await second.get(X) is None
+
+    in_tasks(world, work)
+
+
+def test_threads_are_at_least_one() -> None:
+    """None would wait for ever."""
+    with pytest.raises(InvalidRequestError, match="threads"):
+        AsyncEngine(World().engine, threads=0)

@@ -1,0 +1,320 @@
+"""Group commit: what many threads and futures ask for meanwhile is committed as one batch.
+
+A request that finds no batch under way is one at once; what comes while `lanes` of them are under
+way gathers, and is the next. The thread of one caller commits a batch for all whose requests are in
+it; threads of the gatherer's own do so only where nobody but futures waits. No request goes beside
+another that needs the same lock, in a batch or in two that are under way: it would be a conflict.
+Those that come first go first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future, wait
+from contextlib import ExitStack
+from dataclasses import dataclass
+from threading import Event, Lock, get_ident
+from typing import Generic, TypeVar
+
+from txn.clock import Clock
+from txn.errors import StoreClosedError
+from txn.host.crew import Crew
+from txn.host.forks import Forked
+from txn.model import Key
+from txn.protocol.beats import PORTION
+from txn.request import Ack, Committed, Request
+
+MOST = 256
+"""Requests of a batch."""
+
+OVERDUE_MS = 1_000
+"""How long a batch may be under way before others do not wait for its end any more."""
+
+
+@dataclass(slots=True, eq=False)
+class InLine:
+    """A request in line.
+
+    due_ms: when it is too late to decide, by the monotonic clock. units: the lock cells that it
+    needs, as far as they are known here. future: what tells its result, where no thread waits.
+    """
+
+    request: Request
+    ack: Ack
+    due_ms: int | None
+    units: Collection[Key] = ()
+    future: Future[Committed] | None = None
+
+
+W = TypeVar("W", bound=InLine)
+
+
+class _Place(Generic[W]):
+    """The requests of one caller, which need no lock in common.
+
+    waiting: those that are still in line. open: how many are in line or under way. event: wakes
+    the caller's thread, if it waits. led: the batch that this thread leads.
+    """
+
+    __slots__ = ("event", "led", "open", "waiting")
+
+    def __init__(self, items: Sequence[W], event: Event | None) -> None:
+        self.waiting = list(items)
+        self.open = len(items)
+        self.event = event
+        self.led: _Batch[W] | None = None
+
+    @property
+    def may_lead(self) -> bool:
+        """Whether a thread waits here, and does not lead."""
+        return self.event is not None and (self.led is None or self.led.is_over)
+
+
+class _Batch(Generic[W]):
+    """What goes together. places: of each item. thread: that of its leader."""
+
+    __slots__ = ("is_over", "items", "places", "since_ms", "size", "thread")
+
+    def __init__(self, since_ms: int) -> None:
+        self.items: list[W] = []
+        self.places: list[_Place[W]] = []
+        self.size = 0
+        self.since_ms = since_ms
+        self.thread = get_ident()
+        self.is_over = False
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.items) >= MOST or self.size >= PORTION
+
+    def has_room(self, w: W) -> bool:
+        """Whether the request may go with those that are in it."""
+        if not self.items:
+            return True
+        return w.ack == self.items[0].ack and self.size + len(w.units) <= PORTION
+
+    def add(self, w: W, place: _Place[W]) -> None:
+        self.items.append(w)
+        self.places.append(place)
+        self.size += len(w.units)
+
+
+class Gatherer(Forked, Generic[W]):
+    """A line of requests, and the batches of them that are under way.
+
+    run: commits a batch, whose requests have the same `ack`; the result of each it keeps in it,
+    also where it raises. tell: settles the future of a request that was in a batch. lanes: how many
+    batches may be under way at a time. linger_ms: how long a request waits for company before it
+    goes.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[Sequence[W]], None],
+        tell: Callable[[W], None],
+        clock: Clock,
+        lanes: int,
+        linger_ms: int,
+    ) -> None:
+        self._run = run
+        self._tell = tell
+        self._clock = clock
+        self._lanes = lanes
+        self._linger_ms = linger_ms
+        self._is_closed = False
+        self._crew = Crew(lanes, "txn-gatherer")
+        self._forget()
+        self.expect_forks()
+
+    def _forget(self) -> None:
+        self._lock = Lock()
+        self._line: list[_Place[W]] = []
+        self._under_way: list[_Batch[W]] = []
+        self._futures: set[Future[Committed]] = set()  # that are not done
+        self._is_called = False  # one of the crew, who has not come yet
+        self._is_stranded = False  # futures wait, and nobody of the crew can be had
+
+    def after_fork(self, in_child: bool) -> None:
+        """Forget in a child who waits, and what is under way: that is its parent's."""
+        if in_child:
+            self._forget()
+
+    def commit(self, items: Sequence[W]) -> None:
+        """Have each item, which need no lock in common, committed in some batch, and return once
+        all have been. What a batch raises that this thread leads is raised here."""
+        if not self._commit_at_once(items):
+            self._commit_in_line(items)
+        if self._is_stranded:
+            self._lead_all()
+
+    def submit(self, item: W) -> None:
+        """Have an item committed in some batch, soon; its future tells the result.
+        StoreClosedError after `close`."""
+        place = _Place([item], None)
+        assert item.future is not None
+        with self._lock:
+            if self._is_closed:
+                raise StoreClosedError("the engine is closed")
+            self._futures.add(item.future)
+            self._line.append(place)
+            self._call_next()
+        item.future.add_done_callback(self._futures.discard)
+        if self._is_stranded:
+            self._lead_all()
+
+    def flush(self) -> None:
+        """Wait until every future is done."""
+        with self._lock:
+            futures = list(self._futures)
+        wait(futures)
+
+    def close(self) -> None:
+        """Take nothing with a future any more, and wait until every future is done."""
+        with self._lock:
+            self._is_closed = True
+        self.flush()
+        self._crew.close()
+
+    # ------------------------------------------------------------------------------ leading
+
+    def _commit_at_once(self, items: Sequence[W]) -> bool:
+        """Commit the items as a batch, and return True, where nobody else is there at all."""
+        if self._linger_ms or len(items) > MOST or sum(len(w.units) for w in items) > PORTION:
+            return False
+        batch: _Batch[W] = _Batch(self._clock.monotonic_ms())
+        batch.items = list(items)
+        try:
+            with self._lock:
+                if self._line or self._under_way:
+                    return False
+                self._under_way.append(batch)
+            self._run(batch.items)
+        finally:
+            if batch in self._under_way:
+                self._end(batch)
+        return True
+
+    def _commit_in_line(self, items: Sequence[W]) -> None:
+        event = Event()
+        place = _Place(items, event)
+        try:
+            with self._lock:
+                self._line.append(place)
+            if self._linger_ms:
+                event.wait(self._linger_ms / 1000)
+            while True:
+                event.clear()  # what it told of is seen below
+                if not place.open:
+                    break
+                if (batch := self._take(place)) is not None:
+                    self._lead(batch)
+                else:
+                    event.wait(OVERDUE_MS / 1000)
+        except BaseException:
+            self._withdraw(place)
+            raise
+
+    def _lead(self, batch: _Batch[W]) -> None:
+        with ExitStack() as after:  # all of it, whatever is raised on the way
+            for w in batch.items:
+                if w.future is not None:
+                    after.callback(self._tell, w)
+            after.callback(self._end, batch)
+            self._run(batch.items)
+
+    def _lead_all(self) -> None:
+        if self._linger_ms:
+            self._clock.sleep_ms(self._linger_ms)
+        with self._lock:
+            self._is_called = self._is_stranded = False
+        while (batch := self._take()) is not None:
+            self._lead(batch)
+
+    def _end(self, batch: _Batch[W]) -> None:
+        with self._lock:
+            batch.is_over = True
+            if batch in self._under_way:  # else this is a child, which has forgotten it
+                self._under_way.remove(batch)
+            for place in batch.places:
+                place.open -= 1
+                if not place.open and place.event is not None:
+                    place.event.set()
+            self._call_next()
+
+    def _withdraw(self, place: _Place[W]) -> None:
+        """Leave the line, for a thread that does not wait any more. It may have been called to
+        lead, and may not have begun to."""
+        with self._lock:
+            place.waiting.clear()
+            if place in self._line:
+                self._line.remove(place)
+            self._call_next()
+        if place.led is not None and not place.led.is_over:
+            self._end(place.led)
+            for w in place.led.items:
+                if w.future is not None:
+                    self._tell(w)
+
+    def _call_next(self) -> None:
+        """Let somebody lead, if a batch may begin: a thread that waits; else, for futures alone,
+        one of our own."""
+        if not self._line or self._is_full(self._clock.monotonic_ms()):
+            return
+        waiting = next((place.event for place in self._line if place.may_lead), None)
+        if waiting is not None:
+            waiting.set()
+        elif not self._is_called:
+            self._is_called = self._crew.hand_over(self._lead_all)
+            self._is_stranded = not self._is_called
+
+    # ------------------------------------------------------------------------------ batches
+
+    def _is_full(self, now_ms: int, besides: int | None = None) -> bool:
+        """Whether no batch may begin. One that takes long, at a server that does not answer, keeps
+        nobody waiting. besides: a thread whose own do not count."""
+        latest_ms = now_ms - OVERDUE_MS
+        counted = [b for b in self._under_way if b.since_ms > latest_ms and b.thread != besides]
+        return len(counted) >= self._lanes
+
+    def _take(self, leader: _Place[W] | None = None) -> _Batch[W] | None:
+        """Take a batch out of the line; None where none may begin, or nothing can be taken."""
+        with self._lock:
+            now_ms = self._clock.monotonic_ms()
+            # Where the watch of a batch commits, its thread does not wait for itself.
+            if not self._line or self._is_full(now_ms, besides=get_ident()):
+                return None
+            batch: _Batch[W] = _Batch(now_ms)
+            self._fill(batch, now_ms)
+            self._line = [place for place in self._line if place.waiting]
+            if not batch.items:
+                return None
+            self._under_way.append(batch)
+            if leader is not None:
+                leader.led = batch
+            self._call_next()
+            return batch
+
+    def _fill(self, batch: _Batch[W], now_ms: int) -> None:
+        blocked = {unit for other in self._under_way for w in other.items for unit in w.units}
+        for place in self._line:
+            left, place.waiting = place.waiting, []
+            for number, w in enumerate(left):
+                if batch.is_full:
+                    place.waiting += left[number:]
+                    return
+                is_free = blocked.isdisjoint(w.units) or _is_late(w, now_ms)
+                if not is_free or not batch.has_room(w):
+                    place.waiting.append(w)
+                elif _start(w):
+                    batch.add(w, place)
+                blocked.update(w.units)  # those behind one that stays do not overtake it
+
+
+def _is_late(w: InLine, now_ms: int) -> bool:
+    """Whether it will be told so at once, and takes no lock."""
+    return w.due_ms is not None and now_ms >= w.due_ms
+
+
+def _start(w: InLine) -> bool:
+    """Whether the request is still wanted; from now on its future is not cancelled any more."""
+    return w.future is None or w.future.set_running_or_notify_cancel()
