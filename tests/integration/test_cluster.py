@@ -102,7 +102,9 @@ def test_cluster_is_started_seen_stopped_and_finds_its_data_again(
 
     ready = started | {"ready": True}
     assert soon(lambda: document(txn("status", "--data", folder, "--json")) == ready)
-    assert "hbase+thrift1://" in txn("status", "--data", folder).stdout
+    assert list(started["uris"]) == ["native", "thrift1", "thrift2"]
+    stores = re.findall(r"\bhbase\S*://\S+", txn("status", "--data", folder).stdout)
+    assert stores == [*started["uris"].values()]
     again = txn("start", "--data", folder)
     assert again.returncode == 2
     assert "it is running: stop it first" in again.stderr
@@ -167,6 +169,15 @@ def test_failed_start_shows_the_log_and_leaves_nothing_running(folder: Path) -> 
     assert re.search(r"No FileSystem for scheme.*nosuch", done.stderr)
     assert done.stderr.splitlines()[-1].startswith("error: a process has ended name='master'")
     assert not [each for each in open_cluster(folder).processes.values() if each.is_alive]
+
+
+def test_version_that_is_not_here_is_refused_with_those_that_are(folder: Path) -> None:
+    """The next try is then right."""
+    for line in (["start", "--data", folder], ["fetch"]):
+        done = txn(*line, "--version", "1.7")
+        assert done.returncode == 2
+        assert done.stderr.startswith("error: no such version of HBase here version='1.7' known=(")
+    assert not folder.exists()
 
 
 def test_foreground_start_ends_the_servers_when_it_is_asked_to_end(folder: Path) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from jgo.maven import MavenContext
 
 HBASE_VERSION = "2.6.1"  # unless another is asked for
-HBASE_VERSIONS = ("2.5.8", HBASE_VERSION)  # those with a lock file, the oldest first
+HBASE_VERSIONS = ("2.4.17", "2.5.8", HBASE_VERSION)  # those with a lock file, the oldest first
 DOWNLOADS_AT_ONCE = 8
 REPOSITORY_TIMEOUT_S = 60
 TRIES = 3
@@ -118,8 +118,15 @@ def _maven(folder: Path) -> MavenContext:
     """Maven Central, or what the user's jgo settings name in its place."""
     with require_extra("hbase"):  # imported here: most users of the package start no cluster
         from jgo.config import GlobalSettings  # noqa: PLC0415
-        from jgo.maven import MavenContext  # noqa: PLC0415
-    context = MavenContext(repo_cache=folder, local_repos=[], timeout=REPOSITORY_TIMEOUT_S)
+        from jgo.maven import MavenContext, ProfileConstraints, PythonResolver  # noqa: PLC0415
+    # HBase 2.4 names Hadoop's jars in a profile for when none was chosen, which jgo passes by.
+    profiles = ProfileConstraints(properties={"!hadoop.profile": ""})
+    context = MavenContext(
+        PythonResolver(profiles),
+        repo_cache=folder,
+        local_repos=[],
+        timeout=REPOSITORY_TIMEOUT_S,
+    )
     context.remote_repos.update(GlobalSettings.load().repositories)
     return context
 
