@@ -10,11 +10,12 @@ import argparse
 import json
 import platform
 from dataclasses import asdict, replace
+from pathlib import Path
 from statistics import median
 
 from rich.progress import track
 
-from tests.bench import report
+from tests.bench import aims, report
 from tests.bench.measuring import Case, Measured, measure
 from tests.bench.suites import SUITES, Suite, opened
 
@@ -42,6 +43,7 @@ def plan(suite: Suite) -> list[tuple[int, Case, float]]:
 
 
 def _row(case: Case, found: dict[Case, list[Measured]]) -> report.Row:
+    java = found.get(case.java, [])
     pairs = list(zip(found[case], found[case.floor], strict=True))
     return {
         **asdict(case),
@@ -56,6 +58,10 @@ def _row(case: Case, found: dict[Case, list[Measured]]) -> report.Row:
         "server_us": median(mine.server_us for mine, _ in pairs),
         "share_of_floor": [mine.per_second / floor.per_second for mine, floor in pairs],
         "latency_to_floor": [mine.call_ms / floor.call_ms for mine, floor in pairs],
+        "share_of_java": [
+            mine.per_second / its.per_second for mine, its in zip(found[case], java, strict=False)
+        ],
+        "sum_diff": [mine.sum_diff for mine, _ in pairs],
     }
 
 
@@ -65,6 +71,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, help="how many count")
     parser.add_argument("--seconds", type=float, help="for each case in each round")
     parser.add_argument("--warm", type=float, help="seconds for all before anything counts")
+    parser.add_argument("--only", metavar="TEXT", help="cases whose names say so; write nothing")
+    parser.add_argument("--peers", type=Path, metavar="FOLDER", help="measure those beside ours")
     parser.add_argument("--quick", action="store_true", help="one short round; write nothing")
     parser.add_argument("--plot-only", action="store_true", help="draw from the last figures")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
@@ -73,16 +81,20 @@ def main() -> None:
         given = {"rounds": options.rounds, "seconds": options.seconds, "warm_s": options.warm}
         asked = {key: value for key, value in given.items() if value is not None}
         suite = replace(SUITES[name], **({"rounds": 1, "seconds": 1.0} if options.quick else asked))
+        suite = suite.with_peers(options.peers.resolve()) if options.peers else suite
+        suite = suite.only(options.only) if options.only else suite
         rows = report.load(name) if options.plot_only else run(suite)
-        if not options.quick and not options.plot_only:
+        is_kept = not options.quick and not options.only
+        if is_kept and not options.plot_only:
             report.save(name, rows, python=platform.python_version())
-        if not options.quick:
+        if is_kept:
             report.write(name, rows)
             report.plot(name, rows, suite.title)
         if options.json:
             print(json.dumps(rows, indent=1))
         else:
             report.show(rows, suite.title)
+            print(*aims.lines(rows), sep="\n")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""One case in one round: so many clients, in processes of their own, for so long."""
+"""One case in one round: so many clients, for so long, in processes of their own or in one."""
 
 from __future__ import annotations
 
 import multiprocessing
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 from statistics import median
@@ -17,13 +17,24 @@ import psutil
 from tests.bench import workloads
 from txn import Engine, connect
 from txn.request import Ack
+from txn.stores import open_store
 from txn.stores.gateway import Connection, Request
 
 Work = Literal["transfer", "ten cells", "flights"]
 Protocol = Literal["six-phase", "fenced"]
+Transport = Literal["", "thrift2", "native"]
+"""By which an HBase is reached; empty where the suite has but one store."""
+Way = Literal["processes", "threads", "submit"]
+"""How clients are there: in up to four processes, as threads of one engine, or as threads of one
+engine that hand in what they want together and then wait for all of it."""
+Program = Literal["", "java", "omid", "tephra"]
+"""Somebody else's, which is measured beside ours."""
 
 USUAL: Protocol = "six-phase"
 THREADS = 4
+TRANSPORTS = {"": "", "thrift2": ", Thrift 2", "native": ", native"}
+WAYS = {"processes": "", "threads": ", threads", "submit": ""}
+PROGRAMS = {"java": "Java, no transactions", "omid": "Omid", "tephra": "Tephra"}
 PATIENCE_S = 120
 
 
@@ -38,15 +49,26 @@ class Case:
     accounts: int = 1000
     ack: Ack = "complete"
     protocol: Protocol = USUAL
+    transport: Transport = ""
+    way: Way = "processes"
+    program: Program = ""
 
     @property
     def name(self) -> str:
+        if self.program:
+            return PROGRAMS[self.program]
+        where = WAYS[self.way] + TRANSPORTS[self.transport]
         if self.batch == 0:
-            return "floor"
+            return "floor" + where
         decided = ", until decided" if self.ack == "decided" else ""
         protocol = "" if self.protocol == USUAL else f", {self.protocol}"
-        call = "commit" if self.batch == 1 else f"commit_many of {self.batch}"
-        return call + protocol + decided
+        return self._call + protocol + where + decided
+
+    @property
+    def _call(self) -> str:
+        if self.way == "submit":
+            return f"submit, {self.batch} at a time"
+        return "commit" if self.batch == 1 else f"commit_many of {self.batch}"
 
     @property
     def subject(self) -> str:
@@ -60,8 +82,17 @@ class Case:
 
     @property
     def floor(self) -> Case:
-        """What it is measured beside."""
-        return Case(self.work, 0, self.clients, self.accounts)
+        """What it is measured beside: nobody's transactions, by the same way to the store."""
+        if self.program:
+            return self.java
+        way: Way = "processes" if self.way == "processes" or self.clients == 1 else "threads"
+        work = (self.work, 0, self.clients, self.accounts)
+        return Case(*work, transport=self.transport, way=way)
+
+    @property
+    def java(self) -> Case:
+        """The same work of a plain Java client."""
+        return Case(self.work, 0, self.clients, self.accounts, program="java")
 
     @property
     def tables(self) -> workloads.Tables:
@@ -84,7 +115,7 @@ class Measured:
 
     For one transaction each: attempts; requests, of those that failed too; client_us and server_us,
     the processor time (microseconds) of all clients, and of all servers: 0 where there is none, or
-    none of our own.
+    none of our own. sum_diff: by how much the sum of all balances is wrong after it.
     """
 
     per_second: float
@@ -94,25 +125,56 @@ class Measured:
     requests: float
     client_us: float
     server_us: float
+    sum_diff: int = 0
 
 
 class Place(NamedTuple):
-    """A store that has its accounts, and the processes that serve it."""
+    """A store that has its accounts, the processes that serve it, other ways to it, and other
+    programs that use it."""
 
     uri: str
     servers: tuple[int, ...] = ()
+    others: Mapping[str, str] = {}
+    programs: Mapping[str, Callable[[Case, float], Measured]] = {}
+
+    def uri_of(self, case: Case) -> str:
+        """Return the store as the case reaches it."""
+        return self.others.get(case.transport, self.uri)
 
 
 def measure(case: Case, place: Place, seconds: float, seed: int) -> Measured:
     """Run one case."""
+    if case.program:
+        return place.programs[case.program](case, seconds)
+    uri = place.uri_of(case)
+    before = _total(uri, case)
+    measured = _measure_ours(case, uri, place.servers, seconds, seed)
+    return replace(measured, sum_diff=_total(uri, case) - before)
+
+
+def _total(uri: str, case: Case) -> int:
+    """Return the sum of all balances."""
+    if case.work != "transfer":
+        return 0
+    store = open_store(uri)
+    try:
+        keys = [case.tables.account(number) for number in range(case.accounts)]
+        return sum(int(cell.value) for cell in store.read(keys).values() if cell)
+    finally:
+        store.close()
+
+
+def _measure_ours(
+    case: Case, uri: str, servers: Sequence[int], seconds: float, seed: int
+) -> Measured:
     context = multiprocessing.get_context("spawn")
-    processes = max(1, case.clients // THREADS) if case.clients > 2 else case.clients
+    processes = _count_processes(case)
     ready, results = context.Barrier(processes + 1), context.Queue()
     threads = case.clients // processes
     workers = [
         context.Process(
             target=_process,
-            args=(place.uri, case, seconds, (seed + i * 100, threads), (ready, results)),
+            args=(uri, case, seconds, (seed + i * 100, threads), (ready, results)),
         )
         for i in range(processes)
     ]
@@ -120,9 +182,9 @@ def measure(case: Case, place: Place, seconds: float, seed: int) -> Measured:
         worker.start()
     try:
         ready.wait(PATIENCE_S)
-        before_s = _processor_s(place.servers)
+        before_s = _processor_s(servers)
         found = [results.get(timeout=seconds + PATIENCE_S) for _ in workers]
-        spent_s = _processor_s(place.servers) - before_s
+        spent_s = _processor_s(servers) - before_s
         for worker in workers:
             worker.join()
     finally:
@@ -142,6 +204,12 @@ def measure(case: Case, place: Place, seconds: float, seed: int) -> Measured:
         client_us=client_s * 1e6 / done,
         server_us=spent_s * 1e6 / done,
     )
+
+
+def _count_processes(case: Case) -> int:
+    if case.way != "processes":
+        return 1
+    return max(1, case.clients // THREADS) if case.clients > 2 else case.clients
 
 
 def _processor_s(processes: Sequence[int]) -> float:
@@ -193,7 +261,10 @@ def _call(engine: Engine, case: Case, chance: Random) -> Callable[[], int]:
             return partial(workloads.plain_transfer, store, chance, case.accounts, tables)
         case "transfer", batch:
             of = (case.accounts, batch, case.ack)
-            return partial(workloads.transfers, engine, chance, *of, tables=tables)
+            gathered = case.way == "submit"
+            return partial(
+                workloads.transfers, engine, chance, *of, tables=tables, gathered=gathered
+            )
         case "ten cells", 0:
             return partial(workloads.ten_plain_cells, store, tables, chance)
         case "ten cells", _:

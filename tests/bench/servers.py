@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,29 +10,62 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.integration.hbase import named_hbase
-from txn.cluster.cluster import start
+from txn.cluster.cluster import Cluster, open_cluster, start
 from txn.cluster.settings import Settings
+from txn.stores import _FACTORIES
+
+NATIVE = "HBASE_TXN_TEST_NATIVE"
+RUNNING = "HBASE_TXN_BENCH_DATA"
 
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """The stores behind both gateways, and the processes behind them, where they are our own."""
+    """The stores behind both gateways, and by HBase's own protocol. processes, and the folder of
+    the cluster: where it is our own."""
 
     thrift1: str
     thrift2: str
+    native: str
     processes: tuple[int, ...] = ()
+    folder: Path | None = None
 
 
 @contextmanager
-def measured_hbase() -> Iterator[Servers]:
-    """Give an HBase. Ours has memory to spare, and a Java that compiles as in production."""
-    if named := named_hbase():
-        yield Servers(named.thrift1, named.thrift2)
+def measured_hbase(region_servers: int = 1) -> Iterator[Servers]:
+    """Give an HBase. Ours has memory to spare, and a Java that compiles as in production; of
+    several region servers each is a process. HBASE_TXN_BENCH_DATA is the folder of a cluster that
+    runs already; HBASE_TXN_TEST_NATIVE, the third way to an HBase whose gateways are named."""
+    if (running := os.environ.get(RUNNING)) and _has(running, region_servers):
+        yield servers_of(open_cluster(Path(running)))
+        return
+    if (named := named_hbase()) and region_servers == 1:
+        native = os.environ.get(NATIVE, named.thrift2)
+        yield Servers(named.thrift1, named.thrift2, native)
         return
     with tempfile.TemporaryDirectory(prefix="txn-bench-") as folder:
-        cluster = start(Settings(Path(folder, "hbase"), memory_mb=1500, gateway_memory_mb=512))
+        settings = Settings(
+            Path(folder, "hbase"),
+            distributed=region_servers > 1,
+            region_servers=region_servers,
+            memory_mb=1500,
+            gateway_memory_mb=512,
+        )
+        cluster = start(settings)
         try:
-            processes = tuple(process.pid for process in cluster.processes.values())
-            yield Servers(cluster.uris["thrift1"], cluster.uris["thrift2"], processes)
+            yield servers_of(cluster)
         finally:
             cluster.stop(grace_ms=0)
+
+
+def _has(folder: str, region_servers: int) -> bool:
+    return open_cluster(Path(folder)).settings.region_servers == region_servers
+
+
+def servers_of(cluster: Cluster) -> Servers:
+    """Return the servers of a cluster on this machine."""
+    processes = tuple(process.pid for process in cluster.processes.values())
+    uris = cluster.uris
+    native = f"hbase://127.0.0.1:{cluster.settings.ports['zookeeper']}"
+    if "hbase" not in _FACTORIES:  # a checkout without that store measures Thrift 2 twice
+        native = uris["thrift2"]
+    return Servers(uris["thrift1"], uris["thrift2"], native, processes, cluster.settings.folder)
