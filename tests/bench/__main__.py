@@ -9,17 +9,20 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
 
 from rich.progress import track
 
-from tests.bench import aims, report
+from tests.bench import aims, costs, growth, report
 from tests.bench.measuring import Case, Measured, measure
 from tests.bench.suites import SUITES, Suite, opened
 
 LEAST_S = 1.0
+COMMANDS = {"costs": costs.main, "growth": growth.main}
+"""What has options of its own: `python -m tests.bench COMMAND --help`."""
 
 
 def run(suite: Suite) -> list[report.Row]:
@@ -66,6 +69,14 @@ def _row(case: Case, found: dict[Case, list[Measured]]) -> report.Row:
 
 
 def main() -> None:
+    if sys.argv[1:2] and (command := COMMANDS.get(sys.argv[1])):
+        command(sys.argv[2:])
+    else:
+        run_suites()
+
+
+def run_suites() -> None:
+    """Measure the suites that are named, or draw them again."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"of {', '.join(SUITES)}")
     parser.add_argument("--rounds", type=int, help="how many count")

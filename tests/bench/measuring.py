@@ -11,6 +11,7 @@ from functools import partial
 from random import Random
 from statistics import median
 from typing import Any, Literal, NamedTuple
+from typing import Protocol as Contract
 
 import psutil
 
@@ -52,6 +53,26 @@ class Case:
     transport: Transport = ""
     way: Way = "processes"
     program: Program = ""
+
+    @property
+    def processes(self) -> int:
+        """How many its clients are threads of."""
+        if self.way != "processes":
+            return 1
+        return max(1, self.clients // THREADS) if self.clients > 2 else self.clients
+
+    @property
+    def done_at_once(self) -> int:
+        """How many transactions a call is."""
+        return max(self.batch, 1)
+
+    def open(self, uri: str) -> Engine:
+        """Connect."""
+        return open_engine(uri, self)
+
+    def bind(self, engine: Engine, chance: Random) -> Callable[[], int]:
+        """Return what a client repeats."""
+        return _call(engine, self, chance)
 
     @property
     def name(self) -> str:
@@ -148,7 +169,7 @@ def measure(case: Case, place: Place, seconds: float, seed: int) -> Measured:
         return place.programs[case.program](case, seconds)
     uri = place.uri_of(case)
     before = _total(uri, case)
-    measured = _measure_ours(case, uri, place.servers, seconds, seed)
+    measured = measure_task(case, uri, place.servers, seconds, seed)
     return replace(measured, sum_diff=_total(uri, case) - before)
 
 
@@ -164,11 +185,34 @@ def _total(uri: str, case: Case) -> int:
         store.close()
 
 
-def _measure_ours(
-    case: Case, uri: str, servers: Sequence[int], seconds: float, seed: int
+class Task(Contract):
+    """What clients repeat; it is sent to their processes."""
+
+    @property
+    def clients(self) -> int:
+        """How many there are."""
+
+    @property
+    def processes(self) -> int:
+        """How many they are threads of."""
+
+    @property
+    def done_at_once(self) -> int:
+        """How many transactions a call is."""
+
+    def open(self, uri: str) -> Engine:
+        """Connect; once a process."""
+
+    def bind(self, engine: Engine, chance: Random) -> Callable[[], int]:
+        """Return the call of one client, which returns how many attempts it took."""
+
+
+def measure_task(
+    case: Task, uri: str, servers: Sequence[int], seconds: float, seed: int
 ) -> Measured:
+    """Let clients repeat it for so long."""
     context = multiprocessing.get_context("spawn")
-    processes = _count_processes(case)
+    processes = case.processes
     ready, results = context.Barrier(processes + 1), context.Queue()
     threads = case.clients // processes
     workers = [
@@ -194,7 +238,7 @@ def _measure_ours(
     attempts = sum(tries for part, _, _ in found for _, tries in part)
     requests = sum(sent for _, sent, _ in found)
     client_s = sum(spent for _, _, spent in found)
-    done = len(times) * max(case.batch, 1)
+    done = len(times) * case.done_at_once
     return Measured(
         per_second=done * case.clients / sum(times),
         call_ms=median(times) * 1000,
@@ -206,25 +250,19 @@ def _measure_ours(
     )
 
 
-def _count_processes(case: Case) -> int:
-    if case.way != "processes":
-        return 1
-    return max(1, case.clients // THREADS) if case.clients > 2 else case.clients
-
-
 def _processor_s(processes: Sequence[int]) -> float:
     times = [psutil.Process(pid).cpu_times() for pid in processes]
     return float(sum(time.user + time.system for time in times))
 
 
 def _process(
-    uri: str, case: Case, seconds: float, seeds: tuple[int, int], start: tuple[Any, Any]
+    uri: str, case: Task, seconds: float, seeds: tuple[int, int], start: tuple[Any, Any]
 ) -> None:
     """The body of one measuring process; `start` is a barrier, and a queue for what it found."""
     seed, threads = seeds
     ready, results = start
-    with open_engine(uri, case) as engine:
-        calls = [_call(engine, case, Random(seed + i)) for i in range(threads)]
+    with case.open(uri) as engine:
+        calls = [case.bind(engine, Random(seed + i)) for i in range(threads)]
         for call in calls:
             call()
         sent = counted_requests()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.integration.hbase import named_hbase
@@ -20,14 +20,15 @@ RUNNING = "HBASE_TXN_BENCH_DATA"
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """The stores behind both gateways, and by HBase's own protocol. processes, and the folder of
-    the cluster: where it is our own."""
+    """The stores behind both gateways, and by HBase's own protocol. processes, the folder of
+    the cluster, and the processes by their names: where it is our own."""
 
     thrift1: str
     thrift2: str
     native: str
     processes: tuple[int, ...] = ()
     folder: Path | None = None
+    names: Mapping[str, int] = field(default_factory=dict)
 
 
 @contextmanager
@@ -63,9 +64,16 @@ def _has(folder: str, region_servers: int) -> bool:
 
 def servers_of(cluster: Cluster) -> Servers:
     """Return the servers of a cluster on this machine."""
-    processes = tuple(process.pid for process in cluster.processes.values())
+    names = {name: process.pid for name, process in cluster.processes.items()}
     uris = cluster.uris
     native = f"hbase://127.0.0.1:{cluster.settings.ports['zookeeper']}"
     if "hbase" not in _FACTORIES:  # a checkout without that store measures Thrift 2 twice
         native = uris["thrift2"]
-    return Servers(uris["thrift1"], uris["thrift2"], native, processes, cluster.settings.folder)
+    return Servers(
+        uris["thrift1"],
+        uris["thrift2"],
+        native,
+        processes=tuple(names.values()),
+        folder=cluster.settings.folder,
+        names=names,
+    )

@@ -9,12 +9,14 @@ from random import Random
 
 import pytest
 
+from recovery import check, summary
 from tests.bench import __main__ as bench
-from tests.bench import aims, peers, report, workloads
+from tests.bench import aims, costs, finished, peers, report, workloads
 from tests.bench.measuring import Case, Measured, open_engine
 from tests.bench.suites import PROTOCOLS, SUITES
 from txn import Engine, Mutation
 from txn.errors import TxnError
+from txn.model import Edit, Family
 from txn.stores import open_store
 
 pytestmark = pytest.mark.fast
@@ -169,3 +171,32 @@ def test_gathered_transfers_are_handed_in_before_any_is_waited_for() -> None:
         assert workloads.transfers(*given, tables=TABLES, gathered=True) == 4
         keys = [TABLES.account(number) for number in range(10)]
         assert sum(int(cell.value) for cell in store.read(keys).values() if cell) == 10_000
+
+
+@pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
+def test_copies_of_a_finished_row_are_rows_of_which_fsck_has_nothing_to_say(protocol: str) -> None:
+    """They stand for millions that were committed."""
+    case = Case("transfer", 1, 1, protocol=protocol)  # type: ignore[arg-type]
+    with open_engine("memory://", case) as engine:
+        template = finished.read_template(engine, case.tables.name)
+        context = engine.context
+        for edits in finished.copies(template, 5, Random(1), buckets=1):
+            context.store.write(edits)
+        assert summary(context).transactions == {"5-COMPLETE": 6}
+        assert summary(context).is_quiet
+        assert list(check(context, grace_ms=0)) == []
+
+
+def test_calls_of_the_costs_do_what_they_say() -> None:
+    """A checked put whose check fails would cost less."""
+    store = open_store("memory://")
+    store.ensure_table(costs.TABLE, {b"d": Family()})
+    calls = costs.list_calls(store)
+    assert list(calls) == ["get", "put", "checked"]
+    for number in range(costs.ROWS):
+        store.write([Edit(key, costs.VALUE, None) for key in costs.row_keys(number)])
+    for call in calls.values():
+        call(3, Random(1))
+    measured = costs.measure(lambda chance: calls["get"](3, chance), 1, 0.01, {})
+    assert measured["per_second"] > 0
+    assert measured["ms"] > 0
