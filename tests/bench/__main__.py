@@ -21,6 +21,8 @@ from tests.bench.measuring import Case, Measured, measure
 from tests.bench.suites import SUITES, Suite, opened
 
 LEAST_S = 1.0
+PICTURES = ("native", "peers")
+"""The suites whose plot is shown behind their table; the page shows the others where it wants."""
 COMMANDS = {"costs": costs.main, "growth": growth.main}
 """What has options of its own: `python -m tests.bench COMMAND --help`."""
 
@@ -99,7 +101,8 @@ def run_suites() -> None:
         if is_kept and not options.plot_only:
             report.save(name, rows, python=platform.python_version())
         if is_kept:
-            report.write(name, rows)
+            picture = f"{name}.png" if name in PICTURES else ""
+            report.write(name, rows, picture)
             report.plot(name, rows, suite.title)
         if options.json:
             print(json.dumps(rows, indent=1))

@@ -103,9 +103,11 @@ def measure(call: Call, threads: int, seconds: float, pids: Mapping[str, Sequenc
 
 
 def _repeat(call: Call, chance: Random, end: float, times: list[float]) -> None:
-    while (began := time.perf_counter()) < end:
+    began = time.perf_counter()
+    while not times or began < end:  # once at least, however busy the machine
         call(chance)
-        times.append(time.perf_counter() - began)
+        times.append((now := time.perf_counter()) - began)
+        began = now
 
 
 def _spent(pids: Mapping[str, Sequence[int]]) -> dict[str, float]:

@@ -122,7 +122,8 @@ class Growing:
 def chooser(task: Growing, chance: Random) -> Callable[[], list[Key]]:
     """Return what gives the keys of a transaction, all different."""
     count = FEW_ROWS if task.size >= LARGE else ROWS
-    keys = [Key(f"row{number:05}", FAMILY, "x", task.table) for number in range(count)]
+    column = "x" if task.skew is None else "number"
+    keys = [Key(f"row{number:05}", FAMILY, column, task.table) for number in range(count)]
     if not task.skew:
         return lambda: chance.sample(keys, task.keys)
     weights = list(accumulate(1 / place**task.skew for place in range(1, count + 1)))
@@ -331,8 +332,9 @@ def tell(name: Name, kept: dict[str, Any], *, is_kept: bool) -> None:
         table.add_row(*line)
     Console(width=180).print(table)
     if is_kept:
-        report.put(f"growth-{name}", head, body)
-        if name != "rows":
+        picture = "" if name == "rows" else f"growth-{name}.png"
+        report.put(f"growth-{name}", head, body, picture=picture)
+        if picture:
             plot(name, kept["rows"])
 
 

@@ -86,18 +86,19 @@ def show(rows: list[Row], title: str) -> None:
     Console(width=180).print(table)
 
 
-def write(suite: str, rows: list[Row]) -> None:
+def write(suite: str, rows: list[Row], picture: str = "") -> None:
     """Put the table into docs/performance.md, between the suite's two markers."""
-    put(suite, head(rows), lines(rows))
+    put(suite, head(rows), lines(rows), picture=picture)
 
 
-def put(suite: str, head: Sequence[str], body: Sequence[Sequence[str]]) -> None:
-    """Put any table there."""
+def put(suite: str, head: Sequence[str], body: Sequence[Sequence[str]], page: Path = PAGE) -> None:
+    """Put any table there, or into another page."""
     start, end = f"<!-- {suite}: written by make bench -->", f"<!-- end of {suite} -->"
-    before, rest = PAGE.read_text().split(start)
+    before, rest = page.read_text().split(start)
     after = rest.split(end)[1]
     table = "\n".join("| " + " | ".join(line) + " |" for line in (head, ["---"] * len(head), *body))
-    PAGE.write_text(f"{before}{start}\n\n{table}\n\n{end}{after}")
+    shown = f"\n\n![{suite.replace('-', ', ')}](performance/{picture})" if picture else ""
+    page.write_text(f"{before}{start}\n\n{table}{shown}\n\n{end}{after}")
 
 
 def plot(suite: str, rows: list[Row], title: str) -> None:
