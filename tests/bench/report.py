@@ -91,8 +91,15 @@ def write(suite: str, rows: list[Row], picture: str = "") -> None:
     put(suite, head(rows), lines(rows), picture=picture)
 
 
-def put(suite: str, head: Sequence[str], body: Sequence[Sequence[str]], page: Path = PAGE) -> None:
-    """Put any table there, or into another page."""
+def put(
+    suite: str,
+    head: Sequence[str],
+    body: Sequence[Sequence[str]],
+    *,
+    page: Path = PAGE,
+    picture: str = "",
+) -> None:
+    """Put any table there, or into another page. picture: the name of a plot that follows it."""
     start, end = f"<!-- {suite}: written by make bench -->", f"<!-- end of {suite} -->"
     before, rest = page.read_text().split(start)
     after = rest.split(end)[1]
