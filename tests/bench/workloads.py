@@ -107,7 +107,7 @@ def _commit_all(engine: Engine, requests: Sequence[Wanted], ack: Ack) -> int:
 
 def _submit_all(engine: Engine, requests: Sequence[Wanted], ack: Ack) -> int:
     """Hand in all, then wait for each; return how many committed."""
-    futures = [engine.submit(*request, ack=ack) for request in requests]
+    futures = [engine.submit(request, ack=ack) for request in requests]
     return sum(future.exception() is None for future in futures)
 
 

@@ -158,12 +158,12 @@ def test_gathered_transfers_are_handed_in_before_any_is_waited_for() -> None:
         workloads.found(engine, 10, TABLES)
         failing = [True]
 
-        def submit(mutations: list[Mutation], assertions: list[object], ack: str) -> Future[object]:
+        def submit(request: workloads.Wanted, ack: str) -> Future[object]:
             future: Future[object] = Future()
             if failing and failing.pop():
                 future.set_exception(TxnError("in the way"))
             else:
-                future.set_result(engine.commit(mutations, assertions, ack=ack))
+                future.set_result(engine.commit(*request, ack=ack))
             return future
 
         engine.submit = submit  # type: ignore[attr-defined]
