@@ -1,13 +1,15 @@
 # Everything runs in .venv, which is made on first use. `make help` lists the targets.
-# Variables: PYTHON (the interpreter to build .venv with), ARGS (added to the command of a target).
+# Variables: PYTHON (the interpreter to build .venv with), ARGS (added to the command of a target),
+# HBASE (the version that `make matrix` is for).
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test check coverage sim model chaos hbase bench docs clean
+.PHONY: help run test check coverage sim model chaos matrix kerberos hbase bench docs clean
 
 VENV := .venv
 BIN := $(VENV)/bin
 ARGS ?=
+HBASE ?= 2.5
 PYTHON ?=
 
 help: ## list the targets
@@ -17,7 +19,7 @@ run: $(VENV)/.ready-demo ## the main job: real flights through Spark, killed par
 	$(BIN)/txn demo flights $(ARGS)
 
 test: coverage ## all tests; ARGS are for those beside the unit tests, which run two files at a time
-	$(BIN)/python -m pytest --ignore=tests/unit -n 2 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest --ignore=tests/unit --ignore=tests/kerberos -n 2 --dist loadfile $(ARGS)
 
 check: $(VENV)/.ready-dev ## lint, types, import rules and the fast tests: under a minute
 	$(BIN)/ruff check
@@ -37,6 +39,15 @@ model: $(VENV)/.ready-dev ## every state of the formal model of the protocol, an
 
 chaos: $(VENV)/.ready-dev ## ten minutes of kill -9 on a real HBase of several processes, then the verdict
 	$(BIN)/python -m tests.chaos $(ARGS)
+
+matrix: $(VENV)/.ready-dev ## the tests of stores, protocol and crashes on another HBase, 2.5: some minutes
+	HBASE_TXN_TEST_VERSION=$(HBASE) $(BIN)/python -m pytest -n 2 --dist loadfile \
+	  -k "(thrift or native) and not emulator" \
+	  tests/integration/test_protocol_on_hbase.py tests/integration/test_crashes_on_hbase.py \
+	  tests/integration/test_thrift.py tests/contract/test_contract.py $(ARGS)
+
+kerberos: $(VENV)/.ready-dev $(VENV)/.ready-kerberos ## tests on an HBase with Kerberos; builds gssapi, which wants libkrb5-dev
+	$(BIN)/python -m pytest tests/kerberos $(ARGS)
 
 hbase: $(VENV)/.ready-dev ## start a real HBase on this machine; `txn hbase stop` ends it
 	$(BIN)/txn hbase start $(ARGS)

@@ -98,7 +98,7 @@ def _transaction_table(context: Context) -> Iterator[Diagnosis]:
     families = context.store.describe(context.table)
     if families is None or FAMILY not in families:
         missing = "is not there" if families is None else f"lacks the family {FAMILY.decode()}"
-        mend = "an engine makes it when it opens the store through Thrift 2"
+        mend = "an engine makes it when it opens the store as hbase:// or through Thrift 2"
         yield Diagnosis(_name(context.table), Verdict.WRONG, missing, mend)
         return
     yield from _table(context, context.table, families)
@@ -112,7 +112,7 @@ def _protocol(context: Context) -> Diagnosis:
     name = rules.name if rules else "six-phase, which is not written down yet"
     lacks = (rules or SIX_PHASE).needs - context.store.features
     if lacks:
-        mend = "open the store through HBase's Thrift 2 gateway"
+        mend = "open the store as hbase://, or through HBase's Thrift 2 gateway"
         return Diagnosis("protocol", Verdict.WRONG, f"{name}, which this store cannot do", mend)
     other = "" if FENCED.needs <= context.store.features else "; this store cannot do fenced"
     return Diagnosis("protocol", Verdict.FINE, name + other)
@@ -143,7 +143,7 @@ def _family(about: str, family: Family, shown: bool) -> Iterator[Diagnosis]:
         found.append(Diagnosis(about, Verdict.CAUTION, seen, mend))
     if not shown:
         seen = "delete markers, durability and NEW_VERSION_BEHAVIOR are not shown by this store"
-        mend = "examine it through a Thrift 2 gateway"
+        mend = "examine it as hbase://, or through a Thrift 2 gateway"
         found.append(Diagnosis(about, Verdict.CAUTION, seen, mend))
     yield from found
     if not found:

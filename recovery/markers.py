@@ -81,7 +81,7 @@ def retire_keys(
     elif can_retire(context):
         gone = retire(context, wanted, newest)
     else:
-        why = "the store takes no delete on a condition: use HBase's Thrift 2 gateway"
+        why = "the store takes no delete on a condition: open it as hbase://, or through Thrift 2"
         return dict.fromkeys(wanted, LeftAlone(why))
     used = NothingToDo("somebody has locked it, or it has changed")
     return {key: Repaired("deleted") if key in gone else used for key in wanted}

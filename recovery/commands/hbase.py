@@ -17,9 +17,9 @@ from rich.table import Table
 from recovery.commands.common import FOUND, JsonOption, console, print_json
 from txn.clock import SystemClock
 from txn.cluster.cluster import Cluster, open_cluster, start
-from txn.cluster.jars import HBASE_VERSION, fetch
+from txn.cluster.jars import HBASE_VERSION, fetch, read_locked
 from txn.cluster.processes import ClusterError
-from txn.cluster.settings import Settings
+from txn.cluster.settings import NATIVE, Settings, find_version
 from txn.errors import InvalidRequestError
 
 LOOK_EACH_MS = 500
@@ -44,6 +44,10 @@ DataOption = Annotated[
         metavar="DIR",
     ),
 ]
+VersionOption = Annotated[
+    str | None,
+    typer.Option("--version", help=f"HBase's version, such as {HBASE_VERSION} or 2.5."),
+]
 PortOption = Annotated[int | None, typer.Option(min=1, max=65535, metavar="PORT")]
 
 
@@ -51,6 +55,7 @@ PortOption = Annotated[int | None, typer.Option(min=1, max=65535, metavar="PORT"
 def start_command(
     *,
     data: DataOption,
+    version: VersionOption = None,
     distributed: Annotated[
         bool, typer.Option("--distributed", help="On HDFS, each server its own process.")
     ] = False,
@@ -66,10 +71,16 @@ def start_command(
     thrift1_port: PortOption = None,
     thrift2_port: PortOption = None,
     zookeeper_port: PortOption = None,
-    bind: Annotated[str, typer.Option(help="Where the gateways listen.")] = "127.0.0.1",
+    master_port: PortOption = None,
+    region_port: PortOption = None,
+    bind: Annotated[str, typer.Option(help="Where the servers listen.")] = "127.0.0.1",
     properties: Annotated[
         list[str] | None,
-        typer.Option("--set", help="A setting of hbase-site.xml.", metavar="NAME=VALUE"),
+        typer.Option(
+            "--set",
+            help="A setting, as in hbase-site.xml.",
+            metavar="NAME=VALUE",
+        ),
     ] = None,
     java_options: Annotated[
         list[str] | None,
@@ -82,9 +93,16 @@ def start_command(
 ) -> None:
     """Start HBase with both Thrift gateways, and return once it answers.
 
-    It fetches the jars that this user's cache lacks, and picks the ports that are not given.
+    It fetches the jars that this user's cache lacks, and picks the ports that are not given. A
+    folder keeps its version until a later one is asked for.
     """
-    ports = {"thrift1": thrift1_port, "thrift2": thrift2_port, "zookeeper": zookeeper_port}
+    ports = {
+        "thrift1": thrift1_port,
+        "thrift2": thrift2_port,
+        "zookeeper": zookeeper_port,
+        "master": master_port,
+        "region1": region_port,
+    }
     settings = Settings(
         folder=data.expanduser().absolute(),
         distributed=distributed,
@@ -95,6 +113,7 @@ def start_command(
         ports={name: port for name, port in ports.items() if port is not None},
         properties=dict(map(_setting, properties or [])),
         java_options=tuple(java_options or ()),
+        version=version or "",
     )
     signal.signal(signal.SIGTERM, _leave)
     screen = Console(stderr=True) if as_json else console()
@@ -107,12 +126,12 @@ def start_command(
 
 
 @app.command("fetch")
-def fetch_command() -> None:
+def fetch_command(*, version: VersionOption = None) -> None:
     """Fetch the jars that this user's cache lacks, and start nothing."""
-    screen = console()
+    screen, version = console(), find_version(version or HBASE_VERSION)
     with _progress(screen) as (_, fetched):
-        jars = fetch(fetched=fetched)
-    screen.print(f"HBase {HBASE_VERSION}: {len(jars)} jars in {jars[0].parent}")
+        jars = fetch(fetched=fetched, jars=read_locked(version))
+    screen.print(f"HBase {version}: {len(jars)} jars in {jars[0].parent}")
 
 
 @app.command("stop")
@@ -161,15 +180,16 @@ def _print(cluster: Cluster, as_json: bool) -> bool:
     if as_json:
         print_json(_document(cluster, alive, ready), pretty=True)
         return ready
-    folder = cluster.settings.folder
-    table = Table("process", "state", title=f"HBase {HBASE_VERSION} in {folder}")
+    title = f"HBase {cluster.settings.version} in {cluster.settings.folder}"
+    table = Table("process", "state", title=title)
     table.title_justify = "left"
     for name in ("pid", "port"):
         table.add_column(name, justify="right")
     table.add_column("store")
+    stores = _stores(cluster)
     for name, process in cluster.processes.items():
         state = "[green]up[/]" if alive[name] else "[red]ended[/]"
-        table.add_row(name, state, str(process.pid), str(process.port), cluster.uris.get(name, ""))
+        table.add_row(name, state, str(process.pid), str(process.port), stores.get(name, ""))
     screen = console()
     screen.print(table)
     screen.print(f"logs: {cluster.log_folder}")
@@ -178,10 +198,16 @@ def _print(cluster: Cluster, as_json: bool) -> bool:
     return ready
 
 
+def _stores(cluster: Cluster) -> dict[str, str]:
+    """The stores' names by the process that they lead to; standalone, ZooKeeper is the master's."""
+    place = "zookeeper" if cluster.settings.distributed else "master"
+    return {place: cluster.uris[NATIVE], **cluster.uris}
+
+
 def _document(cluster: Cluster, alive: dict[str, bool], ready: bool) -> dict[str, object]:
     return {
         "ready": ready,
-        "version": HBASE_VERSION,
+        "version": cluster.settings.version,
         "data": str(cluster.settings.folder),
         "logs": str(cluster.log_folder),
         "distributed": cluster.settings.distributed,

@@ -47,7 +47,7 @@ class Memory:
         self._replies: deque[bytes] = deque()
         self._limit_ms = 30_000
 
-    limit = gateway._Wire.limit
+    limit = gateway.Wire.limit
 
     def write(self, data: bytes) -> None:
         length = int.from_bytes(data[4:8])
@@ -124,10 +124,10 @@ def least_us(call: Call) -> float:
 
 def measure() -> dict[str, tuple[float, float]]:
     """Return, for each call, its time and that of its requests with thriftpy2 alone."""
-    takes_clock = gateway._Wire.__init__.__code__.co_argcount == 3
+    takes_clock = gateway.Wire.__init__.__code__.co_argcount == 3
     with (
-        patch.object(gateway, "_Wire", Timed if takes_clock else Memory),
-        patch.object(gateway, "_connect", lambda *_: None),
+        patch.object(gateway, "Wire", Timed if takes_clock else Memory),
+        patch.object(gateway, "connect_socket", lambda *_: None),
     ):
         store = open_store("hbase+thrift2://127.0.0.1:1")
         step = partial(store.check_and_put, STEP)

@@ -31,11 +31,12 @@ STORES: dict[str, Callable[[Path], str]] = {
 AROUND: dict[str, Callable[[Store], Store]] = {"faulty": FaultyStore, "counting": CountingStore}
 # On a real HBase: the store under test, and the one that makes its tables.
 ON_HBASE: dict[str, Callable[[HBase], tuple[str, str]]] = {
+    "native": lambda found: (found.native, found.native),
     "thrift 2": lambda found: (found.thrift2, found.thrift2),
     "thrift 1": lambda found: (found.thrift1, found.thrift2),
 }
 # The same on our emulator of it.
-ON_EMULATOR = {f"emulator {name}": uris for name, uris in ON_HBASE.items()}
+ON_EMULATOR = {f"emulator {name}": uris for name, uris in ON_HBASE.items() if name != "native"}
 SERVED = "served"
 
 

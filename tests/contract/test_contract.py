@@ -331,7 +331,7 @@ def delete_if(key: Key, expected: bytes, *deletes: tuple[Key, int]) -> Check:
 
 ALL = ["memory", "embedded", "embedded without sync", "faulty", "counting"]
 deleting = pytest.mark.parametrize(
-    "subject", [*ALL, "emulator thrift 2", "thrift 2"], indirect=True
+    "subject", [*ALL, "emulator thrift 2", "native", "thrift 2"], indirect=True
 )
 putting = pytest.mark.parametrize("subject", ["emulator thrift 1", "thrift 1"], indirect=True)
 

@@ -19,8 +19,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         yield session
 
 
-@pytest.fixture(scope="module", params=["thrift1", "thrift2"])
+@pytest.fixture(scope="module", params=["native", "thrift1", "thrift2"])
 def many(request: pytest.FixtureRequest, hbase: HBase) -> Iterator[Worlds]:
-    """Worlds on the HBase of the run, through each of its gateways."""
+    """Worlds on the HBase of the run, through each of its gateways and without one."""
     with worlds(hbase, request.param) as found:
         yield found

@@ -1,9 +1,11 @@
 """The HBase that tests use: one that is named, else one from Docker, else one of our own.
 
 HBASE_TXN_TEST_THRIFT1 and HBASE_TXN_TEST_THRIFT2 (each `host:port`) name the gateways of a running
-one; where a Docker engine answers, the image of `docker/` runs; else `txn hbase` does. It starts on
-first use, is shared by all tests and all workers of a run, and ends with the last of them. Tests
-therefore make tables of their own, under names of their own.
+one, and HBASE_TXN_TEST_NATIVE what follows `hbase://` in its native store's name, without which the
+tests of that one are skipped. Where a Docker engine answers, the image of `docker/` runs; else
+`txn hbase` does, in the version HBASE_TXN_TEST_VERSION. It starts on first use, is shared by all
+tests and all workers of a run, and ends with the last of them. Tests therefore make tables of their
+own, under names of their own.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from random import SystemRandom
 from typing import Any
 
 import pytest
@@ -21,11 +24,20 @@ import pytest
 from txn.clock import SystemClock
 from txn.cluster.cluster import Cluster, open_cluster, start
 from txn.cluster.probe import gateway_answers
-from txn.cluster.settings import GATEWAYS, Settings
+from txn.cluster.settings import GATEWAYS, NATIVE, Settings, claimed_ports
 from txn.errors import TxnError
 
 VARIABLES = {"thrift1": "HBASE_TXN_TEST_THRIFT1", "thrift2": "HBASE_TXN_TEST_THRIFT2"}
-PORTS_IN_IMAGE = {"thrift1": 9090, "thrift2": 9091}
+NATIVE_VARIABLE = "HBASE_TXN_TEST_NATIVE"
+VERSION_VARIABLE = "HBASE_TXN_TEST_VERSION"
+PORTS_IN_IMAGE = {
+    "thrift1": 9090,
+    "thrift2": 9091,
+    "zookeeper": 2181,
+    "master": 16000,
+    "region1": 16020,
+}
+CONTAINER_DATA = "/data/hbase"
 IMAGE_ANSWERS_WITHIN_MS = 180_000
 # Java then compiles once and simply: half the processor time to start, fewer requests a second.
 QUICK_JAVA = "-XX:TieredStopAtLevel=1"
@@ -35,11 +47,22 @@ ROOT = Path(__file__).parents[2]
 
 @dataclass(frozen=True, slots=True)
 class HBase:
-    """The stores behind both gateways of one HBase; cluster is None unless it is our own."""
+    """The stores of one HBase; cluster is None unless it is our own.
+
+    direct: the native store, where HBase's own servers can be reached and not only its gateways.
+    """
 
     thrift1: str
     thrift2: str
     cluster: Cluster | None = None
+    direct: str | None = None
+
+    @property
+    def native(self) -> str:
+        """The native store; without one a test is skipped, which CI does not accept."""
+        if self.direct is None:
+            pytest.skip(f"no way to HBase but its gateways: set {NATIVE_VARIABLE}=ZOOKEEPER:PORT")
+        return self.direct
 
 
 @pytest.fixture(scope="session")
@@ -59,12 +82,12 @@ def some_hbase(folder: Path) -> Iterator[HBase]:
     if named := named_hbase():
         yield named
     elif engine := _docker_engine():
-        with _from_docker(engine) as found:
+        with _from_docker(engine, folder) as found:
             yield found
     else:
-        with shared(Settings(folder, java_options=[QUICK_JAVA])) as cluster:
-            ports = cluster.settings.ports
-            yield _at({name: f"127.0.0.1:{ports[name]}" for name in GATEWAYS}, cluster)
+        version = os.environ.get(VERSION_VARIABLE, "")
+        with shared(Settings(folder, java_options=[QUICK_JAVA], version=version)) as cluster:
+            yield _on_this_machine(cluster.settings.ports, cluster)
 
 
 @contextmanager
@@ -98,9 +121,10 @@ def _shared_folder(factory: pytest.TempPathFactory) -> Path:
     return (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "hbase"
 
 
-def _at(addresses: Mapping[str, str], cluster: Cluster | None = None) -> HBase:
-    thrift1, thrift2 = (f"hbase+{name}://{addresses[name]}" for name in GATEWAYS)
-    return HBase(thrift1, thrift2, cluster)
+def _on_this_machine(ports: Mapping[str, int], cluster: Cluster | None = None) -> HBase:
+    """The HBase at these ports, in a container or not."""
+    uris = Cluster(Settings(ROOT, ports=ports), {}).uris
+    return HBase(uris["thrift1"], uris["thrift2"], cluster, uris[NATIVE])
 
 
 def named_hbase() -> HBase | None:
@@ -110,7 +134,9 @@ def named_hbase() -> HBase | None:
         return None
     if not all(given.values()):
         raise pytest.UsageError(f"set both or none of {', '.join(VARIABLES.values())}")
-    return _at(given)
+    thrift1, thrift2 = (f"hbase+{name}://{given[name]}" for name in GATEWAYS)
+    native = os.environ.get(NATIVE_VARIABLE)
+    return HBase(thrift1, thrift2, direct=f"hbase://{native}" if native else None)
 
 
 def _docker_engine() -> Any:
@@ -126,20 +152,31 @@ def _docker_engine() -> Any:
 
 
 @contextmanager
-def _from_docker(engine: Any) -> Iterator[HBase]:
+def _from_docker(engine: Any, folder: Path) -> Iterator[HBase]:
+    """The image, at ports that are the same inside and outside, as its servers tell clients."""
     image, _ = engine.images.build(path=str(ROOT), dockerfile="docker/hbase/Dockerfile", rm=True)
-    ports = {f"{port}/tcp": ("127.0.0.1", None) for port in PORTS_IN_IMAGE.values()}
-    container = engine.containers.run(image, detach=True, init=True, ports=ports, remove=True)
+    with claimed_ports(Settings(folder), {}, SystemRandom()) as ports:
+        container = engine.containers.run(
+            image,
+            start_in_container(ports),
+            detach=True,
+            init=True,
+            ports={f"{port}/tcp": ("127.0.0.1", port) for port in ports.values()},
+            remove=True,
+        )
     try:
-        container.reload()
-        bound = {
-            name: int(container.ports[f"{port}/tcp"][0]["HostPort"])
-            for name, port in PORTS_IN_IMAGE.items()
-        }
-        _wait_until_ready(bound)
-        yield _at({name: f"127.0.0.1:{port}" for name, port in bound.items()})
+        _wait_until_ready({name: ports[name] for name in GATEWAYS})
+        yield _on_this_machine(ports)
     finally:
         container.kill()
+
+
+def start_in_container(ports: Mapping[str, int]) -> list[str]:
+    """The command of the image, at these ports."""
+    line = ["txn", "hbase", "start", "--foreground", "--data", CONTAINER_DATA, "--bind", "0.0.0.0"]
+    for name in PORTS_IN_IMAGE:
+        line += [f"--{'region' if name == 'region1' else name}-port", str(ports[name])]
+    return line
 
 
 def _wait_until_ready(ports: dict[str, int]) -> None:

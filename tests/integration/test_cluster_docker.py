@@ -17,7 +17,7 @@ import yaml
 from typer.testing import CliRunner
 
 from recovery.commands import app
-from tests.integration.hbase import PORTS_IN_IMAGE
+from tests.integration.hbase import CONTAINER_DATA, PORTS_IN_IMAGE, start_in_container
 
 pytestmark = pytest.mark.fast
 
@@ -88,6 +88,14 @@ def test_hadolint_has_no_complaint(path: Path) -> None:
     assert (done.returncode, done.stdout) == (0, "")
 
 
+def test_tests_start_the_image_as_it_starts_itself() -> None:
+    """But for its ports, which are free ones of the machine that runs the tests."""
+    (line,) = instructions(ROOT / "docker" / "hbase" / "Dockerfile", "CMD")
+    assert start_in_container(PORTS_IN_IMAGE) == json.loads(line)
+    (health,) = instructions(ROOT / "docker" / "hbase" / "Dockerfile", "HEALTHCHECK")
+    assert CONTAINER_DATA in json.loads(health.partition(" CMD ")[2])
+
+
 def test_services_build_from_what_exists() -> None:
     """`docker compose config` takes a path that does not exist."""
     for service in services().values():
@@ -99,7 +107,7 @@ def test_services_build_from_what_exists() -> None:
 def test_gateways_are_offered_to_this_machine_alone() -> None:
     """They ask for no password. Both services may run at once."""
     ports = [*PORTS_IN_IMAGE.values()]
-    for name, offset, offered in (("hbase", 0, ports), ("emulator", 100, [*ports, 9092])):
+    for name, offset, offered in (("hbase", 0, ports), ("emulator", 100, [9090, 9091, 9092])):
         exposed = instructions(ROOT / "docker" / name / "Dockerfile", "EXPOSE")[0].split()
         assert exposed == [str(port) for port in offered]
         published = services()[name]["ports"]

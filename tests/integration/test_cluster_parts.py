@@ -25,11 +25,26 @@ import pytest
 from txn.clock import SystemClock
 from txn.cluster import configuration
 from txn.cluster.cluster import RECORD, Cluster, open_cluster, start
-from txn.cluster.jars import HBASE_VERSION, ROOTS, Jar, JarError, fetch, read_locked
+from txn.cluster.jars import (
+    HBASE_VERSION,
+    HBASE_VERSIONS,
+    Jar,
+    JarError,
+    fetch,
+    find_roots,
+    read_locked,
+)
 from txn.cluster.probe import data_node_is_known, gateway_answers, port_answers
 from txn.cluster.processes import ClusterError, Process, end, launch, log_tail
 from txn.cluster.roles import command, roles
-from txn.cluster.settings import Settings, SettingsError, choose_ports, claimed_ports
+from txn.cluster.settings import (
+    Settings,
+    SettingsError,
+    choose_ports,
+    claimed_ports,
+    find_version,
+    from_document,
+)
 
 pytestmark = pytest.mark.fast
 
@@ -66,10 +81,11 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
         gc.collect()  # jgo does not close the answers that it does not want
 
 
-def test_lock_names_each_jar_once_by_version_and_hash() -> None:
+@pytest.mark.parametrize("version", HBASE_VERSIONS)
+def test_lock_names_each_jar_once_by_version_and_hash(version: str) -> None:
     """Two jars of one name would overwrite each other in the cache."""
-    jars = read_locked()
-    assert set(ROOTS) <= {jar.coordinates for jar in jars}
+    jars = read_locked(version)
+    assert set(find_roots(version)) <= {jar.coordinates for jar in jars}
     assert len({jar.name for jar in jars}) == len(jars)
     assert all(len(jar.sha256) == 64 for jar in jars)
 
@@ -142,7 +158,7 @@ def test_settings_that_make_no_cluster_are_refused(tmp_path: Path) -> None:
 def test_configuration_is_well_formed_and_complete(tmp_path: Path, distributed: bool) -> None:
     """HBase takes a property that it does not find for its default, and listens anywhere."""
     place = tmp_path / "a & b"
-    settings = Settings(place, distributed, properties={"hbase.some": "<1>"})
+    settings = Settings(place, distributed, properties={"hbase.some": "<1>", "hadoop.some": "2"})
     ports = choose_ports(settings, {}, {}, random.Random(2))
     settings = Settings(place, distributed, ports=ports, properties=settings.properties)
     configuration.write_configuration(settings)
@@ -152,6 +168,8 @@ def test_configuration_is_well_formed_and_complete(tmp_path: Path, distributed: 
             found[item.findtext("name") or ""] = item.findtext("value") or ""
     assert not [value for value in found.values() if "$" in value]
     assert found["hbase.some"] == "<1>"
+    assert "hadoop.some" in (place / "conf" / "core-site.xml").read_text()
+    assert "hadoop.some" not in (place / "conf" / "hbase-site.xml").read_text()
     assert found["hbase.rootdir"].startswith("hdfs://" if distributed else f"file://{place}")
     assert found["hbase.cluster.distributed"] == str(distributed).lower()
     used = " ".join([*found.values(), *(" ".join(role.arguments) for role in roles(settings))])
@@ -318,6 +336,78 @@ def test_probe_takes_silence_and_nonsense_for_a_no(repository: Path) -> None:
     assert not data_node_is_known(web)
 
 
-def test_docs_and_lock_speak_of_one_version() -> None:
-    """Who changes the version changes the lock file with it."""
-    assert f"HBase {HBASE_VERSION};" in (ROOT / "txn/cluster/jars.lock").read_text().splitlines()[0]
+def test_jars_of_one_name_are_the_same_in_all_versions() -> None:
+    """All versions share the cache, in which a jar is known by its name."""
+    jars = {jar for version in HBASE_VERSIONS for jar in read_locked(version)}
+    assert len({jar.name for jar in jars}) == len(jars)
+
+
+def test_docs_and_locks_speak_of_the_same_versions() -> None:
+    """Who adds a version adds its lock file, and says so."""
+    locks = {path.name: path for path in (ROOT / "txn/cluster").glob("jars-*.lock")}
+    assert {*locks} == {f"jars-{version}.lock" for version in HBASE_VERSIONS}
+    for version in HBASE_VERSIONS:
+        said = f"HBase {version}; written by `python -m txn.cluster.jars {version}`."
+        assert said in locks[f"jars-{version}.lock"].read_text().splitlines()[0]
+        assert version in (ROOT / "docs" / "hbase.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "found"), [("2.5", "2.5.8"), ("2.5.8", "2.5.8"), ("2.6", "2.6.1"), ("2", "2.6.1")]
+)
+def test_version_may_be_named_by_its_beginning(name: str, found: str) -> None:
+    """Nobody knows the last number by heart."""
+    assert find_version(name) == found
+
+
+@pytest.mark.parametrize("name", ["2.7", "2.6.10", "2.", "6.1", "two"])
+def test_unknown_version_is_refused_with_those_that_there_are(tmp_path: Path, name: str) -> None:
+    """A folder must not be made for a cluster that cannot be."""
+    with pytest.raises(SettingsError, match=r"no such version.*known=\('2\.5\.8', '2\.6\.1'\)"):
+        start(Settings(tmp_path / "hbase", version=name))
+    assert not (tmp_path / "hbase").exists()
+
+
+@pytest.mark.parametrize(
+    ("asked", "last", "found"),
+    [
+        ("", None, HBASE_VERSION),
+        ("", "2.5.8", "2.5.8"),
+        ("2.5", None, "2.5.8"),
+        ("2.6", "2.5.8", "2.6.1"),
+        ("2.6.1", "2.6.1", "2.6.1"),
+    ],
+)
+def test_folder_keeps_its_version_until_a_later_one_is_asked_for(
+    tmp_path: Path, asked: str, last: str | None, found: str
+) -> None:
+    """An upgrade cannot be taken back: it must not happen to one who did not ask for it."""
+    assert Settings(tmp_path, version=asked).with_version(last).version == found
+
+
+def test_earlier_version_is_refused_on_what_a_later_one_wrote(tmp_path: Path) -> None:
+    """HBase itself would start, and fail on the first file that it cannot read."""
+    ports = dict.fromkeys(Settings(tmp_path).port_names(), 1)
+    settings = Settings(tmp_path, ports=ports, version="2.6.1").document()
+    (tmp_path / RECORD).write_text(json.dumps({"settings": settings, "processes": []}))
+    refused = r"cannot go back to an earlier HBase has='2\.6\.1' asked='2\.5\.8'"
+    with pytest.raises(SettingsError, match=refused):
+        start(Settings(tmp_path, version="2.5"))
+    assert open_cluster(tmp_path).settings.version == "2.6.1"
+
+
+def test_record_of_the_time_of_one_version_is_of_that_version(tmp_path: Path) -> None:
+    """The folders of those days are still in use."""
+    document = Settings(tmp_path).document()
+    del document["version"]
+    assert from_document(document).version == "2.6.1"
+
+
+def test_native_store_is_named_first_and_leads_to_zookeeper(tmp_path: Path) -> None:
+    """Who takes the first name of the list gets the one that is recommended."""
+    ports = {"zookeeper": 1, "thrift1": 2, "thrift2": 3}
+    assert list(Cluster(Settings(tmp_path, ports=ports), {}).uris.items()) == [
+        ("native", "hbase://127.0.0.1:1"),
+        ("thrift1", "hbase+thrift1://127.0.0.1:2"),
+        ("thrift2", "hbase+thrift2://127.0.0.1:3"),
+    ]

@@ -16,11 +16,17 @@ from txn.testing.faulty import Reply
 
 @pytest.fixture(
     scope="module",
-    params=[("thrift1", "six-phase"), ("thrift2", "six-phase"), ("thrift2", "fenced")],
+    params=[
+        ("native", "six-phase"),
+        ("native", "fenced"),
+        ("thrift1", "six-phase"),
+        ("thrift2", "six-phase"),
+        ("thrift2", "fenced"),
+    ],
     ids=" ".join,
 )
 def of_both(request: pytest.FixtureRequest, hbase: HBase) -> Iterator[Worlds]:
-    """Worlds through each gateway, of each protocol that it can do."""
+    """Worlds through each gateway and without one, of each protocol that it can do."""
     with worlds(hbase, *request.param) as found:
         yield found
 

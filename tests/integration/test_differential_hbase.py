@@ -117,6 +117,7 @@ def stores(hbase: HBase, tmp_path_factory: pytest.TempPathFactory) -> Iterator[d
     found: dict[str, Store] = {
         "memory": LocalStore(MemoryStore(), Histories.clock),
         "embedded": LocalStore(LmdbStore(str(path / "store"), sync=False), Histories.clock),
+        "native": open_store(hbase.native),
         "thrift 2": open_store(hbase.thrift2),
         "thrift 1": open_store(hbase.thrift1),
     }
@@ -130,9 +131,12 @@ def stores(hbase: HBase, tmp_path_factory: pytest.TempPathFactory) -> Iterator[d
 
 def test_hbase_answers_as_the_local_stores_do(stores: dict[str, Store]) -> None:
     """All that is proven on the local stores is worth as much as they are like HBase. The rows of
-    both gateways are apart, so each of them is compared."""
-    second = ScopedStore(stores["thrift 1"], b"1/", {TABLE: FAMILIES})
-    Histories.shared = {**stores, "thrift 1": second}
+    its three ways are apart, so each of them is compared."""
+    apart = {
+        name: ScopedStore(stores[name], prefix, {TABLE: FAMILIES})
+        for name, prefix in (("thrift 1", b"1/"), ("native", b"2/"))
+    }
+    Histories.shared = {**stores, **apart}
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         Histories,
         settings=settings(

@@ -26,7 +26,7 @@ def test_what_killed_clients_of_hbase_leave_is_strictly_serialisable(
     """The gateways are mixed on the same tables, but for a fenced database, which Thrift 1 cannot
     do. What a plain client of HBase sees meanwhile is
     fractured; a checker that did not find that would not find anything."""
-    uris = [hbase.thrift2, *([hbase.thrift1] if protocol == "six-phase" else [])]
+    uris = [hbase.native, hbase.thrift2, *([hbase.thrift1] if protocol == "six-phase" else [])]
     rows_of_its_own = uuid.uuid4().int % 10**9
     judge(
         Plan(

@@ -64,6 +64,7 @@ def test_everyone_at_a_hot_key_gets_on_in_memory() -> None:
 
 
 @pytest.mark.slow
-def test_everyone_at_a_hot_key_of_hbase_gets_on(hbase: HBase) -> None:
+@pytest.mark.parametrize("way", ["native", "thrift2"])
+def test_everyone_at_a_hot_key_of_hbase_gets_on(hbase: HBase, way: str) -> None:
     """A commit takes many requests there, and the crowd is at the server as well."""
-    all_commit(hbase.thrift2, 1, 4)
+    all_commit(getattr(hbase, way), 1, 4)

@@ -22,7 +22,7 @@ from recovery.doctor import Verdict, examine
 from tests.integration.hbase import HBase
 from txn import AbortedError, Delete, Engine, Key, Mutation, Policy, Version, connect
 from txn.clock import SystemClock
-from txn.cluster.jars import fetch
+from txn.cluster.jars import fetch, read_locked
 from txn.cluster.processes import end, launch
 from txn.cluster.roles import Role, class_path, command
 from txn.cluster.settings import Settings, claimed_ports
@@ -381,7 +381,7 @@ def framed_gateway(settings: Settings, kind: str, port: int) -> Iterator[None]:
         port=port,
         mark=mark,
         logs=settings.folder / "logs",
-        env={"CLASSPATH": class_path(settings, fetch())},
+        env={"CLASSPATH": class_path(settings, fetch(jars=read_locked(settings.version)))},
     )
     try:
         yield

@@ -82,13 +82,13 @@ def test_checks_that_share_a_connection_are_sent_ahead(transport: str) -> None:
     with fake_gateway(framed=transport == "framed") as gateway:
         store = open_store(f"{gateway.uri}?pool=1&transport={transport}&timeout_ms=60000")
         written: list[bytes] = []
-        write = gateway_module._Wire.write
+        write = gateway_module.Wire.write
 
-        def counted(wire: gateway_module._Wire, data: bytes) -> None:
+        def counted(wire: gateway_module.Wire, data: bytes) -> None:
             written.append(data)
             write(wire, data)
 
-        with patch.object(gateway_module._Wire, "write", counted):
+        with patch.object(gateway_module.Wire, "write", counted):
             assert store.check_and_put(CHECKS[:10]) == [True] * 10
         assert len(written) == (10 if transport == "framed" else 1)
         assert store.check_and_put(CHECKS * 3) == [True] * 60

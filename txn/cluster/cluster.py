@@ -21,10 +21,10 @@ from pathlib import Path
 
 from txn.clock import Clock, SystemClock
 from txn.cluster import configuration, probe
-from txn.cluster.jars import fetch
+from txn.cluster.jars import fetch, read_locked
 from txn.cluster.processes import ClusterError, Process, end, identify, launch, log_tail
 from txn.cluster.roles import NAMENODE, Role, class_path, command, roles
-from txn.cluster.settings import GATEWAYS, Settings, claimed_ports, from_document
+from txn.cluster.settings import GATEWAYS, NATIVE, Settings, claimed_ports, from_document
 from txn.host.java import find_java_home
 
 RECORD = "cluster.json"
@@ -55,8 +55,10 @@ class Cluster:
 
     @property
     def uris(self) -> dict[str, str]:
-        """The gateways as the names of stores."""
-        return {name: f"hbase+{name}://127.0.0.1:{self.settings.ports[name]}" for name in GATEWAYS}
+        """The names of its stores: HBase's own protocol, by way of ZooKeeper, and the gateways."""
+        ports = self.settings.ports
+        gateways = {name: f"hbase+{name}://127.0.0.1:{ports[name]}" for name in GATEWAYS}
+        return {NATIVE: f"hbase://127.0.0.1:{ports['zookeeper']}", **gateways}
 
     @property
     def log_folder(self) -> Path:
@@ -75,7 +77,8 @@ class Cluster:
         if self._process(name).is_alive:
             raise ClusterError("the process is still running", name=name)
         role = next(role for role in roles(self.settings) if role.name == name)
-        self._launch(role, find_java_home() / "bin" / "java", fetch())
+        jars = fetch(jars=read_locked(self.settings.version))
+        self._launch(role, find_java_home() / "bin" / "java", jars)
         self._wait_for(name, partial(self._answers, name), within_ms, watched=(name,))
 
     def stop(self, *, grace_ms: int = GRACE_MS) -> list[Process]:
@@ -190,11 +193,13 @@ def start(
     settings.ports: the ones to use; the others are chosen. said: told what is being done. fetched:
     told how many of the missing jars are there. Raises ClusterError and its like.
     """
-    java, jars = find_java_home() / "bin" / "java", fetch(fetched=fetched)
+    java = find_java_home() / "bin" / "java"
     settings.folder.mkdir(parents=True, exist_ok=True)
     with _alone(settings.folder):
         before = _before(settings)
         last = before.ports if before else {}
+        settings = settings.with_version(before.version if before else None)
+        jars = fetch(fetched=fetched, jars=read_locked(settings.version))
         with claimed_ports(settings, last, chance or random.SystemRandom()) as ports:
             cluster = Cluster(replace(settings, ports=ports), {}, clock)
             configuration.write_configuration(cluster.settings)

@@ -14,7 +14,8 @@ SESSION_MS = 6_000
 STANDALONE_SESSION_MS = 90_000
 
 FILES = ("hbase-site.xml", "core-site.xml", "hdfs-site.xml", "log4j.properties")
-_HDFS_FILES = ("core-site.xml", "hdfs-site.xml")
+# Security is asked for here as well as in hbase-site.xml, which Hadoop's part of HBase never reads.
+HADOOP = "hadoop."
 
 
 def conf_folder(settings: Settings) -> Path:
@@ -35,30 +36,37 @@ def write_configuration(settings: Settings) -> None:
     names = _names(settings)
     for name in FILES:
         text = files("txn.cluster").joinpath("conf", name).read_text()
-        if settings.distributed or name not in _HDFS_FILES:
+        if settings.distributed or name != "hdfs-site.xml":
             is_template = name.endswith(".xml")
             (conf / name).write_text(Template(text).substitute(names) if is_template else text)
 
 
 def _names(settings: Settings) -> dict[str, object]:
     folder = escape(str(settings.folder))
-    file_system = f"hdfs://localhost:{settings.ports.get('namenode')}"
+    namenode = f"hdfs://localhost:{settings.ports.get('namenode')}"
     return {
         "folder": folder,
+        "bind": escape(settings.bind),
         "distributed": str(settings.distributed).lower(),
-        "file_system": file_system,
-        "root": f"{file_system}/hbase" if settings.distributed else f"file://{folder}/hbase",
+        "file_system": namenode if settings.distributed else "file:///",
+        "root": f"{namenode}/hbase" if settings.distributed else f"file://{folder}/hbase",
         "session_timeout": SESSION_MS if settings.distributed else STANDALONE_SESSION_MS,
         "master_port": settings.ports["master"],
         "region_servers": settings.region_servers,
         "region_port": settings.ports["region1"],
-        "properties": "\n".join(_property(*item) for item in settings.properties.items()),
+        "hadoop_properties": _properties(settings, of_hadoop=True),
+        "properties": _properties(settings, of_hadoop=False),
         **{
             f"{name.replace('-', '_')}_port": port
             for name, port in settings.ports.items()
             if name not in settings.region_names()
         },
     }
+
+
+def _properties(settings: Settings, *, of_hadoop: bool) -> str:
+    given = settings.properties.items()
+    return "\n".join(_property(*item) for item in given if item[0].startswith(HADOOP) == of_hadoop)
 
 
 def _property(name: str, value: str) -> str:

@@ -1,9 +1,10 @@
 """HBase's jars: which ones, where they are kept, and how they get there.
 
-`jars.lock` names every jar and its SHA-256: each machine runs the same bytes, and none has to work
-out dependencies. jgo fetches what the user's cache lacks; a jar that is in the cache is whole,
-because it gets its name there only after its hash was compared.
-`python -m txn.cluster.jars` prints a new lock file, after a change of ROOTS.
+For each version `jars-VERSION.lock` names every jar and its SHA-256: each machine runs the same
+bytes, and none has to work out dependencies. jgo fetches what the user's cache lacks; a jar that is
+in the cache is whole, because it gets its name there only after its hash was compared.
+`python -m txn.cluster.jars VERSION` prints the lock file of a version, or of what is named in its
+place as `group:artifact:version`.
 """
 
 from __future__ import annotations
@@ -26,11 +27,8 @@ from txn.host.java import cache_folder
 if TYPE_CHECKING:
     from jgo.maven import MavenContext
 
-HBASE_VERSION = "2.6.1"
-ROOTS = (
-    f"org.apache.hbase:hbase-server:{HBASE_VERSION}",
-    f"org.apache.hbase:hbase-thrift:{HBASE_VERSION}",
-)
+HBASE_VERSION = "2.6.1"  # unless another is asked for
+HBASE_VERSIONS = ("2.5.8", HBASE_VERSION)  # those with a lock file, the oldest first
 DOWNLOADS_AT_ONCE = 8
 REPOSITORY_TIMEOUT_S = 60
 TRIES = 3
@@ -53,9 +51,13 @@ class Jar:
         return f"{artifact}-{version}.jar"
 
 
-def read_locked() -> list[Jar]:
-    """Return the jars of the lock file, in the order of the class path."""
-    text = files("txn.cluster").joinpath("jars.lock").read_text()
+def read_locked(version: str = HBASE_VERSION) -> list[Jar]:
+    """Return the jars of a version, in the order of the class path."""
+    return parse_lock(files("txn.cluster").joinpath(f"jars-{version}.lock").read_text())
+
+
+def parse_lock(text: str) -> list[Jar]:
+    """Return the jars that a lock file names."""
     lines = [line.split() for line in text.splitlines() if line and not line.startswith("#")]
     return [Jar(coordinates, sha256) for coordinates, sha256 in lines]
 
@@ -68,7 +70,7 @@ def fetch(
     """Return the class path, after fetching the jars that the folder lacks.
 
     folder: by default in the user's cache. fetched: told how many of the missing ones are there.
-    jars: by default those of the lock file.
+    jars: by default those of HBASE_VERSION.
     Raises JarError.
     """
     folder = folder or cache_folder() / "jars"
@@ -122,18 +124,24 @@ def _maven(folder: Path) -> MavenContext:
     return context
 
 
+def find_roots(version: str) -> list[str]:
+    """Return the jars of a version that need all the others."""
+    return [f"org.apache.hbase:{name}:{version}" for name in ("hbase-server", "hbase-thrift")]
+
+
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def lock() -> Iterator[str]:
-    """Yield the lines of a new lock file: what ROOTS need today, by Maven's rules."""
-    yield f"# The class path of HBase {HBASE_VERSION}; written by `python -m txn.cluster.jars`."
+def lock(wanted: str) -> Iterator[str]:
+    """Yield the lines of a new lock file: what a version of HBase, or another root, needs today."""
+    about, roots = (wanted, [wanted]) if ":" in wanted else (f"HBase {wanted}", find_roots(wanted))
+    yield f"# The class path of {about}; written by `python -m txn.cluster.jars {wanted}`."
     with tempfile.TemporaryDirectory() as place:
         context = _maven(Path(place))
-        roots = [context.create_dependency(root) for root in ROOTS]
-        resolved, others = context.resolver.resolve(roots)
+        needed_by = [context.create_dependency(root) for root in roots]
+        resolved, others = context.resolver.resolve(needed_by)
         for needed in [*resolved, *others]:
             path = needed.artifact.resolve()
             name = f"{needed.groupId}:{needed.artifactId}:{needed.version}"
@@ -141,4 +149,4 @@ def lock() -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    sys.stdout.writelines(f"{line}\n" for line in lock())
+    sys.stdout.writelines(f"{line}\n" for line in lock(*sys.argv[1:]))

@@ -29,6 +29,7 @@ _OPENED = (
     "jdk.internal.ref",
     "sun.nio.ch",
 )
+_KERBEROS = "--add-exports=java.security.jgss/sun.security.krb5=ALL-UNNAMED"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,7 @@ def command(role: Role, settings: Settings, java: Path, mark: str) -> list[str]:
         f"-XX:ErrorFile={logs / f'{role.name}.crash'}",
         *settings.java_options,
         *opened,
+        _KERBEROS,
         f"-Djava.io.tmpdir={temporary}",
         "-Djava.net.preferIPv4Stack=true",
         f"-Dhadoop.log.dir={logs}",

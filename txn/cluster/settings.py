@@ -12,15 +12,18 @@ import random
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from txn.cluster.jars import HBASE_VERSION, HBASE_VERSIONS
 from txn.errors import TxnError
 
 PORTS_FROM, PORTS_TO = 20_000, 32_000
 PORT_TRIES = 200
 GATEWAYS = ("thrift1", "thrift2")
+NATIVE = "native"  # the store that needs no gateway
+UNRECORDED_VERSION = "2.6.1"  # when there was one version, it was not written down
 
 _ALWAYS = ("zookeeper", "master", *GATEWAYS)
 _HDFS = ("namenode", "namenode-http", "datanode", "datanode-http", "datanode-ipc")
@@ -32,7 +35,12 @@ class SettingsError(TxnError):
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """One cluster. Two clusters differ in their folder; memory is the heap of one process."""
+    """One cluster. Two clusters differ in their folder; memory is the heap of one process.
+
+    bind: where ZooKeeper, the master, the region servers and the gateways listen.
+    version: HBase's, in full or by its beginning; without one, the version of the folder's last
+    start, and in a new folder the default.
+    """
 
     folder: Path
     distributed: bool = False
@@ -43,6 +51,7 @@ class Settings:
     ports: Mapping[str, int] = field(default_factory=dict)
     properties: Mapping[str, str] = field(default_factory=dict)
     java_options: Sequence[str] = ()
+    version: str = ""
 
     def __post_init__(self) -> None:
         if not self.folder.is_absolute():
@@ -54,6 +63,21 @@ class Settings:
             )
         if unknown := sorted(set(self.ports) - set(self.port_names())):
             raise SettingsError("no such ports", names=unknown)
+        if self.version:
+            find_version(self.version)
+
+    def with_version(self, last: str | None) -> Settings:
+        """Return it with a version in full. last: of the folder's last start, if it had one.
+
+        Raises SettingsError where that was a later one: HBase reads what an earlier version has
+        written, and not the other way round.
+        """
+        version = find_version(self.version) if self.version else last or HBASE_VERSION
+        if last is not None and _order(version) < _order(last):
+            raise SettingsError(
+                "a folder cannot go back to an earlier HBase", has=last, asked=version
+            )
+        return replace(self, version=version)
 
     def region_names(self) -> list[str]:
         return [f"region{number}" for number in range(1, self.region_servers + 1)]
@@ -66,9 +90,22 @@ class Settings:
         return {**asdict(self), "folder": str(self.folder)}
 
 
+def find_version(name: str) -> str:
+    """Return the version that is named, in full or by its beginning. Raises SettingsError."""
+    found = [each for each in HBASE_VERSIONS if f"{each}.".startswith(f"{name}.")]
+    if not found:
+        raise SettingsError("no such version of HBase here", version=name, known=HBASE_VERSIONS)
+    return found[-1]
+
+
 def from_document(document: Mapping[str, Any]) -> Settings:
     """Return the settings that were written down."""
+    document = {"version": UNRECORDED_VERSION, **document}
     return Settings(**{**document, "folder": Path(document["folder"])})
+
+
+def _order(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
 
 
 def choose_ports(

@@ -3,6 +3,8 @@
 memory://                       a fresh store in this process
 memory://name                   the one of this name, for as long as the process lives
 embedded:///path?sync=off       a directory; without sync it survives the death of processes only
+hbase://zk1,zk2:2181            HBase by its own RPC; its options are in
+                                `txn.stores.hbase.native.target`
 hbase+thrift2://host:port       HBase through its Thrift 2 gateway; its options are in
                                 `txn.stores.gateway`
 hbase+thrift1://host:port       HBase through its Thrift 1 gateway
@@ -68,6 +70,13 @@ def _open_lmdb(parts: SplitResult) -> LmdbStore:
     return LmdbStore(path, sync=options.get("sync") != "off")
 
 
+def _native(parts: SplitResult, clock: Clock) -> Store:
+    with require_extra("hbase", uri=_place(parts)):
+        from txn.stores.hbase.native.store import NativeStore  # noqa: PLC0415
+        from txn.stores.hbase.native.target import parse_target  # noqa: PLC0415
+    return NativeStore(parse_target(parts), clock)
+
+
 def _thrift1(parts: SplitResult, clock: Clock) -> Store:
     with require_extra("hbase", uri=_place(parts)):
         from txn.stores.gateway import parse_gateway  # noqa: PLC0415
@@ -112,6 +121,7 @@ def _options(parts: SplitResult, known: Mapping[str, tuple[str, ...]]) -> dict[s
 
 _FACTORIES: dict[str, Callable[[SplitResult, Clock], Store]] = {
     "embedded": lambda parts, clock: LocalStore(_open_lmdb(parts), clock),
+    "hbase": _native,
     "hbase+thrift1": _thrift1,
     "hbase+thrift2": _thrift2,
     "memory": lambda parts, clock: LocalStore(_open_memory(parts), clock),

@@ -10,17 +10,13 @@ hbase+thrift2://host:9090?transport=framed&protocol=compact&pool=16&timeout_ms=3
 
 from __future__ import annotations
 
-import select
-import socket
 import ssl
-import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, cast
-from urllib.parse import SplitResult, parse_qsl
+from urllib.parse import SplitResult
 
 from thriftpy2.protocol import TCompactProtocol, TCyBinaryProtocol
 from thriftpy2.thrift import TApplicationException, TMessageType, TPayload
@@ -28,6 +24,8 @@ from thriftpy2.transport import TCyBufferedTransport, TCyFramedTransport
 
 from txn.clock import Clock
 from txn.errors import InvalidRequestError
+from txn.stores.options import Option, file, number, one_of, read_options
+from txn.stores.wire import Wire, connect_socket
 
 DEFAULT_PORT = 9090
 BUFFER = 16_384
@@ -76,48 +74,20 @@ def parse_gateway(parts: SplitResult) -> Gateway:
         raise InvalidRequestError(
             f"write {parts.scheme}://host:port, and options after a ?", uri=uri
         )
-    options: dict[str, Any] = {}
-    for name, value in parse_qsl(parts.query, keep_blank_values=True):
-        known = _OPTIONS.get(name)
-        if known is None:
-            raise InvalidRequestError(
-                "unknown option", option=name, uri=uri, known=sorted(_OPTIONS)
-            )
-        options[name] = known(name, value)
+    options = read_options(parts, _OPTIONS)
     if "ca" in options:
         options["tls"] = "on"
     return Gateway(host, port or DEFAULT_PORT, **options)
 
 
-def _one_of(*values: str) -> Callable[[str, str], str]:
-    def parse(name: str, value: str) -> str:
-        if value not in values:
-            raise InvalidRequestError("unknown value", option=name, given=value, known=list(values))
-        return value
-
-    return parse
-
-
-def _number(name: str, value: str) -> int:
-    if not value.isdecimal() or not 0 < int(value) < 1_000_000_000:
-        raise InvalidRequestError("not a positive number", option=name, given=value)
-    return int(value)
-
-
-def _file(name: str, value: str) -> str:
-    if not Path(value).is_file():
-        raise InvalidRequestError("no such file", option=name, given=value)
-    return value
-
-
-_OPTIONS: dict[str, Callable[[str, str], str | int]] = {
-    "ca": _file,
-    "connect_ms": _number,
-    "pool": _number,
-    "protocol": _one_of("binary", "compact"),
-    "timeout_ms": _number,
-    "tls": _one_of("off", "on"),
-    "transport": _one_of("buffered", "framed"),
+_OPTIONS: dict[str, Option] = {
+    "ca": file,
+    "connect_ms": number,
+    "pool": number,
+    "protocol": one_of("binary", "compact"),
+    "timeout_ms": number,
+    "tls": one_of("off", "on"),
+    "transport": one_of("buffered", "framed"),
 }
 
 
@@ -149,7 +119,8 @@ class Connection:
         """Connect; OSError (which covers time-outs and TLS) where that fails."""
         self._monotonic_ms = clock.monotonic_ms
         self.used_ms = clock.monotonic_ms()
-        self._wire = _Wire(_connect(gateway, tls))
+        within_ms = min(gateway.connect_ms, gateway.timeout_ms)
+        self._wire = Wire(connect_socket(gateway.host, gateway.port, within_ms, tls))
         self._is_framed, self._is_gathering = gateway.transport == "framed", False
         kind = TCyFramedTransport if self._is_framed else TCyBufferedTransport
         self._transport = kind(self._wire, BUFFER)
@@ -225,93 +196,3 @@ class Connection:
     def close(self) -> None:
         """Close this process's end. A copy in another process, after a fork, stays usable."""
         self._wire.close()
-
-
-class _Wire:
-    """What thriftpy2's transports read from and write to: a socket whose waits are limited.
-
-    The kernel keeps the limit where it can. Python's own would ask it twice for each read and
-    write, and let go of the interpreter each time.
-    """
-
-    __slots__ = ("_kernel", "_limit_ms", "_socket")
-
-    def __init__(self, connected: socket.socket) -> None:
-        self._socket = connected
-        self._kernel = not isinstance(connected, ssl.SSLSocket)
-        self._limit_ms = 0
-        connected.settimeout(None)
-
-    def limit(self, now_ms: int, due_ms: int) -> None:
-        """Let no wait from now on last much beyond the deadline."""
-        left_ms = due_ms - now_ms
-        if left_ms <= 0:
-            raise TimeoutError("timed out")
-        if not left_ms <= self._limit_ms <= left_ms + left_ms // 8:
-            self._limit_ms = left_ms
-            self._set_limit()
-
-    def read(self, size: int) -> bytes:
-        try:
-            data = self._socket.recv(size)
-        except BlockingIOError as error:
-            raise TimeoutError("timed out") from error
-        if not data:
-            raise ConnectionError("the gateway closed the connection")
-        return data
-
-    def write(self, data: bytes) -> None:
-        try:
-            self._socket.sendall(data)
-        except BlockingIOError as error:
-            raise TimeoutError("timed out") from error
-
-    def flush(self) -> None:
-        pass
-
-    def is_readable(self) -> bool:
-        """Whether something came that nobody asked for, such as the end of the stream."""
-        poll = select.poll()
-        poll.register(self._socket, select.POLLIN | select.POLLHUP)
-        return bool(poll.poll(0))
-
-    def close(self) -> None:
-        self._socket.close()
-
-    def _set_limit(self) -> None:
-        if not self._kernel:
-            self._socket.settimeout(self._limit_ms / 1000)
-            return
-        seconds, rest_ms = divmod(self._limit_ms, 1000)
-        limit = struct.pack("@ll", seconds, rest_ms * 1000)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
-
-
-def tls_context(gateway: Gateway) -> ssl.SSLContext | None:
-    """Return whom to trust, or None without TLS; InvalidRequestError for a bad file."""
-    if gateway.tls == "off":
-        return None
-    try:
-        return ssl.create_default_context(cafile=gateway.ca or None)
-    except ssl.SSLError as error:
-        raise InvalidRequestError(
-            "not a file of certificates", ca=gateway.ca, cause=str(error)
-        ) from error
-
-
-def _connect(gateway: Gateway, tls: ssl.SSLContext | None) -> socket.socket:
-    timeout_s = min(gateway.connect_ms, gateway.timeout_ms) / 1000
-    try:
-        connected = socket.create_connection((gateway.host, gateway.port), timeout_s)
-    except UnicodeError as error:  # what a host name may not be
-        raise OSError(str(error)) from error
-    try:
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        if tls is None:
-            return connected
-        return tls.wrap_socket(connected, server_hostname=gateway.host)
-    except BaseException:
-        connected.close()
-        raise

@@ -27,8 +27,8 @@ from txn.stores.gateway import (
     GatewayError,
     Request,
     Service,
-    tls_context,
 )
+from txn.stores.wire import trust
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ class Pool(Forked):
         self.gateway = gateway
         self._service = service
         self._clock = clock
-        self._tls = tls_context(gateway)
+        self._tls = trust(gateway.tls, gateway.ca)
         self._closed = False
         self._idle: list[Connection] = []
         self._start()

@@ -3,13 +3,70 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Protocol
 
-from txn.errors import InvalidRequestError
+from txn.clock import Clock
+from txn.errors import InvalidRequestError, StoreError
 from txn.model import KEEP_DELETES_MS, Family, find_refusal
+from txn.stores.hbase.places import first_line, is_legal
 
 PURGE_MS = KEEP_DELETES_MS + 3_600_000
 FOREVER_S = 2_147_483_647
 PURGE = "hbase.hstore.time.to.purge.deletes"
+CHANGE_TRIES = 20
+CHANGE_PAUSE_MS = 200
+
+
+class Schema(Protocol):
+    """Tables that can be looked at and changed. A change is False where another client is at it."""
+
+    def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
+        """Return the table's families and their settings, or None for an absent table."""
+
+    def create(
+        self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes]
+    ) -> bool:
+        """Create a table, and its namespace."""
+
+    def add(self, table: bytes, name: bytes, family: Family) -> bool:
+        """Add a family to a table."""
+
+
+def make_table(
+    schema: Schema,
+    clock: Clock,
+    table: bytes,
+    families: Mapping[bytes, Family],
+    splits: Sequence[bytes],
+) -> None:
+    """Create what is missing; where another client is at it too, wait a little."""
+    if not is_legal(table):
+        raise InvalidRequestError("not a legal table name", table=table)
+    for name, family in families.items():
+        refuse_family(table, name, family)
+    for _ in range(len(families) + CHANGE_TRIES):
+        known = schema.describe(table)
+        compare_families(table, known or {}, families)
+        missing = [name for name in families if name not in (known or {})]
+        if known is not None and not missing:
+            return
+        if known is None:
+            is_done = schema.create(table, families, splits)
+        else:
+            is_done = schema.add(table, missing[0], families[missing[0]])
+        if not is_done:
+            clock.sleep_ms(CHANGE_PAUSE_MS)
+    raise StoreError("others keep changing the table", table=table)
+
+
+def refuse_change(table: bytes, error: Exception) -> bool:
+    """Return False where a change was refused because another client is at it too; raise
+    InvalidRequestError where it can never be made."""
+    if any(word in str(error) for word in ("xists", "oncurrent")):
+        return False
+    raise InvalidRequestError(
+        "cannot make the table", table=table, cause=first_line(error)
+    ) from error
 
 
 def compare_families(

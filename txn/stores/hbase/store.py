@@ -7,7 +7,6 @@ A checked write is never repeated here, since its repeat answers "no" where it a
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Protocol, TypeVar
@@ -21,29 +20,32 @@ from txn.errors import (
     TxnError,
     annotate,
 )
-from txn.model import MAX_ROW, Cell, Check, Columns, Edit, Family, Key, Row, check_targets
+from txn.model import Cell, Check, Columns, Edit, Family, Key, Row, check_targets
 from txn.stores.base import Feature
 from txn.stores.gateway import AHEAD_BYTES, GatewayError
+from txn.stores.hbase.places import (
+    Places,
+    check_place,
+    complete,
+    first_line,
+    group_by_table,
+    is_legal,
+    list_targets,
+    row_after,
+)
 from txn.stores.hbase.pool import Job, Pool
-from txn.stores.hbase.schema import compare_families, refuse_family
+from txn.stores.hbase.schema import make_table, refuse_change
 
 T = TypeVar("T")
 
 ROWS_A_REQUEST = 1_000
 BYTES_A_REQUEST = 1_500_000  # a framed gateway takes 2 MB by default
-CHANGE_TRIES = 20
-CHANGE_PAUSE_MS = 200
 ASKED_WITHIN_MS = 2_000  # why nothing was answered
 PAGE_ROWS = 500
 FIRST_PAGE_ROWS = 32
 PAGE_BYTES = 1_000_000
 AHEAD = 16  # requests whose replies, errors too, fit into what a socket takes in unread
 FAILURES = (GatewayError, MaybeApplied)  # of which the first is never told as it is
-
-_TABLE = re.compile(r"(?:\w+:)?\w[\w.-]*")
-
-Places = Mapping[bytes, Sequence[Key]]
-"""The keys of some rows of one table, by row."""
 
 
 class Dialect(Protocol):
@@ -96,13 +98,13 @@ class HBaseStore:
         """Read each group with one request a table, or a few for many rows; a row is always in one.
         Two groups go out on one connection, without waiting in between, if one request is enough
         for each and the second is small. What is beside runs while requests are on their way."""
-        tables = [_group_by_table(keys) for keys in groups]
+        tables = [group_by_table(keys) for keys in groups]
         if beside is not None:
             early = self._pool.run_beside(self._reads(tables[0]), beside)
             if early is not None and len(groups) == 1:
-                return _complete(groups[0], early)
+                return complete(groups[0], early)
         if len(groups) == 1:
-            return _complete(groups[0], self._read_group(groups[0], tables[0]))
+            return complete(groups[0], self._read_group(groups[0], tables[0]))
         keys = [key for part in groups for key in part]
         if not self._fits_one_connection(groups, tables):
             parts = zip(groups, tables, strict=True)
@@ -115,7 +117,7 @@ class HBaseStore:
             except FAILURES as error:
                 self._raise_meaning(error, keys)
                 raise
-        return _complete(keys, found)
+        return complete(keys, found)
 
     def _read_group(
         self, keys: Collection[Key], tables: Mapping[bytes, Places]
@@ -140,7 +142,7 @@ class HBaseStore:
         kept: dict[tuple[Key, int | None, bool], Edit] = {}
         for edit in edits:
             key, value, timestamp = edit
-            _check_place(key)
+            check_place(key)
             kept[key, timestamp, value is None] = edit
         tables: dict[bytes, list[Edit]] = {}
         for edit in kept.values():
@@ -168,7 +170,7 @@ class HBaseStore:
                 return [self._pool.run_one(lambda: self._dialect.check(checks[0]), repeat=False)]
             return self._check_rows(checks)
         except FAILURES as error:
-            self._raise_meaning(error, _list_targets(checks))
+            self._raise_meaning(error, list_targets(checks))
             raise
 
     def _check_rows(self, checks: Sequence[Check]) -> list[bool]:
@@ -213,7 +215,7 @@ class HBaseStore:
             yield from page
             if len(page) < limit:
                 return
-            start = _after(page[-1].row)
+            start = row_after(page[-1].row)
             limit = _next_limit(page, limit)
 
     def together(self, work: Callable[[], None]) -> None:
@@ -222,7 +224,7 @@ class HBaseStore:
 
     def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
         """Return the settings that the gateway shows."""
-        if not _is_legal(table):
+        if not is_legal(table):
             return None  # there cannot be one, but gateways fail at the question
         try:
             return self._one(lambda: self._dialect.describe(table))
@@ -241,22 +243,17 @@ class HBaseStore:
         self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes] = ()
     ) -> None:
         """Create what is missing, so that delete markers live as long as the protocol asks."""
-        if not _is_legal(table):
-            raise InvalidRequestError("not a legal table name", table=table)
-        for name, family in families.items():
-            refuse_family(table, name, family)
-        for _ in range(len(families) + CHANGE_TRIES):
-            known = self.describe(table)
-            compare_families(table, known or {}, families)
-            missing = [name for name in families if name not in (known or {})]
-            if known is None:
-                self._change(table, lambda: self._dialect.create(table, families, splits))
-            elif missing:
-                name = missing[0]
-                self._change(table, lambda: self._dialect.add(table, name, families[name]))  # noqa: B023
-            else:
-                return
-        raise StoreError("others keep changing the table", table=table)
+        make_table(self, self._clock, table, families, splits)
+
+    def create(
+        self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes]
+    ) -> bool:
+        """Create a table; False where another client is at it."""
+        return self._change(table, lambda: self._dialect.create(table, families, splits))
+
+    def add(self, table: bytes, name: bytes, family: Family) -> bool:
+        """Add a family to a table; False where another client is at it."""
+        return self._change(table, lambda: self._dialect.add(table, name, family))
 
     def compact(self, table: bytes, purge_before_ms: int) -> None:
         """Leave it to HBase, which does so with the setting that `ensure_table` gives a family."""
@@ -326,7 +323,7 @@ class HBaseStore:
         return [job for table, rows in tables.items() for job in self._dialect.read(table, rows)]
 
     def _check_write(self, check: Check) -> None:
-        _check_place(check[0])
+        check_place(check[0])
         check_targets(check)
         if check.edits:
             self._require_row_mutations(check.key)
@@ -342,21 +339,12 @@ class HBaseStore:
     def _one(self, job: Callable[[], Job[T]], within_ms: int | None = None) -> T:
         return self._pool.run_one(job, repeat=True, within_ms=within_ms)
 
-    def _change(self, table: bytes, change: Callable[[], Job[None]]) -> None:
-        """Make a change to a table; where another client is at it too, wait a little."""
+    def _change(self, table: bytes, change: Callable[[], Job[None]]) -> bool:
         try:
             self._pool.run_one(change, repeat=False)
         except GatewayError as error:
-            if not any(word in str(error) for word in ("xists", "oncurrent")):
-                raise InvalidRequestError(
-                    "cannot make the table", table=table, cause=first_line(error)
-                ) from error
-            self._clock.sleep_ms(CHANGE_PAUSE_MS)
-
-
-def first_line(error: object) -> str:
-    """Return what an error of the gateway says, without the trace that comes with it."""
-    return str(error).partition("\n")[0][:300]
+            return refuse_change(table, error)
+        return True
 
 
 def is_absence(error: GatewayError, table: bytes) -> bool:
@@ -365,74 +353,9 @@ def is_absence(error: GatewayError, table: bytes) -> bool:
     return line == table.decode(errors="replace") or "TableNotFound" in line
 
 
-def cut(items: Sequence[T], size: Callable[[T], int]) -> Iterator[list[T]]:
-    """Cut what is written at once where it would take too much of a gateway's memory."""
-    part: list[T] = []
-    total = 0
-    for item in items:
-        more = size(item)
-        if part and (total + more > BYTES_A_REQUEST or len(part) == ROWS_A_REQUEST):
-            yield part
-            part, total = [], 0
-        part.append(item)
-        total += more
-    if part:
-        yield part
-
-
-def _is_legal(table: bytes) -> bool:
-    try:
-        return _TABLE.fullmatch(table.decode()) is not None
-    except UnicodeDecodeError:
-        return False
-
-
-def _group_by_table(keys: Iterable[Key]) -> dict[bytes, dict[bytes, list[Key]]]:
-    tables: dict[bytes, dict[bytes, list[Key]]] = {}
-    for key in dict.fromkeys(keys):
-        row, _, _, table = key
-        rows = tables.get(table or b"")
-        if rows is None:
-            rows = tables[table or b""] = {}
-        others = rows.get(row)
-        if others is not None:
-            others.append(key)
-        else:
-            _check_place(key)
-            rows[row] = [key]
-    return tables
-
-
 def _bytes(keys: Iterable[Key]) -> int:
     """Return at most how many bytes a request for these keys takes, rather more than fewer."""
     return 1_000 + sum(len(row) + len(family) + len(column) + 40 for row, family, column, _ in keys)
-
-
-def _complete(keys: Collection[Key], parts: Sequence[Mapping[Key, Cell]]) -> dict[Key, Cell | None]:
-    cells: dict[Key, Cell | None] = dict.fromkeys(keys)
-    for part in parts:
-        cells.update(part)
-    return cells
-
-
-def _check_place(key: Key) -> None:
-    row, _, _, table = key
-    if not table:
-        raise InvalidRequestError("the key names no table", key=key)
-    if not 0 < len(row) <= MAX_ROW:
-        raise InvalidRequestError("a row is 1 to 32767 bytes", bytes=len(row), starts=row[:40])
-
-
-def _list_targets(checks: Sequence[Check]) -> list[Key]:
-    return [key for check in checks for key in (check.key, *check.targets)]
-
-
-def _after(row: bytes) -> bytes:
-    """Return the least row that comes after this one, of those that HBase takes."""
-    if len(row) < MAX_ROW:
-        return row + b"\0"
-    kept = row.rstrip(b"\xff")
-    return kept[:-1] + bytes([kept[-1] + 1])
 
 
 def _next_limit(page: Sequence[Row], limit: int) -> int:

@@ -17,9 +17,10 @@ from txn.errors import InvalidRequestError
 from txn.model import Cell, Check, Columns, Edit, Family, Key, Row, new_tuple
 from txn.stores.base import Feature
 from txn.stores.gateway import Gateway, Request, Service
+from txn.stores.hbase.places import Places, cut
 from txn.stores.hbase.pool import Job, Pool
 from txn.stores.hbase.schema import FOREVER_S, shell_command
-from txn.stores.hbase.store import ROWS_A_REQUEST, HBaseStore, Places, cut
+from txn.stores.hbase.store import BYTES_A_REQUEST, ROWS_A_REQUEST, HBaseStore
 
 
 def thrift1_store(gateway: Gateway, clock: Clock) -> HBaseStore:
@@ -138,7 +139,12 @@ def _cells(table: bytes, result: TRowResult) -> dict[Key, Cell]:
 
 
 def _parts(batches: Sequence[BatchMutation]) -> Iterator[list[BatchMutation]]:
-    return cut(batches, lambda batch: sum(len(one.value or b"") for one in batch.mutations))
+    return cut(
+        batches,
+        lambda batch: sum(len(one.value or b"") for one in batch.mutations),
+        BYTES_A_REQUEST,
+        ROWS_A_REQUEST,
+    )
 
 
 def _cannot_make(table: bytes, command: str) -> InvalidRequestError:

@@ -15,9 +15,10 @@ from txn.model import Cell, Check, Columns, Edit, Family, Key, Row, new_tuple
 from txn.stores.base import Feature
 from txn.stores.gateway import Gateway, GatewayError, Request, Service
 from txn.stores.hbase.idl import IDL
+from txn.stores.hbase.places import Places, cut
 from txn.stores.hbase.pool import Job, Pool
 from txn.stores.hbase.schema import FOREVER_S, PURGE, PURGE_MS
-from txn.stores.hbase.store import BYTES_A_REQUEST, ROWS_A_REQUEST, HBaseStore, Places, cut
+from txn.stores.hbase.store import BYTES_A_REQUEST, ROWS_A_REQUEST, HBaseStore
 
 DELETE_COLUMNS = IDL.TDeleteType.DELETE_COLUMNS
 DURABILITIES = {IDL.TDurability.SKIP_WAL: "SKIP_WAL", IDL.TDurability.ASYNC_WAL: "ASYNC_WAL"}
@@ -204,7 +205,12 @@ def _parts(items: list[Any], size: int) -> Iterable[list[Any]]:
     """Cut what is too much for a request; size: of all the values in it."""
     if len(items) <= ROWS_A_REQUEST and size <= BYTES_A_REQUEST:
         return [items]
-    return cut(items, lambda item: sum(len(c.value) for c in getattr(item, "columnValues", ())))
+    return cut(
+        items,
+        lambda item: sum(len(c.value) for c in getattr(item, "columnValues", ())),
+        BYTES_A_REQUEST,
+        ROWS_A_REQUEST,
+    )
 
 
 def _table_name(table: bytes) -> Any:

@@ -1,0 +1,57 @@
+"""HBase that asks its clients for TLS: servers for tests of the native store.
+
+The certificate is that of tests/integration/tls, which vouches for itself, and for localhost. The
+gateways are clients of the servers, too: where they answer, HBase's own client has got through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.integration.hbase import QUICK_JAVA
+from txn.cluster.cluster import Cluster, start
+from txn.cluster.settings import Settings
+
+TLS = Path(__file__).with_name("tls")
+CERTIFICATE, KEY = TLS / "certificate.pem", TLS / "key.pem"
+
+
+def tls_properties(folder: Path, *, ask_clients: bool = False) -> dict[str, str]:
+    """Return what makes servers and their clients speak TLS; the key goes to a file in the folder.
+
+    ask_clients: whether a client has to show a certificate, too, which is HBase's own default.
+    """
+    keys, trusted = folder / "keys.pem", folder / "trusted.pem"
+    folder.mkdir(parents=True, exist_ok=True)
+    keys.write_text(KEY.read_text() + CERTIFICATE.read_text())
+    trusted.write_text(CERTIFICATE.read_text())
+    return {
+        "hbase.server.netty.tls.enabled": "true",
+        "hbase.server.netty.tls.supportplaintext": "false",
+        "hbase.server.netty.tls.client.auth.mode": "need" if ask_clients else "none",
+        "hbase.client.netty.tls.enabled": "true",
+        "hbase.rpc.tls.keystore.location": str(keys),
+        "hbase.rpc.tls.keystore.type": "PEM",
+        "hbase.rpc.tls.truststore.location": str(trusted),
+        "hbase.rpc.tls.truststore.type": "PEM",
+    }
+
+
+@contextmanager
+def hbase_with(folder: Path, properties: dict[str, str], *java_options: str) -> Iterator[Cluster]:
+    """Give a standalone cluster with these properties, and end it."""
+    options = (QUICK_JAVA, *java_options)
+    cluster = start(Settings(folder / "hbase", properties=properties, java_options=options))
+    try:
+        yield cluster
+    finally:
+        cluster.stop(grace_ms=0)
+
+
+@contextmanager
+def hbase_with_tls(folder: Path, *, ask_clients: bool = False) -> Iterator[Cluster]:
+    """Give a cluster whose master and region server take TLS alone."""
+    with hbase_with(folder, tls_properties(folder / "tls", ask_clients=ask_clients)) as cluster:
+        yield cluster

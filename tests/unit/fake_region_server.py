@@ -1,0 +1,277 @@
+"""A region server, and master, in threads: it keeps cells of a table and fails when told to.
+
+It is for what a real one cannot be made to do at a chosen moment: to break in the middle of an
+answer, to answer rubbish, late or in another order, or to say that it has too much to do.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from txn.stores.hbase.native.messages import PB
+
+ENABLED = 0
+TABLE = b"t"
+PACKAGE = "org.apache.hadoop.hbase."
+
+
+class Break(Exception):
+    """Close the connection instead of answering, after so many bytes of the answer."""
+
+    def __init__(self, after: int = 0) -> None:
+        self.after = after
+
+
+class Say(Exception):
+    """Send these bytes instead of the answer, at its length."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+
+class Refuse(Exception):
+    """Answer the call with an error of this Java class."""
+
+
+class Silence(Exception):
+    """Never answer the call."""
+
+
+class FakeRegionServer:
+    """What it was asked, and what it does before it answers.
+
+    methods: of the calls, in the order of arrival. before: called with the number of the call of
+    this method (from 1) and the method; raises one of the above, or waits. refused: the Java class
+    of an error for a row, each told once, or for ever where there is a `*` before it. starts: of
+    its regions.
+    """
+
+    def __init__(self) -> None:
+        self.methods: list[str] = []
+        self.sizes: list[int] = []
+        self.connections = 0
+        self.before: Callable[[int, str], None] = lambda number, method: None
+        self.refused: dict[bytes, list[str]] = {}
+        self.cells: dict[tuple[bytes, bytes, bytes], bytes] = {}
+        self.starts = [b""]
+        self.state = ENABLED
+        self._lock = threading.Lock()
+        self._sockets: list[socket.socket] = []
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listening.getsockname()[1]
+        self._threads = [threading.Thread(target=self._listen)]
+        self._threads[0].start()
+
+    @property
+    def uri(self) -> str:
+        return f"hbase://?registry=127.0.0.1:{self.port}"
+
+    def count(self, method: str) -> int:
+        return self.methods.count(method)
+
+    def cut(self) -> None:
+        """Close all connections, as a server does that ends."""
+        with self._lock:
+            cut, self._sockets = self._sockets, []
+        for connection in cut:
+            with suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+        self.cut()
+        for thread in self._threads:
+            thread.join()
+
+    # ---------------------------------------------------------------------------- connections
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                connection, _ = self._listening.accept()
+            except OSError:
+                return
+            with self._lock:
+                self.connections += 1
+                self._sockets.append(connection)
+            self._start(self._serve, connection)
+
+    def _start(self, work: Callable[..., None], *arguments: Any) -> None:
+        thread = threading.Thread(target=work, args=arguments)
+        self._threads.append(thread)
+        thread.start()
+
+    def _serve(self, connection: socket.socket) -> None:
+        with connection, connection.makefile("rb") as stream, suppress(OSError, struct.error):
+            assert stream.read(6) == b"HBas\x00\x50"
+            header = PB.ConnectionHeader.FromString(stream.read(_length(stream)))
+            assert header.service_name in {"ClientService", "ClientMetaService", "MasterService"}
+            sending = threading.Lock()
+            while True:
+                self._start(self._answer, connection, sending, stream.read(_length(stream)))
+
+    def _answer(self, connection: socket.socket, sending: threading.Lock, data: bytes) -> None:
+        head, rest = _take(data)
+        header = PB.RequestHeader.FromString(head)
+        body, _ = _take(rest)
+        with self._lock:
+            self.methods.append(header.method_name)
+            number = self.count(header.method_name)
+        answer, after = PB.ResponseHeader(call_id=header.call_id), None
+        said, parts = None, b""
+        try:
+            self.before(number, header.method_name)
+        except Silence:
+            return
+        except Break as broken:
+            after = broken.after
+        except Say as saying:
+            said = saying.data
+        except Refuse as refused:
+            answer.exception.exception_class_name = f"{PACKAGE}{refused}"
+        if not answer.HasField("exception"):
+            parts = _delimited(getattr(self, header.method_name)(body).SerializeToString())
+        frame = _delimited(answer.SerializeToString()) + parts
+        frame = struct.pack(">I", len(frame)) + frame if said is None else said
+        with sending, suppress(OSError):
+            connection.sendall(frame if after is None else frame[:after])
+            if after is not None:
+                connection.shutdown(socket.SHUT_RDWR)
+
+    # ------------------------------------------------------------------------------- methods
+
+    def GetMetaRegionLocations(self, body: bytes) -> Any:
+        response = PB.GetMetaRegionLocationsResponse()
+        location = response.meta_locations.add()
+        location.server_name.host_name, location.server_name.port = "127.0.0.1", self.port
+        location.region_info.region_id = 1
+        location.region_info.table_name.namespace = b"hbase"
+        location.region_info.table_name.qualifier = b"meta"
+        return response
+
+    def GetActiveMaster(self, body: bytes) -> Any:
+        response = PB.GetActiveMasterResponse()
+        response.server_name.host_name, response.server_name.port = "127.0.0.1", self.port
+        return response
+
+    def Scan(self, body: bytes) -> Any:
+        """A row of the table of regions."""
+        wanted = PB.ScanRequest.FromString(body).scan.start_row
+        row = wanted[len(TABLE) + 1 : -2]
+        start = max(start for start in self.starts if start <= row)
+        following = [other for other in self.starts if other > start]
+        info = PB.RegionInfo(region_id=1, start_key=start, end_key=min(following, default=b""))
+        info.table_name.namespace, info.table_name.qualifier = b"default", TABLE
+        response = PB.ScanResponse()
+        result = response.results.add()
+        name = b"%b,%b,1.x." % (TABLE, start)
+        for column, value in (
+            (b"regioninfo", b"PBUF" + info.SerializeToString()),
+            (b"server", b"127.0.0.1:%d" % self.port),
+        ):
+            result.cell.add(row=name, qualifier=column, value=value)
+        return response
+
+    def Get(self, body: bytes) -> Any:
+        """The state of the table."""
+        response = PB.GetResponse()
+        value = PB.TableState(state=self.state).SerializeToString()
+        response.result.cell.add(row=TABLE, qualifier=b"state", value=value)
+        return response
+
+    def GetTableDescriptors(self, body: bytes) -> Any:
+        return PB.GetTableDescriptorsResponse()
+
+    def Multi(self, body: bytes) -> Any:
+        response = PB.MultiResponse()
+        request = PB.MultiRequest.FromString(body)
+        with self._lock:
+            self.sizes.append(sum(len(entry.action) for entry in request.regionAction))
+            for entry in request.regionAction:
+                self._do_entry(entry, response.regionActionResult.add())
+        return response
+
+    def _do_entry(self, entry: Any, result: Any) -> None:
+        is_met = True
+        if entry.HasField("condition"):
+            if self._refuses(entry.condition.row, result):
+                return
+            wanted = entry.condition
+            comparator = PB.BinaryComparator.FromString(wanted.comparator.serialized_comparator)
+            found = self.cells.get((wanted.row, wanted.family, wanted.qualifier), b"")
+            is_met = found == comparator.comparable.value
+            result.processed = is_met
+        for action in entry.action:
+            told = result.resultOrException.add(index=action.index)
+            row = action.get.row or action.mutation.row
+            if not entry.HasField("condition") and self._refuses(row, told):
+                continue
+            if action.HasField("get"):
+                self._get(action.get, told.result)
+            elif is_met:
+                self._put(action.mutation)
+
+    def _refuses(self, row: bytes, told: Any) -> bool:
+        names = self.refused.get(row, [])
+        if not names:
+            return False
+        name = names[0] if names[0].startswith("*") else names.pop(0)
+        told.exception.name = PACKAGE + name.lstrip("*")
+        return True
+
+    def _get(self, get: Any, result: Any) -> None:
+        for column in get.column:
+            for qualifier in column.qualifier:
+                value = self.cells.get((get.row, column.family, qualifier))
+                if value is not None:
+                    result.cell.add(
+                        row=get.row,
+                        family=column.family,
+                        qualifier=qualifier,
+                        value=value,
+                        timestamp=1,
+                    )
+
+    def _put(self, mutation: Any) -> None:
+        for column in mutation.column_value:
+            for cell in column.qualifier_value:
+                self.cells[mutation.row, column.family, cell.qualifier] = cell.value
+
+
+@contextmanager
+def fake_region_server() -> Iterator[FakeRegionServer]:
+    server = FakeRegionServer()
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def _length(stream: Any) -> int:
+    (size,) = struct.unpack(">I", stream.read(4))
+    return int(size)
+
+
+def _take(data: bytes) -> tuple[bytes, bytes]:
+    """Take the part that begins with its length; return what follows it, too."""
+    size = shift = at = 0
+    while True:
+        size |= (data[at] & 127) << shift
+        at += 1
+        if data[at - 1] < 128:
+            return data[at : at + size], data[at + size :]
+        shift += 7
+
+
+def _delimited(data: bytes) -> bytes:
+    size, head = len(data), bytearray()
+    while size > 127:
+        head.append(size & 127 | 128)
+        size >>= 7
+    return bytes([*head, size]) + data

@@ -1,0 +1,443 @@
+"""HBase's own RPC where it does not go as planned, against a server that does what it is told."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from tests.unit.fake_region_server import (
+    TABLE,
+    Break,
+    FakeRegionServer,
+    Refuse,
+    Say,
+    Silence,
+    fake_region_server,
+)
+from txn.clock import SystemClock
+from txn.errors import (
+    InvalidRequestError,
+    MaybeApplied,
+    NotApplied,
+    StoreClosedError,
+    TableUnavailable,
+)
+from txn.model import Cell, Check, Edit, Key
+from txn.stores import open_store
+from txn.stores.hbase.native.connection import RpcCall
+from txn.stores.hbase.native.messages import PB
+from txn.stores.hbase.native.store import NativeStore
+
+
+def key(row: str, column: str = "x") -> Key:
+    return Key(row, "d", column, TABLE)
+
+
+def put_if(row: str, expected: bytes, value: bytes) -> Check:
+    return Check(key(row), expected, ((key(row), value),))
+
+
+@pytest.fixture
+def server() -> Iterator[FakeRegionServer]:
+    with fake_region_server() as server:
+        yield server
+
+
+@pytest.fixture
+def store(server: FakeRegionServer) -> Iterator[NativeStore]:
+    store = open_store(server.uri + "&timeout_ms=2000")
+    assert isinstance(store, NativeStore)
+    store.read([key("warm")])
+    server.methods.clear()
+    server.sizes.clear()
+    yield store
+    store.close()
+
+
+def fail(server: FakeRegionServer, error: Exception, times: int = 1) -> None:
+    """Let the next calls fail that are for rows."""
+
+    def before(number: int, method: str) -> None:
+        if method == "Multi" and number <= times:
+            raise error
+
+    server.before = before
+
+
+# --- one request a server -------------------------------------------------------------------------
+
+
+def test_a_call_is_one_request_however_many_rows(
+    server: FakeRegionServer, store: NativeStore
+) -> None:
+    """In many regions or one: that is what the gateways could not do."""
+    server.starts = [b"", b"3", b"6"]
+    keys = [key(str(number)) for number in range(10)]
+    store.write([Edit(each, b"1", 5) for each in keys])
+    assert store.check_and_put([put_if(str(number), b"1", b"2") for number in range(10)])
+    assert store.read(keys) == {each: Cell(b"2", 1) for each in keys}
+    assert server.methods.count("Multi") == 3
+    assert server.sizes == [10, 10, 10]
+
+
+def test_groups_of_a_read_are_one_request_in_their_order(
+    server: FakeRegionServer, store: NativeStore
+) -> None:
+    """A server does what is in a request one after the other."""
+    store.write([Edit(key(row), b"1", 5) for row in "ab"])
+    assert store.read([key("a")], [key("b"), key("c")]) == {
+        key("a"): Cell(b"1", 1),
+        key("b"): Cell(b"1", 1),
+        key("c"): None,
+    }
+    assert server.count("Multi") == 2
+
+
+def test_groups_are_asked_one_by_one_if_one_request_did_not_get_all(
+    server: FakeRegionServer, store: NativeStore
+) -> None:
+    """What is missing would be read after what follows it."""
+    server.refused[b"a"] = ["NotServingRegionException"]
+    assert store.read([key("a")], [key("b")]) == {key("a"): None, key("b"): None}
+    assert server.sizes == [2, 1, 1]
+
+
+def test_what_is_beside_a_read_runs_while_it_is_on_its_way(
+    server: FakeRegionServer, store: NativeStore
+) -> None:
+    """The server answers only after it has."""
+    done = threading.Event()
+    server.before = lambda number, method: done.wait(5) and None
+    assert store.read([key("a")], [key("b")], beside=done.set) == {key("a"): None, key("b"): None}
+
+
+def test_many_rows_are_cut_into_several_requests(
+    server: FakeRegionServer, store: NativeStore
+) -> None:
+    """A server holds all of a request in its memory."""
+    keys = [key(f"{number:05}") for number in range(4_100)]
+    store.write([Edit(each, b"1", 5) for each in keys])
+    assert server.sizes == [2_000, 2_000, 100]
+    store.write([Edit(each, b"1" * 3_000_000, 5) for each in keys[:5]])
+    assert server.sizes[3:] == [2, 2, 1]
+
+
+def test_answers_come_in_any_order(server: FakeRegionServer, store: NativeStore) -> None:
+    """The first of two calls is answered last, on the one connection that there is."""
+    server.cells = {(row, b"d", b"x"): row for row in (b"a", b"b")}
+    second_answered = threading.Event()
+    found: dict[str, object] = {}
+
+    def before(number: int, method: str) -> None:
+        if method == "Multi" and number == 1:
+            assert second_answered.wait(5)
+
+    def read(row: str) -> None:
+        found[row] = store.read([key(row)])[key(row)]
+
+    server.before = before
+    first = threading.Thread(target=read, args=("a",))
+    first.start()
+    while not server.methods:
+        time.sleep(0.001)
+    second = threading.Thread(target=read, args=("b",))
+    second.start()
+    second.join()
+    assert found == {"b": Cell(b"b", 1)}
+    second_answered.set()
+    first.join()
+    assert found == {"a": Cell(b"a", 1), "b": Cell(b"b", 1)}
+    assert server.connections == 2, "one for rows, and one to ask where they are"
+
+
+def test_many_threads_share_a_connection(server: FakeRegionServer, store: NativeStore) -> None:
+    """Each gets its own answers, whoever reads them."""
+    server.cells = {(b"%d" % n, b"d", b"x"): b"%d" % n for n in range(16)}
+    wrong: list[object] = []
+
+    def read(number: int) -> None:
+        for _ in range(50):
+            found = store.read([key(str(number))])
+            if found != {key(str(number)): Cell(b"%d" % number, 1)}:
+                wrong.append(found)
+
+    threads = [threading.Thread(target=read, args=(number,)) for number in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert server.connections == 2
+
+
+# --- broken connections ---------------------------------------------------------------------------
+
+BROKEN = [
+    pytest.param(Break(), id="before the answer"),
+    pytest.param(Break(after=3), id="within its length"),
+    pytest.param(Break(after=9), id="within the answer"),
+    pytest.param(Say(b"HTTP/1.1 400 Bad Request\r\n\r\n"), id="another protocol's"),
+    pytest.param(Say(b"\x00\x00\x00\x06\xff\xff\xff\xff\xff\xff"), id="no numbers"),
+    pytest.param(Say(b"\x00\x00\x00\x04\x02\x08\x01\x7f"), id="wrong lengths"),
+]
+
+
+@pytest.mark.parametrize("error", BROKEN)
+def test_a_read_or_write_whose_answer_is_lost_is_repeated(
+    server: FakeRegionServer, store: NativeStore, error: Exception
+) -> None:
+    """Repeating it changes nothing."""
+    fail(server, error)
+    store.write([Edit(key("a"), b"1", 5)])
+    assert server.count("Multi") == 2
+    assert store.read([key("a")]) == {key("a"): Cell(b"1", 1)}
+
+
+@pytest.mark.parametrize("error", BROKEN)
+def test_a_check_whose_answer_is_lost_may_have_been_applied(
+    server: FakeRegionServer, store: NativeStore, error: Exception
+) -> None:
+    """Its repeat would answer no where it answered yes."""
+    fail(server, error)
+    with pytest.raises(MaybeApplied):
+        store.check_and_put([put_if("a", b"", b"1")])
+    assert server.count("Multi") == 1
+    assert store.check_and_put([put_if("a", b"1", b"2")]) == [True]
+
+
+def test_an_answer_that_is_not_of_the_request_may_have_been_applied(
+    server: FakeRegionServer, store: NativeStore
+) -> None:
+    """It has fewer rows than were asked for, or is of nothing at all."""
+    answer = b"\x02\x08\x03\x00"
+    fail(server, Say(b"\x00\x00\x00\x04" + answer), times=9)
+    for call in (
+        lambda: store.check_and_put([put_if("a", b"", b"1")]),
+        lambda: store.read([key("a")]),
+    ):
+        with pytest.raises(MaybeApplied):
+            call()
+
+
+def test_others_on_the_connection_are_told_too(
+    server: FakeRegionServer, store: NativeStore
+) -> None:
+    """A connection that ends has calls of many threads on their way."""
+    arrived, results = threading.Barrier(4), []
+
+    def before(number: int, method: str) -> None:
+        if method == "Multi" and number <= 3:
+            arrived.wait(5)
+            raise Silence
+
+    def check(row: str) -> None:
+        try:
+            store.check_and_put([put_if(row, b"", b"1")])
+        except MaybeApplied as error:
+            results.append(str(error))
+
+    server.before = before
+    threads = [threading.Thread(target=check, args=(row,)) for row in "abc"]
+    for thread in threads:
+        thread.start()
+    arrived.wait(5)
+    server.cut()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 3
+    assert all("no answer" in result for result in results)
+
+
+def test_a_connection_that_the_server_closed_at_rest_is_not_used(
+    server: FakeRegionServer, store: NativeStore
+) -> None:
+    """A check sent on it would be lost, and nobody could tell."""
+    server.cut()
+    time.sleep(1.1)
+    assert store.check_and_put([put_if("a", b"", b"1")]) == [True]
+
+
+def test_a_server_that_cannot_be_reached_has_done_nothing() -> None:
+    """It is asked until the time of the call is over."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    store = open_store(f"hbase://?registry=127.0.0.1:{port}&timeout_ms=300")
+    with pytest.raises(NotApplied, match=r"127\.0\.0\.1"):
+        store.check_and_put([put_if("a", b"", b"1")])
+    store.close()
+
+
+# --- time-outs ------------------------------------------------------------------------------------
+
+
+def test_a_call_that_is_not_answered_ends_in_time(server: FakeRegionServer) -> None:
+    """And the next one goes over another connection: this one may be dead."""
+    store = open_store(server.uri + "&timeout_ms=400")
+    store.read([key("a")])
+    connections = server.connections
+    server.methods.clear()
+    fail(server, Silence())
+    began = time.monotonic()
+    with pytest.raises(MaybeApplied, match="timed out"):
+        store.check_and_put([put_if("a", b"", b"1")])
+    assert 0.4 <= time.monotonic() - began < 2
+    assert store.check_and_put([put_if("a", b"", b"1")]) == [True]
+    assert server.connections == connections + 1
+    store.close()
+
+
+def test_who_reads_for_others_and_gives_up_lets_another_read(
+    server: FakeRegionServer, store: NativeStore
+) -> None:
+    """The others' answers come while it is gone."""
+    clock, release = SystemClock(), threading.Event()
+
+    def before(number: int, method: str) -> None:
+        if number == 1:
+            raise Silence
+        release.wait(5)
+
+    server.before = before
+    place = ("127.0.0.1", server.port)
+    now_ms = clock.monotonic_ms()
+    connection = store._servers.connect(place, "ClientService", now_ms + 5_000)
+    request = PB.GetRequest()
+    request.region.type, request.region.value, request.get.row = 1, b"", b"a"
+    calls = [connection.send("Get", request, now_ms + 5_000) for _ in range(2)]
+    ended: list[object] = []
+
+    def wait(call: RpcCall, within_ms: int) -> None:
+        try:
+            ended.append(connection.receive(call, PB.GetResponse, now_ms + within_ms))
+        except TimeoutError as error:
+            ended.append(error)
+            release.set()
+
+    threads = [
+        threading.Thread(target=wait, args=each) for each in zip(calls, (300, 5_000), strict=True)
+    ]
+    for thread in threads:
+        thread.start()
+        time.sleep(0.05)
+    for thread in threads:
+        thread.join()
+    assert isinstance(ended[0], TimeoutError)
+    assert isinstance(ended[1], PB.GetResponse)
+
+
+# --- servers that do not do it --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["CallQueueTooBigException", "ServerNotRunningYetException"])
+def test_a_call_that_was_not_begun_is_made_again(
+    server: FakeRegionServer, store: NativeStore, name: str
+) -> None:
+    """The server says so: nothing was done, a check neither."""
+    fail(server, Refuse(name), times=2)
+    assert store.check_and_put([put_if("a", b"", b"1")]) == [True]
+    assert server.count("Multi") == 3
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["NotServingRegionException", "RegionTooBusyException", "exceptions.RegionMovedException"],
+)
+def test_only_what_was_not_done_is_asked_again(
+    server: FakeRegionServer, store: NativeStore, name: str
+) -> None:
+    """Of a batch the region of one row has moved, or is busy; the others were done once."""
+    server.refused[b"b"] = [name, name]
+    checks = [put_if(row, b"", b"1") for row in "abc"]
+    assert store.check_and_put(checks) == [True] * 3
+    assert server.sizes == [3, 1, 1]
+    assert (server.count("Scan") > 0) is (name != "RegionTooBusyException")
+
+
+def test_what_is_never_done_was_not_applied(server: FakeRegionServer) -> None:
+    """Not if it was all of the call; else a part of it was."""
+    store = open_store(server.uri + "&timeout_ms=300")
+    server.refused[b"b"] = ["*RegionTooBusyException"]
+    with pytest.raises(NotApplied, match="RegionTooBusy"):
+        store.check_and_put([put_if("b", b"", b"1")])
+    with pytest.raises(MaybeApplied, match="RegionTooBusy"):
+        store.check_and_put([put_if("a", b"", b"1"), put_if("b", b"", b"1")])
+    store.close()
+
+
+def test_checks_of_a_row_are_not_done_in_another_order(
+    server: FakeRegionServer, store: NativeStore
+) -> None:
+    """The region came back between the two: the second was done, and the first would come after."""
+    server.refused[b"a"] = ["NotServingRegionException"]
+    with pytest.raises(MaybeApplied):
+        store.check_and_put([put_if("a", b"", b"1"), put_if("a", b"", b"2")])
+    assert server.count("Multi") == 1
+    assert server.cells[b"a", b"d", b"x"] == b"2"
+
+
+def test_another_error_may_have_been_applied(server: FakeRegionServer, store: NativeStore) -> None:
+    """Nobody knows how far the server came. Its own words are told."""
+    server.refused[b"a"] = ["WALSyncTimeoutIOException"]
+    with pytest.raises(TableUnavailable, match="no such table"):  # as the fake master says
+        store.check_and_put([put_if("a", b"", b"1")])
+
+
+def test_a_disabled_table_is_not_waited_for(server: FakeRegionServer, store: NativeStore) -> None:
+    """It comes back by a person's hand."""
+    server.refused[b"a"] = ["*NotServingRegionException"]
+    server.state = 1
+    began = time.monotonic()
+    with pytest.raises(TableUnavailable, match="the table is disabled"):
+        store.read([key("a")])
+    assert time.monotonic() - began < 1
+
+
+# --- life -----------------------------------------------------------------------------------------
+
+
+def test_a_child_has_connections_of_its_own(server: FakeRegionServer, store: NativeStore) -> None:
+    """Two processes on one would mix their answers."""
+    connections = server.connections
+    child = os.fork()
+    if not child:
+        os._exit(0 if store.read([key("a")]) == {key("a"): None} else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert server.connections == connections + 1
+    assert store.read([key("a")]) == {key("a"): None}
+    assert server.connections == connections + 1
+
+
+def test_a_closed_store_is_used_no_more(server: FakeRegionServer) -> None:
+    """It says so, instead of opening its connections again."""
+    store = open_store(server.uri)
+    store.read([key("a")])
+    store.close()
+    with pytest.raises(StoreClosedError):
+        store.read([key("a")])
+
+
+@pytest.mark.parametrize(
+    ("uri", "message"),
+    [
+        ("hbase://", "write hbase://zk1"),
+        ("hbase://zk?registry=master", "write hbase://zk1"),
+        ("hbase://user@zk", "write hbase://zk1"),
+        ("hbase://zk:port", "not a port.*'port'"),
+        ("hbase://zk:99999", "not an address"),
+        ("hbase://zk,,zk2", "not an address"),
+        ("hbase://zk?pool=3", "unknown option.*'pool'.*'connections'"),
+        ("hbase://zk?timeout_ms=0", "not a positive number"),
+        ("hbase://zk?user=", "an option has no value.*'user'"),
+        ("hbase://zk?auth=none", "unknown value.*simple.*kerberos"),
+        (f"hbase://zk?ca={__file__}", "not a file of certificates"),
+    ],
+)
+def test_a_bad_uri_is_refused(uri: str, message: str) -> None:
+    """The message names the part that is wrong."""
+    with pytest.raises(InvalidRequestError, match=message):
+        open_store(uri)

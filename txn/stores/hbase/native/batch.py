@@ -1,0 +1,263 @@
+"""Items carried out by the servers that have their rows: one request to each, again for what moved.
+
+What certainly did not happen is asked for again until its time is over: rows whose region is
+elsewhere, servers that are busy. What may have happened is asked for again only if that changes
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from random import Random
+from typing import Any, NamedTuple
+
+from txn.backoff import Backoff
+from txn.clock import Clock
+from txn.errors import MaybeApplied, NotApplied, StoreError
+from txn.stores.hbase.native.connection import RemoteError, RpcCall, RpcConnection
+from txn.stores.hbase.native.items import Failed, Item, read_answers
+from txn.stores.hbase.native.messages import PB
+from txn.stores.hbase.native.regions import BY_NAME, Location, Regions
+from txn.stores.hbase.native.servers import Servers
+from txn.stores.hbase.native.target import Address
+from txn.stores.hbase.places import cut, first_line
+
+PAUSES = Backoff(first_ms=5, longest_ms=1_000)
+ITEMS_A_REQUEST = 2_000
+BYTES_A_REQUEST = 8_000_000
+
+Entry = list[tuple[int, Item]]
+"""Items, by their position, that share an entry of a request: those of one region, or one alone."""
+
+
+class Shipment(NamedTuple):
+    """A request to one server: its entries, and the region of each."""
+
+    server: Address
+    regions: list[Location]
+    entries: list[Entry]
+
+
+class Sent(NamedTuple):
+    """A part on its way."""
+
+    shipment: Shipment
+    connection: RpcConnection
+    call: RpcCall
+
+
+class Batches:
+    """Carries out items. Safe for many threads."""
+
+    def __init__(self, servers: Servers, regions: Regions, clock: Clock) -> None:
+        self.servers = servers
+        self.regions = regions
+        self.clock = clock
+        self.chance = Random()
+
+    def run(
+        self,
+        items: Sequence[Item],
+        *,
+        once: bool,
+        beside: Callable[[], None] | None = None,
+    ) -> list[Any]:
+        """Return the answer to each item. once: it must not be done twice.
+
+        beside: run when the first requests are on their way, and what it raises is raised.
+        Raises RemoteError where a server refuses an item, TableUnavailable, NotApplied where none
+        of it was done, and MaybeApplied.
+        """
+        answers: list[Any] = []
+        for some in cut(items, lambda item: item.size, BYTES_A_REQUEST, ITEMS_A_REQUEST):
+            try:
+                answers += self._begin(some, once).run(beside)
+            except NotApplied as error:
+                if answers:
+                    raise MaybeApplied(str(error)) from error
+                raise
+            beside = None
+        if beside is not None:
+            beside()
+        return answers
+
+    def run_in_turn(self, groups: Sequence[Sequence[Item]]) -> list[list[Any]]:
+        """Return the answers to reads, those of no group read before all of the earlier ones: in
+        one request, if one server has all of them, which it carries out in its order."""
+        run = self._begin([item for group in groups for item in group], once=False)
+        answers = run.try_in_one_request(groups)
+        if answers is None:
+            return [self.run(group, once=False) for group in groups]
+        found = iter(answers)
+        return [[next(found) for _ in group] for group in groups]
+
+    def _begin(self, items: Sequence[Item], once: bool) -> _Run:
+        return _Run(self, items, once)
+
+
+class _Run:
+    """One call of the store, until each of its items has an answer."""
+
+    def __init__(self, batches: Batches, items: Sequence[Item], once: bool) -> None:
+        self._servers, self._regions = batches.servers, batches.regions
+        self._clock, self._chance = batches.clock, batches.chance
+        self._items = items
+        self._once = once
+        self._due_ms = self._clock.monotonic_ms() + self._servers.target.timeout_ms
+        self._answers: dict[int, Any] = {}
+        self._gone: set[bytes] = set()  # tables of which a region is not where it was thought
+        self._is_touched = False  # a request was lost, which may have been carried out
+        self._cause: Exception | None = None
+
+    def run(self, beside: Callable[[], None] | None) -> list[Any]:
+        items, answers = self._items, self._answers
+        waiting: Sequence[int] = range(len(items))
+        for _ in PAUSES.tries(self._clock, self._chance, due_ms=self._due_ms):
+            sent = self._send(self._divide(waiting))
+            if beside is not None:
+                beside()
+                beside = None
+            for each in sent:
+                self._receive(each)
+            waiting = [position for position in waiting if position not in answers]
+            if not waiting:
+                return [answers[position] for position in range(len(items))]
+            self._prepare_again(waiting)
+        raise self._end()
+
+    def try_in_one_request(self, groups: Sequence[Sequence[Item]]) -> list[Any] | None:
+        """Return the answers, if one request to one server gets all of them, else None."""
+        parts: list[Shipment] = []
+        begin = 0
+        for group in groups:
+            parts += self._divide(range(begin, begin + len(group)))
+            begin += len(group)
+        if len({part.server for part in parts}) != 1 or begin > ITEMS_A_REQUEST:
+            return None
+        regions = [region for part in parts for region in part.regions]
+        entries = [entry for part in parts for entry in part.entries]
+        for each in self._send([Shipment(parts[0].server, regions, entries)]):
+            self._receive(each)
+        if len(self._answers) < len(self._items):
+            return None
+        return [self._answers[position] for position in range(len(self._items))]
+
+    # ------------------------------------------------------------------------------- sending
+
+    def _divide(self, positions: Iterable[int]) -> list[Shipment]:
+        """Group items by servers and regions; those that stand apart keep their order."""
+        parts: dict[Address, Shipment] = {}
+        shared: dict[Location, Entry] = {}
+        for position in positions:
+            item = self._items[position]
+            region = self._regions.find(item.table, item.row, self._due_ms)
+            entry = None if item.is_apart else shared.get(region)
+            if entry is not None:
+                entry.append((position, item))
+                continue
+            entry = [(position, item)]
+            if not item.is_apart:
+                shared[region] = entry
+            part = parts.get(region.server)
+            if part is None:
+                part = parts[region.server] = Shipment(region.server, [], [])
+            part.regions.append(region)
+            part.entries.append(entry)
+        return list(parts.values())
+
+    def _send(self, parts: Iterable[Shipment]) -> list[Sent]:
+        """Send what can be sent. Of a server that cannot be reached all regions are forgotten."""
+        sent: list[Sent] = []
+        for part in parts:
+            request = _make_request(part)
+            try:
+                connection = self._servers.connect(part.server, "ClientService", self._due_ms)
+                call = connection.send("Multi", request, self._due_ms)
+            except OSError as error:
+                self._regions.forget_server(part.server)
+                self._cause = self._cause or error
+            else:
+                sent.append(Sent(part, connection, call))
+        return sent
+
+    # ----------------------------------------------------------------------------- receiving
+
+    def _receive(self, sent: Sent) -> None:
+        """Take the answers of a request; items that may be asked for again get none."""
+        part, connection, call = sent
+        try:
+            response = connection.receive(call, PB.MultiResponse, self._due_ms)
+        except RemoteError as error:
+            if not (error.is_elsewhere or error.is_busy):
+                raise
+            self._note(error, part.regions)
+        except OSError as error:
+            self._lose(sent, error)
+        else:
+            self._take(part, read_answers(part.entries, response))
+
+    def _take(self, part: Shipment, answers: dict[int, Any]) -> None:
+        for region, entry in zip(part.regions, part.entries, strict=True):
+            for position, _ in entry:
+                answer = answers[position]
+                if not isinstance(answer, Failed):
+                    self._answers[position] = answer
+                elif answer.is_undone:
+                    self._note(answer.error, [region])
+                else:
+                    raise answer.error
+
+    def _note(self, error: RemoteError, regions: Iterable[Location]) -> None:
+        """Something was not done: look its region up again, unless its server is only busy."""
+        self._cause = error
+        for region in dict.fromkeys(regions) if error.is_elsewhere else ():
+            self._regions.forget(region)
+            self._gone.add(region.table)
+
+    def _lose(self, sent: Sent, error: OSError) -> None:
+        """No answer came: what was asked may have been done, and may yet be."""
+        self._regions.forget_server(sent.shipment.server)
+        is_late = isinstance(error, TimeoutError)
+        if is_late:
+            sent.connection.retire()
+        if self._once or is_late:
+            raise MaybeApplied(
+                "no answer from the server", server=sent.shipment.server, cause=_cause(error)
+            ) from error
+        self._is_touched, self._cause = True, error
+
+    # ------------------------------------------------------------------------- asking again
+
+    def _prepare_again(self, waiting: Sequence[int]) -> None:
+        """Refuse what would come in another order, and what waits for a person."""
+        if self._once:
+            undone = {(self._items[i].table, self._items[i].row): i for i in reversed(waiting)}
+            for position in self._answers:
+                item = self._items[position]
+                if position > undone.get((item.table, item.row), position):
+                    raise self._end()  # a later item of the row has not seen this one
+        gone, self._gone = self._gone, set()
+        for table in sorted(gone):
+            self._regions.check_table(table, self._due_ms)
+
+    def _end(self) -> StoreError:
+        """Return what is to be said where items have no answer in the end."""
+        is_touched = self._is_touched or bool(self._answers)
+        kind = MaybeApplied if is_touched else NotApplied
+        error = kind("the servers could not do it in time", cause=_cause(self._cause))
+        error.__cause__ = self._cause
+        return error
+
+
+def _make_request(part: Shipment) -> Any:
+    request = PB.MultiRequest()
+    for region, entry in zip(part.regions, part.entries, strict=True):
+        message = request.regionAction.add()
+        message.region.type, message.region.value = BY_NAME, region.name
+        for index, (_, item) in enumerate(entry):
+            item.fill(message, index)
+    return request
+
+
+def _cause(error: Exception | None) -> str:
+    return first_line(error) or type(error).__name__

@@ -1,0 +1,347 @@
+"""One connection to a server of HBase, for any number of threads.
+
+Calls are sent one after the other and answered in any order, each under its number. There is no
+thread that reads: of those that wait for an answer one reads for all, until it has its own; then
+the next one does. So a thread alone sends and receives by itself, and nobody has to wake it.
+"""
+
+from __future__ import annotations
+
+import ssl
+import struct
+from functools import partial
+from threading import Lock
+from typing import Any
+
+from google.protobuf.message import DecodeError
+
+from txn.clock import Clock
+from txn.stores.hbase.native.kerberos import prove_user
+from txn.stores.hbase.native.messages import PB
+from txn.stores.hbase.native.target import Address, Target
+from txn.stores.wire import connect_socket, share_wire
+
+PREAMBLE = b"HBas\x00"  # and the version of what follows
+SIMPLE, KERBEROS = b"\x50", b"\x51"
+IDLE_MS = 1_000  # a connection that rested for longer may have been closed by the server
+CHUNK = 65_536
+MOST_BYTES = 1 << 30  # more than this is no length of an answer
+
+_LENGTH = struct.Struct(">I")
+
+
+ELSEWHERE = {
+    "NotServingRegionException",
+    "RegionMovedException",
+    "RegionOpeningException",
+    "RegionServerAbortedException",
+    "RegionServerStoppedException",
+    "ServerNotRunningYetException",
+    "WrongRegionException",
+}
+BUSY = {
+    "CallDroppedException",
+    "CallQueueTooBigException",
+    "MultiActionResultTooLarge",
+    "PleaseHoldException",
+    "RegionTooBusyException",
+    "RpcThrottlingException",
+}
+
+
+class RemoteError(Exception):
+    """A server answered a call, or an item of one, with an error. name: of its class in Java."""
+
+    def __init__(self, name: str, trace: str) -> None:
+        super().__init__(trace or name)
+        self.name = name.rpartition(".")[2].rpartition("$")[2]
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Nothing was done: this server has not what was asked for, or is not at work."""
+        return self.name in ELSEWHERE
+
+    @property
+    def is_busy(self) -> bool:
+        """Nothing was done: there is too much to do."""
+        return self.name in BUSY
+
+
+class RpcCall:
+    """A call on its way. `answer` once it is there: the class of what it is, and its bytes."""
+
+    __slots__ = ("answer", "error", "is_done", "leads", "number", "wakes")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.answer = b""
+        self.error: Exception | None = None
+        self.is_done = self.leads = False
+        self.wakes: Lock | None = None  # of a thread that waits for it, held until there is news
+
+    def end(self, answer: bytes, error: Exception | None) -> None:
+        """Have the answer, or the reason why there will be none, and wake who waits for it."""
+        self.answer, self.error, self.is_done = answer, error, True
+        self.wake()
+
+    def wake(self) -> None:
+        if self.wakes is not None:
+            self.wakes.release()
+            self.wakes = None
+
+
+class RpcConnection:
+    """A socket to one service of a server. `is_broken` once it can carry no more calls.
+
+    service: "ClientService" of a region server, "MasterService" or "ClientMetaService".
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        service: str,
+        target: Target,
+        clock: Clock,
+        *,
+        within_ms: int,
+        tls: ssl.SSLContext | None,
+    ) -> None:
+        """Connect; OSError (which covers time-outs and TLS) where that fails."""
+        self.address = address
+        self.is_broken = False
+        self._clock = clock
+        self._wire = share_wire(connect_socket(*address, within_ms, tls))
+        self._sending, self._changing = Lock(), Lock()
+        self._calls: dict[int, RpcCall] = {}
+        self._waiting: list[RpcCall] = []
+        self._is_led = False
+        self._number = 0
+        self._buffer = bytearray()
+        self._used_ms = clock.monotonic_ms()
+        try:
+            self._greet(service, target, self._used_ms + within_ms)
+        except BaseException:
+            self._wire.end()
+            raise
+
+    def send(self, method: str, request: Any, due_ms: int) -> RpcCall:
+        """Send a call; the server drops it if it has not begun with it by then. OSError: nothing
+        was sent. What goes wrong later is told by `receive`."""
+        body = request.SerializeToString()
+        left_ms = due_ms - self._clock.monotonic_ms()
+        if left_ms <= 0 or not self._sending.acquire(timeout=left_ms / 1000):
+            raise TimeoutError("timed out")
+        try:
+            if self.is_broken:
+                raise ConnectionError("the connection was closed")
+            self._number = number = self._number + 1
+            call = self._calls[number] = RpcCall(number)
+            head = PB.RequestHeader(
+                call_id=number, method_name=method, request_param=True, timeout=left_ms
+            ).SerializeToString()
+            try:
+                parts = _varint(len(head)), head, _varint(len(body)), body
+                self._wire.write(_frame(*parts), left_ms)
+            except OSError as error:
+                self.end(error)
+        finally:
+            self._sending.release()
+        return call
+
+    def receive(self, call: RpcCall, response: Any, due_ms: int) -> Any:
+        """Wait for the answer to a call; raise RemoteError where it is an error, and OSError where
+        it does not come, after which nobody can tell what became of the call."""
+        if not call.is_done:
+            self._wait(call, due_ms)
+        if call.error is not None:
+            raise call.error
+        return self._decode(response, call.answer)
+
+    def call(self, method: str, request: Any, response: Any, due_ms: int) -> Any:
+        """Send a call and wait for its answer."""
+        return self.receive(self.send(method, request, due_ms), response, due_ms)
+
+    def rests_well(self) -> bool:
+        """Whether it may carry the next call, as far as can be known without sending one."""
+        if self.is_broken:
+            return False
+        if self._calls or self._clock.monotonic_ms() - self._used_ms < IDLE_MS:
+            return True
+        return not self._wire.is_readable()
+
+    def end(self, error: Exception | None = None) -> None:
+        """Close it, and tell all who wait for an answer that none will come."""
+        self.is_broken = True
+        with self._changing:
+            calls, self._calls = self._calls, {}
+            self._waiting.clear()
+            for call in calls.values():
+                reason = error or ConnectionError("the connection was closed")
+                call.end(b"", reason)
+        self._wire.end()
+
+    def retire(self) -> None:
+        """Carry no more calls, and close when the last one on its way has ended."""
+        with self._changing:
+            self.is_broken = True
+            self._end_if_done()
+
+    def close_copy(self) -> None:
+        """Close what a forked process has of it: the connection is its parent's."""
+        self.is_broken = True
+        self._wire.close()
+
+    # ------------------------------------------------------------------------------- waiting
+
+    def _wait(self, call: RpcCall, due_ms: int) -> None:
+        try:
+            if not self._may_lead(call, due_ms):
+                return
+            try:
+                while not call.is_done:
+                    self._receive_one(due_ms)
+            finally:
+                self._pass_lead()
+        except TimeoutError:
+            with self._changing:
+                self._calls.pop(call.number, None)
+                self._end_if_done()
+            raise
+
+    def _may_lead(self, call: RpcCall, due_ms: int) -> bool:
+        """Wait until the answer is there, or it is this thread's turn to read."""
+        with self._changing:
+            if call.is_done:
+                return False
+            if not self._is_led:
+                self._is_led = True
+                return True
+            call.wakes = wakes = Lock()
+            wakes.acquire()
+            self._waiting.append(call)
+        left_s = max(0, due_ms - self._clock.monotonic_ms()) / 1000
+        if wakes.acquire(timeout=left_s):
+            return call.leads
+        with self._changing:
+            if call.leads or call.is_done:
+                return call.leads
+            self._waiting.remove(call)
+            call.wakes = None
+        raise TimeoutError("timed out")
+
+    def _greet(self, service: str, target: Target, due_ms: int) -> None:
+        """Say what is spoken, and who speaks."""
+        header = PB.ConnectionHeader(service_name=service)
+        if target.auth == "kerberos":
+            self._write(PREAMBLE + KERBEROS, due_ms)
+            read, write = partial(self._take, due_ms=due_ms), partial(self._write, due_ms=due_ms)
+            header.user_info.effective_user = prove_user(target, self.address[0], read, write)
+            self._write(_frame(header.SerializeToString()), due_ms)
+        else:
+            header.user_info.effective_user = target.user
+            self._write(PREAMBLE + SIMPLE + _frame(header.SerializeToString()), due_ms)
+
+    def _pass_lead(self) -> None:
+        with self._changing:
+            self._is_led = bool(self._waiting)
+            if self._waiting:
+                following = self._waiting.pop()
+                following.leads = True
+                following.wake()
+
+    def _receive_one(self, due_ms: int) -> None:
+        """Read one answer, whoever waits for it. One that is late has nobody: it is dropped."""
+        try:
+            answer = self._read_frame(due_ms)
+            head, begin = _read_delimited(answer, 0)
+            header = self._decode(PB.ResponseHeader, head)
+            error, body = None, b""
+            if header.HasField("exception"):
+                thrown = header.exception
+                error = RemoteError(thrown.exception_class_name, thrown.stack_trace)
+            else:
+                body, _ = _read_delimited(answer, begin)
+        except TimeoutError:
+            raise
+        except OSError as broken:
+            self.end(broken)
+            return
+        self._used_ms = self._clock.monotonic_ms()
+        with self._changing:
+            call = self._calls.pop(header.call_id, None)
+            if call is not None:
+                if call.wakes is not None:
+                    self._waiting.remove(call)
+                call.end(body, error)
+            self._end_if_done()
+
+    def _end_if_done(self) -> None:
+        if self.is_broken and not self._calls:
+            self._wire.end()
+
+    def _read_frame(self, due_ms: int) -> bytes:
+        self._fill(4, due_ms)
+        (size,) = _LENGTH.unpack_from(self._buffer)
+        if size > MOST_BYTES:
+            raise ConnectionError(f"an answer of {size} bytes")
+        self._fill(4 + size, due_ms)
+        return self._take(4 + size, due_ms)[4:]
+
+    def _take(self, size: int, due_ms: int) -> bytes:
+        """Take so many bytes, once they are there."""
+        self._fill(size, due_ms)
+        taken = bytes(memoryview(self._buffer)[:size])
+        del self._buffer[:size]
+        return taken
+
+    def _fill(self, size: int, due_ms: int) -> None:
+        """Read until so many bytes are there; what has come stays if it is too late."""
+        while len(self._buffer) < size:
+            wanted = max(CHUNK, size - len(self._buffer))
+            self._buffer += self._wire.read(wanted, self._left_ms(due_ms))
+
+    def _write(self, data: bytes, due_ms: int) -> None:
+        self._wire.write(data, self._left_ms(due_ms))
+
+    def _left_ms(self, due_ms: int) -> int:
+        left_ms = due_ms - self._clock.monotonic_ms()
+        if left_ms <= 0:
+            raise TimeoutError("timed out")
+        return left_ms
+
+    def _decode(self, kind: Any, data: bytes) -> Any:
+        try:
+            return kind.FromString(data)
+        except DecodeError as error:
+            garbled = ConnectionError(f"not an answer of HBase's: {error}")
+            self.end(garbled)
+            raise garbled from error
+
+
+def _frame(*parts: bytes) -> bytes:
+    data = b"".join(parts)
+    return _LENGTH.pack(len(data)) + data
+
+
+def _varint(number: int) -> bytes:
+    data = bytearray()
+    while number > 127:
+        data.append(number & 127 | 128)
+        number >>= 7
+    data.append(number)
+    return bytes(data)
+
+
+def _read_delimited(data: bytes, at: int) -> tuple[bytes, int]:
+    """Return the part that begins with its length here, and where it ends."""
+    size = shift = 0
+    for place in range(at, min(at + 5, len(data))):
+        byte = data[place]
+        size |= (byte & 127) << shift
+        if byte < 128:
+            begin, end = place + 1, place + 1 + size
+            if end > len(data):
+                break
+            return data[begin:end], end
+        shift += 7
+    raise ConnectionError("an answer of HBase's has other lengths")

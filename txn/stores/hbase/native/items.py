@@ -1,0 +1,194 @@
+"""What a request asks of single rows, as messages of HBase's, and what its answer says of each.
+
+Reads, and writes that stand alone, share a list for their region; a checked write, or a row that is
+put to and deleted from at once, has an entry of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from txn.errors import MaybeApplied
+from txn.model import Cell, Check, Edit, Key, new_tuple
+from txn.stores.hbase.native.connection import RemoteError
+from txn.stores.hbase.native.messages import PB
+
+PUT, DELETE = 2, 3
+EQUAL = 2
+MULTIPLE_VERSIONS = 1  # of a delete: all up to its timestamp
+COMPARATOR = "org.apache.hadoop.hbase.filter.BinaryComparator"
+
+Columns = dict[bytes, list[tuple[bytes, bytes | None, int | None]]]
+"""By family: column, value (None: a delete marker), and timestamp (None: the server's)."""
+
+
+class ReadRow:
+    """Gets the newest versions of some columns of a row. Its answer: the cells that there are."""
+
+    __slots__ = ("_keys", "row", "table")
+    is_apart = False
+    size = 0
+
+    def __init__(self, table: bytes, row: bytes, keys: Sequence[Key]) -> None:
+        self.table, self.row, self._keys = table, row, keys
+
+    def fill(self, entry: Any, index: int) -> None:
+        get = entry.action.add(index=index).get
+        get.row = self.row
+        families: dict[bytes, Any] = {}
+        for _, family, column, _ in self._keys:
+            wanted = families.get(family)
+            if wanted is None:
+                wanted = families[family] = get.column.add(family=family).qualifier
+            wanted.append(column)
+
+    def read(self, answer: Any, is_processed: bool) -> dict[Key, Cell]:
+        row, table = self.row, self.table
+        return {
+            new_tuple(Key, (row, cell.family, cell.qualifier, table)): new_tuple(
+                Cell, (cell.value, cell.timestamp)
+            )
+            for cell in answer.result.cell
+        }
+
+
+class WriteRow:
+    """Puts to a row and deletes from it; where it is both, at once if is_apart."""
+
+    __slots__ = ("_marks", "_puts", "is_apart", "row", "size", "table")
+
+    def __init__(
+        self, table: bytes, row: bytes, edits: Iterable[Edit], is_at_once: bool = False
+    ) -> None:
+        self.table, self.row = table, row
+        self.size = 0
+        self._puts: Columns = {}
+        self._marks: Columns = {}
+        for (_, family, column, _), value, timestamp in edits:
+            columns = self._marks if value is None else self._puts
+            columns.setdefault(family, []).append((column, value, timestamp))
+            self.size += len(value or b"")
+        self.is_apart = is_at_once and bool(self._puts) and bool(self._marks)
+
+    def fill(self, entry: Any, index: int) -> None:
+        if self.is_apart:
+            entry.atomic = True
+        if self._puts:
+            _mutate(entry.action.add(index=index).mutation, self.row, PUT, self._puts)
+        if self._marks:
+            _mutate(entry.action.add(index=index).mutation, self.row, DELETE, self._marks)
+
+    def read(self, answer: Any, is_processed: bool) -> None:
+        return None
+
+
+class CheckRow:
+    """Writes to a row if one of its cells has a value. Its answer: whether it had."""
+
+    __slots__ = ("_check", "row", "size", "table")
+    is_apart = True
+
+    def __init__(self, check: Check) -> None:
+        key = check[0]
+        self.row, self.table = key[0], key[3] or b""
+        self._check = check
+        self.size = sum(len(put[1]) for put in check[2]) + sum(len(e[1] or b"") for e in check[3])
+
+    def fill(self, entry: Any, index: int) -> None:
+        (row, family, column, _), expected, puts, edits = self._check
+        entry.atomic = True
+        condition = entry.condition
+        condition.row, condition.family, condition.qualifier = row, family, column
+        condition.compare_type = EQUAL
+        condition.comparator.name = COMPARATOR
+        condition.comparator.serialized_comparator = _encode_comparator(expected)
+        put: Columns = {}
+        marked: Columns = {}
+        for key, value in puts:
+            put.setdefault(key[1], []).append((key[2], value, None))
+        for key, edited, timestamp in edits:
+            columns = marked if edited is None else put
+            columns.setdefault(key[1], []).append((key[2], edited, timestamp))
+        if put or not marked:
+            _mutate(entry.action.add(index=index).mutation, row, PUT, put)
+        if marked:
+            _mutate(entry.action.add(index=index).mutation, row, DELETE, marked)
+
+    def read(self, answer: Any, is_processed: bool) -> bool:
+        return is_processed
+
+
+Item = ReadRow | WriteRow | CheckRow
+
+
+class Failed:
+    """An item that has failed. `is_undone`: it certainly had no effect, and may be asked again."""
+
+    __slots__ = ("error", "is_undone")
+
+    def __init__(self, error: RemoteError) -> None:
+        self.error = error
+        self.is_undone = error.is_elsewhere or error.is_busy
+
+
+def read_answers(entries: Sequence[Sequence[tuple[int, Item]]], response: Any) -> dict[int, Any]:
+    """Return what became of the items of each entry of a request, by their position."""
+    if len(response.regionActionResult) != len(entries):
+        raise MaybeApplied(
+            "answers are missing", asked=len(entries), got=len(response.regionActionResult)
+        )
+    answers: dict[int, Any] = {}
+    for entry, result in zip(entries, response.regionActionResult, strict=True):
+        if result.HasField("exception"):
+            failed = Failed(_decode_error(result.exception))
+            answers.update((position, failed) for position, _ in entry)
+        elif entry[0][1].is_apart:
+            ((position, item),) = entry
+            answers[position] = _read_apart(item, result)
+        else:
+            _read_list(entry, result, answers)
+    return answers
+
+
+def _read_apart(item: Item, result: Any) -> Any:
+    for answer in result.resultOrException:
+        if answer.HasField("exception"):
+            return Failed(_decode_error(answer.exception))
+    return item.read(None, result.processed)
+
+
+def _read_list(entry: Sequence[tuple[int, Item]], result: Any, answers: dict[int, Any]) -> None:
+    """Read the answers to items that share an entry. One of two writes of a row may fail."""
+    for answer in result.resultOrException:
+        position, item = entry[answer.index]
+        if answer.HasField("exception"):
+            answers[position] = Failed(_decode_error(answer.exception))
+        elif position not in answers:
+            answers[position] = item.read(answer, True)
+    if any(position not in answers for position, _ in entry):
+        raise MaybeApplied("rows are missing from the answer", asked=len(entry))
+
+
+def _decode_error(pair: Any) -> RemoteError:
+    return RemoteError(pair.name, pair.value.decode(errors="replace"))
+
+
+def _mutate(mutation: Any, row: bytes, kind: int, columns: Columns) -> None:
+    mutation.row, mutation.mutate_type = row, kind
+    for family, cells in columns.items():
+        add = mutation.column_value.add(family=family).qualifier_value.add
+        for column, value, timestamp in cells:
+            if value is None:
+                add(qualifier=column, timestamp=timestamp, delete_type=MULTIPLE_VERSIONS)
+            elif timestamp is None:
+                add(qualifier=column, value=value)
+            else:
+                add(qualifier=column, value=value, timestamp=timestamp)
+
+
+def _encode_comparator(value: bytes) -> bytes:
+    comparator = PB.BinaryComparator()
+    comparator.comparable.value = value
+    encoded: bytes = comparator.SerializeToString()
+    return encoded

@@ -1,0 +1,73 @@
+"""Kerberos, as SASL's mechanism GSSAPI on a connection that was just opened, by the library gssapi.
+
+The ticket is the user's own, of `kinit` or a keytab (KRB5_CLIENT_KTNAME). Who speaks is proven, and
+no more: what follows goes as it is, so that secrecy is TLS's. A server that wants more is refused.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+from txn.host.extras import require_extra
+from txn.stores.hbase.native.target import Target
+
+AUTHENTICATION_ONLY = 1
+CHOICE = bytes([AUTHENTICATION_ONLY, 0, 0, 0])  # and buffers of no size, as nothing is wrapped
+TO_SIMPLE = -88  # what a server without Kerberos says in place of a length
+MOST_BYTES = 1 << 20
+
+_NUMBER = struct.Struct(">i")
+
+Read = Callable[[int], bytes]
+Write = Callable[[bytes], None]
+
+
+def prove_user(target: Target, host: str, read: Read, write: Write) -> str:
+    """Prove to a server who speaks, and return the name. read: exactly so many bytes.
+
+    Raises InvalidRequestError without the library, and ConnectionError where one of the two sides
+    is not content with the other.
+    """
+    with require_extra("kerberos", target=str(target)):
+        import gssapi  # noqa: PLC0415  (it needs the system's Kerberos, which few have)
+
+    service, _, instance = target.principal.partition("@")[0].partition("/")
+    named = host if instance in {"", "_HOST"} else instance
+    try:
+        server = gssapi.Name(f"{service}@{named}", gssapi.NameType.hostbased_service)
+        context = gssapi.SecurityContext(name=server, usage="initiate")
+        token: bytes = context.step() or b""
+        while not context.complete:
+            write(_NUMBER.pack(len(token)) + token)
+            token = context.step(_read_token(read)) or b""
+        write(_NUMBER.pack(len(token)) + token)
+        offer = context.unwrap(_read_token(read)).message
+        if not offer or not offer[0] & AUTHENTICATION_ONLY:
+            raise ConnectionError("the server wants more than authentication: set its protection")
+        choice = context.wrap(CHOICE, encrypt=False).message
+        write(_NUMBER.pack(len(choice)) + choice)
+        return str(context.initiator_name)
+    except gssapi.exceptions.GSSError as error:
+        raise ConnectionError(f"Kerberos: {error}") from error
+
+
+def _read_token(read: Read) -> bytes:
+    (status,) = _NUMBER.unpack(read(4))
+    if status:
+        raise ConnectionError(f"the server refuses: {_read_text(read)}: {_read_text(read)}")
+    (size,) = _NUMBER.unpack(read(4))
+    if size == TO_SIMPLE:
+        raise ConnectionError("the server does not ask for Kerberos: leave out auth=kerberos")
+    return read(_check_size(size))
+
+
+def _read_text(read: Read) -> str:
+    (size,) = _NUMBER.unpack(read(4))
+    return read(_check_size(size)).decode(errors="replace")
+
+
+def _check_size(size: int) -> int:
+    if not 0 <= size <= MOST_BYTES:
+        raise ConnectionError(f"not a token of Kerberos: bytes={size}")
+    return size

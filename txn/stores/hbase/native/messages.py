@@ -1,0 +1,51 @@
+"""The classes of the messages in hbase.proto, which is read when this is imported.
+
+So no generated code is kept, whose version would tie us to one of protobuf's.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+PACKAGE = "txn.hbase"
+
+_MESSAGE = re.compile(r"message (\w+) \{([^}]*)\}")
+_FIELD = re.compile(r"(optional|required|repeated) (\w+) (\w+) = (\d+);")
+_KINDS = descriptor_pb2.FieldDescriptorProto
+
+
+def _describe(text: str) -> Any:
+    """Return the descriptor of a file of plain messages."""
+    file = descriptor_pb2.FileDescriptorProto(name="hbase.proto", package=PACKAGE)
+    for name, body in _MESSAGE.findall(text):
+        message = file.message_type.add(name=name)
+        for label, kind, field, number in _FIELD.findall(body):
+            added = message.field.add(name=field, number=int(number))
+            added.label = _KINDS.Label.Value("LABEL_" + label.upper())
+            if "TYPE_" + kind.upper() in _KINDS.Type.keys():  # noqa: SIM118  (no mapping)
+                added.type = _KINDS.Type.Value("TYPE_" + kind.upper())
+            else:
+                added.type = _KINDS.Type.Value("TYPE_MESSAGE")
+                added.type_name = f".{PACKAGE}.{kind}"
+    return file
+
+
+class Messages:
+    """Each message's class, by its name as an attribute."""
+
+    def __init__(self) -> None:
+        pool = descriptor_pool.DescriptorPool()
+        described = pool.Add(_describe(files(__package__).joinpath("hbase.proto").read_text()))
+        described = described or pool.FindFileByName("hbase.proto")
+        for name, message in described.message_types_by_name.items():
+            setattr(self, name, message_factory.GetMessageClass(message))
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"no such message: {name}")
+
+
+PB = Messages()

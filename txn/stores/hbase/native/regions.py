@@ -1,0 +1,198 @@
+"""Where the rows of tables are: regions, on servers, found in HBase's own table of them.
+
+What was found is kept until somebody sees that it is no longer so. A region is looked up when a row
+of it is first needed, and again after it has moved, was split or merged, or its server has gone.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable
+from random import Random
+from threading import Lock
+from typing import Any, NamedTuple
+
+from google.protobuf.message import DecodeError
+
+from txn.backoff import Backoff
+from txn.clock import Clock
+from txn.errors import MaybeApplied, NotApplied, TableUnavailable, annotate
+from txn.stores.hbase.native.connection import RemoteError
+from txn.stores.hbase.native.messages import PB
+from txn.stores.hbase.native.registry import MARK, Registry
+from txn.stores.hbase.native.servers import Servers
+from txn.stores.hbase.native.target import Address
+from txn.stores.hbase.places import first_line
+
+META = b"hbase:meta"
+META_REGION = b"hbase:meta,,1"
+BY_NAME = 1
+AFTER_ALL = b":"  # sorts behind the number that ends the name of any region
+DISABLED, DISABLING = 1, 2
+PAUSES = Backoff(first_ms=10, longest_ms=1_000)
+
+
+class Location(NamedTuple):
+    """Rows of a table from start (included) to stop (excluded; empty: to the end)."""
+
+    table: bytes
+    start: bytes
+    stop: bytes
+    name: bytes
+    server: Address
+
+    def has(self, row: bytes) -> bool:
+        return self.start <= row and (not self.stop or row < self.stop)
+
+
+class _Known(NamedTuple):
+    """The regions of a table that were found, in order."""
+
+    starts: tuple[bytes, ...] = ()
+    regions: tuple[Location, ...] = ()
+
+
+NOTHING = _Known()
+
+
+class Regions:
+    """What is known of them. Safe for many threads: what is known is replaced, never changed."""
+
+    def __init__(self, servers: Servers, registry: Registry, clock: Clock) -> None:
+        self._servers = servers
+        self._registry = registry
+        self._clock = clock
+        self._chance = Random()
+        self._lock = Lock()
+        self._tables: dict[bytes, _Known] = {}
+        self._meta: Address | None = None
+
+    def find(self, table: bytes, row: bytes, due_ms: int) -> Location:
+        """Return the region that has a row.
+
+        Raises TableUnavailable for an absent table, NotApplied where the region is nowhere by then.
+        """
+        known = self._tables.get(table)
+        if known is not None:
+            region = _find_known(known, row)
+            if region is not None:
+                return region
+        return self._look_up(table, row, due_ms)
+
+    def forget(self, region: Location) -> None:
+        """Look the region up when it is needed again."""
+        with self._lock:
+            known = self._tables.get(region.table, NOTHING)
+            self._tables[region.table] = _without(known, lambda each: each == region)
+
+    def forget_server(self, address: Address) -> None:
+        """Look all regions of a server up when they are needed again."""
+        with self._lock:
+            for table, known in self._tables.items():
+                self._tables[table] = _without(known, lambda each: each.server == address)
+            if self._meta == address:
+                self._meta = None
+
+    def check_table(self, table: bytes, due_ms: int) -> None:
+        """Raise TableUnavailable where a table is absent or disabled."""
+        state = self._read_state(table, due_ms)
+        if state is None:
+            raise TableUnavailable(annotate("no such table", table=table), table)
+        if state in {DISABLED, DISABLING}:
+            raise TableUnavailable(annotate("the table is disabled", table=table), table)
+
+    # ------------------------------------------------------------------------------- details
+
+    def _look_up(self, table: bytes, row: bytes, due_ms: int) -> Location:
+        for _ in PAUSES.tries(self._clock, self._chance, due_ms=due_ms):
+            found = self._read_region(table, row, due_ms)
+            if found is not None and found.has(row):
+                self._keep(found)
+                return found
+            self.check_table(table, due_ms)  # a region that is moved, split or merged is nowhere
+        raise NotApplied("no server has the region", table=table, row=row[:40])
+
+    def _keep(self, found: Location) -> None:
+        with self._lock:
+            known = self._tables.get(found.table, NOTHING)
+            kept = _without(known, lambda each: _overlap(each, found))
+            at = bisect_right(kept.starts, found.start)
+            self._tables[found.table] = _Known(
+                (*kept.starts[:at], found.start, *kept.starts[at:]),
+                (*kept.regions[:at], found, *kept.regions[at:]),
+            )
+
+    def _read_region(self, table: bytes, row: bytes, due_ms: int) -> Location | None:
+        """Read the last region that does not begin behind the row; None where it is nowhere now."""
+        request = PB.ScanRequest(number_of_rows=1, close_scanner=True)
+        request.scan.start_row = b"%b,%b,%b" % (table, row, AFTER_ALL)
+        request.scan.stop_row = b"%b,," % table
+        request.scan.reversed = True
+        request.scan.column.add(family=b"info", qualifier=[b"regioninfo", b"server"])
+        response = self._ask_meta("Scan", request, PB.ScanResponse, due_ms)
+        for result in response.results:
+            cells = {cell.qualifier: cell for cell in result.cell}
+            if b"regioninfo" in cells and b"server" in cells:
+                return _decode_region(table, cells)
+        return None
+
+    def _read_state(self, table: bytes, due_ms: int) -> int | None:
+        request = PB.GetRequest()
+        request.get.row = table
+        request.get.column.add(family=b"table", qualifier=[b"state"])
+        response = self._ask_meta("Get", request, PB.GetResponse, due_ms)
+        for cell in response.result.cell:
+            try:
+                state: int = PB.TableState.FromString(cell.value).state
+            except DecodeError:
+                return 0
+            return state
+        return None
+
+    def _ask_meta(self, method: str, request: Any, response: Any, due_ms: int) -> Any:
+        """Ask the server of the table of regions, wherever that is by now."""
+        request.region.type, request.region.value = BY_NAME, META_REGION
+        cause: Exception | None = None
+        for _ in PAUSES.tries(self._clock, self._chance, due_ms=due_ms):
+            try:
+                address = self._meta or self._registry.find_meta(due_ms)
+                connection = self._servers.connect(address, "ClientService", due_ms)
+                answer = connection.call(method, request, response, due_ms)
+            except (OSError, RemoteError, NotApplied) as error:
+                self._meta, cause = None, error
+                if isinstance(error, RemoteError) and not (error.is_elsewhere or error.is_busy):
+                    break
+            else:
+                self._meta = address
+                return answer
+        raise NotApplied("cannot read where regions are", cause=first_line(cause)) from cause
+
+
+def _find_known(known: _Known, row: bytes) -> Location | None:
+    at = bisect_right(known.starts, row) - 1
+    if at < 0:
+        return None
+    region = known.regions[at]
+    return region if not region.stop or row < region.stop else None
+
+
+def _without(known: _Known, is_gone: Callable[[Location], bool]) -> _Known:
+    kept = tuple(region for region in known.regions if not is_gone(region))
+    return _Known(tuple(region.start for region in kept), kept)
+
+
+def _overlap(one: Location, other: Location) -> bool:
+    begins_before = not other.stop or one.start < other.stop
+    return begins_before and (not one.stop or other.start < one.stop)
+
+
+def _decode_region(table: bytes, cells: dict[bytes, Any]) -> Location | None:
+    told = cells[b"regioninfo"]
+    try:
+        info = PB.RegionInfo.FromString(told.value.removeprefix(MARK))
+    except DecodeError as error:
+        raise MaybeApplied("a region is not described as HBase does", row=told.row) from error
+    host, _, port = cells[b"server"].value.decode().rpartition(":")
+    if info.offline or info.split or not port.isdecimal():
+        return None
+    return Location(table, info.start_key, info.end_key, told.row, (host, int(port)))

@@ -1,0 +1,77 @@
+"""Connections to the servers of a cluster, opened when they are needed."""
+
+from __future__ import annotations
+
+import itertools
+from threading import Lock
+
+from txn.clock import Clock
+from txn.errors import StoreClosedError
+from txn.host.forks import Forked
+from txn.stores.hbase.native.connection import RpcConnection
+from txn.stores.hbase.native.target import Address, Target
+from txn.stores.wire import trust
+
+Place = tuple[Address, str, int]
+"""A server, a service of it, and which of the connections to it."""
+
+
+class Servers(Forked):
+    """At most `target.connections` to each service. Safe for many threads, and across fork."""
+
+    def __init__(self, target: Target, clock: Clock) -> None:
+        self.target = target
+        self._clock = clock
+        self._tls = trust(target.tls, target.ca)
+        self._is_closed = False
+        self._turns = itertools.count()
+        self._start()
+        self.expect_forks()
+
+    def _start(self) -> None:
+        self._open: dict[Place, RpcConnection] = {}
+        self._opening: dict[Place, Lock] = {}
+        self._lock = Lock()
+
+    def after_fork(self, in_child: bool) -> None:
+        """Leave the connections to the process that opened them: two would mix their answers."""
+        if in_child:
+            inherited = list(self._open.values())
+            self._start()
+            for connection in inherited:
+                connection.close_copy()
+
+    def connect(self, address: Address, service: str, due_ms: int) -> RpcConnection:
+        """Return a connection that can carry calls; OSError where there can be none."""
+        place = address, service, next(self._turns) % self.target.connections
+        known = self._open.get(place)
+        if known is not None and known.rests_well():
+            return known
+        with self._lock:
+            opening = self._opening.setdefault(place, Lock())
+        left_ms = due_ms - self._clock.monotonic_ms()
+        if left_ms <= 0 or not opening.acquire(timeout=left_ms / 1000):
+            raise TimeoutError("timed out")
+        try:
+            known = self._open.get(place)
+            if known is not None:
+                if known.rests_well():
+                    return known
+                if not known.is_broken:
+                    known.end()
+            if self._is_closed:
+                raise StoreClosedError("the store is closed", cluster=str(self.target))
+            within_ms = min(self.target.connect_ms, left_ms)
+            made = RpcConnection(
+                address, service, self.target, self._clock, within_ms=within_ms, tls=self._tls
+            )
+            self._open[place] = made
+            return made
+        finally:
+            opening.release()
+
+    def close(self) -> None:
+        """Close all connections; calls on their way end with an error."""
+        self._is_closed = True
+        for connection in list(self._open.values()):
+            connection.end(StoreClosedError("the store was closed"))

@@ -1,0 +1,238 @@
+"""The store contract over HBase's own RPC."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from random import Random
+from typing import Any
+
+from txn.clock import Clock
+from txn.errors import (
+    MaybeApplied,
+    NotApplied,
+    TableUnavailable,
+    TxnError,
+    annotate,
+)
+from txn.model import Cell, Check, Columns, Edit, Family, Key, Row, check_targets, new_tuple
+from txn.stores.base import Feature
+from txn.stores.hbase.native.batch import Batches
+from txn.stores.hbase.native.connection import RemoteError
+from txn.stores.hbase.native.items import CheckRow, ReadRow, WriteRow
+from txn.stores.hbase.native.messages import PB
+from txn.stores.hbase.native.regions import BY_NAME, PAUSES, Location, Regions
+from txn.stores.hbase.native.registry import Registry
+from txn.stores.hbase.native.servers import Servers
+from txn.stores.hbase.native.tables import MasterTables
+from txn.stores.hbase.native.target import Target
+from txn.stores.hbase.places import (
+    check_place,
+    complete,
+    first_line,
+    group_by_table,
+    list_targets,
+    row_after,
+)
+from txn.stores.hbase.schema import make_table
+
+FIRST_PAGE_ROWS, PAGE_ROWS = 32, 2_000
+PAGE_BYTES = 2_000_000
+
+
+class NativeStore:
+    """Tables of HBase, without a gateway. Durable at each call, whatever was asked for."""
+
+    features: frozenset[Feature] = frozenset(
+        {"multi_cell_check", "row_mutations", "describe", "remote_calls"}
+    )
+
+    def __init__(self, target: Target, clock: Clock) -> None:
+        self._clock = clock
+        self._chance = Random()
+        self._servers = Servers(target, clock)
+        registry = Registry(target, self._servers, clock)
+        self._regions = Regions(self._servers, registry, clock)
+        self._batches = Batches(self._servers, self._regions, clock)
+        self._tables = MasterTables(self._servers, registry, clock)
+
+    def read(
+        self, *groups: Collection[Key], beside: Callable[[], None] | None = None
+    ) -> dict[Key, Cell | None]:
+        """Read with one request to each server; groups too go in one, if one server has them all.
+        What is beside runs while requests are on their way."""
+        wanted = [_list_reads(keys) for keys in groups]
+        keys = groups[0] if len(groups) == 1 else [key for part in groups for key in part]
+        if len(groups) == 1 or beside is not None:
+            first = self._try(lambda: self._batches.run(wanted[0], once=False, beside=beside), keys)
+            rest = self._try(lambda: self._batches.run_in_turn(wanted[1:]), keys)
+            return complete(keys, [*first, *(cells for part in rest for cells in part)])
+        found = self._try(lambda: self._batches.run_in_turn(wanted), keys)
+        return complete(keys, [cells for part in found for cells in part])
+
+    def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
+        """Write with one request to each server."""
+        # Of two puts of a cell at one timestamp, HBase shows the one that arrived last.
+        kept: dict[tuple[Key, int | None, bool], Edit] = {}
+        for edit in edits:
+            key, value, timestamp = edit
+            check_place(key)
+            kept[key, timestamp, value is None] = edit
+        rows: dict[tuple[bytes, bytes], list[Edit]] = {}
+        for edit in kept.values():
+            row, _, _, table = edit[0]
+            rows.setdefault((table or b"", row), []).append(edit)
+        items = [WriteRow(table, row, part, by_row) for (table, row), part in rows.items()]
+        self._try(lambda: self._batches.run(items, once=False), [edit.key for edit in edits])
+
+    def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
+        """Check with one request to each server, which takes the checks in their order."""
+        for check in checks:
+            check_place(check[0])
+            check_targets(check)
+        items = [CheckRow(check) for check in checks]
+        found: list[bool] = self._try(
+            lambda: self._batches.run(items, once=True), list_targets(checks)
+        )
+        return found
+
+    def scan(
+        self, table: bytes, start: bytes = b"", stop: bytes | None = None, columns: Columns = None
+    ) -> Iterator[Row]:
+        """Yield the rows, a page at a time; between the pages the servers hold nothing for us."""
+        limit, wanted = FIRST_PAGE_ROWS, None if columns is None else list(columns)
+        named = [Key(b"-", family, column, table) for family, column in wanted or ()]
+        while not stop or start < stop:
+            page, following = self._try(
+                lambda: self._read_page(table, start, stop or b"", wanted, limit),  # noqa: B023
+                named,
+                table,
+            )
+            yield from page
+            if following is None:
+                return
+            start = following
+            limit = min(4 * limit, PAGE_ROWS)
+
+    def together(self, work: Callable[[], None]) -> None:
+        """Run the function: HBase has nothing that would make its calls one."""
+        work()
+
+    def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
+        """Return the settings that the master tells."""
+        return self._tables.describe(table)
+
+    def ensure_table(
+        self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes] = ()
+    ) -> None:
+        """Create what is missing, so that delete markers live as long as the protocol asks."""
+        make_table(self._tables, self._clock, table, families, splits)
+
+    def compact(self, table: bytes, purge_before_ms: int) -> None:
+        """Leave it to HBase, which does so with the setting that `ensure_table` gives a family."""
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._servers.close()
+
+    # ------------------------------------------------------------------------------- details
+
+    def _read_page(
+        self,
+        table: bytes,
+        start: bytes,
+        stop: bytes,
+        columns: Sequence[tuple[bytes, bytes]] | None,
+        limit: int,
+    ) -> tuple[list[Row], bytes | None]:
+        """Return the first rows of a range, and where the next ones begin, if there may be any."""
+        request = _make_scan(start, stop, columns, limit)
+        due_ms = self._clock.monotonic_ms() + self._servers.target.timeout_ms
+        cause: Exception | None = None
+        for _ in PAUSES.tries(self._clock, self._chance, due_ms=due_ms):
+            region = self._regions.find(table, start, due_ms)
+            request.region.type, request.region.value = BY_NAME, region.name
+            try:
+                connection = self._servers.connect(region.server, "ClientService", due_ms)
+                answer = connection.call("Scan", request, PB.ScanResponse, due_ms)
+            except RemoteError as error:
+                if not (error.is_elsewhere or error.is_busy):
+                    raise
+                cause = error
+                self._regions.forget(region)
+                self._regions.check_table(table, due_ms)
+            except OSError as error:
+                cause = error
+                self._regions.forget_server(region.server)
+            else:
+                rows = [_make_row(result, table) for result in answer.results]
+                if answer.more_results_in_region and rows:
+                    return rows, row_after(rows[-1].row)
+                return rows, _next_start(region, stop)
+        raise NotApplied("no server could read it in time", table=table, cause=first_line(cause))
+
+    def _try(self, call: Callable[[], Any], keys: Collection[Key], table: bytes = b"") -> Any:
+        """RpcCall, and raise what a server's refusal means for a request on these keys."""
+        try:
+            return call()
+        except RemoteError as error:
+            gone = self._find_missing(keys, table)
+            if gone is not None:
+                raise gone from error
+            raise MaybeApplied("a server refused", cause=first_line(error)) from error
+
+    def _find_missing(self, keys: Collection[Key], table: bytes) -> TableUnavailable | None:
+        """Return which table or family is missing, as far as that can be asked."""
+        families: dict[bytes, set[bytes]] = {table: set()} if table else {}
+        for key in keys:
+            families.setdefault(key.table or b"", set()).add(key.family)
+        with suppress(TxnError):
+            for name in sorted(families):
+                known = self.describe(name)
+                if known is None:
+                    return TableUnavailable(annotate("no such table", table=name), name)
+                for family in sorted(families[name] - set(known)):
+                    message = annotate("no such family", table=name, family=family)
+                    return TableUnavailable(message, name)
+        return None
+
+
+def _list_reads(keys: Collection[Key]) -> list[ReadRow]:
+    return [
+        ReadRow(table, row, part)
+        for table, rows in group_by_table(keys).items()
+        for row, part in rows.items()
+    ]
+
+
+def _make_scan(
+    start: bytes, stop: bytes, columns: Sequence[tuple[bytes, bytes]] | None, limit: int
+) -> Any:
+    request = PB.ScanRequest(number_of_rows=limit, close_scanner=True)
+    request.scan.start_row, request.scan.stop_row = start, stop
+    request.scan.max_result_size = PAGE_BYTES
+    families: dict[bytes, Any] = {}
+    for family, column in columns or ():
+        if family not in families:
+            families[family] = request.scan.column.add(family=family)
+        families[family].qualifier.append(column)
+    return request
+
+
+def _make_row(result: Any, table: bytes) -> Row:
+    row = result.cell[0].row
+    return Row(
+        row,
+        {
+            new_tuple(Key, (row, cell.family, cell.qualifier, table)): new_tuple(
+                Cell, (cell.value, cell.timestamp)
+            )
+            for cell in result.cell
+        },
+    )
+
+
+def _next_start(region: Location, stop: bytes) -> bytes | None:
+    if not region.stop or (stop and region.stop >= stop):
+        return None
+    return region.stop

@@ -1,0 +1,160 @@
+"""Tables and their settings, as the active master knows them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from random import Random
+from typing import Any
+
+from txn.backoff import Backoff
+from txn.clock import Clock
+from txn.errors import InvalidRequestError, MaybeApplied, NotApplied
+from txn.model import Family
+from txn.stores.hbase.native.connection import RemoteError
+from txn.stores.hbase.native.messages import PB
+from txn.stores.hbase.native.registry import Registry
+from txn.stores.hbase.native.servers import Servers
+from txn.stores.hbase.native.target import Address
+from txn.stores.hbase.places import first_line, is_legal
+from txn.stores.hbase.schema import FOREVER_S, PURGE, PURGE_MS, refuse_change
+
+PAUSES = Backoff(first_ms=20, longest_ms=500)
+LOSES = {"SKIP_WAL", "ASYNC_WAL"}
+DEFAULT_NAMESPACE = b"default"
+FINISHED, UNKNOWN = 2, 0
+
+
+class MasterTables:
+    """The schema of a cluster."""
+
+    def __init__(self, servers: Servers, registry: Registry, clock: Clock) -> None:
+        self._servers = servers
+        self._registry = registry
+        self._clock = clock
+        self._chance = Random()
+        self._master: Address | None = None
+
+    def describe(self, table: bytes) -> dict[bytes, Family] | None:
+        """Return the table's families and their settings, or None for an absent table."""
+        if not is_legal(table):
+            return None
+        request = PB.GetTableDescriptorsRequest()
+        request.table_names.append(_table_name(table))
+        try:
+            response = self._ask("GetTableDescriptors", request, PB.GetTableDescriptorsResponse)
+        except RemoteError as error:
+            if error.name == "TableNotFoundException":
+                return None
+            raise MaybeApplied("the master refuses", cause=first_line(error)) from error
+        return _read_schema(response.table_schema[0]) if response.table_schema else None
+
+    def create(
+        self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes]
+    ) -> bool:
+        """Create a table, and its namespace; False where another client is at it."""
+        request = PB.CreateTableRequest(split_keys=sorted(splits))
+        request.table_schema.table_name.CopyFrom(_table_name(table))
+        for name, family in families.items():
+            request.table_schema.column_families.append(_column(name, family))
+        namespace = request.table_schema.table_name.namespace
+        if namespace != DEFAULT_NAMESPACE:
+            wanted = PB.CreateNamespaceRequest()
+            wanted.namespaceDescriptor.name = namespace
+            self._change(table, "CreateNamespace", wanted)  # False: it is there
+        return self._change(table, "CreateTable", request)
+
+    def add(self, table: bytes, name: bytes, family: Family) -> bool:
+        """Add a family to a table; False where another client is at it."""
+        request = PB.AddColumnRequest(
+            table_name=_table_name(table), column_families=_column(name, family)
+        )
+        return self._change(table, "AddColumn", request)
+
+    # ------------------------------------------------------------------------------- details
+
+    def _change(self, table: bytes, method: str, request: Any) -> bool:
+        """Have the master make a change, and wait until it is made."""
+        due_ms = self._due_ms()
+        try:
+            started = self._ask(method, request, PB.ProcedureStarted, is_change=True)
+            wanted = PB.GetProcedureResultRequest(proc_id=started.proc_id)
+            for _ in PAUSES.tries(self._clock, self._chance, due_ms=due_ms):
+                done = self._ask("getProcedureResult", wanted, PB.GetProcedureResultResponse)
+                if done.HasField("exception"):
+                    told = done.exception.generic_exception
+                    raise RemoteError(told.class_name, f"{told.class_name}: {told.message}")
+                if done.state in {FINISHED, UNKNOWN}:  # one that ended long ago is not known
+                    return True
+        except RemoteError as error:
+            return refuse_change(table, error)
+        raise MaybeApplied("the master has not changed the table in time", table=table)
+
+    def _ask(self, method: str, request: Any, response: Any, *, is_change: bool = False) -> Any:
+        """Ask the active master. A change is asked for once: it may have been made."""
+        due_ms = self._due_ms()
+        cause: Exception | None = None
+        for _ in PAUSES.tries(self._clock, self._chance, due_ms=due_ms):
+            call = None
+            try:
+                address = self._master or self._registry.find_master(due_ms)
+                connection = self._servers.connect(address, "MasterService", due_ms)
+                call = connection.send(method, request, due_ms)
+                answer = connection.receive(call, response, due_ms)
+            except RemoteError as error:
+                if not (error.is_elsewhere or error.is_busy):
+                    raise
+                self._master, cause = None, error
+            except (OSError, NotApplied) as error:
+                self._master, cause = None, error
+                if call is not None and is_change:
+                    break
+            else:
+                self._master = address
+                return answer
+        kind = MaybeApplied if is_change else NotApplied
+        raise kind("no answer from the master", cause=first_line(cause)) from cause
+
+    def _due_ms(self) -> int:
+        return self._clock.monotonic_ms() + self._servers.target.timeout_ms
+
+
+def _table_name(table: bytes) -> Any:
+    namespace, colon, name = table.rpartition(b":")
+    return PB.TableName(namespace=namespace if colon else DEFAULT_NAMESPACE, qualifier=name)
+
+
+def _column(name: bytes, family: Family) -> Any:
+    if family.ttl_ms is not None and family.ttl_ms % 1000:
+        raise InvalidRequestError(
+            "a TTL is whole seconds in HBase", family=name, ttl_ms=family.ttl_ms
+        )
+    column = PB.ColumnFamilySchema(name=name)
+    column.attributes.add(first=b"VERSIONS", second=b"%d" % family.versions)
+    if family.ttl_ms is not None:
+        column.attributes.add(first=b"TTL", second=b"%d" % (family.ttl_ms // 1000))
+    column.configuration.add(name=PURGE, value=str(family.keep_deletes_ms or PURGE_MS))
+    return column
+
+
+def _read_schema(schema: Any) -> dict[bytes, Family]:
+    above = {pair.first: pair.second for pair in schema.attributes}
+    durability = above.get(b"DURABILITY", b"").decode()
+    return {
+        column.name: _read_family(column, above, durability) for column in schema.column_families
+    }
+
+
+def _read_family(column: Any, above: Mapping[bytes, bytes], durability: str) -> Family:
+    own = {pair.first: pair.second for pair in column.attributes}
+    configured = {pair.name: pair.value for pair in column.configuration}
+    ttl = own.get(b"TTL", b"FOREVER")
+    keep = own.get(PURGE.encode()) or configured.get(PURGE) or above.get(PURGE.encode()) or b"0"
+    ttl_s = int(ttl) if ttl.isdigit() else FOREVER_S
+    return Family(
+        versions=int(own.get(b"VERSIONS", b"1")),
+        ttl_ms=None if ttl_s == FOREVER_S else ttl_s * 1000,
+        keep_deletes_ms=int(keep),
+        durability=durability if durability in LOSES else None,
+        new_version_behavior=own.get(b"NEW_VERSION_BEHAVIOR", b"").lower() == b"true",
+        replicas=int(above.get(b"REGION_REPLICATION", b"1")),
+    )

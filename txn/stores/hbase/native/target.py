@@ -1,0 +1,95 @@
+"""Which cluster, and how it wants to be spoken to: what a URI says.
+
+hbase://zk1,zk2:2181/hbase?user=alice      by its ZooKeeper, and the node that HBase has there
+hbase://?registry=master1:16000,master2    by its masters (or, from HBase 2.5, any of its servers)
+
+Further options: timeout_ms=30000 of a call with all its repeats, connect_ms=5000, connections=1 to
+each server, tls=on and ca=file, auth=kerberos and principal=hbase/_HOST@REALM of the servers.
+"""
+
+from __future__ import annotations
+
+import getpass
+from dataclasses import dataclass, field
+from typing import Literal
+from urllib.parse import SplitResult, unquote
+
+from txn.errors import InvalidRequestError
+from txn.stores.options import Option, file, number, one_of, read_options, word
+
+ZOOKEEPER_PORT = 2181
+MASTER_PORT = 16_000
+
+Address = tuple[str, int]
+
+
+def _current_user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a user without a name, as in some containers
+        return "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """zookeeper, or registry: addresses of those that are asked where everything is."""
+
+    zookeeper: tuple[Address, ...] = ()
+    znode: str = "/hbase"
+    registry: tuple[Address, ...] = ()
+    user: str = field(default_factory=_current_user)
+    timeout_ms: int = 30_000
+    connect_ms: int = 5_000
+    connections: int = 1
+    tls: Literal["off", "on"] = "off"
+    ca: str = ""
+    auth: Literal["simple", "kerberos"] = "simple"
+    principal: str = "hbase/_HOST"
+
+    def __str__(self) -> str:
+        return ",".join(f"{host}:{port}" for host, port in self.zookeeper or self.registry)
+
+
+def parse_target(parts: SplitResult) -> Target:
+    """Return the cluster of a URI; InvalidRequestError says what is wrong with a bad one."""
+    uri = parts.geturl()
+    options = read_options(parts, _OPTIONS)
+    masters = options.pop("registry", "")
+    if parts.fragment or "@" in parts.netloc or bool(parts.netloc) == bool(masters):
+        raise InvalidRequestError(
+            "write hbase://zk1,zk2:2181/znode, or hbase://?registry=host:port,host:port", uri=uri
+        )
+    if "ca" in options:
+        options["tls"] = "on"
+    if masters:
+        return Target(registry=_addresses(masters, MASTER_PORT, uri), **options)
+    znode = unquote(parts.path).rstrip("/") or "/hbase"
+    return Target(_addresses(parts.netloc, ZOOKEEPER_PORT, uri), znode, **options)
+
+
+def _addresses(text: str, usual_port: int, uri: str) -> tuple[Address, ...]:
+    """Return addresses that have commas between them. One without a port has the next one's."""
+    found: list[Address] = []
+    port = usual_port
+    for part in reversed(text.split(",")):
+        host, colon, digits = part.rpartition(":")
+        if colon and not digits.isdecimal():
+            raise InvalidRequestError("not a port", given=digits, uri=uri)
+        host, port = (host, int(digits)) if colon else (part, port)
+        if not host or not 0 < port < 65_536:
+            raise InvalidRequestError("not an address", given=part, uri=uri)
+        found.append((host.strip("[]"), port))
+    return tuple(reversed(found))
+
+
+_OPTIONS: dict[str, Option] = {
+    "auth": one_of("simple", "kerberos"),
+    "ca": file,
+    "connect_ms": number,
+    "connections": number,
+    "principal": word,
+    "registry": word,
+    "timeout_ms": number,
+    "tls": one_of("off", "on"),
+    "user": word,
+}

@@ -1,0 +1,89 @@
+"""Keys, rows and pages of HBase's tables, whichever way they are asked for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import TypeVar
+
+from txn.errors import InvalidRequestError
+from txn.model import MAX_ROW, Cell, Check, Key
+
+T = TypeVar("T")
+
+_TABLE = re.compile(r"(?:\w+:)?\w[\w.-]*")
+
+Places = Mapping[bytes, Sequence[Key]]
+"""The keys of some rows of one table, by row."""
+
+
+def is_legal(table: bytes) -> bool:
+    try:
+        return _TABLE.fullmatch(table.decode()) is not None
+    except UnicodeDecodeError:
+        return False
+
+
+def check_place(key: Key) -> None:
+    row, _, _, table = key
+    if not table:
+        raise InvalidRequestError("the key names no table", key=key)
+    if not 0 < len(row) <= MAX_ROW:
+        raise InvalidRequestError("a row is 1 to 32767 bytes", bytes=len(row), starts=row[:40])
+
+
+def list_targets(checks: Sequence[Check]) -> list[Key]:
+    return [key for check in checks for key in (check.key, *check.targets)]
+
+
+def group_by_table(keys: Iterable[Key]) -> dict[bytes, dict[bytes, list[Key]]]:
+    tables: dict[bytes, dict[bytes, list[Key]]] = {}
+    for key in dict.fromkeys(keys):
+        row, _, _, table = key
+        rows = tables.get(table or b"")
+        if rows is None:
+            rows = tables[table or b""] = {}
+        others = rows.get(row)
+        if others is not None:
+            others.append(key)
+        else:
+            check_place(key)
+            rows[row] = [key]
+    return tables
+
+
+def complete(keys: Collection[Key], parts: Sequence[Mapping[Key, Cell]]) -> dict[Key, Cell | None]:
+    cells: dict[Key, Cell | None] = dict.fromkeys(keys)
+    for part in parts:
+        cells.update(part)
+    return cells
+
+
+def row_after(row: bytes) -> bytes:
+    """Return the least row that comes after this one, of those that HBase takes."""
+    if len(row) < MAX_ROW:
+        return row + b"\0"
+    kept = row.rstrip(b"\xff")
+    return kept[:-1] + bytes([kept[-1] + 1])
+
+
+def cut(
+    items: Sequence[T], size: Callable[[T], int], most_bytes: int, most: int
+) -> Iterator[list[T]]:
+    """Cut what is sent at once where it would take too much of a server's memory."""
+    part: list[T] = []
+    total = 0
+    for item in items:
+        more = size(item)
+        if part and (total + more > most_bytes or len(part) == most):
+            yield part
+            part, total = [], 0
+        part.append(item)
+        total += more
+    if part:
+        yield part
+
+
+def first_line(error: object) -> str:
+    """Return what an error of a server says, without the trace that comes with it."""
+    return str(error).partition("\n")[0][:300]

@@ -1,0 +1,213 @@
+"""A socket to a server, whose every wait ends in time."""
+
+from __future__ import annotations
+
+import select
+import socket
+import ssl
+import struct
+import time
+from contextlib import suppress
+from threading import Lock
+
+from txn.errors import InvalidRequestError
+
+
+class Wire:
+    """A socket whose waits are limited; thriftpy2's transports read from it and write to it.
+
+    The kernel keeps the limit where it can. Python's own would ask it twice for each read and
+    write, and let go of the interpreter each time.
+    """
+
+    __slots__ = ("_kernel", "_limit_ms", "_socket")
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
+        self._kernel = not isinstance(connected, ssl.SSLSocket)
+        self._limit_ms = 0
+        connected.settimeout(None)
+
+    def limit(self, now_ms: int, due_ms: int) -> None:
+        """Let no wait from now on last much beyond the deadline."""
+        left_ms = due_ms - now_ms
+        if left_ms <= 0:
+            raise TimeoutError("timed out")
+        if _differ(self._limit_ms, left_ms):
+            self._limit_ms = left_ms
+            self._set_limit()
+
+    def read(self, size: int) -> bytes:
+        try:
+            return _not_at_end(self._socket.recv(size))
+        except BlockingIOError as error:
+            raise TimeoutError("timed out") from error
+
+    def write(self, data: bytes) -> None:
+        try:
+            self._socket.sendall(data)
+        except BlockingIOError as error:
+            raise TimeoutError("timed out") from error
+
+    def flush(self) -> None:
+        pass
+
+    def is_readable(self) -> bool:
+        """Whether something came that nobody asked for, such as the end of the stream."""
+        return _poll(self._socket, select.POLLIN | select.POLLHUP, 0)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _set_limit(self) -> None:
+        if not self._kernel:
+            self._socket.settimeout(self._limit_ms / 1000)
+            return
+        _limit_kernel(self._socket, self._limit_ms, socket.SO_RCVTIMEO, socket.SO_SNDTIMEO)
+
+
+class SharedWire:
+    """A socket from which one thread reads while another writes to it; each has its own limit."""
+
+    __slots__ = ("_read_ms", "_socket", "_write_ms")
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
+        self._read_ms = self._write_ms = 0
+        connected.settimeout(None)
+
+    def read(self, size: int, left_ms: int) -> bytes:
+        """Return what is there, once there is something; TimeoutError after about that time."""
+        if _differ(self._read_ms, left_ms):
+            self._read_ms = left_ms
+            _limit_kernel(self._socket, left_ms, socket.SO_RCVTIMEO)
+        try:
+            return _not_at_end(self._socket.recv(size))
+        except BlockingIOError as error:
+            raise TimeoutError("timed out") from error
+
+    def write(self, data: bytes, left_ms: int) -> None:
+        """Write all of it. After a TimeoutError nobody can tell how much was written."""
+        if _differ(self._write_ms, left_ms):
+            self._write_ms = left_ms
+            _limit_kernel(self._socket, left_ms, socket.SO_SNDTIMEO)
+        try:
+            self._socket.sendall(data)
+        except BlockingIOError as error:
+            raise TimeoutError("timed out") from error
+
+    def is_readable(self) -> bool:
+        """Whether something came that nobody asked for, such as the end of the stream."""
+        return _poll(self._socket, select.POLLIN | select.POLLHUP, 0)
+
+    def end(self) -> None:
+        """Close it for everybody, also for a thread that reads from it."""
+        with suppress(OSError):  # it may have ended already
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self._socket.close()
+
+    def close(self) -> None:
+        """Close this process's end. A copy in another process, after a fork, stays usable."""
+        self._socket.close()
+
+
+class SharedTlsWire(SharedWire):
+    """The same with TLS, whose library lets one thread at a time do either: so nobody waits in it,
+    but for the socket."""
+
+    __slots__ = ("_lock", "_tls")
+
+    def __init__(self, connected: ssl.SSLSocket) -> None:
+        super().__init__(connected)
+        self._lock = Lock()
+        self._tls = connected
+        connected.setblocking(False)
+
+    def read(self, size: int, left_ms: int) -> bytes:
+        due_s = time.monotonic() + left_ms / 1000
+        while True:
+            with self._lock:
+                try:
+                    return _not_at_end(self._tls.recv(size))
+                except ssl.SSLWantReadError:
+                    event = select.POLLIN
+                except ssl.SSLWantWriteError:
+                    event = select.POLLOUT
+            self._wait(event, due_s)
+
+    def write(self, data: bytes, left_ms: int) -> None:
+        due_s = time.monotonic() + left_ms / 1000
+        rest = memoryview(data)
+        while rest:
+            with self._lock:
+                try:
+                    rest = rest[self._tls.send(rest) :]
+                    continue
+                except ssl.SSLWantReadError:
+                    event = select.POLLIN
+                except ssl.SSLWantWriteError:
+                    event = select.POLLOUT
+            self._wait(event, due_s)
+
+    def _wait(self, event: int, due_s: float) -> None:
+        left_s = due_s - time.monotonic()
+        if left_s <= 0 or not _poll(self._tls, event, left_s):
+            raise TimeoutError("timed out")
+
+
+def share_wire(connected: socket.socket) -> SharedWire:
+    """Return the wire of a socket, with TLS or without."""
+    if isinstance(connected, ssl.SSLSocket):
+        return SharedTlsWire(connected)
+    return SharedWire(connected)
+
+
+def _differ(limit_ms: int, left_ms: int) -> bool:
+    """Whether a limit is too short or much too long; one that nearly fits saves a call."""
+    return not left_ms <= limit_ms <= left_ms + left_ms // 8
+
+
+def _limit_kernel(connected: socket.socket, limit_ms: int, *options: int) -> None:
+    seconds, rest_ms = divmod(limit_ms, 1000)
+    limit = struct.pack("@ll", seconds, rest_ms * 1000)
+    for option in options:
+        connected.setsockopt(socket.SOL_SOCKET, option, limit)
+
+
+def _not_at_end(data: bytes) -> bytes:
+    if not data:
+        raise ConnectionError("the server closed the connection")
+    return data
+
+
+def _poll(connected: socket.socket, event: int, within_s: float) -> bool:
+    poll = select.poll()
+    poll.register(connected, event)
+    return bool(poll.poll(within_s * 1000))
+
+
+def trust(tls: str, ca: str) -> ssl.SSLContext | None:
+    """Return whom to trust, or None without TLS; InvalidRequestError for a bad file."""
+    if tls == "off":
+        return None
+    try:
+        return ssl.create_default_context(cafile=ca or None)
+    except ssl.SSLError as error:
+        raise InvalidRequestError("not a file of certificates", ca=ca, cause=str(error)) from error
+
+
+def connect_socket(
+    host: str, port: int, within_ms: int, tls: ssl.SSLContext | None
+) -> socket.socket:
+    """Return a connected socket; OSError (which covers time-outs and TLS) where that fails."""
+    try:
+        connected = socket.create_connection((host, port), within_ms / 1000)
+    except UnicodeError as error:  # what a host name may not be
+        raise OSError(str(error)) from error
+    try:
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connected.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        return connected if tls is None else tls.wrap_socket(connected, server_hostname=host)
+    except BaseException:
+        connected.close()
+        raise
