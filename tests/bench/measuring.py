@@ -19,7 +19,8 @@ from tests.bench import workloads
 from txn import Engine, connect
 from txn.request import Ack
 from txn.stores import open_store
-from txn.stores.gateway import Connection, Request
+from txn.stores.gateway import Connection
+from txn.stores.hbase.native.connection import RpcConnection
 
 Work = Literal["transfer", "ten cells", "flights"]
 Protocol = Literal["six-phase", "fenced"]
@@ -279,16 +280,19 @@ def _process(
 
 
 def counted_requests() -> Callable[[], int]:
-    """Count what this process sends to gateways from here on."""
-    send = Connection.send
+    """Count what this process sends to gateways and servers from here on."""
     counts: dict[int, int] = {}  # by thread: a lock would be one more to wait for
 
-    def counted(connection: Connection, request: Request, due_ms: int) -> None:
-        thread = threading.get_ident()
-        counts[thread] = counts.get(thread, 0) + 1
-        send(connection, request, due_ms)
+    def count(send: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*given: Any) -> Any:
+            thread = threading.get_ident()
+            counts[thread] = counts.get(thread, 0) + 1
+            return send(*given)
 
-    Connection.send = counted  # type: ignore[method-assign]
+        return counted
+
+    for connection in (Connection, RpcConnection):
+        connection.send = count(connection.send)  # type: ignore[method-assign]
     return lambda: sum(counts.values())
 
 

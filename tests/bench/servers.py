@@ -11,10 +11,8 @@ from pathlib import Path
 
 from tests.integration.hbase import named_hbase
 from txn.cluster.cluster import Cluster, open_cluster, start
-from txn.cluster.settings import Settings
-from txn.stores import _FACTORIES
+from txn.cluster.settings import NATIVE, Settings
 
-NATIVE = "HBASE_TXN_TEST_NATIVE"
 RUNNING = "HBASE_TXN_BENCH_DATA"
 
 
@@ -35,13 +33,12 @@ class Servers:
 def measured_hbase(region_servers: int = 1) -> Iterator[Servers]:
     """Give an HBase. Ours has memory to spare, and a Java that compiles as in production; of
     several region servers each is a process. HBASE_TXN_BENCH_DATA is the folder of a cluster that
-    runs already; HBASE_TXN_TEST_NATIVE, the third way to an HBase whose gateways are named."""
+    runs already."""
     if (running := os.environ.get(RUNNING)) and _has(running, region_servers):
         yield servers_of(open_cluster(Path(running)))
         return
     if (named := named_hbase()) and region_servers == 1:
-        native = os.environ.get(NATIVE, named.thrift2)
-        yield Servers(named.thrift1, named.thrift2, native)
+        yield Servers(named.thrift1, named.thrift2, named.direct or named.thrift2)
         return
     with tempfile.TemporaryDirectory(prefix="txn-bench-") as folder:
         settings = Settings(
@@ -66,13 +63,10 @@ def servers_of(cluster: Cluster) -> Servers:
     """Return the servers of a cluster on this machine."""
     names = {name: process.pid for name, process in cluster.processes.items()}
     uris = cluster.uris
-    native = f"hbase://127.0.0.1:{cluster.settings.ports['zookeeper']}"
-    if "hbase" not in _FACTORIES:  # a checkout without that store measures Thrift 2 twice
-        native = uris["thrift2"]
     return Servers(
         uris["thrift1"],
         uris["thrift2"],
-        native,
+        uris[NATIVE],
         processes=tuple(names.values()),
         folder=cluster.settings.folder,
         names=names,
