@@ -1,9 +1,10 @@
-"""Servers that ask for TLS really do: what the native store is then tried against."""
+"""Servers that ask for TLS really do, and the native store gets through to them."""
 
 from __future__ import annotations
 
 import socket
 import ssl
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -11,7 +12,11 @@ import pytest
 
 from tests.integration.rpc_by_hand import MASTER, REGION_SERVER, ask
 from tests.integration.secure import CERTIFICATE, KEY, hbase_with_tls
+from txn import Key, Mutation, connect
 from txn.cluster.cluster import Cluster
+from txn.cluster.settings import NATIVE
+from txn.errors import NotApplied
+from txn.stores import open_store
 
 pytestmark = pytest.mark.slow
 
@@ -80,3 +85,38 @@ def test_certificate_of_the_client_is_asked_for_where_that_is_set(
             ask_as_nobody()
     else:
         assert ask_as_nobody()
+
+
+def test_the_native_store_commits_through_tls(certified: tuple[Cluster, bool]) -> None:
+    """Many threads share its connections, of which TLS lets one at a time read or write."""
+    cluster, both = certified
+    shown = f"&certificate={CERTIFICATE}&key={KEY}" if both else ""
+    uri = f"{cluster.uris[NATIVE]}?ca={CERTIFICATE}{shown}"
+    with connect(uri, table="secret") as engine:
+        engine.ensure_table("secret", ["d"])
+        keys = [Key(f"{number}", "d", "x") for number in range(8)]
+
+        def write(key: Key) -> None:
+            for number in range(20):
+                engine.commit([Mutation(key, f"{number}" + "x" * 100_000)])
+
+        threads = [threading.Thread(target=write, args=(key,)) for key in keys]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert [cell and cell.value[:2] for cell in engine.read(keys).values()] == [b"19"] * 8
+
+
+def test_a_native_store_that_is_not_let_in_says_why(certified: tuple[Cluster, bool]) -> None:
+    """It speaks no TLS, trusts nobody here, or shows nothing where that is asked for."""
+    cluster, both = certified
+    bad = {"": "closed|reset|no answer", "?tls=on": "certificate verify failed"}
+    if both:
+        bad[f"?ca={CERTIFICATE}"] = "certificate|closed|reset"
+    for options, message in bad.items():
+        limit = f"{options}&" if options else "?"
+        store = open_store(f"{cluster.uris[NATIVE]}{limit}timeout_ms=3000")
+        with pytest.raises(NotApplied, match=message):
+            store.read([Key("a", "d", "x", "secret")])
+        store.close()

@@ -1,4 +1,4 @@
-"""Servers that ask for Kerberos really do: what the native store is then tried against."""
+"""Servers that ask for Kerberos really do, and the native store gets through to them."""
 
 from __future__ import annotations
 
@@ -14,19 +14,22 @@ from tests.integration.rpc_by_hand import (
     MASTER,
     REGION_SERVER,
     ask,
-    ask_known,
     greet,
     receive,
 )
-from tests.kerberos.kdc import CLIENT, REALM, SERVER, Kdc, hbase_with_kerberos, running_kdc
+from tests.kerberos.kdc import REALM, SERVER, Kdc, hbase_with_kerberos, running_kdc
+from txn import Key, Mutation, connect
 from txn.cluster.cluster import Cluster
+from txn.cluster.settings import NATIVE
+from txn.errors import NotApplied
+from txn.model import Cell
+from txn.stores import open_store
 
 pytestmark = pytest.mark.slow
 
 WITHIN_S = 30
 SERVERS = {"master": MASTER, "region1": REGION_SERVER}
 every_server = pytest.mark.parametrize("server", SERVERS)
-NO_LAYER, LARGEST = 1, 0xFFFF  # RFC 4752: nothing is signed or encrypted after the greeting
 
 
 @pytest.fixture(scope="module")
@@ -62,25 +65,6 @@ def answer(connection: socket.socket) -> bytes:
     raise PermissionError(said.decode(), receive(connection, size).decode())
 
 
-def show_ticket(connection: socket.socket) -> None:
-    """Do what a client with a ticket does before its first request."""
-    import gssapi  # noqa: PLC0415  (only `make kerberos` installs it)
-
-    greet(connection, KERBEROS)
-    name = gssapi.Name(f"{SERVER}@{REALM}", gssapi.NameType.kerberos_principal)
-    flags = gssapi.RequirementFlag.mutual_authentication | gssapi.RequirementFlag.integrity
-    context = gssapi.SecurityContext(name=name, usage="initiate", flags=flags)
-    token = context.step()
-    while not context.complete:
-        send(connection, token)
-        token = context.step(answer(connection))
-    send(connection, token or b"")
-    offered = context.unwrap(answer(connection)).message
-    assert offered[0] & NO_LAYER
-    chosen = bytes([NO_LAYER]) + LARGEST.to_bytes(3, "big")
-    send(connection, context.wrap(chosen, False).message)
-
-
 @every_server
 def test_servers_refuse_one_who_only_says_a_name(cluster: Cluster, server: str) -> None:
     """It is how HBase without Kerberos is used: anybody is whoever they say."""
@@ -101,14 +85,35 @@ def test_servers_refuse_one_who_shows_no_ticket(cluster: Cluster, server: str) -
             answer(connection)
 
 
-@every_server
-def test_servers_answer_one_who_shows_a_ticket(
-    cluster: Cluster, kdc: Kdc, server: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("principal", ["hbase/_HOST", f"{SERVER}@{REALM}"])
+def test_the_native_store_commits_with_a_ticket(
+    cluster: Cluster, kdc: Kdc, principal: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The realm, the keys and the servers fit together: what then fails is the client's."""
+    """Through the master and the region server alike."""
     for name, value in kdc.environ.items():
         monkeypatch.setenv(name, value)
-    service, method, said = SERVERS[server]
-    with connected(cluster, server) as connection:
-        show_ticket(connection)
-        assert said in ask_known(connection, service, method, f"{CLIENT}@{REALM}".encode())
+    uri = f"{cluster.uris[NATIVE]}?auth=kerberos&principal={principal}"
+    with connect(uri, table="proven") as engine:
+        engine.ensure_table("proven", ["d"])
+        key = Key("a", "d", principal)
+        done = engine.commit([Mutation(key, b"1")])
+        assert engine.read([key]) == {key: Cell(b"1", done.timestamp)}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("", "Authentication is required|closed"),
+        ("&auth=kerberos&principal=nobody/_HOST", "Kerberos.*not found"),
+    ],
+)
+def test_a_native_store_that_is_not_let_in_says_why(
+    cluster: Cluster, kdc: Kdc, options: str, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It only says a name, or asks for a ticket to a service that the realm does not know."""
+    for name, value in kdc.environ.items():
+        monkeypatch.setenv(name, value)
+    store = open_store(f"{cluster.uris[NATIVE]}?timeout_ms=3000{options}")
+    with pytest.raises(NotApplied, match=message):
+        store.read([Key("a", "d", "x", "proven")])
+    store.close()

@@ -114,15 +114,21 @@ class FakeRegionServer:
             assert header.service_name in {"ClientService", "ClientMetaService", "MasterService"}
             sending = threading.Lock()
             while True:
-                self._start(self._answer, connection, sending, stream.read(_length(stream)))
+                head, rest = _take(stream.read(_length(stream)))
+                call = PB.RequestHeader.FromString(head)
+                with self._lock:
+                    self.methods.append(call.method_name)
+                    number = self.count(call.method_name)
+                self._start(self._answer, connection, sending, call, number, _take(rest)[0])
 
-    def _answer(self, connection: socket.socket, sending: threading.Lock, data: bytes) -> None:
-        head, rest = _take(data)
-        header = PB.RequestHeader.FromString(head)
-        body, _ = _take(rest)
-        with self._lock:
-            self.methods.append(header.method_name)
-            number = self.count(header.method_name)
+    def _answer(
+        self,
+        connection: socket.socket,
+        sending: threading.Lock,
+        header: Any,
+        number: int,
+        body: bytes,
+    ) -> None:
         answer, after = PB.ResponseHeader(call_id=header.call_id), None
         said, parts = None, b""
         try:

@@ -186,14 +186,25 @@ def _poll(connected: socket.socket, event: int, within_s: float) -> bool:
     return bool(poll.poll(within_s * 1000))
 
 
-def trust(tls: str, ca: str) -> ssl.SSLContext | None:
-    """Return whom to trust, or None without TLS; InvalidRequestError for a bad file."""
+def trust(tls: str, ca: str, certificate: str = "", key: str = "") -> ssl.SSLContext | None:
+    """Return whom to trust, and what to show, or None without TLS; all are names of files.
+
+    Raises InvalidRequestError for a bad file.
+    """
     if tls == "off":
         return None
     try:
-        return ssl.create_default_context(cafile=ca or None)
+        context = ssl.create_default_context(cafile=ca or None)
     except ssl.SSLError as error:
         raise InvalidRequestError("not a file of certificates", ca=ca, cause=str(error)) from error
+    if certificate:
+        try:
+            context.load_cert_chain(certificate, key or None)
+        except ssl.SSLError as error:
+            raise InvalidRequestError(
+                "not a certificate and its key", certificate=certificate, cause=str(error)
+            ) from error
+    return context
 
 
 def connect_socket(

@@ -274,6 +274,8 @@ class RpcConnection:
                     self._waiting.remove(call)
                 call.end(body, error)
             self._end_if_done()
+        if error is not None and not 0 < header.call_id <= self._number:
+            self.end(ConnectionError(str(error)))  # of the connection: who speaks is not let in
 
     def _end_if_done(self) -> None:
         if self.is_broken and not self._calls:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 
+from txn.errors import NotApplied
 from txn.host.extras import require_extra
 from txn.stores.hbase.native.target import Target
 
@@ -19,6 +20,12 @@ MOST_BYTES = 1 << 20
 
 _NUMBER = struct.Struct(">i")
 
+
+class Unwelcome(NotApplied):
+    """A server does not let this client in, or this client does not trust it: see to tickets and
+    certificates."""
+
+
 Read = Callable[[int], bytes]
 Write = Callable[[bytes], None]
 
@@ -26,17 +33,23 @@ Write = Callable[[bytes], None]
 def prove_user(target: Target, host: str, read: Read, write: Write) -> str:
     """Prove to a server who speaks, and return the name. read: exactly so many bytes.
 
-    Raises InvalidRequestError without the library, and ConnectionError where one of the two sides
-    is not content with the other.
+    Raises InvalidRequestError without the library, and Unwelcome where one of the two sides is
+    not content with the other.
     """
     with require_extra("kerberos", target=str(target)):
         import gssapi  # noqa: PLC0415  (it needs the system's Kerberos, which few have)
 
-    service, _, instance = target.principal.partition("@")[0].partition("/")
+    principal, _, realm = target.principal.partition("@")
+    service, _, instance = principal.partition("/")
     named = host if instance in {"", "_HOST"} else instance
+    flags = gssapi.RequirementFlag.mutual_authentication | gssapi.RequirementFlag.integrity
     try:
-        server = gssapi.Name(f"{service}@{named}", gssapi.NameType.hostbased_service)
-        context = gssapi.SecurityContext(name=server, usage="initiate")
+        if realm:
+            name = f"{service}/{named}@{realm}"
+            server = gssapi.Name(name, gssapi.NameType.kerberos_principal)
+        else:
+            server = gssapi.Name(f"{service}@{named}", gssapi.NameType.hostbased_service)
+        context = gssapi.SecurityContext(name=server, usage="initiate", flags=flags)
         token: bytes = context.step() or b""
         while not context.complete:
             write(_NUMBER.pack(len(token)) + token)
@@ -44,21 +57,21 @@ def prove_user(target: Target, host: str, read: Read, write: Write) -> str:
         write(_NUMBER.pack(len(token)) + token)
         offer = context.unwrap(_read_token(read)).message
         if not offer or not offer[0] & AUTHENTICATION_ONLY:
-            raise ConnectionError("the server wants more than authentication: set its protection")
+            raise Unwelcome("the server wants more than authentication: set its protection")
         choice = context.wrap(CHOICE, encrypt=False).message
         write(_NUMBER.pack(len(choice)) + choice)
         return str(context.initiator_name)
     except gssapi.exceptions.GSSError as error:
-        raise ConnectionError(f"Kerberos: {error}") from error
+        raise Unwelcome(f"Kerberos: {error}") from error
 
 
 def _read_token(read: Read) -> bytes:
     (status,) = _NUMBER.unpack(read(4))
     if status:
-        raise ConnectionError(f"the server refuses: {_read_text(read)}: {_read_text(read)}")
+        raise Unwelcome(f"the server refuses: {_read_text(read)}: {_read_text(read)}")
     (size,) = _NUMBER.unpack(read(4))
     if size == TO_SIMPLE:
-        raise ConnectionError("the server does not ask for Kerberos: leave out auth=kerberos")
+        raise Unwelcome("the server does not ask for Kerberos: leave out auth=kerberos")
     return read(_check_size(size))
 
 
@@ -69,5 +82,5 @@ def _read_text(read: Read) -> str:
 
 def _check_size(size: int) -> int:
     if not 0 <= size <= MOST_BYTES:
-        raise ConnectionError(f"not a token of Kerberos: bytes={size}")
+        raise Unwelcome(f"not a token of Kerberos: bytes={size}")
     return size

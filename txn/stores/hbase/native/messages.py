@@ -18,11 +18,23 @@ _FIELD = re.compile(r"(optional|required|repeated) (\w+) (\w+) = (\d+);")
 _KINDS = descriptor_pb2.FieldDescriptorProto
 
 
-def _describe(text: str) -> Any:
-    """Return the descriptor of a file of plain messages."""
-    file = descriptor_pb2.FileDescriptorProto(name="hbase.proto", package=PACKAGE)
-    for name, body in _MESSAGE.findall(text):
-        message = file.message_type.add(name=name)
+class Messages:
+    """Each message of a file, which has nothing but plain messages: its class, by its name."""
+
+    def __init__(self, name: str, text: str) -> None:
+        pool = descriptor_pool.DescriptorPool()
+        pool.AddSerializedFile(_describe(name, text).SerializeToString())
+        for message in pool.FindFileByName(name).message_types_by_name.values():
+            setattr(self, message.name, message_factory.GetMessageClass(message))
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"no such message: {name}")
+
+
+def _describe(name: str, text: str) -> Any:
+    file = descriptor_pb2.FileDescriptorProto(name=name, package=PACKAGE)
+    for message_name, body in _MESSAGE.findall(text):
+        message = file.message_type.add(name=message_name)
         for label, kind, field, number in _FIELD.findall(body):
             added = message.field.add(name=field, number=int(number))
             added.label = _KINDS.Label.Value("LABEL_" + label.upper())
@@ -34,18 +46,4 @@ def _describe(text: str) -> Any:
     return file
 
 
-class Messages:
-    """Each message's class, by its name as an attribute."""
-
-    def __init__(self) -> None:
-        pool = descriptor_pool.DescriptorPool()
-        described = pool.Add(_describe(files(__package__).joinpath("hbase.proto").read_text()))
-        described = described or pool.FindFileByName("hbase.proto")
-        for name, message in described.message_types_by_name.items():
-            setattr(self, name, message_factory.GetMessageClass(message))
-
-    def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"no such message: {name}")
-
-
-PB = Messages()
+PB = Messages("hbase.proto", files(__package__).joinpath("hbase.proto").read_text())

@@ -18,6 +18,7 @@ from txn.backoff import Backoff
 from txn.clock import Clock
 from txn.errors import MaybeApplied, NotApplied, TableUnavailable, annotate
 from txn.stores.hbase.native.connection import RemoteError
+from txn.stores.hbase.native.kerberos import Unwelcome
 from txn.stores.hbase.native.messages import PB
 from txn.stores.hbase.native.registry import MARK, Registry
 from txn.stores.hbase.native.servers import Servers
@@ -158,9 +159,13 @@ class Regions:
                 address = self._meta or self._registry.find_meta(due_ms)
                 connection = self._servers.connect(address, "ClientService", due_ms)
                 answer = connection.call(method, request, response, due_ms)
-            except (OSError, RemoteError, NotApplied) as error:
+            except Unwelcome:
+                raise
+            except (OSError, NotApplied) as error:
+                self._meta, cause = None, cause or error  # the later ones may just be late
+            except RemoteError as error:
                 self._meta, cause = None, error
-                if isinstance(error, RemoteError) and not (error.is_elsewhere or error.is_busy):
+                if not (error.is_elsewhere or error.is_busy):
                     break
             else:
                 self._meta = address

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import ssl
 from threading import Lock
 
 from txn.clock import Clock
 from txn.errors import StoreClosedError
 from txn.host.forks import Forked
 from txn.stores.hbase.native.connection import RpcConnection
+from txn.stores.hbase.native.kerberos import Unwelcome
 from txn.stores.hbase.native.target import Address, Target
 from txn.stores.wire import trust
 
@@ -22,7 +24,7 @@ class Servers(Forked):
     def __init__(self, target: Target, clock: Clock) -> None:
         self.target = target
         self._clock = clock
-        self._tls = trust(target.tls, target.ca)
+        self._tls = trust(target.tls, target.ca, target.certificate, target.key)
         self._is_closed = False
         self._turns = itertools.count()
         self._start()
@@ -62,13 +64,18 @@ class Servers(Forked):
             if self._is_closed:
                 raise StoreClosedError("the store is closed", cluster=str(self.target))
             within_ms = min(self.target.connect_ms, left_ms)
-            made = RpcConnection(
-                address, service, self.target, self._clock, within_ms=within_ms, tls=self._tls
-            )
-            self._open[place] = made
+            made = self._open[place] = self._connect(address, service, within_ms)
             return made
         finally:
             opening.release()
+
+    def _connect(self, address: Address, service: str, within_ms: int) -> RpcConnection:
+        try:
+            return RpcConnection(
+                address, service, self.target, self._clock, within_ms=within_ms, tls=self._tls
+            )
+        except ssl.SSLError as error:
+            raise Unwelcome("TLS fails", server=address, cause=str(error)) from error
 
     def close(self) -> None:
         """Close all connections; calls on their way end with an error."""

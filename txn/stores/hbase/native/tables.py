@@ -11,6 +11,7 @@ from txn.clock import Clock
 from txn.errors import InvalidRequestError, MaybeApplied, NotApplied
 from txn.model import Family
 from txn.stores.hbase.native.connection import RemoteError
+from txn.stores.hbase.native.kerberos import Unwelcome
 from txn.stores.hbase.native.messages import PB
 from txn.stores.hbase.native.registry import Registry
 from txn.stores.hbase.native.servers import Servers
@@ -104,8 +105,10 @@ class MasterTables:
                 if not (error.is_elsewhere or error.is_busy):
                     raise
                 self._master, cause = None, error
+            except Unwelcome:
+                raise
             except (OSError, NotApplied) as error:
-                self._master, cause = None, error
+                self._master, cause = None, cause or error  # the later ones may just be late
                 if call is not None and is_change:
                     break
             else:

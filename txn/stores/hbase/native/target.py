@@ -4,7 +4,8 @@ hbase://zk1,zk2:2181/hbase?user=alice      by its ZooKeeper, and the node that H
 hbase://?registry=master1:16000,master2    by its masters (or, from HBase 2.5, any of its servers)
 
 Further options: timeout_ms=30000 of a call with all its repeats, connect_ms=5000, connections=1 to
-each server, tls=on and ca=file, auth=kerberos and principal=hbase/_HOST@REALM of the servers.
+each server; tls=on, ca=file and certificate=file (with its key, or key=file) that is shown;
+auth=kerberos, and principal=hbase/_HOST@REALM of the servers.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ class Target:
     connections: int = 1
     tls: Literal["off", "on"] = "off"
     ca: str = ""
+    certificate: str = ""
+    key: str = ""
     auth: Literal["simple", "kerberos"] = "simple"
     principal: str = "hbase/_HOST"
 
@@ -59,7 +62,7 @@ def parse_target(parts: SplitResult) -> Target:
         raise InvalidRequestError(
             "write hbase://zk1,zk2:2181/znode, or hbase://?registry=host:port,host:port", uri=uri
         )
-    if "ca" in options:
+    if "ca" in options or "certificate" in options:
         options["tls"] = "on"
     if masters:
         return Target(registry=_addresses(masters, MASTER_PORT, uri), **options)
@@ -85,8 +88,10 @@ def _addresses(text: str, usual_port: int, uri: str) -> tuple[Address, ...]:
 _OPTIONS: dict[str, Option] = {
     "auth": one_of("simple", "kerberos"),
     "ca": file,
+    "certificate": file,
     "connect_ms": number,
     "connections": number,
+    "key": file,
     "principal": word,
     "registry": word,
     "timeout_ms": number,

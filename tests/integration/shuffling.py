@@ -1,0 +1,112 @@
+"""Regions that are moved, split and merged by the master, as its balancer does when it likes."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+from txn.clock import SystemClock
+from txn.stores.hbase.native.connection import RemoteError
+from txn.stores.hbase.native.messages import PB, Messages
+from txn.stores.hbase.native.regions import META_REGION
+from txn.stores.hbase.native.store import NativeStore
+
+MESSAGES = Messages(
+    "shuffling.proto",
+    """
+message TableName { required bytes namespace = 1; required bytes qualifier = 2; }
+message RegionInfo {
+  required uint64 region_id = 1;
+  required TableName table_name = 2;
+  optional bytes start_key = 3;
+  optional bytes end_key = 4;
+  optional bool offline = 5;
+  optional bool split = 6;
+  optional int32 replica_id = 7;
+}
+message RegionSpecifier { required int32 type = 1; required bytes value = 2; }
+message MoveRegionRequest { required RegionSpecifier region = 1; }
+message MoveRegionResponse { }
+message SplitTableRegionRequest {
+  required RegionInfo region_info = 1;
+  required bytes split_row = 2;
+}
+message MergeTableRegionsRequest {
+  repeated RegionSpecifier region = 1;
+  optional bool forcible = 3;
+}
+message ProcedureStarted { optional uint64 proc_id = 1; }
+""",
+)
+BY_NAME, BY_ENCODED_NAME = 1, 2
+WITHIN_MS = 60_000
+
+
+class Shuffler:
+    """Changes the regions of a table, one at a time."""
+
+    def __init__(self, store: NativeStore, table: bytes, chance: Random) -> None:
+        self._store = store
+        self._table = table
+        self._chance = chance
+        self._clock = SystemClock()
+
+    def regions(self) -> list[tuple[bytes, Any]]:
+        """Return the names of the regions that are open, and what is known of them."""
+        request = PB.ScanRequest(number_of_rows=1_000, close_scanner=True)
+        request.region.type, request.region.value = BY_NAME, META_REGION
+        request.scan.start_row, request.scan.stop_row = self._table + b",", self._table + b"-"
+        request.scan.column.add(family=b"info", qualifier=[b"regioninfo"])
+        due_ms = self._clock.monotonic_ms() + WITHIN_MS
+        response = self._store._regions._ask_meta("Scan", request, PB.ScanResponse, due_ms)
+        found = []
+        for result in response.results:
+            (cell,) = result.cell
+            info = MESSAGES.RegionInfo.FromString(cell.value.removeprefix(b"PBUF"))
+            if not info.offline and not info.split:
+                found.append((cell.row, info))
+        return found
+
+    def move(self) -> bool:
+        """Move a region to another server."""
+        name, _ = self._chance.choice(self.regions())
+        request = MESSAGES.MoveRegionRequest()
+        request.region.type, request.region.value = BY_NAME, name
+        return self._change("MoveRegion", request, MESSAGES.MoveRegionResponse)
+
+    def split(self, row: bytes) -> bool:
+        """Let a region begin at a row."""
+        for _, info in self.regions():
+            if info.start_key < row and (not info.end_key or row < info.end_key):
+                request = MESSAGES.SplitTableRegionRequest(region_info=info, split_row=row)
+                return self._change("SplitRegion", request, MESSAGES.ProcedureStarted)
+        return False
+
+    def merge(self) -> bool:
+        """Make one of two neighbours."""
+        names = [name for name, _ in self.regions()]
+        if len(names) < 2:
+            return False
+        at = self._chance.randrange(len(names) - 1)
+        request = MESSAGES.MergeTableRegionsRequest(forcible=True)
+        for name in names[at : at + 2]:
+            encoded = name.rstrip(b".").rpartition(b".")[2]
+            request.region.add(type=BY_ENCODED_NAME, value=encoded)
+        return self._change("MergeTableRegions", request, MESSAGES.ProcedureStarted)
+
+    def _change(self, method: str, request: Any, response: Any) -> bool:
+        """Have it done, and wait for its end; False where the master would not."""
+        tables = self._store._tables
+        try:
+            started = tables._ask(method, request, response, is_change=True)
+        except RemoteError:
+            return False  # a region that is still on its way, say
+        number = getattr(started, "proc_id", None)
+        if number is None:
+            return True
+        wanted = PB.GetProcedureResultRequest(proc_id=number)
+        while True:
+            done = tables._ask("getProcedureResult", wanted, PB.GetProcedureResultResponse)
+            if done.state != 1:
+                return not done.HasField("exception")
+            self._clock.sleep_ms(20)
