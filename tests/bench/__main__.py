@@ -16,14 +16,19 @@ from statistics import median
 
 from rich.progress import track
 
-from tests.bench import aims, costs, growth, report
+from tests.bench import aims, costs, growth, profile, report, scale
 from tests.bench.measuring import Case, Measured, measure
 from tests.bench.suites import SUITES, Suite, opened
 
 LEAST_S = 1.0
 PICTURES = ("native", "peers")
 """The suites whose plot is shown behind their table; the page shows the others where it wants."""
-COMMANDS = {"costs": costs.main, "growth": growth.main}
+COMMANDS = {
+    "costs": costs.main,
+    "growth": growth.main,
+    "profile": profile.main,
+    "scale": scale.main,
+}
 """What has options of its own: `python -m tests.bench COMMAND --help`."""
 
 

@@ -1,4 +1,4 @@
-"""`python -m tests.bench.scale`: what would be past one machine; it writes docs/scale.md.
+"""`python -m tests.bench scale`: what would be past one machine; it writes docs/scale.md.
 
 A simulation (`tests/bench/queues.py`) with the costs that `python -m tests.bench costs` has
 measured: transactions a second by region servers, by buckets of the transaction table, by keys and
@@ -375,7 +375,7 @@ def tell(tables: Tables, *, is_kept: bool) -> None:
 
 
 def main(given: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m tests.bench.scale", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.bench scale", description=__doc__)
     parser.add_argument("--measure", action="store_true", help="what is checked against, first")
     parser.add_argument("--check", action="store_true", help="simulate only what was measured")
     parser.add_argument("--rounds", type=int, default=3, help="of --measure")

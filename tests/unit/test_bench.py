@@ -11,7 +11,7 @@ import pytest
 
 from recovery import check, summary
 from tests.bench import __main__ as bench
-from tests.bench import aims, costs, finished, peers, report, workloads
+from tests.bench import aims, costs, finished, peers, profile, report, workloads
 from tests.bench.measuring import Case, Measured, open_engine
 from tests.bench.suites import PROTOCOLS, SUITES
 from txn import Engine, Mutation
@@ -201,3 +201,18 @@ def test_calls_of_the_costs_do_what_they_say(monkeypatch: pytest.MonkeyPatch) ->
     measured = costs.measure(lambda chance: calls["get"](3, chance), 1, 0.01, {})
     assert measured["per_second"] > 0
     assert measured["ms"] > 0
+
+
+def test_samples_are_counted_by_the_part_that_ran_and_by_those_that_called_it() -> None:
+    """A part that calls itself is counted once."""
+    outer, inner = "commit (txn/protocol/commit.py:7)", "call_store (/x/txn/protocol/attempt.py:3)"
+    send = "write (txn/stores/wire.py)"
+    begin = "_repeat (tests/bench/profile.py:9)"
+    stacks = [f"{begin};{outer};{inner};{send} 3", f"{begin};{outer};{inner} 1", f"{outer} 5", ""]
+    counts, total = profile.count_samples(stacks)
+    assert total == 4
+    assert counts["own"] == {"stores: pool, gateways, sockets": 3, "the protocol": 1}
+    assert counts["callees"] == {
+        **{"stores: pool, gateways, sockets": 3, "the protocol": 4, "the bench": 4}
+    }
+    assert counts["top"] == {"stores/wire.py: write": 3, "protocol/attempt.py: call_store": 1}
