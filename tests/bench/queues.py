@@ -80,15 +80,16 @@ class Setup:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """per_second: commits. Parts of all cores' time: of the busiest server, of all servers, and of
-    the busiest server's handlers; client_cores: how many cores clients kept busy."""
+    """per_second: commits. busiest, average: the part of their cores' time that the busiest server
+    was at work, and all of them were; held: the same of the busiest server's handlers.
+    client_cores: how many cores clients kept busy."""
 
     per_second: float
     latency_ms: float
     attempts: float
     busiest: float
     average: float
-    handlers: float
+    held: float
     client_cores: float
 
 
@@ -402,7 +403,7 @@ def simulate(setup: Setup, costs: Costs) -> Result:
     interpreters = [Cores(1) for _ in range(setup.processes)]
     for number in range(setup.clients):
         client = Client(world, interpreters[number % setup.processes])
-        world.at(number * 1e-5, client.begin)
+        world.at(number % 1000 * 1e-5, client.begin)
     while len(world.latencies) < setup.commits // 2:
         world.step()
     began, skipped = world.now, len(world.latencies)
@@ -422,7 +423,7 @@ def simulate(setup: Setup, costs: Costs) -> Result:
         attempts=(world.attempts - attempts) / len(counted),
         busiest=max(used),
         average=mean(used),
-        handlers=max(
+        held=max(
             (server.held - before) / took / setup.handlers
             for server, before in zip(world.servers, held, strict=True)
         ),

@@ -124,7 +124,7 @@ def find_full(setup: Setup, result: Result) -> str:
         return "keys in demand"
     if result.busiest > FULL:
         return "one server's processors"
-    if result.handlers > FULL:
+    if result.held > FULL:
         is_alone = setup.buckets < setup.servers
         return "one server's handlers" if is_alone else "handlers"
     return "clients"

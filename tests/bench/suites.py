@@ -43,9 +43,12 @@ class Suite:
         return replace(self, cases=cases, peers=folder)
 
     def only(self, text: str) -> Suite:
-        """Return it with those of its cases whose names say so, and with their floors."""
-        wanted = (case for case in self.cases if text in f"{case.subject}: {case.name}")
-        return replace(self, cases=_with_floors(*wanted))
+        """Return it with those of its cases whose names say so, with their floors, and with what
+        other programs do of the same."""
+        wanted = [case for case in self.cases if text in f"{case.subject}: {case.name}"]
+        alike = {case.java for case in wanted}
+        others = [case for case in self.cases if case.program and case.java in alike]
+        return replace(self, cases=_with_floors(*others, *wanted))
 
 
 def _with_floors(*cases: Case) -> tuple[Case, ...]:

@@ -132,6 +132,9 @@ def test_other_programs_are_asked_for_what_they_can() -> None:
     assert {peers.work_of(case) for case in asked} == {"W1", "W2", "W3"}
     assert {case.program for case in asked if case.work == "ten cells"} == {"java"}
     assert all(case.floor in suite.cases for case in suite.cases)
+    few = suite.only("1,000 accounts: commit, fenced, threads").cases
+    assert {case.program for case in few} == {"", "java", "omid", "tephra"}
+    assert {case.clients for case in few} == {16}
 
 
 def test_what_another_program_tells_is_read() -> None:
