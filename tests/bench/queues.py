@@ -7,7 +7,8 @@ Rows lie on servers evenly and at random, buckets of the transaction table in tu
 as they are in the store, so transactions meet as often as keys and times make them.
 
 What is left out: splits, compactions and caches; helpers, leases and queues for keys in demand (who
-meets a lock tries again after a pause). Time is in seconds; with a seed all of it is repeatable.
+waits for a lock asks for it again after a pause). Time is in seconds; with a seed all of it is
+repeatable.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ HANDLERS = 30
 PAUSE_S = 0.005
 """After a conflict: half of it to one and a half of it, times the number of the attempt."""
 MOST_PAUSES = 8
+MOST_LOOKS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +229,7 @@ class Attempt:
     keys: Sequence[int]
     seen: dict[int, tuple[int, object]] = field(default_factory=dict)
     granted: list[int] = field(default_factory=list)
+    is_overtaken: bool = False
     bucket: Server = field(init=False)
 
     def __post_init__(self) -> None:
@@ -255,6 +258,7 @@ class Attempt:
     def lock(self, key: int) -> None:
         counted, holder = self.world.locks.get(key, (0, None))
         is_changed = self.world.setup.reads and counted != self.seen[key][0]
+        self.is_overtaken |= is_changed
         if holder is None and not is_changed:
             self.world.locks[key] = counted + 1, self
             self.granted.append(key)
@@ -291,7 +295,7 @@ def run_fenced(world: World, keys: Sequence[int]) -> Steps:
                 return number
         else:
             yield [attempt.on_row("put")]
-            yield attempt.on_keys("checked", attempt.lock)
+            yield from _take_locks(attempt, number)
             if attempt.has_all:
                 yield [attempt.on_row("checked")]
                 yield attempt.on_keys("put", attempt.free)
@@ -309,7 +313,7 @@ def run_six_phases(world: World, keys: Sequence[int]) -> Steps:
         if world.setup.reads:
             yield attempt.on_keys("get", attempt.look)
         yield [attempt.on_row("put")]
-        yield attempt.on_keys("checked", attempt.lock)
+        yield from _take_locks(attempt, number)
         if attempt.has_all:
             yield [attempt.on_row("checked"), *attempt.on_keys("get", attempt.keep)]
             yield [attempt.on_row("checked")]
@@ -322,6 +326,21 @@ def run_six_phases(world: World, keys: Sequence[int]) -> Steps:
         yield from _abort(attempt)
         yield world.pause(number)
     raise AssertionError
+
+
+def _take_locks(attempt: Attempt, number: int) -> Generator[list[Call] | float, None, None]:
+    """Ask for all at once, the first time; then for one after the other, and wait for each."""
+    if number == 1:
+        yield attempt.on_keys("checked", attempt.lock)
+        return
+    for place, key in enumerate(sorted(attempt.keys), start=1):
+        for _ in range(MOST_LOOKS):
+            yield attempt.on_keys("checked", attempt.lock, [key])
+            if len(attempt.granted) == place or attempt.is_overtaken:
+                break
+            yield attempt.world.pause(1)
+        if len(attempt.granted) < place:
+            return
 
 
 def _abort(attempt: Attempt) -> Generator[list[Call], None, None]:

@@ -332,7 +332,8 @@ def _compared(
         "" if task.skew is None else f"{task.skew:g}",
         *(f"{measured['per_second']:,.0f}", f"{result.per_second:,.0f}", f"{ratio:.2f}"),
         *(f"{measured['ms']:.2f}", f"{result.latency_ms:.2f}"),
-        *(f"{measured['attempts']:.2f}", f"{result.attempts:.2f}"),
+        "" if task.skew is None else f"{measured['attempts']:.2f}",  # else they are not told
+        f"{result.attempts:.2f}",
     ]
 
 
