@@ -9,16 +9,27 @@ from __future__ import annotations
 import argparse
 import json
 import platform
+import sys
 from dataclasses import asdict, replace
+from pathlib import Path
 from statistics import median
 
 from rich.progress import track
 
-from tests.bench import report
+from tests.bench import aims, costs, growth, profile, report, scale
 from tests.bench.measuring import Case, Measured, measure
 from tests.bench.suites import SUITES, Suite, opened
 
 LEAST_S = 1.0
+PICTURES = ("native", "peers")
+"""The suites whose plot is shown behind their table; the page shows the others where it wants."""
+COMMANDS = {
+    "costs": costs.main,
+    "growth": growth.main,
+    "profile": profile.main,
+    "scale": scale.main,
+}
+"""What has options of its own: `python -m tests.bench COMMAND --help`."""
 
 
 def run(suite: Suite) -> list[report.Row]:
@@ -42,6 +53,7 @@ def plan(suite: Suite) -> list[tuple[int, Case, float]]:
 
 
 def _row(case: Case, found: dict[Case, list[Measured]]) -> report.Row:
+    java = found.get(case.java, [])
     pairs = list(zip(found[case], found[case.floor], strict=True))
     return {
         **asdict(case),
@@ -56,15 +68,29 @@ def _row(case: Case, found: dict[Case, list[Measured]]) -> report.Row:
         "server_us": median(mine.server_us for mine, _ in pairs),
         "share_of_floor": [mine.per_second / floor.per_second for mine, floor in pairs],
         "latency_to_floor": [mine.call_ms / floor.call_ms for mine, floor in pairs],
+        "share_of_java": [
+            mine.per_second / its.per_second for mine, its in zip(found[case], java, strict=False)
+        ],
+        "sum_diff": [mine.sum_diff for mine, _ in pairs],
     }
 
 
 def main() -> None:
+    if sys.argv[1:2] and (command := COMMANDS.get(sys.argv[1])):
+        command(sys.argv[2:])
+    else:
+        run_suites()
+
+
+def run_suites() -> None:
+    """Measure the suites that are named, or draw them again."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench", description=__doc__)
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=f"of {', '.join(SUITES)}")
     parser.add_argument("--rounds", type=int, help="how many count")
     parser.add_argument("--seconds", type=float, help="for each case in each round")
     parser.add_argument("--warm", type=float, help="seconds for all before anything counts")
+    parser.add_argument("--only", metavar="TEXT", help="cases whose names say so; write nothing")
+    parser.add_argument("--peers", type=Path, metavar="FOLDER", help="measure those beside ours")
     parser.add_argument("--quick", action="store_true", help="one short round; write nothing")
     parser.add_argument("--plot-only", action="store_true", help="draw from the last figures")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
@@ -73,16 +99,21 @@ def main() -> None:
         given = {"rounds": options.rounds, "seconds": options.seconds, "warm_s": options.warm}
         asked = {key: value for key, value in given.items() if value is not None}
         suite = replace(SUITES[name], **({"rounds": 1, "seconds": 1.0} if options.quick else asked))
+        suite = suite.with_peers(options.peers.resolve()) if options.peers else suite
+        suite = suite.only(options.only) if options.only else suite
         rows = report.load(name) if options.plot_only else run(suite)
-        if not options.quick and not options.plot_only:
+        is_kept = not options.quick and not options.only
+        if is_kept and not options.plot_only:
             report.save(name, rows, python=platform.python_version())
-        if not options.quick:
-            report.write(name, rows)
+        if is_kept:
+            picture = f"{name}.png" if name in PICTURES else ""
+            report.write(name, rows, picture)
             report.plot(name, rows, suite.title)
         if options.json:
             print(json.dumps(rows, indent=1))
         else:
             report.show(rows, suite.title)
+            print(*aims.lines(rows), sep="\n")
 
 
 if __name__ == "__main__":

@@ -1,29 +1,42 @@
-"""One case in one round: so many clients, in processes of their own, for so long."""
+"""One case in one round: so many clients, for so long, in processes of their own or in one."""
 
 from __future__ import annotations
 
 import multiprocessing
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from random import Random
 from statistics import median
 from typing import Any, Literal, NamedTuple
+from typing import Protocol as Contract
 
 import psutil
 
 from tests.bench import workloads
 from txn import Engine, connect
 from txn.request import Ack
-from txn.stores.gateway import Connection, Request
+from txn.stores import open_store
+from txn.stores.gateway import Connection
+from txn.stores.hbase.native.connection import RpcConnection
 
 Work = Literal["transfer", "ten cells", "flights"]
 Protocol = Literal["six-phase", "fenced"]
+Transport = Literal["", "thrift2", "native"]
+"""By which an HBase is reached; empty where the suite has but one store."""
+Way = Literal["processes", "threads", "submit"]
+"""How clients are there: in up to four processes, as threads of one engine, or as threads of one
+engine that hand in what they want together and then wait for all of it."""
+Program = Literal["", "java", "omid", "tephra"]
+"""Somebody else's, which is measured beside ours."""
 
 USUAL: Protocol = "six-phase"
 THREADS = 4
+TRANSPORTS = {"": "", "thrift2": ", Thrift 2", "native": ", native"}
+WAYS = {"processes": "", "threads": ", threads", "submit": ""}
+PROGRAMS = {"java": "Java, no transactions", "omid": "Omid", "tephra": "Tephra"}
 PATIENCE_S = 120
 
 
@@ -38,15 +51,46 @@ class Case:
     accounts: int = 1000
     ack: Ack = "complete"
     protocol: Protocol = USUAL
+    transport: Transport = ""
+    way: Way = "processes"
+    program: Program = ""
+
+    @property
+    def processes(self) -> int:
+        """How many its clients are threads of."""
+        if self.way != "processes":
+            return 1
+        return max(1, self.clients // THREADS) if self.clients > 2 else self.clients
+
+    @property
+    def done_at_once(self) -> int:
+        """How many transactions a call is."""
+        return max(self.batch, 1)
+
+    def open(self, uri: str) -> Engine:
+        """Connect."""
+        return open_engine(uri, self)
+
+    def bind(self, engine: Engine, chance: Random) -> Callable[[], int]:
+        """Return what a client repeats."""
+        return _call(engine, self, chance)
 
     @property
     def name(self) -> str:
+        if self.program:
+            return PROGRAMS[self.program]
+        where = WAYS[self.way] + TRANSPORTS[self.transport]
         if self.batch == 0:
-            return "floor"
+            return "floor" + where
         decided = ", until decided" if self.ack == "decided" else ""
         protocol = "" if self.protocol == USUAL else f", {self.protocol}"
-        call = "commit" if self.batch == 1 else f"commit_many of {self.batch}"
-        return call + protocol + decided
+        return self._call + protocol + where + decided
+
+    @property
+    def _call(self) -> str:
+        if self.way == "submit":
+            return f"submit, {self.batch} at a time"
+        return "commit" if self.batch == 1 else f"commit_many of {self.batch}"
 
     @property
     def subject(self) -> str:
@@ -60,8 +104,17 @@ class Case:
 
     @property
     def floor(self) -> Case:
-        """What it is measured beside."""
-        return Case(self.work, 0, self.clients, self.accounts)
+        """What it is measured beside: nobody's transactions, by the same way to the store."""
+        if self.program:
+            return self.java
+        way: Way = "processes" if self.way == "processes" or self.clients == 1 else "threads"
+        work = (self.work, 0, self.clients, self.accounts)
+        return Case(*work, transport=self.transport, way=way)
+
+    @property
+    def java(self) -> Case:
+        """The same work of a plain Java client."""
+        return Case(self.work, 0, self.clients, self.accounts, program="java")
 
     @property
     def tables(self) -> workloads.Tables:
@@ -84,7 +137,7 @@ class Measured:
 
     For one transaction each: attempts; requests, of those that failed too; client_us and server_us,
     the processor time (microseconds) of all clients, and of all servers: 0 where there is none, or
-    none of our own.
+    none of our own. sum_diff: by how much the sum of all balances is wrong after it.
     """
 
     per_second: float
@@ -94,25 +147,79 @@ class Measured:
     requests: float
     client_us: float
     server_us: float
+    sum_diff: int = 0
 
 
 class Place(NamedTuple):
-    """A store that has its accounts, and the processes that serve it."""
+    """A store that has its accounts, the processes that serve it, other ways to it, and other
+    programs that use it."""
 
     uri: str
     servers: tuple[int, ...] = ()
+    others: Mapping[str, str] = {}
+    programs: Mapping[str, Callable[[Case, float], Measured]] = {}
+
+    def uri_of(self, case: Case) -> str:
+        """Return the store as the case reaches it."""
+        return self.others.get(case.transport, self.uri)
 
 
 def measure(case: Case, place: Place, seconds: float, seed: int) -> Measured:
     """Run one case."""
+    if case.program:
+        return place.programs[case.program](case, seconds)
+    uri = place.uri_of(case)
+    before = _total(uri, case)
+    measured = measure_task(case, uri, place.servers, seconds, seed)
+    return replace(measured, sum_diff=_total(uri, case) - before)
+
+
+def _total(uri: str, case: Case) -> int:
+    """Return the sum of all balances."""
+    if case.work != "transfer":
+        return 0
+    store = open_store(uri)
+    try:
+        keys = [case.tables.account(number) for number in range(case.accounts)]
+        return sum(int(cell.value) for cell in store.read(keys).values() if cell)
+    finally:
+        store.close()
+
+
+class Task(Contract):
+    """What clients repeat; it is sent to their processes."""
+
+    @property
+    def clients(self) -> int:
+        """How many there are."""
+
+    @property
+    def processes(self) -> int:
+        """How many they are threads of."""
+
+    @property
+    def done_at_once(self) -> int:
+        """How many transactions a call is."""
+
+    def open(self, uri: str) -> Engine:
+        """Connect; once a process."""
+
+    def bind(self, engine: Engine, chance: Random) -> Callable[[], int]:
+        """Return the call of one client, which returns how many attempts it took."""
+
+
+def measure_task(
+    case: Task, uri: str, servers: Sequence[int], seconds: float, seed: int
+) -> Measured:
+    """Let clients repeat it for so long."""
     context = multiprocessing.get_context("spawn")
-    processes = max(1, case.clients // THREADS) if case.clients > 2 else case.clients
+    processes = case.processes
     ready, results = context.Barrier(processes + 1), context.Queue()
     threads = case.clients // processes
     workers = [
         context.Process(
             target=_process,
-            args=(place.uri, case, seconds, (seed + i * 100, threads), (ready, results)),
+            args=(uri, case, seconds, (seed + i * 100, threads), (ready, results)),
         )
         for i in range(processes)
     ]
@@ -120,9 +227,9 @@ def measure(case: Case, place: Place, seconds: float, seed: int) -> Measured:
         worker.start()
     try:
         ready.wait(PATIENCE_S)
-        before_s = _processor_s(place.servers)
+        before_s = _processor_s(servers)
         found = [results.get(timeout=seconds + PATIENCE_S) for _ in workers]
-        spent_s = _processor_s(place.servers) - before_s
+        spent_s = _processor_s(servers) - before_s
         for worker in workers:
             worker.join()
     finally:
@@ -132,7 +239,7 @@ def measure(case: Case, place: Place, seconds: float, seed: int) -> Measured:
     attempts = sum(tries for part, _, _ in found for _, tries in part)
     requests = sum(sent for _, sent, _ in found)
     client_s = sum(spent for _, _, spent in found)
-    done = len(times) * max(case.batch, 1)
+    done = len(times) * case.done_at_once
     return Measured(
         per_second=done * case.clients / sum(times),
         call_ms=median(times) * 1000,
@@ -150,13 +257,13 @@ def _processor_s(processes: Sequence[int]) -> float:
 
 
 def _process(
-    uri: str, case: Case, seconds: float, seeds: tuple[int, int], start: tuple[Any, Any]
+    uri: str, case: Task, seconds: float, seeds: tuple[int, int], start: tuple[Any, Any]
 ) -> None:
     """The body of one measuring process; `start` is a barrier, and a queue for what it found."""
     seed, threads = seeds
     ready, results = start
-    with open_engine(uri, case) as engine:
-        calls = [_call(engine, case, Random(seed + i)) for i in range(threads)]
+    with case.open(uri) as engine:
+        calls = [case.bind(engine, Random(seed + i)) for i in range(threads)]
         for call in calls:
             call()
         sent = counted_requests()
@@ -173,16 +280,19 @@ def _process(
 
 
 def counted_requests() -> Callable[[], int]:
-    """Count what this process sends to gateways from here on."""
-    send = Connection.send
+    """Count what this process sends to gateways and servers from here on."""
     counts: dict[int, int] = {}  # by thread: a lock would be one more to wait for
 
-    def counted(connection: Connection, request: Request, due_ms: int) -> None:
-        thread = threading.get_ident()
-        counts[thread] = counts.get(thread, 0) + 1
-        send(connection, request, due_ms)
+    def count(send: Callable[..., Any]) -> Callable[..., Any]:
+        def counted(*given: Any) -> Any:
+            thread = threading.get_ident()
+            counts[thread] = counts.get(thread, 0) + 1
+            return send(*given)
 
-    Connection.send = counted  # type: ignore[method-assign]
+        return counted
+
+    for connection in (Connection, RpcConnection):
+        connection.send = count(connection.send)  # type: ignore[method-assign]
     return lambda: sum(counts.values())
 
 
@@ -193,7 +303,10 @@ def _call(engine: Engine, case: Case, chance: Random) -> Callable[[], int]:
             return partial(workloads.plain_transfer, store, chance, case.accounts, tables)
         case "transfer", batch:
             of = (case.accounts, batch, case.ack)
-            return partial(workloads.transfers, engine, chance, *of, tables=tables)
+            gathered = case.way == "submit"
+            return partial(
+                workloads.transfers, engine, chance, *of, tables=tables, gathered=gathered
+            )
         case "ten cells", 0:
             return partial(workloads.ten_plain_cells, store, tables, chance)
         case "ten cells", _:

@@ -23,7 +23,18 @@ HEAD = (
     *("latency to floor", "attempts", "requests", "client, µs", "server, µs"),
 )
 
+JAVA = "to Java"
+
 Row = dict[str, Any]
+
+
+def head(rows: list[Row]) -> tuple[str, ...]:
+    """The columns that there are: a plain Java client is not in every run."""
+    return (*HEAD, JAVA) if _has_java(rows) else HEAD
+
+
+def _has_java(rows: list[Row]) -> bool:
+    return any(row.get("share_of_java") for row in rows)
 
 
 def save(suite: str, rows: list[Row], **about: str) -> None:
@@ -41,6 +52,7 @@ def load(suite: str) -> list[Row]:
 
 def lines(rows: list[Row]) -> list[list[str]]:
     """The rows as text: medians over the rounds, and the range of the ratio."""
+    has_java = _has_java(rows)
     return [
         [
             row["subject"],
@@ -56,36 +68,49 @@ def lines(rows: list[Row]) -> list[list[str]]:
             f"{row['requests']:.1f}" if row["requests"] else "",
             f"{row['client_us']:,.0f}" if row.get("client_us") else "",  # older figures have none
             f"{row['server_us']:,.0f}" if row["server_us"] else "",
+            *([_median_text(row["share_of_java"])] if has_java else []),
         ]
         for row in rows
     ]
 
 
+def _median_text(ratios: Sequence[float]) -> str:
+    return f"{median(ratios):.2f}" if ratios else ""
+
+
 def show(rows: list[Row], title: str) -> None:
     """Print the table."""
-    table = Table(*HEAD, title=title)
+    table = Table(*head(rows), title=title)
     for line in lines(rows):
         table.add_row(*line)
     Console(width=180).print(table)
 
 
-def write(suite: str, rows: list[Row]) -> None:
+def write(suite: str, rows: list[Row], picture: str = "") -> None:
     """Put the table into docs/performance.md, between the suite's two markers."""
-    put(suite, HEAD, lines(rows))
+    put(suite, head(rows), lines(rows), picture=picture)
 
 
-def put(suite: str, head: Sequence[str], body: Sequence[Sequence[str]]) -> None:
-    """Put any table there."""
+def put(
+    suite: str,
+    head: Sequence[str],
+    body: Sequence[Sequence[str]],
+    *,
+    page: Path = PAGE,
+    picture: str = "",
+) -> None:
+    """Put any table there, or into another page. picture: the name of a plot that follows it."""
     start, end = f"<!-- {suite}: written by make bench -->", f"<!-- end of {suite} -->"
-    before, rest = PAGE.read_text().split(start)
+    before, rest = page.read_text().split(start)
     after = rest.split(end)[1]
     table = "\n".join("| " + " | ".join(line) + " |" for line in (head, ["---"] * len(head), *body))
-    PAGE.write_text(f"{before}{start}\n\n{table}\n\n{end}{after}")
+    shown = f"\n\n![{suite.replace('-', ', ')}](performance/{picture})" if picture else ""
+    page.write_text(f"{before}{start}\n\n{table}{shown}\n\n{end}{after}")
 
 
 def plot(suite: str, rows: list[Row], title: str) -> None:
     """Draw throughput as shares of the floor, with each round's figure as a point."""
-    ours = [row for row in rows if row["batch"]]
+    ours = [row for row in rows if row["batch"] and not row.get("program")]
     figure, axes = plt.subplots(figsize=(8, 1.2 + 0.4 * len(ours)), layout="constrained")
     for place, row in enumerate(ours):
         shares = row["share_of_floor"]

@@ -32,6 +32,7 @@ ROWS = 10_000
 AIRPORTS = ("ATL", "BOS", "LAX", "MCO", "ORD", "SFO")
 
 Cells = Mapping[Key, Cell | None]
+Wanted = tuple[list[Mutation], list[Version]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,21 +81,34 @@ def transfers(
     ack: Ack = "complete",
     *,
     tables: Tables = ALONE,
+    gathered: bool = False,
 ) -> int:
-    """Commit so many transfers together; return how many attempts that took."""
+    """Commit so many transfers together, or hand in each alone where they are to be gathered;
+    return how many attempts that took."""
     wanted, attempts = count, 0
     while wanted:
         attempts += wanted
         numbers = chance.sample(range(accounts), 2 * wanted)
         keys = [tables.account(number) for number in numbers]
-        if count == 1 and engine.context.rules.locks_rows:
+        if count == 1 and not gathered and engine.context.rules.locks_rows:
             wanted -= _transfer_in_block(engine, keys, ack)
             continue
         seen = engine.context.store.read(keys)
         pairs = zip(keys[::2], keys[1::2], strict=True)
-        results = engine.commit_many([_transfer(seen, pair) for pair in pairs], ack=ack)
-        wanted -= sum(isinstance(result, Committed) for result in results)
+        commit = _submit_all if gathered else _commit_all
+        wanted -= commit(engine, [_transfer(seen, pair) for pair in pairs], ack)
     return attempts
+
+
+def _commit_all(engine: Engine, requests: Sequence[Wanted], ack: Ack) -> int:
+    results = engine.commit_many(requests, ack=ack)
+    return sum(isinstance(result, Committed) for result in results)
+
+
+def _submit_all(engine: Engine, requests: Sequence[Wanted], ack: Ack) -> int:
+    """Hand in all, then wait for each; return how many committed."""
+    futures = [engine.submit(request, ack=ack) for request in requests]
+    return sum(future.exception() is None for future in futures)
 
 
 def _transfer_in_block(engine: Engine, keys: Sequence[Key], ack: Ack) -> bool:
@@ -109,7 +123,7 @@ def _transfer_in_block(engine: Engine, keys: Sequence[Key], ack: Ack) -> bool:
     return True
 
 
-def _transfer(seen: Cells, pair: tuple[Key, Key]) -> tuple[list[Mutation], list[Version]]:
+def _transfer(seen: Cells, pair: tuple[Key, Key]) -> Wanted:
     cells = [_there(seen[key]) for key in pair]
     mutations = [
         Mutation(key, b"%d" % (int(cell.value) + by))

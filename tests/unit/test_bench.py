@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 
 import pytest
 
+from recovery import check, summary
 from tests.bench import __main__ as bench
-from tests.bench import report, workloads
-from tests.bench.measuring import Case, open_engine
+from tests.bench import aims, costs, finished, peers, profile, report, workloads
+from tests.bench.measuring import Case, Measured, open_engine
 from tests.bench.suites import PROTOCOLS, SUITES
 from txn import Engine, Mutation
 from txn.errors import TxnError
+from txn.model import Edit, Family
 from txn.stores import open_store
 
 pytestmark = pytest.mark.fast
@@ -98,3 +102,120 @@ def test_figures_of_before_are_shown_without_the_clients_time() -> None:
     assert all(len(line) == len(report.HEAD) for line in report.lines(rows))
     line = report.lines([{**rows[0], "client_us": 1234.5}])[0]
     assert line[report.HEAD.index("client, µs")] == "1,234"
+
+
+def test_a_native_case_stands_beside_the_native_floor_and_beside_java() -> None:
+    """A gateway costs the floor as much as it costs a transaction."""
+    threads = Case("transfer", 1, 16, protocol="fenced", transport="native", way="threads")
+    assert threads.floor == Case("transfer", 0, 16, transport="native", way="threads")
+    assert replace(threads, way="submit", batch=8).floor == threads.floor
+    assert replace(threads, clients=1).floor.way == "processes"
+    assert threads.java == Case("transfer", 0, 16, program="java")
+    assert threads.java.floor == threads.java
+    assert replace(threads.java, batch=1, program="omid").floor == threads.java
+
+
+def test_no_two_cases_of_a_suite_are_told_alike() -> None:
+    """A row of the table is of one case."""
+    for suite in SUITES.values():
+        with_peers = suite.with_peers(Path("peers"))
+        told = [(case.subject, case.name, case.clients) for case in with_peers.cases]
+        assert len(set(told)) == len(told)
+
+
+def test_other_programs_are_asked_for_what_they_can() -> None:
+    """None commits many at a time, and none has flights."""
+    suite = SUITES["native"].with_peers(Path("peers"))
+    asked = [case for case in suite.cases if case.program]
+    assert {case.program for case in asked} == {"java", "omid", "tephra"}
+    assert {case.work for case in asked} == {"transfer", "ten cells"}
+    assert {peers.work_of(case) for case in asked} == {"W1", "W2", "W3"}
+    assert {case.program for case in asked if case.work == "ten cells"} == {"java"}
+    assert all(case.floor in suite.cases for case in suite.cases)
+    few = suite.only("1,000 accounts: commit, fenced, threads").cases
+    assert {case.program for case in few} == {"", "java", "omid", "tephra"}
+    assert {case.clients for case in few} == {16}
+
+
+def test_what_another_program_tells_is_read() -> None:
+    """It counts repeats, and in ms."""
+    told = {"tps": 100.0, "p50_ms": 2.0, "p99_ms": 9.0, "commits": 50, "aborts": 25, "errors": 0}
+    told |= {"cpu_client_ms_per_txn": 0.25, "cpu_servers_ms_per_txn": 0.5, "sum_diff": -3}
+    assert peers.read_figures(told) == Measured(100.0, 2.0, 9.0, 1.5, 0, 250.0, 500.0, -3)
+
+
+def test_aims_are_told_from_the_rows_of_one_run() -> None:
+    """What was not measured is not told; a sum that is wrong always is."""
+    java = {"work": "transfer", "program": "java", "batch": 0, "clients": 16, "accounts": 1000}
+    ours = {**aims.W1, "clients": 16, "batch": 1, "way": "threads", "name": "commit"}
+    rows = [{**java, "per_second": 1000.0}, {**ours, "per_second": 650.0, "sum_diff": [0]}]
+    assert aims.lines(rows) == ["16 clients, threads, to Java's 16: 0.65, aim 0.60: reached"]
+    assert aims.lines(rows[1:]) == []
+    assert "WRONG SUM after commit: [0, 7]" in aims.lines([{**rows[1], "sum_diff": [0, 7]}])
+
+
+def test_gathered_transfers_are_handed_in_before_any_is_waited_for() -> None:
+    """Those that fail are tried again."""
+    store = open_store("memory://")
+    with Engine(store, table=TABLES.name, transactions=TABLES.transactions) as engine:
+        workloads.found(engine, 10, TABLES)
+        failing = [True]
+
+        def submit(request: workloads.Wanted, ack: str) -> Future[object]:
+            future: Future[object] = Future()
+            if failing and failing.pop():
+                future.set_exception(TxnError("in the way"))
+            else:
+                future.set_result(engine.commit(*request, ack=ack))
+            return future
+
+        engine.submit = submit  # type: ignore[attr-defined]
+        given = (engine, Random(1), 10, 3)
+        assert workloads.transfers(*given, tables=TABLES, gathered=True) == 4
+        keys = [TABLES.account(number) for number in range(10)]
+        assert sum(int(cell.value) for cell in store.read(keys).values() if cell) == 10_000
+
+
+@pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
+def test_copies_of_a_finished_row_are_rows_of_which_fsck_has_nothing_to_say(protocol: str) -> None:
+    """They stand for millions that were committed."""
+    case = Case("transfer", 1, 1, protocol=protocol)  # type: ignore[arg-type]
+    with open_engine("memory://", case) as engine:
+        template = finished.read_template(engine, case.tables.name)
+        context = engine.context
+        for edits in finished.copies(template, 5, Random(1), buckets=1):
+            context.store.write(edits)
+        assert summary(context).transactions == {"5-COMPLETE": 6}
+        assert summary(context).is_quiet
+        assert list(check(context, grace_ms=0)) == []
+
+
+def test_calls_of_the_costs_do_what_they_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checked put whose check fails would cost less."""
+    monkeypatch.setattr(costs, "ROWS", 100)
+    store = open_store("memory://")
+    store.ensure_table(costs.TABLE, {b"d": Family()})
+    calls = costs.list_calls(store)
+    assert list(calls) == ["get", "put", "checked"]
+    for number in range(costs.ROWS):
+        store.write([Edit(key, costs.VALUE, None) for key in costs.row_keys(number)])
+    for call in calls.values():
+        call(3, Random(1))
+    measured = costs.measure(lambda chance: calls["get"](3, chance), 1, 0.01, {})
+    assert measured["per_second"] > 0
+    assert measured["ms"] > 0
+
+
+def test_samples_are_counted_by_the_part_that_ran_and_by_those_that_called_it() -> None:
+    """A part that calls itself is counted once."""
+    outer, inner = "commit (txn/protocol/commit.py:7)", "call_store (/x/txn/protocol/attempt.py:3)"
+    send = "write (txn/stores/wire.py)"
+    begin = "_repeat (tests/bench/profile.py:9)"
+    stacks = [f"{begin};{outer};{inner};{send} 3", f"{begin};{outer};{inner} 1", f"{outer} 5", ""]
+    counts, total = profile.count_samples(stacks)
+    assert total == 4
+    assert counts["own"] == {"stores: pool, gateways, sockets": 3, "the protocol": 1}
+    assert counts["callees"] == {
+        **{"stores: pool, gateways, sockets": 3, "the protocol": 4, "the bench": 4}
+    }
+    assert counts["top"] == {"stores/wire.py: write": 3, "protocol/attempt.py: call_store": 1}

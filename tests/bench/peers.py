@@ -1,0 +1,181 @@
+"""`python -m tests.bench peers --peers FOLDER`: other programs beside ours, in one run.
+
+The folder has a plain Java client, Omid and Tephra, each with a program that reads lines on
+standard input, `CASE WORK THREADS SECONDS WARM ROUND`, and answers with a line of JSON and `DONE`.
+It is made elsewhere, with its libraries in place; `prep.sh` there compiles it and writes
+configurations for the HBase that is measured, `servers.sh` starts what Omid and Tephra need. They
+run for all of the bench, are warmed first, and then take their turns among our cases.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tests.bench.measuring import Case, Measured
+from txn.cluster.cluster import open_cluster
+from txn.cluster.jars import fetch
+
+CASES = {"java": "raw-java-floor", "omid": "omid-lowlat", "tephra": "tephra-0.16.0"}
+MAINS = {"java": "RawW", "omid": "OmidBench", "tephra": "TephraBench"}
+CLASSES = {
+    "java": ("raw/classes", "common"),
+    "omid": ("omid/classes", "conf", "common", "omid/lib/*"),
+    "tephra": (
+        *("tephra/classes", "tephra/shimc", "conf", "common", "tephra/lib/*", "tephra/hbjars/*"),
+    ),
+}
+WARM_S = 20.0
+SETTLE_S = 0.7
+"""For how long threads run before what they do counts."""
+
+
+class Peer:
+    """Another program, running."""
+
+    def __init__(self, name: str, command: Sequence[str], folder: Path) -> None:
+        self._case, self._round = CASES[name], 0
+        self._errors = (folder / f"bench-{name}.err").open("w")
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self._process = subprocess.Popen(
+            command, cwd=folder, stderr=self._errors, text=True, **pipes
+        )
+        self._read_until("READY")
+
+    def measure(self, case: Case, seconds: float) -> Measured:
+        """Let it work for so long."""
+        assert self._process.stdin is not None
+        self._round += 1
+        line = f"{self._case} {work_of(case)} {case.clients} {seconds:g} {SETTLE_S} {self._round}"
+        print(line, file=self._process.stdin, flush=True)
+        return read_figures(json.loads(self._read_until("DONE")[-1]))
+
+    def close(self) -> None:
+        """End it."""
+        assert self._process.stdin is not None
+        print("quit", file=self._process.stdin, flush=True)
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdin.close()
+        self._errors.close()
+
+    def _read_until(self, end: str) -> list[str]:
+        """Return the lines of JSON before this one."""
+        assert self._process.stdout is not None
+        lines = []
+        for line in self._process.stdout:
+            if line.strip() == end:
+                return lines
+            if line.startswith("{"):
+                lines.append(line)
+        raise RuntimeError(f"{self._case} ended; see {self._errors.name}")
+
+
+def work_of(case: Case) -> str:
+    """Return how the other programs call the work."""
+    if case.work == "ten cells":
+        return "W3"
+    return "W2" if case.accounts == 10 else "W1"
+
+
+def read_figures(told: Mapping[str, Any]) -> Measured:
+    """Return what another program has told of itself."""
+    if told["errors"]:
+        print(f"{told['peer']}: {told['errors']} errors", file=sys.stderr)
+    return Measured(
+        per_second=told["tps"],
+        call_ms=told["p50_ms"],
+        slow_ms=told["p99_ms"],
+        attempts=1 + told["aborts"] / max(1, told["commits"]),
+        requests=0,
+        client_us=told["cpu_client_ms_per_txn"] * 1000,
+        server_us=told["cpu_servers_ms_per_txn"] * 1000,
+        sum_diff=told.get("sum_diff", 0),
+    )
+
+
+@contextmanager
+def running_peers(
+    folder: Path, cluster: Path, names: Sequence[str]
+) -> Iterator[dict[str, Callable[[Case, float], Measured]]]:
+    """Start the programs of these names on the HBase in a folder, and warm them."""
+    project = Path(sys.prefix).parent  # whose .venv the scripts use
+    jars = fetch()[0].parent
+    environment = {
+        **os.environ,
+        **{"PEERS": str(folder), "HBDATA": str(cluster), "PROJECT": str(project)},
+        "JARS": str(jars),
+    }
+    shell = partial(_run_shell, folder, environment)
+    shell("./prep.sh >&2")
+    options = shell(". ./env.sh; echo $JOPTS").split()
+    with ExitStack() as stack:
+        if set(names) - {"java"}:
+            shell("./servers.sh start >&2")
+            stack.callback(shell, "./servers.sh stop >&2")
+        found = {}
+        for name in names:
+            command = _command(name, folder, cluster, jars, options)
+            found[name] = stack.enter_context(_closing(Peer(name, command, folder)))
+        for name, peer in found.items():
+            peer.measure(Case("transfer", 0, 16, program=name), WARM_S)  # type: ignore[arg-type]
+        yield {name: peer.measure for name, peer in found.items()}
+
+
+@contextmanager
+def _closing(peer: Peer) -> Iterator[Peer]:
+    try:
+        yield peer
+    finally:
+        peer.close()
+
+
+def _run_shell(folder: Path, environment: Mapping[str, str], line: str) -> str:
+    """Run a line of bash in the folder; return what it says."""
+    log = folder / "bench.log"
+    with log.open("a") as errors:
+        done = subprocess.run(
+            ["bash", "-c", line],
+            cwd=folder,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            check=False,
+        )
+    if done.returncode:
+        raise RuntimeError(f"{line!r} failed; see {log}")
+    return done.stdout
+
+
+def _command(
+    name: str, folder: Path, cluster: Path, jars: Path, options: Sequence[str]
+) -> list[str]:
+    """Return how a program is started."""
+    hbase = open_cluster(cluster)
+    pids = ",".join(str(process.pid) for process in hbase.processes.values())
+    given = [f"-Dpids={pids}"]
+    match name:
+        case "java":
+            given += [f"-Dzkport={hbase.settings.ports['zookeeper']}"]
+        case "omid":
+            given += [f"-Dzkport={hbase.settings.ports['zookeeper']}"]
+            given += [f"-Dtso2={(folder / 'omid/tso.pid').read_text().strip()}"]
+        case _:
+            given += [f"-Dcpjar=file://{folder}/tephra/cp.jar", f"-Dtxsnap={folder}/tephra/snap"]
+            given += [f"-Dtxpid={(folder / 'tephra/tx.pid').read_text().strip()}"]
+    places = [str(folder / place) for place in CLASSES[name]]
+    if name == "java":
+        places.append(f"{jars}/*")
+    fixed = ["-Xmx1g", *options, "-Ddaemon=true", "-Dout=/dev/null"]
+    return ["java", *fixed, *given, "-cp", ":".join(places), MAINS[name]]
