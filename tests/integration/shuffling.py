@@ -100,7 +100,7 @@ class Shuffler:
         """Have it done, and wait for its end; False where the master would not."""
         tables = self._store._tables
         try:
-            started = tables._ask(method, request, response, is_change=True)
+            started = tables.ask(method, request, response, is_change=True)
         except RemoteError:
             return False  # a region that is still on its way, say
         number = getattr(started, "proc_id", None)
@@ -108,7 +108,7 @@ class Shuffler:
             return True
         wanted = PB.GetProcedureResultRequest(proc_id=number)
         while True:
-            done = tables._ask("getProcedureResult", wanted, PB.GetProcedureResultResponse)
+            done = tables.ask("getProcedureResult", wanted, PB.GetProcedureResultResponse)
             if done.state != 1:
                 return not done.HasField("exception")
             self._clock.sleep_ms(20)

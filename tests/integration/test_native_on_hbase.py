@@ -13,7 +13,7 @@ import pytest
 from tests.integration.hbase import HBase
 from tests.integration.shuffling import Shuffler
 from txn import AbortedError, Engine, Key, Mutation, Version, connect
-from txn.model import Family
+from txn.model import Edit, Family
 from txn.protocol.attempt import ProtocolName
 from txn.stores import open_store
 from txn.stores.hbase.native.store import NativeStore
@@ -22,6 +22,8 @@ ACCOUNTS = 200
 BALANCE = 100
 CLIENTS = 4
 BATCH = 10
+ROWS = 60_000
+HURRY_MS = 60  # half of which a server takes before it says how far it has come
 
 
 def account(number: int) -> Key:
@@ -98,3 +100,23 @@ def test_regions_split_and_merge_while_batches_are_under_way(
         cells = engine.read([account(number) for number in range(ACCOUNTS)])
         assert sum(int(cell.value) for cell in cells.values() if cell) == ACCOUNTS * BALANCE
     store.close()
+
+
+def test_a_scan_of_a_rare_column_goes_on_when_a_server_takes_long(hbase: HBase) -> None:
+    """It says how far it has come, before the time of the call is over; rows that it has read to
+    the middle are read whole."""
+    table = f"rare-{uuid.uuid4().hex[:8]}".encode()
+    patient = open_store(hbase.native)
+    patient.ensure_table(table, {b"d": Family()})
+    for start in range(0, ROWS, 10_000):
+        rows = [b"%06d" % number for number in range(start, start + 10_000)]
+        edits = [Edit(Key(row, "d", "usual", table), b"x" * 100, 1) for row in rows]
+        edits += [Edit(Key(row, "d", f"rare{n}", table), b"1", 1) for row in rows[:1] for n in "ab"]
+        patient.write(edits)
+    patient.close()
+    hurried = open_store(f"{hbase.native}?timeout_ms={HURRY_MS}")
+    columns = [(b"d", b"rarea"), (b"d", b"rareb")]
+    found = [(row.row, len(row.cells)) for row in hurried.scan(table, columns=columns)]
+    assert found == [(b"%06d" % number, 2) for number in range(0, ROWS, 10_000)]
+    assert sum(1 for _ in hurried.scan(table)) == ROWS
+    hurried.close()

@@ -48,7 +48,7 @@ class FakeRegionServer:
     methods: of the calls, in the order of arrival. before: called with the number of the call of
     this method (from 1) and the method; raises one of the above, or waits. refused: the Java class
     of an error for a row, each told once, or for ever where there is a `*` before it. starts: of
-    its regions.
+    its regions. processes: whether it knows the conditions of the entries of a request.
     """
 
     def __init__(self) -> None:
@@ -60,6 +60,7 @@ class FakeRegionServer:
         self.cells: dict[tuple[bytes, bytes, bytes], bytes] = {}
         self.starts = [b""]
         self.state = ENABLED
+        self.processes = True
         self._lock = threading.Lock()
         self._sockets: list[socket.socket] = []
         self._listening = socket.create_server(("127.0.0.1", 0))
@@ -114,7 +115,11 @@ class FakeRegionServer:
             assert header.service_name in {"ClientService", "ClientMetaService", "MasterService"}
             sending = threading.Lock()
             while True:
-                head, rest = _take(stream.read(_length(stream)))
+                size = _length(stream)
+                data = stream.read(size)
+                if len(data) < size:
+                    return
+                head, rest = _take(data)
                 call = PB.RequestHeader.FromString(head)
                 with self._lock:
                     self.methods.append(call.method_name)
@@ -214,7 +219,8 @@ class FakeRegionServer:
             comparator = PB.BinaryComparator.FromString(wanted.comparator.serialized_comparator)
             found = self.cells.get((wanted.row, wanted.family, wanted.qualifier), b"")
             is_met = found == comparator.comparable.value
-            result.processed = is_met
+            if self.processes:
+                result.processed = is_met
         for action in entry.action:
             told = result.resultOrException.add(index=action.index)
             row = action.get.row or action.mutation.row

@@ -32,6 +32,7 @@ from txn.stores import open_store
 from txn.stores.hbase.native.connection import RpcCall
 from txn.stores.hbase.native.messages import PB
 from txn.stores.hbase.native.store import NativeStore
+from txn.stores.wire import SharedWire
 
 
 def key(row: str, column: str = "x") -> Key:
@@ -395,6 +396,136 @@ def test_a_disabled_table_is_not_waited_for(server: FakeRegionServer, store: Nat
     with pytest.raises(TableUnavailable, match="the table is disabled"):
         store.read([key("a")])
     assert time.monotonic() - began < 1
+
+
+def test_what_was_done_before_regions_could_not_be_found_is_not_denied(
+    server: FakeRegionServer,
+) -> None:
+    """One row was written; the region of the other has moved, and nobody can say where to."""
+    store = open_store(server.uri + "&timeout_ms=500")
+    store.read([key("a"), key("b")])
+    server.refused[b"b"] = ["NotServingRegionException"]
+
+    def before(number: int, method: str) -> None:
+        if method in {"Scan", "Get"}:
+            raise Break
+
+    server.before = before
+    with pytest.raises(MaybeApplied):
+        store.check_and_put([put_if("a", b"", b"1"), put_if("b", b"", b"1")])
+    assert server.cells[b"a", b"d", b"x"] == b"1"
+    store.close()
+
+
+def test_a_server_without_conditions_is_found_out(
+    server: FakeRegionServer, store: NativeStore
+) -> None:
+    """HBase before 2.4 leaves them out, puts, and does not say whether they held."""
+    server.processes = False
+    with pytest.raises(MaybeApplied, match=r"HBase 2\.4 is needed"):
+        store.check_and_put([put_if("a", b"other", b"1")])
+
+
+def test_a_master_that_is_mute_does_not_keep_the_next_one_from_being_asked(
+    server: FakeRegionServer,
+) -> None:
+    """It takes connections, as one does that is stopped."""
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        registry = f"127.0.0.1:{mute.getsockname()[1]},127.0.0.1:{server.port}"
+        store = open_store(f"hbase://?registry={registry}&timeout_ms=5000&connect_ms=200")
+        assert store.read([key("a")]) == {key("a"): None}
+        store.close()
+
+
+# --- interrupts ----------------------------------------------------------------------------------
+
+
+class Interrupt(BaseException):
+    """As a KeyboardInterrupt, which comes at any moment."""
+
+
+def test_a_call_that_was_sent_in_part_ends_its_connection(
+    server: FakeRegionServer, store: NativeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What follows would complete it, and be stored as a part of its value."""
+
+    def write_a_part(self: SharedWire, data: bytes, left_ms: int) -> None:
+        monkeypatch.undo()
+        self.write(data[:50], left_ms)
+        raise Interrupt
+
+    monkeypatch.setattr(SharedWire, "write", write_a_part)
+    with pytest.raises(Interrupt):
+        store.write([Edit(key("a"), b"1" * 100, 5)])
+    store.write([Edit(key("a"), b"2" * 100, 6)])
+    assert server.cells == {(b"a", b"d", b"x"): b"2" * 100}
+
+
+def test_a_thread_that_is_interrupted_lets_others_go_on(
+    server: FakeRegionServer, store: NativeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also one that was called to read for them, and does not come."""
+    clock, release = SystemClock(), threading.Event()
+    server.before = lambda number, method: release.wait(5) and None
+    now_ms = clock.monotonic_ms()
+    connection = store._servers.connect(("127.0.0.1", server.port), "ClientService", now_ms + 5_000)
+    request = PB.GetRequest()
+    request.region.type, request.region.value, request.get.row = 1, b"", b"a"
+    calls = [connection.send("Get", request, now_ms + 5_000) for _ in range(3)]
+    ended: list[object] = []
+
+    def wait(call: RpcCall) -> None:
+        ended.append(connection.receive(call, PB.GetResponse, now_ms + 5_000))
+
+    leader = threading.Thread(target=wait, args=(calls[0],))
+    leader.start()
+    while not connection._is_led:
+        time.sleep(0.001)
+
+    class Interrupted:
+        """A lock whose wait ends with an interrupt, once the call has been called to lead."""
+
+        def __init__(self) -> None:
+            self._lock = threading.Lock()
+
+        def acquire(self, timeout: float = -1) -> bool:
+            if timeout < 0:
+                return True
+            release.set()
+            leader.join()
+            raise Interrupt
+
+        def release(self) -> None:
+            pass
+
+    monkeypatch.setattr("txn.stores.hbase.native.connection.Lock", Interrupted)
+    with pytest.raises(Interrupt):
+        wait(calls[1])
+    monkeypatch.undo()
+    wait(calls[2])
+    assert [type(each) for each in ended] == [PB.GetResponse] * 2
+
+
+def test_a_call_that_nobody_waits_for_hides_no_dead_connection(
+    server: FakeRegionServer, store: NativeStore
+) -> None:
+    """What is beside a read failed, and its answer was not read."""
+
+    def fail_beside() -> None:
+        raise Interrupt
+
+    fail(server, Silence())
+    with pytest.raises(Interrupt):
+        store.read([key("a")], beside=fail_beside)
+    server.cut()
+    time.sleep(1.1)
+    assert store.check_and_put([put_if("a", b"", b"1")]) == [True]
+
+
+def test_a_table_of_the_default_namespace_has_two_names(store: NativeStore) -> None:
+    """HBase knows its regions by the shorter one."""
+    wanted = Key("a", "d", "x", b"default:" + TABLE)
+    assert store.read([wanted]) == {wanted: None}
 
 
 # --- life -----------------------------------------------------------------------------------------

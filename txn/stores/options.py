@@ -38,7 +38,7 @@ def one_of(*values: str) -> Option:
 
 def number(name: str, value: str) -> int:
     """A positive number below 1,000,000,000."""
-    if not value.isdecimal() or not 0 < int(value) < 1_000_000_000:
+    if not value.isdecimal() or len(value) > 9 or not int(value):
         raise InvalidRequestError("not a positive number", option=name, given=value)
     return int(value)
 

@@ -91,8 +91,12 @@ class SharedWire:
         if _differ(self._write_ms, left_ms):
             self._write_ms = left_ms
             _limit_kernel(self._socket, left_ms, socket.SO_SNDTIMEO)
+        due_s = time.monotonic() + left_ms / 1000
+        rest = memoryview(data)
         try:
-            self._socket.sendall(data)
+            while rest := rest[self._socket.send(rest) :]:
+                if time.monotonic() > due_s:
+                    raise TimeoutError("timed out")
         except BlockingIOError as error:
             raise TimeoutError("timed out") from error
 
@@ -101,13 +105,14 @@ class SharedWire:
         return _poll(self._socket, select.POLLIN | select.POLLHUP, 0)
 
     def end(self) -> None:
-        """Close it for everybody, also for a thread that reads from it."""
+        """End it for everybody, also for a thread that reads from it. Its number stays taken: that
+        thread would read from whose it is next."""
         with suppress(OSError):  # it may have ended already
-            self._socket.shutdown(socket.SHUT_RDWR)
-        self._socket.close()
+            socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Close this process's end. A copy in another process, after a fork, stays usable."""
+        """Close this process's end, which no thread may use any more. A copy in another process,
+        after a fork, stays usable."""
         self._socket.close()
 
 
@@ -182,7 +187,10 @@ def _not_at_end(data: bytes) -> bytes:
 
 def _poll(connected: socket.socket, event: int, within_s: float) -> bool:
     poll = select.poll()
-    poll.register(connected, event)
+    try:
+        poll.register(connected, event)
+    except ValueError as error:  # it was closed
+        raise OSError(str(error)) from error
     return bool(poll.poll(within_s * 1000))
 
 
@@ -195,12 +203,12 @@ def trust(tls: str, ca: str, certificate: str = "", key: str = "") -> ssl.SSLCon
         return None
     try:
         context = ssl.create_default_context(cafile=ca or None)
-    except ssl.SSLError as error:
+    except OSError as error:  # also those of TLS
         raise InvalidRequestError("not a file of certificates", ca=ca, cause=str(error)) from error
     if certificate:
         try:
-            context.load_cert_chain(certificate, key or None)
-        except ssl.SSLError as error:
+            context.load_cert_chain(certificate, key or None, password="")  # nobody is asked for it
+        except OSError as error:  # also those of TLS
             raise InvalidRequestError(
                 "not a certificate and its key", certificate=certificate, cause=str(error)
             ) from error

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from txn.backoff import Backoff
 from txn.clock import Clock
-from txn.errors import MaybeApplied, NotApplied, StoreError
+from txn.errors import MaybeApplied, NotApplied
 from txn.stores.hbase.native.cells import Cells
 from txn.stores.hbase.native.connection import RemoteError, RpcCall, RpcConnection
 from txn.stores.hbase.native.items import Failed, Item, read_answers
@@ -70,9 +70,10 @@ class Batches:
         of it was done, and MaybeApplied.
         """
         answers: list[Any] = []
+        due_ms = self._due_ms()
         for some in cut(items, lambda item: item.size, BYTES_A_REQUEST, ITEMS_A_REQUEST):
             try:
-                answers += self._begin(some, once).run(beside)
+                answers += _Run(self, some, once, due_ms).run(beside)
             except NotApplied as error:
                 if answers:
                     raise MaybeApplied(str(error)) from error
@@ -85,46 +86,58 @@ class Batches:
     def run_in_turn(self, groups: Sequence[Sequence[Item]]) -> list[list[Any]]:
         """Return the answers to reads, those of no group read before all of the earlier ones: in
         one request, if one server has all of them, which it carries out in its order."""
-        run = self._begin([item for group in groups for item in group], once=False)
-        answers = run.try_in_one_request(groups)
+        items, due_ms = [item for group in groups for item in group], self._due_ms()
+        answers = _Run(self, items, False, due_ms).try_in_one_request(groups)
         if answers is None:
-            return [self.run(group, once=False) for group in groups]
+            return [_Run(self, group, False, due_ms).run(None) for group in groups]
         found = iter(answers)
         return [[next(found) for _ in group] for group in groups]
 
-    def _begin(self, items: Sequence[Item], once: bool) -> _Run:
-        return _Run(self, items, once)
+    def _due_ms(self) -> int:
+        return self.clock.monotonic_ms() + self.servers.target.timeout_ms
 
 
 class _Run:
     """One call of the store, until each of its items has an answer."""
 
-    def __init__(self, batches: Batches, items: Sequence[Item], once: bool) -> None:
+    def __init__(self, batches: Batches, items: Sequence[Item], once: bool, due_ms: int) -> None:
         self._servers, self._regions = batches.servers, batches.regions
         self._clock, self._chance = batches.clock, batches.chance
         self._items = items
         self._once = once
-        self._due_ms = self._clock.monotonic_ms() + self._servers.target.timeout_ms
+        self._due_ms = due_ms
+        self._flying: list[Sent] = []
         self._answers: dict[int, Any] = {}
         self._gone: set[bytes] = set()  # tables of which a region is not where it was thought
         self._is_touched = False  # a request was lost, which may have been carried out
         self._cause: Exception | None = None
 
     def run(self, beside: Callable[[], None] | None) -> list[Any]:
+        """Return the answers. NotApplied is raised only if nothing was done, or may be yet."""
+        try:
+            return self._run(beside)
+        except NotApplied as error:
+            if self._is_touched or self._answers or self._flying:
+                raise MaybeApplied(str(error)) from error
+            raise
+        finally:
+            for each in self._flying:
+                each.connection.drop(each.call)
+
+    def _run(self, beside: Callable[[], None] | None) -> list[Any]:
         items, answers = self._items, self._answers
         waiting: Sequence[int] = range(len(items))
         for _ in PAUSES.tries(self._clock, self._chance, due_ms=self._due_ms):
-            sent = self._send(self._divide(waiting))
+            self._send(self._divide(waiting))
             if beside is not None:
                 beside()
                 beside = None
-            for each in sent:
-                self._receive(each)
+            self._receive_all()
             waiting = [position for position in waiting if position not in answers]
             if not waiting:
                 return [answers[position] for position in range(len(items))]
             self._prepare_again(waiting)
-        raise self._end()
+        raise NotApplied("the servers could not do it in time", cause=_cause(self._cause))
 
     def try_in_one_request(self, groups: Sequence[Sequence[Item]]) -> list[Any] | None:
         """Return the answers, if one request to one server gets all of them, else None."""
@@ -137,8 +150,8 @@ class _Run:
             return None
         regions = [region for part in parts for region in part.regions]
         entries = [entry for part in parts for entry in part.entries]
-        for each in self._send([Shipment(parts[0].server, regions, entries)]):
-            self._receive(each)
+        self._send([Shipment(parts[0].server, regions, entries)])
+        self._receive_all()
         if len(self._answers) < len(self._items):
             return None
         return [self._answers[position] for position in range(len(self._items))]
@@ -166,9 +179,8 @@ class _Run:
             part.entries.append(entry)
         return list(parts.values())
 
-    def _send(self, parts: Iterable[Shipment]) -> list[Sent]:
+    def _send(self, parts: Iterable[Shipment]) -> None:
         """Send what can be sent. Of a server that cannot be reached all regions are forgotten."""
-        sent: list[Sent] = []
         for part in parts:
             request = _make_request(part)
             try:
@@ -178,10 +190,14 @@ class _Run:
                 self._regions.forget_server(part.server)
                 self._cause = self._cause or error
             else:
-                sent.append(Sent(part, connection, call))
-        return sent
+                self._flying.append(Sent(part, connection, call))
 
     # ----------------------------------------------------------------------------- receiving
+
+    def _receive_all(self) -> None:
+        while self._flying:
+            self._receive(self._flying[0])
+            del self._flying[0]
 
     def _receive(self, sent: Sent) -> None:
         """Take the answers of a request; items that may be asked for again get none."""
@@ -218,14 +234,11 @@ class _Run:
     def _lose(self, sent: Sent, error: OSError) -> None:
         """No answer came: what was asked may have been done, and may yet be."""
         self._regions.forget_server(sent.shipment.server)
-        is_late = isinstance(error, TimeoutError)
-        if is_late:
-            sent.connection.retire()
-        if self._once or is_late:
+        self._is_touched, self._cause = True, error
+        if self._once or self._clock.monotonic_ms() >= self._due_ms:
             raise MaybeApplied(
                 "no answer from the server", server=sent.shipment.server, cause=_cause(error)
             ) from error
-        self._is_touched, self._cause = True, error
 
     # ------------------------------------------------------------------------- asking again
 
@@ -236,18 +249,10 @@ class _Run:
             for position in self._answers:
                 item = self._items[position]
                 if position > undone.get((item.table, item.row), position):
-                    raise self._end()  # a later item of the row has not seen this one
+                    raise MaybeApplied("a row's checks were not done in their order", row=item.row)
         gone, self._gone = self._gone, set()
         for table in sorted(gone):
             self._regions.check_table(table, self._due_ms)
-
-    def _end(self) -> StoreError:
-        """Return what is to be said where items have no answer in the end."""
-        is_touched = self._is_touched or bool(self._answers)
-        kind = MaybeApplied if is_touched else NotApplied
-        error = kind("the servers could not do it in time", cause=_cause(self._cause))
-        error.__cause__ = self._cause
-        return error
 
 
 def _make_request(part: Shipment) -> Any:

@@ -55,9 +55,9 @@ BUSY = {
 class RemoteError(Exception):
     """A server answered a call, or an item of one, with an error. name: of its class in Java."""
 
-    def __init__(self, name: str, trace: str) -> None:
-        super().__init__(trace or name)
-        self.name = name.rpartition(".")[2].rpartition("$")[2]
+    def __init__(self, name: str | bytes, trace: str | bytes) -> None:
+        super().__init__(_text(trace) or _text(name))
+        self.name = _text(name).rpartition(".")[2].rpartition("$")[2]
 
     @property
     def is_elsewhere(self) -> bool:
@@ -117,45 +117,61 @@ class RpcConnection:
         self._sending, self._changing = Lock(), Lock()
         self._calls: dict[int, RpcCall] = {}
         self._waiting: list[RpcCall] = []
-        self._is_led = False
+        self._is_led = self._is_ended = False
         self._number = 0
         self._buffer = bytearray()
         self._used_ms = clock.monotonic_ms()
         try:
             self._greet(service, target, self._used_ms + within_ms)
         except BaseException:
-            self._wire.end()
+            self._wire.close()
             raise
 
     def send(self, method: str, request: Any, due_ms: int) -> RpcCall:
         """Send a call; the server drops it if it has not begun with it by then. OSError: nothing
         was sent. What goes wrong later is told by `receive`."""
         body = request.SerializeToString()
-        left_ms = due_ms - self._clock.monotonic_ms()
-        if left_ms <= 0 or not self._sending.acquire(timeout=left_ms / 1000):
+        if not self._sending.acquire(timeout=self._left_ms(due_ms) / 1000):
             raise TimeoutError("timed out")
         try:
             if self.is_broken:
                 raise ConnectionError("the connection was closed")
+            left_ms = self._left_ms(due_ms)
             self._number = number = self._number + 1
             call = self._calls[number] = RpcCall(number)
             head = PB.RequestHeader(
                 call_id=number, method_name=method, request_param=True, timeout=left_ms
             ).SerializeToString()
-            try:
-                parts = _varint(len(head)), head, _varint(len(body)), body
-                self._wire.write(_frame(*parts), left_ms)
-            except OSError as error:
-                self.end(error)
+            self._send_whole(
+                call, _frame(_varint(len(head)), head, _varint(len(body)), body), left_ms
+            )
         finally:
             self._sending.release()
+            self._close_if_unused()
         return call
+
+    def _send_whole(self, call: RpcCall, data: bytes, left_ms: int) -> None:
+        """Send all of it, or end the connection: what is sent next would complete it."""
+        try:
+            self._wire.write(data, left_ms)
+        except OSError as error:
+            call.end(b"", b"", error)
+            self.end(ConnectionError(f"another call could not be sent: {error}"))
+        except BaseException:
+            self.end()
+            raise
 
     def receive(self, call: RpcCall, response: Any, due_ms: int) -> Any:
         """Wait for the answer to a call; raise RemoteError where it is an error, and OSError where
         it does not come, after which nobody can tell what became of the call."""
         if not call.is_done:
-            self._wait(call, due_ms)
+            try:
+                self._wait(call, due_ms)
+            except TimeoutError:
+                self.retire()  # it may be dead; who waits on it still has its own time
+                raise
+            finally:
+                self.drop(call)
         if call.error is not None:
             raise call.error
         return self._decode(response, call.answer)
@@ -168,6 +184,13 @@ class RpcConnection:
     def call(self, method: str, request: Any, response: Any, due_ms: int) -> Any:
         """Send a call and wait for its answer."""
         return self.receive(self.send(method, request, due_ms), response, due_ms)
+
+    def drop(self, call: RpcCall) -> None:
+        """Wait no more for a call; its answer is nobody's."""
+        with self._changing:
+            self._calls.pop(call.number, None)
+            self._end_if_done()
+        self._close_if_unused()
 
     def rests_well(self) -> bool:
         """Whether it may carry the next call, as far as can be known without sending one."""
@@ -186,13 +209,15 @@ class RpcConnection:
             for call in calls.values():
                 reason = error or ConnectionError("the connection was closed")
                 call.end(b"", b"", reason)
-        self._wire.end()
+            self._end_if_done()
+        self._close_if_unused()
 
     def retire(self) -> None:
         """Carry no more calls, and close when the last one on its way has ended."""
         with self._changing:
             self.is_broken = True
             self._end_if_done()
+        self._close_if_unused()
 
     def close_copy(self) -> None:
         """Close what a forked process has of it: the connection is its parent's."""
@@ -203,18 +228,11 @@ class RpcConnection:
 
     def _wait(self, call: RpcCall, due_ms: int) -> None:
         try:
-            if not self._may_lead(call, due_ms):
-                return
-            try:
+            if self._may_lead(call, due_ms):
                 while not call.is_done:
                     self._receive_one(due_ms)
-            finally:
-                self._pass_lead()
-        except TimeoutError:
-            with self._changing:
-                self._calls.pop(call.number, None)
-                self._end_if_done()
-            raise
+        finally:
+            self._leave(call)
 
     def _may_lead(self, call: RpcCall, due_ms: int) -> bool:
         """Wait until the answer is there, or it is this thread's turn to read."""
@@ -222,20 +240,29 @@ class RpcConnection:
             if call.is_done:
                 return False
             if not self._is_led:
-                self._is_led = True
+                self._is_led = call.leads = True
                 return True
             call.wakes = wakes = Lock()
             wakes.acquire()
             self._waiting.append(call)
         left_s = max(0, due_ms - self._clock.monotonic_ms()) / 1000
-        if wakes.acquire(timeout=left_s):
-            return call.leads
+        if not wakes.acquire(timeout=left_s) and not (call.leads or call.is_done):
+            raise TimeoutError("timed out")
+        return call.leads
+
+    def _leave(self, call: RpcCall) -> None:
+        """Wait no more, and let another one lead, if it was this one."""
         with self._changing:
-            if call.leads or call.is_done:
-                return call.leads
-            self._waiting.remove(call)
+            if call in self._waiting:
+                self._waiting.remove(call)
             call.wakes = None
-        raise TimeoutError("timed out")
+            if not call.leads:
+                return
+            call.leads, self._is_led = False, bool(self._waiting)
+            if self._waiting:
+                following = self._waiting.pop()
+                following.leads = True
+                following.wake()
 
     def _greet(self, service: str, target: Target, due_ms: int) -> None:
         """Say what is spoken, and who speaks."""
@@ -252,14 +279,6 @@ class RpcConnection:
         else:
             header.user_info.effective_user = target.user
             self._write(PREAMBLE + SIMPLE + _frame(header.SerializeToString()), due_ms)
-
-    def _pass_lead(self) -> None:
-        with self._changing:
-            self._is_led = bool(self._waiting)
-            if self._waiting:
-                following = self._waiting.pop()
-                following.leads = True
-                following.wake()
 
     def _receive_one(self, due_ms: int) -> None:
         """Read one answer, whoever waits for it. One that is late has nobody: it is dropped."""
@@ -292,7 +311,16 @@ class RpcConnection:
 
     def _end_if_done(self) -> None:
         if self.is_broken and not self._calls:
+            self._is_ended = True
             self._wire.end()
+
+    def _close_if_unused(self) -> None:
+        """Close what has ended, once no thread reads from it or writes to it."""
+        if self._is_ended and not self._is_led and self._sending.acquire(blocking=False):
+            try:
+                self._wire.close()
+            finally:
+                self._sending.release()
 
     def _read_frame(self, due_ms: int) -> bytes:
         self._fill(4, due_ms)
@@ -313,7 +341,8 @@ class RpcConnection:
         """Read until so many bytes are there; what has come stays if it is too late."""
         while len(self._buffer) < size:
             wanted = max(CHUNK, size - len(self._buffer))
-            self._buffer += self._wire.read(wanted, self._left_ms(due_ms))
+            left_ms = due_ms - self._clock.monotonic_ms()
+            self._buffer += self._wire.read(wanted, max(1, left_ms))  # what has come is not late
 
     def _write(self, data: bytes, due_ms: int) -> None:
         self._wire.write(data, self._left_ms(due_ms))
@@ -336,6 +365,11 @@ class RpcConnection:
 def _frame(*parts: bytes) -> bytes:
     data = b"".join(parts)
     return _LENGTH.pack(len(data)) + data
+
+
+def _text(said: str | bytes) -> str:
+    """Return what a server says, which protobuf leaves as it is where it is no text."""
+    return said if isinstance(said, str) else said.decode(errors="replace")
 
 
 def _varint(number: int) -> bytes:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from txn.errors import MaybeApplied
-from txn.model import Cell, Check, Edit, Key
+from txn.model import CELL_OVERHEAD, Cell, Check, Edit, Key, cell_bytes
 from txn.stores.hbase.native.cells import Cells
 from txn.stores.hbase.native.connection import RemoteError
 from txn.stores.hbase.native.messages import PB
@@ -63,7 +63,7 @@ class WriteRow:
         for (_, family, column, _), value, timestamp in edits:
             columns = self._marks if value is None else self._puts
             columns.setdefault(family, []).append((column, value, timestamp))
-            self.size += len(value or b"")
+            self.size += len(row) + len(column) + len(value or b"") + CELL_OVERHEAD
         self.is_apart = is_at_once and bool(self._puts) and bool(self._marks)
 
     def fill(self, entry: Any, index: int) -> None:
@@ -88,7 +88,8 @@ class CheckRow:
         key = check[0]
         self.row, self.table = key[0], key[3] or b""
         self._check = check
-        self.size = sum(len(put[1]) for put in check[2]) + sum(len(e[1] or b"") for e in check[3])
+        self.size = sum(cell_bytes(put[0], put[1]) for put in check[2])
+        self.size += sum(cell_bytes(edit[0], edit[1] or b"") for edit in check[3])
 
     def fill(self, entry: Any, index: int) -> None:
         (row, family, column, _), expected, puts, edits = self._check
@@ -111,6 +112,8 @@ class CheckRow:
             _mutate(entry.action.add(index=index).mutation, row, DELETE, marked)
 
     def read(self, answer: Any, cells: Cells) -> bool:
+        if not answer.HasField("processed"):
+            raise MaybeApplied("the server knows no conditions: HBase 2.4 is needed", row=self.row)
         return bool(answer.processed)
 
 
@@ -160,6 +163,8 @@ def _read_list(
 ) -> None:
     """Read the answers to items that share an entry. One of two writes of a row may fail."""
     for answer in result.resultOrException:
+        if answer.index >= len(entry):
+            raise MaybeApplied("an answer is of no row", index=answer.index, asked=len(entry))
         position, item = entry[answer.index]
         if answer.HasField("exception"):
             answers[position] = Failed(_decode_error(answer.exception))
@@ -170,7 +175,7 @@ def _read_list(
 
 
 def _decode_error(pair: Any) -> RemoteError:
-    return RemoteError(pair.name, pair.value.decode(errors="replace"))
+    return RemoteError(pair.name, pair.value)
 
 
 def _mutate(mutation: Any, row: bytes, kind: int, columns: Columns) -> None:

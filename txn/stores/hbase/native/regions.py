@@ -17,6 +17,7 @@ from google.protobuf.message import DecodeError
 from txn.backoff import Backoff
 from txn.clock import Clock
 from txn.errors import MaybeApplied, NotApplied, TableUnavailable, annotate
+from txn.host.forks import Forked
 from txn.model import Cell, Key
 from txn.stores.hbase.native.cells import Cells
 from txn.stores.hbase.native.connection import RemoteError
@@ -30,8 +31,10 @@ from txn.stores.hbase.places import first_line
 META = b"hbase:meta"
 META_REGION = b"hbase:meta,,1"
 BY_NAME = 1
+DEFAULT_NAMESPACE = b"default:"  # without which tables of it are known
 AFTER_ALL = b":"  # sorts behind the number that ends the name of any region
 DISABLED, DISABLING = 1, 2
+TRY_MS = 10_000  # of an answer; then the table of regions may be elsewhere
 PAUSES = Backoff(first_ms=10, longest_ms=1_000)
 
 
@@ -58,7 +61,7 @@ class _Known(NamedTuple):
 NOTHING = _Known()
 
 
-class Regions:
+class Regions(Forked):
     """What is known of them. Safe for many threads: what is known is replaced, never changed."""
 
     def __init__(self, servers: Servers, registry: Registry, clock: Clock) -> None:
@@ -69,6 +72,12 @@ class Regions:
         self._lock = Lock()
         self._tables: dict[bytes, _Known] = {}
         self._meta: Address | None = None
+        self.expect_forks()
+
+    def after_fork(self, in_child: bool) -> None:
+        """Take a new lock in a child: a thread that it does not have may hold the old one."""
+        if in_child:
+            self._lock = Lock()
 
     def find(self, table: bytes, row: bytes, due_ms: int) -> Location:
         """Return the region that has a row.
@@ -128,8 +137,9 @@ class Regions:
     def _read_region(self, table: bytes, row: bytes, due_ms: int) -> Location | None:
         """Read the last region that does not begin behind the row; None where it is nowhere now."""
         request = PB.ScanRequest(number_of_rows=1, close_scanner=True)
-        request.scan.start_row = b"%b,%b,%b" % (table, row, AFTER_ALL)
-        request.scan.stop_row = b"%b,," % table
+        name = table.removeprefix(DEFAULT_NAMESPACE)
+        request.scan.start_row = b"%b,%b,%b" % (name, row, AFTER_ALL)
+        request.scan.stop_row = b"%b,," % name
         request.scan.reversed = True
         request.scan.column.add(family=b"info", qualifier=[b"regioninfo", b"server"])
         response, cells = self.ask_meta("Scan", request, PB.ScanResponse, due_ms)
@@ -139,7 +149,7 @@ class Regions:
 
     def _read_state(self, table: bytes, due_ms: int) -> int | None:
         request = PB.GetRequest()
-        request.get.row = table
+        request.get.row = table.removeprefix(DEFAULT_NAMESPACE)
         request.get.column.add(family=b"table", qualifier=[b"state"])
         response, cells = self.ask_meta("Get", request, PB.GetResponse, due_ms)
         for cell in cells.take(response.result.associated_cell_count, META).values():
@@ -157,8 +167,9 @@ class Regions:
         for _ in PAUSES.tries(self._clock, self._chance, due_ms=due_ms):
             try:
                 address = self._meta or self._registry.find_meta(due_ms)
-                connection = self._servers.connect(address, "ClientService", due_ms)
-                answer = connection.ask(method, request, response, due_ms)
+                try_ms = min(due_ms, self._clock.monotonic_ms() + TRY_MS)
+                connection = self._servers.connect(address, "ClientService", try_ms)
+                answer = connection.ask(method, request, response, try_ms)
             except Unwelcome:
                 raise
             except (OSError, NotApplied) as error:
@@ -194,7 +205,7 @@ def _overlap(one: Location, other: Location) -> bool:
 def _decode_region(table: bytes, cells: Mapping[Key, Cell]) -> Location | None:
     """Return what a row of the table of regions tells; None of a region that is nowhere now."""
     told = {key.column: cell.value for key, cell in cells.items()}
-    host, _, port = told.get(b"server", b"").decode().rpartition(":")
+    host, _, port = told.get(b"server", b"").decode(errors="replace").rpartition(":")
     try:
         info = PB.RegionInfo.FromString(told[b"regioninfo"].removeprefix(MARK))
     except (KeyError, DecodeError) as error:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
+from threading import Thread
 from typing import Any
 
 from google.protobuf.message import DecodeError
 from kazoo.client import KazooClient
-from kazoo.exceptions import KazooException, NoNodeError
-from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.exceptions import NoNodeError
 
 from txn.clock import Clock
 from txn.errors import NotApplied
@@ -30,6 +30,7 @@ class Registry:
         self._target = target
         self._servers = servers
         self._clock = clock
+        self._answered: tuple[Address, ...] = ()  # the master that answered last
 
     def find_meta(self, due_ms: int) -> Address:
         """Return the server of the region that has the table of regions."""
@@ -50,36 +51,52 @@ class Registry:
     def _ask_masters(self, method: str, due_ms: int) -> Any:
         request, response = getattr(PB, f"{method}Request"), getattr(PB, f"{method}Response")
         failures = []
-        for address in self._target.registry:
+        for address in (*self._answered, *self._target.registry):
+            try_ms = min(due_ms, self._clock.monotonic_ms() + self._target.connect_ms)
             try:
-                connection = self._servers.connect(address, "ClientMetaService", due_ms)
-                return connection.call(method, request(), response, due_ms)
+                connection = self._servers.connect(address, "ClientMetaService", try_ms)
+                answer = connection.call(method, request(), response, try_ms)
             except (OSError, RemoteError) as error:
                 failures.append(f"{address[0]}:{address[1]}: {error}")
+            else:
+                self._answered = (address,)
+                return answer
+        self._answered = ()
         raise NotApplied("no master answers", registry=failures)
 
     def _read_node(self, name: str, kind: Any, due_ms: int) -> Any:
-        """Read a node with a session of its own: this is done once, and when a server has gone."""
-        hosts = str(self._target)
-        left_ms = max(1, due_ms - self._clock.monotonic_ms())
+        """Read a node with a session of its own: this is done once, and when a server has gone.
+        The driver has waits without end, so it does this in a thread that can be left alone."""
         node = f"{self._target.znode}/{name}"
-        try:
-            client = KazooClient(hosts, timeout=self._target.connect_ms / 1000, logger=LOGGER)
-        except ValueError as error:
-            raise NotApplied("not a ZooKeeper", zookeeper=hosts, cause=str(error)) from error
-        try:
-            client.start(timeout=min(left_ms, 2 * self._target.connect_ms) / 1000)
-            data, _ = client.get(node)
-        except NoNodeError as error:
-            raise NotApplied("no HBase is at this node", zookeeper=hosts, node=node) from error
-        except (KazooException, KazooTimeoutError) as error:
+        hosts, limit_ms = str(self._target), 2 * self._target.connect_ms
+        within_ms = max(1, min(limit_ms, due_ms - self._clock.monotonic_ms()))
+        found: list[bytes | Exception] = []
+        reader = Thread(target=_read, args=(hosts, node, within_ms / 1000, found), daemon=True)
+        reader.start()
+        reader.join(within_ms / 1000)
+        result = found[0] if found else TimeoutError("timed out")
+        if isinstance(result, NoNodeError):
+            raise NotApplied("no HBase is at this node", zookeeper=hosts, node=node) from result
+        if isinstance(result, Exception):
             raise NotApplied(
-                "no answer from ZooKeeper", zookeeper=hosts, cause=repr(error)
-            ) from error
+                "no answer from ZooKeeper", zookeeper=hosts, cause=repr(result)
+            ) from result
+        return _decode_node(node, result, kind)
+
+
+def _read(hosts: str, node: str, within_s: float, found: list[bytes | Exception]) -> None:
+    """Have what a node holds, or why it cannot be read."""
+    try:
+        client = KazooClient(hosts, timeout=within_s, logger=LOGGER)
+        try:
+            client.start(timeout=within_s)
+            data, _ = client.get_async(node).get(timeout=within_s)
+            found.append(data)
         finally:
             client.stop()
             client.close()
-        return _decode_node(node, data, kind)
+    except Exception as error:  # noqa: BLE001  (whatever the driver raises, it is told)
+        found.append(error)
 
 
 def _decode_node(node: str, data: bytes, kind: Any) -> Any:

@@ -64,7 +64,10 @@ class Servers(Forked):
             if self._is_closed:
                 raise StoreClosedError("the store is closed", cluster=str(self.target))
             within_ms = min(self.target.connect_ms, left_ms)
-            made = self._open[place] = self._connect(address, service, within_ms)
+            made = self._connect(address, service, within_ms)
+            self._open[place] = made
+            if self._is_closed:  # meanwhile
+                made.end()
             return made
         finally:
             opening.release()
@@ -74,6 +77,8 @@ class Servers(Forked):
             return RpcConnection(
                 address, service, self.target, self._clock, within_ms=within_ms, tls=self._tls
             )
+        except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+            raise  # a server that is going
         except ssl.SSLError as error:
             raise Unwelcome("TLS fails", server=address, cause=str(error)) from error
 
@@ -82,3 +87,4 @@ class Servers(Forked):
         self._is_closed = True
         for connection in list(self._open.values()):
             connection.end(StoreClosedError("the store was closed"))
+        self._open.clear()

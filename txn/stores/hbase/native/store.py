@@ -18,6 +18,7 @@ from txn.errors import (
 from txn.model import Cell, Check, Columns, Edit, Family, Key, Row, check_targets
 from txn.stores.base import Feature
 from txn.stores.hbase.native.batch import Batches
+from txn.stores.hbase.native.cells import Cells
 from txn.stores.hbase.native.connection import RemoteError
 from txn.stores.hbase.native.items import CheckRow, ReadRow, WriteRow
 from txn.stores.hbase.native.messages import PB
@@ -38,6 +39,7 @@ from txn.stores.hbase.schema import make_table
 
 FIRST_PAGE_ROWS, PAGE_ROWS = 32, 2_000
 PAGE_BYTES = 2_000_000
+ASKED_WITHIN_MS = 2_000  # why something was refused
 
 
 class NativeStore:
@@ -61,6 +63,7 @@ class NativeStore:
     ) -> dict[Key, Cell | None]:
         """Read with one request to each server; groups too go in one, if one server has them all.
         What is beside runs while requests are on their way."""
+        groups = groups or ((),)
         wanted = [_list_reads(keys) for keys in groups]
         keys = groups[0] if len(groups) == 1 else [key for part in groups for key in part]
         if len(groups) == 1 or beside is not None:
@@ -159,17 +162,43 @@ class NativeStore:
                 if not (error.is_elsewhere or error.is_busy):
                     raise
                 cause = error
-                self._regions.forget(region)
-                self._regions.check_table(table, due_ms)
+                if error.is_elsewhere:
+                    self._regions.forget(region)
+                    self._regions.check_table(table, due_ms)
             except OSError as error:
                 cause = error
                 self._regions.forget_server(region.server)
             else:
-                rows = [_make_row(cells.take(count, table)) for count in answer.cells_per_result]
-                if answer.more_results_in_region and rows:
-                    return rows, row_after(rows[-1].row)
-                return rows, _next_start(region, stop)
+                return self._take_page(region, answer, cells, (start, stop), columns)
         raise NotApplied("no server could read it in time", table=table, cause=first_line(cause))
+
+    def _take_page(
+        self,
+        region: Location,
+        answer: Any,
+        cells: Cells,
+        limits: tuple[bytes, bytes],
+        columns: Sequence[tuple[bytes, bytes]] | None,
+    ) -> tuple[list[Row], bytes | None]:
+        """Return the rows of an answer, and where the next ones begin. A server that takes long
+        stops on its way: within a row, which is then read by itself, or where there are none."""
+        start, stop = limits
+        table, counts = region.table, answer.cells_per_result
+        rows = [_make_row(cells.take(count, table)) for count in counts if count]
+        following = row_after(rows[-1].row) if rows else answer.cursor.row or start
+        if rows and any(answer.partial_flag_per_result[-1:]):
+            last = self._read_row(table, rows.pop().row, columns)
+            rows += [last] if last.cells else []  # it may be gone by now
+        if not answer.more_results_in_region:
+            return rows, _next_start(region, stop)
+        return rows, following
+
+    def _read_row(
+        self, table: bytes, row: bytes, columns: Sequence[tuple[bytes, bytes]] | None
+    ) -> Row:
+        keys = [Key(row, family, column, table) for family, column in columns or ()]
+        (found,) = self._batches.run([ReadRow(table, row, keys)], once=False)
+        return Row(row, found)
 
     def _try(self, call: Callable[[], Any], keys: Collection[Key], table: bytes = b"") -> Any:
         """RpcCall, and raise what a server's refusal means for a request on these keys."""
@@ -188,7 +217,7 @@ class NativeStore:
             families.setdefault(key.table or b"", set()).add(key.family)
         with suppress(TxnError):
             for name in sorted(families):
-                known = self.describe(name)
+                known = self._tables.describe(name, ASKED_WITHIN_MS)
                 if known is None:
                     return TableUnavailable(annotate("no such table", table=name), name)
                 for family in sorted(families[name] - set(known)):
@@ -208,7 +237,13 @@ def _list_reads(keys: Collection[Key]) -> list[ReadRow]:
 def _make_scan(
     start: bytes, stop: bytes, columns: Sequence[tuple[bytes, bytes]] | None, limit: int
 ) -> Any:
-    request = PB.ScanRequest(number_of_rows=limit, close_scanner=True)
+    request = PB.ScanRequest(
+        number_of_rows=limit,
+        close_scanner=True,
+        client_handles_partials=True,
+        client_handles_heartbeats=True,
+    )
+    request.scan.need_cursor_result = True
     request.scan.start_row, request.scan.stop_row = start, stop
     request.scan.max_result_size = PAGE_BYTES
     families: dict[bytes, Any] = {}

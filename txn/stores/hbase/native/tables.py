@@ -8,7 +8,7 @@ from typing import Any
 
 from txn.backoff import Backoff
 from txn.clock import Clock
-from txn.errors import InvalidRequestError, MaybeApplied, NotApplied
+from txn.errors import InvalidRequestError, MaybeApplied, NotApplied, StoreError
 from txn.model import Family
 from txn.stores.hbase.native.connection import RemoteError
 from txn.stores.hbase.native.kerberos import Unwelcome
@@ -19,6 +19,7 @@ from txn.stores.hbase.native.target import Address
 from txn.stores.hbase.places import first_line, is_legal
 from txn.stores.hbase.schema import FOREVER_S, PURGE, PURGE_MS, refuse_change
 
+TRY_MS = 10_000  # of an answer; then another one may be the active master
 PAUSES = Backoff(first_ms=20, longest_ms=500)
 LOSES = {"SKIP_WAL", "ASYNC_WAL"}
 DEFAULT_NAMESPACE = b"default"
@@ -35,19 +36,25 @@ class MasterTables:
         self._chance = Random()
         self._master: Address | None = None
 
-    def describe(self, table: bytes) -> dict[bytes, Family] | None:
+    def describe(self, table: bytes, within_ms: int | None = None) -> dict[bytes, Family] | None:
         """Return the table's families and their settings, or None for an absent table."""
         if not is_legal(table):
             return None
         request = PB.GetTableDescriptorsRequest()
         request.table_names.append(_table_name(table))
         try:
-            response = self._ask("GetTableDescriptors", request, PB.GetTableDescriptorsResponse)
+            due_ms = self._due_ms(within_ms)
+            response = self._ask(
+                "GetTableDescriptors", request, PB.GetTableDescriptorsResponse, due_ms
+            )
         except RemoteError as error:
             if error.name == "TableNotFoundException":
                 return None
             raise MaybeApplied("the master refuses", cause=first_line(error)) from error
-        return _read_schema(response.table_schema[0]) if response.table_schema else None
+        try:
+            return _read_schema(response.table_schema[0]) if response.table_schema else None
+        except ValueError as error:
+            raise StoreError("a setting is no number", table=table, cause=str(error)) from error
 
     def create(
         self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes]
@@ -77,10 +84,10 @@ class MasterTables:
         """Have the master make a change, and wait until it is made."""
         due_ms = self._due_ms()
         try:
-            started = self._ask(method, request, PB.ProcedureStarted, is_change=True)
+            started = self.ask(method, request, PB.ProcedureStarted, is_change=True)
             wanted = PB.GetProcedureResultRequest(proc_id=started.proc_id)
             for _ in PAUSES.tries(self._clock, self._chance, due_ms=due_ms):
-                done = self._ask("getProcedureResult", wanted, PB.GetProcedureResultResponse)
+                done = self.ask("getProcedureResult", wanted, PB.GetProcedureResultResponse)
                 if done.HasField("exception"):
                     told = done.exception.generic_exception
                     raise RemoteError(told.class_name, f"{told.class_name}: {told.message}")
@@ -90,17 +97,22 @@ class MasterTables:
             return refuse_change(table, error)
         raise MaybeApplied("the master has not changed the table in time", table=table)
 
-    def _ask(self, method: str, request: Any, response: Any, *, is_change: bool = False) -> Any:
+    def ask(self, method: str, request: Any, response: Any, *, is_change: bool = False) -> Any:
         """Ask the active master. A change is asked for once: it may have been made."""
-        due_ms = self._due_ms()
+        return self._ask(method, request, response, self._due_ms(), is_change)
+
+    def _ask(
+        self, method: str, request: Any, response: Any, due_ms: int, is_change: bool = False
+    ) -> Any:
         cause: Exception | None = None
         for _ in PAUSES.tries(self._clock, self._chance, due_ms=due_ms):
             call = None
             try:
                 address = self._master or self._registry.find_master(due_ms)
-                connection = self._servers.connect(address, "MasterService", due_ms)
-                call = connection.send(method, request, due_ms)
-                answer = connection.receive(call, response, due_ms)
+                try_ms = due_ms if is_change else min(due_ms, self._clock.monotonic_ms() + TRY_MS)
+                connection = self._servers.connect(address, "MasterService", try_ms)
+                call = connection.send(method, request, try_ms)
+                answer = connection.receive(call, response, try_ms)
             except RemoteError as error:
                 if not (error.is_elsewhere or error.is_busy):
                     raise
@@ -117,8 +129,9 @@ class MasterTables:
         kind = MaybeApplied if is_change else NotApplied
         raise kind("no answer from the master", cause=first_line(cause)) from cause
 
-    def _due_ms(self) -> int:
-        return self._clock.monotonic_ms() + self._servers.target.timeout_ms
+    def _due_ms(self, within_ms: int | None = None) -> int:
+        limit_ms = self._servers.target.timeout_ms
+        return self._clock.monotonic_ms() + min(limit_ms, within_ms or limit_ms)
 
 
 def _table_name(table: bytes) -> Any:
