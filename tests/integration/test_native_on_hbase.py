@@ -103,8 +103,7 @@ def test_regions_split_and_merge_while_batches_are_under_way(
 
 
 def test_a_scan_of_a_rare_column_goes_on_when_a_server_takes_long(hbase: HBase) -> None:
-    """It says how far it has come, before the time of the call is over; rows that it has read to
-    the middle are read whole."""
+    """It has half of the time of the call; then it says how far it has come."""
     table = f"rare-{uuid.uuid4().hex[:8]}".encode()
     patient = open_store(hbase.native)
     patient.ensure_table(table, {b"d": Family()})

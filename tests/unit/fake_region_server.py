@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from txn.stores.hbase.native.messages import PB
+from txn.stores.hbase.native.regions import META_REGION
 
 ENABLED = 0
 TABLE = b"t"
@@ -48,7 +49,9 @@ class FakeRegionServer:
     methods: of the calls, in the order of arrival. before: called with the number of the call of
     this method (from 1) and the method; raises one of the above, or waits. refused: the Java class
     of an error for a row, each told once, or for ever where there is a `*` before it. starts: of
-    its regions. processes: whether it knows the conditions of the entries of a request.
+    its regions. processes: whether it knows the conditions of the entries of a request. pages: the
+    rows that scans are answered with, whether the last is only a part, where the server stands, and
+    whether there is more. scanned: where scans began.
     """
 
     def __init__(self) -> None:
@@ -61,6 +64,8 @@ class FakeRegionServer:
         self.starts = [b""]
         self.state = ENABLED
         self.processes = True
+        self.pages: list[tuple[list[bytes], bool, bytes, bool]] = []
+        self.scanned: list[bytes] = []
         self._lock = threading.Lock()
         self._sockets: list[socket.socket] = []
         self._listening = socket.create_server(("127.0.0.1", 0))
@@ -174,8 +179,12 @@ class FakeRegionServer:
         return response
 
     def Scan(self, body: bytes, block: bytearray) -> Any:
-        """A row of the table of regions."""
-        wanted = PB.ScanRequest.FromString(body).scan.start_row
+        """A row of the table of regions; else the next one of the pages that were laid out."""
+        request = PB.ScanRequest.FromString(body)
+        wanted = request.scan.start_row
+        if request.region.value != META_REGION:
+            self.scanned.append(wanted)
+            return self._page(block)
         row = wanted[len(TABLE) + 1 : -2]
         start = max(start for start in self.starts if start <= row)
         following = [other for other in self.starts if other > start]
@@ -188,6 +197,17 @@ class FakeRegionServer:
             (b"server", b"127.0.0.1:%d" % self.port),
         ):
             block += encode_cell(name, b"info", column, value)
+        return response
+
+    def _page(self, block: bytearray) -> Any:
+        rows, is_partial, cursor, more = self.pages.pop(0)
+        response = PB.ScanResponse(more_results_in_region=more)
+        for row in rows:
+            response.cells_per_result.append(1)
+            response.partial_flag_per_result.append(is_partial and row == rows[-1])
+            block += encode_cell(row, b"d", b"x", b"1")
+        if cursor:
+            response.cursor.row = cursor
         return response
 
     def Get(self, body: bytes, block: bytearray) -> Any:

@@ -176,6 +176,23 @@ def test_many_threads_share_a_connection(server: FakeRegionServer, store: Native
     assert server.connections == 2
 
 
+def test_a_scan_goes_on_where_the_server_stopped(
+    server: FakeRegionServer, store: NativeStore
+) -> None:
+    """It stops when it takes long: where it found nothing, or within a row, which is then read
+    whole, and may be gone by then."""
+    server.cells = {(b"c", b"d", b"x"): b"1", (b"c", b"d", b"y"): b"2"}
+    server.pages = [
+        ([], False, b"b", True),
+        ([b"b", b"c"], True, b"c", True),
+        ([b"d"], True, b"", True),
+        ([b"e"], False, b"", False),
+    ]
+    found = store.scan(TABLE, columns=[(b"d", b"x"), (b"d", b"y")])
+    assert [(row.row, len(row.cells)) for row in found] == [(b"b", 1), (b"c", 2), (b"e", 1)]
+    assert server.scanned == [b"", b"b", b"c\0", b"d\0"]
+
+
 # --- broken connections ---------------------------------------------------------------------------
 
 BROKEN = [
