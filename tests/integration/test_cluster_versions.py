@@ -16,7 +16,7 @@ from txn.cluster.settings import Settings, SettingsError
 pytestmark = pytest.mark.slow
 
 EARLIER = "2.5.8"
-STORE = "thrift2"
+STORE = "native"
 ALICE, BOB = Key("alice", "d", "balance", "accounts"), Key("bob", "d", "balance", "accounts")
 
 

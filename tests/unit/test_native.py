@@ -86,6 +86,16 @@ def test_a_call_is_one_request_however_many_rows(
     assert server.sizes == [10, 10, 10]
 
 
+def test_many_checks_are_taken_side_by_side(server: FakeRegionServer, store: NativeStore) -> None:
+    """A server syncs its log after each of those that it takes in one request. Those of one row
+    stay in their order."""
+    rows = [f"{number:02}" for number in range(40)]
+    checks = [put_if(row, b"", b"1") for row in rows] + [put_if(row, b"1", b"2") for row in rows]
+    assert store.check_and_put(checks) == [True] * 80
+    assert server.sizes == [16] * 5
+    assert set(server.cells.values()) == {b"2"}
+
+
 def test_groups_of_a_read_are_one_request_in_their_order(
     server: FakeRegionServer, store: NativeStore
 ) -> None:

@@ -26,6 +26,8 @@ from txn.stores.hbase.places import cut, first_line
 PAUSES = Backoff(first_ms=5, longest_ms=1_000)
 ITEMS_A_REQUEST = 2_000
 BYTES_A_REQUEST = 8_000_000
+CHECKS_A_REQUEST = 16
+"""A server takes them one after the other, and waits for its log after each."""
 
 Entry = list[tuple[int, Item]]
 """Items, by their position, that share an entry of a request: those of one region, or one alone."""
@@ -177,7 +179,7 @@ class _Run:
                 part = parts[region.server] = Shipment(region.server, [], [])
             part.regions.append(region)
             part.entries.append(entry)
-        return list(parts.values())
+        return [piece for part in parts.values() for piece in _split_checks(part)]
 
     def _send(self, parts: Iterable[Shipment]) -> None:
         """Send what can be sent. Of a server that cannot be reached all regions are forgotten."""
@@ -253,6 +255,20 @@ class _Run:
         gone, self._gone = self._gone, set()
         for table in sorted(gone):
             self._regions.check_table(table, self._due_ms)
+
+
+def _split_checks(part: Shipment) -> list[Shipment]:
+    """Let a server take many checks side by side; those of one row stay together."""
+    if len(part.entries) <= CHECKS_A_REQUEST or not part.entries[0][0][1].is_apart:
+        return [part]
+    pieces = [Shipment(part.server, [], []) for _ in range(0, len(part.entries), CHECKS_A_REQUEST)]
+    of_row: dict[tuple[bytes, bytes], Shipment] = {}
+    for region, entry in zip(part.regions, part.entries, strict=True):
+        _, item = entry[0]
+        piece = of_row.setdefault((item.table, item.row), pieces[len(of_row) % len(pieces)])
+        piece.regions.append(region)
+        piece.entries.append(entry)
+    return [piece for piece in pieces if piece.entries]
 
 
 def _make_request(part: Shipment) -> Any:
