@@ -1,52 +1,32 @@
-"""The native store on a real HBase: regions that split, merge and move while batches are under way,
-and tables that other programs make as they like."""
+"""The native store on a real HBase: regions that split and merge while batches are under way (they
+move in test_cluster_distributed.py, which has servers enough), tables that other programs make as
+they like, the masters as the registry, and tasks of asyncio."""
 
 from __future__ import annotations
 
-import threading
+import asyncio
 import time
 import uuid
+from contextlib import closing, suppress
 from random import Random
 
 import pytest
 
+from tests.integration.batches import transferring
 from tests.integration.hbase import HBase
 from tests.integration.shuffling import Shuffler
-from txn import AbortedError, Engine, Key, Mutation, Version, connect
-from txn.model import Edit, Family
+from txn import AsyncTransaction, Key, Mutation, connect, connect_async
+from txn.clock import SystemClock
+from txn.errors import StoreError
+from txn.model import Columns, Edit, Family, Row
 from txn.protocol.attempt import ProtocolName
 from txn.stores import open_store
 from txn.stores.hbase.native.store import NativeStore
 
-ACCOUNTS = 200
-BALANCE = 100
-CLIENTS = 4
-BATCH = 10
 ROWS = 60_000
-HURRY_MS = 60  # half of which a server takes before it says how far it has come
-
-
-def account(number: int) -> Key:
-    return Key(f"account{number:03}", "d", "x")
-
-
-def transfer_many(engine: Engine, chance: Random) -> int:
-    """Commit transfers together; return how many were committed. Anything but a conflict fails."""
-    keys = [account(number) for number in chance.sample(range(ACCOUNTS), 2 * BATCH)]
-    cells = engine.read(keys)
-    requests = []
-    for payer, payee in zip(keys[::2], keys[1::2], strict=True):
-        mutations, versions = [], []
-        for key, by in ((payer, -1), (payee, 1)):
-            cell = cells[key]
-            assert cell is not None
-            mutations.append(Mutation(key, b"%d" % (int(cell.value) + by)))
-            versions.append(Version(key, cell.timestamp))
-        requests.append((mutations, versions))
-    results = engine.commit_many(requests)
-    failures = [each for each in results if isinstance(each, Exception)]
-    assert all(isinstance(each, AbortedError) for each in failures), failures
-    return len(results) - len(failures)
+HURRIES_MS = 60, 120, 240, 480, 960, 1920  # as short as this machine can do it just now
+PATIENCE_MS = 60_000
+TASKS = 20
 
 
 @pytest.mark.slow
@@ -57,29 +37,12 @@ def test_regions_split_and_merge_while_batches_are_under_way(
     """Of the data and of the transactions. Whoever meets a region that is gone looks it up again,
     asks for what was not done, and for nothing that was."""
     name = f"shuffled-{uuid.uuid4().hex[:8]}"
-    store = open_store(hbase.native)
-    assert isinstance(store, NativeStore)
-    stop, committed, failures = threading.Event(), [], []
     with connect(
         hbase.native, table=name, transactions=f"{name}-txn", protocol=protocol, buckets=4
     ) as engine:
-        splits = [b"account050", b"account100", b"account150"]
-        store.ensure_table(name.encode(), {b"d": Family()}, splits)
-        engine.commit([Mutation(account(number), b"%d" % BALANCE) for number in range(ACCOUNTS)])
-
-        def work(seed: int) -> None:
-            chance, count = Random(seed), 0
-            try:
-                while not stop.is_set():
-                    count += transfer_many(engine, chance)
-            except BaseException as error:  # noqa: BLE001
-                failures.append(error)
-            committed.append(count)
-
-        threads = [threading.Thread(target=work, args=(seed,)) for seed in range(CLIENTS)]
-        for thread in threads:
-            thread.start()
-        try:
+        store = engine.context.store
+        assert isinstance(store, NativeStore)
+        with transferring(engine, name):
             data = Shuffler(store, name.encode(), Random(1))
             transactions = Shuffler(store, f"{name}-txn".encode(), Random(1))
             for change in (
@@ -91,19 +54,61 @@ def test_regions_split_and_merge_while_batches_are_under_way(
                 time.sleep(0.5)
                 assert change()
             time.sleep(0.5)
-        finally:
-            stop.set()
-            for thread in threads:
-                thread.join()
-        assert failures == []
-        assert all(count > 0 for count in committed)
-        cells = engine.read([account(number) for number in range(ACCOUNTS)])
-        assert sum(int(cell.value) for cell in cells.values() if cell) == ACCOUNTS * BALANCE
-    store.close()
+
+
+def test_the_masters_tell_where_everything_is(hbase: HBase) -> None:
+    """Where ZooKeeper is not to be reached, or is to be left alone."""
+    table = f"asked-{uuid.uuid4().hex[:8]}"
+    with closing(open_store(hbase.native)) as by_zookeeper:
+        assert isinstance(by_zookeeper, NativeStore)
+        due_ms = SystemClock().monotonic_ms() + PATIENCE_MS
+        host, port = by_zookeeper._tables._registry.find_master(due_ms)
+    with connect(f"hbase://?registry={host}:{port}", table=table) as engine:
+        engine.ensure_table(table, ["d"])
+        engine.commit([Mutation(Key("row", "d", "x"), "1")])
+    with connect(hbase.native, table=table) as engine:
+        assert [row.row for row in engine.scan()] == [b"row"]
+
+
+def test_tasks_get_what_threads_get(hbase: HBase) -> None:
+    """Commits, reads, blocks and runs at the same time, of which every count must be right."""
+    table = f"tasks-{uuid.uuid4().hex[:8]}"
+    hot, block = Key("hot", "d", "x"), Key("block", "d", "x")
+    rows = [Key(f"row{number:02}", "d", "x") for number in range(TASKS)]
+
+    async def count(t: AsyncTransaction) -> int:
+        return await t.increment(hot)
+
+    async def main() -> None:
+        async with (
+            asyncio.timeout(PATIENCE_MS / 1000),
+            connect_async(hbase.native, table=table) as db,
+        ):
+            await db.ensure_table(table, ["d"])
+
+            async def transact() -> None:
+                async with db.transaction() as t:
+                    for row in rows[:2]:
+                        await t.get(row)
+                    await t.increment(block)
+
+            counts, *_ = await asyncio.gather(
+                asyncio.gather(*(db.run(count) for _ in range(TASKS))),
+                asyncio.gather(*(db.commit([Mutation(row, "1")]) for row in rows[2:])),
+                asyncio.gather(*(db.read([hot, row]) for row in rows)),
+                transact(),
+            )
+            assert sorted(counts) == list(range(1, TASKS + 1))
+            found = await db.read([hot, block, *rows])
+            numbers = [int.from_bytes(cell.value) for cell in map(found.get, (hot, block)) if cell]
+            assert numbers == [TASKS, 1]
+            assert [row for row in rows if found[row] is not None] == rows[2:]
+
+    asyncio.run(main())
 
 
 def test_a_scan_of_a_rare_column_goes_on_when_a_server_takes_long(hbase: HBase) -> None:
-    """It has half of the time of the call; then it says how far it has come."""
+    """It has half of the time of a page; then it says how far it has come."""
     table = f"rare-{uuid.uuid4().hex[:8]}".encode()
     patient = open_store(hbase.native)
     patient.ensure_table(table, {b"d": Family()})
@@ -113,9 +118,20 @@ def test_a_scan_of_a_rare_column_goes_on_when_a_server_takes_long(hbase: HBase) 
         edits += [Edit(Key(row, "d", f"rare{n}", table), b"1", 1) for row in rows[:1] for n in "ab"]
         patient.write(edits)
     patient.close()
-    hurried = open_store(f"{hbase.native}?timeout_ms={HURRY_MS}")
-    columns = [(b"d", b"rarea"), (b"d", b"rareb")]
-    found = [(row.row, len(row.cells)) for row in hurried.scan(table, columns=columns)]
+    rare = [(b"d", b"rarea"), (b"d", b"rareb")]
+    found = [(row.row, len(row.cells)) for row in scan_hurriedly(hbase, table, rare)]
     assert found == [(b"%06d" % number, 2) for number in range(0, ROWS, 10_000)]
-    assert sum(1 for _ in hurried.scan(table)) == ROWS
-    hurried.close()
+    assert len(scan_hurriedly(hbase, table, None)) == ROWS
+
+
+def scan_hurriedly(hbase: HBase, table: bytes, columns: Columns) -> list[Row]:
+    """Return the rows, read with the first of the times that is enough."""
+    *short_ms, longest_ms = HURRIES_MS
+    for hurry_ms in short_ms:
+        with (
+            suppress(StoreError),
+            closing(open_store(f"{hbase.native}?timeout_ms={hurry_ms}")) as store,
+        ):
+            return list(store.scan(table, columns=columns))
+    with closing(open_store(f"{hbase.native}?timeout_ms={longest_ms}")) as store:
+        return list(store.scan(table, columns=columns))

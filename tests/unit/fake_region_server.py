@@ -17,6 +17,7 @@ from txn.stores.hbase.native.messages import PB
 from txn.stores.hbase.native.regions import META_REGION
 
 ENABLED = 0
+FINISHED = 2
 TABLE = b"t"
 PACKAGE = "org.apache.hadoop.hbase."
 
@@ -30,6 +31,13 @@ class Break(Exception):
 
 class Say(Exception):
     """Send these bytes instead of the answer, at its length."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+
+class Flood(Exception):
+    """Send these bytes instead of the answer, over and over until the client hangs up."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data
@@ -51,7 +59,9 @@ class FakeRegionServer:
     of an error for a row, each told once, or for ever where there is a `*` before it. starts: of
     its regions. processes: whether it knows the conditions of the entries of a request. pages: the
     rows that scans are answered with, whether the last is only a part, where the server stands, and
-    whether there is more. scanned: where scans began.
+    whether there is more. scanned: where scans began. schemas: of the table, once it was made.
+    users, services: who has connected, and to what. has_meta: whether a server has the table of
+    regions. is_at_work: whether its cluster counts on it.
     """
 
     def __init__(self) -> None:
@@ -63,6 +73,11 @@ class FakeRegionServer:
         self.cells: dict[tuple[bytes, bytes, bytes], bytes] = {}
         self.starts = [b""]
         self.state = ENABLED
+        self.schemas: list[Any] = []
+        self.users: list[str] = []
+        self.services: list[str] = []
+        self.has_meta = True
+        self.is_at_work = True
         self.processes = True
         self.pages: list[tuple[list[bytes], bool, bytes, bool]] = []
         self.scanned: list[bytes] = []
@@ -118,6 +133,8 @@ class FakeRegionServer:
             assert stream.read(6) == b"HBas\x00\x50"
             header = PB.ConnectionHeader.FromString(stream.read(_length(stream)))
             assert header.service_name in {"ClientService", "ClientMetaService", "MasterService"}
+            self.users.append(header.user_info.effective_user)
+            self.services.append(header.service_name)
             sending = threading.Lock()
             while True:
                 size = _length(stream)
@@ -149,6 +166,9 @@ class FakeRegionServer:
             after = broken.after
         except Say as saying:
             said = saying.data
+        except Flood as flood:
+            _send_for_ever(connection, sending, flood.data)
+            return
         except Refuse as refused:
             answer.exception.exception_class_name = f"{PACKAGE}{refused}"
         if not answer.HasField("exception"):
@@ -167,7 +187,8 @@ class FakeRegionServer:
     def GetMetaRegionLocations(self, body: bytes, block: bytearray) -> Any:
         response = PB.GetMetaRegionLocationsResponse()
         location = response.meta_locations.add()
-        location.server_name.host_name, location.server_name.port = "127.0.0.1", self.port
+        if self.has_meta:
+            location.server_name.host_name, location.server_name.port = "127.0.0.1", self.port
         location.region_info.region_id = 1
         location.region_info.table_name.namespace = b"hbase"
         location.region_info.table_name.qualifier = b"meta"
@@ -176,6 +197,12 @@ class FakeRegionServer:
     def GetActiveMaster(self, body: bytes, block: bytearray) -> Any:
         response = PB.GetActiveMasterResponse()
         response.server_name.host_name, response.server_name.port = "127.0.0.1", self.port
+        return response
+
+    def GetClusterStatus(self, body: bytes, block: bytearray) -> Any:
+        response = PB.GetClusterStatusResponse(cluster_status=PB.ClusterStatus())
+        if self.is_at_work:
+            response.cluster_status.servers_name.add(host_name="127.0.0.1", port=self.port)
         return response
 
     def Scan(self, body: bytes, block: bytearray) -> Any:
@@ -219,7 +246,17 @@ class FakeRegionServer:
         return response
 
     def GetTableDescriptors(self, body: bytes, block: bytearray) -> Any:
-        return PB.GetTableDescriptorsResponse()
+        return PB.GetTableDescriptorsResponse(table_schema=self.schemas)
+
+    def CreateTable(self, body: bytes, block: bytearray) -> Any:
+        self.schemas = [PB.CreateTableRequest.FromString(body).table_schema]
+        return PB.ProcedureStarted(proc_id=1)
+
+    def CreateNamespace(self, body: bytes, block: bytearray) -> Any:
+        return PB.ProcedureStarted(proc_id=1)
+
+    def getProcedureResult(self, body: bytes, block: bytearray) -> Any:
+        return PB.GetProcedureResultResponse(state=FINISHED)
 
     def Multi(self, body: bytes, block: bytearray) -> Any:
         response = PB.MultiResponse()
@@ -289,6 +326,12 @@ def encode_cell(row: bytes, family: bytes, column: bytes, value: bytes) -> bytes
     key += struct.pack(">q", 1) + b"\x04"
     cell = struct.pack(">ii", len(key), len(value)) + key + value
     return struct.pack(">i", len(cell)) + cell
+
+
+def _send_for_ever(connection: socket.socket, sending: threading.Lock, data: bytes) -> None:
+    with sending, suppress(OSError):
+        while True:
+            connection.sendall(data)
 
 
 def _length(stream: Any) -> int:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -14,12 +16,13 @@ from tests.unit.fake_region_server import (
     TABLE,
     Break,
     FakeRegionServer,
+    Flood,
     Refuse,
     Say,
     Silence,
     fake_region_server,
 )
-from txn.clock import SystemClock
+from txn.clock import ManualClock, SystemClock
 from txn.errors import (
     InvalidRequestError,
     MaybeApplied,
@@ -27,11 +30,14 @@ from txn.errors import (
     StoreClosedError,
     TableUnavailable,
 )
-from txn.model import Cell, Check, Edit, Key
+from txn.model import Cell, Check, Edit, Family, Key
 from txn.stores import open_store
 from txn.stores.hbase.native.connection import RpcCall
 from txn.stores.hbase.native.messages import PB
+from txn.stores.hbase.native.servers import Servers
 from txn.stores.hbase.native.store import NativeStore
+from txn.stores.hbase.native.target import Target
+from txn.stores.hbase.native.tenure import REST_MS
 from txn.stores.wire import SharedWire
 
 
@@ -96,6 +102,15 @@ def test_many_checks_are_taken_side_by_side(server: FakeRegionServer, store: Nat
     assert set(server.cells.values()) == {b"2"}
 
 
+def test_checks_do_not_take_all_of_a_servers_threads(
+    server: FakeRegionServer, store: NativeStore
+) -> None:
+    """It has 30 by default, for all of its clients."""
+    checks = [put_if(f"{number:03}", b"", b"1") for number in range(400)]
+    assert store.check_and_put(checks) == [True] * 400
+    assert server.sizes == [50] * 8
+
+
 def test_groups_of_a_read_are_one_request_in_their_order(
     server: FakeRegionServer, store: NativeStore
 ) -> None:
@@ -138,6 +153,13 @@ def test_many_rows_are_cut_into_several_requests(
     assert server.sizes[3:] == [2, 2, 1]
 
 
+def test_groups_of_many_rows_are_cut_too(server: FakeRegionServer, store: NativeStore) -> None:
+    """As those of any other call are."""
+    keys = [key(f"{number:05}") for number in range(2_100)]
+    assert store.read(keys, keys[:1]) == dict.fromkeys(keys)
+    assert server.sizes == [2_000, 100, 1]
+
+
 def test_answers_come_in_any_order(server: FakeRegionServer, store: NativeStore) -> None:
     """The first of two calls is answered last, on the one connection that there is."""
     server.cells = {(row, b"d", b"x"): row for row in (b"a", b"b")}
@@ -163,7 +185,7 @@ def test_answers_come_in_any_order(server: FakeRegionServer, store: NativeStore)
     second_answered.set()
     first.join()
     assert found == {"a": Cell(b"a", 1), "b": Cell(b"b", 1)}
-    assert server.connections == 2, "one for rows, and one to ask where they are"
+    assert server.connections == 3, "for rows, for where they are, and for who is at work"
 
 
 def test_many_threads_share_a_connection(server: FakeRegionServer, store: NativeStore) -> None:
@@ -183,7 +205,7 @@ def test_many_threads_share_a_connection(server: FakeRegionServer, store: Native
     for thread in threads:
         thread.join()
     assert wrong == []
-    assert server.connections == 2
+    assert server.connections == 3
 
 
 def test_a_scan_goes_on_where_the_server_stopped(
@@ -300,6 +322,19 @@ def test_a_server_that_cannot_be_reached_has_done_nothing() -> None:
     store.close()
 
 
+def test_a_connection_is_replaced_before_its_numbers_end(
+    server: FakeRegionServer, store: NativeStore
+) -> None:
+    """They are 31 bits for a server; what is on its way under the last ones is still answered."""
+    connections = server.services.count("ClientService")
+    (connection,) = (each for at, each in store._servers._open.items() if at[1] == "ClientService")
+    connection._number = (1 << 31) - 2
+    for _ in range(2):
+        assert store.read([key("a")]) == {key("a"): None}
+    assert server.services.count("ClientService") == connections + 1
+    assert server.count("Multi") == 2
+
+
 # --- time-outs ------------------------------------------------------------------------------------
 
 
@@ -313,10 +348,73 @@ def test_a_call_that_is_not_answered_ends_in_time(server: FakeRegionServer) -> N
     began = time.monotonic()
     with pytest.raises(MaybeApplied, match="timed out"):
         store.check_and_put([put_if("a", b"", b"1")])
-    assert 0.4 <= time.monotonic() - began < 2
+    assert 0.3 <= time.monotonic() - began < 2
     assert store.check_and_put([put_if("a", b"", b"1")]) == [True]
     assert server.connections == connections + 1
     store.close()
+
+
+def test_a_read_of_several_requests_ends_in_time(server: FakeRegionServer) -> None:
+    """The second has what the first has left of it."""
+    store = open_store(server.uri + "&timeout_ms=600")
+    store.read([key("a")])
+    server.before = lambda number, method: time.sleep(0.4) if method == "Multi" else None
+    with pytest.raises(MaybeApplied, match="timed out"):
+        store.read([key("a")], [key("b")], beside=lambda: None)
+    store.close()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param(b"\x00\x00\x00\x04\x02\x08\x7f\x00", id="answers that nobody waits for"),
+        pytest.param(b"\x3f\x00\x00\x00" * 64, id="a frame without an end"),
+    ],
+)
+def test_a_call_ends_in_time_whatever_comes_instead_of_its_answer(
+    server: FakeRegionServer, data: bytes
+) -> None:
+    """Its thread reads for others, and their answers may come without a pause."""
+    store = open_store(server.uri + "&timeout_ms=400")
+    store.read([key("a")])
+    server.methods.clear()
+    fail(server, Flood(data))
+    began = time.monotonic()
+    with pytest.raises(MaybeApplied, match="timed out"):
+        store.check_and_put([put_if("a", b"", b"1")])
+    assert 0.3 <= time.monotonic() - began < 2
+    assert store.check_and_put([put_if("a", b"", b"1")]) == [True]
+    store.close()
+
+
+def test_a_page_of_a_scan_ends_in_time(server: FakeRegionServer) -> None:
+    """The row that it stopped in is read in what is left of its time."""
+    store = open_store(server.uri + "&timeout_ms=600")
+    store.read([key("a")])
+    server.pages = [([b"b"], True, b"b", False)]
+    server.before = lambda number, method: time.sleep(0.4) if method in {"Scan", "Multi"} else None
+    with pytest.raises(MaybeApplied, match="timed out"):
+        list(store.scan(TABLE, columns=[(b"d", b"x")]))
+    store.close()
+
+
+def test_no_connection_is_opened_for_a_call_whose_time_is_over(server: FakeRegionServer) -> None:
+    """It has waited for another thread, which opens one to the same server."""
+
+    class Later(SystemClock):
+        """A clock on which time passes whenever it is looked at."""
+
+        now_ms = 0
+
+        def monotonic_ms(self) -> int:
+            self.now_ms += 600
+            return self.now_ms
+
+    servers = Servers(Target(), Later())
+    with pytest.raises(TimeoutError):
+        servers.connect(("127.0.0.1", server.port), "ClientService", 1_000)
+    assert server.connections == 0
+    servers.close()
 
 
 def test_who_reads_for_others_and_gives_up_lets_another_read(
@@ -464,6 +562,55 @@ def test_a_master_that_is_mute_does_not_keep_the_next_one_from_being_asked(
         store.close()
 
 
+def test_a_table_of_regions_that_is_nowhere_was_not_asked(server: FakeRegionServer) -> None:
+    """Its server has gone, and the next one has not opened it yet."""
+    store = open_store(server.uri + "&timeout_ms=300")
+    server.has_meta = False
+    with pytest.raises(NotApplied, match=r"cannot read where regions are.*is nowhere"):
+        store.check_and_put([put_if("a", b"", b"1")])
+    server.has_meta = True
+    assert store.check_and_put([put_if("a", b"", b"1")]) == [True]
+    store.close()
+
+
+# --- tables ---------------------------------------------------------------------------------------
+
+FAMILIES = {b"d": Family()}
+
+
+def test_a_namespace_is_made_only_if_it_is_missing(
+    server: FakeRegionServer, store: NativeStore
+) -> None:
+    """Who may make tables in it may not be one to make namespaces."""
+    store.ensure_table(b"ns:t", FAMILIES)
+    assert (server.count("CreateTable"), server.count("CreateNamespace")) == (1, 0)
+
+    def before(number: int, method: str) -> None:
+        if method == "CreateTable" and number == 2:
+            raise Refuse("NamespaceNotFoundException")
+
+    server.before, server.schemas = before, []
+    store.ensure_table(b"new:t", FAMILIES)
+    assert (server.count("CreateTable"), server.count("CreateNamespace")) == (3, 1)
+
+
+def test_a_change_that_nobody_saw_the_end_of_may_have_been_made(server: FakeRegionServer) -> None:
+    """And its client does not wait for longer than its time."""
+    store = open_store(server.uri + "&timeout_ms=500")
+
+    def before(number: int, method: str) -> None:
+        if method == "getProcedureResult":
+            raise Silence
+
+    server.before = before
+    began = time.monotonic()
+    with pytest.raises(MaybeApplied, match="has not changed the table in time"):
+        store.ensure_table(b"t", FAMILIES)
+    assert time.monotonic() - began < 2
+    assert server.schemas
+    store.close()
+
+
 # --- interrupts ----------------------------------------------------------------------------------
 
 
@@ -549,6 +696,83 @@ def test_a_call_that_nobody_waits_for_hides_no_dead_connection(
     assert store.check_and_put([put_if("a", b"", b"1")]) == [True]
 
 
+# --- servers that have stood still ----------------------------------------------------------------
+
+
+@pytest.fixture
+def rested(server: FakeRegionServer) -> Iterator[NativeStore]:
+    """A store whose last answer came so long ago that its server may have lost its regions."""
+    clock = ManualClock()
+    store = open_store(server.uri + "&timeout_ms=2000", clock)
+    assert isinstance(store, NativeStore)
+    store.read([key("a")])
+    clock.advance(REST_MS + 1)
+    server.methods.clear()
+    yield store
+    store.close()
+
+
+def test_after_a_rest_the_cluster_is_asked_whether_the_server_is_at_work(
+    server: FakeRegionServer, rested: NativeStore
+) -> None:
+    """Once, however many answers follow."""
+    for _ in range(3):
+        rested.read([key("a")])
+    assert server.methods == ["Multi", "GetActiveMaster", "GetClusterStatus", "Multi", "Multi"]
+
+
+def test_answers_of_a_server_that_has_lost_its_regions_are_not_believed(
+    server: FakeRegionServer, rested: NativeStore
+) -> None:
+    """What it read may have been written elsewhere since."""
+
+    def recover(number: int, method: str) -> None:
+        server.is_at_work = number > 1 or method != "GetClusterStatus"
+
+    server.before = recover
+    server.cells[b"a", b"d", b"x"] = b"1"
+    assert rested.read([key("a")]) == {key("a"): Cell(b"1", 1)}
+    assert server.count("Multi") == 2
+    assert server.count("Scan") > 0, "it asked where the row is by now"
+
+
+def test_a_no_of_a_server_that_has_lost_its_regions_is_not_believed(
+    server: FakeRegionServer, rested: NativeStore
+) -> None:
+    """Its yes would be true, as it could not have written; but which it was does not matter."""
+    server.is_at_work = False
+    with pytest.raises(MaybeApplied, match="has lost its regions"):
+        rested.check_and_put([put_if("a", b"1", b"2")])
+
+
+def test_a_page_of_a_server_that_has_lost_its_regions_is_read_elsewhere(
+    server: FakeRegionServer, rested: NativeStore
+) -> None:
+    """A scan is a read too."""
+    server.is_at_work = False
+    server.pages = [([b"old"], False, b"", False), ([b"new"], False, b"", False)]
+
+    def recover(number: int, method: str) -> None:
+        server.is_at_work = number > 1 or method != "GetClusterStatus"
+
+    server.before = recover
+    assert [row.row for row in rested.scan(TABLE)] == [b"new"]
+
+
+def test_where_nobody_tells_who_is_at_work_a_read_ends_in_time(
+    server: FakeRegionServer, rested: NativeStore
+) -> None:
+    """It says why."""
+
+    def refuse(number: int, method: str) -> None:
+        if method == "GetClusterStatus":
+            raise Refuse("AccessDeniedException")
+
+    server.before = refuse
+    with pytest.raises(MaybeApplied, match=r"nobody tells .*AccessDenied"):
+        rested.read([key("a")])
+
+
 def test_a_table_of_the_default_namespace_has_two_names(store: NativeStore) -> None:
     """HBase knows its regions by the shorter one."""
     wanted = Key("a", "d", "x", b"default:" + TABLE)
@@ -558,16 +782,73 @@ def test_a_table_of_the_default_namespace_has_two_names(store: NativeStore) -> N
 # --- life -----------------------------------------------------------------------------------------
 
 
+def test_calls_take_turns_on_several_connections(server: FakeRegionServer) -> None:
+    """As many as were asked for."""
+    store = open_store(server.uri + "&connections=2")
+    for _ in range(6):
+        store.read([key("a")])
+    assert server.services.count("ClientService") == 2
+    store.close()
+
+
+def test_a_server_is_told_who_speaks(server: FakeRegionServer) -> None:
+    """Where names are believed it is the one of the URI."""
+    store = open_store(server.uri + "&user=alice")
+    store.read([key("a")])
+    assert set(server.users) == {"alice"}
+    store.close()
+
+
+def test_kerberos_without_its_library_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No pause would bring it."""
+    monkeypatch.setitem(sys.modules, "gssapi", None)
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        store = open_store(f"hbase://?registry=127.0.0.1:{mute.getsockname()[1]}&auth=kerberos")
+        with pytest.raises(InvalidRequestError, match=r"install hbase-txn\[kerberos\]"):
+            store.read([key("a")])
+        store.close()
+
+
 def test_a_child_has_connections_of_its_own(server: FakeRegionServer, store: NativeStore) -> None:
     """Two processes on one would mix their answers."""
-    connections = server.connections
+    connections = server.services.count("ClientService")
     child = os.fork()
     if not child:
         os._exit(0 if store.read([key("a")]) == {key("a"): None} else 1)
     assert os.waitpid(child, 0)[1] == 0
-    assert server.connections == connections + 1
+    assert server.services.count("ClientService") == connections + 1
     assert store.read([key("a")]) == {key("a"): None}
-    assert server.connections == connections + 1
+    assert server.services.count("ClientService") == connections + 1
+
+
+def test_a_child_that_was_forked_beside_a_read_ends_it_by_itself(
+    server: FakeRegionServer, store: NativeStore
+) -> None:
+    """The answer is its parent's, and so are the threads that held locks of the connection."""
+    (connection,) = (each for at, each in store._servers._open.items() if at[1] == "ClientService")
+    parent, child, found = os.getpid(), 0, None
+
+    def fork() -> None:
+        nonlocal child
+        locks = connection._changing, connection._sending
+        for lock in locks:
+            lock.acquire()  # as another thread has them
+        child = os.fork()
+        if not child:
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(5)
+            return
+        for lock in locks:
+            lock.release()
+
+    try:
+        found = store.read([key("a")], beside=fork)
+    finally:
+        if os.getpid() != parent:
+            os._exit(found != {key("a"): None})
+    assert os.waitpid(child, 0)[1] == 0
+    assert found == {key("a"): None}
+    assert store.read([key("a")]) == found
 
 
 def test_a_closed_store_is_used_no_more(server: FakeRegionServer) -> None:

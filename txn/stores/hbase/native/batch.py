@@ -28,6 +28,8 @@ ITEMS_A_REQUEST = 2_000
 BYTES_A_REQUEST = 8_000_000
 CHECKS_A_REQUEST = 16
 """A server takes them one after the other, and waits for its log after each."""
+MOST_REQUESTS = 8
+"""With checks, to a server at a time; beyond that they get larger. It has few threads (30)."""
 
 Entry = list[tuple[int, Item]]
 """Items, by their position, that share an entry of a request: those of one region, or one alone."""
@@ -64,15 +66,17 @@ class Batches:
         *,
         once: bool,
         beside: Callable[[], None] | None = None,
+        due_ms: int | None = None,
     ) -> list[Any]:
         """Return the answer to each item. once: it must not be done twice.
 
         beside: run when the first requests are on their way, and what it raises is raised.
+        due_ms: when the call of the store is to end, if it has begun before.
         Raises RemoteError where a server refuses an item, TableUnavailable, NotApplied where none
         of it was done, and MaybeApplied.
         """
         answers: list[Any] = []
-        due_ms = self._due_ms()
+        due_ms = self.due_ms() if due_ms is None else due_ms
         for some in cut(items, lambda item: item.size, BYTES_A_REQUEST, ITEMS_A_REQUEST):
             try:
                 answers += _Run(self, some, once, due_ms).run(beside)
@@ -85,17 +89,24 @@ class Batches:
             beside()
         return answers
 
-    def run_in_turn(self, groups: Sequence[Sequence[Item]]) -> list[list[Any]]:
+    def run_in_turn(self, groups: Sequence[Sequence[Item]], *, due_ms: int) -> list[list[Any]]:
         """Return the answers to reads, those of no group read before all of the earlier ones: in
         one request, if one server has all of them, which it carries out in its order."""
-        items, due_ms = [item for group in groups for item in group], self._due_ms()
-        answers = _Run(self, items, False, due_ms).try_in_one_request(groups)
+        items = [item for group in groups for item in group]
+        answers = None
+        if len(items) <= ITEMS_A_REQUEST:
+            answers = _Run(self, items, False, due_ms).try_in_one_request(groups)
         if answers is None:
-            return [_Run(self, group, False, due_ms).run(None) for group in groups]
+            return [self.run(group, once=False, due_ms=due_ms) for group in groups]
         found = iter(answers)
         return [[next(found) for _ in group] for group in groups]
 
-    def _due_ms(self) -> int:
+    def try_once(self, items: Sequence[Item], due_ms: int) -> list[Any]:
+        """Return the answers to reads that come without asking again, and None for the others."""
+        return _Run(self, items, False, due_ms).try_once()
+
+    def due_ms(self) -> int:
+        """Return when a call of the store that begins now is to end."""
         return self.clock.monotonic_ms() + self.servers.target.timeout_ms
 
 
@@ -123,8 +134,20 @@ class _Run:
                 raise MaybeApplied(str(error)) from error
             raise
         finally:
-            for each in self._flying:
-                each.connection.drop(each.call)
+            self._drop_all()
+
+    def try_once(self) -> list[Any]:
+        """Return the answers to one try; None where there is none."""
+        try:
+            self._send(self._divide(range(len(self._items))))
+            self._receive_all()
+        finally:
+            self._drop_all()
+        return [self._answers.get(position) for position in range(len(self._items))]
+
+    def _drop_all(self) -> None:
+        for each in self._flying:
+            each.connection.drop(each.call)
 
     def _run(self, beside: Callable[[], None] | None) -> list[Any]:
         items, answers = self._items, self._answers
@@ -148,7 +171,7 @@ class _Run:
         for group in groups:
             parts += self._divide(range(begin, begin + len(group)))
             begin += len(group)
-        if len({part.server for part in parts}) != 1 or begin > ITEMS_A_REQUEST:
+        if len({part.server for part in parts}) != 1:
             return None
         regions = [region for part in parts for region in part.regions]
         entries = [entry for part in parts for entry in part.entries]
@@ -261,7 +284,8 @@ def _split_checks(part: Shipment) -> list[Shipment]:
     """Let a server take many checks side by side; those of one row stay together."""
     if len(part.entries) <= CHECKS_A_REQUEST or not part.entries[0][0][1].is_apart:
         return [part]
-    pieces = [Shipment(part.server, [], []) for _ in range(0, len(part.entries), CHECKS_A_REQUEST)]
+    wanted = -(-len(part.entries) // CHECKS_A_REQUEST)
+    pieces = [Shipment(part.server, [], []) for _ in range(min(wanted, MOST_REQUESTS))]
     of_row: dict[tuple[bytes, bytes], Shipment] = {}
     for region, entry in zip(part.regions, part.entries, strict=True):
         _, item = entry[0]

@@ -20,6 +20,7 @@ from txn.stores.hbase.native.cells import CODEC, Cells
 from txn.stores.hbase.native.kerberos import prove_user
 from txn.stores.hbase.native.messages import PB
 from txn.stores.hbase.native.target import Address, Target
+from txn.stores.hbase.native.tenure import Tenure
 from txn.stores.wire import connect_socket, share_wire
 
 PREAMBLE = b"HBas\x00"  # and the version of what follows
@@ -29,6 +30,7 @@ SIMPLE, KERBEROS = b"\x50", b"\x51"
 IDLE_MS = 1_000  # a connection that rested for longer may have been closed by the server
 CHUNK = 65_536
 MOST_BYTES = 1 << 30  # more than this is no length of an answer
+LAST_NUMBER = (1 << 31) - 1  # of a call: a server takes it for negative beyond
 
 _LENGTH = struct.Struct(">I")
 
@@ -71,12 +73,25 @@ class RemoteError(Exception):
 
 
 class RpcCall:
-    """A call on its way; then its answer, and the block of cells behind it, or an error."""
+    """A call on its way; then its answer, and the block of cells behind it, or an error.
+    doubted_ms: when an answer came that the server may have given after its time."""
 
-    __slots__ = ("answer", "block", "error", "is_done", "leads", "number", "wakes")
+    __slots__ = (
+        "answer",
+        "block",
+        "doubted_ms",
+        "error",
+        "is_done",
+        "leads",
+        "number",
+        "sent_ms",
+        "wakes",
+    )
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, sent_ms: int = 0) -> None:
         self.number = number
+        self.sent_ms = sent_ms
+        self.doubted_ms: int | None = None
         self.answer = self.block = b""
         self.error: Exception | None = None
         self.is_done = self.leads = False
@@ -96,7 +111,8 @@ class RpcCall:
 class RpcConnection:
     """A socket to one service of a server. `is_broken` once it can carry no more calls.
 
-    service: "ClientService" of a region server, "MasterService" or "ClientMetaService".
+    service: "ClientService" of a region server, "MasterService" or "ClientMetaService". tenure:
+    whether a region server may be believed.
     """
 
     def __init__(
@@ -108,11 +124,14 @@ class RpcConnection:
         *,
         within_ms: int,
         tls: ssl.SSLContext | None,
+        tenure: Tenure | None,
     ) -> None:
         """Connect; OSError (which covers time-outs and TLS) where that fails."""
+        due_ms = clock.monotonic_ms() + within_ms
         self.address = address
         self.is_broken = False
         self._clock = clock
+        self._tenure = tenure
         self._wire = share_wire(connect_socket(*address, within_ms, tls))
         self._sending, self._changing = Lock(), Lock()
         self._calls: dict[int, RpcCall] = {}
@@ -122,7 +141,7 @@ class RpcConnection:
         self._buffer = bytearray()
         self._used_ms = clock.monotonic_ms()
         try:
-            self._greet(service, target, self._used_ms + within_ms)
+            self._greet(service, target, due_ms)
         except BaseException:
             self._wire.close()
             raise
@@ -138,13 +157,15 @@ class RpcConnection:
                 raise ConnectionError("the connection was closed")
             left_ms = self._left_ms(due_ms)
             self._number = number = self._number + 1
-            call = self._calls[number] = RpcCall(number)
+            call = self._calls[number] = RpcCall(number, due_ms - left_ms)
             head = PB.RequestHeader(
                 call_id=number, method_name=method, request_param=True, timeout=left_ms
             ).SerializeToString()
             self._send_whole(
                 call, _frame(_varint(len(head)), head, _varint(len(body)), body), left_ms
             )
+            if number == LAST_NUMBER:
+                self.retire()
         finally:
             self._sending.release()
             self._close_if_unused()
@@ -174,7 +195,16 @@ class RpcConnection:
                 self.drop(call)
         if call.error is not None:
             raise call.error
+        if call.doubted_ms is not None and self._tenure is not None:
+            self._confirm(self._tenure, call.doubted_ms, due_ms)
         return self._decode(response, call.answer)
+
+    def _confirm(self, tenure: Tenure, doubted_ms: int, due_ms: int) -> None:
+        try:
+            tenure.confirm(doubted_ms, due_ms)
+        except ConnectionError as error:
+            self.end(error)
+            raise
 
     def ask(self, method: str, request: Any, response: Any, due_ms: int) -> tuple[Any, Cells]:
         """Send a call and wait for its answer and the cells behind it."""
@@ -220,19 +250,36 @@ class RpcConnection:
         self._close_if_unused()
 
     def close_copy(self) -> None:
-        """Close what a forked process has of it: the connection is its parent's."""
-        self.is_broken = True
+        """Close what a forked process has of it: the connection is its parent's, and so are the
+        threads that wait on it or hold its locks. A call of the thread that forked ends here."""
         self._wire.close()
+        self._sending, self._changing = Lock(), Lock()
+        self._is_led = False
+        for call in self._calls.values():
+            call.wakes = None
+        self.end(ConnectionError("the connection is the parent's"))
 
     # ------------------------------------------------------------------------------- waiting
 
     def _wait(self, call: RpcCall, due_ms: int) -> None:
         try:
             if self._may_lead(call, due_ms):
-                while not call.is_done:
-                    self._receive_one(due_ms)
+                self._lead(call, due_ms)
         finally:
             self._leave(call)
+
+    def _lead(self, call: RpcCall, due_ms: int) -> None:
+        """Read for all, until the answer is there."""
+        try:
+            while not call.is_done:
+                self._receive_one(due_ms)
+                if not call.is_done:
+                    self._left_ms(due_ms)  # others' answers may come for ever
+        except OSError:
+            raise
+        except BaseException:
+            self.end()  # an interrupt may have lost what was just read: nobody can go on behind it
+            raise
 
     def _may_lead(self, call: RpcCall, due_ms: int) -> bool:
         """Wait until the answer is there, or it is this thread's turn to read."""
@@ -298,10 +345,12 @@ class RpcConnection:
         except OSError as broken:
             self.end(broken)
             return
-        self._used_ms = self._clock.monotonic_ms()
+        self._used_ms = came_ms = self._clock.monotonic_ms()
         with self._changing:
             call = self._calls.pop(header.call_id, None)
             if call is not None:
+                if self._tenure is not None and not self._tenure.vouches_for(call.sent_ms, came_ms):
+                    call.doubted_ms = came_ms
                 if call.wakes is not None:
                     self._waiting.remove(call)
                 call.end(body, block, error)
@@ -338,8 +387,12 @@ class RpcConnection:
         return taken
 
     def _fill(self, size: int, due_ms: int) -> None:
-        """Read until so many bytes are there; what has come stays if it is too late."""
+        """Read until so many bytes are there; what has come stays if it is too late, for the one
+        who reads next."""
+        left_ms = 1
         while len(self._buffer) < size:
+            if left_ms <= 0:
+                raise TimeoutError("timed out")
             wanted = max(CHUNK, size - len(self._buffer))
             left_ms = due_ms - self._clock.monotonic_ms()
             self._buffer += self._wire.read(wanted, max(1, left_ms))  # what has come is not late

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from typing import Any
 
-from txn.errors import NotApplied
+from txn.errors import InvalidRequestError, NotApplied
 from txn.host.extras import require_extra
 from txn.stores.hbase.native.target import Target
 
@@ -33,12 +34,10 @@ Write = Callable[[bytes], None]
 def prove_user(target: Target, host: str, read: Read, write: Write) -> str:
     """Prove to a server who speaks, and return the name. read: exactly so many bytes.
 
-    Raises InvalidRequestError without the library, and Unwelcome where one of the two sides is
-    not content with the other.
+    Raises InvalidRequestError without the library or the system's Kerberos, and Unwelcome where
+    one of the two sides is not content with the other.
     """
-    with require_extra("kerberos", target=str(target)):
-        import gssapi  # noqa: PLC0415  (it needs the system's Kerberos, which few have)
-
+    gssapi = _import_gssapi(target)
     principal, _, realm = target.principal.partition("@")
     service, _, instance = principal.partition("/")
     named = host if instance in {"", "_HOST"} else instance
@@ -63,6 +62,19 @@ def prove_user(target: Target, host: str, read: Read, write: Write) -> str:
         return str(context.initiator_name)
     except gssapi.exceptions.GSSError as error:
         raise Unwelcome(f"Kerberos: {error}") from error
+
+
+def _import_gssapi(target: Target) -> Any:
+    try:
+        with require_extra("kerberos", target=str(target)):
+            import gssapi  # noqa: PLC0415  (it needs the system's Kerberos, which few have)
+    except (ImportError, OSError) as error:
+        raise InvalidRequestError(
+            "gssapi finds no Kerberos on this machine: install it, on Debian libgssapi-krb5-2",
+            target=str(target),
+            cause=str(error),
+        ) from error
+    return gssapi
 
 
 def _read_token(read: Read) -> bytes:

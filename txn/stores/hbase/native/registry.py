@@ -1,8 +1,11 @@
-"""Where the table of all regions is, and the active master: as ZooKeeper knows, or the masters."""
+"""Where the table of all regions is, the active master, and which servers are at work: as ZooKeeper
+knows, or the masters."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
+from functools import partial
 from threading import Thread
 from typing import Any
 
@@ -16,11 +19,17 @@ from txn.stores.hbase.native.connection import RemoteError
 from txn.stores.hbase.native.messages import PB
 from txn.stores.hbase.native.servers import Servers
 from txn.stores.hbase.native.target import Address, Target
+from txn.stores.hbase.places import first_line
 
 LOGGER = logging.getLogger(__name__)
 LOGGER.addHandler(logging.NullHandler())  # nothing on stderr, unless a program asks for it
 MARK = b"PBUF"
 NAMED = 0xFF
+SERVERS = 10
+"""What to tell of a cluster: the names of the servers that are at work."""
+
+Question = Callable[[KazooClient, float], Any]
+"""Asks ZooKeeper about a node, for so many seconds."""
 
 
 class Registry:
@@ -31,6 +40,8 @@ class Registry:
         self._servers = servers
         self._clock = clock
         self._answered: tuple[Address, ...] = ()  # the master that answered last
+        self._at_work: tuple[int, frozenset[Address]] = -1, frozenset()
+        servers.list_servers = self.list_servers
 
     def find_meta(self, due_ms: int) -> Address:
         """Return the server of the region that has the table of regions."""
@@ -47,6 +58,34 @@ class Registry:
         if self._target.registry:
             return _address(self._ask_masters("GetActiveMaster", due_ms).server_name)
         return _address(self._read_node("master", PB.Master, due_ms).master)
+
+    def list_servers(self, since_ms: int, due_ms: int) -> tuple[int, frozenset[Address]]:
+        """Return the region servers that were at work at a moment after this one, and when that was
+        asked: what was asked for one server is told of all."""
+        found = self._at_work
+        if found[0] <= since_ms:
+            asked_ms = self._clock.monotonic_ms()
+            found = self._at_work = asked_ms, self._read_servers(due_ms)
+        return found
+
+    def _read_servers(self, due_ms: int) -> frozenset[Address]:
+        if self._target.registry:
+            request = PB.GetClusterStatusRequest(options=[SERVERS])
+            try:
+                connection = self._servers.connect(
+                    self.find_master(due_ms), "MasterService", due_ms
+                )
+                answer = connection.call(
+                    "GetClusterStatus", request, PB.GetClusterStatusResponse, due_ms
+                )
+            except (OSError, RemoteError) as error:
+                raise NotApplied("the master does not answer", cause=first_line(error)) from error
+            return frozenset(map(_address, answer.cluster_status.servers_name))
+        names = self._ask_zookeeper(f"{self._target.znode}/rs", _list_names, due_ms)
+        try:
+            return frozenset(map(_read_name, names))
+        except ValueError as error:
+            raise NotApplied("a node of ZooKeeper is not HBase's", cause=str(error)) from error
 
     def _ask_masters(self, method: str, due_ms: int) -> Any:
         request, response = getattr(PB, f"{method}Request"), getattr(PB, f"{method}Response")
@@ -65,15 +104,24 @@ class Registry:
         raise NotApplied("no master answers", registry=failures)
 
     def _read_node(self, name: str, kind: Any, due_ms: int) -> Any:
-        """Read a node with a session of its own: this is done once, and when a server has gone.
-        The driver has waits without end, so it does this in a thread that can be left alone."""
         node = f"{self._target.znode}/{name}"
+        return _decode_node(node, self._ask_zookeeper(node, _read_data, due_ms), kind)
+
+    def _ask_zookeeper(self, node: str, question: Callable[..., Any], due_ms: int) -> Any:
+        """Ask about a node with a session of its own: this is done seldom. The driver has waits
+        without end, so it does this in a thread that can be left alone."""
         hosts, limit_ms = str(self._target), 2 * self._target.connect_ms
         within_ms = max(1, min(limit_ms, due_ms - self._clock.monotonic_ms()))
-        found: list[bytes | Exception] = []
-        reader = Thread(target=_read, args=(hosts, node, within_ms / 1000, found), daemon=True)
-        reader.start()
-        reader.join(within_ms / 1000)
+        found: list[Any] = []
+        asker = Thread(
+            target=_ask, args=(hosts, partial(question, node), within_ms / 1000, found), daemon=True
+        )
+        try:
+            asker.start()
+        except RuntimeError as error:  # the interpreter is ending, or has no thread to give
+            found.append(error)
+        else:
+            asker.join(within_ms / 1000)
         result = found[0] if found else TimeoutError("timed out")
         if isinstance(result, NoNodeError):
             raise NotApplied("no HBase is at this node", zookeeper=hosts, node=node) from result
@@ -81,22 +129,33 @@ class Registry:
             raise NotApplied(
                 "no answer from ZooKeeper", zookeeper=hosts, cause=repr(result)
             ) from result
-        return _decode_node(node, result, kind)
+        return result
 
 
-def _read(hosts: str, node: str, within_s: float, found: list[bytes | Exception]) -> None:
-    """Have what a node holds, or why it cannot be read."""
+def _ask(hosts: str, question: Question, within_s: float, found: list[Any]) -> None:
+    """Have the answer to a question, or why there is none."""
     try:
         client = KazooClient(hosts, timeout=within_s, logger=LOGGER)
         try:
             client.start(timeout=within_s)
-            data, _ = client.get_async(node).get(timeout=within_s)
-            found.append(data)
+            found.append(question(client, within_s))
         finally:
             client.stop()
             client.close()
     except Exception as error:  # noqa: BLE001  (whatever the driver raises, it is told)
         found.append(error)
+
+
+def _read_data(node: str, client: KazooClient, within_s: float) -> bytes:
+    data: bytes = client.get_async(node).get(timeout=within_s)[0]
+    return data
+
+
+def _list_names(node: str, client: KazooClient, within_s: float) -> list[str]:
+    """Return the names below a node, as of now: the ZooKeeper that is asked may be behind."""
+    client.sync_async(node).get(timeout=within_s)
+    names: list[str] = client.get_children_async(node).get(timeout=within_s)
+    return names
 
 
 def _decode_node(node: str, data: bytes, kind: Any) -> Any:
@@ -106,7 +165,10 @@ def _decode_node(node: str, data: bytes, kind: Any) -> Any:
     try:
         if not data.startswith(MARK):
             raise DecodeError("no mark")
-        return kind.FromString(data[len(MARK) :])
+        message = kind.FromString(data[len(MARK) :])
+        if not message.IsInitialized():
+            raise DecodeError("no server")
+        return message
     except DecodeError as error:
         raise NotApplied(
             "a node of ZooKeeper is not HBase's", node=node, cause=str(error)
@@ -115,3 +177,9 @@ def _decode_node(node: str, data: bytes, kind: Any) -> Any:
 
 def _address(server: Any) -> Address:
     return server.host_name, server.port
+
+
+def _read_name(name: str) -> Address:
+    """Return the address in a server's name, which ends with when it started."""
+    host, port, _ = name.rsplit(",", 2)
+    return host, int(port)

@@ -12,6 +12,7 @@ from txn.host.forks import Forked
 from txn.stores.hbase.native.connection import RpcConnection
 from txn.stores.hbase.native.kerberos import Unwelcome
 from txn.stores.hbase.native.target import Address, Target
+from txn.stores.hbase.native.tenure import ListServers, Tenure
 from txn.stores.wire import trust
 
 Place = tuple[Address, str, int]
@@ -19,7 +20,10 @@ Place = tuple[Address, str, int]
 
 
 class Servers(Forked):
-    """At most `target.connections` to each service. Safe for many threads, and across fork."""
+    """At most `target.connections` to each service. Safe for many threads, and across fork.
+    list_servers: who tells of region servers that they are at work; set by the registry."""
+
+    list_servers: ListServers
 
     def __init__(self, target: Target, clock: Clock) -> None:
         self.target = target
@@ -51,8 +55,7 @@ class Servers(Forked):
             return known
         with self._lock:
             opening = self._opening.setdefault(place, Lock())
-        left_ms = due_ms - self._clock.monotonic_ms()
-        if left_ms <= 0 or not opening.acquire(timeout=left_ms / 1000):
+        if not opening.acquire(timeout=self._left_ms(due_ms) / 1000):
             raise TimeoutError("timed out")
         try:
             known = self._open.get(place)
@@ -63,7 +66,7 @@ class Servers(Forked):
                     known.end()
             if self._is_closed:
                 raise StoreClosedError("the store is closed", cluster=str(self.target))
-            within_ms = min(self.target.connect_ms, left_ms)
+            within_ms = min(self.target.connect_ms, self._left_ms(due_ms))
             made = self._connect(address, service, within_ms)
             self._open[place] = made
             if self._is_closed:  # meanwhile
@@ -73,14 +76,29 @@ class Servers(Forked):
             opening.release()
 
     def _connect(self, address: Address, service: str, within_ms: int) -> RpcConnection:
+        tenure = None
+        if service == "ClientService":
+            tenure = Tenure(address, self.list_servers, self._clock)
         try:
             return RpcConnection(
-                address, service, self.target, self._clock, within_ms=within_ms, tls=self._tls
+                address,
+                service,
+                self.target,
+                self._clock,
+                within_ms=within_ms,
+                tls=self._tls,
+                tenure=tenure,
             )
         except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
             raise  # a server that is going
         except ssl.SSLError as error:
             raise Unwelcome("TLS fails", server=address, cause=str(error)) from error
+
+    def _left_ms(self, due_ms: int) -> int:
+        left_ms = due_ms - self._clock.monotonic_ms()
+        if left_ms <= 0:
+            raise TimeoutError("timed out")
+        return left_ms
 
     def close(self) -> None:
         """Close all connections; calls on their way end with an error."""

@@ -25,6 +25,7 @@ from txn.stores.hbase.native.messages import PB
 from txn.stores.hbase.native.regions import BY_NAME, PAUSES, Location, Regions
 from txn.stores.hbase.native.registry import Registry
 from txn.stores.hbase.native.servers import Servers
+from txn.stores.hbase.native.sharing import SharedReads
 from txn.stores.hbase.native.tables import MasterTables
 from txn.stores.hbase.native.target import Target
 from txn.stores.hbase.places import (
@@ -57,21 +58,26 @@ class NativeStore:
         self._regions = Regions(self._servers, registry, clock)
         self._batches = Batches(self._servers, self._regions, clock)
         self._tables = MasterTables(self._servers, registry, clock)
+        self._shared = SharedReads(self._read_rows, self._batches.try_once, clock)
 
     def read(
         self, *groups: Collection[Key], beside: Callable[[], None] | None = None
     ) -> dict[Key, Cell | None]:
         """Read with one request to each server; groups too go in one, if one server has them all.
         What is beside runs while requests are on their way."""
+        due_ms = self._batches.due_ms()
         groups = groups or ((),)
         wanted = [_list_reads(keys) for keys in groups]
         keys = groups[0] if len(groups) == 1 else [key for part in groups for key in part]
-        if len(groups) == 1 or beside is not None:
-            first = self._try(lambda: self._batches.run(wanted[0], once=False, beside=beside), keys)
-            rest = self._try(lambda: self._batches.run_in_turn(wanted[1:]), keys)
-            return complete(keys, [*first, *(cells for part in rest for cells in part)])
-        found = self._try(lambda: self._batches.run_in_turn(wanted), keys)
-        return complete(keys, [cells for part in found for cells in part])
+        if len(groups) == 1 and beside is None:
+            return complete(keys, self._try(lambda: self._shared.read(wanted[0], due_ms), keys))
+        run, run_in_turn = self._batches.run, self._batches.run_in_turn
+        if beside is None:
+            found = self._try(lambda: run_in_turn(wanted, due_ms=due_ms), keys)
+            return complete(keys, [cells for part in found for cells in part])
+        first = self._try(lambda: run(wanted[0], once=False, beside=beside, due_ms=due_ms), keys)
+        rest = self._try(lambda: run_in_turn(wanted[1:], due_ms=due_ms), keys)
+        return complete(keys, [*first, *(cells for part in rest for cells in part)])
 
     def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
         """Write with one request to each server."""
@@ -150,7 +156,7 @@ class NativeStore:
     ) -> tuple[list[Row], bytes | None]:
         """Return the first rows of a range, and where the next ones begin, if there may be any."""
         request = _make_scan(start, stop, columns, limit)
-        due_ms = self._clock.monotonic_ms() + self._servers.target.timeout_ms
+        due_ms = self._batches.due_ms()
         cause: Exception | None = None
         for _ in PAUSES.tries(self._clock, self._chance, due_ms=due_ms):
             region = self._regions.find(table, start, due_ms)
@@ -169,8 +175,12 @@ class NativeStore:
                 cause = error
                 self._regions.forget_server(region.server)
             else:
-                return self._take_page(region, answer, cells, (start, stop), columns)
+                limits = start, stop
+                return self._take_page(region, answer, cells, limits, columns, due_ms=due_ms)
         raise NotApplied("no server could read it in time", table=table, cause=first_line(cause))
+
+    def _read_rows(self, items: Sequence[ReadRow], due_ms: int) -> list[Any]:
+        return self._batches.run(items, once=False, due_ms=due_ms)
 
     def _take_page(
         self,
@@ -179,6 +189,8 @@ class NativeStore:
         cells: Cells,
         limits: tuple[bytes, bytes],
         columns: Sequence[tuple[bytes, bytes]] | None,
+        *,
+        due_ms: int,
     ) -> tuple[list[Row], bytes | None]:
         """Return the rows of an answer, and where the next ones begin. A server that takes long
         stops on its way: within a row, which is then read by itself, or where there are none."""
@@ -187,17 +199,21 @@ class NativeStore:
         rows = [_make_row(cells.take(count, table)) for count in counts if count]
         following = row_after(rows[-1].row) if rows else answer.cursor.row or start
         if rows and any(answer.partial_flag_per_result[-1:]):
-            last = self._read_row(table, rows.pop().row, columns)
+            last = self._read_row(table, rows.pop().row, columns, due_ms)
             rows += [last] if last.cells else []  # it may be gone by now
         if not answer.more_results_in_region:
             return rows, _next_start(region, stop)
         return rows, following
 
     def _read_row(
-        self, table: bytes, row: bytes, columns: Sequence[tuple[bytes, bytes]] | None
+        self,
+        table: bytes,
+        row: bytes,
+        columns: Sequence[tuple[bytes, bytes]] | None,
+        due_ms: int,
     ) -> Row:
         keys = [Key(row, family, column, table) for family, column in columns or ()]
-        (found,) = self._batches.run([ReadRow(table, row, keys)], once=False)
+        (found,) = self._batches.run([ReadRow(table, row, keys)], once=False, due_ms=due_ms)
         return Row(row, found)
 
     def _try(self, call: Callable[[], Any], keys: Collection[Key], table: bytes = b"") -> Any:

@@ -64,12 +64,16 @@ class MasterTables:
         request.table_schema.table_name.CopyFrom(_table_name(table))
         for name, family in families.items():
             request.table_schema.column_families.append(_column(name, family))
-        namespace = request.table_schema.table_name.namespace
-        if namespace != DEFAULT_NAMESPACE:
+        try:
+            self._carry_out(table, "CreateTable", request)
+        except RemoteError as error:
+            if error.name != "NamespaceNotFoundException":
+                return refuse_change(table, error)
             wanted = PB.CreateNamespaceRequest()
-            wanted.namespaceDescriptor.name = namespace
-            self._change(table, "CreateNamespace", wanted)  # False: it is there
-        return self._change(table, "CreateTable", request)
+            wanted.namespaceDescriptor.name = request.table_schema.table_name.namespace
+            self._change(table, "CreateNamespace", wanted)  # False: it is there by now
+            return self._change(table, "CreateTable", request)
+        return True
 
     def add(self, table: bytes, name: bytes, family: Family) -> bool:
         """Add a family to a table; False where another client is at it."""
@@ -81,29 +85,37 @@ class MasterTables:
     # ------------------------------------------------------------------------------- details
 
     def _change(self, table: bytes, method: str, request: Any) -> bool:
-        """Have the master make a change, and wait until it is made."""
-        due_ms = self._due_ms()
+        """Have the master make a change; False where another client is at it."""
         try:
-            started = self.ask(method, request, PB.ProcedureStarted, is_change=True)
-            wanted = PB.GetProcedureResultRequest(proc_id=started.proc_id)
+            self._carry_out(table, method, request)
+        except RemoteError as error:
+            return refuse_change(table, error)
+        return True
+
+    def _carry_out(self, table: bytes, method: str, request: Any) -> None:
+        """Have the master make a change, and wait until it is made. Raises RemoteError."""
+        due_ms = self._due_ms()
+        started = self._ask(method, request, PB.ProcedureStarted, due_ms, is_change=True)
+        wanted = PB.GetProcedureResultRequest(proc_id=started.proc_id)
+        cause = None
+        try:
             for _ in PAUSES.tries(self._clock, self._chance, due_ms=due_ms):
-                done = self.ask("getProcedureResult", wanted, PB.GetProcedureResultResponse)
+                done = self._ask(
+                    "getProcedureResult", wanted, PB.GetProcedureResultResponse, due_ms
+                )
                 if done.HasField("exception"):
                     told = done.exception.generic_exception
                     raise RemoteError(told.class_name, f"{told.class_name}: {told.message}")
                 if done.state in {FINISHED, UNKNOWN}:  # one that ended long ago is not known
-                    return True
-        except RemoteError as error:
-            return refuse_change(table, error)
-        raise MaybeApplied("the master has not changed the table in time", table=table)
-
-    def ask(self, method: str, request: Any, response: Any, *, is_change: bool = False) -> Any:
-        """Ask the active master. A change is asked for once: it may have been made."""
-        return self._ask(method, request, response, self._due_ms(), is_change)
+                    return
+        except NotApplied as error:  # the question; the change may have been made
+            cause = error
+        raise MaybeApplied("the master has not changed the table in time", table=table) from cause
 
     def _ask(
         self, method: str, request: Any, response: Any, due_ms: int, is_change: bool = False
     ) -> Any:
+        """Ask the active master. A change is asked for once: it may have been made."""
         cause: Exception | None = None
         for _ in PAUSES.tries(self._clock, self._chance, due_ms=due_ms):
             call = None

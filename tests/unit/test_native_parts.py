@@ -1,0 +1,453 @@
+"""Parts of the native store alone: its URI, nodes of ZooKeeper, Kerberos, blocks of cells."""
+
+from __future__ import annotations
+
+import builtins
+import struct
+import sys
+from collections.abc import Callable, Sequence
+from threading import Thread
+from types import SimpleNamespace
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from kazoo.exceptions import NoNodeError
+
+from tests.unit.fake_region_server import encode_cell
+from txn.clock import ManualClock, SystemClock
+from txn.errors import InvalidRequestError, MaybeApplied, NotApplied
+from txn.model import Cell, Key
+from txn.stores.hbase.native.cells import Cells
+from txn.stores.hbase.native.kerberos import Unwelcome, prove_user
+from txn.stores.hbase.native.messages import PB
+from txn.stores.hbase.native.registry import Registry
+from txn.stores.hbase.native.servers import Servers
+from txn.stores.hbase.native.target import Address, Target, parse_target
+from txn.stores.hbase.native.tenure import REST_MS, Tenure
+
+pytestmark = pytest.mark.fast
+
+
+def parse(uri: str) -> Target:
+    return parse_target(urlsplit(uri))
+
+
+# --- which cluster --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("uri", "zookeeper", "znode"),
+    [
+        ("hbase://zk", [("zk", 2181)], "/hbase"),
+        ("hbase://a,b:2182,c", [("a", 2182), ("b", 2182), ("c", 2181)], "/hbase"),
+        ("hbase://a,b,c:2182/", [("a", 2182), ("b", 2182), ("c", 2182)], "/hbase"),
+        ("hbase://zk/hbase-secure/", [("zk", 2181)], "/hbase-secure"),
+        ("hbase://zk/of/it%20all", [("zk", 2181)], "/of/it all"),
+        ("hbase://[::1]:2182", [("::1", 2182)], "/hbase"),
+    ],
+)
+def test_a_uri_names_zookeepers_and_a_node(
+    uri: str, zookeeper: list[tuple[str, int]], znode: str
+) -> None:
+    """A host without a port has that of the one behind it, as HBase's own setting has it."""
+    target = parse(uri)
+    assert (list(target.zookeeper), target.znode, target.registry) == (zookeeper, znode, ())
+
+
+def test_a_uri_names_masters_instead() -> None:
+    """Of which each may be at another port."""
+    target = parse("hbase://?registry=a:1,b,c:3&user=alice")
+    assert target.registry == (("a", 1), ("b", 3), ("c", 3))
+    assert (target.zookeeper, target.user) == ((), "alice")
+    assert parse("hbase://?registry=a").registry == (("a", 16_000),)
+
+
+# --- whether a server may be believed ------------------------------------------------------------
+
+
+SERVER = ("host", 16_020)
+
+
+class FakeRegistry:
+    """Who is at work; what it was asked."""
+
+    def __init__(self, clock: ManualClock, *servers: Address) -> None:
+        self.servers = servers
+        self.asked = 0
+        self.failure: Exception | None = None
+        self._clock = clock
+
+    def list_servers(self, since_ms: int, due_ms: int) -> tuple[int, Sequence[Address]]:
+        self.asked += 1
+        if self.failure is not None:
+            raise self.failure
+        self._clock.advance(5)
+        return self._clock.monotonic_ms() - 5, self.servers
+
+
+def make_tenure(*servers: Address) -> tuple[Tenure, FakeRegistry, ManualClock]:
+    clock = ManualClock()
+    clock.advance(100_000)
+    registry = FakeRegistry(clock, *servers)
+    return Tenure(SERVER, registry.list_servers, clock), registry, clock
+
+
+def test_nothing_vouches_for_a_first_answer() -> None:
+    """Until the cluster does."""
+    tenure, registry, clock = make_tenure(SERVER)
+    sent_ms = clock.monotonic_ms()
+    clock.advance(1)
+    came_ms = clock.monotonic_ms()
+    assert not tenure.vouches_for(sent_ms, came_ms)
+    clock.advance(1)
+    tenure.confirm(came_ms, came_ms + 1_000)
+    tenure.confirm(came_ms, came_ms + 1_000)
+    assert registry.asked == 1
+    assert tenure.vouches_for(clock.monotonic_ms(), clock.monotonic_ms())
+
+
+def test_answers_vouch_for_each_other_until_there_was_a_rest() -> None:
+    """What counts is when the earlier was sent: it may have been answered at once."""
+    tenure, _, clock = make_tenure(SERVER)
+    tenure.confirm(clock.monotonic_ms() - 1, clock.monotonic_ms() + 1_000)
+    sent_ms = clock.monotonic_ms()
+    clock.advance(REST_MS - 10)
+    assert tenure.vouches_for(sent_ms, clock.monotonic_ms())
+    clock.advance(11)
+    assert not tenure.vouches_for(clock.monotonic_ms(), clock.monotonic_ms())
+    assert not tenure.vouches_for(clock.monotonic_ms(), clock.monotonic_ms()), "nor the next"
+
+
+def test_a_server_that_is_not_at_work_is_not_believed() -> None:
+    """Nor one of which nobody tells."""
+    tenure, registry, clock = make_tenure(("host", 16_021))
+    due_ms = clock.monotonic_ms() + 1_000
+    with pytest.raises(ConnectionError, match="has lost its regions"):
+        tenure.confirm(clock.monotonic_ms(), due_ms)
+    registry.failure = NotApplied("no answer")
+    with pytest.raises(ConnectionError, match=r"nobody tells.*no answer"):
+        tenure.confirm(clock.monotonic_ms(), due_ms)
+    registry.failure, registry.servers = None, (SERVER,)
+    tenure.confirm(clock.monotonic_ms(), due_ms)
+
+
+def test_who_waits_for_another_ones_question_ends_in_time() -> None:
+    """It may be long."""
+    tenure, registry, clock = make_tenure(SERVER)
+
+    def ask(since_ms: int, due_ms: int) -> tuple[int, Sequence[Address]]:
+        with pytest.raises(TimeoutError):
+            tenure.confirm(since_ms, clock.monotonic_ms())
+        return FakeRegistry.list_servers(registry, since_ms, due_ms)
+
+    tenure._list_servers = ask
+    tenure.confirm(clock.monotonic_ms(), clock.monotonic_ms() + 1_000)
+    assert registry.asked == 1
+
+
+# --- what ZooKeeper knows -------------------------------------------------------------------------
+
+
+class FakeZookeeper:
+    """In place of kazoo's client: a node's data or children, or what asking for them raises.
+    synced: nodes that it was told to catch up with, before it was asked for anything else."""
+
+    def __init__(self, answer: bytes | list[str] | Exception) -> None:
+        self.answer = answer
+        self.asked: list[str] = []
+        self.synced: list[str] = []
+
+    def __call__(self, hosts: str, **options: Any) -> FakeZookeeper:
+        return self
+
+    def start(self, timeout: float) -> None:
+        pass
+
+    def get_async(self, node: str) -> FakeZookeeper:
+        self.asked.append(node)
+        return self
+
+    def sync_async(self, node: str) -> FakeZookeeper:
+        assert not self.asked, "what it knew before is late"
+        self.synced.append(node)
+        return self
+
+    def get_children_async(self, node: str) -> FakeZookeeper:
+        return self.get_async(node)
+
+    def get(self, timeout: float) -> Any:
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer if isinstance(self.answer, list) else (self.answer, None)
+
+    def stop(self) -> None:
+        pass
+
+    close = stop
+
+
+Ask = Callable[[bytes | list[str] | Exception], Registry]
+
+
+@pytest.fixture
+def ask(monkeypatch: pytest.MonkeyPatch) -> Ask:
+    """A registry whose ZooKeeper answers this."""
+
+    def ask(answer: bytes | list[str] | Exception) -> Registry:
+        monkeypatch.setattr("txn.stores.hbase.native.registry.KazooClient", FakeZookeeper(answer))
+        return open_registry("hbase://zk/node")
+
+    return ask
+
+
+def open_registry(uri: str) -> Registry:
+    clock, target = SystemClock(), parse(uri)
+    return Registry(target, Servers(target, clock), clock)
+
+
+def due_ms() -> int:
+    return SystemClock().monotonic_ms() + 5_000
+
+
+def describe_master(host: str, port: int) -> bytes:
+    told = PB.Master()
+    told.master.host_name, told.master.port = host, port
+    data: bytes = told.SerializeToString()
+    return data
+
+
+@pytest.mark.parametrize("writer", [b"", b"\xff\x00\x00\x00\x03abc"], ids=["plain", "named"])
+def test_a_node_is_read_behind_its_writers_name(ask: Ask, writer: bytes) -> None:
+    """HBase writes that before the mark and the message; other versions may not."""
+    registry = ask(writer + b"PBUF" + describe_master("host", 16_001))
+    assert registry.find_master(due_ms()) == ("host", 16_001)
+    assert registry.find_meta(due_ms()) == ("host", 16_001), "a message of the same form"
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"\xff", b"other", b"PBUF", b"PBUF\xff\xff", b"\xff\0\0\0\1"]
+)
+def test_a_node_that_is_not_hbases_is_told(ask: Ask, data: bytes) -> None:
+    """Another program's, or none's: its name says where to look."""
+    with pytest.raises(NotApplied, match=r"not HBase's.*/node/master"):
+        ask(data).find_master(due_ms())
+
+
+def test_a_node_that_is_missing_is_told(ask: Ask) -> None:
+    """HBase may have another one, which is a part of the URI, or may not run."""
+    with pytest.raises(NotApplied, match=r"no HBase is at this node.*zk:2181.*/node/meta-region"):
+        ask(NoNodeError()).find_meta(due_ms())
+
+
+def test_a_zookeeper_that_fails_is_told(ask: Ask) -> None:
+    """With what its driver says."""
+    with pytest.raises(NotApplied, match=r"no answer from ZooKeeper.*zk:2181.*too bad"):
+        ask(OSError("too bad")).find_meta(due_ms())
+
+
+def test_a_zookeeper_without_an_answer_ends_in_time() -> None:
+    """The driver would go on asking."""
+    registry = open_registry("hbase://127.0.0.1:1?connect_ms=100")
+    with pytest.raises(NotApplied, match="no answer from ZooKeeper"):
+        registry.find_meta(due_ms())
+
+
+def test_servers_at_work_have_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is asked for once for all servers that are doubted at that time."""
+    zookeeper = FakeZookeeper(["one,16020,1700000000000", "two,16020,1700000000001"])
+    monkeypatch.setattr("txn.stores.hbase.native.registry.KazooClient", zookeeper)
+    registry, now_ms = open_registry("hbase://zk/node"), SystemClock().monotonic_ms()
+    asked_ms, servers = registry.list_servers(now_ms - 1, due_ms())
+    assert servers == {("one", 16_020), ("two", 16_020)}
+    assert asked_ms >= now_ms
+    assert registry.list_servers(asked_ms - 1, due_ms()) == (asked_ms, servers)
+    assert (zookeeper.synced, zookeeper.asked) == (["/node/rs"], ["/node/rs"])
+
+
+@pytest.mark.parametrize("name", ["other", "one,x,1", "1,2"])
+def test_nodes_that_are_no_servers_are_told(ask: Ask, name: str) -> None:
+    """The node in the URI may be another program's."""
+    with pytest.raises(NotApplied, match="not HBase's"):
+        ask([name]).list_servers(0, due_ms())
+
+
+def test_an_interpreter_that_gives_no_thread_is_told(
+    ask: Ask, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At its end it has none; all that becomes of a call is an error of the store."""
+
+    def refuse(self: Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    registry = ask(b"")
+    monkeypatch.setattr(Thread, "start", refuse)
+    with pytest.raises(NotApplied, match=r"no answer from ZooKeeper.*interpreter shutdown"):
+        registry.find_meta(due_ms())
+
+
+# --- Kerberos -------------------------------------------------------------------------------------
+
+
+class FakeContext:
+    """One of gssapi's, which has what it wants after one token, and wraps nothing."""
+
+    initiator_name = "alice@REALM"
+
+    def __init__(self, **options: Any) -> None:
+        self.complete = False
+
+    def step(self, token: bytes = b"") -> bytes:
+        self.complete = bool(token)
+        return b"" if token else b"hello"
+
+    def unwrap(self, data: bytes) -> Any:
+        return SimpleNamespace(message=data)
+
+    def wrap(self, data: bytes, encrypt: bool) -> Any:
+        return SimpleNamespace(message=data)
+
+
+class FakeGssapi:
+    """The library as far as it is used. names: of the servers that were spoken to."""
+
+    RequirementFlag = SimpleNamespace(mutual_authentication=1, integrity=2)
+    NameType = SimpleNamespace(kerberos_principal="principal", hostbased_service="service")
+    exceptions = SimpleNamespace(GSSError=KeyError)
+    SecurityContext = FakeContext
+
+    def __init__(self) -> None:
+        self.names: list[tuple[str, str]] = []
+
+    def Name(self, name: str, kind: str) -> str:
+        self.names.append((name, kind))
+        return name
+
+
+@pytest.fixture
+def gssapi(monkeypatch: pytest.MonkeyPatch) -> FakeGssapi:
+    fake = FakeGssapi()
+    monkeypatch.setitem(sys.modules, "gssapi", fake)  # type: ignore[arg-type]
+    return fake
+
+
+def prove(answers: bytes, **options: Any) -> tuple[str, bytes]:
+    """Return the user, and what was sent to a server that answers this."""
+    sent = bytearray()
+    rest = bytearray(answers)
+
+    def read(size: int) -> bytes:
+        taken = bytes(rest[:size])
+        del rest[:size]
+        return taken
+
+    user = prove_user(Target(auth="kerberos", **options), "host", read, sent.extend)
+    return user, bytes(sent)
+
+
+def frame(data: bytes, status: int = 0) -> bytes:
+    return struct.pack(">ii", status, len(data)) + data
+
+
+def say(text: str) -> bytes:
+    return struct.pack(">i", len(text)) + text.encode()
+
+
+@pytest.mark.parametrize(
+    ("principal", "name"),
+    [
+        ("hbase/_HOST@REALM", ("hbase/host@REALM", "principal")),
+        ("hbase/other@REALM", ("hbase/other@REALM", "principal")),
+        ("hbase/_HOST", ("hbase@host", "service")),
+        ("hbase", ("hbase@host", "service")),
+    ],
+)
+def test_who_speaks_is_proven(gssapi: FakeGssapi, principal: str, name: tuple[str, str]) -> None:
+    """To the server of that name, and of what it offers only the proof is chosen."""
+    answers = frame(b"welcome") + frame(b"\x07\x00\xff\xff")
+    user, sent = prove(answers, principal=principal)
+    assert user == "alice@REALM"
+    assert gssapi.names == [name]
+    assert sent.endswith(b"\x00\x00\x00\x04\x01\x00\x00\x00")
+
+
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        pytest.param(
+            frame(b"welcome") + frame(b"\x04\x00\xff\xff"), "wants more than", id="privacy"
+        ),
+        pytest.param(frame(b"welcome") + frame(b""), "wants more than", id="no offer"),
+        pytest.param(
+            b"\0\0\0\1" + say("class") + say("words"), "refuses: class: words", id="error"
+        ),
+        pytest.param(b"\0\0\0\0" + struct.pack(">i", -88), "leave out auth", id="simple"),
+        pytest.param(b"HTTP" + say("1.1 "), "not a token|refuses", id="another protocol"),
+        pytest.param(b"\0\0\0\0\x7f\0\0\0", "not a token", id="too long"),
+    ],
+)
+def test_a_server_that_wants_something_else_is_told(
+    gssapi: FakeGssapi, answers: bytes, message: str
+) -> None:
+    """It is nothing that goes away by asking again."""
+    with pytest.raises(Unwelcome, match=message):
+        prove(answers + b"\0" * 8)
+
+
+def test_a_library_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the extra that brings it."""
+    monkeypatch.setitem(sys.modules, "gssapi", None)
+    with pytest.raises(InvalidRequestError, match=r"install hbase-txn\[kerberos\]"):
+        prove(b"")
+
+
+@pytest.mark.parametrize("kind", [ImportError, OSError])
+def test_a_library_without_the_systems_own_is_told(
+    monkeypatch: pytest.MonkeyPatch, kind: type[Exception]
+) -> None:
+    """An OSError would be taken for a server that cannot be reached, and asked again."""
+    usual = builtins.__import__
+
+    def load(name: str, *rest: Any) -> Any:
+        if name == "gssapi":
+            raise kind("libgssapi_krb5.so.2: cannot open shared object file")
+        return usual(name, *rest)
+
+    monkeypatch.setattr(builtins, "__import__", load)
+    with pytest.raises(InvalidRequestError, match=r"Kerberos.*libgssapi_krb5\.so\.2"):
+        prove(b"")
+
+
+# --- cells ----------------------------------------------------------------------------------------
+
+CELL = encode_cell(b"row", b"d", b"x", b"value")
+
+
+def test_cells_are_taken_in_their_order() -> None:
+    """Those of one answer follow those of the one before."""
+    cells = Cells(CELL + encode_cell(b"row", b"d", b"y", b"") + encode_cell(b"s", b"d", b"x", b"1"))
+    assert cells.take(2, b"t") == {
+        Key("row", "d", "x", b"t"): Cell(b"value", 1),
+        Key("row", "d", "y", b"t"): Cell(b"", 1),
+    }
+    assert cells.take(0, b"t") == {}
+    assert cells.take(1, b"t") == {Key("s", "d", "x", b"t"): Cell(b"1", 1)}
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        pytest.param(b"", id="none"),
+        *(pytest.param(CELL[:size], id=f"{size} bytes") for size in (3, 13, 17, 20, 30)),
+        pytest.param(CELL[:-1], id="all but one byte"),
+        pytest.param(b"\0\0\0\1" + CELL[4:], id="a length that is too short"),
+        pytest.param(b"\x7f\0\0\0" + CELL[4:], id="a length that is too long"),
+        pytest.param(CELL[:4] + b"\x7f\0\0\0" + CELL[8:], id="a key that is too long"),
+        pytest.param(CELL[:8] + b"\0\0\0\x7f" + CELL[12:], id="a value that is too long"),
+        pytest.param(CELL[:12] + b"\xff\xff" + CELL[14:], id="a row that is too long"),
+    ],
+)
+def test_a_block_that_is_not_one_is_told(block: bytes) -> None:
+    """What it should have said may have been anything."""
+    with pytest.raises(MaybeApplied, match="cells are missing"):
+        Cells(block).take(1, b"t")
