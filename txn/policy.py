@@ -29,9 +29,10 @@ class Policy:
     store_patience_ms: how long a failing call of the store is sent again before its error is
         reported, but never longer than deadline_ms. A gateway restarts in about 10 s.
     lanes: batches that an engine commits at a time, on a store whose calls are requests: what is
-        asked for while so many are under way gathers, and goes as the next one.
-    linger_ms: how long a request waits for others before it goes, with those that came meanwhile;
-        0: not at all.
+        asked for while so many are under way gathers, and goes as the next one. More of them are
+        smaller, and cost client and servers more.
+    linger_ms: how long, at most, a request that could go waits for others to go with; 0: not at
+        all.
     read_tries: optimistic tries of an atomic read before it takes the locks.
     """
 
@@ -44,7 +45,7 @@ class Policy:
     longest_pause_ms: int = 50
     store_patience_ms: int = 15_000
     read_tries: int = 10
-    lanes: int = 4
+    lanes: int = 1
     linger_ms: int = 0
 
     def __post_init__(self) -> None:

@@ -1,6 +1,7 @@
 """Named events of the protocol, for metrics, progress and tests. The default is silence.
 
-A watch is called on the commit path: it must be quick and must not raise.
+A watch is called on the commit path: it must be quick and must not raise. It may commit other keys;
+for those of the batch that it is called in, and for `flush`, it would wait in vain.
 """
 
 from __future__ import annotations

@@ -222,6 +222,14 @@ def test_a_store_is_slow_if_it_always_is(slow: int, verdicts: list[Verdict]) -> 
     assert [each.verdict for each in found if each.about == "store"] == verdicts
 
 
+def test_the_versions_are_those_of_what_stores_rest_on() -> None:
+    """It is the first thing that whoever is asked for help wants to know."""
+    versions = next(examine(World().engine.context))
+    assert versions.about == "versions"
+    names = [each.partition(" ")[0] for each in versions.seen.split(", ")]
+    assert set(names) >= {"hbase-txn", "protobuf", "kazoo", "thriftpy2", "happybase", "lmdb"}
+
+
 def test_missing_tables_are_named() -> None:
     """The commonest reason why nothing works."""
     world = World()

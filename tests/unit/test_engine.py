@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from txn.assertions import Some
 from txn.client.connect import connect
 from txn.client.engine import Engine
 from txn.client.local import Order, Wanted
+from txn.clock import poll
 from txn.errors import AssertionFailedError, InvalidRequestError
 from txn.model import Cell, Edit, Key, Mutation
 from txn.policy import Policy
@@ -89,6 +90,27 @@ def test_too_many_unfinished_are_waited_for(monkeypatch: pytest.MonkeyPatch) -> 
     world = World()
     world.engine.commit([Mutation(X, b"1")], ack="decided")
     assert world.statuses() == [Status.COMPLETE]
+
+
+def test_flush_waits_for_what_was_there_and_not_for_what_goes_on_coming(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Other threads may commit without end."""
+    world = World()
+    finisher = world.engine._backend._finisher  # type: ignore[attr-defined]
+    done = []
+
+    def finish_and_find_another(_: object, transactions: Sequence[int], tell: object) -> None:
+        done.extend(transactions)
+        finisher.submit(world.engine.context, [len(done)])
+
+    monkeypatch.setattr("txn.client.finisher.roll_forward", finish_and_find_another)
+    finisher.submit(world.engine.context, [-1, -2])
+    finisher.flush()
+    assert done[:2] == [-1, -2]
+    monkeypatch.setattr("txn.client.finisher.roll_forward", lambda *_: None)
+    finisher.flush()
+    assert poll(lambda: finisher._thread is None, 60_000)
 
 
 def test_without_a_thread_to_spare_the_caller_finishes(monkeypatch: pytest.MonkeyPatch) -> None:

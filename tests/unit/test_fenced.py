@@ -261,6 +261,24 @@ def test_a_living_holder_is_waited_for_with_nothing_written() -> None:
     assert world.value(X) == b"3"
 
 
+def test_a_living_holder_keeps_nobody_else_of_a_batch_waiting() -> None:
+    """Who meets it goes again, when the others have committed."""
+    world = fenced_world()
+    dies(world, asks_for(Status.ASSERTED), lost=True)
+    began_ms = world.clock.monotonic_ms()
+    waited_ms: list[int] = []
+
+    def note() -> None:
+        waited_ms.append(world.clock.monotonic_ms() - began_ms)
+
+    before(world, asks_for(Status.ASSERTED), note, times=2)
+    requests = [([Mutation(key, b"3")], []) for key in (X, Z)]
+    results = world.engine.commit_many(requests)
+    assert all(isinstance(result, Committed) for result in results)
+    assert waited_ms[0] < POLICY.courtesy_ms
+    assert waited_ms[1] >= POLICY.lease_ms
+
+
 def test_a_holder_that_never_lets_go_is_waited_for_until_the_deadline() -> None:
     """Its lease is longer than the caller's patience."""
     world = fenced_world(replace(POLICY, lease_ms=60_000))
@@ -763,6 +781,33 @@ def test_a_row_far_away_is_told_last_and_with_others(monkeypatch: pytest.MonkeyP
     calls = world.faults.calls
     world.engine.flush()
     assert (world.statuses(), world.faults.calls) == ([Status.COMPLETE] * 2, calls + 1)
+
+
+def test_a_row_that_was_finished_behind_the_client_is_told_with_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Those that were acknowledged at their decision need no more requests than the others."""
+    monkeypatch.setattr("txn.client.finisher.TELL_WITHIN_S", 60)
+    world = far_world()
+    for value in (b"1", b"2"):
+        world.engine.commit([Mutation(X, value), Mutation(Y, value)], ack="decided")
+        assert poll(lambda: not world.holder(X) and not world.holder(Y), 60_000)
+    assert world.statuses() == [Status.ASSERTED] * 2
+    calls = world.faults.calls
+    world.engine.flush()
+    assert (world.statuses(), world.faults.calls) == ([Status.COMPLETE] * 2, calls + 1)
+
+
+def test_many_rows_are_told_while_others_keep_coming(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client that never rests tells of its rows all the same."""
+    monkeypatch.setattr("txn.client.finisher.TELL_WITHIN_S", 60)
+    monkeypatch.setattr("txn.client.finisher.TOLD_AT_ONCE", 2)
+    world = far_world()
+    for value in (b"1", b"2", b"3"):
+        world.engine.commit([Mutation(X, value), Mutation(Y, value)], ack="decided")
+        assert poll(lambda: not world.holder(X) and not world.holder(Y), 60_000)
+    assert poll(lambda: world.statuses().count(Status.COMPLETE) == 2, 60_000)
+    world.engine.flush()
 
 
 def test_a_row_far_away_is_told_within_a_moment() -> None:

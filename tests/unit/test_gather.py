@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
+from logging import ERROR
 from random import Random
 
 import pytest
@@ -32,8 +34,9 @@ from txn import (
 from txn.client.gather import Gatherer, InLine
 from txn.client.local import LocalBackend, Wanted
 from txn.clock import ManualClock, SystemClock
-from txn.errors import StoreClosedError
+from txn.errors import StoreClosedError, StoreError
 from txn.protocol.phases import Status
+from txn.service.client import connect_server
 from txn.testing.faulty import Call, Fault
 from txn.watch import Event, Phase
 
@@ -241,6 +244,19 @@ def test_who_is_asked_to_linger_waits_for_company() -> None:
     assert world.clock.monotonic_ms() - before_ms >= 200
 
 
+def test_who_lingers_goes_as_soon_as_somebody_has_to_lead() -> None:
+    """A future has company in it already, and so has it in the future."""
+    world = World(policy=Policy(linger_ms=3_600_000))
+    gate = Gate(world.engine)
+    gate.go.set()
+    with ThreadPoolExecutor(1) as pool:
+        lingering = pool.submit(commit, world.engine, put("a"))
+        until(lambda: gate.in_line() == 1)
+        future = world.engine.submit(put("b"))
+        assert lingering.result(PATIENCE_S).complete and future.result(PATIENCE_S).complete
+    assert gate.sizes == [2]
+
+
 def test_a_batch_that_takes_long_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be at a region that is moving; others want what is elsewhere."""
     monkeypatch.setattr("txn.client.gather.OVERDUE_MS", 50)
@@ -261,6 +277,72 @@ def test_what_is_late_in_line_is_told_so(monkeypatch: pytest.MonkeyPatch) -> Non
     with a_batch_under_way(world.engine, put("same")) as (gate, pool):
         late = pool.submit(world.engine.commit, put("same").mutations, deadline_ms=70)
         until(lambda: gate.in_line() == 1)
+        world.clock.advance(70)
+        assert gate.came.acquire(timeout=PATIENCE_S)
+        gate.go.set()
+        with pytest.raises(DeadlineError, match="before anything was written"):
+            late.result(PATIENCE_S)
+    assert len(world.rows()) == 1
+
+
+@contextmanager
+def a_future_under_way(engine: Engine, request: Request) -> Iterator[Gate]:
+    """Have a batch of a future be under way, and let all end afterwards."""
+    gate = Gate(engine)
+    first = engine.submit(request)
+    try:
+        assert gate.came.acquire(timeout=PATIENCE_S)
+        yield gate
+    finally:
+        gate.go.set()
+    assert first.result(PATIENCE_S).complete
+
+
+def test_a_batch_that_takes_long_keeps_no_futures_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No thread waits that would look again, and the one that leads is stuck."""
+    monkeypatch.setattr("txn.client.gather.OVERDUE_MS", 50)
+    world = World()
+    with a_future_under_way(world.engine, put("first")) as gate:
+        for number in range(2, 5):
+            other = world.engine.submit(put(f"other{number}"))
+            assert gate.in_line() == 1
+            world.clock.advance(50)
+            assert gate.came.acquire(timeout=PATIENCE_S)
+            assert gate.sizes == [1] * number and not other.done()
+    world.engine.flush()
+    assert other.result().complete
+    until(lambda: not gate.gatherer._is_watched)
+
+
+def test_where_every_thread_is_stuck_futures_go_on_as_one_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """There is an end to threads; none is left called for ever."""
+    monkeypatch.setattr("txn.client.gather.OVERDUE_MS", 50)
+    monkeypatch.setattr("txn.client.gather.SPARE", 0)
+    world = World()
+    with a_future_under_way(world.engine, put("first")) as gate:
+        others = [world.engine.submit(put(f"r{i}")) for i in range(3)]
+        until(lambda: gate.gatherer._is_watched)
+        world.clock.advance(50)
+        until(lambda: gate.gatherer._is_called)
+        gate.go.set()
+        assert all(each.result(PATIENCE_S).complete for each in others)
+    assert gate.sizes == [1, 3]
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_a_future_that_is_late_in_line_is_told_so(
+    lanes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a batch could begin, but what the future needs is held by one that is stuck."""
+    monkeypatch.setattr("txn.client.gather.OVERDUE_MS", 50)
+    world = World()
+    backend_of(world.engine)._gatherer._lanes = lanes
+    with a_future_under_way(world.engine, put("same")) as gate:
+        late = world.engine.submit(put("same"), deadline_ms=70)
+        until(lambda: gate.gatherer._is_watched)
+        assert gate.in_line() == 1
         world.clock.advance(70)
         assert gate.came.acquire(timeout=PATIENCE_S)
         gate.go.set()
@@ -399,6 +481,19 @@ def test_what_is_invalid_is_told_before_it_is_in_line(given: object) -> None:
     assert not backend_of(world.engine)._gatherer._line
 
 
+def test_what_a_server_refuses_is_told_by_futures_alone(caplog: pytest.LogCaptureFixture) -> None:
+    """The log is for what nobody else would hear of. Nor is it raised where the caller leads."""
+    backend = connect_server("txn://127.0.0.1:1")  # where nobody listens
+    with caplog.at_level(ERROR, "txn"):
+        for number in range(2):
+            future = backend.submit(put("a"), "complete", None)
+            assert isinstance(future.exception(PATIENCE_S), StoreError)
+            if not number:
+                backend._gatherer._crew.hand_over = lambda work: False  # type: ignore[method-assign]
+        backend.close()
+    assert not caplog.records
+
+
 def test_tokens_and_labels_are_each_requests_own() -> None:
     """They go with the request into whatever batch it comes."""
     world = World()
@@ -433,6 +528,53 @@ def test_a_future_is_cancelled_before_its_batch_begins_and_not_afterwards() -> N
     assert gate.sizes == [1]
 
 
+@pytest.mark.parametrize("cancelled", [1, 2])
+@pytest.mark.parametrize("leader", ["thread", "crew"])
+def test_what_is_behind_cancelled_futures_goes_on(leader: str, cancelled: int) -> None:
+    """They take no lock, so they keep nobody in line: nothing would call the one behind them."""
+    world = World()
+    gate = Gate(world.engine)
+    with ThreadPoolExecutor(1) as pool:
+        ask = partial(pool.submit, commit, world.engine) if leader == "thread" else None
+        first = (ask or world.engine.submit)(put("first"))
+        assert gate.came.acquire(timeout=PATIENCE_S)
+        gone = [world.engine.submit(put("same")) for _ in range(cancelled)]
+        last = world.engine.submit(put("same", "2"))
+        assert all(each.cancel() for each in gone)
+        gate.go.set()
+        assert first.result(PATIENCE_S).complete
+        assert last.result(PATIENCE_S).complete
+    world.engine.flush()
+    assert world.value(key("same")) == b"2" and gate.sizes == [1, 1]
+
+
+def test_a_cancelled_future_keeps_nobody_back_from_a_lock_that_is_free() -> None:
+    """Even while another one that it needed is held by a batch that takes long."""
+    world = World()
+    backend_of(world.engine)._gatherer._lanes = 2
+    with a_batch_under_way(world.engine, Request((Mutation(X, b"1"),))) as (gate, _):
+        both = world.engine.submit(([Mutation(X, b"2"), Mutation(Y, b"2")], []))
+        until(lambda: not gate.gatherer._is_called)
+        assert both.cancel()
+        world.engine.submit(([Mutation(Y, b"3")], []))
+        assert gate.came.acquire(timeout=PATIENCE_S)
+        assert gate.batches[1][0].request.mutations[0].value == b"3"
+    world.engine.flush()
+    assert world.value(Y) == b"3"
+
+
+def test_a_place_is_done_with_when_the_last_of_its_items_is_dropped() -> None:
+    """Its thread would wait for ever: a cancelled item is in no batch that ends."""
+    gatherer: Gatherer[InLine] = Gatherer(
+        lambda batch: None, lambda w: None, ManualClock(), lanes=1, linger_ms=1
+    )
+    items = [InLine(put("a"), "complete", None, future=Future()) for _ in range(2)]
+    assert items[0].future is not None and items[0].future.cancel()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(gatherer.commit, items).result(PATIENCE_S)
+    assert not gatherer._line
+
+
 def test_flush_waits_for_futures_and_close_for_all() -> None:
     """What was submitted is part of what was asked for."""
     world = World()
@@ -445,6 +587,17 @@ def test_flush_waits_for_futures_and_close_for_all() -> None:
     assert last.done()
     with pytest.raises(StoreClosedError):
         world.engine.submit(put("c"))
+
+
+def test_close_waits_for_no_look_at_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is to be seen there any more, but what was cancelled."""
+    monkeypatch.setattr("txn.client.gather.OVERDUE_MS", 3_600_000)
+    world = World()
+    with a_batch_under_way(world.engine) as (gate, _):
+        assert world.engine.submit(put("a")).cancel()
+        assert gate.gatherer._is_watched
+        gate.gatherer.close()
+        assert gate.in_line() == 1
 
 
 def test_without_a_thread_to_spare_whoever_submits_commits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -476,6 +629,33 @@ def test_who_leads_takes_futures_along_for_which_there_is_no_thread(
         same = [world.engine.submit(put("first", str(i))) for i in range(2)]
         gate.go.set()
         assert all(each.result(PATIENCE_S).complete for each in same)
+
+
+def test_futures_for_which_there_is_no_thread_do_not_wait_for_a_leader_that_failed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its error is its own, and theirs are told to them, not to it."""
+
+    def refuse(work: Callable[[], object]) -> bool:
+        return False
+
+    world = World()
+    gate = Gate(world.engine)
+
+    def broken(batch: Sequence[Wanted]) -> None:
+        raise ZeroDivisionError(len(gate.batches))
+
+    gate._run = broken
+    monkeypatch.setattr(gate.gatherer._crew, "hand_over", refuse)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(commit, world.engine, put("first"))
+        assert gate.came.acquire(timeout=PATIENCE_S)
+        others = [world.engine.submit(put("same", str(i))) for i in range(2)]
+        gate.go.set()
+        with pytest.raises(ZeroDivisionError, match="1"):
+            first.result(PATIENCE_S)
+        assert all(each.result(PATIENCE_S).complete for each in others)
+    assert world.engine.submit(put("last")).result(PATIENCE_S).complete
 
 
 # ------------------------------------------------------------------------ leaders that are lost
@@ -631,6 +811,44 @@ def test_a_watch_may_commit() -> None:
     )
     engine.commit([Mutation(X, b"1")])
     assert told and (world.value(X), world.value(Y)) == (b"1", b"1")
+
+
+def test_a_watch_in_a_thread_of_the_engine_may_wait_for_a_future(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its own batch is overdue then, and another thread leads the future's."""
+    monkeypatch.setattr("txn.client.gather.OVERDUE_MS", 50)
+    world = World()
+    told: list[Event] = []
+
+    def watch(event: Event) -> None:
+        if isinstance(event, Phase) and not told:
+            told.append(event)
+            assert engine.submit(put("inner")).result(PATIENCE_S).complete
+
+    engine = Engine(world.store, table=TABLE, watch=watch, policy=POLICY)
+    assert engine.submit(put("outer")).result(PATIENCE_S).complete
+    assert told and world.value(key("inner")) == b"1"
+    engine.close()
+
+
+@pytest.mark.parametrize("way", ["commit", "submit"])
+def test_a_future_may_call_back_to_commit(way: str) -> None:
+    """By then its batch is over. Its thread is busy, though, and another one has to be there."""
+    world = World()
+    done: Future[Committed] = Future()
+
+    def call_back(first: Future[Committed]) -> None:
+        if way == "commit":
+            done.set_result(commit(world.engine, put("first", "2")))
+        else:
+            done.set_result(world.engine.submit(put("first", "2")).result(PATIENCE_S))
+
+    with a_future_under_way(world.engine, put("before")):
+        world.engine.submit(put("first")).add_done_callback(call_back)
+    assert done.result(PATIENCE_S).complete
+    world.engine.flush()
+    assert world.value(key("first")) == b"2"
 
 
 # --------------------------------------------------------------------------------------- forks

@@ -242,6 +242,31 @@ def test_tasks_that_wait_for_a_lock_hold_no_other() -> None:
     in_tasks(world, work)
 
 
+def test_tasks_wait_no_longer_for_a_batch_that_is_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be at a server that does not answer; no thread waits that would look again."""
+    monkeypatch.setattr("txn.client.gather.OVERDUE_MS", 50)
+    world = World()
+    gate = Gate(world.engine)
+
+    async def work(db: AsyncEngine) -> None:
+        first = asyncio.create_task(db.commit([Mutation(X, b"1")]))
+        while not gate.sizes:
+            await asyncio.sleep(0.001)
+        second = asyncio.create_task(db.commit([Mutation(Y, b"1")]))
+        while not gate.in_line():
+            await asyncio.sleep(0.001)
+        world.clock.advance(50)
+        while len(gate.sizes) < 2:
+            await asyncio.sleep(0.001)
+        gate.go.set()
+        assert (await first).complete and (await second).complete
+
+    try:
+        in_tasks(world, work)
+    finally:
+        gate.go.set()
+
+
 def test_blocks_of_tasks_take_no_turns() -> None:
     """A thread that waits for a turn would be missing to the task that has it."""
     world = World()

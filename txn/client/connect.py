@@ -26,11 +26,12 @@ def connect(
 ) -> Engine:
     """Open a store, or a server's, by its URI and return an engine on it.
 
-    uri: `embedded:///path` (durable, many processes), `embedded:///path?sync=off` (survives killed
-    processes, not a power failure), `memory://`, or a Thrift gateway of HBase:
-    `hbase+thrift2://host:port`, `hbase+thrift1://host:port` (options in
-    txn/stores/gateway.py); or `txn://host:port?token=..&tls=on&ca=file`,
-    a `txn serve` whose store is used through it.
+    uri: `hbase://zk1,zk2:2181/hbase`, HBase's own servers as ZooKeeper knows them, or
+    `hbase://?registry=master1:16000`, as its masters do (options in docs/hbase.md); where only a
+    Thrift gateway of HBase can be reached, `hbase+thrift2://host:port`, `hbase+thrift1://host:port`
+    (options in txn/stores/gateway.py); `embedded:///path` (durable, many processes),
+    `embedded:///path?sync=off` (survives killed processes, not a power failure), `memory://`; or
+    `txn://host:port?token=..&tls=on&ca=file`, a `txn serve` whose store is used through it.
     table: what keys without a table mean. transactions: the transaction table, made where missing.
     buckets: how many prefixes spread the transaction rows, 1 to 100. protocol: "six-phase" or
     "fenced", which a new database gets, and which any other must have; None: whichever it has,

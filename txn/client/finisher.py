@@ -8,15 +8,17 @@ decided rows like any other, which the next client or fsck rolls forward.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from threading import Event, Lock, Thread
+from threading import Event, Lock, Thread, current_thread
 
 from txn.host.forks import Forked
 from txn.protocol.attempt import Context, Transaction, advance
 from txn.protocol.phases import Status
-from txn.protocol.recover import finish_or_leave, roll_forward, tell_complete
+from txn.protocol.recover import Tell, finish_or_leave, roll_forward, tell_complete
 
 MAX_WAITING = 1000
 TELL_WITHIN_S = 0.05  # by no clock that is handed in: nothing depends on when it happens
+TOLD_AT_ONCE = 100
+JOIN_S = 0.005
 
 
 class Finisher(Forked):
@@ -33,6 +35,7 @@ class Finisher(Forked):
         self._decided: list[Transaction] = []
         self._released: list[Transaction] = []
         self._thread: Thread | None = None
+        self._rounds = self._tell_until = 0
         self.expect_forks()
 
     def after_fork(self, in_child: bool) -> None:
@@ -48,14 +51,19 @@ class Finisher(Forked):
     def release(self, context: Context, transactions: Sequence[Transaction]) -> None:
         """Roll the transactions forward; but where each call is a request, and their rows have only
         to be told that they are complete, do that soon, with others. Nobody waits for it."""
-        is_remote = "remote_calls" in context.store.features
-        roll_forward(context, transactions, self._tell_soon if is_remote else advance)
+        roll_forward(context, transactions, self._choose_telling(self._tell_soon))
 
     def flush(self) -> None:
-        """Wait until nothing waits."""
-        while (thread := self._thread) is not None and thread.is_alive():
-            self._hurry.set()
-            thread.join()
+        """Wait until all that was handed over until now is finished, or left to others."""
+        # The round under way, that of what waits, and that which tells of it; others go on coming.
+        with self._lock:
+            self._tell_until = last = self._rounds + 3
+        while (thread := self._thread) is not None and thread.is_alive() and self._rounds < last:
+            self._hurry.set()  # again and again: it may just have begun to wait for more
+            thread.join(JOIN_S)
+
+    def _choose_telling(self, later: Tell) -> Tell:
+        return later if "remote_calls" in self._context.store.features else advance
 
     def _tell_soon(
         self, context: Context, transactions: Sequence[Transaction], reached: Status
@@ -63,6 +71,15 @@ class Finisher(Forked):
         for t in transactions:
             t.status = reached
         self._hand_over(self._released, transactions, is_urgent=False)
+
+    def _tell_next(
+        self, context: Context, transactions: Sequence[Transaction], reached: Status
+    ) -> None:
+        """The same, by the thread that is to tell it."""
+        for t in transactions:
+            t.status = reached
+        with self._lock:
+            self._released.extend(transactions)
 
     def _hand_over(
         self, queue: list[Transaction], transactions: Sequence[Transaction], *, is_urgent: bool
@@ -76,7 +93,7 @@ class Finisher(Forked):
             if is_urgent or not started:
                 self._hurry.set()
         if not started:
-            self._drain()
+            self._drain(may_wait=False)
         elif crowded:
             self.flush()
 
@@ -89,16 +106,23 @@ class Finisher(Forked):
         self._thread = thread
         return True
 
-    def _drain(self) -> None:
+    def _drain(self, *, may_wait: bool = True) -> None:
         while True:
-            self._hurry.wait(TELL_WITHIN_S)
+            self._hurry.wait(TELL_WITHIN_S if may_wait else 0)
             with self._lock:
-                decided, released = self._decided[:], self._released[:]
-                self._decided.clear()
-                self._released.clear()
+                self._rounds += 1
+                self._hurry.clear()
+                decided, self._decided[:] = self._decided[:], []
+                released: list[Transaction] = []
+                is_asked = self._rounds <= self._tell_until
+                if not decided or is_asked or len(self._released) >= TOLD_AT_ONCE:
+                    released, self._released[:] = self._released[:], []
                 if not decided and not released:
-                    self._thread = None
-                    self._hurry.clear()
+                    if self._thread is current_thread():
+                        self._thread = None
                     return
-            finish_or_leave(self._context, "roll forward", roll_forward, decided)
+            finish_or_leave(self._context, "roll forward", self._roll_forward, decided)
             finish_or_leave(self._context, "roll forward", tell_complete, released)
+
+    def _roll_forward(self, context: Context, transactions: Sequence[Transaction]) -> None:
+        roll_forward(context, transactions, self._choose_telling(self._tell_next))

@@ -27,8 +27,11 @@ from txn.request import Ack, Committed, Request
 MOST = 256
 """Requests of a batch."""
 
-OVERDUE_MS = 1_000
+OVERDUE_MS = 250
 """How long a batch may be under way before others do not wait for its end any more."""
+
+SPARE = 16
+"""How many batches of futures may be stuck, besides those of the lanes, until others wait."""
 
 
 @dataclass(slots=True, eq=False)
@@ -104,8 +107,8 @@ class Gatherer(Forked, Generic[W]):
 
     run: commits a batch, whose requests have the same `ack`; the result of each it keeps in it,
     also where it raises. tell: settles the future of a request that was in a batch. lanes: how many
-    batches may be under way at a time. linger_ms: how long a request waits for company before it
-    goes.
+    batches may be under way at a time. linger_ms: how long, at most, a request that could go waits
+    for company.
     """
 
     def __init__(
@@ -122,7 +125,7 @@ class Gatherer(Forked, Generic[W]):
         self._lanes = lanes
         self._linger_ms = linger_ms
         self._is_closed = False
-        self._crew = Crew(lanes, "txn-gatherer")
+        self._crew = Crew(lanes + SPARE + 1, "txn-gatherer")  # one of them watches the line
         self._forget()
         self.expect_forks()
 
@@ -133,6 +136,8 @@ class Gatherer(Forked, Generic[W]):
         self._futures: set[Future[Committed]] = set()  # that are not done
         self._is_called = False  # one of the crew, who has not come yet
         self._is_stranded = False  # futures wait, and nobody of the crew can be had
+        self._is_watched = False  # by one of the crew, while futures are in line
+        self._is_over = Event()  # every future is done, and none comes
 
     def after_fork(self, in_child: bool) -> None:
         """Forget in a child who waits, and what is under way: that is its parent's."""
@@ -142,10 +147,12 @@ class Gatherer(Forked, Generic[W]):
     def commit(self, items: Sequence[W]) -> None:
         """Have each item, which need no lock in common, committed in some batch, and return once
         all have been. What a batch raises that this thread leads is raised here."""
-        if not self._commit_at_once(items):
-            self._commit_in_line(items)
-        if self._is_stranded:
-            self._lead_all()
+        try:
+            if not self._commit_at_once(items):
+                self._commit_in_line(items)
+        finally:
+            if self._is_stranded:
+                self._lead_all()
 
     def submit(self, item: W) -> None:
         """Have an item committed in some batch, soon; its future tells the result.
@@ -173,6 +180,7 @@ class Gatherer(Forked, Generic[W]):
         with self._lock:
             self._is_closed = True
         self.flush()
+        self._is_over.set()
         self._crew.close()
 
     # ------------------------------------------------------------------------------ leading
@@ -228,7 +236,17 @@ class Gatherer(Forked, Generic[W]):
         with self._lock:
             self._is_called = self._is_stranded = False
         while (batch := self._take()) is not None:
-            self._lead(batch)
+            self._crew.do(self._lead, batch)
+
+    def _watch(self) -> None:
+        """Look again and again, as a thread in line does for itself, while futures are in line: a
+        batch may have become overdue, and a future late."""
+        while not self._is_over.wait(OVERDUE_MS / 1000):
+            with self._lock:
+                self._is_watched = self._has_futures
+                if not self._is_watched:
+                    return
+                self._call_next()
 
     def _end(self, batch: _Batch[W]) -> None:
         with self._lock:
@@ -258,7 +276,10 @@ class Gatherer(Forked, Generic[W]):
     def _call_next(self) -> None:
         """Let somebody lead, if a batch may begin: a thread that waits; else, for futures alone,
         one of our own."""
-        if not self._line or self._is_full(self._clock.monotonic_ms()):
+        if not self._line:
+            return
+        if self._is_full(self._clock.monotonic_ms()):
+            self._have_watched()
             return
         waiting = next((place.event for place in self._line if place.may_lead), None)
         if waiting is not None:
@@ -266,6 +287,14 @@ class Gatherer(Forked, Generic[W]):
         elif not self._is_called:
             self._is_called = self._crew.hand_over(self._lead_all)
             self._is_stranded = not self._is_called
+
+    def _have_watched(self) -> None:
+        if not self._is_watched and self._has_futures:
+            self._is_watched = self._crew.hand_over(self._watch)
+
+    @property
+    def _has_futures(self) -> bool:
+        return any(place.event is None for place in self._line)
 
     # ------------------------------------------------------------------------------ batches
 
@@ -286,7 +315,8 @@ class Gatherer(Forked, Generic[W]):
             batch: _Batch[W] = _Batch(now_ms)
             self._fill(batch, now_ms)
             self._line = [place for place in self._line if place.waiting]
-            if not batch.items:
+            if not batch.items:  # what is left waits for keys of batches that are under way
+                self._have_watched()
                 return None
             self._under_way.append(batch)
             if leader is not None:
@@ -302,17 +332,21 @@ class Gatherer(Forked, Generic[W]):
                 if batch.is_full:
                     place.waiting += left[number:]
                     return
-                is_free = blocked.isdisjoint(w.units) or _is_late(w, now_ms)
+                is_free = blocked.isdisjoint(w.units) or _needs_no_lock(w, now_ms)
                 if not is_free or not batch.has_room(w):
                     place.waiting.append(w)
                 elif _start(w):
                     batch.add(w, place)
+                else:  # it is in no batch whose end would call those behind it
+                    place.open -= 1
+                    continue
                 blocked.update(w.units)  # those behind one that stays do not overtake it
 
 
-def _is_late(w: InLine, now_ms: int) -> bool:
-    """Whether it will be told so at once, and takes no lock."""
-    return w.due_ms is not None and now_ms >= w.due_ms
+def _needs_no_lock(w: InLine, now_ms: int) -> bool:
+    """Whether it is cancelled, or late: it will be told so at once."""
+    is_cancelled = w.future is not None and w.future.cancelled()
+    return is_cancelled or (w.due_ms is not None and now_ms >= w.due_ms)
 
 
 def _start(w: InLine) -> bool:

@@ -10,7 +10,6 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
-from functools import partial
 from types import MappingProxyType
 
 from txn.client.families import Families
@@ -252,7 +251,7 @@ class LocalBackend:
 
     def _tell(self, w: Wanted) -> None:
         """Settle the future of a request; one that is not done with goes on alone."""
-        if self._is_open(w) and self._crew.hand_over(partial(self._tell_alone, w)):
+        if self._is_open(w) and self._crew.hand_over(self._tell_alone, w):
             return
         self._tell_alone(w)
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from logging import getLogger
 from threading import Lock
 
 from txn.host.forks import Forked
+
+LOG = getLogger("txn")
 
 
 class Crew(Forked):
@@ -25,17 +28,36 @@ class Crew(Forked):
         if in_child:
             self._lock, self._pool = Lock(), None
 
-    def hand_over(self, work: Callable[[], object]) -> bool:
+    def hand_over(self, work: Callable[..., object], *args: object) -> bool:
         """Have the work done soon; False where there is no thread to be had, and it is the
-        caller's. What the work raises is lost."""
+        caller's. What the work raises is told of in the log: nobody waits for it."""
+        claim = Lock()
+
+        def do() -> None:
+            if claim.acquire(blocking=False):
+                self.do(work, *args)
+
         with self._lock:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(self._most, thread_name_prefix=self._name)
             try:
-                self._pool.submit(work)
+                self._pool.submit(do)
             except RuntimeError:  # the interpreter is ending, or has no thread to give
-                return False
+                # Those that there are may find it in the pool's queue all the same.
+                return not claim.acquire(blocking=False)
             return True
+
+    def do(self, work: Callable[..., object], *args: object) -> None:
+        """Do work that nobody waits for in the caller's thread. Its errors are told of in the log;
+        what ends a thread, as KeyboardInterrupt does, is raised as well."""
+        try:
+            work(*args)
+        except BaseException as error:
+            LOG.exception(
+                "failed where nobody waits: work=%s crew=%s", work.__qualname__, self._name
+            )
+            if not isinstance(error, Exception):
+                raise
 
     def close(self) -> None:
         """Wait until all that was handed over is done, and end the threads."""

@@ -35,8 +35,8 @@ def read_units(
     context: Context, transactions: Sequence[Attempt], contention: Contention, patient: bool
 ) -> list[Attempt]:
     """Read what each transaction names, with its locks, and evaluate its assertions; wait for who
-    holds a lock, while nothing is written yet. What is false fails at once: one of several units
-    after a second look that finds them unchanged."""
+    holds a lock, while nothing is written yet, where nobody else of a batch would wait too. What is
+    false fails at once: one of several units after a second look that finds them unchanged."""
     due = list(transactions)
     unread = [(t, lock) for t in due for lock in t.units if not _is_known(t, lock)]
     tries = 0
@@ -48,7 +48,11 @@ def read_units(
         _confirm(context, doubtful)
         if met:
             tell_conflicts(context, met)
-            met = _wait_outside(context, met, contention, patient, tries)
+            is_polite = len(transactions) == 1 and context.policy.attempts > 1
+            if patient or (is_polite and tries < POLITE_TRIES):
+                contention.wait_for_holders(met, tries)
+            else:
+                _fail_held(met, contention)
             tries += 1
         due = [t for t in due if t.failure is None and (t in held or t in doubtful)]
         unread = [(t, lock) for t in due for lock in t.units]
@@ -83,18 +87,12 @@ def list_held(units: Iterable[Unit]) -> list[Met]:
     return held
 
 
-def _wait_outside(
-    context: Context, met: list[Met], contention: Contention, patient: bool, tries: int
-) -> list[Met]:
-    """Wait for holders with nothing written; one that does not wait settles them at once, and fails
-    where they live."""
-    if patient or (context.policy.attempts > 1 and tries < POLITE_TRIES):
-        return contention.wait_for_holders(met, tries)
+def _fail_held(met: list[Met], contention: Contention) -> None:
+    """Settle holders at once, with nothing written, and fail those whose holders live."""
     gone = contention.settle(group_by_holder(met))
     for item in met:
         if item.holder not in gone:
             item.t.failure = make_conflict(item.t, item.key, item.holder)
-    return []
 
 
 def _judge(context: Context, t: Attempt) -> bool:

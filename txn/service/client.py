@@ -178,7 +178,9 @@ class RemoteBackend:
         except Exception as error:
             for each in batch:
                 each.result = error
-            raise
+            if not isinstance(error, TxnError):  # a mistake of ours
+                raise
+            return
         for each, result in zip(batch, results, strict=True):
             each.result = result
 
