@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from random import Random
 from typing import NamedTuple
 
-from txn import Delete, Engine, Key, Mutation, Policy, Version, connect
+from txn import Delete, Engine, Key, Mutation, Policy, Request, Version, connect
 from txn.model import Cell, Family
 from txn.protocol.attempt import ProtocolName
 
@@ -93,19 +93,17 @@ def plan(name: str, chance: Random, found: Mapping[str, Money | None]) -> Transf
     return Transfer(name, payer, payee, amount, found, writes)
 
 
-def commit(engine: Engine, transfer: Transfer, ack: str) -> tuple[bytes, int]:
-    """Commit a transfer; return its transaction and its commit timestamp."""
+def to_request(transfer: Transfer) -> Request:
+    """Return what a transfer's transaction is to do."""
     mutations: list[Mutation | Delete] = [Mutation(receipt(transfer.name), receipt_text(transfer))]
     for name, left in transfer.writes.items():
         key = account(name)
         mutations.append(Delete(key) if left is None else Mutation(key, _text(left)))
-    versions = [
+    versions = tuple(
         Version(account(name), seen.timestamp if seen else None)
         for name, seen in transfer.reads.items()
-    ]
-    labels = {LABEL: transfer.name}
-    done = engine.commit(mutations, versions, labels=labels, ack=ack)  # type: ignore[arg-type]
-    return done.transaction, done.timestamp
+    )
+    return Request(tuple(mutations), versions, labels={LABEL: transfer.name})
 
 
 def receipt_text(transfer: Transfer) -> str:

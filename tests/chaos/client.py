@@ -11,15 +11,25 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
 from random import Random
 
 from recovery import Severity, check, repair
-from tests.chaos.bank import ACCOUNTS, TABLE, commit, open_bank, plan, read_accounts
+from tests.chaos.bank import ACCOUNTS, TABLE, open_bank, plan, read_accounts, to_request
 from tests.chaos.history import Log, now_ns
-from txn import AbortedError, CommitOutcomeUnknown, Engine, StoreError, TxnError
+from txn import (
+    AbortedError,
+    CommitOutcomeUnknown,
+    Committed,
+    Engine,
+    Request,
+    StoreError,
+    TxnError,
+)
+from txn.request import Ack
 
 PAUSE_S = 0.02
 AFTER_FAILURE_S = 0.3
@@ -27,30 +37,109 @@ READ_EACH_S = 0.2
 FSCK_GRACE_MS = 4_000
 FSCK_IDLE_S = 2.0
 SCAN_EACH = 3
+BATCH = 8
+THREADS = 4
+TURNS = 3
+SUBMITTED = 2
 
 Work = Callable[[Engine, str, Random, Log], None]
+Result = Committed | TxnError
+Commit = Callable[[Engine, Sequence[Request], Ack], list[Result]]
 
 
-def transfer(engine: Engine, name: str, chance: Random, log: Log) -> None:
-    """Read two accounts and move money between them."""
-    first, second = chance.sample(ACCOUNTS, 2)
-    start_ns = now_ns()
-    found = read_accounts(engine, (first, second))
-    log.did(f"{name}r", "read", start_ns, reads=found)
-    if not any(found.values()):
-        return
-    wanted = plan(name, chance, found)
-    log.begin(wanted, now_ns())
+def commit_alone(engine: Engine, requests: Sequence[Request], ack: Ack) -> list[Result]:
+    """Commit one request after the other."""
+    results: list[Result] = []
+    for r in requests:
+        try:
+            results.append(engine.commit(r.mutations, r.assertions, labels=r.labels, ack=ack))
+        except TxnError as error:
+            results.append(error)
+    return results
+
+
+def commit_together(engine: Engine, requests: Sequence[Request], ack: Ack) -> list[Result]:
+    """Commit all requests in one call, which raises StoreError where nothing is written."""
     try:
-        transaction, timestamp = commit(engine, wanted, chance.choice(["complete", "decided"]))
-    except CommitOutcomeUnknown as error:
-        log.end(name, "unknown", transaction=error.transaction.decode(), error=said(error))
+        return engine.commit_many(requests, ack=ack)
+    except StoreError as error:
+        return [error for _ in requests]
+
+
+def submit_all(engine: Engine, requests: Sequence[Request], ack: Ack) -> list[Result]:
+    """Have all requests committed with what other threads have handed in, and wait for them."""
+    results: list[Result] = []
+    for future in [engine.submit(request, ack=ack) for request in requests]:
+        try:
+            results.append(future.result())
+        except TxnError as error:
+            results.append(error)
+    return results
+
+
+def transfer(
+    engine: Engine,
+    name: str,
+    chance: Random,
+    log: Log,
+    *,
+    commit: Commit = commit_alone,
+    count: int = 1,
+) -> None:
+    """Read pairs of accounts as of one instant, and move money between the two of each. Where pairs
+    overlap, the later transfers have not seen the earlier, and must not commit."""
+    pairs = [chance.sample(ACCOUNTS, 2) for _ in range(count)]
+    start_ns = now_ns()
+    found = read_accounts(engine, tuple(dict.fromkeys(each for pair in pairs for each in pair)))
+    log.did(f"{name}r", "read", start_ns, reads=found)
+    wanted = [
+        plan(f"{name}-{number}", chance, {each: found[each] for each in pair})
+        for number, pair in enumerate(pairs)
+        if any(found[each] for each in pair)
+    ]
+    ack: Ack = chance.choice(["complete", "decided"])
+    begun_ns = now_ns()
+    for each in wanted:
+        log.begin(each, begun_ns)
+    results = commit(engine, [to_request(each) for each in wanted], ack)
+    for each, result in zip(wanted, results, strict=True):
+        tell(log, each.name, result)
+    if any(isinstance(result, StoreError | CommitOutcomeUnknown) for result in results):
         time.sleep(AFTER_FAILURE_S)
-    except (AbortedError, StoreError) as error:
-        log.end(name, "aborted", error=said(error))
-        time.sleep(0 if isinstance(error, AbortedError) else AFTER_FAILURE_S)
-    else:
-        log.end(name, "committed", transaction=transaction.decode(), timestamp=timestamp)
+
+
+def tell(log: Log, name: str, result: Result) -> None:
+    """Write down what has become of a transfer, as far as its client was told."""
+    match result:
+        case Committed():
+            transaction = result.transaction.decode()
+            log.end(name, "committed", transaction=transaction, timestamp=result.timestamp)
+        case CommitOutcomeUnknown():
+            log.end(name, "unknown", transaction=result.transaction.decode(), error=said(result))
+        case AbortedError() | StoreError():
+            log.end(name, "aborted", error=said(result))
+        case _:
+            raise result
+
+
+def transfer_many(engine: Engine, name: str, chance: Random, log: Log) -> None:
+    """Transfer in a batch."""
+    transfer(engine, name, chance, log, commit=commit_together, count=BATCH)
+
+
+def transfer_in_threads(engine: Engine, name: str, chance: Random, log: Log) -> None:
+    """Transfer from a few threads, several times each, whose commits the engine gathers."""
+
+    def work(thread: int) -> None:
+        own = Random(f"{seed}/{thread}")
+        for turn in range(TURNS):
+            part = f"{name}-{thread}-{turn}"
+            transfer(engine, part, own, log, commit=submit_all, count=SUBMITTED)
+
+    seed = chance.random()
+    with ThreadPoolExecutor(THREADS) as pool:
+        for done in [pool.submit(work, thread) for thread in range(THREADS)]:
+            done.result()
 
 
 def read(engine: Engine, name: str, chance: Random, log: Log) -> None:
@@ -76,7 +165,13 @@ def fsck(engine: Engine, name: str, chance: Random, log: Log) -> None:
     time.sleep(FSCK_IDLE_S + 2 * (now_ns() - start_ns) / 1e9)
 
 
-ROLES: dict[str, Work] = {"writer": transfer, "reader": read, "fsck": fsck}
+ROLES: dict[str, Work] = {
+    "writer": transfer,
+    "batch-writer": transfer_many,
+    "thread-writer": transfer_in_threads,
+    "reader": read,
+    "fsck": fsck,
+}
 
 
 def work(role: str, uri: str, name: str, chance: Random, log: Log) -> None:

@@ -14,13 +14,17 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 WAYS = ("native", "thrift2", "thrift1")
+WRITERS = ("writer", "batch-writer", "thread-writer")
 READERS = 2
 TAIL = 1500
 
 
-def places(writers: int, ways: Sequence[str] = WAYS) -> dict[str, tuple[str, str]]:
-    """Return the places: name -> role, way to HBase. The ways take turns."""
-    roles = [*(("w", "writer"),) * writers, *(("r", "reader"),) * READERS, ("f", "fsck")]
+def places(writers: int, ways: Sequence[str] = WAYS, seed: int = 0) -> dict[str, tuple[str, str]]:
+    """Return the places: name -> role, way to HBase. The ways take turns. So do the kinds of
+    writers, from one that the seed chooses, so that enough of them are each kind on each way."""
+    kinds = [seed + sum(divmod(number, len(ways))) for number in range(writers)]
+    roles = [("w", WRITERS[kind % len(WRITERS)]) for kind in kinds]
+    roles += [*(("r", "reader"),) * READERS, ("f", "fsck")]
     found: dict[str, tuple[str, str]] = {}
     for number, (letter, role) in enumerate(roles):
         found[f"{letter}{number}"] = role, ways[number % len(ways)]

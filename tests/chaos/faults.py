@@ -1,10 +1,10 @@
 """Who is hurt, how, and for how long; and doing it to the servers, one fault after the other.
 
 The first faults are one of each kind that a run must have: a gateway and a region server are
-killed, and regions are moved. The rest is chance. A paused region server loses its regions while it
-does not know, which is worse than dying: it may answer as before once it goes on. The master is
-spared: where it dies while regions open, HBase itself stands still for minutes (docs/hbase.md),
-from which nobody learns anything.
+killed, and regions are split and moved. The rest is chance. A paused region server loses its
+regions while it does not know, which is worse than dying: it may answer as before once it goes on.
+The master is spared: where it dies while regions open, HBase itself stands still for minutes
+(docs/hbase.md), from which nobody learns anything.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import Random
 
-from tests.chaos.bank import POLICY, TABLE
+from tests.chaos.bank import ACCOUNTS, BUCKETS, POLICY, TABLE
 from tests.chaos.crew import Crew
 from tests.chaos.history import Log, now_ns
 from tests.integration.shuffling import Shuffler
@@ -31,6 +31,7 @@ from txn.stores.hbase.native.store import NativeStore
 GATEWAYS = ("thrift1", "thrift2")
 REGIONS = ("region1", "region2")
 MOVED = "regions"
+TRANSACTION = b"%02d.transaction.%013d"  # where rows of a bucket begin from a time on
 FAILOVER_S = 25.0
 ENDS_WITHIN_S = 20
 LOOK_EACH_S = 0.2
@@ -39,7 +40,8 @@ PAUSED = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Kill or pause servers; after `down_s` they are started again, or go on. Or move regions."""
+    """Kill or pause servers; after `down_s` they are started again, or go on. Or move, or split,
+    regions."""
 
     kind: str
     victims: tuple[str, ...]
@@ -61,8 +63,9 @@ class Inflicted:
 def planned(chance: Random) -> Iterator[tuple[float, Fault]]:
     """Yield faults for ever, each with the seconds to wait before it."""
     yield 2, Fault("kill", (chance.choice(GATEWAYS),), 1)
+    yield 1, Fault("split", (MOVED,), 0)
+    yield 1, Fault("move", (MOVED,), 0)  # both servers are there, so it has somewhere to go
     yield 1, Fault("kill", (chance.choice(REGIONS),), 2)
-    yield 1, Fault("move", (MOVED,), 0)
     while True:
         yield chance.uniform(2, 15), _any_fault(chance)
 
@@ -78,6 +81,7 @@ def _any_fault(chance: Random) -> Fault:
         Fault("pause", (gateway,), chance.uniform(1, 8)): 1,
         Fault("pause", (region,), beyond_session_s): 2,
         Fault("move", (MOVED,), chance.uniform(0, 2)): 3,
+        Fault("split", (MOVED,), chance.uniform(0, 2)): 2,
     }
     return chance.choices(list(faults), list(faults.values()))[0]
 
@@ -161,13 +165,9 @@ class ServerFaults:
 
     def _inflict(self, fault: Fault) -> None:
         at_ns, self.now = now_ns(), str(fault)
-        if fault.kind == "move":
-            self._move_regions()
-        elif fault.kind == "kill":
-            self._each(fault, self._cluster.kill)
-        else:
-            self._each(fault, lambda name: self._signal(name, signal.SIGSTOP))
+        happened = self._begin(fault)
         self._stop.wait(fault.down_s)
+        down_s = (now_ns() - at_ns) / 1e9
         self.now = f"{fault}: coming back"
         if fault.kind == "kill":
             self._each(fault, self._cluster.restart)
@@ -175,19 +175,39 @@ class ServerFaults:
             self._each(fault, lambda name: self._signal(name, signal.SIGCONT))
             self._each(fault, self._await_suicide)
         self.now = ""
-        self.inflicted.append(Inflicted(fault, at_ns, now_ns()))
-        self._log.did(str(fault), "fault", at_ns, down_s=fault.down_s)
+        if happened:
+            self.inflicted.append(Inflicted(fault, at_ns, now_ns()))
+        told = str(fault) if happened else f"the master would not {fault}"
+        self._log.did(told, "fault", at_ns, down_s=down_s)
         self._raise_fallen()
 
-    def _move_regions(self) -> None:
-        """Move a region of the accounts and one of the transactions, if the master is willing."""
+    def _begin(self, fault: Fault) -> bool:
+        """Strike; return whether it did anything, as the master may be unwilling."""
+        if fault.victims == (MOVED,):
+            return self._change_regions(fault.kind)
+        if fault.kind == "kill":
+            self._each(fault, self._cluster.kill)
+        else:
+            self._each(fault, lambda name: self._signal(name, signal.SIGSTOP))
+        return True
+
+    def _change_regions(self, kind: str) -> bool:
+        """Move or split a region of the accounts and one of the transactions; return whether the
+        master was willing, for one of them at least."""
         store = open_store(self._cluster.uris["native"])
         assert isinstance(store, NativeStore)
+        rows = {
+            TABLE: self._chance.choice(ACCOUNTS).encode(),
+            TRANSACTIONS: TRANSACTION % (self._chance.randrange(BUCKETS), self._clock.wall_ms()),
+        }
         try:
-            for table in (TABLE, TRANSACTIONS):
-                Shuffler(store, table.encode(), self._chance).move()
+            done = []
+            for table, row in rows.items():
+                regions = Shuffler(store, table.encode(), self._chance)
+                done.append(regions.move() if kind == "move" else regions.split(row))
+            return any(done)
         except StoreError:
-            self._log.did("the master moves nothing", "fault", now_ns())
+            return False
         finally:
             store.close()
 

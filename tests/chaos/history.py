@@ -1,15 +1,17 @@
 """What clients did, as they saw it: one file of JSON lines for each process, kept by appending.
 
 A line is on its way to the file before the store hears of the transfer, so a killed client has told
-all. Times are nanoseconds of the machine's monotonic clock, which its processes share: whatever
-ended before something else started did happen before it. The lines:
+all. Each transfer of a batch has lines of its own, with the batch's begin and end. Times are
+nanoseconds of the machine's monotonic clock, which its processes share: whatever ended before
+something else started did happen before it. The lines:
 
     {"op", "kind": "transfer", "start_ns", "payer", "payee", "amount", "reads", "writes"}
     {"op", "end_ns", "outcome", "transaction", "timestamp", "error"}       of the same transfer
     {"op", "kind": "read", "start_ns", "end_ns", "reads"}                  one atomic read
     {"op", "kind": "failed", "start_ns", "end_ns", "error"}                a read that did not come
     {"op", "kind": "fsck", "start_ns", "end_ns", "found", "wrong"}         a round of fsck
-    {"op", "kind": "fault", "start_ns", "end_ns", "down_s"}        servers were hurt, and up again
+    {"op", "kind": "fault", "start_ns", "end_ns", "down_s"}        servers were hurt so long; they
+                                                                   are up again by the end
     {"op", "resolved", "timestamp"}             by the judge, at the end: what became of a transfer
 
 reads and writes: account -> [balance, writer, timestamp], or null for an account without a cell;

@@ -12,6 +12,7 @@ from typing import Any
 from rich.table import Table
 
 from tests.chaos.bank import ACCOUNTS
+from tests.chaos.crew import place_of
 from tests.chaos.faults import GATEWAYS, Inflicted
 from tests.chaos.run import Result, Tally
 
@@ -44,8 +45,16 @@ def document(result: Result) -> dict[str, Any]:
             "unknown_committed": unknown["committed"],
             "unknown_aborted": unknown["aborted"],
         },
+        "committed_by": dict(
+            Counter(
+                tally.places[place_of(each.name)][0]
+                for each in transfers
+                if each.outcome == "committed"
+            )
+        ),
         "atomic_reads_of_all": totals,
         "atomic_reads_of_some": len(reads) - totals,
+        "reads_left_out": result.unjudged,
         "failed_reads": len(result.history.others["failed"]),
         "fsck_rounds": len(result.history.others["fsck"]),
         "fsck_found": dict(
@@ -83,7 +92,7 @@ def _waits_s(inflicted: Iterable[Inflicted], tally: Tally) -> dict[str, list[flo
     for each in inflicted:
         victims = set(each.fault.victims)
         waits = [
-            wait_ns(ends, each)
+            wait_ns(sorted(ends), each)  # those of several threads are nearly in order
             for place, ends in tally.commits.items()
             if tally.places[place][1] in victims or victims - set(GATEWAYS)
         ]

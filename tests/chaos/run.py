@@ -13,12 +13,12 @@ from pathlib import Path
 from random import Random
 
 from tests.chaos.bank import ACCOUNTS, found_bank, open_bank
-from tests.chaos.crew import WAYS, Crew, place_of, places
+from tests.chaos.crew import WAYS, WRITERS, Crew, place_of, places
 from tests.chaos.faults import ClientFaults, Inflicted, ServerFaults
 from tests.chaos.guard import guarded
 from tests.chaos.history import History, Log, Tail, now_ns
 from tests.chaos.search import settle
-from tests.chaos.verdict import Ending, judge
+from tests.chaos.verdict import Ending, judge, leave_out_stale
 from txn.cluster.cluster import Cluster, start
 from txn.cluster.settings import Settings
 from txn.protocol.attempt import ProtocolName
@@ -67,14 +67,15 @@ class Tally:
     def late(self, since_ns: int) -> list[str]:
         """The writers that have not committed anything since then, and "readers" where none of
         these has read all accounts."""
-        writers = [place for place, (role, _) in self.places.items() if role == "writer"]
+        writers = [place for place, (role, _) in self.places.items() if role in WRITERS]
         late = [name for name in writers if self.commits.get(name, [0])[-1] <= since_ns]
         return late if self.read_ns > since_ns else [*late, "readers"]
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A finished run. violations: what must not have happened, in sentences."""
+    """A finished run. violations: what must not have happened, in sentences. unjudged: how many
+    reads were left out."""
 
     plan: Plan
     history: History
@@ -83,6 +84,7 @@ class Result:
     fallen: list[str]
     ending: Ending
     violations: list[str]
+    unjudged: int
 
 
 Shown = Callable[[Tally], None]
@@ -90,7 +92,7 @@ Shown = Callable[[Tally], None]
 
 def run(plan: Plan, shown: Shown = lambda tally: None) -> Result:
     """Run to the end and judge. `shown` is told of the tally several times a second."""
-    tally = Tally(places(plan.writers, plan.ways))
+    tally = Tally(places(plan.writers, plan.ways, plan.seed))
     settings = Settings(
         plan.folder / "hbase",
         distributed=True,
@@ -137,6 +139,8 @@ class _Run:
             self._crew.end()
             self._servers.stop()
         self._look()
+        gateways = [place for place, (_, way) in self._tally.places.items() if way != "native"]
+        stale = leave_out_stale(self._history, gateways)
         self._say("ending with fsck")
         ending, left = settle(self._cluster.uris, self._history)
         self._violations += [*self._crew.crashes, *left, *judge(self._history, ending)]
@@ -152,6 +156,7 @@ class _Run:
             self._servers.fallen,
             ending,
             self._violations,
+            len(stale),
         )
 
     def _hurt(self) -> None:
@@ -178,7 +183,8 @@ class _Run:
     def _all_hurt(self) -> bool:
         faults = [each.fault for each in self._servers.inflicted]
         hurt = {(fault.kind, name[:6]) for fault in faults for name in fault.victims}
-        return {("kill", "thrift"), ("kill", "region"), ("move", "region")} <= hurt
+        kinds = {("kill", "thrift"), ("kill", "region"), ("move", "region"), ("split", "region")}
+        return kinds <= hurt
 
     def _until_all_succeed(self, doing: str) -> None:
         """Let everybody work, unhurt, until each writer has committed something, and a reader has

@@ -29,8 +29,8 @@ T = TypeVar("T")
 def settle(uris: Mapping[str, str], history: History) -> tuple[Ending, list[str]]:
     """Bring the store to rest; return what it holds, and what fsck could not bring to rest."""
     with open_bank(uris["native"]) as engine:
-        left = patiently(lambda: _to_rest(engine))
-        ending = patiently(lambda: _ending(engine, history))
+        left = patiently(lambda: bring_to_rest(engine))
+        ending = patiently(lambda: find_ending(engine, history))
     return ending, left
 
 
@@ -46,7 +46,7 @@ def patiently(work: Callable[[], T]) -> T:
             time.sleep(PAUSE_S)
 
 
-def _to_rest(engine: Engine) -> list[str]:
+def bring_to_rest(engine: Engine) -> list[str]:
     """Repair until there is nothing to repair and nothing is locked. One look is not enough: a
     request of a dead client may land between the check and the count."""
     left: list[str] = []
@@ -64,7 +64,8 @@ def _to_rest(engine: Engine) -> list[str]:
     return left
 
 
-def _ending(engine: Engine, history: History) -> Ending:
+def find_ending(engine: Engine, history: History) -> Ending:
+    """Return what the store holds once it is at rest."""
     return Ending(
         accounts=read_accounts(engine, ACCOUNTS),
         receipts=_receipts(engine),

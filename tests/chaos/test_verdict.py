@@ -6,7 +6,7 @@ import pytest
 
 from tests.chaos.bank import ACCOUNTS, BALANCE, FOUNDING, Money
 from tests.chaos.history import History, Operation
-from tests.chaos.verdict import Ending, judge
+from tests.chaos.verdict import Ending, judge, leave_out_stale
 from txn import Outcome
 
 pytestmark = pytest.mark.fast
@@ -173,3 +173,17 @@ def test_an_emptied_account_is_ordered_where_it_can_be() -> None:
     world.read("later", start_ns=70)
     world.history.operations["later"].reads |= {C: three.reads[C]}  # type: ignore[operator]
     assert "not strictly serialisable" in world.judge()
+
+
+def test_reads_through_gateways_beside_a_server_that_stood_still_are_left_out() -> None:
+    """These alone: what the native store reads then is judged, and so is what anybody writes."""
+    world = World()
+    early, late = world.read("w1.1-1r", start_ns=60), world.read("w1.1-2r", start_ns=90)
+    native = world.read("w0.1-1r", start_ns=70)
+    during = world.read("w1.1-3r", start_ns=70)
+    for fault, start_ns, end_ns in (("pause region2", 56, 80), ("kill region1", 85, 99)):
+        line = {"op": fault, "kind": "fault", "start_ns": start_ns, "end_ns": end_ns}
+        world.history.add({**line, "down_s": 10e-9})
+    assert leave_out_stale(world.history, ["w1"]) == [during]
+    assert world.history.reads() == [world.seen, early, late, native]
+    assert world.judge() == ""

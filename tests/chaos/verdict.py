@@ -6,16 +6,18 @@ is a sentence that names the operations, for whoever looks into the histories.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from tests.chaos.bank import ACCOUNTS, BALANCE, FOUNDING, TOTAL, Money, total
+from tests.chaos.crew import place_of
 from tests.chaos.history import History, Operation
 from tests.chaos.order import Versions, transactions, versions
 from tests.history.check import check_registers
 from txn import Outcome
 
 SHOWN = 10
+STOOD_STILL = "pause region"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,27 @@ def judge(history: History, ending: Ending) -> list[str]:
         _fsck(history),
     )
     return [violation for found in checks for violation in _first(found)]
+
+
+def leave_out_stale(history: History, gateways: Container[str]) -> list[Operation]:
+    """Take out, and return, the reads of clients in these places, who ask gateways, that a region
+    server may have answered after its time: when it went on, having stood still, until it noticed.
+    A gateway believes it, and its clients cannot tell. What was read natively is judged.
+    """
+    stops = [
+        (each["start_ns"] + int(each["down_s"] * 1e9), each["end_ns"])
+        for each in history.others["fault"]
+        if each["op"].startswith(STOOD_STILL)
+    ]
+    stale = [
+        each
+        for each in history.reads()
+        if place_of(each.name) in gateways
+        and any(each.start_ns <= end and (each.end_ns or end) >= start for start, end in stops)
+    ]
+    for each in stale:
+        del history.operations[each.name]
+    return stale
 
 
 def resolve(history: History, ending: Ending) -> list[Operation]:

@@ -1,5 +1,5 @@
 """What every lock manager promises, asked of each: on ZooKeeper, and in a store: in memory, the
-embedded one, HBase.
+embedded one, HBase natively.
 
 Two managers stand for two processes: they share nothing but what keeps the locks.
 """
@@ -72,7 +72,7 @@ def subject(request: pytest.FixtureRequest, tmp_path: Folder) -> Iterator[Subjec
     elif request.param == "embedded":
         uri = f"embedded://{tmp_path}/store?sync=off"
     else:
-        uri = request.getfixturevalue("hbase").thrift2
+        uri = request.getfixturevalue("hbase").native
         details["table"] = request.getfixturevalue("table")
     found = Subject(uri, details)
     yield found

@@ -20,7 +20,7 @@ from txn.protocol.attempt import ProtocolName
 TABLE = "bank"
 ACCOUNTS = [Key(f"account{number:02d}", "d", "balance", TABLE) for number in range(20)]
 BALANCE = 1000
-PAUSE_S = 0.02
+PAUSE_S = 0.05
 """Else there are soon more transactions for fsck to look at than it can between two kills."""
 
 POLICY = Policy(lease_ms=400, deadline_ms=60_000, attempts=50)

@@ -21,6 +21,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="module", params=["native", "thrift1", "thrift2"])
 def many(request: pytest.FixtureRequest, hbase: HBase) -> Iterator[Worlds]:
-    """Worlds on the HBase of the run, through each of its gateways and without one."""
+    """Worlds on the HBase of the run, natively and through each of its gateways."""
     with worlds(hbase, request.param) as found:
         yield found

@@ -1,4 +1,5 @@
-"""The short form of `make chaos`: a client, a gateway and a region server are killed, and more."""
+"""The short form of `make chaos`: a client, a gateway and a region server are killed, regions are
+split and moved, and more."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from typing import get_args
 
 import pytest
 
+from tests.chaos.crew import WRITERS
 from tests.chaos.report import document
 from tests.chaos.run import Plan, run
 from txn.cluster.jars import JarError, fetch
@@ -39,8 +41,8 @@ def test_nothing_is_lost_when_clients_and_servers_are_killed(
     result = run(Plan(tmp_path, SECONDS, client_fault_each_s=1.0, protocol=protocol))
     figures = document(result)
     assert result.violations == [], figures
-    killed = {what.partition(" (")[0][:11] for what in figures["faults"]}
-    assert {"kill client", "kill thrift", "kill region", "move region"} <= killed
-    assert figures["transfers"]["committed"] > 0
+    hurt = {what.partition(" (")[0].rstrip("12s") for what in figures["faults"]}
+    assert {"kill client", "kill thrift", "kill region", "move region", "split region"} <= hurt
+    assert all(figures["committed_by"][kind] > 0 for kind in WRITERS)
     assert figures["atomic_reads_of_all"] > 0
     assert figures["atomic_reads_of_some"] > 0

@@ -1,4 +1,4 @@
-"""The operator's commands on a real HBase, through each of its gateways."""
+"""The operator's commands on a real HBase, natively and through each of its gateways."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def crash_once_decided(call: Call) -> Fault:
     return Fault(reply=Reply.CRASH) if decided else Fault()
 
 
-@pytest.mark.parametrize("kind", ["thrift1", "thrift2"])
+@pytest.mark.parametrize("kind", ["native", "thrift1", "thrift2"])
 def test_every_command_works_on_hbase(hbase: HBase, kind: str) -> None:
     """A table is made and written, a client dies, and what it left is found, shown and mended."""
     uri = getattr(hbase, kind)
@@ -42,8 +42,8 @@ def test_every_command_works_on_hbase(hbase: HBase, kind: str) -> None:
             check=False,
         )
 
-    # Thrift 1 makes no tables.
-    assert run("table", "create", data, "d", store=hbase.thrift2).returncode == 0
+    maker = hbase.thrift2 if kind == "thrift1" else uri  # Thrift 1 makes no tables
+    assert run("table", "create", data, "d", store=maker).returncode == 0
     given = json.dumps({"mutations": [{"put": f"{data}/x/d:v", "value": "1"}]})
     done = json.loads(run("commit", "-", "--json", given=given).stdout)
 

@@ -1,4 +1,4 @@
-"""The same random calls on the local stores and on a real HBase, through both gateways.
+"""The same random calls on the local stores and on a real HBase, natively and by both gateways.
 
 The local stores are told the time, HBase has its own: what a checked put was stamped with is only
 known to be the present. So all other timestamps here are far in the past or in the future.

@@ -93,7 +93,7 @@ def test_the_job_runs_on_a_fenced_database(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_the_job_runs_on_hbase(hbase: HBase, emptied: str) -> None:
     """What holds on a store of one machine has to hold where other programs write as well."""
-    said = demo(hbase.thrift2, "--tables", emptied, "--days", "1", "--json")
+    said = demo(hbase.native, "--tables", emptied, "--days", "1", "--json")
     assert said.returncode == 0, said.stderr
     report = json.loads(said.stdout)
     assert report["holds"]

@@ -1,4 +1,5 @@
-"""Histories of client processes on a real HBase, through both gateways; some are killed."""
+"""Histories of client processes on a real HBase, natively and through both gateways at
+once; some are killed."""
 
 from __future__ import annotations
 
@@ -23,9 +24,9 @@ ROUNDS = 5
 def test_what_killed_clients_of_hbase_leave_is_strictly_serialisable(
     hbase: HBase, tmp_path: Path, model: str, protocol: ProtocolName
 ) -> None:
-    """The gateways are mixed on the same tables, but for a fenced database, which Thrift 1 cannot
-    do. What a plain client of HBase sees meanwhile is
-    fractured; a checker that did not find that would not find anything."""
+    """The ways are mixed on the same tables, but for a fenced database, which Thrift 1 cannot do.
+    What a plain client of HBase sees meanwhile is fractured; a checker that did not find that would
+    not find anything."""
     uris = [hbase.native, hbase.thrift2, *([hbase.thrift1] if protocol == "six-phase" else [])]
     rows_of_its_own = uuid.uuid4().int % 10**9
     judge(

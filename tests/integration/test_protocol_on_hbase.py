@@ -1,4 +1,4 @@
-"""The protocol's own tests once more, on a real HBase through each of its gateways."""
+"""The protocol's own tests on a real HBase, natively and through each of its gateways."""
 
 from __future__ import annotations
 

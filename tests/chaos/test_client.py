@@ -1,0 +1,108 @@
+"""What each kind of writer does, and writes down of it, on a store in memory."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.chaos import client, search
+from tests.chaos.bank import POLICY, TABLE, found_bank
+from tests.chaos.crew import WAYS, WRITERS, places
+from tests.chaos.history import History, Log, load
+from tests.chaos.verdict import judge
+from txn import Engine, connect
+from txn.model import Check
+from txn.protocol.phases import Status
+from txn.stores import open_store
+from txn.testing.faulty import Call, Fault, FaultyStore, Reply
+
+pytestmark = pytest.mark.fast
+
+ROUNDS = 4
+HASTY = replace(POLICY, store_patience_ms=1, lease_ms=200)
+
+
+def recorded(folder: Path, engine: Engine, role: str, rounds: int = ROUNDS) -> History:
+    """The history of a writer that has done its work some times."""
+    log, chance = Log(folder / "w0.1.jsonl"), Random(1)
+    for number in range(rounds):
+        client.ROLES[role](engine, f"w0.1-{number}", chance, log)
+    return load(folder)
+
+
+def violations(engine: Engine, history: History) -> list[str]:
+    """What the verdict has against it, once the store has come to rest."""
+    return [*search.bring_to_rest(engine), *judge(history, search.find_ending(engine, history))]
+
+
+@pytest.mark.parametrize("role", WRITERS)
+def test_every_kind_of_writer_leaves_a_history_that_holds(tmp_path: Path, role: str) -> None:
+    """A verdict on real faults is worth nothing if it condemns a writer without any."""
+    with connect(f"memory://{uuid.uuid4().hex}", table=TABLE, policy=POLICY) as engine:
+        found_bank(engine)
+        history = recorded(tmp_path, engine, role)
+        assert {each.outcome for each in history.transfers()} <= {"committed", "aborted"}
+        assert sum(each.is_committed for each in history.transfers()) >= ROUNDS
+        assert violations(engine, history) == []
+
+
+def test_transfers_of_a_batch_are_operations_of_its_begin_and_end(tmp_path: Path) -> None:
+    """Each may have happened at any time while the batch was under way, and at no other."""
+    with connect(f"memory://{uuid.uuid4().hex}", table=TABLE, policy=POLICY) as engine:
+        found_bank(engine)
+        history = recorded(tmp_path, engine, "batch-writer")
+    batches: dict[int, list[int]] = {}
+    for each in history.transfers():
+        assert each.end_ns is not None
+        batches.setdefault(each.start_ns, []).append(each.end_ns)
+    assert [len(ends) for ends in batches.values()] == [client.BATCH] * ROUNDS
+    ends = [sorted(ends) for _, ends in sorted(batches.items())]
+    assert all(ended[-1] < begun for ended, begun in zip(ends, sorted(batches)[1:], strict=False))
+
+
+def lose_decisions(applied: bool) -> Callable[[Call], Fault]:
+    """Answer no decision, whether it was taken or not."""
+    lost = Fault(applied=None if applied else frozenset(), reply=Reply.MAYBE_APPLIED)
+
+    def plan(call: Call) -> Fault:
+        decides = any(
+            isinstance(item, Check) and item.puts[-1][1] == Status.ASSERTED.value
+            for item in call.items
+        )
+        return lost if decides else Fault()
+
+    return plan
+
+
+@pytest.mark.parametrize("applied", [True, False])
+@pytest.mark.parametrize("role", WRITERS)
+def test_an_unknown_outcome_of_a_batch_is_settled(
+    tmp_path: Path, role: str, applied: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As that of a single transfer is: by its receipt, and by its transaction row."""
+    monkeypatch.setattr(client, "AFTER_FAILURE_S", 0)
+    monkeypatch.setattr(search, "PAUSE_S", 0)
+    store = FaultyStore(open_store("memory://"))
+    with Engine(store, table=TABLE, policy=HASTY) as engine:
+        found_bank(engine)
+        store.plan = lose_decisions(applied)
+        history = recorded(tmp_path, engine, role, rounds=1)
+        store.plan = lambda call: Fault()
+        unknown = [each for each in history.transfers() if each.outcome == "unknown"]
+        assert unknown and all(each.transaction for each in unknown)
+        assert violations(engine, history) == []
+        assert {each.resolved for each in unknown} == {"committed" if applied else "aborted"}
+
+
+def test_every_kind_of_writer_uses_every_way() -> None:
+    """Nine writers are all of them, and the eight of a run all but one, which the seed chooses."""
+    nine = {who for who in places(9).values() if who[0] in WRITERS}
+    assert nine == {(kind, way) for kind in WRITERS for way in WAYS}
+    assert {places(8, seed=seed)["w0"][0] for seed in range(3)} == set(WRITERS)
+    fenced = {who for who in places(8, WAYS[:2]).values() if who[0] in WRITERS}
+    assert fenced == {(kind, way) for kind in WRITERS for way in WAYS[:2]}
