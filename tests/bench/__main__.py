@@ -21,7 +21,7 @@ from tests.bench.measuring import Case, Measured, measure
 from tests.bench.suites import SUITES, Suite, opened
 
 LEAST_S = 1.0
-PICTURES = ("native", "peers")
+PICTURES = ("native",)
 """The suites whose plot is shown behind their table; the page shows the others where it wants."""
 COMMANDS = {
     "costs": costs.main,

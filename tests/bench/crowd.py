@@ -30,7 +30,10 @@ from rich.table import Table
 
 from tests.bench import workloads
 from tests.bench.emulator import TWO, client
+from tests.integration import shuffling
 from txn import ConflictError, Engine, Exact, Key, Mutation, Policy, TxnError, connect
+from txn.stores import open_store
+from txn.stores.hbase.native.store import NativeStore
 
 ACCOUNTS = 1_000
 BATCH = 100
@@ -177,7 +180,7 @@ WORKS = {"hot": _hot, "asserted": _asserted, "apart": _asserted, "batches": _bat
 
 @contextmanager
 def tables(uri: str) -> Iterator[Callable[[], str]]:
-    """Give new tables of the store; those of a Thrift 2 gateway are dropped at the end."""
+    """Give new tables of the store; those of HBase are dropped at the end."""
     made: list[str] = []
     with connect(uri) as engine:
 
@@ -191,16 +194,26 @@ def tables(uri: str) -> Iterator[Callable[[], str]]:
         try:
             yield table
         finally:
-            if "thrift2" in uri:
+            if drop := next((each for kind, each in DROPS.items() if uri.startswith(kind)), None):
                 for name in made:
-                    _drop(uri, name)
+                    drop(uri, name)
 
 
-def _drop(uri: str, name: str) -> None:
+def _drop_natively(uri: str, name: str) -> None:
+    store = open_store(uri)
+    assert isinstance(store, NativeStore)
+    shuffling.drop(store, name.encode())
+    store.close()
+
+
+def _drop_by_gateway(uri: str, name: str) -> None:
     with client(uri) as gateway:
         table = TWO.TTableName(qualifier=name.encode())
         gateway.disableTable(table)
         gateway.deleteTable(table)
+
+
+DROPS = {"hbase://": _drop_natively, "hbase+thrift2://": _drop_by_gateway}
 
 
 def counted(uri: str, table: str) -> int:

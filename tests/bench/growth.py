@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from random import Random
 from statistics import median
 from typing import Any, Literal, get_args
@@ -68,7 +68,9 @@ LARGE, FEW_ROWS = 100_000, 100
 """Values of so many bytes go to fewer rows: they would fill the disk."""
 FAMILY = "d"
 PATIENCE = Policy(deadline_ms=60_000)
-FINISHED = 10_000_000
+FINISHED = (1_000_000, 10_000_000)
+LOOKED_AT = 1_000_000
+EMPTY, FULL = "", "-full"
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,31 +221,34 @@ def row_of(x: float, task: Growing, measured: Sequence[Measured]) -> report.Row:
 
 
 def run_rows(place: Place, rounds: int, seconds: float, options: argparse.Namespace) -> Any:
-    """Measure beside so many finished rows, and beside none, in turns."""
+    """Measure beside so many finished rows, then beside more, and each time beside none, in turns.
+    `txn ls` and `txn fsck` take as long as there are rows: they are timed up to `LOOKED_AT`."""
     subject: Subject = options.protocol
-    tasks = [
-        (count, Growing(subject, clients=clients, processes=max(1, clients // 4), database=name))
-        for count, name in ((0, ""), (options.rows, "-full"))
-        for clients in (1, 16)
-    ]
-    for _, task in tasks:
-        found(task, place.uri)
-    full = tasks[-1][1]
-    print(f"writing {options.rows:,} rows", flush=True)
-    wrote_s = fill(place.uri, full, options.rows)
-    print(f"it took {wrote_s:,.0f} s", flush=True)
-    kept: dict[int, list[Measured]] = {}
-    for number in track(range(-1, rounds), "growth, rows"):
-        for index, (_, task) in enumerate(tasks):
+    tasks = {
+        name: [
+            Growing(subject, clients=clients, processes=max(1, clients // 4), database=name)
+            for clients in (1, 16)
+        ]
+        for name in (EMPTY, FULL)
+    }
+    full = tasks[FULL][0]
+    for each in (tasks[EMPTY][0], full):
+        found(each, place.uri)
+    kept: dict[tuple[int, Growing], list[Measured]] = {}
+    commands = time_commands(0, place.uri, tasks[EMPTY][0])
+    wrote_s = 0.0
+    for before, count in pairwise((0, *options.rows)):
+        print(f"writing {count - before:,} rows", flush=True)
+        wrote_s += fill(place.uri, full, count - before)
+        turns = [(x, task) for x, name in ((0, EMPTY), (count, FULL)) for task in tasks[name]]
+        plan = [(number, *turn) for number in range(-1, rounds) for turn in turns]
+        for number, x, task in track(plan, f"growth, rows: {count:,}"):
             measured = measure_task(task, place.uri, place.servers, seconds, number + 2)
             if number >= 0:
-                kept.setdefault(index, []).append(measured)
-    commands = {
-        f"{command} {count}": time_command(command, place.uri, task)
-        for count, task in (tasks[0], tasks[-1])
-        for command in ("ls", "fsck")
-    }
-    rows = [row_of(count, task, kept[index]) for index, (count, task) in enumerate(tasks)]
+                kept.setdefault((x, task), []).append(measured)
+        if count <= LOOKED_AT:
+            commands |= time_commands(count, place.uri, full)
+    rows = [row_of(x, task, each) for (x, task), each in kept.items()]
     return {"rows": rows, "wrote_s": wrote_s, "commands_s": commands}
 
 
@@ -252,18 +257,21 @@ def fill(uri: str, task: Growing, count: int) -> float:
     return make_finished(uri, task.open, task.table, count, buckets=task.buckets)
 
 
-def time_command(command: str, uri: str, task: Growing) -> float:
-    """Return how many seconds `txn ls` or `txn fsck` takes."""
-    began = time.monotonic()
-    subprocess.run(
-        [
-            *(sys.executable, "-c", "from recovery.commands import main; main()", command),
-            *("--store", uri, "--transactions", task.transactions),
-        ],
-        check=True,
-        stdout=subprocess.DEVNULL,
-    )
-    return time.monotonic() - began
+def time_commands(count: int, uri: str, task: Growing) -> dict[str, float]:
+    """Return how many seconds `txn ls` and `txn fsck` take beside so many rows."""
+    took_s = {}
+    for command in ("ls", "fsck"):
+        began = time.monotonic()
+        subprocess.run(
+            [
+                *(sys.executable, "-c", "from recovery.commands import main; main()", command),
+                *("--store", uri, "--transactions", task.transactions),
+            ],
+            check=True,
+            stdout=subprocess.DEVNULL,
+        )
+        took_s[f"{command} {count}"] = time.monotonic() - began
+    return took_s
 
 
 # ----------------------------------------------------------------------------- what is told
@@ -281,7 +289,7 @@ def lines(name: Name, rows: Sequence[report.Row]) -> tuple[list[str], list[list[
 def _line(x: float, rows: Sequence[report.Row]) -> list[str]:
     by_subject = {row["subject"]: row for row in rows}
     floor = by_subject["floor"]
-    told = [f"{x:,g}", f"{floor['per_second']:,.0f}", f"{floor['call_ms']:.2f}"]
+    told = [f"{x:,.9g}", f"{floor['per_second']:,.0f}", f"{floor['call_ms']:.2f}"]
     for subject in SUBJECTS[1:]:
         row = by_subject[subject]
         share = median(mine / its for mine, its in zip(row["rates"], floor["rates"], strict=True))
@@ -298,8 +306,8 @@ def rows_lines(kept: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
         told = [f"{x:,}"]
         for row in (row for row in kept["rows"] if row["x"] == x):
             told += [f"{row['per_second']:,.0f}", f"{row['call_ms']:.2f}", f"{row['slow_ms']:.1f}"]
-        commands = (kept["commands_s"][f"{command} {x}"] for command in ("ls", "fsck"))
-        body.append([*told, *(f"{seconds:,.1f}" for seconds in commands)])
+        commands = (kept["commands_s"].get(f"{command} {x}") for command in ("ls", "fsck"))
+        body.append([*told, *("" if s is None else f"{s:,.1f}" for s in commands)])
     return [*head, "`txn ls`, s", "`txn fsck`, s"], body
 
 
@@ -360,7 +368,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--transport", choices=("native", "thrift2"), default="native")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=3.0, help="for each case in each round")
-    parser.add_argument("--rows", type=int, default=FINISHED, help="finished rows")
+    parser.add_argument("--rows", type=int, nargs="+", default=FINISHED, help="finished rows")
     parser.add_argument("--protocol", choices=SUBJECTS[1:], default="fenced", help="of these")
     parser.add_argument("--quick", action="store_true", help="write nothing")
     parser.add_argument("--plot-only", action="store_true", help="draw from the last figures")

@@ -1,4 +1,4 @@
-"""`python -m tests.bench peers --peers FOLDER`: other programs beside ours, in one run.
+"""`python -m tests.bench native --peers FOLDER`: other programs beside ours, in one run.
 
 The folder has a plain Java client, Omid and Tephra, each with a program that reads lines on
 standard input, `CASE WORK THREADS SECONDS WARM ROUND`, and answers with a line of JSON and `DONE`.

@@ -1,4 +1,4 @@
-"""`python -m tests.bench profile`: where a client's time goes, by `py-spy`, which must be on PATH.
+"""`python -m tests.bench profile`: where a client's time goes, by `py-spy`, of the extra `dev`.
 
 One process commits transfers, or does their floor, from so many threads of one engine, and is
 looked at some hundred times a second. What counts is who has the interpreter, which all threads
@@ -9,10 +9,12 @@ part was running, a call of C in it included; *with callees*, in which it was an
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import threading
 import time
@@ -107,9 +109,10 @@ def _repeat(call: object, end: float) -> None:
 
 def look(uri: str, options: argparse.Namespace) -> list[str]:
     """Run the work under py-spy; return its stacks."""
-    spy = shutil.which("py-spy")
+    beside = sysconfig.get_path("scripts")  # of this Python, whose folder need not be on PATH
+    spy = shutil.which("py-spy", path=f"{beside}{os.pathsep}{os.environ.get('PATH', '')}")
     if spy is None:
-        raise SystemExit("py-spy is not on PATH: pip install py-spy")
+        raise SystemExit("there is no py-spy: pip install py-spy")
     with tempfile.TemporaryDirectory(prefix="txn-bench-") as folder:
         stacks = Path(folder, "stacks")
         subprocess.run(

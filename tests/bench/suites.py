@@ -120,15 +120,6 @@ NATIVE = _by_transports(
     Case("flights", 25, 2),
     Case("flights", 100, 1),
 )
-PEERS = _by_transports(
-    Case("transfer", 1, 1),
-    Case("transfer", 20, 1),
-    Case("transfer", 100, 1),
-    Case("transfer", 1, 16),
-    Case("transfer", 1, 16, way="threads"),
-    Case("transfer", 8, 16, way="submit"),
-    Case("transfer", 1, 16, accounts=10, way="threads"),
-)
 
 
 def embedded(_: Suite) -> Iterator[Place]:
@@ -180,7 +171,6 @@ SUITES = {
         "protocols on HBase through Thrift 2", PROTOCOLS, thrift2, WARM_S, rounds=4, seconds=6.0
     ),
     "native": Suite("HBase by its own protocol", NATIVE, thrift2, 60.0, rounds=4, seconds=5.0),
-    "peers": Suite("beside other programs", PEERS, thrift2, 60.0, rounds=4, seconds=5.0),
 }
 
 
