@@ -33,7 +33,7 @@ SKEW_MS = 1_000
 AHEAD_MS = 50
 SLOW_MS = 1_000
 LOOKS = 5
-PACKAGES = ("hbase-txn", "thriftpy2", "happybase", "lmdb")
+PACKAGES = ("hbase-txn", "protobuf", "kazoo", "gssapi", "thriftpy2", "happybase", "lmdb")
 PURGE = "hbase.hstore.time.to.purge.deletes"
 
 
