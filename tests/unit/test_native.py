@@ -145,19 +145,22 @@ def test_what_is_beside_a_read_runs_while_it_is_on_its_way(
 def test_many_rows_are_cut_into_several_requests(
     server: FakeRegionServer, store: NativeStore
 ) -> None:
-    """A server holds all of a request in its memory."""
+    """A server holds all of a request in its memory: 2,000 rows and 8 MB are under way at most, in
+    requests side by side, so that the server works while the next is made."""
     keys = [key(f"{number:05}") for number in range(4_100)]
     store.write([Edit(each, b"1", 5) for each in keys])
-    assert server.sizes == [2_000, 2_000, 100]
+    assert server.sizes == [250] * 16 + [50] * 2
     store.write([Edit(each, b"1" * 3_000_000, 5) for each in keys[:5]])
-    assert server.sizes[3:] == [2, 2, 1]
+    assert server.sizes[18:] == [2, 2, 1]
+    assert all(store.read(keys[:65]).values())
+    assert server.sizes[21:] == [33, 32]
 
 
 def test_groups_of_many_rows_are_cut_too(server: FakeRegionServer, store: NativeStore) -> None:
     """As those of any other call are."""
     keys = [key(f"{number:05}") for number in range(2_100)]
     assert store.read(keys, keys[:1]) == dict.fromkeys(keys)
-    assert server.sizes == [2_000, 100, 1]
+    assert server.sizes == [250] * 8 + [50] * 2 + [1]
 
 
 def test_answers_come_in_any_order(server: FakeRegionServer, store: NativeStore) -> None:

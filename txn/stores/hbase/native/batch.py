@@ -28,8 +28,10 @@ ITEMS_A_REQUEST = 2_000
 BYTES_A_REQUEST = 8_000_000
 CHECKS_A_REQUEST = 16
 """A server takes them one after the other, and waits for its log after each."""
+ROWS_A_REQUEST = 64
+"""Of other items. While a server works on one request, the next is made, or an answer is read."""
 MOST_REQUESTS = 8
-"""With checks, to a server at a time; beyond that they get larger. It has few threads (30)."""
+"""To a server at a time; beyond that they get larger. It has few threads (30)."""
 
 Entry = list[tuple[int, Item]]
 """Items, by their position, that share an entry of a request: those of one region, or one alone."""
@@ -202,7 +204,7 @@ class _Run:
                 part = parts[region.server] = Shipment(region.server, [], [])
             part.regions.append(region)
             part.entries.append(entry)
-        return [piece for part in parts.values() for piece in _split_checks(part)]
+        return [piece for part in parts.values() for piece in _split(part)]
 
     def _send(self, parts: Iterable[Shipment]) -> None:
         """Send what can be sent. Of a server that cannot be reached all regions are forgotten."""
@@ -280,18 +282,24 @@ class _Run:
             self._regions.check_table(table, self._due_ms)
 
 
-def _split_checks(part: Shipment) -> list[Shipment]:
-    """Let a server take many checks side by side; those of one row stay together."""
-    if len(part.entries) <= CHECKS_A_REQUEST or not part.entries[0][0][1].is_apart:
+def _split(part: Shipment) -> list[Shipment]:
+    """Let a server take much in several requests, side by side; a row stays in one."""
+    count = sum(map(len, part.entries))
+    most = CHECKS_A_REQUEST if part.entries[0][0][1].is_apart else ROWS_A_REQUEST
+    wanted = min(-(-count // most), MOST_REQUESTS)
+    if wanted == 1:
         return [part]
-    wanted = -(-len(part.entries) // CHECKS_A_REQUEST)
-    pieces = [Shipment(part.server, [], []) for _ in range(min(wanted, MOST_REQUESTS))]
-    of_row: dict[tuple[bytes, bytes], Shipment] = {}
+    rows = dict.fromkeys((item.table, item.row) for entry in part.entries for _, item in entry)
+    share = -(-len(rows) // wanted)
+    pieces = [Shipment(part.server, [], []) for _ in range(wanted)]
+    piece_of = {row: number // share for number, row in enumerate(rows)}
     for region, entry in zip(part.regions, part.entries, strict=True):
-        _, item = entry[0]
-        piece = of_row.setdefault((item.table, item.row), pieces[len(of_row) % len(pieces)])
-        piece.regions.append(region)
-        piece.entries.append(entry)
+        parts: dict[int, Entry] = {}
+        for position, item in entry:
+            parts.setdefault(piece_of[item.table, item.row], []).append((position, item))
+        for number, some in parts.items():
+            pieces[number].regions.append(region)
+            pieces[number].entries.append(some)
     return [piece for piece in pieces if piece.entries]
 
 
