@@ -56,7 +56,7 @@ class FakeRegionServer:
 
     methods: of the calls, in the order of arrival. before: called with the number of the call of
     this method (from 1) and the method; raises one of the above, or waits. refused: the Java class
-    of an error for a row, each told once, or for ever where there is a `*` before it. starts: of
+    of an error for a row, each told once (empty: none), or for ever behind a `*`. starts: of
     its regions. processes: whether it knows the conditions of the entries of a request. pages: the
     rows that scans are answered with, whether the last is only a part, where the server stands, and
     whether there is more. scanned: where scans began. schemas: of the table, once it was made.
@@ -293,6 +293,8 @@ class FakeRegionServer:
         if not names:
             return False
         name = names[0] if names[0].startswith("*") else names.pop(0)
+        if not name:
+            return False
         told.exception.name = PACKAGE + name.lstrip("*")
         return True
 

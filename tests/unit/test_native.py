@@ -9,6 +9,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NoReturn
 
 import pytest
 
@@ -33,6 +35,7 @@ from txn.errors import (
 from txn.model import Cell, Check, Edit, Family, Key
 from txn.stores import open_store
 from txn.stores.hbase.native.connection import RpcCall
+from txn.stores.hbase.native.items import ReadRow
 from txn.stores.hbase.native.messages import PB
 from txn.stores.hbase.native.servers import Servers
 from txn.stores.hbase.native.store import NativeStore
@@ -161,6 +164,58 @@ def test_groups_of_many_rows_are_cut_too(server: FakeRegionServer, store: Native
     keys = [key(f"{number:05}") for number in range(2_100)]
     assert store.read(keys, keys[:1]) == dict.fromkeys(keys)
     assert server.sizes == [250] * 8 + [50] * 2 + [1]
+
+
+def test_a_server_that_cannot_be_reached_is_tried_once_for_all_parts_of_a_call(
+    server: FakeRegionServer, store: NativeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To find out may take as long as opening a connection may."""
+    tried: list[object] = []
+
+    def connect(*of: object) -> NoReturn:
+        tried.append(of)
+        raise TimeoutError("timed out")
+
+    monkeypatch.setattr(store._servers, "connect", connect)
+    items = [ReadRow(b"t", b"%03d" % number, []) for number in range(200)]
+    assert store._batches.try_once(items, SystemClock().monotonic_ms() + 5_000) == [None] * 200
+    assert len(tried) == 1
+
+
+def test_a_row_of_which_a_part_was_written_is_not_said_to_be_as_it_was(
+    server: FakeRegionServer,
+) -> None:
+    """Here its put is refused, again and again, and its delete marker is taken."""
+    server.refused[b"a"] = ["RegionTooBusyException", ""] * 1_000
+    store = open_store(f"{server.uri}&timeout_ms=300")
+    with pytest.raises(MaybeApplied, match="could not do it in time"):
+        store.write([Edit(key("a"), b"1", 5), Edit(key("a"), None, 4)])
+    store.close()
+
+
+def test_closing_ends_calls_on_connections_that_were_replaced(
+    server: FakeRegionServer, store: NativeStore
+) -> None:
+    """One that was given up still carries the calls that were on their way."""
+    asked, release = threading.Event(), threading.Event()
+
+    def before(number: int, method: str) -> None:
+        if method == "Multi" and number == 1:
+            asked.set()
+            release.wait(5)
+
+    server.before = before
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(store.check_and_put, [put_if("a", b"", b"1")])
+        assert asked.wait(5)
+        for at, connection in store._servers._open.items():
+            if at[1] == "ClientService":
+                connection.retire()
+        assert store.read([key("b")]) == {key("b"): None}
+        store.close()
+        with pytest.raises(StoreClosedError):
+            waiting.result(3)
+        release.set()
 
 
 def test_answers_come_in_any_order(server: FakeRegionServer, store: NativeStore) -> None:
@@ -636,6 +691,41 @@ def test_a_call_that_was_sent_in_part_ends_its_connection(
         store.write([Edit(key("a"), b"1" * 100, 5)])
     store.write([Edit(key("a"), b"2" * 100, 6)])
     assert server.cells == {(b"a", b"d", b"x"): b"2" * 100}
+
+
+def test_a_thread_that_is_interrupted_over_an_answer_leaves_nobody_waiting(
+    server: FakeRegionServer, store: NativeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had read the answer of another one, who is told that it will not come."""
+    now_ms = SystemClock().monotonic_ms()
+    connection = store._servers.connect(("127.0.0.1", server.port), "ClientService", now_ms + 5_000)
+    request = PB.GetRequest()
+    request.region.type, request.region.value, request.get.row = 1, b"", b"a"
+    release, later = threading.Event(), threading.Event()
+    server.before = lambda number, method: (release if number == 1 else later).wait(5) and None
+    first, second = (connection.send("Get", request, now_ms + 5_000) for _ in range(2))
+    end, interrupts = RpcCall.end, ["once"]
+
+    def interrupted(call: RpcCall, *of: Any) -> None:
+        if call is first and interrupts:
+            interrupts.clear()
+            raise Interrupt
+        end(call, *of)
+
+    monkeypatch.setattr(RpcCall, "end", interrupted)
+    with ThreadPoolExecutor(2) as pool:
+        leader = pool.submit(connection.receive, second, PB.GetResponse, now_ms + 5_000)
+        while not connection._is_led:
+            time.sleep(0.001)
+        other = pool.submit(connection.receive, first, PB.GetResponse, now_ms + 5_000)
+        while not connection._waiting:
+            time.sleep(0.001)
+        release.set()
+        with pytest.raises(Interrupt):
+            leader.result(3)
+        with pytest.raises(ConnectionError):
+            other.result(3)
+    later.set()
 
 
 def test_a_thread_that_is_interrupted_lets_others_go_on(

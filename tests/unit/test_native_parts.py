@@ -78,12 +78,12 @@ class FakeRegistry:
         self.failure: Exception | None = None
         self._clock = clock
 
-    def list_servers(self, since_ms: int, due_ms: int) -> tuple[int, Sequence[Address]]:
+    def list_servers(self, since_ms: int, due_ms: int) -> Sequence[Address]:
         self.asked += 1
         if self.failure is not None:
             raise self.failure
         self._clock.advance(5)
-        return self._clock.monotonic_ms() - 5, self.servers
+        return self.servers
 
 
 def make_tenure(*servers: Address) -> tuple[Tenure, FakeRegistry, ManualClock]:
@@ -101,16 +101,28 @@ def test_nothing_vouches_for_a_first_answer() -> None:
     came_ms = clock.monotonic_ms()
     assert not tenure.vouches_for(sent_ms, came_ms)
     clock.advance(1)
-    tenure.confirm(came_ms, came_ms + 1_000)
-    tenure.confirm(came_ms, came_ms + 1_000)
+    tenure.confirm(sent_ms, came_ms, came_ms + 1_000)
     assert registry.asked == 1
     assert tenure.vouches_for(clock.monotonic_ms(), clock.monotonic_ms())
+
+
+def test_an_answer_that_lay_unread_vouches_for_when_it_was_asked_for() -> None:
+    """The server may have stood still since then, with its session to end soon."""
+    tenure, _, clock = make_tenure(SERVER)
+    sent_ms = clock.monotonic_ms()
+    clock.advance(REST_MS)
+    came_ms = clock.monotonic_ms()
+    assert not tenure.vouches_for(sent_ms, came_ms)
+    tenure.confirm(sent_ms, came_ms, came_ms + 1_000)
+    clock.advance(1)
+    assert not tenure.vouches_for(came_ms, clock.monotonic_ms())
 
 
 def test_answers_vouch_for_each_other_until_there_was_a_rest() -> None:
     """What counts is when the earlier was sent: it may have been answered at once."""
     tenure, _, clock = make_tenure(SERVER)
-    tenure.confirm(clock.monotonic_ms() - 1, clock.monotonic_ms() + 1_000)
+    now_ms = clock.monotonic_ms()
+    tenure.confirm(now_ms, now_ms, now_ms + 1_000)
     sent_ms = clock.monotonic_ms()
     clock.advance(REST_MS - 10)
     assert tenure.vouches_for(sent_ms, clock.monotonic_ms())
@@ -124,25 +136,26 @@ def test_a_server_that_is_not_at_work_is_not_believed() -> None:
     tenure, registry, clock = make_tenure(("host", 16_021))
     due_ms = clock.monotonic_ms() + 1_000
     with pytest.raises(ConnectionError, match="has lost its regions"):
-        tenure.confirm(clock.monotonic_ms(), due_ms)
+        tenure.confirm(due_ms - 1_000, clock.monotonic_ms(), due_ms)
     registry.failure = NotApplied("no answer")
     with pytest.raises(ConnectionError, match=r"nobody tells.*no answer"):
-        tenure.confirm(clock.monotonic_ms(), due_ms)
+        tenure.confirm(due_ms - 1_000, clock.monotonic_ms(), due_ms)
     registry.failure, registry.servers = None, (SERVER,)
-    tenure.confirm(clock.monotonic_ms(), due_ms)
+    tenure.confirm(due_ms - 1_000, clock.monotonic_ms(), due_ms)
 
 
 def test_who_waits_for_another_ones_question_ends_in_time() -> None:
     """It may be long."""
     tenure, registry, clock = make_tenure(SERVER)
 
-    def ask(since_ms: int, due_ms: int) -> tuple[int, Sequence[Address]]:
+    def ask(since_ms: int, due_ms: int) -> Sequence[Address]:
         with pytest.raises(TimeoutError):
-            tenure.confirm(since_ms, clock.monotonic_ms())
+            tenure.confirm(since_ms, since_ms, clock.monotonic_ms())
         return FakeRegistry.list_servers(registry, since_ms, due_ms)
 
     tenure._list_servers = ask
-    tenure.confirm(clock.monotonic_ms(), clock.monotonic_ms() + 1_000)
+    now_ms = clock.monotonic_ms()
+    tenure.confirm(now_ms, now_ms, now_ms + 1_000)
     assert registry.asked == 1
 
 
@@ -258,10 +271,9 @@ def test_servers_at_work_have_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     zookeeper = FakeZookeeper(["one,16020,1700000000000", "two,16020,1700000000001"])
     monkeypatch.setattr("txn.stores.hbase.native.registry.KazooClient", zookeeper)
     registry, now_ms = open_registry("hbase://zk/node"), SystemClock().monotonic_ms()
-    asked_ms, servers = registry.list_servers(now_ms - 1, due_ms())
+    servers = registry.list_servers(now_ms - 1, due_ms())
     assert servers == {("one", 16_020), ("two", 16_020)}
-    assert asked_ms >= now_ms
-    assert registry.list_servers(asked_ms - 1, due_ms()) == (asked_ms, servers)
+    assert registry.list_servers(now_ms - 1, due_ms()) is servers
     assert (zookeeper.synced, zookeeper.asked) == (["/node/rs"], ["/node/rs"])
 
 

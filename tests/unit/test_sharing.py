@@ -109,7 +109,7 @@ def test_not_too_many_are_read_together(monkeypatch: pytest.MonkeyPatch) -> None
             [b"d"],
             [b"e"],
         ]
-    assert slow.calls == [[b"a"], [b"b", b"c", b"d"], [b"e"]]
+    assert slow.calls == [[b"a"], [b"b", b"c"], [b"d", b"e"]]
 
 
 def test_each_is_told_what_is_wrong_with_its_own() -> None:

@@ -7,7 +7,7 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from random import Random
 from typing import Any, NamedTuple
 
@@ -141,7 +141,7 @@ class _Run:
     def try_once(self) -> list[Any]:
         """Return the answers to one try; None where there is none."""
         try:
-            self._send(self._divide(range(len(self._items))))
+            self._send(_split_all(self._divide(range(len(self._items)))))
             self._receive_all()
         finally:
             self._drop_all()
@@ -155,7 +155,7 @@ class _Run:
         items, answers = self._items, self._answers
         waiting: Sequence[int] = range(len(items))
         for _ in PAUSES.tries(self._clock, self._chance, due_ms=self._due_ms):
-            self._send(self._divide(waiting))
+            self._send(_split_all(self._divide(waiting)))
             if beside is not None:
                 beside()
                 beside = None
@@ -204,16 +204,21 @@ class _Run:
                 part = parts[region.server] = Shipment(region.server, [], [])
             part.regions.append(region)
             part.entries.append(entry)
-        return [piece for part in parts.values() for piece in _split(part)]
+        return list(parts.values())
 
     def _send(self, parts: Iterable[Shipment]) -> None:
-        """Send what can be sent. Of a server that cannot be reached all regions are forgotten."""
+        """Send what can be sent. Of a server that cannot be reached all regions are forgotten, and
+        it is not tried for each part again: that may take long."""
+        gone: set[Address] = set()
         for part in parts:
+            if part.server in gone:
+                continue
             request = _make_request(part)
             try:
                 connection = self._servers.connect(part.server, "ClientService", self._due_ms)
                 call = connection.send("Multi", request, self._due_ms)
             except OSError as error:
+                gone.add(part.server)
                 self._regions.forget_server(part.server)
                 self._cause = self._cause or error
             else:
@@ -247,6 +252,7 @@ class _Run:
                 if not isinstance(answer, Failed):
                     self._answers[position] = answer
                 elif answer.is_undone:
+                    self._is_touched = self._is_touched or answer.is_partial
                     self._note(answer.error, [region])
                 else:
                     raise answer.error
@@ -280,6 +286,12 @@ class _Run:
         gone, self._gone = self._gone, set()
         for table in sorted(gone):
             self._regions.check_table(table, self._due_ms)
+
+
+def _split_all(parts: Iterable[Shipment]) -> Iterator[Shipment]:
+    """Yield what is to be sent: each when the one before has been, so that its server may begin."""
+    for part in parts:
+        yield from _split(part)
 
 
 def _split(part: Shipment) -> list[Shipment]:

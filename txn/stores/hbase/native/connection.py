@@ -151,6 +151,7 @@ class RpcConnection:
         was sent. What goes wrong later is told by `receive`."""
         body = request.SerializeToString()
         if not self._sending.acquire(timeout=self._left_ms(due_ms) / 1000):
+            self.retire()  # whoever has it does not get on, or was interrupted
             raise TimeoutError("timed out")
         try:
             if self.is_broken:
@@ -191,17 +192,24 @@ class RpcConnection:
             except TimeoutError:
                 self.retire()  # it may be dead; who waits on it still has its own time
                 raise
+            except BaseException:
+                if call.leads:  # interrupted before it could let another one lead
+                    self.end()
+                raise
             finally:
                 self.drop(call)
         if call.error is not None:
             raise call.error
         if call.doubted_ms is not None and self._tenure is not None:
-            self._confirm(self._tenure, call.doubted_ms, due_ms)
+            self._confirm(self._tenure, call.sent_ms, call.doubted_ms, due_ms)
         return self._decode(response, call.answer)
 
-    def _confirm(self, tenure: Tenure, doubted_ms: int, due_ms: int) -> None:
+    def _confirm(self, tenure: Tenure, sent_ms: int, doubted_ms: int, due_ms: int) -> None:
         try:
-            tenure.confirm(doubted_ms, due_ms)
+            tenure.confirm(sent_ms, doubted_ms, due_ms)
+        except TimeoutError:
+            self.retire()  # who asks does not get on, or was interrupted
+            raise
         except ConnectionError as error:
             self.end(error)
             raise
@@ -237,8 +245,10 @@ class RpcConnection:
             calls, self._calls = self._calls, {}
             self._waiting.clear()
             for call in calls.values():
-                reason = error or ConnectionError("the connection was closed")
-                call.end(b"", b"", reason)
+                if call.is_done:  # the thread that was about to say so was interrupted
+                    call.wake()
+                else:
+                    call.end(b"", b"", error or ConnectionError("the connection was closed"))
             self._end_if_done()
         self._close_if_unused()
 
@@ -287,7 +297,7 @@ class RpcConnection:
             if call.is_done:
                 return False
             if not self._is_led:
-                self._is_led = call.leads = True
+                call.leads = self._is_led = True
                 return True
             call.wakes = wakes = Lock()
             wakes.acquire()
@@ -305,11 +315,12 @@ class RpcConnection:
             call.wakes = None
             if not call.leads:
                 return
-            call.leads, self._is_led = False, bool(self._waiting)
+            self._is_led = bool(self._waiting)
             if self._waiting:
                 following = self._waiting.pop()
                 following.leads = True
                 following.wake()
+            call.leads = False
 
     def _greet(self, service: str, target: Target, due_ms: int) -> None:
         """Say what is spoken, and who speaks."""
@@ -347,13 +358,14 @@ class RpcConnection:
             return
         self._used_ms = came_ms = self._clock.monotonic_ms()
         with self._changing:
-            call = self._calls.pop(header.call_id, None)
-            if call is not None:
+            call = self._calls.get(header.call_id)
+            if call is not None:  # it is known until it has ended, whatever happens here
                 if self._tenure is not None and not self._tenure.vouches_for(call.sent_ms, came_ms):
                     call.doubted_ms = came_ms
-                if call.wakes is not None:
+                if call in self._waiting:
                     self._waiting.remove(call)
                 call.end(body, block, error)
+                del self._calls[header.call_id]
             self._end_if_done()
         if error is not None and not 0 < header.call_id <= self._number:
             self.end(ConnectionError(str(error)))  # of the connection: who speaks is not let in

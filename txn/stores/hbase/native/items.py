@@ -121,13 +121,15 @@ Item = ReadRow | WriteRow | CheckRow
 
 
 class Failed:
-    """An item that has failed. `is_undone`: it certainly had no effect, and may be asked again."""
+    """An item that has failed. `is_undone`: it certainly had no effect, and may be asked again;
+    but `is_partial`: one of the two writes that it consists of had."""
 
-    __slots__ = ("error", "is_undone")
+    __slots__ = ("error", "is_partial", "is_undone")
 
     def __init__(self, error: RemoteError) -> None:
         self.error = error
         self.is_undone = error.is_elsewhere or error.is_busy
+        self.is_partial = False
 
 
 def read_answers(
@@ -166,10 +168,14 @@ def _read_list(
         if answer.index >= len(entry):
             raise MaybeApplied("an answer is of no row", index=answer.index, asked=len(entry))
         position, item = entry[answer.index]
+        is_second, before = position in answers, answers.get(position)
         if answer.HasField("exception"):
-            answers[position] = Failed(_decode_error(answer.exception))
-        elif position not in answers:
+            answers[position] = failed = Failed(_decode_error(answer.exception))
+            failed.is_partial = is_second and not isinstance(before, Failed)
+        elif not is_second:
             answers[position] = item.read(answer, cells)
+        elif isinstance(before, Failed):
+            before.is_partial = True
     if any(position not in answers for position, _ in entry):
         raise MaybeApplied("rows are missing from the answer", asked=len(entry))
 

@@ -59,14 +59,14 @@ class Registry:
             return _address(self._ask_masters("GetActiveMaster", due_ms).server_name)
         return _address(self._read_node("master", PB.Master, due_ms).master)
 
-    def list_servers(self, since_ms: int, due_ms: int) -> tuple[int, frozenset[Address]]:
-        """Return the region servers that were at work at a moment after this one, and when that was
-        asked: what was asked for one server is told of all."""
+    def list_servers(self, since_ms: int, due_ms: int) -> frozenset[Address]:
+        """Return the region servers that were at work at a moment after this one: what was asked
+        for one server is told of all."""
         found = self._at_work
         if found[0] <= since_ms:
             asked_ms = self._clock.monotonic_ms()
             found = self._at_work = asked_ms, self._read_servers(due_ms)
-        return found
+        return found[1]
 
     def _read_servers(self, due_ms: int) -> frozenset[Address]:
         if self._target.registry:

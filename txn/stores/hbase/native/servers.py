@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import ssl
 from threading import Lock
+from weakref import WeakSet
 
 from txn.clock import Clock
 from txn.errors import StoreClosedError
@@ -37,12 +38,13 @@ class Servers(Forked):
     def _start(self) -> None:
         self._open: dict[Place, RpcConnection] = {}
         self._opening: dict[Place, Lock] = {}
+        self._made: WeakSet[RpcConnection] = WeakSet()  # those too that others have replaced
         self._lock = Lock()
 
     def after_fork(self, in_child: bool) -> None:
         """Leave the connections to the process that opened them: two would mix their answers."""
         if in_child:
-            inherited = list(self._open.values())
+            inherited = list(self._made)
             self._start()
             for connection in inherited:
                 connection.close_copy()
@@ -56,6 +58,7 @@ class Servers(Forked):
         with self._lock:
             opening = self._opening.setdefault(place, Lock())
         if not opening.acquire(timeout=self._left_ms(due_ms) / 1000):
+            self._opening.pop(place, None)  # whoever has it does not get on, or was interrupted
             raise TimeoutError("timed out")
         try:
             known = self._open.get(place)
@@ -69,6 +72,8 @@ class Servers(Forked):
             within_ms = min(self.target.connect_ms, self._left_ms(due_ms))
             made = self._connect(address, service, within_ms)
             self._open[place] = made
+            with self._lock:
+                self._made.add(made)
             if self._is_closed:  # meanwhile
                 made.end()
             return made
@@ -103,6 +108,8 @@ class Servers(Forked):
     def close(self) -> None:
         """Close all connections; calls on their way end with an error."""
         self._is_closed = True
-        for connection in list(self._open.values()):
+        with self._lock:
+            made = list(self._made)
+        for connection in made:
             connection.end(StoreClosedError("the store was closed"))
         self._open.clear()

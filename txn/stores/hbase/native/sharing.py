@@ -22,7 +22,7 @@ PATIENCE_MS = 100
 TOGETHER_MS = 1_000
 """How long a read for many may take."""
 MOST = 1_000
-"""Rows that are read together with those of the first in line."""
+"""Rows that are read together."""
 
 Read = Callable[[Sequence[ReadRow], int], list[Any]]
 """Told what to read, and when it is to end by the monotonic clock."""
@@ -125,7 +125,7 @@ class SharedReads(Forked):
                 self._line.remove(mine)
 
     def _call_next(self) -> None:
-        party, rows = self._line[:1], 0
+        party, rows = self._line[:1], sum(len(each.items) for each in self._line[:1])
         for each in self._line[1:]:
             rows += len(each.items)
             if rows > MOST:

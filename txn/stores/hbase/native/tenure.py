@@ -22,8 +22,8 @@ from txn.stores.hbase.native.target import Address
 REST_MS = 3_000
 """Less than two thirds of any session that is in use: a server says after one that it is there."""
 
-ListServers = Callable[[int, int], tuple[int, Container[Address]]]
-"""Told since when, and until when, to ask: when it asked, and the servers that there were."""
+ListServers = Callable[[int, int], Container[Address]]
+"""Told after when, and until when, to ask: the servers that there were."""
 
 
 class Tenure:
@@ -43,19 +43,17 @@ class Tenure:
         self._known_ms = max(self._known_ms, sent_ms)
         return True
 
-    def confirm(self, came_ms: int, due_ms: int) -> None:
+    def confirm(self, sent_ms: int, came_ms: int, due_ms: int) -> None:
         """Ask the cluster about an answer. ConnectionError: it must not be believed, or it cannot
-        be told in time."""
+        be told in time. That the server ran is known of when it was asked, not of now: its answer
+        may have lain here for long."""
         left_ms = max(0, due_ms - self._clock.monotonic_ms())
         if not self._asking.acquire(timeout=left_ms / 1000):
             raise TimeoutError("timed out")
         try:
-            if self._known_ms is not None and self._known_ms > came_ms:
-                return  # another thread has asked since
-            asked_ms, servers = self._list_servers(came_ms, due_ms)
-            if self._address not in servers:
+            if self._address not in self._list_servers(came_ms, due_ms):
                 raise ConnectionError("the server has lost its regions, and may not know it")
-            self._known_ms = asked_ms
+            self._known_ms = max(self._known_ms or 0, sent_ms)
         except StoreError as error:
             raise ConnectionError(f"nobody tells whether the server is at work: {error}") from error
         finally:
