@@ -199,4 +199,10 @@ def _check_labels(labels: Mapping[str, str] | None) -> Mapping[str, str]:
     for name, text in (labels or {}).items():
         if not isinstance(name, str) or not isinstance(text, str):
             raise InvalidRequestError("labels must be text", name=name, value=text)
+        try:
+            (name + text).encode()
+        except UnicodeEncodeError as error:
+            raise InvalidRequestError(
+                "labels must be text that UTF-8 can write", name=ascii(name), value=ascii(text)
+            ) from error
     return dict(labels or {})

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, contextmanager
@@ -51,6 +52,7 @@ from txn.locks import LockDenied, Waiting, exclusive, open_manager, shared
 from txn.model import Check, Row
 from txn.protocol.attempt import ProtocolName
 from txn.protocol.row import Buffer, decode_marker, decode_row, encode_buffer, marker_key
+from txn.request import Ack
 from txn.server.ports import Server, listen
 from txn.service import server as transactional
 from txn.service.messages import (
@@ -596,6 +598,34 @@ def test_futures_go_to_the_server_in_few_requests(monkeypatch: pytest.MonkeyPatc
         with pytest.raises(DeadlineError):
             late.result(120)
         engine.flush()
+
+
+def test_futures_of_one_key_go_to_the_server_in_their_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever ack each of them has asked for."""
+    came, go = threading.Event(), threading.Event()
+    inner = Transactional.commitMany
+
+    def stopped(self: Transactional, requests: Sequence[Any], given: Any) -> Any:
+        came.set()
+        assert go.wait(60)
+        return inner(self, requests, given)
+
+    monkeypatch.setattr(Transactional, "commitMany", stopped)
+    with endpoint() as (uri, _), connect(uri, table="data") as engine:
+        engine.ensure_table("data", ["d"])
+        first = engine.submit(([Mutation(Y, "1")], []))
+        assert came.wait(60)
+        acks: list[Ack] = ["complete", "decided", "complete"]
+        futures = [
+            engine.submit(([Mutation(X, str(i))], []), ack=ack) for i, ack in enumerate(acks)
+        ]
+        go.set()
+        done = [each.result(120) for each in (first, *futures)]
+        assert [each.timestamp for each in done[1:]] == sorted(each.timestamp for each in done[1:])
+        seen = engine.read([X])[X]
+        assert seen is not None and seen.value == b"2"
 
 
 def test_futures_of_a_server_that_is_gone_are_told_so() -> None:

@@ -188,6 +188,13 @@ def test_impossible_policies_are_refused() -> None:
         Policy(deadline_ms=0)
 
 
+@pytest.mark.parametrize("deadline_ms", [10**12 + 1, -(2**63)])
+def test_a_bound_is_one_that_a_server_can_be_told(deadline_ms: int) -> None:
+    """It goes over the wire in 64 bits, together with others' requests."""
+    with pytest.raises(InvalidRequestError, match="deadline_ms must be at most"):
+        World().engine.commit([Mutation(X, b"1")], deadline_ms=deadline_ms)
+
+
 @pytest.mark.parametrize("deadline_ms", ["60", 1.5, True])
 def test_a_bound_is_a_whole_number_of_ms(deadline_ms: object) -> None:
     """Seconds as a text would be found out when the first lock is in the way."""

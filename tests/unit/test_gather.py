@@ -230,6 +230,45 @@ def test_a_batch_has_no_more_keys_than_a_call(monkeypatch: pytest.MonkeyPatch) -
     assert [[len(w.units) for w in batch] for batch in gate.batches] == [[2, 1], [2], [5]]
 
 
+def test_a_batch_has_no_more_bytes_than_a_server_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each alone would be taken; one that is larger by itself still goes."""
+    monkeypatch.setattr("txn.client.gather.MOST_BYTES", 1_000)
+    world = World()
+    gate = Gate(world.engine)
+    gate.go.set()
+    results = world.engine.commit_many(
+        [put("a", "1" * 400), put("b", "1" * 2_000), put("c", "1" * 400), put("d", "1" * 400)]
+    )
+    assert all(isinstance(each, Committed) for each in results)
+    assert gate.sizes == [2, 1, 1]
+
+
+def test_who_has_nothing_in_line_begins_no_batch_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own commit may be done with long before that one is."""
+    monkeypatch.setattr("txn.client.gather.OVERDUE_MS", 50)
+    world, leaders = World(), list[str]()
+    mine = ThreadPoolExecutor(1, thread_name_prefix="mine")
+    with a_batch_under_way(world.engine) as (gate, pool), mine:
+        run = gate.gatherer._run
+
+        def noted(batch: Sequence[Wanted]) -> None:
+            leaders.append(threading.current_thread().name)
+            run(batch)
+
+        gate.gatherer._run = noted
+        pair = [pool.submit(commit, world.engine, put(name)) for name in ("second", "third")]
+        until(lambda: gate.in_line() == 2)
+        world.clock.advance(50)
+        until(lambda: len(leaders) == 1)  # one of them leads, and the other one waits
+        last = mine.submit(commit, world.engine, put("fourth"))
+        until(lambda: gate.in_line() == 1)
+        world.clock.advance(50)
+        until(lambda: len(leaders) == 2)
+        gate.go.set()
+        assert all(each.result(PATIENCE_S).complete for each in (*pair, last))
+    assert leaders[1].startswith("mine")
+
+
 def test_who_is_asked_to_linger_waits_for_company() -> None:
     """For a program that would rather send fewer requests than be answered at once."""
     world = World(policy=Policy(linger_ms=200))

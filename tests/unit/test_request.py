@@ -72,6 +72,8 @@ def test_labels_are_text() -> None:
     assert bind_request([Delete(A)], labels={"job": "42"}, table=b"t").labels == {"job": "42"}
     with pytest.raises(InvalidRequestError, match="labels must be text"):
         bind_request([Delete(A)], labels={"job": 42}, table=b"t")  # type: ignore[dict-item]
+    with pytest.raises(InvalidRequestError, match="UTF-8"):
+        bind_request([Delete(A)], labels={"file": "\udcff"}, table=b"t")
 
 
 def test_the_marker_is_asserted_first_and_put_with_the_rest() -> None:

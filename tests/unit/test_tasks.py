@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import threading
+from collections.abc import Awaitable, Callable, Mapping
 
 import pytest
 
@@ -25,7 +26,9 @@ from txn import (
     Some,
     connect_async,
 )
+from txn.model import Family
 from txn.protocol.phases import Status
+from txn.stores.local import LocalStore
 
 pytestmark = pytest.mark.fast
 
@@ -285,3 +288,27 @@ def test_threads_are_at_least_one() -> None:
     """None would wait for ever."""
     with pytest.raises(InvalidRequestError, match="threads"):
         AsyncEngine(World().engine, threads=0)
+
+
+def test_a_store_that_takes_long_to_tell_of_a_table_keeps_no_task_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What a commit needs to know of a table that nobody has met is asked in a thread."""
+    world = World()
+    go, describe = threading.Event(), LocalStore.describe
+
+    def slow(store: LocalStore, table: bytes) -> Mapping[bytes, Family] | None:
+        assert go.wait(PATIENCE_S)
+        return describe(store, table)
+
+    monkeypatch.setattr(LocalStore, "describe", slow)
+
+    async def work(db: AsyncEngine) -> None:
+        commit = asyncio.create_task(db.commit([Mutation(key("a"), b"1")]))
+        await asyncio.sleep(0.05)
+        assert not commit.done()
+        go.set()
+        assert (await commit).complete
+        assert (await db.commit([Mutation(key("b"), b"1")])).complete
+
+    in_tasks(world, work)

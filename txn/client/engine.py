@@ -41,6 +41,7 @@ from txn.watch import Watch, guard, silent
 
 Given = Request | tuple[Iterable[Mutation | Delete], Iterable[Assertion]]
 RUN_ATTEMPTS = 1_000
+MOST_DEADLINE_MS = 10**12
 T = TypeVar("T")
 
 
@@ -157,6 +158,12 @@ class Engine:
         r = as_request(request)
         bound = self._bind_request(r.mutations, r.assertions, r.once, r.labels, r.once_retention_ms)
         return self._backend.submit(bound, ack, deadline_ms)
+
+    def check_request(self, request: Given) -> None:
+        """Raise InvalidRequestError where a request cannot be committed. The store is asked for
+        tables that this engine has not met yet, and may raise StoreError."""
+        r = as_request(request)
+        self._bind_request(r.mutations, r.assertions, r.once, r.labels, r.once_retention_ms)
 
     # -------------------------------------------------------------------------------- reading
 
@@ -332,6 +339,10 @@ def check_deadline(deadline_ms: int | None) -> None:
     """Raise InvalidRequestError unless it is a whole number of ms, or None."""
     if deadline_ms is not None:
         check_whole("deadline_ms", deadline_ms)
+        if abs(deadline_ms) > MOST_DEADLINE_MS:
+            raise InvalidRequestError(
+                f"deadline_ms must be at most {MOST_DEADLINE_MS}", deadline_ms=deadline_ms
+            )
 
 
 def list_deadlines(deadline_ms: Sequence[int | None] | None, count: int) -> list[int | None]:

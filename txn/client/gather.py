@@ -27,6 +27,9 @@ from txn.request import Ack, Committed, Request
 MOST = 256
 """Requests of a batch."""
 
+MOST_BYTES = 8_000_000
+"""Of the requests of a batch of more than one: a server refuses what is too large."""
+
 OVERDUE_MS = 250
 """How long a batch may be under way before others do not wait for its end any more."""
 
@@ -39,13 +42,14 @@ class InLine:
     """A request in line.
 
     due_ms: when it is too late to decide, by the monotonic clock. units: the lock cells that it
-    needs, as far as they are known here. future: what tells its result, where no thread waits.
+    needs, or its keys. weight: its bytes. future: what tells its result, where no thread waits.
     """
 
     request: Request
     ack: Ack
     due_ms: int | None
     units: Collection[Key] = ()
+    weight: int = 0
     future: Future[Committed] | None = None
 
 
@@ -76,30 +80,32 @@ class _Place(Generic[W]):
 class _Batch(Generic[W]):
     """What goes together. places: of each item. thread: that of its leader."""
 
-    __slots__ = ("is_over", "items", "places", "since_ms", "size", "thread")
+    __slots__ = ("is_over", "items", "places", "since_ms", "size", "thread", "weight")
 
     def __init__(self, since_ms: int) -> None:
         self.items: list[W] = []
         self.places: list[_Place[W]] = []
-        self.size = 0
+        self.size = self.weight = 0
         self.since_ms = since_ms
         self.thread = get_ident()
         self.is_over = False
 
     @property
     def is_full(self) -> bool:
-        return len(self.items) >= MOST or self.size >= PORTION
+        return len(self.items) >= MOST or self.size >= PORTION or self.weight >= MOST_BYTES
 
     def has_room(self, w: W) -> bool:
         """Whether the request may go with those that are in it."""
         if not self.items:
             return True
-        return w.ack == self.items[0].ack and self.size + len(w.units) <= PORTION
+        is_small = self.size + len(w.units) <= PORTION and self.weight + w.weight <= MOST_BYTES
+        return is_small and w.ack == self.items[0].ack
 
     def add(self, w: W, place: _Place[W]) -> None:
         self.items.append(w)
         self.places.append(place)
         self.size += len(w.units)
+        self.weight += w.weight
 
 
 class Gatherer(Forked, Generic[W]):
@@ -189,6 +195,8 @@ class Gatherer(Forked, Generic[W]):
         """Commit the items as a batch, and return True, where nobody else is there at all."""
         if self._linger_ms or len(items) > MOST or sum(len(w.units) for w in items) > PORTION:
             return False
+        if sum(w.weight for w in items) > MOST_BYTES:
+            return False
         batch: _Batch[W] = _Batch(self._clock.monotonic_ms())
         batch.items = list(items)
         try:
@@ -214,7 +222,8 @@ class Gatherer(Forked, Generic[W]):
                 event.clear()  # what it told of is seen below
                 if not place.open:
                     break
-                if (batch := self._take(place)) is not None:
+                # Who has nothing in line any more does not begin with what is others' alone.
+                if place.waiting and (batch := self._take(place)) is not None:
                     self._lead(batch)
                 else:
                     event.wait(OVERDUE_MS / 1000)

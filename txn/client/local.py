@@ -172,7 +172,8 @@ class LocalBackend:
         attempt = self._begin(request, due_ms, spans)
         attempt.know(known)
         units = attempt.units.keys()
-        return Wanted(request, ack, due_ms, units, attempt=attempt, begun_ms=now_ms)
+        weight = len(attempt.buffer)
+        return Wanted(request, ack, due_ms, units, weight, attempt=attempt, begun_ms=now_ms)
 
     def _begin(self, request: Request, due_ms: int, spans: Sequence[Span] = ()) -> Attempt:
         return begin_attempt(self._context, request, due_ms, self._buckets, spans)
@@ -219,20 +220,19 @@ class LocalBackend:
     def _commit_together(self, batch: Sequence[Wanted]) -> None:
         """Try a batch once, and wait for nobody: one whose keys are in demand, and held just now,
         stands aside before anything is written."""
-        for w in batch:
-            self._begin_again(w)
-            w.rounds += 1
         aside: list[Attempt] = []
-        attempts = [w.attempt for w in batch]
         try:
+            for w in batch:
+                self._begin_again(w)
+                w.rounds += 1
             self._run(
-                attempts,
+                [w.attempt for w in batch],
                 batch[0].ack,
                 patient=False,
                 meet=lambda some: aside.extend(self._contention.stand_aside(some)),
             )
         except BaseException as error:
-            leave_unknown(attempts, error)
+            leave_unknown([w.attempt for w in batch], error)
             raise
         finally:
             for w in batch:

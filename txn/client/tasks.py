@@ -64,6 +64,7 @@ class AsyncEngine:
         check_whole("threads", threads, 1)
         self.engine = engine
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="txn-async")
+        self._met: set[tuple[bytes | None, bytes]] = set()  # tables and families
 
     # ----------------------------------------------------------------------------- committing
 
@@ -83,8 +84,19 @@ class AsyncEngine:
         request = Request(
             tuple(mutations), tuple(assertions), token, dict(labels or {}), once_retention_ms
         )
+        await self._check(request)
         future = self.engine.submit(request, ack=ack, deadline_ms=deadline_ms)
         return await asyncio.wrap_future(future)
+
+    async def _check(self, request: Request) -> None:
+        """Have a thread look up what was not met yet, which may take long."""
+        try:
+            places = {(key.table, key.family) for key in request.keys}
+        except (AttributeError, TypeError):
+            return  # what is wrong with it is told when it is submitted
+        if not places <= self._met:
+            await self.work(partial(self.engine.check_request, request))
+            self._met |= places
 
     async def commit_many(
         self,
@@ -158,7 +170,8 @@ class AsyncEngine:
     ) -> T:
         """Await a function with a transaction, commit, and return what the function returned; do
         all of it again on a ConflictError: see `Engine.run`."""
-        repeats = Repeats(self.engine.context, attempts, deadline_ms)
+        context = await self.work(lambda: self.engine.context)  # a server may be asked for it
+        repeats = Repeats(context, attempts, deadline_ms)
         while repeats.begin():
             try:
                 async with self._begin(

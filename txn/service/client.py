@@ -30,6 +30,7 @@ from txn.errors import (
 from txn.model import Cell, Key, Row, as_bytes
 from txn.policy import Policy
 from txn.protocol.attempt import Context, Rules
+from txn.protocol.row import Buffer, encode_buffer
 from txn.protocol.rules import SIX_PHASE, find_rules
 from txn.reading.keys import Snapshot
 from txn.request import TRANSACTIONS, Ack, Committed, Outcome, Request
@@ -164,7 +165,8 @@ class RemoteBackend:
         """Have one request committed soon, in one request to the server with others."""
         due_ms = None if deadline_ms is None else self._clock.monotonic_ms() + deadline_ms
         future: Future[Committed] = Future()
-        self._gatherer.submit(_Sent(request, ack, due_ms, future=future))
+        weight = len(encode_buffer(Buffer(request, 0)))
+        self._gatherer.submit(_Sent(request, ack, due_ms, request.keys, weight, future))
         return future
 
     def _commit_together(self, batch: Sequence[_Sent]) -> None:
