@@ -17,6 +17,7 @@ TRANSACTIONS = "txn"
 """The name of the transaction table, where none is given."""
 
 MAX_TOKEN = 1024
+MAX_DEADLINE_MS = 10**12
 MAX_RETENTION_MS = 1 << 53  # what any program that reads JSON keeps exactly
 
 
@@ -193,6 +194,17 @@ def _check_retention(once: str | bytes | None, retention_ms: int | None) -> int 
             limit=MAX_RETENTION_MS,
         )
     return retention_ms
+
+
+def check_deadline(deadline_ms: int | None) -> None:
+    """Raise InvalidRequestError unless it is a whole number of ms that fits into 64 bits with a
+    clock's beside it, or None."""
+    if deadline_ms is not None:
+        check_whole("deadline_ms", deadline_ms)
+        if abs(deadline_ms) > MAX_DEADLINE_MS:
+            raise InvalidRequestError(
+                f"deadline_ms must be at most {MAX_DEADLINE_MS}", deadline_ms=deadline_ms
+            )
 
 
 def _check_labels(labels: Mapping[str, str] | None) -> Mapping[str, str]:

@@ -191,8 +191,11 @@ def test_impossible_policies_are_refused() -> None:
 @pytest.mark.parametrize("deadline_ms", [10**12 + 1, -(2**63)])
 def test_a_bound_is_one_that_a_server_can_be_told(deadline_ms: int) -> None:
     """It goes over the wire in 64 bits, together with others' requests."""
+    engine = World().engine
     with pytest.raises(InvalidRequestError, match="deadline_ms must be at most"):
-        World().engine.commit([Mutation(X, b"1")], deadline_ms=deadline_ms)
+        engine.commit([Mutation(X, b"1")], deadline_ms=deadline_ms)
+    with pytest.raises(InvalidRequestError, match="deadline_ms must be at most"):
+        engine.run(lambda t: None, deadline_ms=deadline_ms)
 
 
 @pytest.mark.parametrize("deadline_ms", ["60", 1.5, True])

@@ -107,6 +107,11 @@ def a_batch_under_way(
         assert isinstance(first.result(PATIENCE_S), Committed)
 
 
+def refuse(work: Callable[[], object]) -> bool:
+    """Stand in for a crew that has no thread to give."""
+    return False
+
+
 def commit(engine: Engine, request: Request) -> Committed:
     return engine.commit(request.mutations, request.assertions)
 
@@ -659,9 +664,6 @@ def test_who_leads_takes_futures_along_for_which_there_is_no_thread(
 ) -> None:
     """They would wait for ever."""
 
-    def refuse(work: Callable[[], object]) -> bool:
-        return False
-
     world = World()
     with a_batch_under_way(world.engine) as (gate, _):
         monkeypatch.setattr(gate.gatherer._crew, "hand_over", refuse)
@@ -674,9 +676,6 @@ def test_futures_for_which_there_is_no_thread_do_not_wait_for_a_leader_that_fail
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its error is its own, and theirs are told to them, not to it."""
-
-    def refuse(work: Callable[[], object]) -> bool:
-        return False
 
     world = World()
     gate = Gate(world.engine)

@@ -49,6 +49,20 @@ def key(name: str) -> Key:
     return Key(name, "d", "x", TABLE)
 
 
+Commit = asyncio.Task[Committed]
+
+
+async def begin_two(db: AsyncEngine, gate: Gate) -> tuple[Commit, Commit]:
+    """Have a commit of X be under way, and one of Y in line behind it."""
+    first = asyncio.create_task(db.commit([Mutation(X, b"1")]))
+    while not gate.sizes:
+        await asyncio.sleep(0.001)
+    second = asyncio.create_task(db.commit([Mutation(Y, b"1")]))
+    while not gate.in_line():
+        await asyncio.sleep(0.001)
+    return first, second
+
+
 def test_tasks_commit_in_batches() -> None:
     """A thousand of them at once, with few threads."""
     world = World()
@@ -192,12 +206,7 @@ def test_a_commit_that_is_cancelled_in_line_is_not_done() -> None:
     gate = Gate(world.engine)
 
     async def work(db: AsyncEngine) -> None:
-        first = asyncio.create_task(db.commit([Mutation(X, b"1")]))
-        while not gate.sizes:
-            await asyncio.sleep(0.001)
-        second = asyncio.create_task(db.commit([Mutation(Y, b"1")]))
-        while not gate.in_line():
-            await asyncio.sleep(0.001)
+        first, second = await begin_two(db, gate)
         first.cancel()
         second.cancel()
         assert await asyncio.gather(first, second, return_exceptions=True) and first.cancelled()
@@ -252,12 +261,7 @@ def test_tasks_wait_no_longer_for_a_batch_that_is_stuck(monkeypatch: pytest.Monk
     gate = Gate(world.engine)
 
     async def work(db: AsyncEngine) -> None:
-        first = asyncio.create_task(db.commit([Mutation(X, b"1")]))
-        while not gate.sizes:
-            await asyncio.sleep(0.001)
-        second = asyncio.create_task(db.commit([Mutation(Y, b"1")]))
-        while not gate.in_line():
-            await asyncio.sleep(0.001)
+        first, second = await begin_two(db, gate)
         world.clock.advance(50)
         while len(gate.sizes) < 2:
             await asyncio.sleep(0.001)

@@ -27,7 +27,7 @@ from txn.model import Cell, Delete, Key, Mutation, Row, as_bytes, check_value, c
 from txn.protocol.attempt import Context
 from txn.reading.keys import Snapshot
 from txn.reading.rows import SNAPSHOT_ROWS, group_by_row
-from txn.request import Committed, Request, bind_key
+from txn.request import Committed, Request, bind_key, check_deadline
 from txn.spans import Columns, Span, make_span
 
 COUNTER_BYTES = 8
@@ -260,7 +260,7 @@ class Repeats:
     def __init__(self, context: Context, attempts: int, deadline_ms: int | None) -> None:
         deadline_ms = context.policy.deadline_ms if deadline_ms is None else deadline_ms
         check_whole("attempts", attempts, 1)
-        check_whole("deadline_ms", deadline_ms)
+        check_deadline(deadline_ms)
         self._context = context
         self._attempts = attempts
         self._due_ms = context.clock.monotonic_ms() + deadline_ms

@@ -19,7 +19,7 @@ from txn.client.local import LocalBackend
 from txn.client.turns import Turn
 from txn.clock import Clock, SystemClock
 from txn.errors import InvalidRequestError, TxnError
-from txn.model import Cell, Delete, Key, Mutation, Row, as_bytes, check_choice, check_whole
+from txn.model import Cell, Delete, Key, Mutation, Row, as_bytes, check_choice
 from txn.policy import Policy
 from txn.protocol.attempt import Context, ProtocolName
 from txn.protocol.rules import SIX_PHASE
@@ -34,6 +34,7 @@ from txn.request import (
     as_request,
     bind_key,
     bind_request,
+    check_deadline,
 )
 from txn.spans import Columns, Span, make_span
 from txn.stores.base import Store
@@ -41,7 +42,6 @@ from txn.watch import Watch, guard, silent
 
 Given = Request | tuple[Iterable[Mutation | Delete], Iterable[Assertion]]
 RUN_ATTEMPTS = 1_000
-MOST_DEADLINE_MS = 10**12
 T = TypeVar("T")
 
 
@@ -333,16 +333,6 @@ class Engine:
         )
         self._backend.check_request(request)
         return request
-
-
-def check_deadline(deadline_ms: int | None) -> None:
-    """Raise InvalidRequestError unless it is a whole number of ms, or None."""
-    if deadline_ms is not None:
-        check_whole("deadline_ms", deadline_ms)
-        if abs(deadline_ms) > MOST_DEADLINE_MS:
-            raise InvalidRequestError(
-                f"deadline_ms must be at most {MOST_DEADLINE_MS}", deadline_ms=deadline_ms
-            )
 
 
 def list_deadlines(deadline_ms: Sequence[int | None] | None, count: int) -> list[int | None]:
