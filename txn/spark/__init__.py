@@ -4,5 +4,6 @@ from txn.host.extras import import_extra
 
 with import_extra("spark"):
     from txn.spark.partitions import Counts, PartitionError, Summary, commit_partition
+    from txn.spark.source import TxnDataSource, register
 
-__all__ = ["Counts", "PartitionError", "Summary", "commit_partition"]
+__all__ = ["Counts", "PartitionError", "Summary", "TxnDataSource", "commit_partition", "register"]

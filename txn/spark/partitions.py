@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cache
 from itertools import islice
 from typing import Literal, TypeVar
 
@@ -18,13 +17,12 @@ from pyspark import Accumulator, SparkContext
 from pyspark.sql import SparkSession
 
 from txn.assertions import Assertion
-from txn.client.connect import connect
 from txn.client.engine import Engine
 from txn.errors import AssertionFailedError, InvalidRequestError, TxnError
 from txn.model import Delete, Mutation, as_bytes, check_choice, check_whole
 from txn.policy import Policy
 from txn.request import Ack, Committed, Request, as_request
-from txn.watch import Conflict, Event, Helped
+from txn.spark.workers import Access, open_worker
 
 T = TypeVar("T")
 Given = Request | tuple[Iterable[Mutation | Delete], Iterable[Assertion]]
@@ -113,7 +111,7 @@ def commit_partition(
     check_whole("batch", batch, 1)
     check_choice("on_assertion", on_assertion, OnAssertion)
     check_choice("ack", ack, Ack)
-    worker = _worker(uri, table, transactions, policy)
+    worker = open_worker(Access(uri, table, transactions, policy))
     seen: Counter[str] = Counter()
     before = worker.events.copy()
     try:
@@ -129,32 +127,6 @@ def commit_partition(
     if counts is not None:
         counts.add(summary)
     return summary
-
-
-@dataclass(frozen=True, slots=True)
-class _Worker:
-    """The engine of this process, and the events that its watch has counted so far."""
-
-    engine: Engine
-    events: Counter[str]
-
-
-@cache
-def _worker(
-    uri: str, table: str | bytes | None, transactions: str | bytes, policy: Policy | None
-) -> _Worker:
-    """Open an engine once for all tasks of this process."""
-    events: Counter[str] = Counter()
-
-    def count(event: Event) -> None:
-        match event:
-            case Conflict():
-                events["conflicts"] += 1
-            case Helped():
-                events["helped"] += 1
-
-    engine = connect(uri, table=table, transactions=transactions, policy=policy, watch=count)
-    return _Worker(engine, events)
 
 
 def _batches(rows: Iterable[T], size: int) -> Iterator[list[T]]:

@@ -1,0 +1,75 @@
+"""The options of `format("txn")`, checked: a name that nobody reads, or a value that does not fit,
+is an error that names it, before anything is done."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import fields
+
+from txn.errors import InvalidRequestError
+from txn.policy import Policy
+from txn.request import TRANSACTIONS
+from txn.spark.workers import Access
+
+POLICY = tuple(field.name for field in fields(Policy))
+COMMON = ("uri", "transactions", "table", "what", *POLICY)
+"""What every reader and writer takes; fields of Policy are options by their own names."""
+
+
+class SourceOptions:
+    """What was given with `option(name, value)`; names in any case, values as text."""
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self._given = {name.lower(): value for name, value in given.items()}
+
+    def check(self, known: Collection[str]) -> None:
+        """Raise InvalidRequestError for an option that is neither common nor known."""
+        names = sorted({*COMMON, *known})
+        for name in self._given:
+            if name not in {each.lower() for each in names}:
+                raise InvalidRequestError("unknown option", option=name, known=names)
+
+    def text(self, name: str, default: str | None = None) -> str | None:
+        """Return an option's text."""
+        return self._given.get(name.lower(), default)
+
+    def require(self, name: str) -> str:
+        """Return an option's text; InvalidRequestError where it is not given."""
+        value = self._given.get(name.lower())
+        if not value:
+            raise InvalidRequestError("an option is missing", option=name)
+        return value
+
+    def whole(self, name: str, default: int, least: int = 1) -> int:
+        """Return an option that is a whole number."""
+        value = self._given.get(name.lower())
+        if value is None:
+            return default
+        if not value.isdecimal() or int(value) < least:
+            raise InvalidRequestError(
+                "an option must be a whole number", option=name, value=value, least=least
+            )
+        return int(value)
+
+    def choice(self, name: str, choices: Collection[str], default: str) -> str:
+        """Return an option that is one of several words."""
+        value = self._given.get(name.lower(), default).lower()
+        if value not in choices:
+            raise InvalidRequestError(
+                "an option has an unknown value", option=name, value=value, choices=list(choices)
+            )
+        return value
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        """Return an option that is true or false."""
+        return self.choice(name, ("true", "false"), str(default).lower()) == "true"
+
+    def access(self) -> Access:
+        """Return the store that is meant, with its transaction table, default table and policy."""
+        given = {name: self.whole(name, 0, 0) for name in POLICY if self.text(name) is not None}
+        return Access(
+            self.require("uri"),
+            self.text("table"),
+            self.text("transactions") or TRANSACTIONS,
+            Policy(**given) if given else None,
+        )

@@ -1,0 +1,31 @@
+"""`spark.read.format("txn")` and its like: which part of the package does what was asked for.
+
+Spark pickles the data source into processes of its own, for planning, for tasks, for commits. So it
+holds its options and nothing else, and each part is imported where it is needed.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource
+
+from txn.spark.options import SourceOptions
+
+
+class TxnDataSource(DataSource):
+    """The format `txn`: see docs/spark.md for its options."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the name for `format`."""
+        return "txn"
+
+    @property
+    def given(self) -> SourceOptions:
+        """The options, for typed access."""
+        return SourceOptions(self.options)
+
+
+def register(spark: SparkSession) -> None:
+    """Make `format("txn")` known to a session."""
+    spark.dataSource.register(TxnDataSource)

@@ -1,0 +1,60 @@
+"""One engine for each store in a Python worker, opened after Spark has forked it and kept for all
+its tasks, with what its watch has counted so far."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import cache
+
+from txn.client.connect import connect
+from txn.client.engine import Engine
+from txn.policy import Policy
+from txn.request import TRANSACTIONS
+from txn.watch import Conflict, Event, Helped
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Where a task finds its store, and how it works there: as `txn.connect` takes them."""
+
+    uri: str
+    table: str | bytes | None = None
+    transactions: str | bytes = TRANSACTIONS
+    policy: Policy | None = None
+
+    def open_engine(self) -> Engine:
+        """Open an engine that the caller closes: for planning, and in the driver."""
+        return connect(
+            self.uri, table=self.table, transactions=self.transactions, policy=self.policy
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """The engine of this process, and the events that its watch has counted so far."""
+
+    engine: Engine
+    events: Counter[str]
+
+
+@cache
+def open_worker(access: Access) -> Worker:
+    """Return the engine of this process for a store, which all its tasks share."""
+    events: Counter[str] = Counter()
+
+    def count(event: Event) -> None:
+        match event:
+            case Conflict():
+                events["conflicts"] += 1
+            case Helped():
+                events["helped"] += 1
+
+    engine = connect(
+        access.uri,
+        table=access.table,
+        transactions=access.transactions,
+        policy=access.policy,
+        watch=count,
+    )
+    return Worker(engine, events)
