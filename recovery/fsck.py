@@ -22,9 +22,10 @@ from txn.protocol.attempt import Context, call_store, load_transaction
 from txn.protocol.lock_cells import FREE
 from txn.protocol.ranges import stored_rows
 from txn.protocol.recover import roll_back, roll_forward
-from txn.protocol.resolve import free_for_holder, read_rows
+from txn.protocol.resolve import free_for_holder
 from txn.protocol.retire import look_at_keys
 from txn.protocol.row import RowState, TransactionRow, decode_row, is_row_key
+from txn.protocol.row_cells import read_rows
 from txn.spans import Span
 
 GRACE_MS = 60_000

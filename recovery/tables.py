@@ -16,9 +16,9 @@ from recovery.scan import newest_old_ms
 from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Delete, Key, Row
 from txn.protocol.attempt import Context
 from txn.protocol.phases import Status
-from txn.protocol.resolve import read_rows
 from txn.protocol.retire import Guarded, look_at_keys
 from txn.protocol.row import RowState, TransactionRow, is_row_key
+from txn.protocol.row_cells import read_rows
 
 BATCH = 200
 

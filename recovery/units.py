@@ -16,8 +16,8 @@ from recovery.tables import BATCH, Doomed, make_facts, orphan_facts, take_old
 from txn.model import RESERVED, Cell, Key, Row
 from txn.protocol.attempt import Context, call_store
 from txn.protocol.lock_cells import UNIT_LOCK, holder_of
-from txn.protocol.resolve import read_rows
 from txn.protocol.row import TransactionRow, is_row_key
+from txn.protocol.row_cells import read_rows
 
 
 class Unit(NamedTuple):

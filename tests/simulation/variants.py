@@ -25,9 +25,9 @@ from txn.protocol import recover as recover_module
 from txn.protocol.attempt import Context, Transaction
 from txn.protocol.lock_cells import FREE
 from txn.protocol.phases import COMMITTED, Status
-from txn.protocol.resolve import read_rows
 from txn.protocol.retire import Guarded
 from txn.protocol.row import Plan, column, encode_plan, status_key
+from txn.protocol.row_cells import read_rows
 from txn.reading import keys as keys_module
 from txn.reading import look as look_module
 from txn.request import Request

@@ -17,8 +17,9 @@ from txn.protocol.attempt import load_transaction
 from txn.protocol.commit import lock_at_once, lock_in_order, write_rows
 from txn.protocol.phases import Status
 from txn.protocol.recover import roll_forward
-from txn.protocol.resolve import Resolver, read_rows
+from txn.protocol.resolve import Resolver
 from txn.protocol.row import column, status_key
+from txn.protocol.row_cells import read_rows
 from txn.protocol.waiting import Contention
 from txn.request import Outcome
 from txn.testing.faulty import Call, Crash, Fault, Reply

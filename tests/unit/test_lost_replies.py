@@ -20,8 +20,8 @@ from txn.model import Cell, Check, Edit, Key, Mutation
 from txn.protocol.attempt import load_transaction
 from txn.protocol.commit import WRITTEN_WITHIN_MS
 from txn.protocol.phases import Status
-from txn.protocol.resolve import read_rows
 from txn.protocol.row import Plan, column, encode_plan, status_key
+from txn.protocol.row_cells import read_rows
 from txn.request import Outcome
 from txn.testing.faulty import Call, Crash, Fault, Reply
 from txn.watch import Phase

@@ -36,8 +36,9 @@ from txn.protocol.attempt import (
 )
 from txn.protocol.commit import commit, run_for_available
 from txn.protocol.lock_cells import holder_of
-from txn.protocol.resolve import Resolver, read_rows
+from txn.protocol.resolve import Resolver
 from txn.protocol.row import FAMILY, RowState, decode_marker, marker_key
+from txn.protocol.row_cells import read_rows
 from txn.protocol.rules import choose_rules
 from txn.protocol.waiting import Contention, fail_late
 from txn.reading.keys import Snapshot, read_atomically

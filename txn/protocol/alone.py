@@ -33,7 +33,8 @@ def is_alone(t: Attempt) -> bool:
     """Whether it needs no row: all of it is in one row and family, and nothing of it is for people
     or for a repeat to find."""
     request = t.request
-    return len(t.units) == 1 and not t.spans and request.once is None and not request.labels
+    is_plain = t.status is None and t.parts is None and not t.spans
+    return is_plain and len(t.units) == 1 and request.once is None and not request.labels
 
 
 @announce("decide")

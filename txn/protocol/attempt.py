@@ -79,6 +79,7 @@ class Transaction:
     status: what its row is known to have reached; None: the row is not there.
     unread: why its status could not be seen at the last look; None if it could.
     plan: what was decided. held: the lock cells that it may hold.
+    parts: where its request is in parts, how many each task has written; none before the decision.
     locks: the lock cell of each key that it mutates or asserts, as lock_of tells them. units: those
     cells, in the order of the request, each with its keys.
     """
@@ -87,6 +88,7 @@ class Transaction:
     request: Request
     status: Status | None = None
     plan: Plan | None = None
+    parts: tuple[int, ...] | None = None
     unread: CorruptRowError | None = None
     held: set[Key] = field(default_factory=set)
     lock_of: Callable[[Key], Key] = attrgetter("lock")
@@ -196,10 +198,12 @@ def is_late(context: Context, t: Attempt) -> bool:
 
 def load_transaction(context: Context, row: TransactionRow) -> Transaction:
     """Return the transaction of a row, to be ended by somebody else. Where the buffer does not
-    decode it has no keys: such a row may be rolled back, never forward."""
+    decode it has no keys: such a row may be rolled back, never forward. A part has the status that
+    its own row says: 0-PART until it follows."""
     request = row.buffer.request if row.buffer else Request(())
     lock_of = context.rules.lock_of
-    t = Transaction(row.row_key, request, row.status, row.plan, lock_of=lock_of)
+    status = Status.PART if row.follows else row.status
+    t = Transaction(row.row_key, request, status, row.plan, row.parts, lock_of=lock_of)
     t.held.update(t.locks.values())
     return t
 

@@ -15,7 +15,7 @@ from txn.model import Edit
 from txn.protocol.attempt import Attempt, Context, call_store, fail_aborted, read_statuses
 from txn.protocol.lock_cells import FREE
 from txn.protocol.phases import Status
-from txn.protocol.row import column
+from txn.protocol.row import column, whole_of
 
 PORTION = 500  # within two thirds of a lease of 10 s, a gateway may take 13 ms for each
 TOO_LATE = "deadline passed before the decision"
@@ -48,13 +48,15 @@ def split_portions(items: Sequence[T], size: int = PORTION) -> Iterator[Sequence
 
 def beat(context: Context, batch: Sequence[Attempt]) -> None:
     """Show, where a third of the lease has passed without a sign, that the owner lives, and see
-    whether anybody thought that it does not: such a transaction fails."""
+    whether anybody thought that it does not: such a transaction fails. The signs of a part are in
+    the row of its transaction."""
     live = [t for t in batch if t.failure is None]
     now_ms = context.clock.monotonic_ms()
     if all(now_ms - t.alive_ms < t.lease_ms // 3 for t in live):
         return
     wall_ms = context.clock.wall_ms()
-    beats = [Edit(column(context.table, t.row_key, b"beat"), FREE, wall_ms) for t in live]
+    rows = dict.fromkeys(whole_of(t.row_key) or t.row_key for t in live)
+    beats = [Edit(column(context.table, row, b"beat"), FREE, wall_ms) for row in rows]
     call_store(context, lambda: context.store.write(beats, durable=False))
     call_store(context, lambda: read_statuses(context, live))
     show_life(fail_aborted(live, Status.LOCKED), now_ms)

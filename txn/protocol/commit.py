@@ -39,7 +39,7 @@ from txn.protocol.lock_cells import FREE
 from txn.protocol.phases import Status
 from txn.protocol.ranges import find_phantom
 from txn.protocol.recover import Finish, finish_or_leave, release_aborted, roll_forward
-from txn.protocol.row import Plan, column, encode_plan
+from txn.protocol.row import OPEN, Plan, column, encode_parts, encode_plan
 from txn.protocol.together import can_commit_together, commit_together
 from txn.protocol.waiting import Contention, fail_overtaken, make_assertion_error
 from txn.watch import Conflict
@@ -129,12 +129,15 @@ def write_rows(context: Context, transactions: Sequence[Attempt]) -> list[Attemp
 
     def buffer(t: Attempt) -> list[tuple[Key, bytes]]:
         cells = [(column(context.table, t.row_key, b"buffer"), t.buffer)]
+        if t.parts is not None:
+            cells.append((column(context.table, t.row_key, b"parts"), OPEN))
         if t.spans:
             cells.append((column(context.table, t.row_key, b"ranges"), b"%d" % len(t.spans)))
         return cells
 
     sent_ms = context.clock.monotonic_ms()
-    advance(context, transactions, Status.WRITTEN, buffer)
+    # What is in parts has written its rows before.
+    advance(context, [t for t in transactions if t.status is None], Status.WRITTEN, buffer)
     show_life(transactions, sent_ms)
     for t in transactions:
         t.written_ms = sent_ms
@@ -277,7 +280,10 @@ def decide_together(context: Context, transactions: Sequence[Attempt]) -> list[A
 
 def _ask_for_decision(context: Context, transactions: Sequence[Attempt]) -> None:
     def plan(t: Attempt) -> list[tuple[Key, bytes]]:
-        return [(column(context.table, t.row_key, b"plan"), encode_plan(t.decided))]
+        cells = [(column(context.table, t.row_key, b"plan"), encode_plan(t.decided))]
+        if t.parts is not None:
+            cells.append((column(context.table, t.row_key, b"parts"), encode_parts(t.parts)))
+        return cells
 
     sent_ms = context.clock.monotonic_ms()
     for t in advance(context, transactions, Status.ASSERTED, plan, durable=True):

@@ -63,6 +63,7 @@ from txn.protocol.waiting import Contention, fail_overtaken, make_assertion_erro
 from txn.stores.base import Feature
 
 PLACES = {
+    Status.PART: 0,
     Status.WRITTEN: 0,
     Status.LOCKED: 1,
     Status.ASSERTED: 2,
@@ -72,7 +73,7 @@ PLACES = {
 }
 """How many ms after its row key's time each status lies."""
 
-OWN_TIMES = (b"status", b"buffer", b"plan", b"ranges", b"reason")
+OWN_TIMES = (b"status", b"buffer", b"plan", b"ranges", b"reason", b"parts")
 """The columns of a transaction row whose timestamps are the client's."""
 
 

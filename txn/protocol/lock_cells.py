@@ -45,6 +45,10 @@ class FencedLock(NamedTuple):
         """Return the lock as held by a transaction with a row."""
         return FencedLock(self.taken + 1, holder, self.names)
 
+    def undo_take(self) -> FencedLock:
+        """Return the lock, which is held, as its holder found it."""
+        return FencedLock(self.taken - 1, FREE, self.names)
+
     def give_back(self) -> FencedLock:
         """Return the lock, which is held, as free."""
         return FencedLock(self.taken, FREE, _push(_NOBODY, self.names))

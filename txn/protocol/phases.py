@@ -15,6 +15,9 @@ records what has already been done to the data, and anyone may take it, any numb
 A status says what *was finished*, so recovery repeats the work that follows it. Some versions left
 out 3-PUT: a row may go from 2 to 4 under the eyes of who was about to step to 3. The names begin
 with their digit so that a person who scans the table sees them in order.
+
+The row of a part begins with 0-PART, and stays there while its transaction, which has a row of
+its own, can go either way. It follows that one to 2-ASSERTED or to 6-ABORTING, and goes on alone.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ class Status(Enum):
     COMPLETE = b"5-COMPLETE"
     ABORTING = b"6-ABORTING"
     ABORTED = b"7-ABORTED"
+    PART = b"0-PART"
 
     __hash__ = object.__hash__  # each is one object; that of `Enum` takes four times as long
 
@@ -63,6 +67,7 @@ class Status(Enum):
 
 
 STEPS: dict[Status, frozenset[Status]] = {
+    Status.PART: frozenset({Status.PART, Status.ASSERTED, Status.ABORTING}),
     Status.WRITTEN: frozenset({Status.LOCKED, Status.ABORTING}),
     Status.LOCKED: frozenset({Status.ASSERTED, Status.ABORTING}),
     Status.ASSERTED: frozenset({Status.PUT}),
@@ -74,6 +79,7 @@ STEPS: dict[Status, frozenset[Status]] = {
 }
 
 FENCED_STEPS: dict[Status, frozenset[Status]] = {
+    Status.PART: frozenset({Status.PART, Status.ASSERTED, Status.ABORTING}),
     Status.WRITTEN: frozenset({Status.LOCKED, Status.ASSERTED, Status.ABORTING}),
     Status.LOCKED: frozenset({Status.ASSERTED, Status.ABORTING}),
     Status.ASSERTED: frozenset({Status.COMPLETE}),
@@ -83,8 +89,8 @@ FENCED_STEPS: dict[Status, frozenset[Status]] = {
 }
 """The steps of the fenced protocol, which goes 0, 2, 5; over 1 where ranges are looked at."""
 
-FIRST = Status.WRITTEN
-"""With which every row begins."""
+FIRST = frozenset({Status.WRITTEN, Status.PART})
+"""With which a row begins."""
 
 
 class IllegalStepError(RuntimeError):
@@ -96,11 +102,11 @@ Steps = Mapping[Status, frozenset[Status]]
 
 def check_step(steps: Steps, old: Status | None, new: Status) -> None:
     """Raise IllegalStepError unless a row goes from the one status to the other; None: no row."""
-    is_legal = new is FIRST if old is None else new in steps[old]
+    is_legal = new in FIRST if old is None else new in steps[old]
     if not is_legal:
         raise IllegalStepError(f"no step leads from {old} to {new}")
 
 
-UNDECIDED = frozenset({Status.WRITTEN, Status.LOCKED})
+UNDECIDED = frozenset({Status.PART, Status.WRITTEN, Status.LOCKED})
 COMMITTED = frozenset({Status.ASSERTED, Status.PUT, Status.CLEANING, Status.COMPLETE})
 FINISHED = frozenset({Status.COMPLETE, Status.ABORTED})

@@ -6,10 +6,11 @@ code, any number of times. The argument for each rule is in docs/protocol.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from itertools import islice
 from logging import ERROR, WARNING, getLogger
 
-from txn.errors import AbortedError, TableUnavailable, TxnError
+from txn.errors import AbortedError, CorruptRowError, TableUnavailable, TxnError
 from txn.model import Cell, Delete, Edit, Key
 from txn.protocol.announce import announce
 from txn.protocol.attempt import (
@@ -20,11 +21,25 @@ from txn.protocol.attempt import (
     advance,
     call_store,
     free_locks,
+    load_transaction,
     put_statuses,
 )
 from txn.protocol.lock_cells import FREE
 from txn.protocol.phases import Status
-from txn.protocol.row import column
+from txn.protocol.ranges import stored_rows
+from txn.protocol.row import (
+    Buffer,
+    RowState,
+    TransactionRow,
+    column,
+    decode_row,
+    encode_plan,
+    follow,
+    parts_of,
+    whole_of,
+)
+from txn.protocol.row_cells import read_rows
+from txn.spans import Span
 from txn.text import reason_text
 from txn.watch import Phase, PhaseName
 
@@ -32,6 +47,8 @@ Finish = Callable[[Context, Sequence[Transaction]], None]
 Tell = Callable[[Context, Sequence[Transaction], Status], object]
 LOG = getLogger("txn")
 MOST_NAMED = 10
+PARTS_AT_ONCE = 4
+NOT_COUNTED = "it is not among the parts that were decided"
 
 
 # ----------------------------------------------------------------------- after the decision
@@ -42,18 +59,22 @@ def roll_forward(
 ) -> None:
     """Finish decided transactions, each from the status that its row has reached. Anybody may, any
     number of times: every later writer of a cell has a greater commit timestamp. One whose status
-    could not be seen meanwhile is left where that was, and `unread` says why.
+    could not be seen meanwhile is left where that was, and `unread` says why. Parts come first: a
+    transaction goes on from its decision when all of its own are complete.
 
     tell: steps rows to a status that is put, not compared, once all of its work is done.
     """
+    finish_parts(context, transactions)
     begun = [(t, t.status) for t in transactions]
 
     def forward() -> None:
         for t, status in begun:
             t.status, t.unread = status, None
+        follow_decision(context, [t for t in transactions if t.status is Status.PART])
+        found = [(t, t.status) for t in transactions]
         due: list[Transaction] = []
         for status, work, reached in context.rules.forward:
-            due += [t for t, found in begun if found is status]
+            due += [t for t, at in found if at is status]
             if due:
                 # One that is overtaken does its later steps all the same: what it put, it cleans.
                 work(context, due)
@@ -68,6 +89,50 @@ def roll_forward(
         for t, status in begun:  # what was done together may have been undone together
             t.status = status
         raise
+
+
+def follow_decision(context: Context, parts: Sequence[Transaction]) -> None:
+    """Let parts of decided transactions say so themselves, with the plan that this gives them."""
+
+    def plan(t: Transaction) -> list[tuple[Key, bytes]]:
+        return [(column(context.table, t.row_key, b"plan"), encode_plan(t.decided))]
+
+    if parts:
+        advance(context, parts, Status.ASSERTED, plan)
+
+
+def finish_parts(context: Context, transactions: Sequence[Transaction]) -> None:
+    """Finish all parts of decided transactions, and release those that these do not count: when
+    this returns none of the parts has anything left to do. Raises CorruptRowError for a part of
+    which nobody knows what it would write."""
+    for t in transactions:
+        if t.parts is not None and t.status is Status.ASSERTED:
+            _finish_parts_of(context, t)
+
+
+def _finish_parts_of(context: Context, t: Transaction) -> None:
+    whole = TransactionRow(
+        t.row_key, t.status, buffer=Buffer(t.request, 1), plan=t.plan, parts=t.parts
+    )
+    for some in _list_parts(context, t.row_key):
+        rows = [follow(row, whole) for row in some]
+        for row in rows:
+            if row.state is RowState.UNREADABLE:
+                raise CorruptRowError("part does not decode", row=row.row_key, cause=row.corrupt)
+        lost = [row for row in rows if row.state is RowState.ABORTING]
+        roll_back(context, [load_transaction(context, row) for row in lost], lambda _: NOT_COUNTED)
+        found = [load_transaction(context, row) for row in rows if row.state is RowState.DECIDED]
+        roll_forward(context, found)
+        for part in found:
+            if part.unread is not None:
+                raise part.unread
+
+
+def _list_parts(context: Context, whole: bytes) -> Iterator[list[TransactionRow]]:
+    """Yield the rows of a transaction's parts, some at a time, as they are stored."""
+    rows = stored_rows(context, Span(context.table, *parts_of(whole)))
+    while some := [decode_row(row) for row in islice(rows, PARTS_AT_ONCE)]:
+        yield some
 
 
 def tell_complete(context: Context, transactions: Sequence[Transaction]) -> None:
@@ -126,11 +191,16 @@ def roll_back(
     reason: Callable[[AnyTransaction], str],
 ) -> None:
     """Abort what is undecided and release what is aborting. What its owner decided meanwhile stays
-    as it is, with its new status."""
+    as it is, with its new status. With a part its transaction aborts, first, since only that one
+    decides; with a transaction its parts do, afterwards."""
 
     def because(t: AnyTransaction) -> list[tuple[Key, bytes]]:
         return [(column(context.table, t.row_key, b"reason"), reason(t).encode())]
 
+    parts = [t for t in transactions if t.status is Status.PART]
+    if parts:
+        lost = _abort_wholes(context, parts, reason(parts[0]))
+        advance(context, [t for t in parts if t.row_key in lost], Status.ABORTING, because)
     for undecided in (Status.WRITTEN, Status.LOCKED):  # its owner may step between the two
         due = [t for t in transactions if t.status is undecided]
         if due:
@@ -139,6 +209,28 @@ def roll_back(
     if due:
         context.rules.free_own(context, due)
         advance(context, due, Status.ABORTED)
+    for t in due:
+        if t.parts is not None and t.status is Status.ABORTED:
+            _release_parts(context, t.row_key, reason(t))
+
+
+def _abort_wholes(context: Context, parts: Sequence[Transaction], reason: str) -> Collection[bytes]:
+    """Abort the transactions of parts, where they are undecided; return those of the parts that
+    will never be committed."""
+    wholes = read_rows(context, {whole_of(t.row_key) or t.row_key for t in parts}).values()
+    undecided = [load_transaction(context, row) for row in wholes if not row.is_over]
+    for whole in undecided:
+        whole.parts = None  # the other parts are left to whoever comes to them
+    roll_back(context, undecided, lambda _: reason)
+    rows = read_rows(context, [t.row_key for t in parts])
+    return {row.row_key for row in rows.values() if row.state is RowState.ABORTING}
+
+
+def _release_parts(context: Context, whole: bytes, reason: str) -> None:
+    """Release all parts of a transaction that was aborted."""
+    for some in _list_parts(context, whole):
+        parts = [load_transaction(context, row) for row in some if not row.is_over]
+        roll_back(context, parts, lambda _: reason)
 
 
 def release_aborted(context: Context, attempts: Sequence[Attempt]) -> None:

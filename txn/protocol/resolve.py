@@ -8,18 +8,18 @@ this observer's own monotonic clock. Aborting a living transaction costs it a re
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from txn.errors import AbortedError, CorruptRowError, StoreClosedError, StoreError, TxnError
-from txn.model import Cell, Key, Row
-from txn.protocol.attempt import Context, call_store, free_locks, load_transaction
+from txn.model import Cell, Key
+from txn.protocol.attempt import Context, free_locks, load_transaction
 from txn.protocol.phases import Status
 from txn.protocol.recover import roll_back, roll_forward
-from txn.protocol.row import RowState, TransactionRow, column, decode_row
+from txn.protocol.row import RowState, TransactionRow
+from txn.protocol.row_cells import read_rows
 from txn.watch import Action, Helped
 
-COLUMNS = (b"status", b"buffer", b"plan", b"reason", b"beat", b"ranges")
 REMEMBERED = 10_000
 STUCK_MS = 1_000  # between two tries at a holder that cannot be ended
 
@@ -127,27 +127,3 @@ def free_for_holder(context: Context, holder: bytes, locks: Mapping[Key, Cell]) 
     """Free lock cells of a finished or absent transaction."""
     if free_locks(context, locks):
         context.watch(Helped(holder, "freed"))
-
-
-def read_rows(context: Context, row_keys: Collection[bytes]) -> dict[bytes, TransactionRow]:
-    """Return the transaction rows, each from one instant; an absent one has no status."""
-    wanted = list_row_cells(context, row_keys)
-    found = call_store(context, lambda: context.store.read(wanted))
-    return decode_rows(context, row_keys, found)
-
-
-def list_row_cells(context: Context, row_keys: Collection[bytes]) -> list[Key]:
-    """Return the cells that make these transaction rows."""
-    return [column(context.table, row_key, name) for row_key in row_keys for name in COLUMNS]
-
-
-def decode_rows(
-    context: Context, row_keys: Collection[bytes], found: Mapping[Key, Cell | None]
-) -> dict[bytes, TransactionRow]:
-    """Return the transaction rows that were read, perhaps with other cells."""
-    rows: dict[bytes, TransactionRow] = {}
-    for row_key in row_keys:
-        own = list_row_cells(context, [row_key])
-        cells = {key: cell for key in own if (cell := found[key]) is not None}
-        rows[row_key] = decode_row(Row(row_key, cells))
-    return rows

@@ -1,6 +1,8 @@
 """The transaction row and its bytes: row keys, the buffer, the plan, and the row as a whole.
 
-    row key = [bucket "."] "transaction." milliseconds(13 digits) "." uid(32 hex digits)
+    row key = [bucket "."] "transaction." milliseconds(13 digits) "." uid(32 hex digits) [part]
+    part    = ".part-" task(5 digits) "-" number(5 digits)
+    parts   = "-", or once it is decided how many parts each task has written: number *(" " number)
     frame   = version(1 byte, 0x01) crc32-of-body(4 bytes, big-endian) body(msgpack)
     buffer  = frame of [mutations, assertions, once or nil, lease_ms, labels]
     plan    = frame of [commit timestamp, [replaced timestamp or 0, for each mutation in order]],
@@ -20,8 +22,8 @@ from __future__ import annotations
 import re
 import struct
 import zlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Any
 
@@ -35,9 +37,15 @@ from txn.request import Request
 
 FAMILY = b"t"
 FORMAT = 1
+MOST_PARTS = 100_000
 MAX_BUFFER = MAX_CELL - 256  # the cell's key has its share
+OPEN = b"-"
+"""What the cell `parts` says before the decision."""
 _FRAME = struct.Struct(">BI")
-_ROW_KEY = re.compile(rb"(?:(\d\d)\.)?transaction\.(\d{13})\.([0-9a-f]{32})")
+_ROW_KEY = re.compile(
+    rb"((?:\d\d\.)?transaction\.(\d{13})\.[0-9a-f]{32})(?:\.part-(\d{5})-(\d{5}))?"
+)
+_COUNTS = re.compile(rb"\d{1,5}(?: \d{1,5})*")
 _PROMISE = re.compile(rb"[1-9][0-9]{0,15}")
 
 
@@ -94,6 +102,9 @@ class TransactionRow:
     status_at, newest: the timestamp (ms) of the status, and the newest one in the row.
     began: when each phase began, by the server's time. corrupt: what did not decode, and why.
     has_ranges: whether it looks at ranges that it has scanned, between 1-LOCKED and its decision.
+    parts: how many parts each task has written of a transaction in parts, none before the decision;
+    None: it has no parts. follows: whether it is a part that has not followed its transaction yet,
+    from which it then has what it is told to be: see `follow`.
     """
 
     row_key: bytes
@@ -107,6 +118,8 @@ class TransactionRow:
     began: Mapping[Status, int] = field(default_factory=dict)
     corrupt: str | None = None
     has_ranges: bool = False
+    parts: tuple[int, ...] | None = None
+    follows: bool = False
 
     @property
     def state(self) -> RowState:
@@ -158,6 +171,24 @@ def created_ms(row_key: bytes) -> int:
     if match is None:
         raise InvalidRequestError("not a transaction row key", row=row_key)
     return int(match[2])
+
+
+def part_key(whole: bytes, task: int, number: int) -> bytes:
+    """Return the row key of a part: the how-manyth, from 0, that a task has written."""
+    return b"%b.part-%05d-%05d" % (whole, task, number)
+
+
+def whole_of(row_key: bytes) -> bytes | None:
+    """Return the row key of the transaction that a part is of; None for any other row key."""
+    if b".part-" not in row_key:
+        return None
+    match = _ROW_KEY.fullmatch(row_key)
+    return match[1] if match is not None and match[3] is not None else None
+
+
+def parts_of(whole: bytes) -> tuple[bytes, bytes]:
+    """Return where the rows of a transaction's parts begin and end."""
+    return whole + b".part-", whole + b".part."
 
 
 def column(table: bytes, row_key: bytes, name: bytes) -> Key:
@@ -239,6 +270,20 @@ def decode_plan(encoded: bytes) -> Plan:
         raise CorruptRowError("plan has an unknown shape", cause=str(error)) from error
 
 
+def encode_parts(counts: Sequence[int]) -> bytes:
+    """Return what tells how many parts each task has written, which is text."""
+    return b" ".join(b"%d" % count for count in counts) or OPEN
+
+
+def decode_parts(encoded: bytes) -> tuple[int, ...]:
+    """Return how many parts each task has written; CorruptRowError where that is nothing known."""
+    if encoded == OPEN:
+        return ()
+    if not _COUNTS.fullmatch(encoded):
+        raise CorruptRowError("parts have an unknown shape", value=encoded)
+    return tuple(map(int, encoded.split(b" ")))
+
+
 def decode_status(encoded: bytes) -> Status:
     """Return the status; CorruptRowError where it is none that this version knows."""
     try:
@@ -267,7 +312,45 @@ def decode_row(row: Row) -> TransactionRow:
         began=_began(cells),
         corrupt="; ".join(corrupt) or None,
         has_ranges=b"ranges" in cells,
+        parts=_decode_cell(decode_parts, cells.get(b"parts"), corrupt),
+        follows=status.value == Status.PART.encoded,
     )
+
+
+def follow(part: TransactionRow, whole: TransactionRow) -> TransactionRow:
+    """Return a part's row as that of its transaction has it. One that has followed already stands
+    for itself. Once its transaction is past 2-ASSERTED all its parts are complete; what is then
+    found as a part came late, as one that was not counted, or whose transaction is absent."""
+    if not part.follows:
+        return part
+    match whole.state:
+        case RowState.UNREADABLE:
+            cause = whole.corrupt or "the decision of its transaction does not decode"
+            return replace(part, status=None, corrupt=cause)
+        case RowState.UNDECIDED:
+            return replace(
+                part,
+                status=whole.status,
+                status_at=whole.status_at,
+                began=whole.began,
+                beat=whole.beat,
+            )
+        case RowState.DECIDED if whole.status is Status.ASSERTED and _is_counted(part, whole):
+            plan = part.plan
+            if plan is not None and whole.plan is not None:
+                plan = replace(plan, timestamp=whole.plan.timestamp)
+            began = {Status.ASSERTED: whole.since}
+            return replace(part, status=Status.ASSERTED, plan=plan, began=began)
+    return replace(part, status=Status.ABORTING)
+
+
+def _is_counted(part: TransactionRow, whole: TransactionRow) -> bool:
+    """Whether a part is one of those that were decided."""
+    match = _ROW_KEY.fullmatch(part.row_key)
+    assert match is not None
+    task, number = int(match[3]), int(match[4])
+    counts = whole.parts or ()
+    return task < len(counts) and number < counts[task]
 
 
 def _began(cells: Mapping[bytes, Cell]) -> dict[Status, int]:

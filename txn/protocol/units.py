@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from txn.assertions import Assertion, holds, list_keys
 from txn.errors import AbortedError, DeadlineError, annotate
-from txn.model import Delete, Edit, Key
+from txn.model import Cell, Delete, Edit, Key
 from txn.protocol.announce import announce
 from txn.protocol.attempt import (
     Attempt,
@@ -20,7 +20,8 @@ from txn.protocol.attempt import (
 )
 from txn.protocol.beats import TOO_LATE
 from txn.protocol.commit import make_conflict, tell_conflicts
-from txn.protocol.lock_cells import FREE, holder_of
+from txn.protocol.lock_cells import FREE, holder_of, read_lock
+from txn.protocol.phases import Status
 from txn.protocol.waiting import POLITE_TRIES, Contention, fail_overtaken, make_assertion_error
 
 ASKS = 8
@@ -42,6 +43,7 @@ def read_units(
     tries = 0
     while due:
         look_at_units(context, unread)
+        _take_over(unread)
         met = fail_overtaken(list_held((t, lock) for t in due for lock in t.units))
         held = {item.t for item in met}
         doubtful = [t for t in due if t not in held and t.failure is None and _judge(context, t)]
@@ -70,6 +72,16 @@ def look_at_units(context: Context, units: Iterable[Unit]) -> None:
     for t, lock, keys in wanted:
         t.found[lock] = cells[lock]
         t.seen.update((key, cells[key]) for key in keys)
+
+
+def _take_over(units: Iterable[Unit]) -> None:
+    """Take those locks of parts that they hold already, as who wrote the same part before had them:
+    as they were before that, but for the time."""
+    for t, lock in units:
+        cell = t.found[lock]
+        if t.status is Status.PART and cell is not None and holder_of(lock, cell) == t.row_key:
+            t.held.add(lock)
+            t.found[lock] = Cell(read_lock(lock, cell).undo_take().value, cell.timestamp)
 
 
 def _is_known(t: Attempt, lock: Key) -> bool:

@@ -14,8 +14,8 @@ from collections.abc import Collection, Sequence
 from txn.model import Cell, Key
 from txn.protocol.attempt import Context, are_apart, call_store
 from txn.protocol.phases import Status
-from txn.protocol.resolve import decode_rows, list_row_cells
-from txn.protocol.row import column
+from txn.protocol.row import column, whole_of
+from txn.protocol.row_cells import decode_rows, list_row_cells
 from txn.reading.look import Look, find_holders, hides_values, value_of, were_at_once
 
 Snapshot = dict[Key, Cell | None]
@@ -81,15 +81,17 @@ def _read(context: Context, cells: Sequence[Key]) -> Snapshot:
 
 def _was_undecided(context: Context, holder: bytes, cells: Snapshot) -> bool:
     """Whether the holder had not decided by this look at its row, nor looked at ranges. One that
-    aborted never did."""
-    status, ranges = (cells[sign] for sign in _signs(context, [holder]))
+    aborted never did; one that is a part decides with its transaction."""
+    status, ranges = (cells[sign] for sign in _signs(context, [holder])[:2])
     if status is None or status.value not in UNDECIDED:
         return False
+    if status.value == Status.PART.value and (whole := whole_of(holder)):
+        return _was_undecided(context, whole, cells)
     return ranges is None or status.value != Status.LOCKED.value
 
 
 def _signs(context: Context, holders: Collection[bytes]) -> list[Key]:
     """Return the cells that tell whether these holders are undecided."""
-    return [
-        column(context.table, holder, name) for holder in holders for name in (b"status", b"ranges")
-    ]
+    wholes = (whole for holder in holders if (whole := whole_of(holder)))
+    rows = dict.fromkeys((*holders, *wholes))
+    return [column(context.table, row, name) for row in rows for name in (b"status", b"ranges")]

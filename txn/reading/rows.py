@@ -25,8 +25,8 @@ from txn.protocol.ranges import (
     list_lockable,
     stored_rows,
 )
-from txn.protocol.resolve import read_rows
 from txn.protocol.row import TransactionRow
+from txn.protocol.row_cells import read_rows
 from txn.reading.keys import Snapshot
 from txn.reading.look import (
     Cells,

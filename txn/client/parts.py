@@ -1,0 +1,105 @@
+"""Commits of what is too large for one row, written by several processes: one begins it, any number
+write parts of it, one commits it. Only the row key of its transaction goes between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from threading import Event, Thread
+
+from txn.assertions import Assertion
+from txn.client.engine import Engine
+from txn.errors import InvalidRequestError, StoreError
+from txn.model import Delete, Edit, Mutation, as_bytes, check_whole
+from txn.protocol.attempt import call_store, load_transaction
+from txn.protocol.lock_cells import FREE
+from txn.protocol.parts import begin_whole, decide_whole, write_part
+from txn.protocol.recover import finish_or_leave, roll_back, roll_forward
+from txn.protocol.resolve import Resolver
+from txn.protocol.row import MOST_PARTS, RowState, column, part_key
+from txn.protocol.row_cells import read_rows
+from txn.protocol.waiting import Contention
+from txn.request import Committed, bind_request
+
+
+class PartsClient:
+    """What one process does of transactions in parts, through an engine with a store of its own.
+
+    The lease of the engine's policy is that of the transaction: its owners show that it lives with
+    `beating`.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._context = engine.context
+        self._contention = Contention(self._context, Resolver(self._context).settle)
+
+    def begin(
+        self, *, once: str | bytes | None = None, labels: Mapping[str, str] | None = None
+    ) -> bytes:
+        """Write the row of a transaction, and return its row key. Nothing is locked yet."""
+        token = None if once is None else as_bytes("once", once)
+        return begin_whole(self._context, token, dict(labels or {})).row_key
+
+    def write(
+        self,
+        transaction: bytes,
+        task: int,
+        number: int,
+        mutations: Iterable[Mutation | Delete],
+        assertions: Iterable[Assertion] = (),
+    ) -> int:
+        """Write the how-manyth part, from 0, of a task; return the least commit timestamp that
+        this allows. No two parts may have a key in common: the second one waits for the first.
+
+        The same part may be written again, by a task that is run again, and then has to be the
+        same. Raises InvalidRequestError, AssertionFailedError, or ConflictError where a key is kept
+        by others for longer than the policy's deadline or the transaction is over.
+        """
+        check_whole("task", task, 0)
+        check_whole("number", number, 0)
+        if max(task, number) >= MOST_PARTS:
+            raise InvalidRequestError("too many parts", task=task, number=number, limit=MOST_PARTS)
+        request = bind_request(mutations, assertions)
+        self._engine.check_request(request)
+        part = part_key(transaction, task, number)
+        return write_part(self._context, part, request, self._contention)
+
+    def commit(self, transaction: bytes, counts: Sequence[int], timestamp: int) -> Committed:
+        """Commit with all that was written: how many parts by each task, and the greatest of their
+        timestamps. Raises what `Engine.commit` raises; whatever is raised but a
+        CommitOutcomeUnknown, nothing was committed."""
+        t = decide_whole(self._context, transaction, counts, timestamp, self._contention)
+        finish_or_leave(self._context, "roll forward", roll_forward, [t])
+        return Committed(t.row_key, t.decided.timestamp, complete=t.is_finished)
+
+    def abort(self, transaction: bytes, reason: str) -> bool:
+        """Abort it, with all its parts, unless it was decided; return whether it is aborted."""
+        row = read_rows(self._context, [transaction])[transaction]
+        if row.state is RowState.DECIDED:
+            return False
+        t = load_transaction(self._context, row)
+        roll_back(self._context, [t], lambda _: reason)
+        return not (t.status is not None and t.status.is_decided)
+
+    @contextmanager
+    def beating(self, transaction: bytes) -> Iterator[None]:
+        """Show that the transaction lives, three times a lease, until the block is over."""
+        over = Event()
+        beats = Thread(target=self._beat, args=(transaction, over), name="txn-beat", daemon=True)
+        beats.start()
+        try:
+            yield
+        finally:
+            over.set()
+            beats.join()
+
+    def _beat(self, transaction: bytes, over: Event) -> None:
+        context = self._context
+        while not over.wait(context.policy.lease_ms / 3_000):
+            beat = column(context.table, transaction, b"beat")
+            edits = [Edit(beat, FREE, context.clock.wall_ms())]
+            try:
+                call_store(context, lambda: context.store.write(edits, durable=False))  # noqa: B023
+            except StoreError:
+                return  # who cannot reach the store is silent

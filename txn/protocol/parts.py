@@ -1,0 +1,155 @@
+"""A transaction whose request is in parts, from the side of its owners.
+
+One client writes the transaction's row, many write its parts, each under a row key of its own and
+with locks that name it, and one decides for all of them by one compare-and-set. What follows the
+decision is `recover`'s, as everybody's. The argument for each rule is in docs/protocol.md, under
+"A transaction in parts".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from txn.errors import AbortedError, ConflictError, InvalidRequestError
+from txn.model import Key
+from txn.protocol.attempt import Attempt, Context, advance, begin_attempt
+from txn.protocol.commit import decide, write_rows
+from txn.protocol.phases import Status
+from txn.protocol.row import (
+    Buffer,
+    RowState,
+    column,
+    encode_buffer,
+    encode_plan,
+    whole_of,
+)
+from txn.protocol.row_cells import read_rows
+from txn.protocol.waiting import Contention
+from txn.request import Request
+
+
+def begin_whole(
+    context: Context, once: bytes | None, labels: Mapping[str, str], buckets: int = 1
+) -> Attempt:
+    """Write the row of a transaction whose request will be in parts, and return it. Only when this
+    has returned may a part be written."""
+    if "multi_cell_check" not in context.store.features:
+        raise InvalidRequestError(
+            "the store cannot commit in parts: HBase's Thrift 1 gateway writes one cell at a time"
+        )
+    request = Request((), (), once, labels)
+    t = begin_attempt(context, request, _due_ms(context), buckets)
+    t.parts = ()
+    write_rows(context, [t])
+    if t.failure is not None:
+        raise t.failure
+    return t
+
+
+def write_part(context: Context, part: bytes, request: Request, contention: Contention) -> int:
+    """Write a part, by its row key, lock its keys, evaluate its assertions and plan it; return the
+    least commit timestamp that its transaction may have. It holds its locks until that one ends.
+
+    Whoever writes the same part again, while the transaction is undecided, goes on where the other
+    is, and comes to the same. Raises InvalidRequestError where the part is there with another
+    request; ConflictError where somebody else keeps a key for longer than the policy's deadline, or
+    the transaction was aborted; AssertionFailedError.
+    """
+    t = _begin_part(context, part, request)
+    _write_part_row(context, t)
+    _lock_part(context, t, contention)
+
+    def plan(t: Attempt) -> list[tuple[Key, bytes]]:
+        return [(column(context.table, t.row_key, b"plan"), encode_plan(t.decided))]
+
+    # Compared: who comes so late that others have followed the decision must not change its plan.
+    advance(context, [t], Status.PART, plan)
+    _require_part(t)
+    return t.decided.timestamp
+
+
+def decide_whole(
+    context: Context, whole: bytes, counts: Sequence[int], timestamp: int, contention: Contention
+) -> Attempt:
+    """Commit a transaction with the parts that were written: how many by each task, and the
+    greatest of their timestamps. Return it, decided, for `roll_forward`.
+
+    Raises what makes that it did not commit, an AbortedError; or CommitOutcomeUnknown.
+    """
+    row = read_rows(context, [whole])[whole]
+    if row.state is not RowState.UNDECIDED or row.buffer is None or row.parts is None:
+        raise ConflictError("aborted by another client", transaction=whole)
+    t = Attempt(
+        whole,
+        row.buffer.request,
+        row.status,
+        parts=tuple(counts),
+        lock_of=context.rules.lock_of,
+        buffer=b"",
+        lease_ms=row.buffer.lease_ms,
+        due_ms=_due_ms(context),
+    )
+    context.rules.prepare(context, [t], contention, False)
+    if t.failure is None:
+        t.plan = replace(t.decided, timestamp=max(t.decided.timestamp, timestamp))
+        decide(context, [t])
+    if t.failure is not None:
+        raise t.failure
+    return t
+
+
+def _begin_part(context: Context, row_key: bytes, request: Request) -> Attempt:
+    lease_ms = context.policy.lease_ms
+    return Attempt(
+        row_key,
+        request,
+        lock_of=context.rules.lock_of,
+        buffer=encode_buffer(Buffer(request, lease_ms)),
+        lease_ms=lease_ms,
+        due_ms=_due_ms(context),
+        alive_ms=context.clock.monotonic_ms(),
+    )
+
+
+def _write_part_row(context: Context, t: Attempt) -> None:
+    """Write the row, or find it as it would be written; then see that the transaction is undecided.
+    What is written after its end, by whoever was stopped for long, locks nothing."""
+    buffer = column(context.table, t.row_key, b"buffer")
+    advance(context, [t], Status.PART, lambda t: [(buffer, t.buffer)])
+    _require_part(t)
+    row = read_rows(context, [t.row_key])[t.row_key]
+    if row.state is not RowState.UNDECIDED or not row.follows:
+        raise ConflictError("its transaction is over", transaction=t.row_key)
+    if row.buffer != Buffer(t.request, t.lease_ms):
+        raise InvalidRequestError(
+            "the part was written before, with another request: what makes it has to be the same "
+            "whenever it is made",
+            part=t.row_key,
+        )
+
+
+def _lock_part(context: Context, t: Attempt, contention: Contention) -> None:
+    """Take it to where it can be decided. It waits with locks held, in no order: so for a time."""
+    for _ in context.tries(due_ms=t.due_ms):
+        t.failure = None
+        if context.rules.prepare(context, [t], contention, False):
+            return
+        _require_part(t)
+        if not isinstance(t.failure, ConflictError):
+            break
+    failure: BaseException = t.failure or ConflictError("key is locked", transaction=t.row_key)
+    raise failure
+
+
+def _require_part(t: Attempt) -> None:
+    """Raise unless the part still follows its transaction."""
+    if t.unread is not None:
+        raise t.unread
+    if t.status is not Status.PART:
+        whole = whole_of(t.row_key)
+        raise AbortedError("its transaction is over", part=t.row_key, transaction=whole)
+
+
+def _due_ms(context: Context) -> int:
+    return context.clock.monotonic_ms() + context.policy.deadline_ms
