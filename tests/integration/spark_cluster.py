@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from queue import Empty, Queue
 from threading import Thread
@@ -95,10 +95,8 @@ class Application:
         """Let the application end, or kill what does not."""
         assert self._process.stdin is not None
         descendants = self._list_descendants()
-        try:
+        with suppress(BrokenPipeError):  # it was killed, with a call on its way
             self._process.stdin.close()
-        except BrokenPipeError:
-            pass  # it was killed, with a call on its way
         try:
             self._process.wait(ENDS_WITHIN_S)
         except subprocess.TimeoutExpired:
