@@ -27,7 +27,11 @@ class TxnDataSource(DataSource):
         return SourceOptions(self.options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Return the writer of a data frame."""
+        """Return the writer of a data frame, whose rows are transactions, or which is one."""
+        if self.given.flag("atomic"):
+            from txn.spark.atomic import make_atomic_writer  # noqa: PLC0415
+
+            return make_atomic_writer(self.given, schema, overwrite)
         from txn.spark.writer import make_writer  # noqa: PLC0415
 
         return make_writer(self.given, schema, overwrite)
