@@ -22,6 +22,8 @@ from pyspark.sql.types import LongType
 from txn.spark import Counts, register
 
 SMALL_BATCHES = {
+    "spark.buffer.size": "256",
+    "spark.sql.execution.pandas.udf.buffer.size": "256",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20",
     "spark.sql.execution.python.udf.maxRecordsPerBatch": "20",
 }
