@@ -51,19 +51,19 @@ def read_changes(
     tables: only changes of these. Raises CorruptRowError for a row that does not decode, and, if
     is_strict, ChangesLostError for one that is gone.
     """
-    for some in _split_rows(part):
+    for some in split_part(part, ROWS_AT_ONCE):
         found = _read_rows(context, some, is_strict)
         found.sort(key=lambda item: (item[0].at_ms, item[2].timestamp))
         for decided, buffer, plan in found:
             yield from _list_changes(context, decided, buffer, plan, tables)
 
 
-def _split_rows(part: Sequence[Decided]) -> Iterator[list[Decided]]:
-    """Yield some at a time; those of one millisecond are together."""
+def split_part(part: Sequence[Decided], size: int) -> Iterator[list[Decided]]:
+    """Yield at least so many at a time; those of one millisecond are together."""
     some: list[Decided] = []
     for _, alike in groupby(part, lambda decided: decided.at_ms):
         some += alike
-        if len(some) >= ROWS_AT_ONCE:
+        if len(some) >= size:
             yield some
             some = []
     if some:
