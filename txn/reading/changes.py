@@ -25,7 +25,7 @@ class ChangesLostError(TxnError):
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class KeyChange:
     """What a transaction did to one key. replaced: the version that it replaced; 0: none. value:
     None: a delete. timestamp: of the commit. decided_ms: when it was decided, by the server."""
 
@@ -44,7 +44,7 @@ def read_changes(
     *,
     tables: Collection[bytes] | None = None,
     is_strict: bool = True,
-) -> Iterator[Change]:
+) -> Iterator[KeyChange]:
     """Yield what transactions changed, in the order in which they are given, but those of one
     millisecond in the order of their commit timestamps.
 
@@ -96,7 +96,7 @@ def _list_changes(
     buffer: Buffer,
     plan: Plan,
     tables: Collection[bytes] | None,
-) -> Iterator[Change]:
+) -> Iterator[KeyChange]:
     mutations = buffer.request.mutations
     if len(mutations) != len(plan.replaced):
         raise CorruptRowError("the plan does not fit the buffer", transaction=decided.row_key)
@@ -106,4 +106,4 @@ def _list_changes(
             continue  # the marker of a token is no change of anybody's data
         value = mutation.value if isinstance(mutation, Mutation) else None
         labels = buffer.request.labels
-        yield Change(key, replaced, value, plan.timestamp, *decided, labels)
+        yield KeyChange(key, replaced, value, plan.timestamp, *decided, labels)

@@ -34,7 +34,7 @@ from txn.client.engine import Engine
 from txn.errors import InvalidRequestError
 from txn.model import as_bytes
 from txn.protocol.attempt import Context
-from txn.reading.changes import Change, read_changes, split_part
+from txn.reading.changes import KeyChange, read_changes, split_part
 from txn.reading.decisions import Decided
 from txn.reading.feed import Bounds, ChangeFeed, Offset, decode_offset
 from txn.spark.options import SourceOptions
@@ -238,7 +238,7 @@ def refuse_rowless(context: Context, is_known: bool) -> None:
         )
 
 
-def make_row(change: Change) -> dict[str, Any]:
+def make_row(change: KeyChange) -> dict[str, Any]:
     """Return a change as Spark's columns have it."""
     key = change.key
     return {
