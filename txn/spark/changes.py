@@ -53,6 +53,9 @@ OPTIONS = (
 )
 MOST = 100_000
 FEWEST_IN_TASK = 500
+SHORTEST_REST_MS = 100
+LOOKING_SHARE = 5
+"""Where there is no news a query looks for some for a fifth of its time, however often it asks."""
 _FIELDS: Mapping[str, DataType] = {
     "table": StringType(),
     "row": BinaryType(),
@@ -106,6 +109,7 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._engine: Engine | None = None
         self._feed: ChangeFeed | None = None
         self._target_ms: int | None = None
+        self._rests_until_ms = 0
 
     # ----------------------------------------------------------------------------- in planning
 
@@ -126,10 +130,19 @@ class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         feed = self._open()
         if "start" in start:
             return self._find_start(feed, start["start"]).encode()
+        clock = feed.context.clock
+        began_ms = clock.monotonic_ms()
+        if self._target_ms is None and began_ms < self._rests_until_ms:
+            return start
         most = None if isinstance(limit, ReadAllAvailable) else self._options.most
         since = decode_offset(start)
         end = feed.find_end(since, most=most, by_ms=self._target_ms)
-        return start if end is since else end.encode()
+        if end is not since:
+            return end.encode()
+        ended_ms = clock.monotonic_ms()
+        rest_ms = max((LOOKING_SHARE - 1) * (ended_ms - began_ms), SHORTEST_REST_MS)
+        self._rests_until_ms = ended_ms + rest_ms
+        return start
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Split the transactions of a batch among tasks, in the order of their decisions."""
