@@ -8,7 +8,7 @@ docs/spark.md, under "Streams". Nothing here writes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -166,11 +166,15 @@ class ChangeFeed:
     def list_part(self, start: Offset, end: Offset) -> list[Decided]:
         """Return the transactions that are told by `end` and not by `start`, in the order of their
         decisions. It is the same list each time, while the rows are kept."""
-        survey = self._survey
-        if survey is None or not {start, end} <= self._known:
-            survey = survey_rows(self.context, self.bounds, start)
+        found: Iterable[Decided]
+        if self._survey is not None and {start, end} <= self._known:
+            found = self._survey.decided
+        else:
+            rows = list_decisions(self.context, start.low_ms)
+            found = (Decided(at_ms, row.row) for row in rows if (at_ms := find_decision(row)))
+        part = sorted(each for each in found if end.covers(each) and not start.covers(each))
         self.check_age(start)
-        return [decided for decided in _select(survey, start) if end.covers(decided)]
+        return part
 
     def check_age(self, start: Offset) -> None:
         """Raise ChangesLostError if rows that are told after `start` may have been deleted."""
