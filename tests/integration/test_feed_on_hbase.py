@@ -58,8 +58,29 @@ def test_each_transaction_is_told_once_and_by_the_time_of_its_decision(
             part = feed.list_part(start, end)
             assert ChangeFeed(context, Bounds(DELAY_MS)).list_part(start, end) == part
             told, start = told + part, end
-        assert Counter(each.row_key for each in told) == Counter(called)
+        assert Counter(each.row_key for each in told) == Counter(called.keys())
         of_one = [c for c in read_changes(context, told) if c.key.row == b"all"]
         assert [change.value for change in of_one] == [b"%d" % i for i in range(COMMITS)]
         versions = [change.timestamp for change in of_one]
         assert [change.replaced for change in of_one] == [0, *versions[:-1]]
+
+
+def test_gateways_tell_the_same_and_are_told_of(hbase: HBase) -> None:
+    """Thrift 1 writes no time beside a decision: what it decides is told by its last status."""
+    name = f"fed-{uuid.uuid4().hex[:8]}"
+    with connect(hbase.native, table=name, transactions=f"{name}-txn") as engine:
+        engine.ensure_table(name, ["d"])
+        start = Offset(engine.context.clock.wall_ms() - 1)
+    done = []
+    for uri in (hbase.native, hbase.thrift1, hbase.thrift2):
+        with connect(uri, table=name, transactions=f"{name}-txn") as engine:
+            done.append(engine.commit([Mutation(Key("a", "d", "v"), uri)]).transaction)
+    for uri in (hbase.native, hbase.thrift1, hbase.thrift2):
+        with connect(uri, table=name, transactions=f"{name}-txn") as engine:
+            engine.context.clock.sleep_ms(DELAY_MS + 1)
+            feed = ChangeFeed(engine.context, Bounds(DELAY_MS))
+            end = feed.find_end(start)
+            part = feed.list_part(start, end)
+            assert [each.row_key for each in part] == done
+            assert [c.transaction for c in read_changes(engine.context, part)] == done
+            assert not end.undecided
