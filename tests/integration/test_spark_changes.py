@@ -4,6 +4,7 @@ again, transactions that were held while offsets passed them, and what is refuse
 from __future__ import annotations
 
 import threading
+import uuid
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -12,13 +13,15 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql.types import StructType
+from pyspark.sql.types import BinaryType, DataType, LongType, StructType
 
 from tests.simulation.puppets import asks_for
 from txn import Delete, Engine, Key, Mutation, connect
 from txn.errors import InvalidRequestError
 from txn.protocol.attempt import ProtocolName
 from txn.protocol.phases import Status
+from txn.reading.changes import read_changes
+from txn.reading.feed import Bounds, ChangeFeed, Offset
 from txn.spark import register
 from txn.spark.changes import (
     CHANGES,
@@ -251,11 +254,11 @@ def test_wrong_options_are_refused(options: dict[str, str], told: str) -> None:
         read_feed_options(given(**options))
 
 
-@pytest.mark.parametrize("schema", ["transaction binary", "balance long"])
-def test_a_schema_of_something_else_is_refused(schema: str) -> None:
+@pytest.mark.parametrize("field", [("transaction", BinaryType()), ("balance", LongType())])
+def test_a_schema_of_something_else_is_refused(field: tuple[str, DataType]) -> None:
     """A feed has its own columns, whatever the rows of the tables mean."""
     with pytest.raises(InvalidRequestError, match="not a column of a change"):
-        choose_columns(StructType.fromDDL(schema))
+        choose_columns(StructType().add(*field))
 
 
 def test_a_feed_that_cannot_tell_of_all_is_refused() -> None:
@@ -267,6 +270,20 @@ def test_a_feed_that_cannot_tell_of_all_is_refused() -> None:
         with pytest.raises(InvalidRequestError, match="rowless=skip"):
             refuse_rowless(apart, is_known=False)
         refuse_rowless(apart, is_known=True)
+
+
+def test_a_feed_goes_through_a_server(txn_server: str) -> None:
+    """Its clients commit there, and its rows are its own; the feed needs nothing more."""
+    table = f"fed-{uuid.uuid4().hex[:8]}"
+    with connect(txn_server, table=table) as engine:
+        engine.ensure_table(table, ["f"])
+        feed = ChangeFeed(engine.context, Bounds(delay_ms=1))
+        start = Offset(feed.now_ms())
+        done = engine.commit([Mutation(Key("a", "f", "v"), "1")]).transaction
+        engine.context.clock.sleep_ms(3)
+        part = feed.list_part(start, feed.find_end(start))
+        changes = list(read_changes(engine.context, part, tables={table.encode()}))
+    assert [change.transaction for change in changes] == [done]
 
 
 def test_a_query_without_news_looks_seldom(uri: str) -> None:
