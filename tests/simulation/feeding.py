@@ -8,20 +8,21 @@ others see the change at the end.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from unittest.mock import patch
 
 from tests.simulation import schedule as schedule_module
 from tests.simulation.schedule import Schedule
 from tests.simulation.scheduler import ActorClock, Network
 from tests.simulation.world import TRANSACTIONS
-from txn import Engine, StoreError
+from txn import Engine, Key, StoreError
 from txn.model import Check
 from txn.protocol.attempt import Context, ProtocolName
 from txn.protocol.row import is_row_key
-from txn.reading.changes import read_changes
+from txn.reading.changes import KeyChange, read_changes
 from txn.reading.decisions import Decided, find_decision
 from txn.reading.feed import Bounds, ChangeFeed, Offset, decode_offset
 
@@ -91,8 +92,7 @@ class FeedSchedule(Schedule):
             assert not [key for key, count in counts.items() if count > 1], f"told twice: {name}"
             missed = self._list_committed() - counts.keys()
             assert not missed, f"not told: {name} {sorted(missed)}"
-            changes = list(read_changes(calm.context, told))
-            assert {change.transaction for change in changes} <= counts.keys()
+            self._compare(list(read_changes(calm.context, told)), counts.keys())
 
     def _tell_again(self, journal: Journal, feed: ChangeFeed) -> Iterable[Decided]:
         for number in range(1, len(journal.offsets)):
@@ -100,6 +100,21 @@ class FeedSchedule(Schedule):
             part = feed.list_part(start, end)
             assert part == journal.parts.get(number, part), "a part has changed"
             yield from part
+
+    def _compare(self, changes: Sequence[KeyChange], told: Collection[bytes]) -> None:
+        """Compare the last change of each key with what is stored, and each with the one before."""
+        assert {change.transaction for change in changes} <= set(told)
+        by_key: dict[Key, list[KeyChange]] = {}
+        for change in sorted(changes, key=lambda each: each.timestamp):
+            by_key.setdefault(change.key, []).append(change)
+        stored = self.memory.read(by_key)
+        for key, some in by_key.items():
+            cell, last = stored[key], some[-1]
+            assert (cell and cell.value) == last.value, f"not what is stored: {key}"
+            assert cell is None or cell.timestamp == last.timestamp
+            for one, two in pairwise(some):
+                replaced = 0 if one.value is None else one.timestamp
+                assert two.replaced == replaced, f"not the version before: {key}"
 
     def _list_committed(self) -> set[bytes]:
         rows = self.memory.scan(TRANSACTIONS)

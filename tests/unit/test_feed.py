@@ -16,6 +16,7 @@ from tests.simulation.world import OneCell
 from tests.simulation.world import World as Stage
 from tests.unit.worlds import TABLE, World, X, Y, Z, stopped_at
 from txn import Delete, Engine, Key, Mutation, Some, connect
+from txn.client.parts import PartsClient
 from txn.errors import AssertionFailedError, CorruptRowError, InvalidRequestError
 from txn.model import Edit, Family
 from txn.protocol.attempt import ProtocolName
@@ -157,6 +158,37 @@ def test_tokens_are_not_told_and_tables_can_be_chosen() -> None:
     commit(world, Mutation(X, b"1"), Mutation(elsewhere, b"1"), once="token")
     assert [change.key for change in read_all(world, start)] == [X, elsewhere]
     assert [change.key for change in read_all(world, start, tables={b"other"})] == [elsewhere]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_transaction_in_parts_is_told_as_one(protocol: ProtocolName) -> None:
+    """By the row that decides for its parts, with what they have written: at its time, under its
+    name and at its commit timestamp. While it is open nothing of it is told."""
+    world = World(protocol=protocol)
+    start = begin(world)
+    client = PartsClient(world.client(seed=9))
+    whole = client.begin(once="token", labels={"job": "a"})
+    times = [
+        client.write(whole, 0, n, [Mutation(Key(f"{n}", "d", "x", TABLE), b"1")]) for n in (0, 1)
+    ]
+    times.append(client.write(whole, 1, 0, [Mutation(X, b"1")]))
+    other = commit(world, Mutation(Z, b"1"), labels={"job": "b"})
+    reader = feed_of(world)
+    end, told = read_part(reader, start)
+    assert (told, end.undecided) == ([other], {whole})
+    done = client.commit(whole, [2, 1], max(times), ack="decided")
+    world.clock.advance(10)
+    for _ in range(2):  # before its parts have followed it, and afterwards
+        part = reader.list_part(end, feed_of(world).find_end(end))
+        assert [each.row_key for each in part] == [whole]
+        found = list(read_changes(reader.context, part))
+        assert [change.key.row for change in found] == [b"0", b"1", b"x"]
+        assert {change.transaction for change in found} == {whole}
+        assert {change.timestamp for change in found} == {done.timestamp}
+        assert all(change.labels == {"job": "a"} for change in found)
+        for finding in list(fsck.check(world.engine.context, grace_ms=0)):
+            fsck.repair(world.engine.context, finding)
+    assert world.value(X) == b"1"
 
 
 def test_parts_are_no_larger_than_wanted() -> None:

@@ -1,22 +1,24 @@
 """What committed transactions have changed, read from their rows: the buffer has the mutations, the
 plan the commit timestamp and the versions that were replaced. So it can be told of a transaction
-that is decided, whether or not its values are put already.
+that is decided, whether or not its values are put already. One in parts has rows for these as well.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, islice
+from typing import NamedTuple
 
 from txn.errors import CorruptRowError, TxnError
 from txn.model import Cell, Key, Mutation, Row
 from txn.protocol.attempt import Context, call_store
-from txn.protocol.row import Buffer, Plan, column, decode_row, status_key
-from txn.reading.decisions import DECIDED_AT, STATUS, Decided
+from txn.protocol.row import Buffer, Plan, column, decode_row, part_key, status_key
+from txn.reading.decisions import STATUS, Decided
 
 ROWS_AT_ONCE = 100
-WHOLE = (STATUS, DECIDED_AT, b"buffer", b"plan")
+PARTS_AT_ONCE = 4
+WHOLE = (STATUS, b"buffer", b"plan", b"parts")
 
 
 class ChangesLostError(TxnError):
@@ -38,6 +40,15 @@ class KeyChange:
     labels: Mapping[str, str]
 
 
+class WrittenRow(NamedTuple):
+    """The row of a committed transaction, or of a part of one. parts: how many each task wrote."""
+
+    row_key: bytes
+    buffer: Buffer
+    plan: Plan
+    parts: tuple[int, ...]
+
+
 def read_changes(
     context: Context,
     part: Sequence[Decided],
@@ -52,10 +63,14 @@ def read_changes(
     is_strict, ChangesLostError for one that is gone.
     """
     for some in split_part(part, ROWS_AT_ONCE):
-        found = _read_rows(context, some, is_strict)
-        found.sort(key=lambda item: (item[0].at_ms, item[2].timestamp))
-        for decided, buffer, plan in found:
-            yield from _list_changes(context, decided, buffer, plan, tables)
+        rows = _read_rows(context, [each.row_key for each in some], is_strict)
+        whole = [(each.at_ms, rows[each.row_key]) for each in some if each.row_key in rows]
+        for at_ms, row in sorted(whole, key=lambda item: (item[0], item[1].plan.timestamp)):
+            for written in (row, *_read_parts(context, row, is_strict)):
+                for change in _list_changes(row, written, at_ms):
+                    is_marker = change.key.table == context.table  # nobody's data
+                    if not is_marker and (tables is None or change.key.table in tables):
+                        yield change
 
 
 def split_part(part: Sequence[Decided], size: int) -> Iterator[list[Decided]]:
@@ -70,40 +85,51 @@ def split_part(part: Sequence[Decided], size: int) -> Iterator[list[Decided]]:
         yield some
 
 
+def _read_parts(context: Context, row: WrittenRow, is_strict: bool) -> Iterator[WrittenRow]:
+    """Yield the rows of a transaction's parts, in the order of the tasks that have written them."""
+    parts = (
+        part_key(row.row_key, task, number)
+        for task, count in enumerate(row.parts)
+        for number in range(count)
+    )
+    while some := list(islice(parts, PARTS_AT_ONCE)):
+        rows = _read_rows(context, some, is_strict)
+        yield from (rows[part] for part in some if part in rows)
+
+
 def _read_rows(
-    context: Context, some: Sequence[Decided], is_strict: bool
-) -> list[tuple[Decided, Buffer, Plan]]:
-    keys = {each: [column(context.table, each.row_key, name) for name in WHOLE] for each in some}
+    context: Context, row_keys: Sequence[bytes], is_strict: bool
+) -> dict[bytes, WrittenRow]:
+    """Return the rows that are there."""
+    keys = {each: [column(context.table, each, name) for name in WHOLE] for each in row_keys}
     wanted = [key for group in keys.values() for key in group]
     cells = call_store(context, lambda: context.store.read(wanted))
-    whole = []
-    for decided, names in keys.items():
+    rows: dict[bytes, WrittenRow] = {}
+    for row_key, names in keys.items():
         found: dict[Key, Cell] = {key: cell for key in names if (cell := cells[key]) is not None}
-        row = decode_row(Row(decided.row_key, found))
-        if row.buffer is not None and row.plan is not None:
-            whole.append((decided, row.buffer, row.plan))
-        elif status_key(context.table, decided.row_key) in found:
+        row = decode_row(Row(row_key, found))
+        if row.buffer is not None and row.plan is not None and not row.corrupt:
+            rows[row_key] = WrittenRow(row_key, row.buffer, row.plan, row.parts or ())
+        elif status_key(context.table, row_key) in found:
             cause = row.corrupt or "buffer or plan is missing"
-            raise CorruptRowError(cause, transaction=decided.row_key)
+            raise CorruptRowError(cause, transaction=row_key)
         elif is_strict:
-            raise ChangesLostError("a row is gone", transaction=decided.row_key)
-    return whole
+            raise ChangesLostError("a row is gone", transaction=row_key)
+    return rows
 
 
-def _list_changes(
-    context: Context,
-    decided: Decided,
-    buffer: Buffer,
-    plan: Plan,
-    tables: Collection[bytes] | None,
-) -> Iterator[KeyChange]:
-    mutations = buffer.request.mutations
-    if len(mutations) != len(plan.replaced):
-        raise CorruptRowError("the plan does not fit the buffer", transaction=decided.row_key)
-    for mutation, replaced in zip(mutations, plan.replaced, strict=True):
-        key = mutation.key
-        if key.table == context.table or (tables is not None and key.table not in tables):
-            continue  # the marker of a token is no change of anybody's data
-        value = mutation.value if isinstance(mutation, Mutation) else None
-        labels = buffer.request.labels
-        yield KeyChange(key, replaced, value, plan.timestamp, *decided, labels)
+def _list_changes(whole: WrittenRow, row: WrittenRow, at_ms: int) -> Iterator[KeyChange]:
+    """Yield what one row of a transaction tells; `whole` has its timestamp and its labels."""
+    mutations, replaced = row.buffer.request.mutations, row.plan.replaced
+    if len(mutations) != len(replaced):
+        raise CorruptRowError("the plan does not fit the buffer", transaction=row.row_key)
+    for mutation, old in zip(mutations, replaced, strict=True):
+        yield KeyChange(
+            mutation.key,
+            old,
+            mutation.value if isinstance(mutation, Mutation) else None,
+            whole.plan.timestamp,
+            at_ms,
+            whole.row_key,
+            whole.buffer.request.labels,
+        )

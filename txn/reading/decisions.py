@@ -13,7 +13,7 @@ from txn.model import Check, Row
 from txn.protocol.attempt import Context, call_store
 from txn.protocol.phases import Status
 from txn.protocol.ranges import stored_rows
-from txn.protocol.row import FAMILY, is_row_key
+from txn.protocol.row import FAMILY, is_row_key, whole_of
 from txn.protocol.rules import protocol_key
 from txn.spans import Span
 
@@ -61,8 +61,10 @@ def find_decision(row: Row) -> int | None:
     None if it never will be.
 
     A gateway that takes one cell a check writes no `at.2-ASSERTED`. Then it is the last status that
-    tells, once it is there.
+    tells, once it is there. A part is told of by the row of its transaction, which decides for it.
     """
+    if whole_of(row.row) is not None:
+        return None
     cells = {key.column: cell for key, cell in row.cells.items()}
     if (decided := cells.get(DECIDED_AT)) is not None:
         return decided.timestamp
