@@ -50,7 +50,7 @@ class Stream:
         self.checkpoint = folder / "checkpoint"
         self.batches: dict[int, list[list[Row]]] = {}
         self._reader = spark.readStream.format("txn").option("uri", uri).option("delay_ms", 0)
-        self._reader = self._reader.options(**{"start": "earliest", **options})
+        self._reader = self._reader.options(**{"what": "changes", "start": "earliest", **options})
 
     def run(self) -> None:
         """Let it tell all that is decided now, and end."""
