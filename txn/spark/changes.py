@@ -230,7 +230,7 @@ def choose_columns(schema: StructType) -> list[str]:
     for each in schema.fields:
         if _FIELDS.get(each.name) != each.dataType:
             raise InvalidRequestError(
-                "not a column of a change: say what=changes, and no schema or some of these columns",
+                "not a column of a change: say what=changes, and no schema or some of these",
                 column=each.name,
                 type=each.dataType.simpleString(),
                 known=CHANGES.simpleString(),
