@@ -784,3 +784,32 @@ def test_nobody_else_writes_meanwhile(subject: Subject) -> None:
     cell = subject.get(key)
     assert cell is not None and cell.value == b"100"
     other.close()
+
+
+# --- find_splits --------------------------------------------------------------------------------
+
+
+def test_splits_are_rows_in_order_between_which_all_is_found(subject: Subject) -> None:
+    """A job reads the parts beside each other: no row may be in two of them, or in none."""
+    rows = [b"row-%03d" % number for number in range(100)]
+    subject.store.write([Edit(subject.key(row, "x"), b"1", 10) for row in rows])
+    splits = subject.store.find_splits(subject.table, 7)
+    assert splits == sorted(set(splits))
+    assert b"" not in splits
+    parts = zip([b"", *splits], [*splits, None], strict=True)
+    found = [row.row for part in parts for row in subject.store.scan(subject.table, *part)]
+    assert found == rows
+
+
+def test_splits_of_an_empty_table_are_found(subject: Subject) -> None:
+    """A job may begin before there is anything to read."""
+    assert subject.store.find_splits(subject.table, 7) == []
+
+
+def test_splits_are_where_regions_begin(subject: Subject) -> None:
+    """Rows are divided among servers there, and in no better way."""
+    if "HBase" not in type(subject.store).__name__ and "Native" not in type(subject.store).__name__:
+        pytest.skip("not divided")
+    table, splits = b"split-" + subject.table, [b"b", b"m"]
+    subject.maker.ensure_table(table, {b"d": Family()}, splits)
+    assert subject.store.find_splits(table, 1) == splits

@@ -87,6 +87,11 @@ class ScopedStore:
         if not set(families) <= set(self._tables.get(table, ())):
             self._inner.ensure_table(table, families, splits)
 
+    def find_splits(self, table: bytes, count: int) -> list[bytes]:
+        found = self._inner.find_splits(table, count)
+        own = (row for row in found if row.startswith(self._prefix) and row != self._prefix)
+        return [row.removeprefix(self._prefix) for row in own]
+
     def compact(self, table: bytes, purge_before_ms: int) -> None:
         self._inner.compact(table, purge_before_ms)
 

@@ -6,10 +6,34 @@ holds its options and nothing else, and each part is imported where it is needed
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import Any, NamedTuple
+
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.types import StructType
 
 from txn.spark.options import SourceOptions
+
+ROWS = "rows"
+
+
+class View(NamedTuple):
+    """What `option("what", ..)` shows beside the rows of tables, by import paths, as recovery has
+    one of them. reader: a class, made of the options and the schema that is wanted, which may have
+    fewer columns. schema: all its columns."""
+
+    reader: str
+    schema: str
+
+
+VIEWS = {
+    "transactions": View(
+        "txn.spark.views:TransactionsReader", "txn.spark.views:TRANSACTIONS_SCHEMA"
+    ),
+    "locks": View("txn.spark.views:LocksReader", "txn.spark.views:LOCKS_SCHEMA"),
+    "findings": View("recovery.spark:FindingsReader", "recovery.spark:FINDINGS_SCHEMA"),
+}
 
 
 class TxnDataSource(DataSource):
@@ -24,6 +48,32 @@ class TxnDataSource(DataSource):
     def given(self) -> SourceOptions:
         """The options, for typed access."""
         return SourceOptions(self.options)
+
+    def schema(self) -> StructType:
+        """Return the columns where no schema is given."""
+        if (view := self._view()) is not None:
+            found: StructType = _load(view.schema)
+            return found
+        from txn.spark.reader import infer_schema  # noqa: PLC0415
+
+        return infer_schema(self.given)
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the reader of a table's rows, or of what else was asked for."""
+        if (view := self._view()) is not None:
+            found: DataSourceReader = _load(view.reader)(self.given, schema)
+            return found
+        from txn.spark.reader import make_reader  # noqa: PLC0415
+
+        return make_reader(self.given, schema)
+
+    def _view(self) -> View | None:
+        return VIEWS.get(self.given.choice("what", (ROWS, *VIEWS), ROWS))
+
+
+def _load(path: str) -> Any:
+    module, _, name = path.partition(":")
+    return getattr(import_module(module), name)
 
 
 def register(spark: SparkSession) -> None:

@@ -91,6 +91,15 @@ class Regions(Forked):
                 return region
         return self._look_up(table, row, due_ms)
 
+    def list_starts(self, table: bytes, due_ms: int) -> list[bytes]:
+        """Return the first row of each region, in order; that of the first one is empty."""
+        region = self.find(table, b"", due_ms)
+        starts = [region.start]
+        while region.stop:
+            region = self.find(table, region.stop, due_ms)
+            starts.append(region.start)
+        return starts
+
     def forget(self, region: Location) -> None:
         """Look the region up when it is needed again."""
         with self._lock:
