@@ -799,6 +799,8 @@ def test_splits_are_rows_in_order_between_which_all_is_found(subject: Subject) -
     parts = zip([b"", *splits], [*splits, None], strict=True)
     found = [row.row for part in parts for row in subject.store.scan(subject.table, *part)]
     assert found == rows
+    inner = subject.store.find_splits(subject.table, 7, rows[20], rows[40])
+    assert inner == sorted(row for row in set(inner) if rows[20] < row < rows[40])
 
 
 def test_splits_of_an_empty_table_are_found(subject: Subject) -> None:
@@ -813,3 +815,5 @@ def test_splits_are_where_regions_begin(subject: Subject) -> None:
     table, splits = b"split-" + subject.table, [b"b", b"m"]
     subject.maker.ensure_table(table, {b"d": Family()}, splits)
     assert subject.store.find_splits(table, 1) == splits
+    assert subject.store.find_splits(table, 1, b"b", b"n") == [b"m"]
+    assert subject.store.find_splits(table, 1, b"a", b"m") == [b"b"]

@@ -87,10 +87,12 @@ class ScopedStore:
         if not set(families) <= set(self._tables.get(table, ())):
             self._inner.ensure_table(table, families, splits)
 
-    def find_splits(self, table: bytes, count: int) -> list[bytes]:
-        found = self._inner.find_splits(table, count)
-        own = (row for row in found if row.startswith(self._prefix) and row != self._prefix)
-        return [row.removeprefix(self._prefix) for row in own]
+    def find_splits(
+        self, table: bytes, count: int, start: bytes = b"", stop: bytes | None = None
+    ) -> list[bytes]:
+        low, high = self._prefix + start, self._prefix + (stop or b"\xff")
+        found = self._inner.find_splits(table, count, low, high)
+        return [row.removeprefix(self._prefix) for row in found]
 
     def compact(self, table: bytes, purge_before_ms: int) -> None:
         self._inner.compact(table, purge_before_ms)

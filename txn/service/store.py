@@ -177,7 +177,9 @@ class ServedStore:
         packed = pack_families(families)
         self._ask("storeEnsure", CALLS.storeEnsure_args, table, packed, repeat=True)
 
-    def find_splits(self, table: bytes, count: int) -> list[bytes]:
+    def find_splits(
+        self, table: bytes, count: int, start: bytes = b"", stop: bytes | None = None
+    ) -> list[bytes]:
         """Return none: one server reads it all."""
         return []
 

@@ -84,10 +84,12 @@ class LocalStore:
         """Create what is missing; splits mean nothing on one machine."""
         self._tables.ensure_table(table, families)
 
-    def find_splits(self, table: bytes, count: int) -> list[bytes]:
+    def find_splits(
+        self, table: bytes, count: int, start: bytes = b"", stop: bytes | None = None
+    ) -> list[bytes]:
         """Find them with a few seeks for each, without reading what lies between."""
         try:
-            return self._tables.find_splits(table, count)
+            return self._tables.find_splits(table, count, start, stop)
         except Refused as error:
             _raise_meaning(error)
 

@@ -6,7 +6,6 @@ one for each page. The server's time is that of the clock, but never below the c
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -15,7 +14,7 @@ from txn.model import Cell, Check, Columns, Edit, Family, Key, Row, check_target
 from txn.tables import catalog, cells, entries
 from txn.tables.catalog import Place, TableCatalog, cell_key, masks_key
 from txn.tables.cells import newest, put_version
-from txn.tables.entries import TableEntry
+from txn.tables.kv.dividing import divide_keys
 from txn.tables.kv.ordered import Reader, Writer
 
 PAGE_ROWS = 500
@@ -94,12 +93,18 @@ class TableStore(catalog.OnCatalog):
             yield from page.rows
             resume = page.resume
 
-    def find_splits(self, table: bytes, count: int) -> list[bytes]:
-        """Return at most so many rows that divide the table, by halving what lies between rows."""
+    def find_splits(
+        self, table: bytes, count: int, start: bytes = b"", stop: bytes | None = None
+    ) -> list[bytes]:
+        """Return at most so many rows, between which there are about as many keys each."""
 
         def body(reader: Reader) -> list[bytes]:
             found = self._load(reader).table(table)
-            return [catalog.plain_row(row) for row in _divide(reader, found, count)]
+            low = found.prefix + catalog.escape_row(start)
+            high = found.prefix + catalog.escape_row(stop) if stop else found.stop
+            keys = divide_keys(reader, low, high, count)
+            rows = (catalog.row_of(key, catalog.split_row(key)) for key in keys)
+            return [row for row in dict.fromkeys(rows) if row > start]
 
         return self._store.read(body)
 
@@ -179,43 +184,6 @@ class TableStore(catalog.OnCatalog):
             if _compact(known, table, key, (old, now, purge_before_ms)) != old:
                 stale.append(key)
         return stale, None
-
-
-def _divide(reader: Reader, table: TableEntry, count: int) -> list[bytes]:
-    """Return at most so many escaped rows that divide a table. The space between the first row and
-    the last is halved, and each half again, into eight times as many parts; it is unknown how many
-    rows a part has, so that neighbours are put together."""
-    prefix, stop = table.prefix, table.stop
-    first, last = next(reader.keys(prefix, stop), None), reader.before(stop)
-    if first is None or last is None:
-        return []
-    wide = deque([(_row_at(first), _row_at(last))])
-    narrow: list[tuple[bytes, bytes]] = []
-    while wide and len(wide) + len(narrow) < 8 * (count + 1):
-        low, high = wide.popleft()
-        if low == high:
-            narrow.append((low, high))
-            continue
-        middle = prefix + _halve(low, high)
-        below, above = reader.before(middle), next(reader.keys(middle, stop))
-        wide += [(low, _row_at(below or first)), (_row_at(above), high)]
-    starts = sorted(low for low, _ in (*wide, *narrow))
-    parts = min(count + 1, len(starts))
-    return [starts[part * len(starts) // parts] for part in range(1, parts)]
-
-
-def _row_at(key: bytes) -> bytes:
-    return key[4 : catalog.split_row(key)]
-
-
-def _halve(low: bytes, high: bytes) -> bytes:
-    """Return what lies in the middle between two rows: above the low one, not above the high one,
-    by the first eight bytes in which they differ."""
-    pairs = enumerate(zip(low, high, strict=False))
-    start = next((at for at, (one, other) in pairs if one != other), len(low))
-    ends = (int.from_bytes(row[start : start + 8].ljust(8, b"\0")) for row in (low, high))
-    middle = low[:start] + ((sum(ends) + 1) // 2).to_bytes(8).rstrip(b"\0")
-    return middle if low < middle <= high else high
 
 
 def _oldest(place: Place, now: int) -> int:

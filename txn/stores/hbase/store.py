@@ -30,6 +30,7 @@ from txn.stores.hbase.places import (
     first_line,
     group_by_table,
     is_legal,
+    keep_between,
     list_targets,
     row_after,
 )
@@ -258,12 +259,12 @@ class HBaseStore:
         """Add a family to a table; False where another client is at it."""
         return self._change(table, lambda: self._dialect.add(table, name, family))
 
-    def find_splits(self, table: bytes, count: int) -> list[bytes]:
+    def find_splits(
+        self, table: bytes, count: int, start: bytes = b"", stop: bytes | None = None
+    ) -> list[bytes]:
         """Return where the regions begin."""
         try:
-            return sorted(
-                {start for start in self._one(lambda: self._dialect.starts(table)) if start}
-            )
+            return keep_between(self._one(lambda: self._dialect.starts(table)), start, stop)
         except FAILURES as error:
             self._raise_meaning(error, (), table)
             raise

@@ -1,0 +1,6 @@
+"""`spark.read.format("txn")`: rows of a table as a data frame, by the protocol of reads."""
+
+from txn.spark.reader.ranges import PARTITIONS, Range, divide_ranges
+from txn.spark.reader.tables import infer_schema, make_reader
+
+__all__ = ["PARTITIONS", "Range", "divide_ranges", "infer_schema", "make_reader"]
