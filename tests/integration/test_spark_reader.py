@@ -1,16 +1,22 @@
-"""`spark.read.format("txn")` in a real Spark: what its rows are, and what its tasks are asked for."""
+"""`spark.read.format("txn")` in a real Spark: what its rows are, and what its tasks read."""
 
 from __future__ import annotations
 
+import json
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from tests.integration.hbase import HBase
 from tests.unit.worlds import after_status
 from txn import Engine, Key, Mutation, connect
+from txn.model import Family
 from txn.protocol.attempt import ProtocolName
 from txn.protocol.lock_cells import holder_of
 from txn.protocol.phases import Status
@@ -19,6 +25,9 @@ from txn.stores import open_store
 from txn.testing.faulty import Crash, Fault, FaultyStore, Reply
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+of_one = pytest.mark.parametrize("protocol", ["fenced"])
+"""For what is the same whichever protocol a store has."""
+
 COLUMNS = "v string=d:v, n bigint=d:count"
 
 
@@ -76,18 +85,21 @@ def test_a_table_is_a_data_frame(spark: SparkSession, uri: str) -> None:
     ]
 
 
+@of_one
 def test_a_row_is_one_that_has_a_mapped_cell(spark: SparkSession, uri: str) -> None:
     """A row is what its cells are; others of the table say nothing here."""
     found = frame(spark, uri, columns="n bigint=d:count")
     assert found.count() == 200
 
 
+@of_one
 def test_a_job_reads_in_parts(spark: SparkSession, uri: str) -> None:
     """They are read beside each other, and again alone where a task fails."""
     assert frame(spark, uri, partitions=4).rdd.getNumPartitions() == 4
     assert frame(spark, uri, partitions=1).rdd.getNumPartitions() == 1
 
 
+@of_one
 def test_bounds_are_read_and_no_more(spark: SparkSession, uri: str) -> None:
     """A part of a large table is all that is wanted, most of the time."""
     assert frame(spark, uri, prefix="12").count() == 10
@@ -110,3 +122,113 @@ def test_a_decided_transaction_is_seen_whole_and_an_undecided_one_not(
     assert (rows["008"].v, rows["008"].n) == ("text 8", 8)
     assert rows.keys() - {"new"} == {f"{number:03}" for number in range(300)}
     assert rows["new"].v == "text 1"
+
+
+@pytest.fixture
+def pushing(spark: SparkSession) -> Iterator[None]:
+    """The session's setting without which Spark hands over no filters."""
+    spark.conf.set(PUSHDOWN, "true")
+    yield
+    spark.conf.unset(PUSHDOWN)
+
+
+def plan_of(found: DataFrame) -> str:
+    query = found._jdf.queryExecution()  # type: ignore[operator]
+    return str(query.executedPlan().toString())
+
+
+@of_one
+@pytest.mark.usefixtures("pushing")
+def test_a_filter_on_the_row_key_reads_no_other_rows(spark: SparkSession, uri: str) -> None:
+    """The one filter that a table without indexes can follow."""
+    found = frame(spark, uri, pushdown=True, partitions=4).where("id >= '100' and id like '1%'")
+    found = found.where("n > 198")
+    assert "n#" in plan_of(found).partition("Filter")[2]
+    assert "StartsWith" not in plan_of(found)
+    assert [row.n for row in found.collect()] == [199]
+    one = frame(spark, uri, pushdown=True, partitions=4).where("id = '101'")
+    assert (one.rdd.getNumPartitions(), one.count()) == (1, 1)
+
+
+@of_one
+@pytest.mark.usefixtures("pushing")
+def test_a_data_frame_answers_many_queries(spark: SparkSession, uri: str) -> None:
+    """Spark keeps what the first query left of it for the others: so nothing is taken by itself."""
+    found = frame(spark, uri)
+    both = found.where("id = '001'").union(found.where("id = '002'"))
+    assert [row.id for row in both.collect()] == ["001", "002"]
+    assert found.count() == 300
+
+
+@of_one
+def test_a_bad_cell_is_named(spark: SparkSession, uri: str) -> None:
+    """Somewhere among millions of rows there is one that another program wrote."""
+    with connect(uri, table="t") as engine:
+        engine.commit([Mutation(Key("123", "d", "count"), "12")])
+    with pytest.raises(PySparkException, match="row=b'123' column='n' codec='long'"):
+        frame(spark, uri).collect()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"table": "absent"}, "no such table"),
+        ({"columns": "v string=x:v"}, "no such family"),
+        ({"columns": "v=d:v"}, "has no type"),
+        ({"colums": "v=d:v"}, "unknown option"),
+        ({"what": "row"}, "unknown value"),
+    ],
+)
+def test_what_cannot_be_read_is_told_before_any_task(
+    spark: SparkSession, tmp_path: Path, options: dict[str, str], words: str
+) -> None:
+    """A task would fail four times before it is told."""
+    register(spark)
+    uri = f"embedded://{tmp_path}/store?sync=off"
+    with connect(uri) as engine:
+        engine.ensure_table("t", ["d"])
+    with pytest.raises(PySparkException, match=words):
+        frame(spark, uri, **options).count()
+
+
+@of_one
+def test_a_catalog_and_a_schema_describe_the_same_rows(spark: SparkSession, uri: str) -> None:
+    """Jobs that were written for another connector read with the options that they have."""
+    catalog = {
+        "table": {"namespace": "default", "name": "t"},
+        "rowkey": "key",
+        "columns": {
+            "id": {"cf": "rowkey", "col": "key", "type": "string"},
+            "v": {"cf": "d", "col": "v", "type": "string"},
+            "n": {"cf": "d", "col": "count", "type": "bigint"},
+        },
+    }
+    ways: list[dict[str, str]] = [
+        {"catalog": json.dumps(catalog)},
+        {
+            "hbase.table": "t",
+            "hbase.columns.mapping": "id STRING :key, v STRING d:v, n BIGINT d:count",
+        },
+        {"table": "t", "row": "id", "columns": "v=d:v, n=d:count"},
+    ]
+    for way in ways:
+        reading = spark.read.format("txn").options(uri=uri, prefix="00", **way)
+        found = reading.schema("n bigint, id string, v string").load()
+        assert found.columns == ["n", "id", "v"]
+        assert tuple(found.collect()[1]) == (1, "001", "text 1")
+
+
+def test_regions_of_hbase_are_read_beside_each_other(spark: SparkSession, hbase: HBase) -> None:
+    """Natively: each task asks the server of its region."""
+    register(spark)
+    table = f"regions-{uuid.uuid4().hex}"
+    given = {"uri": hbase.native, "transactions": f"txn-{table}"}
+    with connect(hbase.native, table=table, transactions=given["transactions"]) as engine:
+        store = engine.context.store
+        store.ensure_table(table.encode(), {b"d": Family()}, [b"100", b"200"])
+        engine.commit([mutations_of(f"{number:03}", number)[0] for number in range(300)])
+    found = frame(spark, table=table, columns="v string=d:v", **given)
+    assert found.rdd.getNumPartitions() == 3
+    assert sorted(row.id for row in found.collect()) == [f"{number:03}" for number in range(300)]
+    few = frame(spark, table=table, columns="v string=d:v", partitions=2, stop="150", **given)
+    assert (few.rdd.getNumPartitions(), few.count()) == (2, 150)

@@ -18,7 +18,7 @@ from txn.spark.options import SourceOptions
 ROWS = "rows"
 
 
-class View(NamedTuple):
+class ViewPaths(NamedTuple):
     """What `option("what", ..)` shows beside the rows of tables, by import paths, as recovery has
     one of them. reader: a class, made of the options and the schema that is wanted, which may have
     fewer columns. schema: all its columns."""
@@ -28,11 +28,11 @@ class View(NamedTuple):
 
 
 VIEWS = {
-    "transactions": View(
+    "transactions": ViewPaths(
         "txn.spark.views:TransactionsReader", "txn.spark.views:TRANSACTIONS_SCHEMA"
     ),
-    "locks": View("txn.spark.views:LocksReader", "txn.spark.views:LOCKS_SCHEMA"),
-    "findings": View("recovery.spark:FindingsReader", "recovery.spark:FINDINGS_SCHEMA"),
+    "locks": ViewPaths("txn.spark.views:LocksReader", "txn.spark.views:LOCKS_SCHEMA"),
+    "findings": ViewPaths("recovery.spark:FindingsReader", "recovery.spark:FINDINGS_SCHEMA"),
 }
 
 
@@ -67,7 +67,7 @@ class TxnDataSource(DataSource):
 
         return make_reader(self.given, schema)
 
-    def _view(self) -> View | None:
+    def _view(self) -> ViewPaths | None:
         return VIEWS.get(self.given.choice("what", (ROWS, *VIEWS), ROWS))
 
 

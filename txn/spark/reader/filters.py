@@ -26,7 +26,7 @@ from pyspark.sql.types import BinaryType, StringType
 
 from txn.model import MAX_ROW
 from txn.spark.mapping import KeyPart
-from txn.spark.reader.ranges import ALL, Range, intersect_ranges, range_of_prefix
+from txn.spark.reader.ranges import ALL, Range, intersect_ranges, prefix_range
 
 MOST_VALUES = 100
 """Of an IN, whose values are looked up one by one."""
@@ -116,7 +116,7 @@ _OF_BYTES: dict[type, Callable[[bytes], Range]] = {
     GreaterThanOrEqual: lambda data: (data, None),
     LessThan: lambda data: (b"", data),
     LessThanOrEqual: lambda data: (b"", data + b"\0"),
-    StringStartsWith: range_of_prefix,
+    StringStartsWith: prefix_range,
 }
 _OF_NUMBERS: dict[type, Callable[[int], tuple[int | None, int | None]]] = {
     EqualTo: lambda value: (value, value),

@@ -32,7 +32,7 @@ def parse_bounds(options: SourceOptions) -> Range:
     return span.start, span.stop
 
 
-def range_of_prefix(prefix: bytes) -> Range:
+def prefix_range(prefix: bytes) -> Range:
     """Return the rows that have the prefix."""
     span = make_span(b"-", prefix=prefix)
     return span.start, span.stop
@@ -87,7 +87,7 @@ def divide_ranges(
     return parts if given is None else join_parts(parts, most)
 
 
-def check_table(store: Store, table: bytes, families: Iterable[bytes]) -> None:
+def check_families(store: Store, table: bytes, families: Iterable[bytes]) -> None:
     """Raise InvalidRequestError where there is no such table, or not one of its families."""
     known = store.describe(table)
     if known is None:

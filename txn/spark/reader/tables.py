@@ -25,14 +25,15 @@ from txn.spark.reader.ranges import (
     BOUNDS,
     PARTITIONS,
     Range,
-    check_table,
+    check_families,
     divide_ranges,
     parse_bounds,
 )
 from txn.spark.workers import open_worker
 
 BATCH_ROWS = 4_096
-OPTIONS = (*MAPPING, *BOUNDS, PARTITIONS)
+PUSHDOWN = "pushdown"
+OPTIONS = (*MAPPING, *BOUNDS, PARTITIONS, PUSHDOWN)
 _PUSHING = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
@@ -43,12 +44,19 @@ def infer_schema(options: SourceOptions) -> StructType:
 
 
 def make_reader(options: SourceOptions, schema: StructType) -> DataSourceReader:
-    """Return the reader of a table. Spark refuses one that takes filters, unless a session has
-    `spark.sql.python.filterPushdown.enabled`; then it plans in a process of that program."""
+    """Return the reader of a table.
+
+    Spark refuses one that takes filters, unless a session has the setting
+    `spark.sql.python.filterPushdown.enabled`; then it plans in a process of that program. And it
+    keeps what the filters of the first query have left for all queries of a data frame, which are
+    wrong then. So filters are taken only where the option `pushdown` says that there is one query.
+    """
     options.check(OPTIONS)
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
-    is_pushing = _PUSHING in sys.modules or getattr(main, "name", None) == _PUSHING
-    return (FilteringTableReader if is_pushing else TableReader)(options, schema)
+    is_able = _PUSHING in sys.modules or getattr(main, "name", None) == _PUSHING
+    if is_able and options.flag(PUSHDOWN):
+        return FilteringTableReader(options, schema)
+    return TableReader(options, schema)
 
 
 class TableReader(DataSourceReader):
@@ -67,7 +75,7 @@ class TableReader(DataSourceReader):
         families = {column.family for column in self._mapping.columns}
         with self._access.open_engine() as engine:
             store = engine.context.store
-            check_table(store, self._mapping.table, families)
+            check_families(store, self._mapping.table, families)
             parts = divide_ranges(store, self._mapping.table, self._ranges, self._options)
         return [InputPartition(part) for part in parts] or [InputPartition(())]
 
