@@ -218,6 +218,10 @@ def test_a_catalog_and_a_schema_describe_the_same_rows(spark: SparkSession, uri:
         assert tuple(found.collect()[1]) == (1, "001", "text 1")
 
 
+def text_of(table: str, row: str) -> Mutation:
+    return Mutation(Key(row, "d", "v", table), f"text {row}")
+
+
 def test_regions_of_hbase_are_read_beside_each_other(spark: SparkSession, hbase: HBase) -> None:
     """Natively: each task asks the server of its region."""
     register(spark)
@@ -226,7 +230,7 @@ def test_regions_of_hbase_are_read_beside_each_other(spark: SparkSession, hbase:
     with connect(hbase.native, table=table, transactions=given["transactions"]) as engine:
         store = engine.context.store
         store.ensure_table(table.encode(), {b"d": Family()}, [b"100", b"200"])
-        engine.commit([mutations_of(f"{number:03}", number)[0] for number in range(300)])
+        engine.commit([text_of(table, f"{number:03}") for number in range(300)])
     found = frame(spark, table=table, columns="v string=d:v", **given)
     assert found.rdd.getNumPartitions() == 3
     assert sorted(row.id for row in found.collect()) == [f"{number:03}" for number in range(300)]
