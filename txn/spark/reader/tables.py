@@ -88,8 +88,8 @@ class TableReader(DataSourceReader):
             engine.scan(mapping.table, start, stop, columns=columns)
             for start, stop in partition.value
         )
-        while batch := list(islice(rows, BATCH_ROWS)):
-            yield make_batch(mapping, schema, batch)
+        while names := (found := _take_rows(mapping, rows))[0]:
+            yield make_batch(mapping, schema, names, found[1])
 
 
 class FilteringTableReader(TableReader):
@@ -101,17 +101,34 @@ class FilteringTableReader(TableReader):
         return rest
 
 
-def make_batch(mapping: TableMapping, schema: pa.Schema, rows: Sequence[Row]) -> pa.RecordBatch:
-    """Return rows as a record batch of the mapping's schema."""
-    names = [row.row for row in rows]
+def _take_rows(
+    mapping: TableMapping, rows: Iterator[Row]
+) -> tuple[list[bytes], list[list[bytes | None]]]:
+    """Return the next rows' keys, and their values by column. Cells do not stay meanwhile: so many
+    of them at once would cost more than all else, in Python's search for garbage."""
+    names: list[bytes] = []
+    values: list[list[bytes | None]] = [[] for _ in mapping.columns]
+    ends = [(column.family, column.qualifier, mapping.table) for column in mapping.columns]
+    takers = [(end, found.append) for end, found in zip(ends, values, strict=True)]
+    for name, cells in islice(rows, BATCH_ROWS):
+        names.append(name)
+        for (family, qualifier, table), take in takers:
+            cell = cells.get((name, family, qualifier, table))  # type: ignore[call-overload]
+            take(None if cell is None else cell[0])
+    return names, values
+
+
+def make_batch(
+    mapping: TableMapping,
+    schema: pa.Schema,
+    names: Sequence[bytes],
+    values: Sequence[Sequence[bytes | None]],
+) -> pa.RecordBatch:
+    """Return row keys, and values by column, as a record batch of the mapping's schema."""
     arrays: list[pa.Array | None] = [None] * len(schema)
-    for part, values in zip(mapping.row, mapping.decode_rows(names), strict=True):
-        arrays[part.place] = values
-    table = mapping.table
-    for column in mapping.columns:
-        end = column.family, column.qualifier, table
-        found = [cells.get((name, *end)) for name, cells in rows]  # type: ignore[call-overload]
-        cells = [None if cell is None else cell[0] for cell in found]
+    for part, decoded in zip(mapping.row, mapping.decode_rows(names), strict=True):
+        arrays[part.place] = decoded
+    for column, cells in zip(mapping.columns, values, strict=True):
         arrays[column.place] = column.decode_array(cells, names)
         if not schema.field(column.place).nullable and None in cells:
             raise InvalidRequestError(
