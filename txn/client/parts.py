@@ -19,7 +19,7 @@ from txn.protocol.resolve import Resolver
 from txn.protocol.row import MOST_PARTS, column, decode_marker, marker_key, part_key
 from txn.protocol.row_cells import read_rows
 from txn.protocol.waiting import Contention
-from txn.request import Committed, bind_request
+from txn.request import Ack, Committed, bind_request
 from txn.text import reason_text
 
 
@@ -69,10 +69,13 @@ class PartsClient:
         due_ms = self._context.clock.monotonic_ms() + self._wait_ms
         return write_part(self._context, part, request, self._contention, due_ms)
 
-    def commit(self, transaction: bytes, counts: Sequence[int], timestamp: int) -> Committed:
+    def commit(
+        self, transaction: bytes, counts: Sequence[int], timestamp: int, ack: Ack = "complete"
+    ) -> Committed:
         """Commit with all that was written: how many parts by each task, and the greatest of their
         timestamps. Raises what `Engine.commit` raises; whatever is raised but a
-        CommitOutcomeUnknown, nothing was committed. An AbortedError leaves nothing behind."""
+        CommitOutcomeUnknown, nothing was committed. An AbortedError leaves nothing behind. With
+        ack="decided" it returns at the decision, and leaves the rest to whoever comes by."""
         try:
             t = decide_whole(self._context, transaction, counts, timestamp, self._contention)
         except AbortedError as error:
@@ -80,7 +83,8 @@ class PartsClient:
             if once is None or (first := self.find_committed(once)) is None:
                 raise
             return first
-        finish_or_leave(self._context, "roll forward", roll_forward, [t])
+        if ack == "complete":
+            finish_or_leave(self._context, "roll forward", roll_forward, [t])
         return Committed(t.row_key, t.decided.timestamp, complete=t.is_finished)
 
     def abort(self, transaction: bytes, reason: str) -> bool:

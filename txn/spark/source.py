@@ -10,12 +10,19 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
+from txn.errors import InvalidRequestError
 from txn.spark.options import SourceOptions
 
-ROWS = "rows"
+ROWS, CHANGES = "rows", "changes"
 
 
 class ViewPaths(NamedTuple):
@@ -51,24 +58,51 @@ class TxnDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns where no schema is given."""
-        if (view := self._view()) is not None:
-            found: StructType = _load(view.schema)
+        what = self.given.choice("what", (ROWS, CHANGES, *VIEWS), ROWS)
+        if what in VIEWS:
+            found: StructType = _load(VIEWS[what].schema)
             return found
+        if what == CHANGES:
+            from txn.spark import changes  # noqa: PLC0415
+
+            return changes.CHANGES
         from txn.spark.reader import infer_schema  # noqa: PLC0415
 
         return infer_schema(self.given)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a table's rows, or of what else was asked for."""
-        if (view := self._view()) is not None:
-            found: DataSourceReader = _load(view.reader)(self.given, schema)
+        what = self.given.choice("what", (ROWS, *VIEWS), ROWS)
+        if what in VIEWS:
+            found: DataSourceReader = _load(VIEWS[what].reader)(self.given, schema)
             return found
         from txn.spark.reader import make_reader  # noqa: PLC0415
 
         return make_reader(self.given, schema)
 
-    def _view(self) -> ViewPaths | None:
-        return VIEWS.get(self.given.choice("what", (ROWS, *VIEWS), ROWS))
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return the reader of the change feed."""
+        try:
+            from txn.spark.changes import open_change_reader  # noqa: PLC0415
+        except ImportError as error:
+            raise InvalidRequestError("a change feed needs PySpark 4.2 or later") from error
+        return open_change_reader(self.given, schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return the writer of a data frame, whose rows are transactions, or which is one."""
+        if self.given.flag("atomic"):
+            from txn.spark.atomic import make_atomic_writer  # noqa: PLC0415
+
+            return make_atomic_writer(self.given, schema, overwrite)
+        from txn.spark.writer import make_writer  # noqa: PLC0415
+
+        return make_writer(self.given, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Return the writer of a micro batch."""
+        from txn.spark.sink import make_stream_writer  # noqa: PLC0415
+
+        return make_stream_writer(self.given, schema, overwrite)
 
 
 def _load(path: str) -> Any:
