@@ -17,6 +17,7 @@ from txn import AssertionFailedError, InvalidRequestError, Key, Mutation, Reques
 from txn.protocol.attempt import ProtocolName
 from txn.protocol.row import decode_marker, marker_key
 from txn.spark import PartitionError, Summary, commit_partition
+from txn.spark.workers import Access, open_worker
 
 pytestmark = pytest.mark.fast
 
@@ -177,4 +178,6 @@ def test_a_partition_commits_through_a_server(tmp_path: Path) -> None:
         with connect(uri, table="rows") as engine:
             engine.ensure_table("rows", ["f"])
         assert commit_partition(uri, range(7), absent_request, table="rows") == Summary(committed=7)
-        assert stored(uri, range(7)) == list(range(7))
+        with connect(uri, table="rows") as engine:
+            assert len(list(engine.scan("rows"))) == 7
+        open_worker(Access(uri, "rows")).engine.close()
