@@ -38,6 +38,7 @@ from txn.watch import silent
 CLEAN, FOUND, COULD_NOT_RUN = 0, 1, 2
 WIDE = 240
 CANDIDATES = 5
+SHOWN_EVERY = 100  # rows: to show each would take longer than to look at it
 
 StoreOption = Annotated[
     str,
@@ -148,12 +149,15 @@ class RowBar:
             disable=hidden or not out.is_terminal,
         )
         self._task = self.progress.add_task(about, total=None)
+        self._table: bytes | None = None
 
     def __call__(self, table: bytes) -> None:
         self.rows += 1
-        self.progress.update(
-            self._task, completed=self.rows, description=markup.escape(escape(table))
-        )
+        if table != self._table or self.rows % SHOWN_EVERY == 0:
+            self._table = table
+            self.progress.update(
+                self._task, completed=self.rows, description=markup.escape(escape(table))
+            )
 
 
 @contextmanager

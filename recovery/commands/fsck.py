@@ -94,7 +94,7 @@ def fsck(
         if tally or young.counts:
             _print_tally(out, tally, looked.rows, do_repair)
         else:
-            out.print(f"clean: {count_text(looked.rows, 'row')}, and nothing was left behind")
+            out.print(f"clean: nothing was left behind; {_tell_looked(looked.rows)}")
         _print_young(out, young, parse_age(grace))
     if any(result in (None, LeftAlone) for _, result in tally):
         raise typer.Exit(FOUND)
@@ -163,8 +163,13 @@ def _fact(name: str, fact: object, now_ms: int) -> str:
             return str(fact)
 
 
+def _tell_looked(rows: int) -> str:
+    """Say how many rows were looked at; the store has passed over those that are finished."""
+    return f"{count_text(rows, 'row')} looked at, beside those of finished transactions"
+
+
 def _print_tally(out: Console, tally: Tally, looked: int, repaired: bool) -> None:
-    title = f"{count_text(looked, 'row')}, {count_text(tally.total(), 'finding')}"
+    title = f"{count_text(tally.total(), 'finding')}; {_tell_looked(looked)}"
     if not tally:
         out.print(title)
         return

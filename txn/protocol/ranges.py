@@ -12,7 +12,7 @@ from hashlib import blake2b
 
 from txn.assertions import Version
 from txn.errors import AbortedError, AssertionFailedError, ConflictError, DeadlineError, StoreError
-from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Key, Row
+from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Columns, Key, Row, Unless
 from txn.protocol.attempt import Attempt, Context, are_apart, call_store, is_late
 from txn.protocol.beats import TOO_LATE, beat_between
 from txn.protocol.lock_cells import FREE, holder_of
@@ -22,16 +22,21 @@ from txn.spans import Span
 RESERVED = (LOCK_SUFFIX, TAG_SUFFIX)
 
 
-def stored_rows(context: Context, wanted: Span) -> Iterator[Row]:
-    """Yield the rows as they are stored; where the store fails, go on behind the last one."""
+def stored_rows(
+    context: Context, wanted: Span, unless: Unless | None = None, cells: Columns = None
+) -> Iterator[Row]:
+    """Yield the rows as they are stored; where the store fails, go on behind the last one.
+    unless: which of them to leave out, as a store's scan takes it. cells: read these alone, and not
+    what tells of the span's keys."""
     rows: Iterator[Row] | None = None
     last: bytes | None = None
+    columns = wanted.cells if cells is None else cells
 
     def step() -> Row | None:
         nonlocal rows
         if rows is None:
             start = wanted.start if last is None else last
-            rows = context.store.scan(wanted.table, start, wanted.stop, wanted.cells)
+            rows = context.store.scan(wanted.table, start, wanted.stop, columns, unless)
         try:
             return next(rows, None)
         except StoreError:
