@@ -18,7 +18,7 @@ from txn.tables.kv.ordered import Reader
 
 PAGE_ROWS = 500
 PAGE_CELLS = 20_000
-PAGE_LEAPS = 5_000
+PAGE_LEAPS = 2_000
 PAGE_BYTES = 4 * 1024 * 1024
 LEAPS = 2
 """For so many cells of a row, and no more, looking for each is quicker than to go through all."""

@@ -29,7 +29,7 @@ from txn.tables.kv.dividing import divide_keys
 from txn.tables.kv.ordered import Reader, Writer
 from txn.tables.pages import PAGE_BYTES, PAGE_ROWS, Page, Wanted, find_oldest
 
-UNMAP_PAGES = 16  # after so many a long scan gives back the memory that it has taken up
+UNMAP_PAGES = 2  # after so many a long scan gives back the memory that it has taken up
 MAX_TIMESTAMP = (1 << 63) - 1
 
 
@@ -189,8 +189,8 @@ class TableStore(catalog.OnCatalog):
         found, now = known.table(table), self._clock.wall_ms()
         stale: list[bytes] = []
         size = 0
-        for count, key in enumerate(reader.keys(found.prefix + resume, found.stop)):
-            if count == PAGE_ROWS or size >= PAGE_BYTES:
+        for looked, key in enumerate(reader.keys(found.prefix + resume, found.stop)):
+            if looked == PAGE_ROWS or size >= PAGE_BYTES:
                 return stale, key[len(found.prefix) :]
             old = reader.get(key) or b""
             size += len(old)
