@@ -74,13 +74,18 @@ def check(
     absent table.
     """
     young = Young() if young is None else young
-    for table in scan:
-        if call_store(context, lambda: context.store.describe(table)) is None:  # noqa: B023
-            raise InvalidRequestError("no such table", table=table)
+    require_tables(context, scan)
     ages = Ages(grace_ms, retention_ms)
     yield from check_transactions(context, Span(context.table), ages, looked, young)
     for span in list_data(context, scan):
         yield from check_data(context, span, ages, looked, young)
+
+
+def require_tables(context: Context, scan: Collection[bytes]) -> None:
+    """Raise InvalidRequestError for an absent table."""
+    for table in scan:
+        if call_store(context, lambda: context.store.describe(table)) is None:  # noqa: B023
+            raise InvalidRequestError("no such table", table=table)
 
 
 def list_data(context: Context, scan: Collection[bytes]) -> Iterator[Span]:

@@ -18,13 +18,13 @@ from recovery.commands.common import (
     StoreOption,
     TransactionsOption,
     console,
-    open_store_of,
     parse_age,
     print_json,
     print_line,
     row_bar,
 )
 from recovery.documents import row_document
+from recovery.opening import open_store_of
 from recovery.text import count_text, duration_text, labels_text
 from txn.protocol.attempt import Context
 from txn.protocol.phases import Status
