@@ -140,7 +140,7 @@ def plan_parts(
 def look_at_parts(spark: SparkSession, wanted: Inspection, parts: Sequence[Part]) -> RDD[Told]:
     """Return what tasks will find, one for each part."""
     divided = spark.sparkContext.parallelize(parts, max(1, len(parts)))
-    return divided.mapPartitions(partial(_look, wanted))
+    return divided.mapPartitions(partial(look, wanted))
 
 
 def repair_parts(
@@ -231,7 +231,7 @@ class FindingsReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
         """Yield the findings of one part."""
-        for told in _look(self._wanted, [partition.value]):
+        for told in look(self._wanted, [partition.value]):
             for row in list_rows(told):
                 yield tuple(row[place] for place in self._places)
 
@@ -253,7 +253,7 @@ def _open_worker(uri: str, transactions: str, policy: Policy | None) -> _Worker:
     return _Worker(replace(context, policy=policy) if policy else context, opened)
 
 
-def _look(wanted: Inspection, parts: Iterable[Part]) -> Iterator[Told]:
+def look(wanted: Inspection, parts: Iterable[Part]) -> Iterator[Told]:
     """Yield the findings of the parts, repaired where that is wanted, and what else was seen."""
     context = _open_worker(wanted.uri, wanted.transactions, wanted.policy).context
     seen = Seen(0, Young())
