@@ -1,4 +1,4 @@
-"""fsck on the executors of Spark: parts of the tables, each looked at by a task of its own.
+"""fsck on the executors of Spark: shares of the tables, each looked at by a task of its own.
 
 A task does for its rows what `fsck.check` does for all, and, where it repairs, what `repair_all`
 does: it looks again first, so that a task that Spark runs twice, or again after its death, harms
@@ -76,7 +76,7 @@ class Inspection:
     policy: Policy | None = None
 
 
-class Part(NamedTuple):
+class Share(NamedTuple):
     """What one task looks at: rows of the transaction table, or of a table as data."""
 
     span: Span
@@ -108,21 +108,23 @@ def fsck(
 ) -> DataFrame:
     """Return what a crash left as a data frame, a line for each finding, found on executors.
 
-    scan: tables of data to look at as well. partitions: into how many parts a table is divided, at
+    scan: tables of data to look at as well. partitions: into how many shares a table is divided, at
     most; None: into as many as Spark has cores, and on HBase into its regions.
     Without repair the data frame looks when it is used, and each time anew. With repair all of it
     is done when this returns, transactions first, and the data frame tells what became of each
     finding. Raises StoreError, and InvalidRequestError for a table or store that is absent.
     """
     wanted = Inspection(uri, transactions, Ages(grace_ms, retention_ms), repair, policy)
-    parts = plan_parts(wanted, scan, partitions, spark.sparkContext.defaultParallelism)
-    found = repair_parts(spark, wanted, parts) if repair else look_at_parts(spark, wanted, parts)
-    return spark.createDataFrame(found.flatMap(list_rows), FINDINGS_SCHEMA, verifySchema=False)
+    shares = plan_shares(wanted, scan, partitions, spark.sparkContext.defaultParallelism)
+    found = (
+        repair_shares(spark, wanted, shares) if repair else look_at_shares(spark, wanted, shares)
+    )
+    return spark.createDataFrame(found.flatMap(list_lines), FINDINGS_SCHEMA, verifySchema=False)
 
 
-def plan_parts(
+def plan_shares(
     wanted: Inspection, scan: Collection[str | bytes], partitions: int | None, cores: int
-) -> list[Part]:
+) -> list[Share]:
     """Divide what there is to look at: the transaction table first, then the tables of data."""
     if partitions is not None:
         check_whole("partitions", partitions, 1)
@@ -131,40 +133,40 @@ def plan_parts(
         require_tables(context, tables)
         spans = [(Span(context.table), False), *((s, True) for s in list_data(context, tables))]
         return [
-            Part(part, is_data)
+            Share(share, is_data)
             for span, is_data in spans
-            for part in _divide(context, span, cores, partitions)
+            for share in _divide(context, span, cores, partitions)
         ]
 
 
-def look_at_parts(spark: SparkSession, wanted: Inspection, parts: Sequence[Part]) -> RDD[Told]:
-    """Return what tasks will find, one for each part."""
-    divided = spark.sparkContext.parallelize(parts, max(1, len(parts)))
+def look_at_shares(spark: SparkSession, wanted: Inspection, shares: Sequence[Share]) -> RDD[Told]:
+    """Return what tasks will find, one for each share."""
+    divided = spark.sparkContext.parallelize(shares, max(1, len(shares)))
     return divided.mapPartitions(partial(look, wanted))
 
 
-def repair_parts(
+def repair_shares(
     spark: SparkSession,
     wanted: Inspection,
-    parts: Sequence[Part],
+    shares: Sequence[Share],
     progress: Callable[[int], None] = lambda done: None,
 ) -> RDD[Told]:
-    """Look at all parts, and repair where that is wanted; return what was found, which executors
+    """Look at all shares, and repair where that is wanted; return what was found, which executors
     keep on their disks. Transactions come first: their locks are no orphans after that.
 
-    progress: is told, now and then, how many parts are done.
+    progress: is told, now and then, how many shares are done.
     """
-    stages = [[part for part in parts if part.is_data is is_data] for is_data in (False, True)]
+    stages = [[share for share in shares if share.is_data is is_data] for is_data in (False, True)]
     kept, done = [], 0
-    for stage in stages if wanted.repairs else [parts]:
-        found = look_at_parts(spark, wanted, stage).persist(StorageLevel.DISK_ONLY)
+    for stage in stages if wanted.repairs else [shares]:
+        found = look_at_shares(spark, wanted, stage).persist(StorageLevel.DISK_ONLY)
         _run(spark, found, partial(_add, progress, done))
         kept.append(found)
         done += len(stage)
     return spark.sparkContext.union(kept)
 
 
-def list_rows(found: Told) -> list[tuple[str | None, ...]]:
+def list_lines(found: Told) -> list[tuple[str | None, ...]]:
     """Return the line of a finding, in the order of COLUMNS; none for what else was seen."""
     if isinstance(found, Seen):
         return []
@@ -226,13 +228,13 @@ class FindingsReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         """Divide the tables; Spark calls this once, before any task."""
-        parts = plan_parts(self._wanted, self._scan, self._partitions, cpu_count())
-        return [InputPartition(part) for part in parts]
+        shares = plan_shares(self._wanted, self._scan, self._partitions, cpu_count())
+        return [InputPartition(share) for share in shares]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
-        """Yield the findings of one part."""
+        """Yield the findings of one share."""
         for told in look(self._wanted, [partition.value]):
-            for row in list_rows(told):
+            for row in list_lines(told):
                 yield tuple(row[place] for place in self._places)
 
 
@@ -253,17 +255,17 @@ def _open_worker(uri: str, transactions: str, policy: Policy | None) -> _Worker:
     return _Worker(replace(context, policy=policy) if policy else context, opened)
 
 
-def look(wanted: Inspection, parts: Iterable[Part]) -> Iterator[Told]:
-    """Yield the findings of the parts, repaired where that is wanted, and what else was seen."""
+def look(wanted: Inspection, shares: Iterable[Share]) -> Iterator[Told]:
+    """Yield the findings of the shares, repaired where that is wanted, and what else was seen."""
     context = _open_worker(wanted.uri, wanted.transactions, wanted.policy).context
     seen = Seen(0, Young())
 
     def count(table: bytes) -> None:
         seen.rows += 1
 
-    for part in parts:
-        check = check_data if part.is_data else check_transactions
-        findings = check(context, part.span, wanted.ages, count, seen.young)
+    for share in shares:
+        check = check_data if share.is_data else check_transactions
+        findings = check(context, share.span, wanted.ages, count, seen.young)
         if wanted.repairs:
             yield from repair_all(context, findings)
         else:

@@ -65,16 +65,16 @@ def look_on_executors(master: str, asked: Asked, bar: RowBar) -> Iterator[Look]:
             Inspection,
             Seen,
             open_session,
-            plan_parts,
-            repair_parts,
+            plan_shares,
+            repair_shares,
         )
     wanted = Inspection(asked.store, asked.transactions, asked.ages, asked.repairs)
     look = Look()
     with open_session(master) as spark:
         cores = spark.sparkContext.defaultParallelism
-        parts = plan_parts(wanted, asked.tables, None, cores)
-        bar.expect(len(parts))
-        told = repair_parts(spark, wanted, parts, bar.reach)
+        shares = plan_shares(wanted, asked.tables, None, cores)
+        bar.expect(len(shares))
+        told = repair_shares(spark, wanted, shares, bar.reach)
 
         def find() -> Iterator[Found]:
             for each in told.toLocalIterator():

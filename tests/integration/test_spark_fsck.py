@@ -19,14 +19,14 @@ from recovery.opening import open_store_of
 from recovery.spark import (
     COLUMNS,
     Inspection,
-    Part,
     Seen,
+    Share,
     Told,
     fsck,
-    list_rows,
+    list_lines,
     look,
-    plan_parts,
-    repair_parts,
+    plan_shares,
+    repair_shares,
 )
 from tests.integration.crashes import TABLE, leave_crashes
 from txn.errors import InvalidRequestError
@@ -48,7 +48,7 @@ def find_here(uri: str, **ages: int) -> list[tuple[str | None, ...]]:
     """What fsck finds in one process."""
     with open_store_of(uri, "txn") as context:
         found = check(context, grace_ms=0, scan=[TABLE.encode()], **ages)
-        return sorted(row for finding in found for row in list_rows((finding, None)))
+        return sorted(row for finding in found for row in list_lines((finding, None)))
 
 
 def collect(found: DataFrame) -> list[tuple[str | None, ...]]:
@@ -85,21 +85,21 @@ def test_a_worker_that_is_killed_amid_repairs_does_not_matter(
 ) -> None:
     """Spark runs its task again, which finds the rest."""
     wanted = Inspection(uri, "txn", Ages(0), repairs=True)
-    parts = plan_parts(wanted, [TABLE], 1, 1)
-    divided = spark.sparkContext.parallelize(parts, len(parts))
+    shares = plan_shares(wanted, [TABLE], 1, 1)
+    divided = spark.sparkContext.parallelize(shares, len(shares))
     killed = tmp_path / "killed"
     told = divided.mapPartitions(partial(look_and_die, wanted, str(killed))).collect()
     assert len(list(tmp_path.glob("killed*"))) == 2
-    assert sum(isinstance(each, Seen) for each in told) == len(parts)
-    repair_parts(spark, wanted, parts)  # data may have been looked at before its transactions
+    assert sum(isinstance(each, Seen) for each in told) == len(shares)
+    repair_shares(spark, wanted, shares)  # data may have been looked at before its transactions
     assert {row[0] for row in find_here(uri)} <= REPORTED
 
 
-def look_and_die(wanted: Inspection, killed: str, parts: Iterable[Part]) -> Iterator[Told]:
-    """Kill this worker after the second repair of each kind of part, once."""
-    for part in parts:
-        mark = Path(f"{killed}-{part.is_data}")
-        for number, told in enumerate(look(wanted, [part])):
+def look_and_die(wanted: Inspection, killed: str, shares: Iterable[Share]) -> Iterator[Told]:
+    """Kill this worker after the second repair of each kind of share, once."""
+    for share in shares:
+        mark = Path(f"{killed}-{share.is_data}")
+        for number, told in enumerate(look(wanted, [share])):
             if number == 1 and not mark.exists():
                 mark.touch()
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -120,7 +120,7 @@ def test_what_is_young_and_how_much_was_seen_is_told(spark: SparkSession, uri: s
     """A command tells it beside the findings, as one that looks by itself does."""
     wanted = Inspection(uri, "txn", Ages())
     young, rows, done = Young(), 0, list[int]()
-    found = repair_parts(spark, wanted, plan_parts(wanted, [TABLE], 3, 1), done.append).collect()
+    found = repair_shares(spark, wanted, plan_shares(wanted, [TABLE], 3, 1), done.append).collect()
     for told in found:
         if isinstance(told, Seen):
             rows += told.rows
@@ -130,7 +130,7 @@ def test_what_is_young_and_how_much_was_seen_is_told(spark: SparkSession, uri: s
         assert list(check(context, scan=[TABLE.encode()], young=here, looked=looked.append))
     assert (young.counts, rows) == (here.counts, len(looked))
     assert young.counts[Kind.DECIDED] and young.oldest_ms > 0
-    assert done[-1] == len(plan_parts(wanted, [TABLE], 3, 1))
+    assert done[-1] == len(plan_shares(wanted, [TABLE], 3, 1))
 
 
 def test_what_is_absent_is_told_before_a_task_runs(spark: SparkSession, uri: str) -> None:

@@ -30,7 +30,7 @@ NOWHERE = Place(b"", b"", 0, None, 0, None)
 Places = Mapping[tuple[bytes | None, bytes], Place]
 
 
-class Wanted(NamedTuple):
+class RowChoice(NamedTuple):
     """What a scan asks of each row; columns None: all of them."""
 
     table: bytes
@@ -50,7 +50,7 @@ class Wanted(NamedTuple):
         return few or self.unless is not None
 
 
-class Page(NamedTuple):
+class ScanPage(NamedTuple):
     """Rows, and the row where the next ones begin, escaped; None: there are no more."""
 
     rows: list[Row]
@@ -63,8 +63,8 @@ def find_oldest(place: Place, now: int) -> int:
 
 
 def read_page(
-    reader: Reader, places: Places, wanted: Wanted, limits: tuple[bytes, bytes], now: int
-) -> Page:
+    reader: Reader, places: Places, wanted: RowChoice, limits: tuple[bytes, bytes], now: int
+) -> ScanPage:
     """Read the first rows of a range of keys. The families that are named must have places."""
     if wanted.is_sparse:
         return _Leaping(reader, places, wanted, now).read(*limits)
@@ -72,8 +72,8 @@ def read_page(
 
 
 def _step(
-    reader: Reader, places: Places, wanted: Wanted, limits: tuple[bytes, bytes], now: int
-) -> Page:
+    reader: Reader, places: Places, wanted: RowChoice, limits: tuple[bytes, bytes], now: int
+) -> ScanPage:
     """Go through all cells; the states of those that are not wanted are not read."""
     rows: list[Row] = []
     current = None
@@ -83,7 +83,7 @@ def _step(
         end = split_row(name)
         if name[4:end] != current:
             if len(rows) >= PAGE_ROWS or looked >= PAGE_CELLS or size >= PAGE_BYTES:
-                return Page(rows, name[4:end])
+                return ScanPage(rows, name[4:end])
             current, row, found = name[4:end], catalog.row_of(name, end), {}
         family, column = catalog.family_and_column(name, end)
         place = places.get((wanted.table, family))
@@ -95,11 +95,11 @@ def _step(
                 rows.append(Row(row, found))
             found[new_tuple(Key, (row, family, column, wanted.table))] = cell
             size += len(cell.value)
-    return Page(rows, None)
+    return ScanPage(rows, None)
 
 
 def _list_states(
-    reader: Reader, wanted: Wanted, limits: tuple[bytes, bytes]
+    reader: Reader, wanted: RowChoice, limits: tuple[bytes, bytes]
 ) -> Iterator[tuple[bytes, bytes]]:
     """Yield the keys of the cells with their states, empty where they are not wanted."""
     columns = wanted.columns
@@ -114,13 +114,13 @@ def _list_states(
 class _Leaping:
     """A page that looks at few cells of each row, or at the others of few rows only."""
 
-    def __init__(self, reader: Reader, places: Places, wanted: Wanted, now: int) -> None:
+    def __init__(self, reader: Reader, places: Places, wanted: RowChoice, now: int) -> None:
         self._reader, self._table = reader, wanted.table
         self._places, self._now = places, now
         self._columns = None if wanted.columns is None else sorted(wanted.columns)
         self._unless = wanted.unless or NOTHING
 
-    def read(self, low: bytes, high: bytes) -> Page:
+    def read(self, low: bytes, high: bytes) -> ScanPage:
         """Read the rows from one key to another, as many as make a page."""
         first, get = self._reader.first, self._reader.get
         rows: list[Row] = []
@@ -131,10 +131,10 @@ class _Leaping:
         for looked in count():
             key = first(low, high)
             if key is None:
-                return Page(rows, None)
+                return ScanPage(rows, None)
             stem = key[: split_row(key)]
             if len(rows) >= PAGE_ROWS or looked >= PAGE_LEAPS or size >= PAGE_BYTES:
-                return Page(rows, stem[4:])
+                return ScanPage(rows, stem[4:])
             low = stem + _ROW_PASSED
             if out and (state := get(stem + tail)):
                 judged = newest(state, oldest)

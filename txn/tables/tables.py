@@ -27,7 +27,7 @@ from txn.tables.catalog import Place, TableCatalog, cell_key, masks_key
 from txn.tables.cells import newest, put_version
 from txn.tables.kv.dividing import divide_keys
 from txn.tables.kv.ordered import Reader, Writer
-from txn.tables.pages import PAGE_BYTES, PAGE_ROWS, Page, Wanted, find_oldest
+from txn.tables.pages import PAGE_BYTES, PAGE_ROWS, RowChoice, ScanPage, find_oldest
 
 UNMAP_PAGES = 2  # after so many a long scan gives back the memory that it has taken up
 MAX_TIMESTAMP = (1 << 63) - 1
@@ -95,7 +95,7 @@ class TableStore(catalog.OnCatalog):
     ) -> Iterator[Row]:
         """Yield rows in byte order; an empty stop means the end of the table, as in HBase."""
         check_unless(columns, unless)
-        wanted = Wanted(table, None if columns is None else frozenset(columns), unless)
+        wanted = RowChoice(table, None if columns is None else frozenset(columns), unless)
         resume = catalog.escape_row(start)
         for number in count(1):
             page = self._page(wanted, resume, stop)
@@ -168,8 +168,8 @@ class TableStore(catalog.OnCatalog):
             self._store.write(body, durable=False)
         return following
 
-    def _page(self, wanted: Wanted, resume: bytes, stop: bytes | None) -> Page:
-        def body(reader: Reader) -> Page:
+    def _page(self, wanted: RowChoice, resume: bytes, stop: bytes | None) -> ScanPage:
+        def body(reader: Reader) -> ScanPage:
             known = self._load(reader)
             found = known.table(wanted.table)
             for family in wanted.families:

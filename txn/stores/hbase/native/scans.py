@@ -15,7 +15,7 @@ PASS_ALL = 1
 FILTERS = "org.apache.hadoop.hbase.filter."
 
 
-class Wanted(NamedTuple):
+class ScanRange(NamedTuple):
     """What a scan asks for: rows of a table up to the stop (empty: to the end), these columns of
     theirs (None: all), and which rows it leaves out."""
 
@@ -29,7 +29,7 @@ class Wanted(NamedTuple):
         return bool(row.cells) and (self.unless is None or not self.unless.leaves_out(row))
 
 
-def make_scan(wanted: Wanted, start: bytes, limit: int) -> Any:
+def make_scan(wanted: ScanRange, start: bytes, limit: int) -> Any:
     """Return the request for the first so many rows from this one on; its region is still open."""
     request = PB.ScanRequest(
         number_of_rows=limit,

@@ -35,7 +35,7 @@ from txn.stores.hbase.native.items import CheckRow, ReadRow, WriteRow
 from txn.stores.hbase.native.messages import PB
 from txn.stores.hbase.native.regions import BY_NAME, PAUSES, Location, Regions
 from txn.stores.hbase.native.registry import Registry
-from txn.stores.hbase.native.scans import Wanted, make_scan
+from txn.stores.hbase.native.scans import ScanRange, make_scan
 from txn.stores.hbase.native.servers import Servers
 from txn.stores.hbase.native.sharing import SharedReads
 from txn.stores.hbase.native.tables import MasterTables
@@ -128,7 +128,7 @@ class NativeStore:
         """Yield the rows, a page at a time; between the pages the servers hold nothing for us."""
         check_unless(columns, unless)
         limit = FIRST_PAGE_ROWS
-        wanted = Wanted(table, stop or b"", None if columns is None else list(columns), unless)
+        wanted = ScanRange(table, stop or b"", None if columns is None else list(columns), unless)
         named = [Key(b"-", family, column, table) for family, column in columns or ()]
         named += [Key(b"-", unless.family, unless.column, table)] if unless else []
         while not stop or start < stop:
@@ -175,7 +175,7 @@ class NativeStore:
     # ------------------------------------------------------------------------------- details
 
     def _read_page(
-        self, wanted: Wanted, start: bytes, limit: int
+        self, wanted: ScanRange, start: bytes, limit: int
     ) -> tuple[list[Row], bytes | None]:
         """Return the first rows of a range, and where the next ones begin, if there may be any."""
         table, request = wanted.table, make_scan(wanted, start, limit)
@@ -210,7 +210,7 @@ class NativeStore:
         answer: Any,
         cells: Cells,
         start: bytes,
-        wanted: Wanted,
+        wanted: ScanRange,
         *,
         due_ms: int,
     ) -> tuple[list[Row], bytes | None]:
@@ -227,7 +227,7 @@ class NativeStore:
             return rows, _next_start(region, wanted.stop)
         return rows, following
 
-    def _read_row(self, wanted: Wanted, row: bytes, due_ms: int) -> Row:
+    def _read_row(self, wanted: ScanRange, row: bytes, due_ms: int) -> Row:
         table = wanted.table
         keys = [Key(row, family, column, table) for family, column in wanted.columns or ()]
         (found,) = self._batches.run([ReadRow(table, row, keys)], once=False, due_ms=due_ms)
