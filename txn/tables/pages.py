@@ -25,7 +25,6 @@ LEAPS = 2
 _ROW_PASSED = b"\0\1"
 
 NOTHING = Unless(b"", b"", frozenset())
-NOWHERE = Place(b"", b"", 0, None, 0, None)
 
 Places = Mapping[tuple[bytes | None, bytes], Place]
 
@@ -117,8 +116,15 @@ class _Leaping:
     def __init__(self, reader: Reader, places: Places, wanted: RowChoice, now: int) -> None:
         self._reader, self._table = reader, wanted.table
         self._places, self._now = places, now
-        self._columns = None if wanted.columns is None else sorted(wanted.columns)
         self._unless = wanted.unless or NOTHING
+        self._named: list[tuple[bytes, bytes, bytes, int]] | None = None
+        if wanted.columns is not None:
+            self._named = [self._find_named(*pair) for pair in sorted(wanted.columns)]
+
+    def _find_named(self, family: bytes, column: bytes) -> tuple[bytes, bytes, bytes, int]:
+        """Return a column with what ends its key in each row, and when its cells have expired."""
+        place = self._places[self._table, family]
+        return family, column, place.infix + column, find_oldest(place, self._now)
 
     def read(self, low: bytes, high: bytes) -> ScanPage:
         """Read the rows from one key to another, as many as make a page."""
@@ -126,8 +132,7 @@ class _Leaping:
         rows: list[Row] = []
         size = 0
         family, column, out = self._unless
-        place = self._places[self._table, family] if out else NOWHERE
-        tail, oldest = place.infix + column, find_oldest(place, self._now)
+        tail, oldest = self._find_named(family, column)[2:] if out else (b"", 0)
         for looked in count():
             key = first(low, high)
             if key is None:
@@ -141,31 +146,32 @@ class _Leaping:
                 if judged is not None and judged.value in out:
                     continue
             row = Row(catalog.plain_row(stem[4:]), {})
-            size += self._fill(row, stem)
+            size += self._fill(row, stem) if self._named is None else self._fill_named(row, stem)
             if row.cells:
                 rows.append(row)
         raise AssertionError("counting has ended")
 
-    def _fill(self, row: Row, stem: bytes) -> int:
-        """Read the cells of a row that are wanted, and return their size."""
-        size = 0
-        for family, column, state, oldest in self._list_states(stem):
-            cell = newest(state, oldest)
+    def _fill_named(self, row: Row, stem: bytes) -> int:
+        """Read the cells of a row that are named, and return their size."""
+        size, get = 0, self._reader.get
+        for family, column, tail, oldest in self._named or ():
+            state = get(stem + tail)
+            cell = newest(state, oldest) if state else None
             if cell is not None:
                 row.cells[new_tuple(Key, (row.row, family, column, self._table))] = cell
                 size += len(cell.value)
         return size
 
-    def _list_states(self, stem: bytes) -> Iterator[tuple[bytes, bytes, bytes, int]]:
-        for family, column in self._columns or ():
-            place = self._places[self._table, family]
-            state = self._reader.get(stem + place.infix + column)
-            if state:
-                yield family, column, state, find_oldest(place, self._now)
-        if self._columns is not None:
-            return
+    def _fill(self, row: Row, stem: bytes) -> int:
+        """Read all cells of a row, and return their size."""
+        size = 0
         for name, state in self._reader.items(stem + b"\0\0", stem + _ROW_PASSED):
             family, column = catalog.family_and_column(name, len(stem))
-            where = self._places.get((self._table, family))
-            if where is not None:  # else a row's masks, or of a family that was dropped
-                yield family, column, state, find_oldest(where, self._now)
+            place = self._places.get((self._table, family))
+            if place is None:
+                continue  # a row's masks, or of a family that was dropped
+            cell = newest(state, find_oldest(place, self._now))
+            if cell is not None:
+                row.cells[new_tuple(Key, (row.row, family, column, self._table))] = cell
+                size += len(cell.value)
+        return size
