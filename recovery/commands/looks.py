@@ -50,7 +50,7 @@ class MasterCommand(TyperCommand):
 def name_master(args: list[str]) -> list[str]:
     """Return arguments in which `--spark` has its value; no other stands by itself."""
     named: list[str] = []
-    for given, following in zip(args, [*args[1:], "--"], strict=True):
+    for given, following in zip(args, [*args, "--"][1:], strict=True):
         named.append(given)
         if given == SPARK and following.startswith("-"):
             named.append(HERE)
