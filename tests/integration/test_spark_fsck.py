@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -141,3 +144,26 @@ def test_what_is_absent_is_told_before_a_task_runs(spark: SparkSession, uri: str
         fsck(spark, f"{uri.partition('?')[0]}-nowhere")
     with pytest.raises(InvalidRequestError, match="partitions"):
         fsck(spark, uri, partitions=0)
+
+
+def test_the_command_prints_the_same_with_spark(tmp_path: Path) -> None:
+    """A script that reads the findings need not know where they were found."""
+    uri = f"embedded://{tmp_path}/store?sync=off"
+    leave_crashes(uri, "six-phase")
+    here, there = run_fsck(uri), run_fsck(uri, "--spark")
+    repaired = run_fsck(uri, "--spark", "local[2]", "--repair")
+    assert here.returncode == there.returncode == 1
+    assert sorted(there.stdout.splitlines()) == sorted(here.stdout.splitlines())
+    told = [json.loads(line) for line in repaired.stdout.splitlines()]
+    assert len(told) == len(here.stdout.splitlines())
+    left = {each["kind"] for each in told if each["repair"]["result"] != "repaired"}
+    assert left and left <= REPORTED
+    assert {row[0] for row in find_here(uri)} <= REPORTED
+
+
+def run_fsck(uri: str, *options: str) -> subprocess.CompletedProcess[str]:
+    script = [sys.executable, "-c", "from recovery.commands import main; main()", "fsck", "--json"]
+    given = ["--store", uri, "--grace", "0s", "--scan", TABLE, *options]
+    done = subprocess.run([*script, *given], capture_output=True, text=True, check=False)
+    assert done.returncode in {0, 1}, done.stderr
+    return done
