@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 
 import pytest
 
@@ -20,8 +22,8 @@ from recovery.scan import (
 )
 from tests.unit.worlds import TABLE, TAKEN, BreakingOff, World, X, Y, stopped_at
 from txn.assertions import Some
-from txn.errors import AssertionFailedError
-from txn.model import Edit, Key, Mutation
+from txn.errors import AssertionFailedError, InvalidRequestError, TableUnavailable
+from txn.model import Cell, Edit, Key, Mutation, Row, Unless, check_unless
 from txn.protocol.attempt import ProtocolName
 from txn.protocol.phases import Status
 from txn.protocol.row import RowState, TransactionRow, column, created_ms, new_row_key
@@ -275,3 +277,32 @@ def test_rows_without_a_known_status_are_listed_apart() -> None:
     counted = summary(world.engine.context)
     assert counted.transactions == {"5-COMPLETE": 1, "no status": 2}
     assert counted.unfinished == 1  # the newer one may be committed
+
+
+def test_a_table_that_goes_amid_a_look_is_told_at_once() -> None:
+    """It comes back by a person's hand: nobody waits for it."""
+    world = World()
+    for _ in range(3):
+        world.engine.commit([Mutation(X, b"1")])
+
+    class Going(BreakingOff):
+        def scan(self, *args: object) -> Iterator[Row]:
+            yield from islice(self._inner.scan(*args), 2)
+            raise TableUnavailable("gone", b"txn")
+
+    context = replace(world.engine.context, store=Going(world.store))  # type: ignore[arg-type]
+    with pytest.raises(TableUnavailable, match="gone"):
+        list(transactions(context))
+
+
+def test_a_row_is_left_out_by_the_value_of_one_cell() -> None:
+    """Where a store cannot tell, its client does, and by the same rule."""
+    unless = Unless(b"d", b"x", frozenset({b"out"}))
+    family = Key("r", "e", "x", "data")
+    assert unless.leaves_out(Row(b"r", {family: Cell(b"in", 1), X: Cell(b"out", 1)}))
+    assert not unless.leaves_out(Row(b"r", {family: Cell(b"out", 1), X: Cell(b"in", 1)}))
+    assert not unless.leaves_out(Row(b"r", {family: Cell(b"out", 1)}))
+    check_unless(None, unless)
+    check_unless([(b"d", b"x")], unless)
+    with pytest.raises(InvalidRequestError, match="lack the one"):
+        check_unless([(b"e", b"x")], unless)
