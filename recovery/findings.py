@@ -158,6 +158,11 @@ class Young:
         self.counts[kind] += 1
         self.oldest_ms = max(self.oldest_ms, silent_ms)
 
+    def merge(self, other: Young) -> None:
+        """Count what another look has counted."""
+        self.counts.update(other.counts)
+        self.oldest_ms = max(self.oldest_ms, other.oldest_ms)
+
 
 @dataclass(frozen=True, slots=True)
 class Repaired:

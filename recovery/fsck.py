@@ -9,11 +9,18 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby, islice
-from typing import assert_never
+from typing import NamedTuple, assert_never
 
 from recovery.findings import Finding, Kind, LeftAlone, NothingToDo, Repaired, Result, Young
 from recovery.markers import find_expired_marker, retire_keys
-from recovery.scan import MARKERS, Looked, find_transaction, list_rows, newest_old_ms
+from recovery.scan import (
+    MARKERS,
+    Looked,
+    find_transaction,
+    list_rows,
+    list_suspects,
+    newest_old_ms,
+)
 from recovery.tables import BATCH, check_rows, is_stale
 from recovery.units import check_units
 from txn.errors import InvalidRequestError, TableUnavailable
@@ -41,6 +48,13 @@ BRING_BACK = (
 )
 
 
+class Ages(NamedTuple):
+    """How long a transaction must have been silent, and for how long finished rows are kept."""
+
+    grace_ms: int = GRACE_MS
+    retention_ms: int = RETENTION_MS
+
+
 def check(
     context: Context,
     *,
@@ -60,24 +74,53 @@ def check(
     absent table.
     """
     young = Young() if young is None else young
+    require_tables(context, scan)
+    ages = Ages(grace_ms, retention_ms)
+    yield from check_transactions(context, Span(context.table), ages, looked, young)
+    for span in list_data(context, scan):
+        yield from check_data(context, span, ages, looked, young)
+
+
+def require_tables(context: Context, scan: Collection[bytes]) -> None:
+    """Raise InvalidRequestError for an absent table."""
     for table in scan:
         if call_store(context, lambda: context.store.describe(table)) is None:  # noqa: B023
             raise InvalidRequestError("no such table", table=table)
-    for row in list_rows(context, Span(context.table), looked):
+
+
+def list_data(context: Context, scan: Collection[bytes]) -> Iterator[Span]:
+    """Yield what is data: the tables to scan, and with them the markers of `once`."""
+    if scan and context.table not in scan:
+        yield Span(context.table, *MARKERS)
+    yield from map(Span, dict.fromkeys(scan))
+
+
+def check_transactions(
+    context: Context, span: Span, ages: Ages, looked: Looked, young: Young
+) -> Iterator[Finding]:
+    """Yield what `check` finds in a part of the transaction table. Finished rows that are younger
+    than the retention are not looked at: see `list_suspects`."""
+    for row in list_suspects(context, span, ages.retention_ms, looked):
         if is_row_key(row.row):
-            yield from _check_row(context, row, grace_ms, retention_ms, young)
-        elif found := find_expired_marker(context, row, retention_ms):
+            yield from _check_row(context, row, ages, young)
+        elif found := find_expired_marker(context, row, ages.retention_ms):
             yield found
+
+
+def check_data(
+    context: Context, span: Span, ages: Ages, looked: Looked, young: Young
+) -> Iterator[Finding]:
+    """Yield what `check` finds in a part of a table of data."""
     look = check_units if context.rules.locks_rows else check_rows
-    for rows in _data_rows(context, scan, looked) if scan else ():
-        yield from look(
-            context,
-            rows,
-            grace_ms=grace_ms,
-            retention_ms=retention_ms,
-            doomed=lambda holder: _aborts_blindly(context, holder, grace_ms),
-            young=young,
-        )
+    rows = list_rows(context, span, looked)
+    yield from look(
+        context,
+        (row for row in rows if span.table != context.table or not is_row_key(row.row)),
+        grace_ms=ages.grace_ms,
+        retention_ms=ages.retention_ms,
+        doomed=lambda holder: _aborts_blindly(context, holder, ages.grace_ms),
+        young=young,
+    )
 
 
 def compact(
@@ -155,17 +198,6 @@ def _repair(context: Context, kind: Kind, findings: Sequence[Finding]) -> list[R
             assert_never(kind)
 
 
-def _data_rows(
-    context: Context, scan: Collection[bytes], looked: Looked
-) -> Iterator[Iterator[Row]]:
-    """Yield the rows of each table, and of the markers of `once`, which are data as well."""
-    if context.table not in scan:
-        yield list_rows(context, Span(context.table, *MARKERS), looked)
-    for table in dict.fromkeys(scan):
-        rows = list_rows(context, Span(table), looked)
-        yield (row for row in rows if table != context.table or not is_row_key(row.row))
-
-
 def _aborts_blindly(context: Context, holder: TransactionRow, grace_ms: int) -> bool:
     """Whether repair aborts the holder without knowing which locks it has."""
     found = judge(holder, context.clock.wall_ms(), grace_ms)
@@ -176,23 +208,21 @@ def _aborts_blindly(context: Context, holder: TransactionRow, grace_ms: int) -> 
     )
 
 
-def _check_row(
-    context: Context, row: Row, grace_ms: int, retention_ms: int, young: Young
-) -> Iterator[Finding]:
+def _check_row(context: Context, row: Row, ages: Ages, young: Young) -> Iterator[Finding]:
     """Judge a row, and again as it is now: the scan may be behind what live clients do."""
     seen = decode_row(row)
-    finding = judge(seen, context.clock.wall_ms(), grace_ms, retention_ms)
+    finding = judge(seen, context.clock.wall_ms(), *ages)
     if seen.state is RowState.FINISHED:  # which nothing can change
         yield from [finding] if finding and not _is_kept(context, row.row) else []
     elif finding or seen.state is not RowState.DEBRIS:
         now, now_ms = find_transaction(context, row.row), context.clock.wall_ms()
         if now is None:
             return
-        finding, state = judge(now, now_ms, grace_ms, retention_ms), now.state
+        finding, state = judge(now, now_ms, *ages), now.state
         if finding:
             yield finding
         elif state not in (RowState.FINISHED, RowState.DEBRIS):
-            young.add(Kind(state.value), now_ms - _alive_at(now, now_ms, grace_ms))
+            young.add(Kind(state.value), now_ms - _alive_at(now, now_ms, ages.grace_ms))
 
 
 def _is_kept(context: Context, row_key: bytes) -> bool:

@@ -8,26 +8,36 @@ markers of `once`, are passed over. Nothing here writes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
-from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Row
+from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Columns, Row, Unless
 from txn.protocol.attempt import Context
 from txn.protocol.lock_cells import holder_of
+from txn.protocol.phases import FINISHED, Status
 from txn.protocol.ranges import stored_rows
 from txn.protocol.row import (
-    RowState,
+    FAMILY,
     TransactionRow,
+    created_ms,
     decode_row,
     follow,
     is_row_key,
     whole_of,
 )
+from txn.protocol.row_cells import read_rows
 from txn.spans import Span
 
 MAX_TIMESTAMP = (1 << 63) - 1
 MARKERS = (b"once.", b"once/")
+BATCH = 200
+AHEAD_MS = 3_600_000
+"""By how much a client's clock may be ahead before its rows are looked at one by one."""
 _NAME = b"transaction."
+STATUS = b"status"
+NOTHING = Cell(b"", 0)
+BY_VALUE = {status.encoded: status for status in Status}
 
 
 Looked = Callable[[bytes], None]
@@ -57,11 +67,86 @@ def newest_old_ms(now_ms: int, age_ms: int) -> int:
     return now_ms - age_ms if age_ms else MAX_TIMESTAMP
 
 
-def list_rows(context: Context, wanted: Span, looked: Looked) -> Iterator[Row]:
-    """Yield the rows as they are stored, and tell of each."""
-    for row in stored_rows(context, wanted):
+class Head(NamedTuple):
+    """A transaction row of which nothing but the status was read. since: when it came to it."""
+
+    row_key: bytes
+    status: Status
+    since: int
+
+
+def list_rows(
+    context: Context,
+    wanted: Span,
+    looked: Looked,
+    unless: Unless | None = None,
+    cells: Columns = None,
+) -> Iterator[Row]:
+    """Yield the rows as `stored_rows` does, and tell of each."""
+    for row in stored_rows(context, wanted, unless, cells):
         looked(wanted.table)
         yield row
+
+
+def leave_out(statuses: Iterable[Status]) -> Unless:
+    """Return what leaves rows with one of these statuses out of a scan."""
+    return Unless(FAMILY, STATUS, frozenset(status.encoded for status in statuses))
+
+
+def list_suspects(
+    context: Context, wanted: Span, retention_ms: int, looked: Looked
+) -> Iterator[Row]:
+    """Yield the rows of a span of the transaction table, but for those that are finished and were
+    begun within the retention, which the store leaves out by itself.
+
+    When a row was begun is told by its key, and by its owner's clock. Where that was behind, the
+    row is yielded all the same. Where it was ahead, the row is yielded later by as much, and no
+    more than the retention and AHEAD_MS: what lies further ahead than that is yielded.
+    """
+    at: bytes | None = wanted.start
+    while at is not None:
+        now_ms = context.clock.wall_ms()
+        old_ms = newest_old_ms(now_ms, retention_ms)
+        span, at = replace(wanted, start=at), None
+        for row in stored_rows(context, span):
+            young = _find_young(replace(span, start=row.row), old_ms, now_ms + AHEAD_MS)
+            if young is not None:
+                yield from list_rows(context, young, looked, leave_out(FINISHED))
+                at = young.stop if young.stop != span.stop else None
+                break
+            looked(wanted.table)
+            yield row
+
+
+def _find_young(span: Span, old_ms: int, ahead_ms: int) -> Span | None:
+    """Return the beginning of a span whose rows were begun between these times, or None if the
+    first one was not. Rows are in the order of their beginnings, in each bucket."""
+    if not is_row_key(span.start) or not old_ms < created_ms(span.start) < ahead_ms:
+        return None
+    stop = span.start[: span.start.index(_NAME)] + _NAME + b"%013d" % ahead_ms
+    return replace(span, stop=stop if span.stop is None else min(stop, span.stop))
+
+
+def list_heads(
+    context: Context, statuses: Collection[Status], looked: Looked, *, with_ages: bool = False
+) -> Iterator[Head]:
+    """Yield the transaction rows with one of these statuses, of which nothing else is read. Without
+    the ages a fenced row's `since` may be by its owner's clock."""
+    cells = [(FAMILY, STATUS), *((FAMILY, status.at) for status in statuses if with_ages)]
+    others = leave_out(set(Status) - set(statuses))
+    for row in list_rows(context, Span(context.table), looked, others, cells):
+        found = {key[2]: cell for key, cell in row.cells.items()}
+        cell = found.get(STATUS, NOTHING)
+        status = BY_VALUE.get(cell.value)
+        if status is not None and status in statuses and is_row_key(row.row):
+            yield Head(row.row, status, found.get(status.at, cell).timestamp)
+
+
+def list_without_status(context: Context, looked: Looked) -> Iterator[TransactionRow]:
+    """Yield the transaction rows without a status, or with one that this version does not know."""
+    for row in list_rows(context, Span(context.table), looked, leave_out(Status)):
+        if is_row_key(row.row) and (found := decode_row(row)).status is None:
+            yield found
 
 
 def transactions(
@@ -69,9 +154,11 @@ def transactions(
     start: bytes = b"",
     stop: bytes | None = None,
     looked: Looked = lambda table: None,
+    unless: Unless | None = None,
 ) -> Iterator[TransactionRow]:
-    """Yield the transaction rows from start (included) to stop (excluded), in byte order."""
-    for row in list_rows(context, Span(context.table, start, stop), looked):
+    """Yield the transaction rows from start (included) to stop (excluded), in byte order, but for
+    those that a store leaves out."""
+    for row in list_rows(context, Span(context.table, start, stop), looked, unless):
         if is_row_key(row.row):
             yield decode_row(row)
 
@@ -106,12 +193,22 @@ def find(context: Context, part: bytes, looked: Looked = lambda table: None) -> 
 
 
 def summary(context: Context, tables: Iterable[bytes] = ()) -> Summary:
-    """Count the transaction rows by status, and the locks and tags that the tables hold."""
+    """Count the transaction rows by status, and the locks and tags that the tables hold. Of those
+    that are finished, and stay so, the status alone is read."""
     statuses: Counter[str] = Counter()
+    others: list[bytes] = []
     unfinished = 0
-    for row in transactions(context):
-        statuses[str(row.status) if row.status else "no status"] += 1
-        unfinished += row.state not in (RowState.FINISHED, RowState.DEBRIS)
+    for head in list_heads(context, tuple(Status), _pass):
+        statuses[str(head.status)] += 1
+        if not head.status.is_finished:
+            others.append(head.row_key)
+        if len(others) == BATCH:
+            unfinished += _count_unfinished(context, others)
+            others.clear()
+    unfinished += _count_unfinished(context, others)
+    for row in list_without_status(context, _pass):
+        statuses["no status"] += 1
+        unfinished += not row.is_over
     counts: Counter[bytes] = Counter()
     for span in (Span(context.table, *MARKERS), *map(Span, tables)):
         for row_of_data in stored_rows(context, span):
@@ -122,6 +219,15 @@ def summary(context: Context, tables: Iterable[bytes] = ()) -> Summary:
                 if key.column.endswith(suffix) and holder_of(key, cell)
             )
     return Summary(dict(statuses), unfinished, counts[LOCK_SUFFIX], counts[TAG_SUFFIX])
+
+
+def _count_unfinished(context: Context, row_keys: Collection[bytes]) -> int:
+    rows = read_rows(context, row_keys) if row_keys else {}
+    return sum(not row.is_over for row in rows.values())
+
+
+def _pass(table: bytes) -> None:
+    """Be told of a row, and do nothing."""
 
 
 def _is_part(part: bytes, row_key: bytes) -> bool:

@@ -142,6 +142,31 @@ Columns = Collection[tuple[bytes, bytes]] | None
 """(family, column) pairs; None: all columns."""
 
 
+class Unless(NamedTuple):
+    """Of a scan: which rows it leaves out, those whose newest version of this cell has one of these
+    values. Rows without the cell stay."""
+
+    family: bytes
+    column: bytes
+    values: frozenset[bytes]
+
+    def leaves_out(self, row: Row) -> bool:
+        """Whether a row, read with this cell, is left out."""
+        cell = next((row.cells[key] for key in row.cells if key[1:3] == self[:2]), None)
+        return cell is not None and cell.value in self.values
+
+
+def check_unless(columns: Columns, unless: Unless | None) -> None:
+    """Raise InvalidRequestError where a scan that names columns does not read what it is to judge
+    rows by."""
+    if unless is not None and columns is not None and unless[:2] not in columns:
+        raise InvalidRequestError(
+            "the columns of a scan lack the one that rows are left out by",
+            family=unless.family,
+            column=unless.column,
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Mutation:
     """Set a key to a value when the transaction commits. The value is bytes, or text as UTF-8."""

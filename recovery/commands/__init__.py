@@ -22,6 +22,7 @@ from recovery.commands.get import get
 from recovery.commands.hbase import app as hbase_app
 from recovery.commands.leases import app as leases_app
 from recovery.commands.locks import app as locks_app
+from recovery.commands.looks import MasterCommand
 from recovery.commands.ls import ls
 from recovery.commands.protocol import convert, init
 from recovery.commands.purge import purge
@@ -38,7 +39,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for command in (init, ls, show, fsck, purge, convert, doctor, get, commit, serve, sql):
-    app.command()(command)
+    app.command(cls=MasterCommand if command is fsck else None)(command)
 app.add_typer(table_app, name="table")
 app.add_typer(demo_app, name="demo")
 app.add_typer(hbase_app, name="hbase")

@@ -6,38 +6,32 @@ A command that only looks never makes a store or a table: a mistyped path is an 
 from __future__ import annotations
 
 import json
-import random
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from itertools import islice
-from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import unquote, urlsplit
 
 import typer
 from rich import markup
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
+from recovery.opening import open_store_of
 from recovery.scan import find
 from recovery.text import parse_duration
 from txn.client.connect import connect
 from txn.client.engine import Engine
-from txn.clock import SystemClock
 from txn.errors import InvalidRequestError, annotate
-from txn.policy import Policy
 from txn.protocol.attempt import Context
-from txn.protocol.rules import SIX_PHASE, find_rules, require_features
 from txn.request import TRANSACTIONS
-from txn.stores import open_store
 from txn.text import escape, unescape
-from txn.watch import silent
 
 CLEAN, FOUND, COULD_NOT_RUN = 0, 1, 2
 WIDE = 240
 CANDIDATES = 5
+SHOWN_EVERY = 100  # rows: to show each would take longer than to look at it
 
 StoreOption = Annotated[
     str,
@@ -60,42 +54,6 @@ def parse_age(text: str) -> Duration:
         return Duration(parse_duration(text))
     except InvalidRequestError as error:
         raise typer.BadParameter(str(error)) from error
-
-
-def must_exist(uri: str) -> None:
-    """Raise InvalidRequestError for a store that opening it would make."""
-    try:
-        parts = urlsplit(uri)
-    except ValueError as error:
-        raise InvalidRequestError("not a URI", given=uri) from error
-    if parts.scheme == "embedded" and not parts.netloc:  # else opening it says what is wrong
-        path = Path(unquote(parts.path))
-        if not path.exists() or (path.is_dir() and not any(path.iterdir())):
-            raise InvalidRequestError("no such store", path=str(path))
-
-
-@contextmanager
-def open_any_store(uri: str, transactions: str) -> Iterator[Context]:
-    """Open a store that exists, whatever is in it."""
-    must_exist(uri)
-    clock = SystemClock()
-    with closing(open_store(uri, clock)) as store:
-        table = transactions.encode()
-        rules = find_rules(store, table) if store.describe(table) else None
-        rules = rules or SIX_PHASE
-        yield Context(store, table, clock, random.SystemRandom(), Policy(), silent, rules)
-
-
-@contextmanager
-def open_store_of(uri: str, transactions: str, *, mends: bool = False) -> Iterator[Context]:
-    """Open a store that has a transaction table, to look at it or, if it can do the database's
-    protocol, to mend it."""
-    with open_any_store(uri, transactions) as context:
-        if context.store.describe(context.table) is None:
-            raise InvalidRequestError("no such transaction table", table=transactions)
-        if mends:
-            require_features(context, context.rules)
-        yield context
 
 
 @contextmanager
@@ -136,30 +94,41 @@ def console() -> Console:
 class RowBar:
     """Counts rows that are looked at, each told by its table, and shows on a terminal how many."""
 
-    def __init__(self, out: Console, about: str, *, hidden: bool) -> None:
+    def __init__(self, out: Console, about: str, *, unit: str = "rows", hidden: bool) -> None:
         self.rows = 0
         self.progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
-            TextColumn("{task.completed:,} rows"),
+            TextColumn(f"{{task.completed:,}} {unit}"),
             TimeElapsedColumn(),
             console=out,
             transient=True,
             disable=hidden or not out.is_terminal,
         )
         self._task = self.progress.add_task(about, total=None)
+        self._table: bytes | None = None
 
     def __call__(self, table: bytes) -> None:
         self.rows += 1
-        self.progress.update(
-            self._task, completed=self.rows, description=markup.escape(escape(table))
-        )
+        if table != self._table or self.rows % SHOWN_EVERY == 0:
+            self._table = table
+            self.progress.update(
+                self._task, completed=self.rows, description=markup.escape(escape(table))
+            )
+
+    def expect(self, total: int) -> None:
+        """Say how many there will be."""
+        self.progress.update(self._task, total=total)
+
+    def reach(self, done: int) -> None:
+        """Say how many there have been."""
+        self.progress.update(self._task, completed=done)
 
 
 @contextmanager
-def row_bar(out: Console, about: str, *, hidden: bool) -> Iterator[RowBar]:
-    """Count the rows of a long look; hidden: show nothing of it."""
-    bar = RowBar(out, about, hidden=hidden)
+def row_bar(out: Console, about: str, *, unit: str = "rows", hidden: bool) -> Iterator[RowBar]:
+    """Count the rows of a long look, or what else it goes by; hidden: show nothing of it."""
+    bar = RowBar(out, about, unit=unit, hidden=hidden)
     with bar.progress:
         yield bar
 

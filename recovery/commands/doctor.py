@@ -15,10 +15,10 @@ from recovery.commands.common import (
     StoreOption,
     TransactionsOption,
     console,
-    open_any_store,
     print_json,
 )
 from recovery.doctor import Diagnosis, Verdict, examine
+from recovery.opening import open_any_store
 
 STYLES = {Verdict.FINE: "green", Verdict.CAUTION: "yellow", Verdict.WRONG: "red"}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Annotated
 
 import typer
@@ -15,25 +16,28 @@ from recovery.commands.common import (
     DEFAULT_TRANSACTIONS,
     FOUND,
     JsonOption,
+    RowBar,
     StoreOption,
     TransactionsOption,
     ask_person,
     console,
-    open_store_of,
     parse_age,
     print_json,
     row_bar,
 )
+from recovery.commands.looks import Asked, Found, Look, look_on_executors
 from recovery.documents import finding_document, result_document, young_document
 from recovery.findings import Finding, Kind, LeftAlone, NothingToDo, Repaired, Result, Young
-from recovery.fsck import LONGEST_REQUEST_MS, check, compact, repair_all
+from recovery.fsck import LONGEST_REQUEST_MS, Ages, check, compact, repair_all
+from recovery.opening import open_store_of
 from recovery.text import count_text, duration_text, time_text
+from txn.protocol.attempt import Context
 from txn.text import escape, key_text, shorten
 
 LISTED = 20
 TIMES = ("since", "beat", "newest")
 
-Found = tuple[Finding, Result | None]
+Tally = Counter[tuple[Kind, type[Result] | None]]
 
 
 def fsck(
@@ -59,6 +63,14 @@ def fsck(
     ] = False,
     transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
     as_json: JsonOption = False,
+    spark: Annotated[
+        str | None,
+        typer.Option(
+            "--spark",
+            metavar="[MASTER]",
+            help="Look on executors of Spark: of this master, else of this machine's cores.",
+        ),
+    ] = None,
 ) -> None:
     """Find what crashed clients left behind; with --repair, finish or undo it.
 
@@ -69,35 +81,64 @@ def fsck(
     """
     if do_repair and not yes:
         _confirm(parse_age(retention))
-    out, tables, young = console(), [table.encode() for table in scan or ()], Young()
-    with (
-        open_store_of(store, transactions, mends=do_repair) as context,
-        row_bar(out, "fsck", hidden=as_json) as looked,
-    ):
-        findings = check(
-            context,
-            grace_ms=parse_age(grace),
-            retention_ms=parse_age(retention),
-            scan=tables,
-            looked=looked,
-            young=young,
-        )
-        found: Iterator[Found] = (
-            repair_all(context, findings) if do_repair else ((item, None) for item in findings)
-        )
-        tally = _print_json(found) if as_json else _print(out, found, context.clock.wall_ms())
-        if do_repair:
-            compact(context, retention_ms=parse_age(retention), tables=tables)
-    if as_json and young.counts:
-        print_json(young_document(young, parse_age(grace)))
-    elif not as_json:
-        if tally or young.counts:
-            _print_tally(out, tally, looked.rows, do_repair)
+    out, tables = console(), [table.encode() for table in scan or ()]
+    ages = Ages(parse_age(grace), parse_age(retention))
+    with ExitStack() as stack:
+        context = stack.enter_context(open_store_of(store, transactions, mends=do_repair))
+        if spark is None:
+            bar = stack.enter_context(row_bar(out, "fsck", hidden=as_json))
+            look = _look_here(context, ages, tables, bar, do_repair)
         else:
-            out.print(f"clean: {count_text(looked.rows, 'row')}, and nothing was left behind")
-        _print_young(out, young, parse_age(grace))
+            asked = Asked(store, transactions, ages, tables, do_repair)
+            bar = stack.enter_context(row_bar(out, "fsck", unit="parts", hidden=as_json))
+            look = stack.enter_context(look_on_executors(spark, asked, bar))
+        now_ms = context.clock.wall_ms()
+        tally = _print_json(look.found) if as_json else _print(out, look.found, now_ms)
+        if do_repair:
+            compact(context, retention_ms=ages.retention_ms, tables=tables)
+    _print_end(out, tally, look, ages.grace_ms, do_repair=do_repair, as_json=as_json)
     if any(result in (None, LeftAlone) for _, result in tally):
         raise typer.Exit(FOUND)
+
+
+def _look_here(
+    context: Context, ages: Ages, tables: list[bytes], bar: RowBar, do_repair: bool
+) -> Look:
+    look = Look()
+
+    def looked(table: bytes) -> None:
+        look.rows += 1
+        bar(table)
+
+    findings = check(
+        context,
+        grace_ms=ages.grace_ms,
+        retention_ms=ages.retention_ms,
+        scan=tables,
+        looked=looked,
+        young=look.young,
+    )
+    if do_repair:
+        look.found = repair_all(context, findings)
+    else:
+        look.found = ((finding, None) for finding in findings)
+    return look
+
+
+def _print_end(
+    out: Console, tally: Tally, look: Look, grace_ms: int, *, do_repair: bool, as_json: bool
+) -> None:
+    """Print what all the findings come to, and what was left alone."""
+    young = look.young
+    if as_json:
+        if young.counts:
+            print_json(young_document(young, grace_ms))
+        return
+    if tally or young.counts:
+        _print_tally(out, tally, look.rows, do_repair)
+    else:
+        out.print(f"clean: nothing was left behind; {_tell_looked(look.rows)}")
+    _print_young(out, young, grace_ms)
 
 
 def _confirm(retention_ms: int) -> None:
@@ -109,9 +150,6 @@ def _confirm(retention_ms: int) -> None:
         f"a retention below {least}: is every client stopped?",
         f"a retention below {least} is safe only while no client is at work: then say --yes",
     )
-
-
-Tally = Counter[tuple[Kind, type[Result] | None]]
 
 
 def _print_json(found: Iterator[Found]) -> Tally:
@@ -163,8 +201,13 @@ def _fact(name: str, fact: object, now_ms: int) -> str:
             return str(fact)
 
 
+def _tell_looked(rows: int) -> str:
+    """Say how many rows were looked at; the store has passed over those that are finished."""
+    return f"{count_text(rows, 'row')} looked at, beside those of finished transactions"
+
+
 def _print_tally(out: Console, tally: Tally, looked: int, repaired: bool) -> None:
-    title = f"{count_text(looked, 'row')}, {count_text(tally.total(), 'finding')}"
+    title = f"{count_text(tally.total(), 'finding')}; {_tell_looked(looked)}"
     if not tally:
         out.print(title)
         return

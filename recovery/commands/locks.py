@@ -16,11 +16,11 @@ from recovery.commands.common import (
     JsonOption,
     complain,
     console,
-    must_exist,
     parse_age,
     print_json,
     print_line,
 )
+from recovery.opening import must_exist
 from recovery.text import count_text, duration_text, time_text
 from txn.clock import SystemClock
 from txn.errors import InvalidRequestError

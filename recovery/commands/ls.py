@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Annotated
 
 import typer
@@ -17,21 +18,35 @@ from recovery.commands.common import (
     StoreOption,
     TransactionsOption,
     console,
-    open_store_of,
     parse_age,
     print_json,
     print_line,
     row_bar,
 )
 from recovery.documents import row_document
+from recovery.opening import open_store_of
 from recovery.text import count_text, duration_text, labels_text
 from txn.protocol.attempt import Context
 from txn.protocol.phases import Status
-from txn.protocol.row import TransactionRow, created_ms
+from txn.protocol.row import TransactionRow, created_ms, decode_row
 from txn.text import escape
 
 LINE = "{:58} {:11} {:>9} {:>4} {}"
 NO_STATUS = "none"
+NAMES = (*map(str, Status), NO_STATUS)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """Which rows: with one of these statuses, by name, and for how long at least."""
+
+    names: frozenset[str]
+    older_than_ms: int
+
+    @property
+    def statuses(self) -> list[Status]:
+        """The statuses among the names."""
+        return [status for status in Status if str(status) in self.names]
 
 
 def _status(text: str) -> str:
@@ -64,8 +79,9 @@ def ls(
     with open_store_of(store, transactions) as context, ExitStack() as looking:
         # Lines that come as they are found show by themselves how far it is.
         bar = looking.enter_context(row_bar(console(), "ls", hidden=as_json or not limit))
-        rows = _select_rows(context, set(status or ()), older_than or 0, bar)
-        total, shown = _newest(rows, limit) if limit else (0, rows)
+        wanted = Wanted(frozenset(status or NAMES), older_than or 0)
+        rows = _list_newest if limit else _list_all
+        total, shown = rows(context, wanted, limit, bar)
         looking.close()
         if not as_json:
             print_line(LINE.format("transaction", "status", "age", "keys", "labels or reason"))
@@ -80,28 +96,58 @@ def ls(
         typer.echo(f"the newest {limit:,} only, and not {older}: --limit 0 shows all", err=as_json)
 
 
-def _newest(rows: Iterator[TransactionRow], limit: int) -> tuple[int, Iterator[TransactionRow]]:
-    """Return how many rows there are, and the newest of them in the order of their beginnings."""
+def _list_newest(
+    context: Context, wanted: Wanted, limit: int, looked: scan.Looked
+) -> tuple[int, Iterator[TransactionRow]]:
+    """Return how many rows there are, and the newest of them in the order of their beginnings. Only
+    these are read wholly; of the others it is the status."""
     total = 0
 
-    def counted() -> Iterator[TransactionRow]:
+    def count_keys() -> Iterator[bytes]:
         nonlocal total
-        for row in rows:
+        for row_key in _list_keys(context, wanted, looked):
             total += 1
-            yield row
+            yield row_key
 
-    found = heapq.nlargest(limit, counted(), key=lambda row: created_ms(row.row_key))
-    return total, reversed(found)
+    newest = heapq.nlargest(limit, count_keys(), key=created_ms)
+    found = (scan.whole_row(context, row_key) for row_key in reversed(newest))
+    rows = (decode_row(row) for row in found if row)
+    return total, (row for row in rows if name_status(row) in wanted.names)
 
 
-def _select_rows(
-    context: Context, statuses: set[str], older_than_ms: int, looked: scan.Looked
-) -> Iterator[TransactionRow]:
-    for row in scan.transactions(context, looked=looked):
-        name = str(row.status) if row.status else NO_STATUS
-        age_ms = context.clock.wall_ms() - (row.since or row.newest)
-        if (not statuses or name in statuses) and age_ms >= older_than_ms:
-            yield row
+def _list_keys(context: Context, wanted: Wanted, looked: scan.Looked) -> Iterator[bytes]:
+    """Yield the row keys: of rows with a status, and of those without."""
+    now_ms, least_ms = context.clock.wall_ms(), wanted.older_than_ms
+    # The status of a fenced row has a timestamp of its owner's.
+    with_ages = least_ms > 0 and context.rules.locks_rows
+    if wanted.statuses:
+        for head in scan.list_heads(context, wanted.statuses, looked, with_ages=with_ages):
+            if now_ms - head.since >= least_ms:
+                yield head.row_key
+    if NO_STATUS in wanted.names:
+        for row in scan.list_without_status(context, looked):
+            if now_ms - (row.since or row.newest) >= least_ms:
+                yield row.row_key
+
+
+def _list_all(
+    context: Context, wanted: Wanted, _limit: int, looked: scan.Looked
+) -> tuple[int, Iterator[TransactionRow]]:
+    """Return the rows as they come, in the order of their keys; they are not counted."""
+
+    def find() -> Iterator[TransactionRow]:
+        others = scan.leave_out(set(Status) - set(wanted.statuses))
+        for row in scan.transactions(context, looked=looked, unless=others):
+            age_ms = context.clock.wall_ms() - (row.since or row.newest)
+            if name_status(row) in wanted.names and age_ms >= wanted.older_than_ms:
+                yield row
+
+    return 0, find()
+
+
+def name_status(row: TransactionRow) -> str:
+    """Return the name of a row's status, as `--status` takes it."""
+    return str(row.status) if row.status else NO_STATUS
 
 
 def _line(row: TransactionRow, now_ms: int) -> str:
@@ -109,7 +155,7 @@ def _line(row: TransactionRow, now_ms: int) -> str:
     labels = labels_text(request.labels) if request else ""
     return LINE.format(
         escape(row.row_key),
-        str(row.status) if row.status else NO_STATUS,
+        name_status(row),
         duration_text(max(0, now_ms - (row.since or row.newest))),
         len(request.keys) if request else "?",
         "; ".join(filter(None, [labels, row.reason, row.corrupt])),

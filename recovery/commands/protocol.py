@@ -14,12 +14,12 @@ from recovery.commands.common import (
     TransactionsOption,
     ask_person,
     complain,
-    open_store_of,
     parse_age,
     print_json,
 )
 from recovery.convert import convert as convert_database
 from recovery.convert import find_obstacles
+from recovery.opening import open_store_of
 from txn.client.connect import connect
 from txn.errors import InvalidRequestError
 from txn.model import check_choice

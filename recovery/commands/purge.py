@@ -15,13 +15,13 @@ from recovery.commands.common import (
     ask_person,
     complain,
     find_row_key,
-    open_store_of,
     print_json,
 )
 from recovery.documents import result_document
 from recovery.findings import Repaired, Result
 from recovery.fsck import LONGEST_REQUEST_MS
 from recovery.markers import find_marker
+from recovery.opening import open_store_of
 from recovery.purge import LOST, UNFINISHED, purge_row, purge_token
 from recovery.scan import whole_row
 from recovery.text import duration_text, time_text

@@ -16,11 +16,11 @@ from recovery.commands.common import (
     TransactionsOption,
     console,
     find_row_key,
-    open_store_of,
     print_json,
 )
 from recovery.documents import explanation_document
 from recovery.inspect import Explanation, ValueChange, explain
+from recovery.opening import open_store_of
 from recovery.text import duration_text, labels_text, time_text
 from txn.errors import InvalidRequestError
 from txn.protocol.row import RowState

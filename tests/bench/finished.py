@@ -1,19 +1,27 @@
-"""Finished transaction rows by the million, as their owners would have left them.
+"""Finished transaction rows by the million, as their owners would have left them; and
+`python -m tests.bench.finished`: what `txn fsck` and `txn ls` take to look at a store of them.
 
 One real transaction is committed and its row is read; every further row has the same cells, under a
 row key of its own, with the timestamps moved as far. They are written in batches through the
 store, by a few processes. All are an hour old: `fsck` looks at them, and has nothing to say.
+Told are time, processor time, and memory: a process's own, and what it has mapped of the store.
 """
 
 from __future__ import annotations
 
+import argparse
 import multiprocessing
+import resource
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
+from pathlib import Path
 from random import Random
 
-from txn import Engine, Key, Mutation
+from txn import Engine, Key, Mutation, connect
 from txn.model import Cell, Edit, Row
 from txn.protocol.row import created_ms, is_row_key, new_row_key
 from txn.stores import open_store
@@ -86,3 +94,54 @@ def _write(uri: str, template: Row, count: int, seed: int, buckets: int) -> None
 
 def _join(rows: Sequence[list[Edit]]) -> list[Edit]:
     return [edit for row in rows for edit in row]
+
+
+COMMANDS = (["fsck"], ["ls", "--status", "0"], ["ls"])
+MEMORY = {"RssAnon:": 0, "RssFile:": 0}
+LOOK_EVERY_S = 0.05
+
+
+def measure(uri: str, command: Sequence[str]) -> str:
+    """Run `txn` on a store; return what it took, as columns of a table."""
+    script = [sys.executable, "-c", "from recovery.commands import main; main()"]
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    process = subprocess.Popen([*script, *command, "--store", uri], stdout=subprocess.DEVNULL)
+    most = dict(MEMORY)
+    while process.poll() is None:
+        for name, kilobytes in read_memory(process.pid).items():
+            most[name] = max(most[name], kilobytes)
+        time.sleep(LOOK_EVERY_S)
+    took_s = time.monotonic() - began
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_s = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    own, mapped = (f"{kilobytes / 1024:.0f} MB" for kilobytes in most.values())
+    if process.returncode:
+        raise RuntimeError(f"failed: {command}")
+    return f"`txn {' '.join(command)}` | {took_s:.1f} s | {cpu_s:.1f} s | {own} | {mapped}"
+
+
+def read_memory(process: int) -> dict[str, int]:
+    """Return how many kilobytes a process has for itself, and of files."""
+    try:
+        lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    except OSError:  # it has just ended
+        return {}
+    parts = [line.split() for line in lines if line]
+    return {part[0]: int(part[1]) for part in parts if part[0] in MEMORY}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="What fsck and ls take beside finished rows.")
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--store", help="one to fill and look at; else an embedded one is made")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as place:
+        uri = options.store or f"embedded://{place}/store?sync=off"
+        make_finished(uri, connect, "data", options.rows)
+        print("| command | took | processor | memory of its own | mapped |\n|---|---|---|---|---|")
+        for command in COMMANDS:
+            print(f"| {measure(uri, command)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -13,7 +13,7 @@ import pytest
 
 from txn.clock import SystemClock
 from txn.errors import InvalidRequestError, StoreError, TableUnavailable
-from txn.model import Cell, Check, Edit, Family, Key
+from txn.model import Cell, Check, Edit, Family, Key, Unless
 from txn.stores.base import Store
 from txn.stores.hbase.native.store import NativeStore
 from txn.stores.hbase.store import HBaseStore
@@ -535,6 +535,59 @@ def test_rows_without_a_visible_cell_are_skipped(subject: Subject) -> None:
     assert [row.row for row in subject.store.scan(subject.table)] == [b"b", b"c"]
     found = subject.store.scan(subject.table, columns=[(b"d", b"x")])
     assert [row.row for row in found] == [b"c"]
+
+
+def test_a_scan_leaves_out_rows_by_the_newest_value_of_a_cell(subject: Subject) -> None:
+    """fsck passes over a million finished transactions, of which nothing is sent to it."""
+    at = {row: subject.key(row, "x") for row in ("a", "b", "c", "d", "e", "f", "g")}
+    beside = {row: subject.key(row, "a", "e") for row in at}
+    none = subject.key("none", "y")
+    values = {"a": b"out", "b": b"in", "c": b"it's, out", "d": b"", "e": b"out", "f": b"in"}
+    edits = [Edit(at[row], value, 5) for row, value in values.items()]
+    edits += [Edit(key, b"1", 5) for key in (*beside.values(), none)]
+    subject.store.write(edits)
+    subject.store.write([Edit(at["e"], b"in", 6), Edit(at["f"], b"out", 6)])
+    subject.store.write([Edit(at["a"], None, 5), Edit(subject.key("a", "x"), b"out", 7)])
+    subject.store.write([Edit(subject.key("h", "x"), b"out", 5)])
+    subject.store.write([Edit(subject.key("h", "x"), None, 5), Edit(beside["g"], b"2", 6)])
+    unless = Unless(b"d", b"x", frozenset({b"out", b"it's, out"}))
+    found = list(subject.store.scan(subject.table, b"", None, None, unless))
+    assert [row.row for row in found] == [b"b", b"d", b"e", b"g", b"none"]
+    assert found[0].cells == {beside["b"]: Cell(b"1", 5), at["b"]: Cell(b"in", 5)}
+    assert found[2].cells == {beside["e"]: Cell(b"1", 5), at["e"]: Cell(b"in", 6)}
+    named = subject.store.scan(subject.table, b"b", b"f", [(b"d", b"x")], unless)
+    assert [row.cells for row in named] == [
+        {at["b"]: Cell(b"in", 5)},
+        {at["d"]: Cell(b"", 5)},
+        {at["e"]: Cell(b"in", 6)},
+    ]
+    nothing = Unless(b"d", b"x", frozenset())
+    rows = [row.row for row in subject.store.scan(subject.table, b"", None, None, nothing)]
+    assert rows == [b"a", b"b", b"c", b"d", b"e", b"f", b"g", b"none"]
+
+
+def test_a_scan_goes_on_behind_any_number_of_rows_that_it_leaves_out(subject: Subject) -> None:
+    """A page may hold none of those that were asked for."""
+    rows = [b"%05d" % number for number in range(2600)]
+    subject.store.write([Edit(subject.key(row, "x"), b"out", 10) for row in rows])
+    kept = [rows[0], rows[700], rows[2598]]
+    subject.store.write([Edit(subject.key(row, "x"), b"in", 11) for row in kept])
+    unless = Unless(b"d", b"x", frozenset({b"out"}))
+    found = subject.store.scan(subject.table, b"", None, None, unless)
+    assert [row.row for row in found] == kept
+    found = subject.store.scan(subject.table, rows[1], rows[2598], [(b"d", b"x")], unless)
+    assert [row.row for row in found] == [rows[700]]
+
+
+def test_what_rows_are_left_out_by_is_among_the_columns_and_families(subject: Subject) -> None:
+    """HBase's filters see nothing of other columns, and would leave out nothing."""
+    unless = Unless(b"d", b"x", frozenset({b"out"}))
+    with pytest.raises(InvalidRequestError, match="lack the one"):
+        list(subject.store.scan(subject.table, columns=[(b"d", b"y")], unless=unless))
+    absent = Unless(b"nothing", b"x", frozenset({b"out"}))
+    fill(subject, [b"a"])
+    with pytest.raises(TableUnavailable, match=r"no such family.*'nothing'"):
+        list(subject.store.scan(subject.table, columns=[(b"nothing", b"x")], unless=absent))
 
 
 def test_a_scan_is_lazy_and_goes_on_beside_writers(subject: Subject) -> None:

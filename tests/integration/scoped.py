@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 from tests.integration.hbase import HBase
 from txn.clock import ManualClock, SystemClock
-from txn.model import Cell, Check, Edit, Family, Key, Row
+from txn.model import Cell, Check, Edit, Family, Key, Row, Unless
 from txn.protocol.attempt import ProtocolName
 from txn.protocol.row import FAMILY
 from txn.protocol.rules import protocol_key
@@ -64,9 +64,10 @@ class ScopedStore:
         start: bytes = b"",
         stop: bytes | None = None,
         columns: Collection[tuple[bytes, bytes]] | None = None,
+        unless: Unless | None = None,
     ) -> Iterator[Row]:
         end = self._prefix + stop if stop else self._prefix[:-1] + bytes([self._prefix[-1] + 1])
-        for row in self._inner.scan(table, self._prefix + start, end, columns):
+        for row in self._inner.scan(table, self._prefix + start, end, columns, unless):
             cells = {self._here(key): cell for key, cell in row.cells.items()}
             yield Row(row.row.removeprefix(self._prefix), cells)
 

@@ -15,8 +15,9 @@ from txn.tables.kv.lmdb import LmdbStore
 from txn.tables.kv.memory import MemoryStore
 from txn.tables.kv.ordered import OrderedStore
 from txn.tables.operations import FamilySettings, Put, Remove
+from txn.tables.pages import PAGE_ROWS
 from txn.tables.rows import Rows
-from txn.tables.tables import PAGE_ROWS, TableStore
+from txn.tables.tables import TableStore
 
 LOG = logging.getLogger(__name__)
 DAY_MS = 86_400_000

@@ -13,7 +13,7 @@ from greenlet import getcurrent, greenlet
 from tests.simulation.world import POLICY, World
 from txn import Cell, Engine, Key, Policy
 from txn.clock import Clock
-from txn.model import LOCK_SUFFIX, Check, Edit, Row
+from txn.model import LOCK_SUFFIX, Check, Edit, Row, Unless
 from txn.protocol.lock_cells import FREE, holder_of, unit_lock
 from txn.protocol.phases import Status
 from txn.stores.base import Store
@@ -124,10 +124,11 @@ class RowByRow:
         start: bytes = b"",
         stop: bytes | None = None,
         columns: Collection[tuple[bytes, bytes]] | None = None,
+        unless: Unless | None = None,
     ) -> Iterator[Row]:
-        while row := next(self._inner.scan(table, start, stop, columns), None):
+        while row := next(self._inner.scan(table, start, stop, columns, unless), None):
             self._stop(Call(0, "row", tuple(row.cells)))
-            if row := next(self._inner.scan(table, start, stop, columns), None):
+            if row := next(self._inner.scan(table, start, stop, columns, unless), None):
                 start = row.row + b"\0"
                 yield row
 

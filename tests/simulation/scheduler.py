@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from greenlet import getcurrent, greenlet
 
-from txn.model import Cell, Check, Edit, Family, Key, Row
+from txn.model import Cell, Check, Edit, Family, Key, Row, Unless
 from txn.stores.base import Store
 from txn.testing.faulty import Crash
 
@@ -190,12 +190,13 @@ class Network:
         start: bytes = b"",
         stop: bytes | None = None,
         columns: Collection[tuple[bytes, bytes]] | None = None,
+        unless: Unless | None = None,
     ) -> Iterator[Row]:
         self._pause()
-        rows = self._inner.scan(table, start, stop, columns)
+        rows = self._inner.scan(table, start, stop, columns, unless)
         if self._random.random() < 0.5:
             return rows
-        return self._row_by_row(table, [row.row for row in rows], columns)
+        return self._row_by_row(table, [row.row for row in rows], columns, unless)
 
     def together(self, work: Callable[[], None]) -> None:
         if not self._atomic or self._is_alone:
@@ -222,12 +223,16 @@ class Network:
         pass
 
     def _row_by_row(
-        self, table: bytes, rows: Iterable[bytes], columns: Collection[tuple[bytes, bytes]] | None
+        self,
+        table: bytes,
+        rows: Iterable[bytes],
+        columns: Collection[tuple[bytes, bytes]] | None,
+        unless: Unless | None,
     ) -> Iterator[Row]:
         for row in rows:
             if self._random.random() < 0.5:
                 self._pause()
-            yield from self._inner.scan(table, row, row + b"\0", columns)
+            yield from self._inner.scan(table, row, row + b"\0", columns, unless)
 
     def _pieces(self, items: Sequence[T]) -> Iterator[list[T]]:
         """Yield the items in pieces, each of which has its turn."""

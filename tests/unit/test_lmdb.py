@@ -273,3 +273,35 @@ def test_memory_stores_are_shared_by_name_only() -> None:
         one, two = open_store(uri), open_store(uri)
         one.ensure_table(table, {b"d": Family()})
         assert (two.describe(table) is not None) == is_shared
+
+
+def test_the_first_key_of_a_range_is_the_one_that_a_walk_begins_with(store: LmdbStore) -> None:
+    """A scan leaps by it from row to row, over keys that are longer than LMDB's, too."""
+    keys = [b"a", b"b" * 490, b"b" * 491, b"b" * 2000, b"b" * 2000 + b"c", b"c", b"d" * 600, b"e"]
+    for key in keys:
+        put(store, key, b"1")
+    bounds = [*keys, *(key + b"\0" for key in keys), b"b", b"bb", b"c\xff", b"z"]
+
+    def compare(reader: Reader) -> None:
+        for start in bounds:
+            for stop in bounds:
+                assert reader.first(start, stop) == next(reader.keys(start, stop), None)
+
+    store.read(compare)
+    store.write(compare)
+    store.together(lambda: store.read(compare))
+
+
+def test_a_store_gives_its_memory_back_unless_it_is_being_read(store: LmdbStore) -> None:
+    """Each page that a long scan has read counts as memory of the process until then."""
+    put(store, b"k", b"v")
+    store.unmap()
+    assert store._shared._files is None
+    assert get(store, b"k") == b"v"
+
+    def read(reader: Reader) -> bytes | None:
+        store.unmap()
+        return reader.get(b"k")
+
+    assert store.read(read) == b"v"
+    assert store._shared._files is not None

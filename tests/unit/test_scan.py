@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 
 import pytest
 
 from recovery import Kind, check
-from recovery.scan import find, summary, transactions, whole_row
+from recovery.scan import (
+    AHEAD_MS,
+    find,
+    list_heads,
+    list_suspects,
+    list_without_status,
+    summary,
+    transactions,
+    whole_row,
+)
 from tests.unit.worlds import TABLE, TAKEN, BreakingOff, World, X, Y, stopped_at
 from txn.assertions import Some
-from txn.errors import AssertionFailedError
-from txn.model import Edit, Key, Mutation
+from txn.errors import AssertionFailedError, InvalidRequestError, TableUnavailable
+from txn.model import Cell, Edit, Key, Mutation, Row, Unless, check_unless
+from txn.protocol.attempt import ProtocolName
 from txn.protocol.phases import Status
-from txn.protocol.row import RowState, TransactionRow, column, created_ms
+from txn.protocol.row import RowState, TransactionRow, column, created_ms, new_row_key
+from txn.spans import Span
 from txn.testing.counting import CountingStore
 
 STATES = {
@@ -172,3 +185,124 @@ def test_every_look_goes_on_where_the_store_failed() -> None:
     )
     assert looked == {b"txn": 102, TABLE: 100}
     assert Counter(finding.kind for finding in findings) == {Kind.EXPIRED: 100, Kind.DECIDED: 1}
+
+
+DAY_MS = 24 * 3_600_000
+
+
+def copy_row(world: World, from_key: bytes, created: int, uid: int, buckets: int = 1) -> bytes:
+    """Put a finished row again under the key that an owner whose clock says so would give it."""
+    row = whole_row(world.engine.context, from_key)
+    assert row is not None
+    copy = new_row_key(created, uid, buckets)
+    cells = row.cells.items()
+    world.store.write([Edit(k._replace(row=copy), c.value, c.timestamp) for k, c in cells])
+    return copy
+
+
+@pytest.mark.parametrize("buckets", [1, 100])
+def test_finished_rows_are_passed_over_while_their_keys_are_young(buckets: int) -> None:
+    """A key tells when its owner's clock said that it began; a wrong one delays, and loses none."""
+    world = World()
+    done = world.engine.commit([Mutation(X, b"1")]).transaction
+    began, context = created_ms(done), world.engine.context
+    world.clock.advance(2 * DAY_MS)
+    now_ms = world.clock.wall_ms()
+    behind = copy_row(world, done, began - 9 * DAY_MS, 1, buckets)
+    ahead = copy_row(world, done, now_ms - 1000, 2, buckets)
+    far_ahead = copy_row(world, done, now_ms + AHEAD_MS + 1000, 3, buckets)
+
+    def expired() -> set[bytes | None]:
+        return {found.transaction for found in check(context)}
+
+    assert expired() == {done, behind, far_ahead}
+    found = {row.row for row in list_suspects(context, Span(b"txn"), DAY_MS, lambda table: None)}
+    assert {done, behind, far_ahead} <= found and ahead not in found
+    world.clock.advance(DAY_MS)
+    assert expired() == {done, behind, ahead}  # that one's key has just become young
+    world.clock.advance(2 * DAY_MS)
+    assert expired() == {done, behind, ahead, far_ahead}
+
+
+def test_an_unfinished_row_is_found_among_finished_ones_of_every_bucket() -> None:
+    """Each bucket has young rows of its own, and something before them and behind."""
+    world = World()
+    context = world.engine.context
+    done = world.engine.commit([Mutation(X, b"1")], once="token").transaction
+    for uid in range(40):
+        copy_row(world, done, created_ms(done), uid, 20)
+    world.engine._backend._buckets = 20
+    keys = [stopped_at(world, Status.LOCKED, Key(f"{n}", "d", "x", TABLE)) for n in range(10)]
+    suspects = list_suspects(context, Span(b"txn"), DAY_MS, lambda table: None)
+    names = [row.row for row in suspects]
+    assert set(keys) <= set(names) and len(names) == len(set(names))
+    assert b"once.token" in names and done not in names
+    assert {found.transaction for found in check(context, grace_ms=0)} == set(keys)
+    part = Span(b"txn", keys[3], max(keys) + b"\0")
+    some = {row.row for row in list_suspects(context, part, DAY_MS, lambda table: None)}
+    assert some == {name for name in names if name in part_of(part, names)}
+
+
+def part_of(span: Span, names: list[bytes]) -> list[bytes]:
+    return [name for name in names if span.start <= name < (span.stop or b"\xff")]
+
+
+@pytest.mark.usefixtures("rows_for_all")
+@pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
+def test_heads_tell_since_when_rows_have_their_status(protocol: ProtocolName) -> None:
+    """`txn ls --older-than` goes by it, without reading what the rows were to write."""
+    world = World(protocol=protocol)
+    stopped_at(world, Status.WRITTEN)
+    world.clock.advance(60_000)
+    world.engine.commit([Mutation(Y, b"1"), Mutation(X._replace(row=b"other"), b"1")])
+    context = world.engine.context
+    heads = list(list_heads(context, tuple(Status), lambda table: None, with_ages=True))
+    rows = {row.row_key: row for row in world.rows()}
+    assert {head.row_key: (head.status, head.since) for head in heads} == {
+        key: (row.status, row.since) for key, row in rows.items()
+    }
+    (head,) = list_heads(context, [Status.WRITTEN], lambda table: None)
+    assert rows[head.row_key].status is Status.WRITTEN
+
+
+def test_rows_without_a_known_status_are_listed_apart() -> None:
+    """What is left of a deleted row, and what a newer version has written, must not be hidden."""
+    world = World()
+    done = world.engine.commit([Mutation(X, b"1")]).transaction
+    debris, newer = (new_row_key(created_ms(done), uid) for uid in (1, 2))
+    world.store.write([Edit(column(b"txn", debris, b"buffer"), b"late", 5)])
+    world.store.write([Edit(column(b"txn", newer, b"status"), b"9-NEW", 5)])
+    found = list_without_status(world.engine.context, lambda table: None)
+    assert [row.row_key for row in found] == sorted([debris, newer])
+    counted = summary(world.engine.context)
+    assert counted.transactions == {"5-COMPLETE": 1, "no status": 2}
+    assert counted.unfinished == 1  # the newer one may be committed
+
+
+def test_a_table_that_goes_amid_a_look_is_told_at_once() -> None:
+    """It comes back by a person's hand: nobody waits for it."""
+    world = World()
+    for _ in range(3):
+        world.engine.commit([Mutation(X, b"1")])
+
+    class Going(BreakingOff):
+        def scan(self, *args: object) -> Iterator[Row]:
+            yield from islice(self._inner.scan(*args), 2)
+            raise TableUnavailable("gone", b"txn")
+
+    context = replace(world.engine.context, store=Going(world.store))  # type: ignore[arg-type]
+    with pytest.raises(TableUnavailable, match="gone"):
+        list(transactions(context))
+
+
+def test_a_row_is_left_out_by_the_value_of_one_cell() -> None:
+    """Where a store cannot tell, its client does, and by the same rule."""
+    unless = Unless(b"d", b"x", frozenset({b"out"}))
+    family = Key("r", "e", "x", "data")
+    assert unless.leaves_out(Row(b"r", {family: Cell(b"in", 1), X: Cell(b"out", 1)}))
+    assert not unless.leaves_out(Row(b"r", {family: Cell(b"out", 1), X: Cell(b"in", 1)}))
+    assert not unless.leaves_out(Row(b"r", {family: Cell(b"out", 1)}))
+    check_unless(None, unless)
+    check_unless([(b"d", b"x")], unless)
+    with pytest.raises(InvalidRequestError, match="lack the one"):
+        check_unless([(b"e", b"x")], unless)

@@ -15,7 +15,8 @@ from txn.model import Cell, Edit, Family, Key
 from txn.tables.kv.lmdb import LmdbStore
 from txn.tables.kv.memory import MemoryStore
 from txn.tables.kv.ordered import Reader
-from txn.tables.tables import PAGE_CELLS, PAGE_ROWS, TableStore
+from txn.tables.pages import PAGE_CELLS, PAGE_ROWS
+from txn.tables.tables import TableStore
 
 R = TypeVar("R")
 TABLE = b"t"

@@ -19,7 +19,7 @@ from thriftpy2.utils import serialize
 from tests.unit.fake_gateway import Break, FakeGateway, fake_gateway
 from txn.clock import ManualClock, poll
 from txn.errors import InvalidRequestError, MaybeApplied, NotApplied, StoreError, TxnError
-from txn.model import Check, Edit, Key
+from txn.model import Check, Edit, Key, Unless
 from txn.stores import gateway as gateway_module
 from txn.stores import open_store
 from txn.stores.base import Store
@@ -351,6 +351,25 @@ def test_a_silent_gateway_is_waited_for_until_the_deadline(gateway: FakeGateway)
     gateway.before = lambda number, name: None
     patient(store)
     assert store.check_and_put(CHECKS[:1]) == [True]
+    store.close()
+
+
+def test_a_scan_that_leaves_out_too_much_to_come_in_time_goes_on_without(
+    gateway: FakeGateway,
+) -> None:
+    """A gateway that finds nothing to send for minutes would never get to the end."""
+    store = open_store(gateway.uri + "?timeout_ms=200")
+    go_on = threading.Event()
+
+    def before(number: int, name: str) -> None:
+        if gateway.names.count("getScannerResults") == 1:
+            go_on.wait(60)
+
+    gateway.before = before
+    unless = Unless(b"d", b"x", frozenset({b"out"}))
+    assert list(store.scan(b"t", unless=unless)) == []
+    go_on.set()
+    assert gateway.names.count("getScannerResults") == 2
     store.close()
 
 

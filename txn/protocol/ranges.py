@@ -11,8 +11,16 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 
 from txn.assertions import Version
-from txn.errors import AbortedError, AssertionFailedError, ConflictError, DeadlineError, StoreError
-from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Key, Row
+from txn.errors import (
+    AbortedError,
+    AssertionFailedError,
+    ConflictError,
+    DeadlineError,
+    StoreClosedError,
+    StoreError,
+    TableUnavailable,
+)
+from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Columns, Key, Row, Unless
 from txn.protocol.attempt import Attempt, Context, are_apart, call_store, is_late
 from txn.protocol.beats import TOO_LATE, beat_between
 from txn.protocol.lock_cells import FREE, holder_of
@@ -22,27 +30,35 @@ from txn.spans import Span
 RESERVED = (LOCK_SUFFIX, TAG_SUFFIX)
 
 
-def stored_rows(context: Context, wanted: Span, *, with_tags: bool = True) -> Iterator[Row]:
-    """Yield the rows as they are stored; where the store fails, go on behind the last one."""
-    cells = wanted.cells if with_tags else wanted.values
-    rows: Iterator[Row] | None = None
+def stored_rows(
+    context: Context, wanted: Span, unless: Unless | None = None, cells: Columns = None
+) -> Iterator[Row]:
+    """Yield the rows as they are stored; where the store fails, go on behind the last one.
+    unless: which of them to leave out, as a store's scan takes it. cells: read these alone, and not
+    what tells of the span's keys."""
+    rows: Iterator[Row] = iter(())
     last: bytes | None = None
+    columns = wanted.cells if cells is None else cells
 
-    def step() -> Row | None:
+    def begin() -> Row | None:
+        """Return the first row, or the first one behind the last."""
         nonlocal rows
-        if rows is None:
-            start = wanted.start if last is None else last
-            rows = context.store.scan(wanted.table, start, wanted.stop, cells)
-        try:
-            return next(rows, None)
-        except StoreError:
-            rows = None
-            raise
+        start = wanted.start if last is None else last
+        rows = context.store.scan(wanted.table, start, wanted.stop, columns, unless)
+        return next((row for row in rows if row.row != last), None)
 
-    while (row := call_store(context, step)) is not None:
-        if row.row != last:
-            last = row.row
-            yield row
+    while True:
+        row = call_store(context, begin)
+        try:
+            while row is not None:
+                last = row.row
+                yield row
+                row = next(rows, None)
+        except (StoreClosedError, TableUnavailable):
+            raise
+        except StoreError:  # the next one begins it anew, or raises in the end
+            continue
+        return
 
 
 def key_of_cell(cell: Key) -> Key:

@@ -52,7 +52,7 @@ Locked = Callable[[Sequence[Key]], Snapshot]
 
 def scan_rows(context: Context, wanted: Span, locked: Locked) -> Iterator[Row]:
     """Yield the span's rows that have a value, each as of one instant."""
-    rows = stored_rows(context, wanted, with_tags=False)
+    rows = stored_rows(context, wanted, cells=wanted.values)
     while page := list(islice(rows, PAGE_ROWS)):
         for row in _resolve_page(context, wanted, page, locked):
             if row.cells:

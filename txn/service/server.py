@@ -40,6 +40,7 @@ from txn.service.store_messages import (
     unpack_columns,
     unpack_edit,
     unpack_families,
+    unpack_unless,
 )
 from txn.spans import Span
 from txn.stores.base import Store
@@ -172,18 +173,21 @@ class Transactional:
         return self._store.check_and_put(wanted, durable=durable is not False)
 
     @answer_call
-    def storeScan(
+    def storeScan(  # noqa: PLR0917  (they are the interface's)
         self,
         table: bytes,
         start: bytes,
         stop: bytes | None,
         columns: Sequence[Any] | None,
         given: Any,
+        judged: Any = None,
+        left_out: Sequence[bytes] | None = None,
     ) -> Any:
         """The first rows of a range, up to a page of them."""
         page: list[Row] = []
         size = 0
-        for row in self._store.scan(table, start, stop, unpack_columns(columns)):
+        unless = unpack_unless(judged, left_out)
+        for row in self._store.scan(table, start, stop, unpack_columns(columns), unless):
             page.append(row)
             size += sum(cell_bytes(key, cell.value) for key, cell in row.cells.items())
             if len(page) == PAGE_ROWS or size >= PAGE_BYTES:

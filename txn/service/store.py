@@ -22,13 +22,14 @@ from txn.errors import (
     TxnError,
     annotate,
 )
-from txn.model import Cell, Check, Columns, Edit, Family, Key, Row
+from txn.model import Cell, Check, Columns, Edit, Family, Key, Row, Unless, check_unless
 from txn.service.messages import FIELDS, IDL, UNKNOWN_KIND, pack_key, unpack_cells, unpack_error
 from txn.service.store_messages import (
     pack_check,
     pack_columns,
     pack_edit,
     pack_families,
+    pack_unless,
     unpack_families,
     unpack_page,
 )
@@ -149,16 +150,32 @@ class ServedStore:
         return answers
 
     def scan(
-        self, table: bytes, start: bytes = b"", stop: bytes | None = None, columns: Columns = None
+        self,
+        table: bytes,
+        start: bytes = b"",
+        stop: bytes | None = None,
+        columns: Columns = None,
+        unless: Unless | None = None,
     ) -> Iterator[Row]:
-        """Yield the rows, a page at a time; between the pages the server holds nothing for us."""
-        wanted, more = pack_columns(columns), True
+        """Yield the rows, a page at a time; between the pages the server holds nothing for us. An
+        older server sends the rows that are left out as well, and so does one that would take too
+        long to find a page of others."""
+        check_unless(columns, unless)
+        wanted, left_out, more = pack_columns(columns), pack_unless(unless), True
         while more:
             arguments = (table, start, stop, wanted)
-            rows, more = unpack_page(
-                self._ask("storeScan", CALLS.storeScan_args, *arguments, repeat=True)
-            )
-            yield from rows
+            try:
+                rows, more = unpack_page(
+                    self._ask(
+                        "storeScan", CALLS.storeScan_args, *arguments, repeat=True, **left_out
+                    )
+                )
+            except MaybeApplied as error:
+                if not left_out or not isinstance(error.__cause__, TimeoutError):
+                    raise
+                left_out = {}
+                continue
+            yield from (row for row in rows if unless is None or not unless.leaves_out(row))
             start = rows[-1].row + b"\0" if rows else start
 
     def together(self, work: Callable[[], None]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import astuple
 from typing import Any
 
 from txn.errors import InvalidRequestError
-from txn.model import Check, Columns, Edit, Family, Row
+from txn.model import Check, Columns, Edit, Family, Row, Unless
 from txn.service.messages import IDL, pack_cells, pack_key, unpack_cells, unpack_key
 
 # Those of a Family, in their order, as the interface names them.
@@ -67,6 +67,21 @@ def pack_columns(columns: Columns) -> Any:
 def unpack_columns(packed: Sequence[Any] | None) -> Columns:
     """Return the columns of a message, or None for all of them."""
     return None if packed is None else [(each.family, each.column) for each in packed]
+
+
+def pack_unless(unless: Unless | None) -> dict[str, Any]:
+    """Return the arguments, by their names, that say which rows a scan leaves out."""
+    if unless is None:
+        return {}
+    column = IDL.Column(unless.family, unless.column)
+    return {"judged": column, "leftOut": sorted(unless.values)}
+
+
+def unpack_unless(judged: Any, left_out: Sequence[bytes] | None) -> Unless | None:
+    """Return which rows a scan leaves out."""
+    if judged is None:
+        return None
+    return Unless(judged.family, judged.column, frozenset(left_out or ()))
 
 
 def pack_families(families: Mapping[bytes, Family]) -> list[Any]:

@@ -260,9 +260,11 @@ service Transactional {
             4: Corrupt corrupt)
 
   // The first rows from start (included) to stop (excluded, if given), with these columns (none:
-  // all), as many as make a page. Nothing is kept between the pages.
+  // all), as many as make a page. Nothing is kept between the pages. Without those in which the
+  // column `judged`, which must be among the columns if they are given, has one of these values.
   Page storeScan(1: required binary table, 2: required binary start, 3: binary stop,
-                 4: list<Column> columns, 5: Options options)
+                 4: list<Column> columns, 5: Options options, 6: Column judged,
+                 7: list<binary> leftOut)
     throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: StoreFailed store,
             4: Corrupt corrupt)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Literal, Protocol
 
-from txn.model import Cell, Check, Columns, Edit, Family, Key, Row
+from txn.model import Cell, Check, Columns, Edit, Family, Key, Row, Unless
 
 Feature = Literal[
     "multi_cell_check",
@@ -60,10 +60,18 @@ class Store(Protocol):
         everything after it; the next durable call makes it last, also one of no items."""
 
     def scan(
-        self, table: bytes, start: bytes = b"", stop: bytes | None = None, columns: Columns = None
+        self,
+        table: bytes,
+        start: bytes = b"",
+        stop: bytes | None = None,
+        columns: Columns = None,
+        unless: Unless | None = None,
     ) -> Iterator[Row]:
         """Yield the rows from start (included) to stop (excluded) in byte order, lazily.
-        Only the named (family, column) pairs, if given; rows without a visible cell are skipped."""
+        Only the named (family, column) pairs, if given; rows without a visible cell are skipped.
+        Rows that `unless` leaves out are not yielded, and where the store can tell them by itself
+        they are not sent either. Its cell must be among the columns, if these are given; else it is
+        an InvalidRequestError."""
 
     def together(self, work: Callable[[], None]) -> None:
         """Run a function that uses this store; what it does may take effect all at once.

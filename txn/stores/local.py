@@ -12,7 +12,7 @@ from typing import NoReturn
 
 from txn.clock import Clock
 from txn.errors import TableUnavailable
-from txn.model import Cell, Check, Columns, Edit, Family, Key, Row
+from txn.model import Cell, Check, Columns, Edit, Family, Key, Row, Unless
 from txn.stores.base import Feature
 from txn.tables.kv.ordered import OrderedStore
 from txn.tables.refusal import Reason, Refused
@@ -62,11 +62,16 @@ class LocalStore:
             _raise_meaning(error)
 
     def scan(
-        self, table: bytes, start: bytes = b"", stop: bytes | None = None, columns: Columns = None
+        self,
+        table: bytes,
+        start: bytes = b"",
+        stop: bytes | None = None,
+        columns: Columns = None,
+        unless: Unless | None = None,
     ) -> Iterator[Row]:
         """Yield the rows of some hundreds at a time; nothing is held between them."""
         try:
-            yield from self._tables.scan(table, start, stop, columns)
+            yield from self._tables.scan(table, start, stop, columns, unless)
         except Refused as error:
             _raise_meaning(error)
 

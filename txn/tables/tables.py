@@ -7,27 +7,30 @@ one for each page. The server's time is that of the clock, but never below the c
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from itertools import count
 
 from txn.errors import InvalidRequestError
-from txn.model import Cell, Check, Columns, Edit, Family, Key, Row, check_targets
-from txn.tables import catalog, cells, entries
+from txn.model import (
+    Cell,
+    Check,
+    Columns,
+    Edit,
+    Family,
+    Key,
+    Row,
+    Unless,
+    check_targets,
+    check_unless,
+)
+from txn.tables import catalog, cells, entries, pages
 from txn.tables.catalog import Place, TableCatalog, cell_key, masks_key
 from txn.tables.cells import newest, put_version
 from txn.tables.kv.dividing import divide_keys
 from txn.tables.kv.ordered import Reader, Writer
+from txn.tables.pages import PAGE_BYTES, PAGE_ROWS, RowChoice, ScanPage, find_oldest
 
-PAGE_ROWS = 500
-PAGE_CELLS = 20_000
-PAGE_BYTES = 4 * 1024 * 1024
+UNMAP_PAGES = 2  # after so many a long scan gives back the memory that it has taken up
 MAX_TIMESTAMP = (1 << 63) - 1
-
-_Columns = frozenset[tuple[bytes, bytes]] | None
-
-
-class _Page(NamedTuple):
-    rows: list[Row]
-    resume: bytes | None
 
 
 class TableStore(catalog.OnCatalog):
@@ -47,7 +50,7 @@ class TableStore(catalog.OnCatalog):
                 if (row, family, table) != before:  # a value is read with its marks
                     before = row, family, table
                     place = _find_place(known, table, family)
-                    stem, oldest = cell_key(place, row, b""), _oldest(place, now)
+                    stem, oldest = cell_key(place, row, b""), find_oldest(place, now)
                 state = get(stem + column)
                 found[key] = None if state is None else newest(state, oldest)
             return found
@@ -83,15 +86,25 @@ class TableStore(catalog.OnCatalog):
         return self._store.write(body, durable=durable)
 
     def scan(
-        self, table: bytes, start: bytes = b"", stop: bytes | None = None, columns: Columns = None
+        self,
+        table: bytes,
+        start: bytes = b"",
+        stop: bytes | None = None,
+        columns: Columns = None,
+        unless: Unless | None = None,
     ) -> Iterator[Row]:
         """Yield rows in byte order; an empty stop means the end of the table, as in HBase."""
-        wanted = None if columns is None else frozenset(columns)
-        resume: bytes | None = catalog.escape_row(start)
-        while resume is not None:
-            page = self._page(table, resume, stop, wanted)
+        check_unless(columns, unless)
+        wanted = RowChoice(table, None if columns is None else frozenset(columns), unless)
+        resume = catalog.escape_row(start)
+        for number in count(1):
+            page = self._page(wanted, resume, stop)
             yield from page.rows
+            if page.resume is None:
+                return
             resume = page.resume
+            if number % UNMAP_PAGES == 0:
+                self._store.unmap()
 
     def find_splits(
         self, table: bytes, count: int, start: bytes = b"", stop: bytes | None = None
@@ -155,16 +168,16 @@ class TableStore(catalog.OnCatalog):
             self._store.write(body, durable=False)
         return following
 
-    def _page(self, table: bytes, resume: bytes, stop: bytes | None, wanted: _Columns) -> _Page:
-        def body(reader: Reader) -> _Page:
+    def _page(self, wanted: RowChoice, resume: bytes, stop: bytes | None) -> ScanPage:
+        def body(reader: Reader) -> ScanPage:
             known = self._load(reader)
-            found = known.table(table)
-            for family, _ in wanted or ():
+            found = known.table(wanted.table)
+            for family in wanted.families:
                 if family not in found.families:
-                    raise known.missing(table, family)
+                    raise known.missing(wanted.table, family)
             end = found.prefix + catalog.escape_row(stop) if stop else found.stop
-            keys = reader.keys(found.prefix + resume, end)
-            return _read_page(reader, keys, known.places, (table, wanted, self._clock.wall_ms()))
+            limits = found.prefix + resume, end
+            return pages.read_page(reader, known.places, wanted, limits, self._clock.wall_ms())
 
         return self._store.read(body)
 
@@ -176,19 +189,14 @@ class TableStore(catalog.OnCatalog):
         found, now = known.table(table), self._clock.wall_ms()
         stale: list[bytes] = []
         size = 0
-        for count, key in enumerate(reader.keys(found.prefix + resume, found.stop)):
-            if count == PAGE_ROWS or size >= PAGE_BYTES:
+        for looked, key in enumerate(reader.keys(found.prefix + resume, found.stop)):
+            if looked == PAGE_ROWS or size >= PAGE_BYTES:
                 return stale, key[len(found.prefix) :]
             old = reader.get(key) or b""
             size += len(old)
             if _compact(known, table, key, (old, now, purge_before_ms)) != old:
                 stale.append(key)
         return stale, None
-
-
-def _oldest(place: Place, now: int) -> int:
-    """Return the timestamp below which the newest version has expired."""
-    return 0 if place.ttl_ms is None or place.min_versions else now - place.ttl_ms
 
 
 def _compact(
@@ -229,7 +237,7 @@ def _check(writer: Writer, known: TableCatalog, check: Check, now: int) -> bool:
     place = _find_place(known, table, family)
     stem = cell_key(place, row, b"")
     state = writer.get(stem + column)
-    cell = newest(state, _oldest(place, now)) if state else None
+    cell = newest(state, find_oldest(place, now)) if state else None
     if (b"" if cell is None else cell.value) != expected:
         return False
     if cell is not None and cell.timestamp > now:
@@ -269,36 +277,3 @@ def _edit(
         new = put_version(old, timestamp, value, place.versions)
     if new is not old:
         writer.put(name, new)
-
-
-def _read_page(
-    reader: Reader,
-    keys: Iterator[bytes],
-    places: Mapping[tuple[bytes | None, bytes], Place],
-    asked: tuple[bytes, _Columns, int],
-) -> _Page:
-    """Read whole rows until the page is full by rows, cells looked at, or bytes."""
-    table, wanted, now = asked
-    rows: list[Row] = []
-    current = None
-    found: dict[Key, Cell] = {}
-    size = 0
-    for count, name in enumerate(keys):
-        end = catalog.split_row(name)
-        if name[4:end] != current:
-            if len(rows) >= PAGE_ROWS or count >= PAGE_CELLS or size >= PAGE_BYTES:
-                return _Page(rows, name[4:end])
-            current, row, found = name[4:end], catalog.row_of(name, end), {}
-        family, column = pair = catalog.family_and_column(name, end)
-        if wanted is not None and pair not in wanted:
-            continue
-        place = places.get((table, family))
-        if place is None:
-            continue  # a row's masks, or of a family that was dropped
-        cell = newest(reader.get(name) or b"", _oldest(place, now))
-        if cell is not None:
-            if not found:
-                rows.append(Row(row, found))
-            found[catalog.make_key(row, family, column, table)] = cell
-            size += len(cell.value)
-    return _Page(rows, None)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from txn.model import Cell, Check, Columns, Edit, Family, Key, Row
+from txn.model import Cell, Check, Columns, Edit, Family, Key, Row, Unless
 from txn.stores.base import Feature, Store
 
 
@@ -62,10 +62,15 @@ class CountingStore:
         return self._inner.check_and_put(checks, durable=durable)
 
     def scan(
-        self, table: bytes, start: bytes = b"", stop: bytes | None = None, columns: Columns = None
+        self,
+        table: bytes,
+        start: bytes = b"",
+        stop: bytes | None = None,
+        columns: Columns = None,
+        unless: Unless | None = None,
     ) -> Iterator[Row]:
         self.trace.append(Counted("scan", (table,)))
-        return self._inner.scan(table, start, stop, columns)
+        return self._inner.scan(table, start, stop, columns, unless)
 
     def together(self, work: Callable[[], None]) -> None:
         self.trace.append(Counted("together", ()))

@@ -14,7 +14,7 @@ from enum import Enum
 from typing import TypeVar, cast
 
 from txn.errors import MaybeApplied, NotApplied, StoreError
-from txn.model import Cell, Check, Columns, Edit, Family, Key, Row
+from txn.model import Cell, Check, Columns, Edit, Family, Key, Row, Unless
 from txn.stores.base import Feature, Store
 
 Item = Key | Edit | Check | bytes
@@ -147,10 +147,15 @@ class FaultyStore:
         return answers
 
     def scan(
-        self, table: bytes, start: bytes = b"", stop: bytes | None = None, columns: Columns = None
+        self,
+        table: bytes,
+        start: bytes = b"",
+        stop: bytes | None = None,
+        columns: Columns = None,
+        unless: Unless | None = None,
     ) -> Iterator[Row]:
         _report(self._fault("scan", (table,)))
-        return self._inner.scan(table, start, stop, columns)
+        return self._inner.scan(table, start, stop, columns, unless)
 
     def together(self, work: Callable[[], None]) -> None:
         if "atomic_together" not in self.features or self._is_inside:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import TypeVar
 
 from txn.errors import InvalidRequestError
-from txn.model import MAX_ROW, Cell, Check, Key
+from txn.model import MAX_ROW, Cell, Check, Key, Unless
 
 T = TypeVar("T")
 
@@ -92,3 +92,13 @@ def first_line(error: object) -> str:
 def keep_between(rows: Iterable[bytes], start: bytes, stop: bytes | None) -> list[bytes]:
     """Return those of the rows that lie between the ends of a range, in order."""
     return sorted({row for row in rows if row > start and (not stop or row < stop)})
+
+
+def write_filter(unless: Unless) -> bytes:
+    """Return what HBase's filter language says of it: one condition for each value."""
+    family, column = (part.replace(b"'", b"''") for part in unless[:2])
+    return b" AND ".join(
+        b"SingleColumnValueFilter('%b', '%b', !=, 'binary:%b', false, true)"
+        % (family, column, value.replace(b"'", b"''"))
+        for value in sorted(unless.values)
+    )

@@ -20,7 +20,18 @@ from txn.errors import (
     TxnError,
     annotate,
 )
-from txn.model import Cell, Check, Columns, Edit, Family, Key, Row, check_targets
+from txn.model import (
+    Cell,
+    Check,
+    Columns,
+    Edit,
+    Family,
+    Key,
+    Row,
+    Unless,
+    check_targets,
+    check_unless,
+)
 from txn.stores.base import Feature
 from txn.stores.gateway import AHEAD_BYTES, GatewayError
 from txn.stores.hbase.places import (
@@ -33,6 +44,7 @@ from txn.stores.hbase.places import (
     keep_between,
     list_targets,
     row_after,
+    write_filter,
 )
 from txn.stores.hbase.pool import Job, Pool
 from txn.stores.hbase.schema import make_table, refuse_change
@@ -65,9 +77,15 @@ class Dialect(Protocol):
         """Return the job of one checked write."""
 
     def page(
-        self, table: bytes, start: bytes, stop: bytes, columns: Columns, rows: int
+        self,
+        table: bytes,
+        limits: tuple[bytes, bytes],
+        columns: Columns,
+        rows: int,
+        sieve: bytes | None,
     ) -> Job[list[Row]]:
-        """Return the job that gets the first so many rows of a range, fewer only at its end."""
+        """Return the job that gets the first so many rows of a range, fewer only at its end; of
+        those that a filter, as HBase writes it, lets pass."""
 
     def describe(self, table: bytes) -> Job[dict[bytes, Family]]:
         """Return the job that gets the families' settings; refused where there is no table."""
@@ -203,20 +221,32 @@ class HBaseStore:
         return answers
 
     def scan(
-        self, table: bytes, start: bytes = b"", stop: bytes | None = None, columns: Columns = None
+        self,
+        table: bytes,
+        start: bytes = b"",
+        stop: bytes | None = None,
+        columns: Columns = None,
+        unless: Unless | None = None,
     ) -> Iterator[Row]:
-        """Yield the rows, a page at a time; between the pages the gateway holds nothing for us."""
+        """Yield the rows, a page at a time; between the pages the gateway holds nothing for us.
+        Where so many rows are left out that a page does not come in time, they are sent as well."""
+        check_unless(columns, unless)
         limit, wanted = FIRST_PAGE_ROWS, None if columns is None else list(columns)
-        named = [Key(b"-", family, column, table) for family, column in wanted or ()]
+        named = [Key(b"-", family, column, table) for family, column in columns or ()]
+        named += [Key(b"-", unless.family, unless.column, table)] if unless else []
+        sieve = None if unless is None else write_filter(unless) or None
         while not stop or start < stop:
             try:
                 page = self._one(
-                    lambda: self._dialect.page(table, start, stop or b"", wanted, limit)  # noqa: B023
+                    lambda: self._dialect.page(table, (start, stop or b""), wanted, limit, sieve)  # noqa: B023
                 )
             except FAILURES as error:
                 self._raise_meaning(error, named, table)
-                raise
-            yield from page
+                if sieve is None or not isinstance(error.__cause__, TimeoutError):
+                    raise
+                sieve = None
+                continue
+            yield from (row for row in page if unless is None or not unless.leaves_out(row))
             if len(page) < limit:
                 return
             start = row_after(page[-1].row)

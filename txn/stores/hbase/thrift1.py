@@ -71,11 +71,19 @@ class Thrift1:
         return True
 
     def page(
-        self, table: bytes, start: bytes, stop: bytes, columns: Columns, rows: int
+        self,
+        table: bytes,
+        limits: tuple[bytes, bytes],
+        columns: Columns,
+        rows: int,
+        sieve: bytes | None,
     ) -> Job[list[Row]]:
         """A scanner, opened, read once and closed."""
+        start, stop = limits
         wanted = None if columns is None else [b":".join(column) for column in columns]
-        scan = TScan(startRow=start, stopRow=stop or None, columns=wanted, caching=rows)
+        scan = TScan(
+            startRow=start, stopRow=stop or None, columns=wanted, caching=rows, filterString=sieve
+        )
         scanner = yield _call("scannerOpenWithScan", table, scan, {})
         found = yield _call("scannerGetList", scanner, rows)
         yield _call("scannerClose", scanner)

@@ -106,11 +106,16 @@ class Thrift2:
         return bool((yield _call(method, table, row, family, column, expected or None, change)))
 
     def page(
-        self, table: bytes, start: bytes, stop: bytes, columns: Columns, rows: int
+        self,
+        table: bytes,
+        limits: tuple[bytes, bytes],
+        columns: Columns,
+        rows: int,
+        sieve: bytes | None,
     ) -> Job[list[Row]]:
         """One getScannerResults, which opens a scanner, reads from it and closes it."""
         wanted = None if columns is None else [IDL.TColumn(*column) for column in columns]
-        scan = IDL.TScan(start, stop, wanted, caching=rows, limit=rows)
+        scan = IDL.TScan(*limits, wanted, caching=rows, limit=rows, filterString=sieve)
         found = yield _call("getScannerResults", table, scan, rows)
         return [
             Row(

@@ -104,6 +104,11 @@ class LmdbStore:
 
         self._run(lambda: self._shared.write(body, lambda: joined.durable))
 
+    def unmap(self) -> None:
+        """Close the files, to be opened again at their next use, unless somebody is using them:
+        each page that was ever read counts as memory of this process until then."""
+        self._shared.unmap()
+
     def close(self) -> None:
         """Give the handle back; the last one of the process closes the files."""
         if not self._closed:
@@ -238,6 +243,11 @@ class _Shared:
         with self._alone():
             self._shut()
             self._closed = True
+
+    def unmap(self) -> None:
+        with self.lock:
+            if self._inherited is None and not self._active and not self._waiting:
+                self._shut()
 
     def before_fork(self) -> None:
         """Close, if transactions end in time, and keep everyone out until after the fork."""

@@ -13,10 +13,11 @@ from txn.tables.kv.layers import SLICE
 class LmdbReader:
     """A local transaction of LMDB; keys that fit are its own, longer ones go through layers."""
 
-    __slots__ = ("_transaction", "get_short")
+    __slots__ = ("_leaping", "_transaction", "get_short")
 
     def __init__(self, transaction: lmdb.Transaction[bytes]) -> None:
         self._transaction = transaction
+        self._leaping: lmdb.Cursor[bytes] | None = None
         self.get_short: Callable[[bytes], bytes | None] = transaction.get
 
     def get(self, key: bytes) -> bytes | None:
@@ -42,6 +43,18 @@ class LmdbReader:
                 return
         for key in self.keys(start, stop):
             yield key, self.get(key) or b""
+
+    def first(self, start: bytes, stop: bytes) -> bytes | None:
+        if len(start) <= SLICE:
+            cursor = self._leaping
+            if cursor is None:
+                cursor = self._leaping = self._transaction.cursor()
+            if not cursor.set_range(start):
+                return None
+            key: bytes = cursor.key()
+            if len(key) <= SLICE:
+                return key if key < stop else None
+        return next(self.keys(start, stop), None)
 
     def before(self, key: bytes) -> bytes | None:
         return layers.before(self.get_short, self._seek_back, key)
@@ -106,6 +119,10 @@ class GatheringWriter:
     def items(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
         self.flush()
         return self._writer.items(start, stop)
+
+    def first(self, start: bytes, stop: bytes) -> bytes | None:
+        self.flush()
+        return self._writer.first(start, stop)
 
     def before(self, key: bytes) -> bytes | None:
         self.flush()

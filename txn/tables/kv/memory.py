@@ -82,6 +82,9 @@ class MemoryStore:
             else:
                 self.write(body)
 
+    def unmap(self) -> None:
+        """Keep it: memory is where the keys and values are."""
+
     def close(self) -> None:
         """Give the handle back; what other handles see stays."""
         self._closed = True
@@ -106,6 +109,9 @@ class _Transaction:
 
     def items(self, start: bytes, stop: bytes) -> Iterator[tuple[bytes, bytes]]:
         return ((key, self._data[key]) for key in self.keys(start, stop))
+
+    def first(self, start: bytes, stop: bytes) -> bytes | None:
+        return next(self.keys(start, stop), None)
 
     def before(self, key: bytes) -> bytes | None:
         found = self._data.irange(maximum=key, inclusive=(True, False), reverse=True)

@@ -98,7 +98,7 @@ class CheckRow:
         condition.row, condition.family, condition.qualifier = row, family, column
         condition.compare_type = EQUAL
         condition.comparator.name = COMPARATOR
-        condition.comparator.serialized_comparator = _encode_comparator(expected)
+        condition.comparator.serialized_comparator = encode_comparator(expected)
         put: Columns = {}
         marked: Columns = {}
         for key, value in puts:
@@ -197,7 +197,8 @@ def _mutate(mutation: Any, row: bytes, kind: int, columns: Columns) -> None:
                 add(qualifier=column, value=value, timestamp=timestamp)
 
 
-def _encode_comparator(value: bytes) -> bytes:
+def encode_comparator(value: bytes) -> bytes:
+    """Return what stands for the value in a condition."""
     comparator = PB.BinaryComparator()
     comparator.comparable.value = value
     encoded: bytes = comparator.SerializeToString()

@@ -15,7 +15,18 @@ from txn.errors import (
     TxnError,
     annotate,
 )
-from txn.model import Cell, Check, Columns, Edit, Family, Key, Row, check_targets
+from txn.model import (
+    Cell,
+    Check,
+    Columns,
+    Edit,
+    Family,
+    Key,
+    Row,
+    Unless,
+    check_targets,
+    check_unless,
+)
 from txn.stores.base import Feature
 from txn.stores.hbase.native.batch import Batches
 from txn.stores.hbase.native.cells import Cells
@@ -24,6 +35,7 @@ from txn.stores.hbase.native.items import CheckRow, ReadRow, WriteRow
 from txn.stores.hbase.native.messages import PB
 from txn.stores.hbase.native.regions import BY_NAME, PAUSES, Location, Regions
 from txn.stores.hbase.native.registry import Registry
+from txn.stores.hbase.native.scans import ScanRange, make_scan
 from txn.stores.hbase.native.servers import Servers
 from txn.stores.hbase.native.sharing import SharedReads
 from txn.stores.hbase.native.tables import MasterTables
@@ -40,7 +52,6 @@ from txn.stores.hbase.places import (
 from txn.stores.hbase.schema import make_table
 
 FIRST_PAGE_ROWS, PAGE_ROWS = 32, 2_000
-PAGE_BYTES = 2_000_000
 ASKED_WITHIN_MS = 2_000  # why something was refused
 
 
@@ -107,14 +118,22 @@ class NativeStore:
         return found
 
     def scan(
-        self, table: bytes, start: bytes = b"", stop: bytes | None = None, columns: Columns = None
+        self,
+        table: bytes,
+        start: bytes = b"",
+        stop: bytes | None = None,
+        columns: Columns = None,
+        unless: Unless | None = None,
     ) -> Iterator[Row]:
         """Yield the rows, a page at a time; between the pages the servers hold nothing for us."""
-        limit, wanted = FIRST_PAGE_ROWS, None if columns is None else list(columns)
-        named = [Key(b"-", family, column, table) for family, column in wanted or ()]
+        check_unless(columns, unless)
+        limit = FIRST_PAGE_ROWS
+        wanted = ScanRange(table, stop or b"", None if columns is None else list(columns), unless)
+        named = [Key(b"-", family, column, table) for family, column in columns or ()]
+        named += [Key(b"-", unless.family, unless.column, table)] if unless else []
         while not stop or start < stop:
             page, following = self._try(
-                lambda: self._read_page(table, start, stop or b"", wanted, limit),  # noqa: B023
+                lambda: self._read_page(wanted, start, limit),  # noqa: B023
                 named,
                 table,
             )
@@ -156,15 +175,10 @@ class NativeStore:
     # ------------------------------------------------------------------------------- details
 
     def _read_page(
-        self,
-        table: bytes,
-        start: bytes,
-        stop: bytes,
-        columns: Sequence[tuple[bytes, bytes]] | None,
-        limit: int,
+        self, wanted: ScanRange, start: bytes, limit: int
     ) -> tuple[list[Row], bytes | None]:
         """Return the first rows of a range, and where the next ones begin, if there may be any."""
-        request = _make_scan(start, stop, columns, limit)
+        table, request = wanted.table, make_scan(wanted, start, limit)
         due_ms = self._batches.due_ms()
         cause: Exception | None = None
         for _ in PAUSES.tries(self._clock, self._chance, due_ms=due_ms):
@@ -184,8 +198,7 @@ class NativeStore:
                 cause = error
                 self._regions.forget_server(region.server)
             else:
-                limits = start, stop
-                return self._take_page(region, answer, cells, limits, columns, due_ms=due_ms)
+                return self._take_page(region, answer, cells, start, wanted, due_ms=due_ms)
         raise NotApplied("no server could read it in time", table=table, cause=first_line(cause))
 
     def _read_rows(self, items: Sequence[ReadRow], due_ms: int) -> list[Any]:
@@ -196,32 +209,27 @@ class NativeStore:
         region: Location,
         answer: Any,
         cells: Cells,
-        limits: tuple[bytes, bytes],
-        columns: Sequence[tuple[bytes, bytes]] | None,
+        start: bytes,
+        wanted: ScanRange,
         *,
         due_ms: int,
     ) -> tuple[list[Row], bytes | None]:
         """Return the rows of an answer, and where the next ones begin. A server that takes long
         stops on its way: within a row, which is then read by itself, or where there are none."""
-        start, stop = limits
         table, counts = region.table, answer.cells_per_result
         rows = [_make_row(cells.take(count, table)) for count in counts if count]
-        following = row_after(rows[-1].row) if rows else answer.cursor.row or start
+        following = max(start, answer.cursor.row, row_after(rows[-1].row) if rows else b"")
         if rows and any(answer.partial_flag_per_result[-1:]):
-            last = self._read_row(table, rows.pop().row, columns, due_ms)
-            rows += [last] if last.cells else []  # it may be gone by now
+            following = row_after(rows[-1].row)
+            last = self._read_row(wanted, rows.pop().row, due_ms)
+            rows += [last] if wanted.is_due(last) else []  # it may be gone by now
         if not answer.more_results_in_region:
-            return rows, _next_start(region, stop)
+            return rows, _next_start(region, wanted.stop)
         return rows, following
 
-    def _read_row(
-        self,
-        table: bytes,
-        row: bytes,
-        columns: Sequence[tuple[bytes, bytes]] | None,
-        due_ms: int,
-    ) -> Row:
-        keys = [Key(row, family, column, table) for family, column in columns or ()]
+    def _read_row(self, wanted: ScanRange, row: bytes, due_ms: int) -> Row:
+        table = wanted.table
+        keys = [Key(row, family, column, table) for family, column in wanted.columns or ()]
         (found,) = self._batches.run([ReadRow(table, row, keys)], once=False, due_ms=due_ms)
         return Row(row, found)
 
@@ -257,26 +265,6 @@ def _list_reads(keys: Collection[Key]) -> list[ReadRow]:
         for table, rows in group_by_table(keys).items()
         for row, part in rows.items()
     ]
-
-
-def _make_scan(
-    start: bytes, stop: bytes, columns: Sequence[tuple[bytes, bytes]] | None, limit: int
-) -> Any:
-    request = PB.ScanRequest(
-        number_of_rows=limit,
-        close_scanner=True,
-        client_handles_partials=True,
-        client_handles_heartbeats=True,
-    )
-    request.scan.need_cursor_result = True
-    request.scan.start_row, request.scan.stop_row = start, stop
-    request.scan.max_result_size = PAGE_BYTES
-    families: dict[bytes, Any] = {}
-    for family, column in columns or ():
-        if family not in families:
-            families[family] = request.scan.column.add(family=family)
-        families[family].qualifier.append(column)
-    return request
 
 
 def _make_row(cells: dict[Key, Cell]) -> Row:

@@ -1,0 +1,326 @@
+"""fsck on the executors of Spark: shares of the tables, each looked at by a task of its own.
+
+A task does for its rows what `fsck.check` does for all, and, where it repairs, what `repair_all`
+does: it looks again first, so that a task that Spark runs twice, or again after its death, harms
+nothing. What a task that died had repaired is not among the findings: it is found no more.
+"""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from itertools import pairwise
+from multiprocessing import cpu_count
+from pathlib import Path
+from re import fullmatch
+from tempfile import TemporaryDirectory
+from threading import Thread
+from typing import Any, NamedTuple
+
+from recovery.documents import finding_document, result_document
+from recovery.findings import Finding, Result, Young
+from recovery.fsck import (
+    GRACE_MS,
+    RETENTION_MS,
+    Ages,
+    check_data,
+    check_transactions,
+    list_data,
+    repair_all,
+    require_tables,
+)
+from recovery.opening import open_store_of
+from txn.errors import InvalidRequestError
+from txn.host.extras import import_extra
+from txn.model import as_bytes, check_whole
+from txn.policy import Policy
+from txn.protocol.attempt import Context, call_store
+from txn.request import TRANSACTIONS
+from txn.spans import Span
+from txn.text import escape
+
+with import_extra("spark"):
+    from pyspark import RDD, StorageLevel
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.datasource import DataSourceReader, InputPartition
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    from txn.spark.options import SourceOptions
+    from txn.spark.session import local_session
+
+COLUMNS = (
+    *("kind", "severity", "transaction", "table", "row", "family", "column"),
+    *("facts", "result", "why"),
+)
+FINDINGS_SCHEMA = StructType([StructField(name, StringType()) for name in COLUMNS])
+"""Bytes are text as everywhere here, `\\xNN` for what is not printable; facts is a JSON object.
+result and why are null where nothing was repaired."""
+OPTIONS = ("grace_ms", "retention_ms", "scan", "partitions")
+LOOK_EVERY_S = 0.5
+
+Found = tuple[Finding, Result | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """What each task has to know. policy None: the default one."""
+
+    uri: str
+    transactions: str
+    ages: Ages
+    repairs: bool = False
+    policy: Policy | None = None
+
+
+class Share(NamedTuple):
+    """What one task looks at: rows of the transaction table, or of a table as data."""
+
+    span: Span
+    is_data: bool
+
+
+@dataclass(slots=True)
+class Seen:
+    """What a task tells beside its findings, as its last word."""
+
+    rows: int
+    young: Young
+
+
+Told = Found | Seen
+
+
+def fsck(
+    spark: SparkSession,
+    uri: str,
+    *,
+    transactions: str = TRANSACTIONS,
+    grace_ms: int = GRACE_MS,
+    retention_ms: int = RETENTION_MS,
+    scan: Collection[str | bytes] = (),
+    repair: bool = False,
+    partitions: int | None = None,
+    policy: Policy | None = None,
+) -> DataFrame:
+    """Return what a crash left as a data frame, a line for each finding, found on executors.
+
+    scan: tables of data to look at as well. partitions: into how many shares a table is divided, at
+    most; None: into as many as Spark has cores, and on HBase into its regions.
+    Without repair the data frame looks when it is used, and each time anew. With repair all of it
+    is done when this returns, transactions first, and the data frame tells what became of each
+    finding. Raises StoreError, and InvalidRequestError for a table or store that is absent.
+    """
+    wanted = Inspection(uri, transactions, Ages(grace_ms, retention_ms), repair, policy)
+    shares = plan_shares(wanted, scan, partitions, spark.sparkContext.defaultParallelism)
+    found = (
+        repair_shares(spark, wanted, shares) if repair else look_at_shares(spark, wanted, shares)
+    )
+    return spark.createDataFrame(found.flatMap(list_lines), FINDINGS_SCHEMA, verifySchema=False)
+
+
+def plan_shares(
+    wanted: Inspection, scan: Collection[str | bytes], partitions: int | None, cores: int
+) -> list[Share]:
+    """Divide what there is to look at: the transaction table first, then the tables of data."""
+    if partitions is not None:
+        check_whole("partitions", partitions, 1)
+    tables = [as_bytes("scan", table) for table in scan]
+    with open_store_of(wanted.uri, wanted.transactions, mends=wanted.repairs) as context:
+        require_tables(context, tables)
+        spans = [(Span(context.table), False), *((s, True) for s in list_data(context, tables))]
+        return [
+            Share(share, is_data)
+            for span, is_data in spans
+            for share in _divide(context, span, cores, partitions)
+        ]
+
+
+def look_at_shares(spark: SparkSession, wanted: Inspection, shares: Sequence[Share]) -> RDD[Told]:
+    """Return what tasks will find, one for each share."""
+    divided = spark.sparkContext.parallelize(shares, max(1, len(shares)))
+    return divided.mapPartitions(partial(look, wanted))
+
+
+def repair_shares(
+    spark: SparkSession,
+    wanted: Inspection,
+    shares: Sequence[Share],
+    progress: Callable[[int], None] = lambda done: None,
+) -> RDD[Told]:
+    """Look at all shares, and repair where that is wanted; return what was found, which executors
+    keep on their disks. Transactions come first: their locks are no orphans after that.
+
+    progress: is told, now and then, how many shares are done.
+    """
+    stages = [[share for share in shares if share.is_data is is_data] for is_data in (False, True)]
+    kept, done = [], 0
+    for stage in stages if wanted.repairs else [shares]:
+        found = look_at_shares(spark, wanted, stage).persist(StorageLevel.DISK_ONLY)
+        _run(spark, found, partial(_add, progress, done))
+        kept.append(found)
+        done += len(stage)
+    return spark.sparkContext.union(kept)
+
+
+def list_lines(found: Told) -> list[tuple[str | None, ...]]:
+    """Return the line of a finding, in the order of COLUMNS; none for what else was seen."""
+    if isinstance(found, Seen):
+        return []
+    finding, result = found
+    told, key = finding_document(finding), finding.key
+    names = (key.table, key.row, key.family, key.column) if key else (None,) * 4
+    became = result_document(result) if result else {}
+    line = (
+        told["kind"],
+        told["severity"],
+        told["transaction"],
+        *(None if name is None else escape(name) for name in names),
+        json.dumps(told["facts"], ensure_ascii=False),
+        became.get("result"),
+        became.get("why"),
+    )
+    return [line]
+
+
+@contextmanager
+def open_session(master: str) -> Iterator[SparkSession]:
+    """Start a session on a master of Spark's: `local[*]` and its like are this machine."""
+    local = fullmatch(r"local(?:\[(\d+|\*)(?:, *\d+)?\])?", master)
+    with ExitStack() as stack:
+        if local is not None:
+            cores = local[1] or "1"
+            folder = Path(stack.enter_context(TemporaryDirectory()))
+            number = cpu_count() if cores == "*" else int(cores)
+            yield stack.enter_context(local_session("txn fsck", folder, cores=number))
+            return
+        builder = SparkSession.Builder().appName("txn fsck").master(master)
+        session = builder.config("spark.log.level", "ERROR").getOrCreate()
+        stack.callback(session.stop)
+        yield session
+
+
+class FindingsReader(DataSourceReader):
+    """`spark.read.format("txn").option("what", "findings")`: fsck as a source, which never repairs.
+
+    Its options beside those of all are grace_ms, retention_ms, scan (tables, with commas between
+    them) and partitions.
+    """
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        options.check(OPTIONS)
+        unknown = sorted(set(schema.names) - set(COLUMNS))
+        if unknown:
+            raise InvalidRequestError("findings have no such column", unknown=unknown)
+        access = options.access()
+        ages = Ages(
+            options.whole("grace_ms", GRACE_MS, 0), options.whole("retention_ms", RETENTION_MS, 0)
+        )
+        name = as_bytes("transactions", access.transactions).decode()
+        self._wanted = Inspection(access.uri, name, ages, policy=access.policy)
+        self._scan = [table.strip() for table in (options.text("scan") or "").split(",") if table]
+        given = options.text("partitions") is not None
+        self._partitions = options.whole("partitions", 1) if given else None
+        self._places = [COLUMNS.index(name) for name in schema.names]
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Divide the tables; Spark calls this once, before any task."""
+        shares = plan_shares(self._wanted, self._scan, self._partitions, cpu_count())
+        return [InputPartition(share) for share in shares]
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        """Yield the findings of one share."""
+        for told in look(self._wanted, [partition.value]):
+            for row in list_lines(told):
+                yield tuple(row[place] for place in self._places)
+
+
+# ---------------------------------------------------------------------------------- in a task
+
+
+class _Worker(NamedTuple):
+    """What this process has open of a store, and keeps for all its tasks."""
+
+    context: Context
+    opened: ExitStack
+
+
+@cache
+def _open_worker(uri: str, transactions: str, policy: Policy | None) -> _Worker:
+    opened = ExitStack()
+    context = opened.enter_context(open_store_of(uri, transactions))
+    return _Worker(replace(context, policy=policy) if policy else context, opened)
+
+
+def look(wanted: Inspection, shares: Iterable[Share]) -> Iterator[Told]:
+    """Yield the findings of the shares, repaired where that is wanted, and what else was seen."""
+    context = _open_worker(wanted.uri, wanted.transactions, wanted.policy).context
+    seen = Seen(0, Young())
+
+    def count(table: bytes) -> None:
+        seen.rows += 1
+
+    for share in shares:
+        check = check_data if share.is_data else check_transactions
+        findings = check(context, share.span, wanted.ages, count, seen.young)
+        if wanted.repairs:
+            yield from repair_all(context, findings)
+        else:
+            yield from ((finding, None) for finding in findings)
+    yield seen
+
+
+# ------------------------------------------------------------------------------ in the driver
+
+
+def _divide(context: Context, span: Span, cores: int, partitions: int | None) -> list[Span]:
+    """Cut a span where the store says; with `partitions` into no more than so many."""
+    most = partitions or cores
+    splits = call_store(
+        context,
+        lambda: context.store.find_splits(span.table, most - 1, span.start, span.stop),
+    )
+    if partitions and len(splits) >= partitions:
+        splits = [splits[at * len(splits) // partitions] for at in range(1, partitions)]
+    ends = [span.start, *splits, span.stop]
+    return [replace(span, start=low or b"", stop=high) for low, high in pairwise(ends)]
+
+
+def _run(spark: SparkSession, found: RDD[Told], progress: Callable[[int], None]) -> None:
+    """Do the work of all tasks, and tell meanwhile how many are done."""
+    context, group = spark.sparkContext, f"txn-fsck-{uuid.uuid4().hex}"
+    failures: list[BaseException] = []
+
+    def count() -> None:
+        context.setJobGroup(group, "txn fsck", interruptOnCancel=True)
+        try:
+            found.count()
+        except Exception as error:  # noqa: BLE001  (it is raised where the work was asked for)
+            failures.append(error)
+
+    worker = Thread(target=count, name="txn-fsck")
+    worker.start()
+    try:
+        while worker.is_alive():
+            worker.join(LOOK_EVERY_S)
+            progress(_count_tasks(spark, group))
+    except BaseException:
+        context.cancelJobGroup(group)
+        raise
+    if failures:
+        raise failures[0]
+
+
+def _count_tasks(spark: SparkSession, group: str) -> int:
+    """Return how many tasks of a group of jobs have ended."""
+    tracker = spark.sparkContext.statusTracker()
+    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(group)]
+    stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
+    return sum(stage.numCompletedTasks for stage in stages if stage)
+
+
+def _add(progress: Callable[[int], None], before: int, done: int) -> None:
+    progress(before + done)

@@ -1,0 +1,169 @@
+"""fsck on executors: it finds and repairs what fsck does here, whatever happens to its tasks."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from recovery import Kind, Severity, Young, check
+from recovery.findings import EXPLAINED
+from recovery.fsck import Ages
+from recovery.opening import open_store_of
+from recovery.spark import (
+    COLUMNS,
+    Inspection,
+    Seen,
+    Share,
+    Told,
+    fsck,
+    list_lines,
+    look,
+    plan_shares,
+    repair_shares,
+)
+from tests.integration.crashes import TABLE, leave_crashes
+from txn.errors import InvalidRequestError
+from txn.protocol.attempt import ProtocolName
+from txn.spark import register
+
+AT_ONCE = {"grace_ms": 0, "scan": [TABLE]}
+REPORTED = {kind.value for kind, told in EXPLAINED.items() if told.severity is Severity.REPORT_ONLY}
+
+
+@pytest.fixture(params=get_args(ProtocolName))
+def uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    uri = f"embedded://{tmp_path}/store?sync=off"
+    leave_crashes(uri, request.param)
+    return uri
+
+
+def find_here(uri: str, **ages: int) -> list[tuple[str | None, ...]]:
+    """What fsck finds in one process."""
+    with open_store_of(uri, "txn") as context:
+        found = check(context, grace_ms=0, scan=[TABLE.encode()], **ages)
+        return sorted(row for finding in found for row in list_lines((finding, None)))
+
+
+def collect(found: DataFrame) -> list[tuple[str | None, ...]]:
+    return sorted(tuple(row) for row in found.collect())
+
+
+def test_executors_find_what_one_process_finds(spark: SparkSession, uri: str) -> None:
+    """Parts of a table must miss nothing at their ends, and tell nothing twice."""
+    expected = find_here(uri, retention_ms=0)
+    kinds = {row[0] for row in expected}
+    assert {"undecided", "decided", "expired", "unreadable"} <= kinds
+    assert {"orphan-lock", "foreign-version"} <= kinds
+    found = fsck(spark, uri, **AT_ONCE, retention_ms=0, partitions=3)  # type: ignore[arg-type]
+    assert found.columns == list(COLUMNS)
+    assert collect(found) == expected
+    assert collect(found) == expected  # it looks anew, and has changed nothing
+
+
+def test_executors_repair_what_they_find(spark: SparkSession, uri: str) -> None:
+    """Afterwards there is nothing left but what a person must look at."""
+    expected = find_here(uri)
+    done = fsck(spark, uri, **AT_ONCE, repair=True, partitions=2)  # type: ignore[arg-type]
+    told = collect(done)
+    assert [row[:8] for row in told] == [row[:8] for row in expected]
+    results = {(row[0], row[8]) for row in told}
+    assert {result for kind, result in results if kind in REPORTED} == {"left-alone"}
+    assert {result for kind, result in results if kind not in REPORTED} == {"repaired"}
+    assert {row[0] for row in find_here(uri)} <= REPORTED
+    assert collect(done) == told  # and the data frame still tells what was done
+
+
+def test_a_worker_that_is_killed_amid_repairs_does_not_matter(
+    spark: SparkSession, uri: str, tmp_path: Path
+) -> None:
+    """Spark runs its task again, which finds the rest."""
+    wanted = Inspection(uri, "txn", Ages(0), repairs=True)
+    shares = plan_shares(wanted, [TABLE], 1, 1)
+    divided = spark.sparkContext.parallelize(shares, len(shares))
+    killed = tmp_path / "killed"
+    told = divided.mapPartitions(partial(look_and_die, wanted, str(killed))).collect()
+    assert len(list(tmp_path.glob("killed*"))) == 2
+    assert sum(isinstance(each, Seen) for each in told) == len(shares)
+    repair_shares(spark, wanted, shares)  # data may have been looked at before its transactions
+    assert {row[0] for row in find_here(uri)} <= REPORTED
+
+
+def look_and_die(wanted: Inspection, killed: str, shares: Iterable[Share]) -> Iterator[Told]:
+    """Kill this worker after the second repair of each kind of share, once."""
+    for share in shares:
+        mark = Path(f"{killed}-{share.is_data}")
+        for number, told in enumerate(look(wanted, [share])):
+            if number == 1 and not mark.exists():
+                mark.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield told
+
+
+def test_findings_are_a_source_of_spark(spark: SparkSession, uri: str) -> None:
+    """SQL over them needs no Python."""
+    register(spark)
+    source = spark.read.format("txn").option("uri", uri).option("what", "findings")
+    found = source.option("grace_ms", 0).option("scan", f"{TABLE}").option("partitions", 2).load()
+    assert collect(found) == find_here(uri)
+    kinds = sorted(row[0] for row in found.select("kind").collect())
+    assert kinds == sorted(str(row[0]) for row in find_here(uri))
+
+
+def test_what_is_young_and_how_much_was_seen_is_told(spark: SparkSession, uri: str) -> None:
+    """A command tells it beside the findings, as one that looks by itself does."""
+    wanted = Inspection(uri, "txn", Ages())
+    young, rows, done = Young(), 0, list[int]()
+    found = repair_shares(spark, wanted, plan_shares(wanted, [TABLE], 3, 1), done.append).collect()
+    for told in found:
+        if isinstance(told, Seen):
+            rows += told.rows
+            young.merge(told.young)
+    with open_store_of(uri, "txn") as context:
+        here, looked = Young(), list[bytes]()
+        assert list(check(context, scan=[TABLE.encode()], young=here, looked=looked.append))
+    assert (young.counts, rows) == (here.counts, len(looked))
+    assert young.counts[Kind.DECIDED] and young.oldest_ms > 0
+    assert done[-1] == len(plan_shares(wanted, [TABLE], 3, 1))
+
+
+def test_what_is_absent_is_told_before_a_task_runs(spark: SparkSession, uri: str) -> None:
+    """A mistyped table would be reported clean."""
+    with pytest.raises(InvalidRequestError, match="no such table"):
+        fsck(spark, uri, scan=["nowhere"])
+    with pytest.raises(InvalidRequestError, match="no such store"):
+        fsck(spark, f"{uri.partition('?')[0]}-nowhere")
+    with pytest.raises(InvalidRequestError, match="partitions"):
+        fsck(spark, uri, partitions=0)
+
+
+def test_the_command_prints_the_same_with_spark(tmp_path: Path) -> None:
+    """A script that reads the findings need not know where they were found."""
+    uri = f"embedded://{tmp_path}/store?sync=off"
+    leave_crashes(uri, "six-phase")
+    here, there = run_fsck(uri), run_fsck(uri, "--spark")
+    repaired = run_fsck(uri, "--spark", "local[2]", "--repair")
+    assert here.returncode == there.returncode == 1
+    assert sorted(there.stdout.splitlines()) == sorted(here.stdout.splitlines())
+    told = [json.loads(line) for line in repaired.stdout.splitlines()]
+    assert len(told) == len(here.stdout.splitlines())
+    left = {each["kind"] for each in told if each["repair"]["result"] != "repaired"}
+    assert left and left <= REPORTED
+    assert {row[0] for row in find_here(uri)} <= REPORTED
+
+
+def run_fsck(uri: str, *options: str) -> subprocess.CompletedProcess[str]:
+    script = [sys.executable, "-c", "from recovery.commands import main; main()", "fsck", "--json"]
+    given = ["--store", uri, "--grace", "0s", "--scan", TABLE, *options]
+    done = subprocess.run([*script, *given], capture_output=True, text=True, check=False)
+    assert done.returncode in {0, 1}, done.stderr
+    return done

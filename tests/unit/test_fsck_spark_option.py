@@ -1,0 +1,40 @@
+"""`txn fsck --spark [MASTER]`: what stands behind the option, and what it needs."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from recovery.commands.looks import Asked, look_on_executors, name_master
+from recovery.fsck import Ages
+from txn.errors import InvalidRequestError
+
+pytestmark = pytest.mark.fast
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        (["--spark"], ["--spark", "local[*]"]),
+        (["--spark", "--repair"], ["--spark", "local[*]", "--repair"]),
+        (["--spark", "local[2]", "--json"], ["--spark", "local[2]", "--json"]),
+        (["--scan", "t", "--spark=yarn"], ["--scan", "t", "--spark=yarn"]),
+        ([], []),
+    ],
+)
+def test_a_master_may_be_left_out(given: list[str], meant: list[str]) -> None:
+    """Most people have one machine, and no master to name."""
+    assert name_master(given) == meant
+
+
+def test_the_extra_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rest of the tool works without Spark."""
+    monkeypatch.delitem(sys.modules, "recovery.spark", raising=False)
+    monkeypatch.setitem(sys.modules, "pyspark", None)  # as where it is not installed
+    asked = Asked("memory://", "txn", Ages(), [], False)
+    with (
+        pytest.raises(InvalidRequestError, match=r"install hbase-txn\[spark\].*--spark"),
+        look_on_executors("local[1]", asked, bar=None),  # type: ignore[arg-type]
+    ):
+        pass
