@@ -32,9 +32,16 @@ class Span:
     @property
     def cells(self) -> list[tuple[bytes, bytes]] | None:
         """The columns that tell of the span's keys."""
+        return self._list_cells((b"", LOCK_SUFFIX, TAG_SUFFIX))
+
+    @property
+    def values(self) -> list[tuple[bytes, bytes]] | None:
+        """The columns that tell of the span's keys where nobody holds them: all but their tags."""
+        return self._list_cells((b"", LOCK_SUFFIX))
+
+    def _list_cells(self, suffixes: tuple[bytes, ...]) -> list[tuple[bytes, bytes]] | None:
         if self.columns is None:
             return None
-        suffixes = (b"", LOCK_SUFFIX, TAG_SUFFIX)
         cells = [(family, column + end) for family, column in self.columns for end in suffixes]
         return [*cells, *((family, LOCK_SUFFIX) for family in {each[0] for each in self.columns})]
 

@@ -15,6 +15,8 @@ from txn.clock import SystemClock
 from txn.errors import InvalidRequestError, StoreError, TableUnavailable
 from txn.model import Cell, Check, Edit, Family, Key
 from txn.stores.base import Store
+from txn.stores.hbase.native.store import NativeStore
+from txn.stores.hbase.store import HBaseStore
 
 HOUR_MS = 3_600_000
 
@@ -784,3 +786,36 @@ def test_nobody_else_writes_meanwhile(subject: Subject) -> None:
     cell = subject.get(key)
     assert cell is not None and cell.value == b"100"
     other.close()
+
+
+# --- find_splits --------------------------------------------------------------------------------
+
+
+def test_splits_are_rows_in_order_between_which_all_is_found(subject: Subject) -> None:
+    """A job reads the parts beside each other: no row may be in two of them, or in none."""
+    rows = [b"row-%03d" % number for number in range(100)]
+    subject.store.write([Edit(subject.key(row, "x"), b"1", 10) for row in rows])
+    splits = subject.store.find_splits(subject.table, 7)
+    assert splits == sorted(set(splits))
+    assert b"" not in splits
+    parts = zip([b"", *splits], [*splits, None], strict=True)
+    found = [row.row for part in parts for row in subject.store.scan(subject.table, *part)]
+    assert found == rows
+    inner = subject.store.find_splits(subject.table, 7, rows[20], rows[40])
+    assert inner == sorted(row for row in set(inner) if rows[20] < row < rows[40])
+
+
+def test_splits_of_an_empty_table_are_found(subject: Subject) -> None:
+    """A job may begin before there is anything to read."""
+    assert subject.store.find_splits(subject.table, 7) == []
+
+
+def test_splits_are_where_regions_begin(subject: Subject) -> None:
+    """Rows are divided among servers there, and in no better way."""
+    table, splits = b"split-" + subject.table, [b"b", b"m"]
+    subject.maker.ensure_table(table, {b"d": Family()}, splits)
+    if not isinstance(subject.store, HBaseStore | NativeStore):
+        splits = []
+    assert subject.store.find_splits(table, 1) == splits
+    assert subject.store.find_splits(table, 1, b"b", b"n") == splits[1:]
+    assert subject.store.find_splits(table, 1, b"a", b"m") == splits[:1]

@@ -87,6 +87,13 @@ class ScopedStore:
         if not set(families) <= set(self._tables.get(table, ())):
             self._inner.ensure_table(table, families, splits)
 
+    def find_splits(
+        self, table: bytes, count: int, start: bytes = b"", stop: bytes | None = None
+    ) -> list[bytes]:
+        low, high = self._prefix + start, self._prefix + (stop or b"\xff")
+        found = self._inner.find_splits(table, count, low, high)
+        return [row.removeprefix(self._prefix) for row in found]
+
     def compact(self, table: bytes, purge_before_ms: int) -> None:
         self._inner.compact(table, purge_before_ms)
 

@@ -6,10 +6,12 @@ import pickle
 import uuid
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
 
+from tests.integration.serving import served
 from tests.integration.spark_requests import absent_request, statuses, token
 from txn import AssertionFailedError, InvalidRequestError, Key, Mutation, Request, Some, connect
 from txn.protocol.attempt import ProtocolName
@@ -166,3 +168,13 @@ def test_a_word_or_number_that_means_nothing_is_refused_at_once(
     with pytest.raises(InvalidRequestError, match=f"^{name} "):
         commit_partition(uri, range(3), absent_request, table="rows", **wrong)
     assert stored(uri, range(3)) == []
+
+
+def test_a_partition_commits_through_a_server(tmp_path: Path) -> None:
+    """Executors that cannot reach the store may reach a server that can."""
+    with served("memory://", tmp_path / "log", "--transactional", "0") as server:
+        uri = server.uris["transactional"]
+        with connect(uri, table="rows") as engine:
+            engine.ensure_table("rows", ["f"])
+        assert commit_partition(uri, range(7), absent_request, table="rows") == Summary(committed=7)
+        assert stored(uri, range(7)) == list(range(7))

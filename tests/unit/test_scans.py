@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 
 from tests.unit.worlds import TABLE, BreakingOff, World, X, Y, after_status, ghost, stopped_at
 from txn.assertions import Exact
+from txn.client.engine import Engine
 from txn.errors import ConflictError, InvalidRequestError, NotApplied
 from txn.model import KEEP_DELETES_MS, MAX_ROW, Cell, Check, Delete, Edit, Key, Mutation, Row
 from txn.protocol.phases import Status
 from txn.protocol.row import column
 from txn.reading import rows as rows_module
 from txn.spans import Span, make_span
+from txn.stores.base import Store
 from txn.testing.counting import CountingStore
 from txn.testing.faulty import Call, Crash, Fault, Reply
 
@@ -474,3 +477,34 @@ def test_a_deleted_row_that_changes_between_the_looks_is_seen() -> None:
     world.faults.plan = come_and_go
     assert list(values(reader.scan(snapshot=True))) == [b"a"]
     assert counting.calls["scan"] == 4
+
+
+# ------------------------------------------------------------------------ of named columns
+
+
+class Noting:
+    """A store that takes down the columns that its scans are asked for."""
+
+    def __init__(self, inner: Store) -> None:
+        self._inner = inner
+        self.asked: list[set[bytes]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def scan(self, *args: Any) -> Iterator[Row]:
+        self.asked.append({name for _, name in args[3]})
+        return self._inner.scan(*args)
+
+
+def test_tags_of_named_columns_are_read_only_where_rows_are_held() -> None:
+    """They are a third of all cells, and tell nothing of a row that nobody holds."""
+    world = World(protocol="six-phase")
+    filled(world, "a", "b", "c")
+    stopped_at(world, Status.ASSERTED, key("b"))
+    noting = Noting(world.store)
+    engine = Engine(noting, table=TABLE, policy=world.policy, clock=world.clock)  # type: ignore[arg-type]
+    found = values(engine.scan(columns=[("d", "x")]))
+    assert found == {b"a": {b"x": b"1"}, b"b": {b"x": b"2"}, b"c": {b"x": b"1"}}
+    plain, tagged = {b"x", b"x_lock", b"_lock"}, {b"x", b"x_lock", b"_lock", b"x_tag"}
+    assert noting.asked == [plain, tagged, tagged]

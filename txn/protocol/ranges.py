@@ -22,8 +22,9 @@ from txn.spans import Span
 RESERVED = (LOCK_SUFFIX, TAG_SUFFIX)
 
 
-def stored_rows(context: Context, wanted: Span) -> Iterator[Row]:
+def stored_rows(context: Context, wanted: Span, *, with_tags: bool = True) -> Iterator[Row]:
     """Yield the rows as they are stored; where the store fails, go on behind the last one."""
+    cells = wanted.cells if with_tags else wanted.values
     rows: Iterator[Row] | None = None
     last: bytes | None = None
 
@@ -31,7 +32,7 @@ def stored_rows(context: Context, wanted: Span) -> Iterator[Row]:
         nonlocal rows
         if rows is None:
             start = wanted.start if last is None else last
-            rows = context.store.scan(wanted.table, start, wanted.stop, wanted.cells)
+            rows = context.store.scan(wanted.table, start, wanted.stop, cells)
         try:
             return next(rows, None)
         except StoreError:

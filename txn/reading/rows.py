@@ -1,7 +1,8 @@
 """Reads of ranges: rows in order, each resolved as an atomic read resolves it.
 
-A row that nobody holds is taken as the store gives it, since its cells come from one instant. A row
-that is held is looked at as `keys` looks at keys: the row, its holders, the row again, its holders
+A row that nobody holds is taken as the store gives it, since its cells come from one instant; where
+columns are named it is read without their tags, which only tell of rows that are held. A row that
+is held is looked at as `keys` looks at keys: the row, its holders, the row again, its holders
 again. Every key that a transaction wrote has a lock and a tag in its row, for a day at least where
 it was deleted, so nothing comes or goes in a range without being seen by a second look in minutes.
 """
@@ -51,7 +52,7 @@ Locked = Callable[[Sequence[Key]], Snapshot]
 
 def scan_rows(context: Context, wanted: Span, locked: Locked) -> Iterator[Row]:
     """Yield the span's rows that have a value, each as of one instant."""
-    rows = stored_rows(context, wanted)
+    rows = stored_rows(context, wanted, with_tags=False)
     while page := list(islice(rows, PAGE_ROWS)):
         for row in _resolve_page(context, wanted, page, locked):
             if row.cells:
@@ -69,7 +70,7 @@ def _resolve_page(
     }
     tries = context.tries(most=context.policy.read_tries)
     while held and (number := next(tries, 0)):
-        if number > 1:
+        if number > 1 or wanted.columns is not None:  # of which the tags were not read
             held = _read_again(context, wanted, held)
         found.update(_settle_rows(context, wanted, held))
         held = {name: cells for name, cells in held.items() if name not in found}

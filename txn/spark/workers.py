@@ -11,7 +11,7 @@ from txn.client.connect import connect
 from txn.client.engine import Engine
 from txn.policy import Policy
 from txn.request import TRANSACTIONS
-from txn.watch import Conflict, Event, Helped
+from txn.watch import Conflict, Event, Helped, silent
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,8 @@ class Worker:
 
 @cache
 def open_worker(access: Access) -> Worker:
-    """Return the engine of this process for a store, which all its tasks share."""
+    """Return the engine of this process for a store, which all its tasks share. That of a server
+    tells of no events: they are the server's."""
     events: Counter[str] = Counter()
 
     def count(event: Event) -> None:
@@ -55,6 +56,6 @@ def open_worker(access: Access) -> Worker:
         table=access.table,
         transactions=access.transactions,
         policy=access.policy,
-        watch=count,
+        watch=silent if access.uri.startswith("txn:") else count,
     )
     return Worker(engine, events)

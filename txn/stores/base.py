@@ -84,6 +84,14 @@ class Store(Protocol):
         """Create the table and the families that are missing. Repeating the call changes nothing.
         Raise InvalidRequestError where an existing family's settings differ."""
 
+    def find_splits(
+        self, table: bytes, count: int, start: bytes = b"", stop: bytes | None = None
+    ) -> list[bytes]:
+        """Return rows between start and stop at which a range may be divided, to be read in parts:
+        in order, each once, neither end among them. Where the store itself is divided, as HBase is
+        into regions, they are where its parts begin, and else at most so many. They are a hint:
+        none at all are right as well."""
+
     def compact(self, table: bytes, purge_before_ms: int) -> None:
         """Drop delete markers older than this, unless the store does so by itself in time."""
 

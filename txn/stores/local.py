@@ -84,6 +84,15 @@ class LocalStore:
         """Create what is missing; splits mean nothing on one machine."""
         self._tables.ensure_table(table, families)
 
+    def find_splits(
+        self, table: bytes, count: int, start: bytes = b"", stop: bytes | None = None
+    ) -> list[bytes]:
+        """Find them with a few seeks for each, without reading what lies between."""
+        try:
+            return self._tables.find_splits(table, count, start, stop)
+        except Refused as error:
+            _raise_meaning(error)
+
     def compact(self, table: bytes, purge_before_ms: int | None = None) -> None:
         """Do what a major compaction of HBase does, which nobody else does here."""
         try:

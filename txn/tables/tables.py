@@ -14,6 +14,7 @@ from txn.model import Cell, Check, Columns, Edit, Family, Key, Row, check_target
 from txn.tables import catalog, cells, entries
 from txn.tables.catalog import Place, TableCatalog, cell_key, masks_key
 from txn.tables.cells import newest, put_version
+from txn.tables.kv.dividing import divide_keys
 from txn.tables.kv.ordered import Reader, Writer
 
 PAGE_ROWS = 500
@@ -91,6 +92,21 @@ class TableStore(catalog.OnCatalog):
             page = self._page(table, resume, stop, wanted)
             yield from page.rows
             resume = page.resume
+
+    def find_splits(
+        self, table: bytes, count: int, start: bytes = b"", stop: bytes | None = None
+    ) -> list[bytes]:
+        """Return at most so many rows, between which there are about as many keys each."""
+
+        def body(reader: Reader) -> list[bytes]:
+            found = self._load(reader).table(table)
+            low = found.prefix + catalog.escape_row(start)
+            high = found.prefix + catalog.escape_row(stop) if stop else found.stop
+            keys = divide_keys(reader, low, high, count)
+            rows = (catalog.row_of(key, catalog.split_row(key)) for key in keys)
+            return [row for row in dict.fromkeys(rows) if row > start]
+
+        return self._store.read(body)
 
     def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
         """Return the table's families and their settings, or None for an absent table."""

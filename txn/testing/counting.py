@@ -81,6 +81,12 @@ class CountingStore:
         self.trace.append(Counted("ensure_table", (table,)))
         self._inner.ensure_table(table, families, splits)
 
+    def find_splits(
+        self, table: bytes, count: int, start: bytes = b"", stop: bytes | None = None
+    ) -> list[bytes]:
+        self.trace.append(Counted("find_splits", (table,)))
+        return self._inner.find_splits(table, count, start, stop)
+
     def compact(self, table: bytes, purge_before_ms: int) -> None:
         self.trace.append(Counted("compact", (table,)))
         self._inner.compact(table, purge_before_ms)

@@ -183,6 +183,12 @@ class FaultyStore:
             self._inner.ensure_table(table, families, splits)
         _report(fault)
 
+    def find_splits(
+        self, table: bytes, count: int, start: bytes = b"", stop: bytes | None = None
+    ) -> list[bytes]:
+        _report(self._fault("find_splits", (table,)))
+        return self._inner.find_splits(table, count, start, stop)
+
     def compact(self, table: bytes, purge_before_ms: int) -> None:
         _report(self._fault("compact", (table,)))
         self._inner.compact(table, purge_before_ms)

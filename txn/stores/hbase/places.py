@@ -87,3 +87,8 @@ def cut(
 def first_line(error: object) -> str:
     """Return what an error of a server says, without the trace that comes with it."""
     return str(error).partition("\n")[0][:300]
+
+
+def keep_between(rows: Iterable[bytes], start: bytes, stop: bytes | None) -> list[bytes]:
+    """Return those of the rows that lie between the ends of a range, in order."""
+    return sorted({row for row in rows if row > start and (not stop or row < stop)})

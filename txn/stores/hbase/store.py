@@ -30,6 +30,7 @@ from txn.stores.hbase.places import (
     first_line,
     group_by_table,
     is_legal,
+    keep_between,
     list_targets,
     row_after,
 )
@@ -70,6 +71,9 @@ class Dialect(Protocol):
 
     def describe(self, table: bytes) -> Job[dict[bytes, Family]]:
         """Return the job that gets the families' settings; refused where there is no table."""
+
+    def starts(self, table: bytes) -> Job[list[bytes]]:
+        """Return the job that gets the first rows of all regions."""
 
     def is_enabled(self, table: bytes) -> Job[bool]:
         """Return the job that tells whether the table, which is there, can be used."""
@@ -254,6 +258,16 @@ class HBaseStore:
     def add(self, table: bytes, name: bytes, family: Family) -> bool:
         """Add a family to a table; False where another client is at it."""
         return self._change(table, lambda: self._dialect.add(table, name, family))
+
+    def find_splits(
+        self, table: bytes, count: int, start: bytes = b"", stop: bytes | None = None
+    ) -> list[bytes]:
+        """Return where the regions begin."""
+        try:
+            return keep_between(self._one(lambda: self._dialect.starts(table)), start, stop)
+        except FAILURES as error:
+            self._raise_meaning(error, (), table)
+            raise
 
     def compact(self, table: bytes, purge_before_ms: int) -> None:
         """Leave it to HBase, which does so with the setting that `ensure_table` gives a family."""

@@ -92,6 +92,11 @@ class Thrift1:
             for name, column in found.items()
         }
 
+    def starts(self, table: bytes) -> Job[list[bytes]]:
+        """One getTableRegions."""
+        found = yield _call("getTableRegions", table)
+        return [each.startKey or b"" for each in found]
+
     def is_enabled(self, table: bytes) -> Job[bool]:
         """One isTableEnabled."""
         return (yield _call("isTableEnabled", table)) is not False

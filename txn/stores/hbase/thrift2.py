@@ -141,6 +141,11 @@ class Thrift2:
             for column in found.columns or ()
         }
 
+    def starts(self, table: bytes) -> Job[list[bytes]]:
+        """One getAllRegionLocations."""
+        found = yield _call("getAllRegionLocations", table)
+        return [each.regionInfo.startKey or b"" for each in found]
+
     def is_enabled(self, table: bytes) -> Job[bool]:
         """One isTableEnabled."""
         return (yield _call("isTableEnabled", _table_name(table))) is not False

@@ -91,6 +91,17 @@ class Regions(Forked):
                 return region
         return self._look_up(table, row, due_ms)
 
+    def list_starts(
+        self, table: bytes, start: bytes, stop: bytes | None, due_ms: int
+    ) -> list[bytes]:
+        """Return the first row of each region that a range has rows of, in order."""
+        region = self.find(table, start, due_ms)
+        starts = [region.start]
+        while region.stop and (not stop or region.stop < stop):
+            region = self.find(table, region.stop, due_ms)
+            starts.append(region.start)
+        return starts
+
     def forget(self, region: Location) -> None:
         """Look the region up when it is needed again."""
         with self._lock:

@@ -33,6 +33,7 @@ from txn.stores.hbase.places import (
     complete,
     first_line,
     group_by_table,
+    keep_between,
     list_targets,
     row_after,
 )
@@ -136,6 +137,14 @@ class NativeStore:
     ) -> None:
         """Create what is missing, so that delete markers live as long as the protocol asks."""
         make_table(self._tables, self._clock, table, families, splits)
+
+    def find_splits(
+        self, table: bytes, count: int, start: bytes = b"", stop: bytes | None = None
+    ) -> list[bytes]:
+        """Return where the regions begin."""
+        due_ms = self._batches.due_ms()
+        found = self._try(lambda: self._regions.list_starts(table, start, stop, due_ms), (), table)
+        return keep_between(found, start, stop)
 
     def compact(self, table: bytes, purge_before_ms: int) -> None:
         """Leave it to HBase, which does so with the setting that `ensure_table` gives a family."""

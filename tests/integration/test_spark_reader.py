@@ -1,0 +1,238 @@
+"""`spark.read.format("txn")` in a real Spark: what its rows are, and what its tasks read."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, get_args
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.integration.hbase import HBase
+from tests.unit.worlds import after_status
+from txn import Engine, Key, Mutation, connect
+from txn.model import Family
+from txn.protocol.attempt import ProtocolName
+from txn.protocol.lock_cells import holder_of
+from txn.protocol.phases import Status
+from txn.spark import register
+from txn.stores import open_store
+from txn.testing.faulty import Crash, Fault, FaultyStore, Reply
+
+PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
+of_one = pytest.mark.parametrize("protocol", ["fenced"])
+"""For what is the same whichever protocol a store has."""
+
+COLUMNS = "v string=d:v, n bigint=d:count"
+
+
+@pytest.fixture(params=get_args(ProtocolName))
+def protocol(request: pytest.FixtureRequest) -> ProtocolName:
+    found: ProtocolName = request.param
+    return found
+
+
+@pytest.fixture
+def uri(spark: SparkSession, tmp_path: Path, protocol: ProtocolName) -> str:
+    """A store on this machine with rows 000 to 299, each with a text and most with a number."""
+    register(spark)
+    uri = f"embedded://{tmp_path}/store?sync=off"
+    with connect(uri, table="t", protocol=protocol) as engine:
+        engine.ensure_table("t", ["d", "e"])
+        for start in range(0, 300, 100):
+            mutations = [
+                mutation
+                for number in range(start, start + 100)
+                for mutation in mutations_of(f"{number:03}", number)
+            ]
+            engine.commit(mutations)
+    return uri
+
+
+def mutations_of(row: str, number: int) -> list[Mutation]:
+    found = [
+        Mutation(Key(row, "d", "v", "t"), f"text {number}"),
+        Mutation(Key(row, "e", "other", "t"), b"\xff"),
+    ]
+    if number % 3:
+        found.append(Mutation(Key(row, "d", "count", "t"), number.to_bytes(8)))
+    return found
+
+
+def frame(spark: SparkSession, uri: str, **options: Any) -> DataFrame:
+    given = {"uri": uri, "table": "t", "row": "id string", "columns": COLUMNS, **options}
+    return spark.read.format("txn").options(**given).load()
+
+
+def stop_at(uri: str, status: Status, mutations: list[Mutation]) -> None:
+    """Let a client die right after its transaction came to a status."""
+    faults = FaultyStore(open_store(uri))
+    after_status(SimpleNamespace(faults=faults), status, Fault(reply=Reply.CRASH))  # type: ignore[arg-type]
+    with pytest.raises(Crash):
+        Engine(faults, table="t").commit(mutations)
+
+
+def test_a_table_is_a_data_frame(spark: SparkSession, uri: str) -> None:
+    """Each row once, an absent cell as null, and cells of other columns not at all."""
+    rows = frame(spark, uri, partitions=5).collect()
+    assert sorted(map(tuple, rows)) == [
+        (f"{number:03}", f"text {number}", number if number % 3 else None) for number in range(300)
+    ]
+
+
+@of_one
+def test_a_row_is_one_that_has_a_mapped_cell(spark: SparkSession, uri: str) -> None:
+    """A row is what its cells are; others of the table say nothing here."""
+    found = frame(spark, uri, columns="n bigint=d:count")
+    assert found.count() == 200
+
+
+@of_one
+def test_a_job_reads_in_parts(spark: SparkSession, uri: str) -> None:
+    """They are read beside each other, and again alone where a task fails."""
+    assert frame(spark, uri, partitions=4).rdd.getNumPartitions() == 4
+    assert frame(spark, uri, partitions=1).rdd.getNumPartitions() == 1
+
+
+@of_one
+def test_bounds_are_read_and_no_more(spark: SparkSession, uri: str) -> None:
+    """A part of a large table is all that is wanted, most of the time."""
+    assert frame(spark, uri, prefix="12").count() == 10
+    assert frame(spark, uri, start="050", stop="055").count() == 5
+    assert frame(spark, uri, start="5").count() == 0
+
+
+def test_a_decided_transaction_is_seen_whole_and_an_undecided_one_not(
+    spark: SparkSession, uri: str
+) -> None:
+    """Its owner died before it put its values: they are true from the decision on."""
+    stop_at(uri, Status.ASSERTED, [*mutations_of("007", 7_000), *mutations_of("new", 1)])
+    stop_at(uri, Status.WRITTEN, [*mutations_of("008", 8_000), *mutations_of("never", 1)])
+    with connect(uri, table="t") as engine:
+        rules = engine.context.rules
+        lock = rules.lock_of(Key("007", "d", "v", "t"))
+        assert holder_of(lock, engine.context.store.read([lock])[lock])
+    rows = {row.id: row for row in frame(spark, uri, partitions=3).collect()}
+    assert (rows["007"].v, rows["007"].n) == ("text 7000", 7_000)
+    assert (rows["008"].v, rows["008"].n) == ("text 8", 8)
+    assert rows.keys() - {"new"} == {f"{number:03}" for number in range(300)}
+    assert rows["new"].v == "text 1"
+
+
+@pytest.fixture
+def pushing(spark: SparkSession) -> Iterator[None]:
+    """The session's setting without which Spark hands over no filters."""
+    spark.conf.set(PUSHDOWN, "true")
+    yield
+    spark.conf.unset(PUSHDOWN)
+
+
+def plan_of(found: DataFrame) -> str:
+    query = found._jdf.queryExecution()  # type: ignore[operator]
+    return str(query.executedPlan().toString())
+
+
+@of_one
+@pytest.mark.usefixtures("pushing")
+def test_a_filter_on_the_row_key_reads_no_other_rows(spark: SparkSession, uri: str) -> None:
+    """The one filter that a table without indexes can follow."""
+    found = frame(spark, uri, pushdown=True, partitions=4).where("id >= '100' and id like '1%'")
+    found = found.where("n > 198")
+    assert "n#" in plan_of(found).partition("Filter")[2]
+    assert "StartsWith" not in plan_of(found)
+    assert [row.n for row in found.collect()] == [199]
+    one = frame(spark, uri, pushdown=True, partitions=4).where("id = '101'")
+    assert (one.rdd.getNumPartitions(), one.count()) == (1, 1)
+
+
+@of_one
+@pytest.mark.usefixtures("pushing")
+def test_a_data_frame_answers_many_queries(spark: SparkSession, uri: str) -> None:
+    """Spark keeps what the first query left of it for the others: so nothing is taken by itself."""
+    found = frame(spark, uri)
+    both = found.where("id = '001'").union(found.where("id = '002'"))
+    assert [row.id for row in both.collect()] == ["001", "002"]
+    assert found.count() == 300
+
+
+@of_one
+def test_a_bad_cell_is_named(spark: SparkSession, uri: str) -> None:
+    """Somewhere among millions of rows there is one that another program wrote."""
+    with connect(uri, table="t") as engine:
+        engine.commit([Mutation(Key("123", "d", "count"), "12")])
+    with pytest.raises(PySparkException, match="row=b'123' column='n' codec='long'"):
+        frame(spark, uri).collect()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"table": "absent"}, "no such table"),
+        ({"columns": "v string=x:v"}, "no such family"),
+        ({"columns": "v=d:v"}, "has no type"),
+        ({"colums": "v=d:v"}, "unknown option"),
+        ({"what": "row"}, "unknown value"),
+    ],
+)
+def test_what_cannot_be_read_is_told_before_any_task(
+    spark: SparkSession, tmp_path: Path, options: dict[str, str], words: str
+) -> None:
+    """A task would fail four times before it is told."""
+    register(spark)
+    uri = f"embedded://{tmp_path}/store?sync=off"
+    with connect(uri) as engine:
+        engine.ensure_table("t", ["d"])
+    with pytest.raises(PySparkException, match=words):
+        frame(spark, uri, **options).count()
+
+
+@of_one
+def test_a_catalog_and_a_schema_describe_the_same_rows(spark: SparkSession, uri: str) -> None:
+    """Jobs that were written for another connector read with the options that they have."""
+    catalog = {
+        "table": {"namespace": "default", "name": "t"},
+        "rowkey": "key",
+        "columns": {
+            "id": {"cf": "rowkey", "col": "key", "type": "string"},
+            "v": {"cf": "d", "col": "v", "type": "string"},
+            "n": {"cf": "d", "col": "count", "type": "bigint"},
+        },
+    }
+    ways: list[dict[str, str]] = [
+        {"catalog": json.dumps(catalog)},
+        {
+            "hbase.table": "t",
+            "hbase.columns.mapping": "id STRING :key, v STRING d:v, n BIGINT d:count",
+        },
+        {"table": "t", "row": "id", "columns": "v=d:v, n=d:count"},
+    ]
+    for way in ways:
+        reading = spark.read.format("txn").options(uri=uri, prefix="00", **way)
+        found = reading.schema("n bigint, id string, v string").load()
+        assert found.columns == ["n", "id", "v"]
+        assert tuple(found.collect()[1]) == (1, "001", "text 1")
+
+
+def text_of(table: str, row: str) -> Mutation:
+    return Mutation(Key(row, "d", "v", table), f"text {row}")
+
+
+def test_regions_of_hbase_are_read_beside_each_other(spark: SparkSession, hbase: HBase) -> None:
+    """Natively: each task asks the server of its region."""
+    register(spark)
+    table = f"regions-{uuid.uuid4().hex}"
+    given = {"uri": hbase.native, "transactions": f"txn-{table}"}
+    with connect(hbase.native, table=table, transactions=given["transactions"]) as engine:
+        store = engine.context.store
+        store.ensure_table(table.encode(), {b"d": Family()}, [b"100", b"200"])
+        engine.commit([text_of(table, f"{number:03}") for number in range(300)])
+    found = frame(spark, table=table, columns="v string=d:v", **given)
+    assert found.rdd.getNumPartitions() == 3
+    assert sorted(row.id for row in found.collect()) == [f"{number:03}" for number in range(300)]
+    few = frame(spark, table=table, columns="v string=d:v", partitions=2, stop="150", **given)
+    assert (few.rdd.getNumPartitions(), few.count()) == (2, 150)

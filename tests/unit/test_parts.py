@@ -1,0 +1,371 @@
+"""Transactions in parts, from the side of those who write them, and of those who come by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import get_args
+
+import pytest
+
+from recovery import check, repair
+from tests.simulation.puppets import checks
+from tests.simulation.world import World, key
+from tests.unit.worlds import POLICY
+from txn import (
+    AbortedError,
+    AssertionFailedError,
+    ConflictError,
+    CorruptRowError,
+    Delete,
+    Engine,
+    Exact,
+    InvalidRequestError,
+    Key,
+    Mutation,
+    Outcome,
+    Request,
+    Some,
+    StoreError,
+)
+from txn.client.parts import PartsClient
+from txn.clock import ManualClock
+from txn.model import Edit
+from txn.protocol.attempt import ProtocolName
+from txn.protocol.phases import Status
+from txn.protocol.row import (
+    OPEN,
+    Buffer,
+    Plan,
+    RowState,
+    TransactionRow,
+    column,
+    decode_parts,
+    encode_parts,
+    follow,
+    part_key,
+    status_key,
+    whole_of,
+)
+from txn.protocol.row_cells import read_rows
+from txn.stores.local import LocalStore
+from txn.tables.kv.memory import MemoryStore
+from txn.testing.faulty import NO_FAULT, Call, Fault
+
+pytestmark = pytest.mark.fast
+X, Y, Z = (Key(name, "d", "v", "rows") for name in "xyz")
+W = Key("x", "d", "w", "rows")
+
+
+@pytest.fixture(params=get_args(ProtocolName))
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    clock = ManualClock()
+    store = LocalStore(MemoryStore(), clock)
+    with Engine(store, table="rows", policy=POLICY, clock=clock, protocol=request.param) as engine:
+        engine.ensure_table("rows", ["d"])
+        yield engine
+
+
+@pytest.fixture
+def client(engine: Engine) -> PartsClient:
+    return PartsClient(engine, wait_ms=50)
+
+
+def values(engine: Engine, *keys: Key) -> list[bytes | None]:
+    found = engine.read(keys)
+    return [cell.value if (cell := found[key]) else None for key in keys]
+
+
+def row_of(engine: Engine, row_key: bytes) -> TransactionRow:
+    return read_rows(engine.context, [row_key])[row_key]
+
+
+def test_parts_commit_together(engine: Engine, client: PartsClient) -> None:
+    """The whole use: one begins, several write, one commits."""
+    engine.commit([Mutation(Y, "old")])
+    transaction = client.begin(labels={"job": "night"})
+    times = [
+        client.write(transaction, 0, 0, [Mutation(X, "1"), Mutation(W, "1")]),
+        client.write(transaction, 0, 1, [Delete(Y)], [Exact(Y, "old")]),
+        client.write(transaction, 2, 0, [Mutation(Z, "3")]),
+    ]
+    assert values(engine, X, Y, Z) == [None, b"old", None]
+    done = client.commit(transaction, [2, 0, 1], max(times))
+    assert (done.transaction, done.complete) == (transaction, True)
+    assert values(engine, X, W, Y, Z) == [b"1", b"1", None, b"3"]
+    assert {cell.timestamp for cell in engine.read([X, Z]).values() if cell} == {done.timestamp}
+    assert engine.outcome(transaction) is Outcome.COMMITTED
+    row = row_of(engine, transaction)
+    assert row.parts == (2, 0, 1) and row.buffer and row.buffer.request.labels == {"job": "night"}
+    assert not list(check(engine.context, grace_ms=0, scan=[b"rows"]))
+
+
+def test_a_part_may_be_written_again(engine: Engine, client: PartsClient) -> None:
+    """By the copy of a task, or by one that runs in the place of one that died."""
+    transaction = client.begin()
+    wanted = [Mutation(X, "1"), Mutation(Y, "1")], [~Some(X)]
+    first = client.write(transaction, 0, 0, *wanted)
+    again = PartsClient(engine).write(transaction, 0, 0, *wanted)
+    with pytest.raises(InvalidRequestError, match="with another request"):
+        client.write(transaction, 0, 0, [Mutation(X, "2")])
+    done = client.commit(transaction, [1], max(first, again))
+    assert values(engine, X, Y) == [b"1", b"1"] and done.complete
+
+
+def test_a_token_commits_once(engine: Engine, client: PartsClient) -> None:
+    """A job that is run again is told of the first one, by whichever step finds it."""
+    first = client.begin(once="job")
+    done = client.commit(first, [1], client.write(first, 0, 0, [Mutation(X, "1")]))
+    found = client.find_committed("job")
+    assert found is not None and (found.transaction, found.repeated) == (first, True)
+    assert found.timestamp == done.timestamp
+    second = client.begin(once=b"job")
+    newest = client.write(second, 0, 0, [Mutation(X, "2")])
+    assert client.commit(second, [1], newest) == found
+    assert values(engine, X) == [b"1"]
+    assert engine.outcome(second) is Outcome.ABORTED
+    assert client.find_committed("another") is None
+
+
+def test_a_false_assertion_is_told_and_leaves_the_rest_to_the_caller(
+    engine: Engine, client: PartsClient
+) -> None:
+    """Who writes parts says what becomes of the whole."""
+    transaction = client.begin()
+    client.write(transaction, 0, 0, [Mutation(X, "1")])
+    with pytest.raises(AssertionFailedError):
+        client.write(transaction, 1, 0, [Mutation(Y, "1")], [Some(Y)])
+    assert client.abort(transaction, "not so")
+    assert row_of(engine, transaction).reason == "not so"
+    engine.commit([Mutation(X, "2"), Mutation(Y, "2")])
+    assert not list(check(engine.context, grace_ms=0, scan=[b"rows"]))
+    for late in (
+        lambda: client.write(transaction, 0, 1, [Mutation(Z, "1")]),
+        lambda: client.write(transaction, 0, 0, [Mutation(X, "1")]),
+        lambda: client.commit(transaction, [1], 1),
+    ):
+        with pytest.raises(AbortedError, match=r"over|aborted"):
+            late()
+    for finding in check(engine.context, grace_ms=0):
+        repair(engine.context, finding)
+    assert values(engine, X, Y, Z) == [b"2", b"2", None]
+
+
+def test_a_part_waits_for_a_time_only(engine: Engine, client: PartsClient) -> None:
+    """It holds other keys meanwhile, and whoever has this one may wait for those."""
+    first, second = client.begin(), client.begin()
+    client.write(first, 0, 0, [Mutation(X, "1")])
+    with pytest.raises((AbortedError, ConflictError)):
+        client.write(second, 0, 0, [Mutation(X, "2"), Mutation(Y, "2")])
+    assert client.abort(second, "no")
+    client.commit(first, [1], 0)
+    assert values(engine, X, Y) == [b"1", None]
+
+
+def test_what_was_decided_is_not_aborted(engine: Engine, client: PartsClient) -> None:
+    """Spark aborts a job whose commit was answered too late."""
+    transaction = client.begin()
+    newest = client.write(transaction, 0, 0, [Mutation(X, "1")])
+    done = client.commit(transaction, [1], newest, ack="decided")
+    assert not done.complete
+    assert not client.abort(transaction, "too late")
+    assert values(engine, X) == [b"1"]
+    engine.commit([Mutation(X, "2")], [Exact(X, "1")])  # who meets the part finishes it
+    assert row_of(engine, part_key(transaction, 0, 0)).status is Status.COMPLETE
+    assert row_of(engine, transaction).status is Status.ASSERTED
+    for finding in check(engine.context, grace_ms=0):
+        repair(engine.context, finding)
+    assert row_of(engine, transaction).status is Status.COMPLETE
+    assert values(engine, X) == [b"2"]
+
+
+def test_a_lease_that_ran_out_aborts_all_parts(engine: Engine, client: PartsClient) -> None:
+    """Its owner is dead, and nobody else may decide."""
+    transaction = client.begin()
+    client.write(transaction, 0, 0, [Mutation(X, "1")])
+    client.write(transaction, 0, 1, [Mutation(Y, "1")])
+    engine.commit([Mutation(X, "other")])
+    assert row_of(engine, transaction).status is Status.ABORTED
+    assert row_of(engine, part_key(transaction, 0, 1)).state is RowState.ABORTING
+    engine.commit([Mutation(Y, "other")])
+    assert row_of(engine, part_key(transaction, 0, 1)).status is Status.ABORTED
+
+
+def test_beats_keep_it_alive(engine: Engine, client: PartsClient) -> None:
+    """Of whichever task: they are in the row of the whole."""
+    transaction = client.begin()
+    client.write(transaction, 0, 0, [Mutation(X, "1")])
+    before = row_of(engine, transaction).beat
+    client.beat(transaction)
+    assert row_of(engine, transaction).beat > before
+    lease = replace(engine.context.policy, lease_ms=30)
+    quick = PartsClient(engine)
+    quick._context = replace(engine.context, policy=lease)
+    with quick.beating(transaction):
+        seen = row_of(engine, transaction).beat
+        engine.context.clock.sleep_ms(5)
+        while row_of(engine, transaction).beat == seen:
+            pass
+    client.commit(transaction, [1], 0)
+
+
+def test_beating_ends_with_the_store(engine: Engine, client: PartsClient) -> None:
+    """Who cannot reach it is silent, and no thread is left."""
+    transaction = client.begin()
+
+    def fail(*args: object, **more: object) -> None:
+        raise StoreError("away")
+
+    client._context = replace(engine.context, policy=replace(POLICY, lease_ms=3))
+    client.beat = fail  # type: ignore[method-assign]
+    with client.beating(transaction):
+        engine.context.clock.sleep_ms(20)
+
+
+def test_too_many_parts_are_refused(client: PartsClient) -> None:
+    """A row key has five digits for each number."""
+    transaction = client.begin()
+    for task, number in ((100_000, 0), (0, 100_000), (-1, 0)):
+        with pytest.raises(InvalidRequestError):
+            client.write(transaction, task, number, [Mutation(X, "1")])
+
+
+def test_a_part_that_does_not_decode_keeps_its_transaction(
+    engine: Engine, client: PartsClient
+) -> None:
+    """Nobody knows what it would write: so the whole is not told to be complete."""
+    transaction = client.begin()
+    newest = client.write(transaction, 0, 0, [Mutation(X, "1")])
+    newest = max(newest, client.write(transaction, 0, 1, [Mutation(Y, "1")]))
+    client.commit(transaction, [2], newest, ack="decided")
+    store, bad = engine.context.store, column(b"txn", part_key(transaction, 0, 1), b"buffer")
+    cell = store.read([bad])[bad]
+    assert cell is not None
+    store.write([Edit(bad, b"junk", cell.timestamp + 1)])
+    assert row_of(engine, part_key(transaction, 0, 1)).state is RowState.UNREADABLE
+    with pytest.raises(CorruptRowError):
+        engine.read([Y])
+    found = {f.transaction: f for f in check(engine.context, grace_ms=0)}
+    with pytest.raises(CorruptRowError, match="part does not decode"):
+        repair(engine.context, found[transaction])
+    store.write([Edit(bad, cell.value, cell.timestamp + 2)])
+    repair(engine.context, found[transaction])
+    assert values(engine, X, Y) == [b"1", b"1"]
+
+
+def test_parts_that_were_not_counted_are_released(engine: Engine, client: PartsClient) -> None:
+    """They are those of somebody who made more of them than the one who was believed."""
+    transaction = client.begin()
+    client.write(transaction, 0, 0, [Mutation(X, "1")])
+    client.write(transaction, 3, 0, [Mutation(Y, "1")])
+    client.commit(transaction, [1], 0)
+    assert values(engine, X, Y) == [b"1", None]
+    assert row_of(engine, part_key(transaction, 3, 0)).status is Status.ABORTED
+
+
+def test_rows_of_parts_stay_while_their_transaction_is_under_way(
+    engine: Engine, client: PartsClient
+) -> None:
+    """That they are complete is told by them alone."""
+    transaction = client.begin()
+    client.write(transaction, 0, 0, [Mutation(X, "1")])
+    client.commit(transaction, [1], 0, ack="decided")
+    engine.commit([Mutation(X, "2")])
+    found = list(check(engine.context, grace_ms=10**9, retention_ms=0))
+    assert part_key(transaction, 0, 0) not in {finding.transaction for finding in found}
+
+
+WHOLE = b"transaction.1700000000000." + b"0" * 32
+
+
+def test_a_part_is_what_its_transaction_says() -> None:
+    """The table of docs/protocol.md."""
+    part = TransactionRow(part_key(WHOLE, 1, 2), Status.PART, follows=True)
+    whole = TransactionRow(WHOLE, Status.WRITTEN, parts=())
+    assert follow(part, TransactionRow(WHOLE)).status is Status.ABORTING
+    assert follow(part, whole).status is Status.ABORTING  # it has no buffer: it is debris
+    unreadable = replace(whole, status=None, corrupt="junk")
+    assert follow(part, unreadable).state is RowState.UNREADABLE
+    decided = replace(
+        whole, status=Status.ASSERTED, buffer=Buffer(Request(()), 1), plan=Plan(7, ()), parts=(0, 3)
+    )
+    followed = follow(replace(part, buffer=decided.buffer, plan=Plan(3, ())), decided)
+    assert (followed.status, followed.plan) == (Status.ASSERTED, Plan(7, ()))
+    assert followed.state is RowState.DECIDED
+    without_plan = replace(part, buffer=decided.buffer)
+    assert follow(without_plan, decided).state is RowState.UNREADABLE
+    for later in (Status.PUT, Status.COMPLETE, Status.ABORTED):
+        assert follow(part, replace(decided, status=later)).status is Status.ABORTING
+    assert follow(part, replace(decided, parts=(9, 2))).status is Status.ABORTING
+    own = replace(part, status=Status.COMPLETE, follows=False)
+    assert follow(own, whole) is own
+
+
+def test_names_of_parts_tell_whose_they_are() -> None:
+    """From a lock alone: nothing else names the transaction."""
+    assert whole_of(part_key(WHOLE, 0, 99_999)) == WHOLE
+    assert whole_of(b"07." + part_key(WHOLE, 1, 1)) == b"07." + WHOLE
+    assert whole_of(WHOLE) is None and whole_of(WHOLE + b".part-1-1") is None
+
+
+def test_counts_of_parts_are_text() -> None:
+    """Whoever looks at the row reads them."""
+    assert encode_parts([3, 0, 12]) == b"3 0 12"
+    assert decode_parts(b"3 0 12") == (3, 0, 12)
+    assert encode_parts([]) == OPEN and decode_parts(OPEN) == ()
+    for wrong in (b"", b"1,2", b"-1"):
+        with pytest.raises(CorruptRowError):
+            decode_parts(wrong)
+
+
+def test_a_store_that_writes_one_cell_at_a_time_is_refused() -> None:
+    """A plan could come without its status."""
+    engine = World(one_cell=True).engine()
+    with pytest.raises(InvalidRequestError, match="Thrift 1"):
+        PartsClient(engine).begin()
+
+
+def test_a_row_key_that_took_long_to_write_is_given_up() -> None:
+    """As of any other transaction."""
+    world = World()
+
+    def wait(call: Call) -> Fault:
+        world.clock.sleep_ms(400_000)
+        return NO_FAULT
+
+    with pytest.raises(ConflictError, match="took too long"):
+        PartsClient(world.client(wait)[0]).begin()
+
+
+def test_a_part_that_cannot_follow_keeps_its_transaction() -> None:
+    """A newer version has stepped it on, to a status that nobody here knows."""
+    world = World()
+    meddled: list[Call] = []
+
+    def meddle(call: Call) -> Fault:
+        for check_of in checks(call):
+            if whole_of(check_of.key.row) and check_of.expected == Status.PART.value and decided:
+                status = status_key(b"txn", check_of.key.row)
+                world.memory.write([Edit(status, b"9-NEW", world.clock.wall_ms() + 50)])
+                meddled.append(call)
+        return NO_FAULT
+
+    decided: list[bool] = []
+    client = PartsClient(world.client(meddle)[0])
+    transaction = client.begin()
+    newest = client.write(transaction, 0, 0, [Mutation(key("x"), b"1")])
+    decided.append(True)
+    assert not client.commit(transaction, [1], newest).complete
+    assert len(meddled) == 1
+    (status,) = (row.status for row in world.rows() if row.row_key == transaction)
+    assert status is Status.ASSERTED
+
+
+def test_an_unknown_status_is_told(engine: Engine, client: PartsClient) -> None:
+    """A newer version was here: nothing is done in its name."""
+    transaction = client.begin()
+    client.write(transaction, 0, 0, [Mutation(X, "1")])
+    part = status_key(b"txn", part_key(transaction, 0, 0))
+    engine.context.store.write([Edit(part, b"9-NEW", engine.context.clock.wall_ms() + 50)])
+    with pytest.raises(CorruptRowError):
+        client.write(transaction, 0, 0, [Mutation(X, "1")])

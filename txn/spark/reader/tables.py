@@ -1,0 +1,139 @@
+"""Rows of a table as record batches.
+
+Each row is as of one instant, as `Engine.scan` has it, but two rows need not be of the same one. A
+task that Spark runs again reads its rows again, as they are by then.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain, islice
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
+from pyspark.sql.types import StructType
+
+from txn.errors import InvalidRequestError
+from txn.model import Row
+from txn.spark.codecs import arrow_schema
+from txn.spark.mapping import MAPPING, TableMapping
+from txn.spark.options import SourceOptions
+from txn.spark.reader.filters import push_filters
+from txn.spark.reader.ranges import (
+    BOUNDS,
+    PARTITIONS,
+    Range,
+    check_families,
+    divide_ranges,
+    parse_bounds,
+)
+from txn.spark.workers import open_worker
+
+BATCH_ROWS = 4_096
+PUSHDOWN = "pushdown"
+OPTIONS = (*MAPPING, *BOUNDS, PARTITIONS, PUSHDOWN)
+_PUSHING = "pyspark.sql.worker.data_source_pushdown_filters"
+
+
+def infer_schema(options: SourceOptions) -> StructType:
+    """Return the schema that the types of a mapping make."""
+    options.check(OPTIONS)
+    return TableMapping.parse(options, None).schema
+
+
+def make_reader(options: SourceOptions, schema: StructType) -> DataSourceReader:
+    """Return the reader of a table.
+
+    Spark refuses one that takes filters, unless a session has the setting
+    `spark.sql.python.filterPushdown.enabled`; then it plans in a process of that program. And it
+    keeps what the filters of the first query have left for all queries of a data frame, which are
+    wrong then. So filters are taken only where the option `pushdown` says that there is one query.
+    """
+    options.check(OPTIONS)
+    main = getattr(sys.modules.get("__main__"), "__spec__", None)
+    is_able = _PUSHING in sys.modules or getattr(main, "name", None) == _PUSHING
+    if is_able and options.flag(PUSHDOWN):
+        return FilteringTableReader(options, schema)
+    return TableReader(options, schema)
+
+
+class TableReader(DataSourceReader):
+    """Reads the mapped columns of the rows that have one of them."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._mapping = TableMapping.parse(options, schema)
+        if not self._mapping.columns:
+            raise InvalidRequestError("no column of the schema is a cell")
+        self._access = replace(options.access(), table=self._mapping.table)
+        self._ranges: tuple[Range, ...] = (parse_bounds(options),)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Divide the rows; Spark calls this once, before any task."""
+        families = {column.family for column in self._mapping.columns}
+        with self._access.open_engine() as engine:
+            store = engine.context.store
+            check_families(store, self._mapping.table, families)
+            parts = divide_ranges(store, self._mapping.table, self._ranges, self._options)
+        return [InputPartition(part) for part in parts] or [InputPartition(())]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield a part's rows, some thousands at a time."""
+        mapping, engine = self._mapping, open_worker(self._access).engine
+        schema = arrow_schema(mapping.schema)
+        columns = [(column.family, column.qualifier) for column in mapping.columns]
+        rows = chain.from_iterable(
+            engine.scan(mapping.table, start, stop, columns=columns)
+            for start, stop in partition.value
+        )
+        while names := (found := _take_rows(mapping, rows))[0]:
+            yield make_batch(mapping, schema, names, found[1])
+
+
+class FilteringTableReader(TableReader):
+    """Reads only the rows that filters on the row key leave."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Take the filters that ranges of rows are; return those that Spark has to apply."""
+        self._ranges, rest = push_filters(filters, self._mapping.row, self._ranges)
+        return rest
+
+
+def _take_rows(
+    mapping: TableMapping, rows: Iterator[Row]
+) -> tuple[list[bytes], list[list[bytes | None]]]:
+    """Return the next rows' keys, and their values by column. Cells do not stay meanwhile: so many
+    of them at once would cost more than all else, in Python's search for garbage."""
+    names: list[bytes] = []
+    values: list[list[bytes | None]] = [[] for _ in mapping.columns]
+    ends = [(column.family, column.qualifier, mapping.table) for column in mapping.columns]
+    takers = [(end, found.append) for end, found in zip(ends, values, strict=True)]
+    for name, cells in islice(rows, BATCH_ROWS):
+        names.append(name)
+        for (family, qualifier, table), take in takers:
+            cell = cells.get((name, family, qualifier, table))  # type: ignore[call-overload]
+            take(None if cell is None else cell[0])
+    return names, values
+
+
+def make_batch(
+    mapping: TableMapping,
+    schema: pa.Schema,
+    names: Sequence[bytes],
+    values: Sequence[Sequence[bytes | None]],
+) -> pa.RecordBatch:
+    """Return row keys, and values by column, as a record batch of the mapping's schema."""
+    arrays: list[pa.Array | None] = [None] * len(schema)
+    for part, decoded in zip(mapping.row, mapping.decode_rows(names), strict=True):
+        arrays[part.place] = decoded
+    for column, cells in zip(mapping.columns, values, strict=True):
+        arrays[column.place] = column.decode_array(cells, names)
+        if not schema.field(column.place).nullable and None in cells:
+            raise InvalidRequestError(
+                "a cell is absent, and its column must not be null",
+                row=names[cells.index(None)],
+                column=column.name,
+            )
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

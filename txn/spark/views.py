@@ -1,0 +1,270 @@
+"""`option("what", "transactions")` and `"locks"`: what is under way in a store, as data frames.
+
+Both only look. Times are the server's, but for `created`, which is by the clock of the owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from itertools import islice
+from typing import Any, ClassVar
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from txn.errors import InvalidRequestError
+from txn.model import LOCK_SUFFIX, Cell, Key, Row
+from txn.protocol.attempt import Context, call_store
+from txn.protocol.lock_cells import FREE, holder_of
+from txn.protocol.ranges import key_of_cell, stored_rows
+from txn.protocol.row import TransactionRow, created_ms, decode_row, follow, is_row_key, whole_of
+from txn.protocol.row_cells import read_rows
+from txn.request import Request
+from txn.spans import Span
+from txn.spark.codecs import arrow_schema
+from txn.spark.options import SourceOptions
+from txn.spark.reader import BOUNDS, PARTITIONS, Range, divide_ranges, parse_bounds
+from txn.spark.workers import open_worker
+from txn.text import escape, key_text
+
+BATCH_ROWS = 1_000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def _schema(**columns: DataType) -> StructType:
+    return StructType([StructField(name, kind) for name, kind in columns.items()])
+
+
+TRANSACTIONS_SCHEMA = _schema(
+    transaction=StringType(),
+    whole=StringType(),
+    status=StringType(),
+    state=StringType(),
+    created=TimestampType(),
+    since=TimestampType(),
+    age_ms=LongType(),
+    statuses=MapType(StringType(), TimestampType()),
+    commit_timestamp=LongType(),
+    tables=ArrayType(StringType()),
+    keys=IntegerType(),
+    mutations=IntegerType(),
+    assertions=IntegerType(),
+    once=StringType(),
+    labels=MapType(StringType(), StringType()),
+    lease_ms=LongType(),
+    beat=TimestampType(),
+    reason=StringType(),
+    corrupt=StringType(),
+    bytes=LongType(),
+)
+LOCKS_SCHEMA = _schema(
+    table=StringType(),
+    row=StringType(),
+    family=StringType(),
+    column=StringType(),
+    key=StringType(),
+    holder=StringType(),
+    status=StringType(),
+    state=StringType(),
+    created=TimestampType(),
+    since=TimestampType(),
+    age_ms=LongType(),
+)
+
+
+class ViewReader(DataSourceReader):
+    """What the two have in common: ranges of rows of some tables, and records made of them."""
+
+    known: ClassVar[StructType]
+    options: ClassVar[tuple[str, ...]] = (*BOUNDS, PARTITIONS)
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        options.check(self.options)
+        for field in schema:
+            if (
+                field.name not in self.known.names
+                or self.known[field.name].dataType != field.dataType
+            ):
+                raise InvalidRequestError(
+                    "there is no such column", column=field.name, known=self.known.names
+                )
+        self._options = options
+        self._schema = schema
+        self._access = replace(options.access(), table=None)
+        self._bounds = parse_bounds(options)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Divide the tables; each task reads a part of one."""
+        parts: list[InputPartition] = []
+        with self._access.open_engine() as engine:
+            store = engine.context.store
+            for table in self.list_tables():
+                if call_store(engine.context, partial(store.describe, table)) is None:
+                    raise InvalidRequestError("no such table", table=table)
+                found = divide_ranges(store, table, [self._bounds], self._options)
+                parts += [InputPartition((table, part)) for part in found]
+        return parts or [InputPartition((b"", ()))]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield a part's records, some at a time."""
+        table, ranges = partition.value
+        context, schema = open_worker(self._access).engine.context, arrow_schema(self._schema)
+        rows = _list_rows(context, table, ranges)
+        while some := list(islice(rows, BATCH_ROWS)):
+            records = self.describe_rows(context, some)
+            if records:
+                yield pa.RecordBatch.from_pylist(records, schema=schema)
+
+    def list_tables(self) -> list[bytes]:
+        """Return the tables whose rows are read."""
+        raise NotImplementedError
+
+    def describe_rows(self, context: Context, rows: Sequence[Row]) -> list[dict[str, Any]]:
+        """Return the records that rows, as they are stored, make."""
+        raise NotImplementedError
+
+
+class TransactionsReader(ViewReader):
+    """A record for each row of the transaction table that is a transaction's, or a part of one."""
+
+    known = TRANSACTIONS_SCHEMA
+
+    def list_tables(self) -> list[bytes]:
+        """Return the transaction table."""
+        transactions = self._access.transactions
+        return [transactions.encode() if isinstance(transactions, str) else transactions]
+
+    def describe_rows(self, context: Context, rows: Sequence[Row]) -> list[dict[str, Any]]:
+        """Tell what the rows tell; a part that has not followed its transaction is as that is."""
+        now_ms = context.clock.wall_ms()
+        found = [(row, decode_row(row)) for row in rows if is_row_key(row.row)]
+        wholes = {whole for _, each in found if each.follows and (whole := whole_of(each.row_key))}
+        known = read_rows(context, wholes) if wholes else {}
+        return [
+            _describe_transaction(context, row, _follow(each, known), now_ms) for row, each in found
+        ]
+
+
+class LocksReader(ViewReader):
+    """A record for each lock that is held in some tables, read wholly, at the time it was read."""
+
+    known = LOCKS_SCHEMA
+
+    def list_tables(self) -> list[bytes]:
+        """Return the tables that the option names, with commas between them."""
+        return [name.strip().encode() for name in self._options.require("table").split(",")]
+
+    def describe_rows(self, context: Context, rows: Sequence[Row]) -> list[dict[str, Any]]:
+        """Tell of each lock who holds it, as the holder's row is right after the lock."""
+        held = {
+            key: cell
+            for row in rows
+            for key, cell in row.cells.items()
+            if key.column.endswith(LOCK_SUFFIX) and holder_of(key, cell) != FREE
+        }
+        if not held:
+            return []
+        holders = read_rows(context, {holder_of(key, cell) for key, cell in held.items()})
+        gone = _find_released(context, held, holders)
+        now_ms = context.clock.wall_ms()
+        return [
+            _describe_lock(key, holders[holder_of(key, cell)], now_ms)
+            for key, cell in held.items()
+            if key not in gone
+        ]
+
+
+def _list_rows(context: Context, table: bytes, ranges: Iterable[Range]) -> Iterator[Row]:
+    for start, stop in ranges:
+        yield from stored_rows(context, Span(table, start, stop))
+
+
+def _follow(row: TransactionRow, wholes: Mapping[bytes, TransactionRow]) -> TransactionRow:
+    whole = whole_of(row.row_key)
+    return row if whole is None or whole not in wholes else follow(row, wholes[whole])
+
+
+def _find_released(
+    context: Context, held: Mapping[Key, Cell], holders: Mapping[bytes, TransactionRow]
+) -> set[Key]:
+    """Return the locks of holders that have ended meanwhile, and gave these back."""
+    doubtful = [key for key, cell in held.items() if holders[holder_of(key, cell)].is_over]
+    if not doubtful:
+        return set()
+    again = call_store(context, lambda: context.store.read(doubtful))
+    return {key for key in doubtful if holder_of(key, again[key]) != holder_of(key, held[key])}
+
+
+def _describe_transaction(
+    context: Context, stored: Row, row: TransactionRow, now_ms: int
+) -> dict[str, Any]:
+    request = row.buffer.request if row.buffer else None
+    whole = whole_of(row.row_key)
+    return {
+        "transaction": escape(row.row_key),
+        "whole": None if whole is None else escape(whole),
+        "created": _time(created_ms(row.row_key)),
+        **_describe_status(row, now_ms),
+        "statuses": {str(status): _time(at) for status, at in row.began.items()},
+        "commit_timestamp": row.plan.timestamp if row.plan else None,
+        **(_describe_request(context, request) if request else {}),
+        "lease_ms": row.buffer.lease_ms if row.buffer else None,
+        "beat": _time(row.beat),
+        "reason": row.reason,
+        "corrupt": row.corrupt,
+        "bytes": sum(len(cell.value) for cell in stored.cells.values()),
+    }
+
+
+def _describe_request(context: Context, request: Request) -> dict[str, Any]:
+    tables = {key.table for key in request.keys if key.table} - {context.table}
+    return {
+        "tables": sorted(map(escape, tables)),
+        "keys": len(request.keys),
+        "mutations": len(request.mutations),
+        "assertions": len(request.assertions),
+        "once": None if request.once is None else escape(request.once),
+        "labels": dict(request.labels),
+    }
+
+
+def _describe_lock(lock: Key, holder: TransactionRow, now_ms: int) -> dict[str, Any]:
+    key = key_of_cell(lock)
+    is_named = is_row_key(holder.row_key)
+    return {
+        "table": escape(key.table or b""),
+        "row": escape(key.row),
+        "family": escape(key.family),
+        "column": escape(key.column) if key.column else None,
+        "key": key_text(key),
+        "holder": escape(holder.row_key),
+        "created": _time(created_ms(holder.row_key)) if is_named else None,
+        **_describe_status(holder, now_ms),
+    }
+
+
+def _describe_status(row: TransactionRow, now_ms: int) -> dict[str, Any]:
+    return {
+        "status": None if row.status is None else str(row.status),
+        "state": row.state.value,
+        "since": _time(row.since),
+        "age_ms": max(0, now_ms - row.since) if row.since else None,
+    }
+
+
+def _time(ms: int) -> datetime | None:
+    return _EPOCH + timedelta(milliseconds=ms) if ms else None
