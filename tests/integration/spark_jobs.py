@@ -26,6 +26,7 @@ SMALL_BATCHES = {
     "spark.sql.execution.python.udf.maxRecordsPerBatch": "20",
 }
 """Settings with which a task commits its first rows long before it has read the last ones."""
+HANGS_S = 300
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,8 @@ class Trouble:
     """What the rows of a partition meet in some attempts of its task, and nowhere else.
 
     pause_ms: before each row. fails_at, dies_at: the row with that id raises an error, or kills the
-    Python worker that computes it.
+    Python worker that computes it. hangs_at: it makes the file `gate`, and then nothing comes for a
+    long time; attempts that are in no trouble wait for the file before their first row.
     """
 
     partition: int = 0
@@ -41,18 +43,27 @@ class Trouble:
     pause_ms: int = 0
     fails_at: int | None = None
     dies_at: int | None = None
+    hangs_at: int | None = None
+    gate: str = ""
 
     def meet(self, row: int) -> int:
         """Return the row, if it comes through."""
         context = TaskContext.get()
         assert context is not None
-        if context.partitionId() != self.partition or context.attemptNumber() >= self.attempts:
+        if context.partitionId() != self.partition:
+            return row
+        if context.attemptNumber() >= self.attempts:
+            while self.hangs_at is not None and not Path(self.gate).exists():
+                time.sleep(0.05)
             return row
         time.sleep(self.pause_ms / 1000)
         if row == self.fails_at:
             raise RuntimeError("trouble")
         if row == self.dies_at:
             os.kill(os.getpid(), signal.SIGKILL)
+        if row == self.hangs_at:
+            Path(self.gate).touch()
+            time.sleep(HANGS_S)
         return row
 
 

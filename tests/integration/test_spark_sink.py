@@ -76,19 +76,20 @@ def test_a_query_that_begins_again_after_each_batch_writes_each_row_once(
     ]
 
 
-def test_a_driver_that_is_killed_in_a_batch_is_no_loss(uri: str, tmp_path: Path) -> None:
+def test_a_driver_that_is_killed_in_a_batch_is_no_loss(
+    spark: SparkSession, uri: str, tmp_path: Path
+) -> None:
     """Everything of Spark dies at once, with rows that are written and rows that are half-way; the
     next driver runs the batch again, by the same names."""
     rows = 200
     add_file(tmp_path / "source", "a", range(rows))
     details = arguments(uri, tmp_path, batch="20", lease_ms="300")
-    with run_application(tmp_path / "first", "local[2]", settings=SMALL_BATCHES) as application:
+    with run_application(tmp_path / "spark", "local[2]", settings=SMALL_BATCHES) as application:
         application.start(WRITE, **details, trouble={"pause_ms": 30})
         wait_until(lambda: statuses(uri)["5-COMPLETE"] >= 60)
         application.kill()
     assert 60 <= statuses(uri)["5-COMPLETE"] < rows
-    with run_application(tmp_path / "second", "local[2]") as application:
-        counted = application.run(WRITE, **details)
+    counted = write_stream(spark, **details)
     assert counted["repeated"] >= 60
     assert counted["committed"] + counted["repeated"] == rows
     assert_each_row_once(uri, rows)

@@ -20,7 +20,7 @@ ROWS = 400
 SPECULATION = {
     "spark.speculation": "true",
     "spark.speculation.interval": "100ms",
-    "spark.speculation.minTaskRuntime": "1500ms",
+    "spark.speculation.minTaskRuntime": "500ms",
     "spark.speculation.multiplier": "1.2",
     "spark.speculation.quantile": "0.5",
 }
@@ -67,9 +67,10 @@ def assert_each_row_once(uri: str, counted: dict[str, int]) -> None:
 def test_a_straggler_and_its_copy_commit_each_row_once(
     application: Application, tmp_path: Path, protocol: ProtocolName
 ) -> None:
-    """Both write at the same time, and Spark takes what the first of them to end has told."""
+    """Without the copy the job would not end; it comes upon what the task itself has written."""
     uri = make_store(tmp_path, protocol)
-    counted = application.run(WRITE, **arguments(uri, pause_ms=25))
+    gate = str(tmp_path / "gate")
+    counted = application.run(WRITE, **arguments(uri, pause_ms=10, hangs_at=150, gate=gate))
     assert_each_row_once(uri, counted)
 
 
@@ -86,8 +87,9 @@ def test_tasks_that_fail_change_nothing(
 def test_executors_that_are_killed_change_nothing(application: Application, tmp_path: Path) -> None:
     """Machines that stop take running tasks with them, between a commit and its report."""
     uri = make_store(tmp_path, "six-phase")
-    application.start(WRITE, **arguments(uri, pause_ms=15, attempts=4))
-    wait_until(lambda: statuses(uri)["5-COMPLETE"] >= ROWS / 2 + 40)
+    gate = tmp_path / "gate"
+    application.start(WRITE, **arguments(uri, pause_ms=10, hangs_at=150, gate=str(gate)))
+    wait_until(gate.exists)
     for _ in application.list_executors():
         application.kill_executor()
     assert_each_row_once(uri, application.wait())

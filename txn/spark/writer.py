@@ -52,7 +52,8 @@ def make_writer(options: SourceOptions, schema: StructType, overwrite: bool) -> 
             "rows are only put and deleted by name: use mode append; a table is not overwritten"
         )
     name = options.text("job_id")
-    plan = parse_plan(options, schema, retention_ms=None if name else RETENTION_MS)
+    retention_ms = None if name else RETENTION_MS
+    plan = parse_plan(options, schema, more=("atomic",), retention_ms=retention_ms)
     plan.check_store()
     job = uuid.uuid4().hex
     return TxnWriter(plan, name or job, job)

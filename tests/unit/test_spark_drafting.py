@@ -1,0 +1,138 @@
+"""Rows of a data frame become requests: their tokens and conditions, without Spark."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from txn import Delete, Exact, Key, Mutation, Not, Request, Some, Version
+from txn.errors import InvalidRequestError
+from txn.spark import PartitionError
+from txn.spark.drafting import parse_drafting
+from txn.spark.options import SourceOptions
+from txn.spark.rejects import drop_files, name_files
+
+pytestmark = pytest.mark.fast
+
+SCHEMA = StructType([StructField("id", LongType()), StructField("v", StringType())])
+WITH_EXTRA = StructType([*SCHEMA.fields, StructField("extra", StringType())])
+Rows = list[dict[str, Any]]
+V = Key("1", "f", "v", "rows")
+OTHER = Key("7", "f", "n", "other")
+
+
+def draft(rows: Rows, schema: StructType = SCHEMA, **options: str) -> list[Request]:
+    """Return the requests of rows that came as one record batch."""
+    given = {"uri": "memory://x", "table": "rows", "row": "id as text", "columns": "v=f:v"}
+    drafting = parse_drafting(SourceOptions({**given, **options}), schema)
+    batch = pa.record_batch(
+        [[row.get(name) for row in rows] for name in schema.names], schema.names
+    )
+    return [request for _, request in drafting.draft_requests([batch], b"job/0")]
+
+
+def tokens(rows: Rows, schema: StructType = SCHEMA, **options: str) -> list[bytes | None]:
+    return [request.once for request in draft(rows, schema, **options)]
+
+
+def test_tokens_do_not_depend_on_the_order_of_rows() -> None:
+    """A shuffle gives a task that runs again the same rows in another order."""
+    rows = [{"id": 1, "v": "a"}, {"id": 2, "v": "b"}, {"id": 1, "v": "a"}]
+    found = tokens(rows)
+    assert len(set(found)) == 3
+    assert set(tokens(rows[::-1])) == set(found)
+
+
+def test_tokens_depend_on_all_that_a_row_is() -> None:
+    """A row with another expected version is another transaction, though its cells are equal."""
+    rows = [{"id": 1, "v": "a", "extra": f"seen-{n}"} for n in range(2)]
+    must = '{{"exact": "v", "value": "{}"}}'
+    rows = [{**row, "extra": must.format(row["extra"])} for row in rows]
+    one, other = tokens(rows, WITH_EXTRA, assertions="extra")
+    assert one is not None
+    assert other is not None
+    assert one.rpartition(b"/")[2] != other.rpartition(b"/")[2]
+
+
+def test_the_order_within_a_group_does_not_matter() -> None:
+    """Rows of a group that are equal in what they were sorted by come in any order."""
+    rows = [{"id": n, "v": f"{n}", "extra": "g"} for n in range(3)]
+    assert tokens(rows, WITH_EXTRA, group_by="extra") == tokens(
+        rows[::-1], WITH_EXTRA, group_by="extra"
+    )
+
+
+def test_values_of_several_columns_make_different_tokens() -> None:
+    """`a/b` and `c` must not be taken for `a` and `b/c`."""
+    rows = [{"id": 1, "v": "a/b", "extra": "c"}, {"id": 2, "v": "a", "extra": "b/c"}]
+    found = tokens(rows, WITH_EXTRA, once_by="v, extra", job_id="pay")
+    assert found == [rb"pay/a\/b/c", rb"pay/a/b\/c"]
+
+
+def test_a_long_name_makes_a_token_all_the_same() -> None:
+    """A token has 1024 bytes at most, and a row that has none would fail its task for ever."""
+    (token,) = tokens([{"id": 1, "v": "x" * 5_000}], once_by="v")
+    assert token is not None
+    assert len(token) < 100
+
+
+def test_a_token_of_nothing_is_refused() -> None:
+    """All rows without a value would be one and the same."""
+    with pytest.raises(PartitionError, match=r'names a transaction is null.*row={"id": 2'):
+        tokens([{"id": 1, "v": "a"}, {"id": 2, "v": None}], once_by="v")
+
+
+def test_tokens_of_one_run_are_forgotten_and_those_of_columns_are_not() -> None:
+    """A promise about a token that others may bring is theirs to make."""
+    (named,) = draft([{"id": 1, "v": "a"}], once_by="v")
+    (promised,) = draft([{"id": 1, "v": "a"}], once_by="v", once_retention_ms="5")
+    assert (named.once_retention_ms, promised.once_retention_ms) == (None, 5)
+
+
+def test_nulls_are_left_alone_or_deleted() -> None:
+    """They are the two things that an absent value may mean."""
+    rows: Rows = [{"id": 1, "v": None}]
+    assert draft(rows)[0].mutations == ()
+    assert draft(rows, nulls="delete")[0].mutations == (Delete(V),)
+
+
+@pytest.mark.parametrize(
+    "given, assertion",
+    [
+        ('{"some": "v"}', Some(V)),
+        ('[{"not": {"exact": "v", "value": "x"}}]', Not(Exact(V, "x"))),
+        ('{"version": "v", "timestamp": null}', Version(V, None)),
+        ('{"exact": "other/7/f:n", "value": {"base64": "AQ=="}}', Exact(OTHER, b"\x01")),
+    ],
+)
+def test_assertions_are_documents_about_columns_and_keys(given: str, assertion: object) -> None:
+    """They are those of `txn commit`, so that they are learned once."""
+    (request,) = draft([{"id": 1, "v": "a", "extra": given}], WITH_EXTRA, assertions="extra")
+    assert request.assertions == (assertion,)
+    assert request.mutations == (Mutation(V, "a"),)
+
+
+def test_an_assertion_that_is_none_is_named_by_its_row() -> None:
+    """A document is data: one of a million may be broken."""
+    with pytest.raises(PartitionError, match=r'not JSON column=.extra.*row={"id": 1'):
+        draft([{"id": 1, "v": "a", "extra": "{"}], WITH_EXTRA, assertions="extra")
+
+
+def test_a_column_of_conditions_is_not_a_cell_as_well() -> None:
+    """It would be written, or silently not."""
+    with pytest.raises(InvalidRequestError, match="cannot be a cell as well"):
+        draft([], WITH_EXTRA, columns="v=f:v, extra=f:e", assertions="extra")
+
+
+def test_only_the_files_of_attempts_that_count_get_names(tmp_path: Any) -> None:
+    """A lost attempt has rejects too, perhaps of rows that the next one has written."""
+    for name in (".job-0-a.rejects", ".job-0-b.rejects", ".other-0-c.rejects", "job-7.jsonl"):
+        (tmp_path / name).write_text(name)
+    name_files(tmp_path, "job", [".job-0-b.rejects", None])
+    found = {file.name: file.read_text() for file in tmp_path.iterdir()}
+    assert found == {"job-0.jsonl": ".job-0-b.rejects", ".other-0-c.rejects": ".other-0-c.rejects"}
+    drop_files(tmp_path, "other")
+    assert [file.name for file in tmp_path.iterdir()] == ["job-0.jsonl"]
