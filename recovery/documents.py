@@ -7,23 +7,27 @@ place in the document.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
 from collections.abc import Mapping
 from typing import Any
 
 from recovery.findings import Finding, Result, Young
 from recovery.inspect import Explanation, ValueChange
-from recovery.text import parse_key
-from txn.assertions import MAX_DEPTH, And, Assertion, Exact, GreaterThan, Not, Or, Some, Version
+from txn.assertions import MAX_DEPTH
+from txn.documents import (
+    Document,
+    parse_assertion,
+    read_bytes,
+    read_fields,
+    read_key,
+    read_list,
+    refuse_part,
+)
 from txn.errors import InvalidRequestError
 from txn.model import Cell, Delete, Key, Mutation
 from txn.protocol.row import TransactionRow, created_ms
 from txn.request import Request
 from txn.text import assertion_text, escape, key_text
-
-Document = dict[str, Any]
 
 
 def parse_request(text: str | bytes) -> Request:
@@ -126,19 +130,19 @@ def cell_document(key: Key, cell: Cell | None) -> Document:
 
 
 def _request(given: object) -> Request:
-    parts = _fields(
+    parts = read_fields(
         given,
         "the document",
         set(),
         {"mutations", "assertions", "once", "once_retention_ms", "labels"},
     )
-    mutations = _list(parts.get("mutations", []), "mutations")
-    assertions = _list(parts.get("assertions", []), "assertions")
+    mutations = read_list(parts.get("mutations", []), "mutations")
+    assertions = read_list(parts.get("assertions", []), "assertions")
     once = parts.get("once")
     return Request(
         tuple(_mutation(item, f"mutations[{i}]") for i, item in enumerate(mutations)),
-        tuple(_assertion(item, f"assertions[{i}]") for i, item in enumerate(assertions)),
-        None if once is None else _bytes(once, "once"),
+        tuple(parse_assertion(item, f"assertions[{i}]") for i, item in enumerate(assertions)),
+        None if once is None else read_bytes(once, "once"),
         _mapping(parts.get("labels", {}), "labels"),
         parts.get("once_retention_ms"),
     )
@@ -159,89 +163,13 @@ def _change_document(change: ValueChange) -> Document:
 def _mutation(item: Any, place: str) -> Mutation | Delete:
     match item:
         case {"put": key, "value": value} if len(item) == 2:
-            return Mutation(_key(key, place), _bytes(value, f"{place}.value"))
+            return Mutation(read_key(key, place), read_bytes(value, f"{place}.value"))
         case {"delete": key} if len(item) == 1:
-            return Delete(_key(key, place))
-    raise _wrong('a mutation is {"put": key, "value": value} or {"delete": key}', place, item)
-
-
-def _assertion(item: object, place: str) -> Assertion:
-    if not isinstance(item, dict) or not item:
-        raise _wrong('an assertion is an object such as {"some": key}', place, item)
-    match item:
-        case {"not": inner} if len(item) == 1:
-            return Not(_assertion(inner, f"{place}.not"))
-        case {"and": parts} if len(item) == 1:
-            return And(*_assertions(parts, f"{place}.and"))
-        case {"or": parts} if len(item) == 1:
-            return Or(*_assertions(parts, f"{place}.or"))
-    return _simple(item, place)
-
-
-def _assertions(items: object, place: str) -> list[Assertion]:
-    return [_assertion(item, f"{place}[{i}]") for i, item in enumerate(_list(items, place))]
-
-
-def _simple(item: Document, place: str) -> Assertion:
-    match item:
-        case {"exact": key, "value": value} if len(item) == 2:
-            return Exact(_key(key, place), _bytes(value, f"{place}.value"))
-        case {"greater": key, "value": value} if len(item) == 2:
-            return GreaterThan(_key(key, place), _bytes(value, f"{place}.value"))
-        case {"version": key, "timestamp": int() | None as timestamp} if len(item) == 2:
-            return Version(_key(key, place), timestamp)
-        case {"some": key} if len(item) == 1:
-            return Some(_key(key, place))
-    known = ["exact", "greater", "version", "some", "not", "and", "or"]
-    raise InvalidRequestError("not an assertion", place=place, fields=sorted(item), known=known)
-
-
-def _key(given: object, place: str) -> Key:
-    if isinstance(given, str):
-        return parse_key(given)
-    fields = _fields(given, place, {"table", "row", "family", "column"}, set())
-    part = {name: _bytes(value, f"{place}.{name}") for name, value in fields.items()}
-    return Key(part["row"], part["family"], part["column"], part["table"])
-
-
-def _bytes(given: Any, place: str) -> bytes:
-    """Return a text as UTF-8, and what `{"base64": text}` stands for."""
-    match given:
-        case str():
-            return given.encode()
-        case {"base64": str(encoded)} if len(given) == 1:
-            try:
-                return base64.b64decode(encoded, validate=True)
-            except binascii.Error as error:
-                raise _wrong("not base64", place, encoded) from error
-    raise _wrong('bytes are a text or {"base64": text}', place, given)
-
-
-def _list(given: object, place: str) -> list[object]:
-    if not isinstance(given, list):
-        raise _wrong("a list is needed", place, given)
-    return given
+            return Delete(read_key(key, place))
+    raise refuse_part('a mutation is {"put": key, "value": value} or {"delete": key}', place, item)
 
 
 def _mapping(given: object, place: str) -> Mapping[str, str]:
     if not isinstance(given, dict):
-        raise _wrong("an object is needed", place, given)
+        raise refuse_part("an object is needed", place, given)
     return given
-
-
-def _fields(given: object, place: str, needed: set[str], allowed: set[str]) -> Document:
-    if not isinstance(given, dict):
-        raise _wrong("an object is needed", place, given)
-    unknown, missing = set(given) - needed - allowed, needed - set(given)
-    if unknown or missing:
-        raise InvalidRequestError(
-            "the fields are not right",
-            place=place,
-            unknown=sorted(unknown) or None,
-            missing=sorted(missing) or None,
-        )
-    return given
-
-
-def _wrong(message: str, place: str, given: object) -> InvalidRequestError:
-    return InvalidRequestError(message, place=place, given=given)

@@ -1,4 +1,4 @@
-"""What commands print beside bytes and keys, and what they take: keys, times, durations, counts.
+"""What commands print beside bytes and keys, and what they take: times, durations, counts.
 
 How bytes, keys and assertions are written is in `txn.text`: the library writes some of it down.
 """
@@ -10,21 +10,10 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from txn.errors import InvalidRequestError
-from txn.model import Key
-from txn.text import escape, unescape
+from txn.text import escape
 
 _DURATION = re.compile(r"(\d+)\s*(ms|s|m|h|d)")
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-
-
-def parse_key(text: str) -> Key:
-    """Return the key that is written `table/row/family:column`, or raise InvalidRequestError."""
-    table, _, rest = text.partition("/")
-    row, _, last = rest.rpartition("/")
-    family, _, column = last.partition(":")
-    if not (table and row and family and column):
-        raise InvalidRequestError("a key is table/row/family:column", given=text)
-    return Key(unescape(row), unescape(family), unescape(column), unescape(table))
 
 
 def labels_text(labels: Mapping[str, str]) -> str:

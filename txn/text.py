@@ -57,6 +57,16 @@ def key_text(key: Key) -> str:
     return f"{escape(key.table or b'')}/{escape(key.row)}/{escape(key.family)}:{column}"
 
 
+def parse_key(text: str) -> Key:
+    """Return the key that is written `table/row/family:column`, or raise InvalidRequestError."""
+    table, _, rest = text.partition("/")
+    row, _, last = rest.rpartition("/")
+    family, _, column = last.partition(":")
+    if not (table and row and family and column):
+        raise InvalidRequestError("a key is table/row/family:column", given=text)
+    return Key(unescape(row), unescape(family), unescape(column), unescape(table))
+
+
 def assertion_text(assertion: Assertion) -> str:
     """Return the assertion as a person would say it."""
     return fold(assertion, _leaf_text, _compound_text)

@@ -16,8 +16,7 @@ from recovery.commands.common import (
     print_line,
 )
 from recovery.documents import cell_document
-from recovery.text import parse_key
-from txn.text import escape, key_text
+from txn.text import escape, key_text, parse_key
 
 
 def get(

@@ -18,13 +18,14 @@ from recovery.commands.common import (
     open_store_of,
     print_json,
 )
-from recovery.documents import Document, result_document
+from recovery.documents import result_document
 from recovery.findings import Repaired, Result
 from recovery.fsck import LONGEST_REQUEST_MS
 from recovery.markers import find_marker
 from recovery.purge import LOST, UNFINISHED, purge_row, purge_token
 from recovery.scan import whole_row
 from recovery.text import duration_text, time_text
+from txn.documents import Document
 from txn.errors import InvalidRequestError
 from txn.protocol.attempt import Context
 from txn.protocol.row import decode_marker, decode_row

@@ -12,11 +12,11 @@ import pytest
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
-import txn.spark.partitions
 from recovery import Kind, Repaired, check, repair
 from tests.integration.spark_requests import absent_request, statuses, token
 from txn import Key, Policy, connect
 from txn.spark import Counts, commit_partition
+from txn.spark.workers import open_worker
 
 ROWS = 2_000
 PARTITIONS = 8
@@ -129,7 +129,7 @@ def test_a_worker_keeps_one_engine_for_all_its_tasks(spark: SparkSession, uri: s
         yield os.getpid(), before, opened()
 
     def opened() -> int:
-        return txn.spark.partitions._worker.cache_info().misses
+        return open_worker.cache_info().misses
 
     tasks = spark.sparkContext.parallelize(range(200), 20).mapPartitions(task).collect()
     for process in {process for process, _, _ in tasks}:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from recovery.text import count_text, duration_text, parse_duration, parse_key, time_text
+from recovery.text import count_text, duration_text, parse_duration, time_text
 from txn.assertions import Exact, GreaterThan, Not, Some, Version
 from txn.errors import (
     AbortedError,
@@ -21,6 +21,7 @@ from txn.text import (
     assertion_text,
     escape,
     key_text,
+    parse_key,
     reason_text,
     shorten,
     unescape,

@@ -23,7 +23,8 @@ from pyspark.sql import functions as f
 from txn.demo.data import YEAR, DemoTables, Flight, flight_request, flight_row, tables_named
 from txn.demo.reconcile import reconcile
 from txn.policy import Policy
-from txn.spark.partitions import Counts, commit_partition
+from txn.spark.committing import Counts
+from txn.spark.partitions import commit_partition
 from txn.spark.session import local_session
 
 CORES = 2

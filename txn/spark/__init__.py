@@ -3,7 +3,8 @@
 from txn.host.extras import import_extra
 
 with import_extra("spark"):
-    from txn.spark.partitions import Counts, PartitionError, Summary, commit_partition
+    from txn.spark.committing import Counts, PartitionError, Summary
+    from txn.spark.partitions import commit_partition
     from txn.spark.source import TxnDataSource, register
 
 __all__ = ["Counts", "PartitionError", "Summary", "TxnDataSource", "commit_partition", "register"]

@@ -7,76 +7,21 @@ one engine for each store, after Spark has forked it, and keeps it for all its t
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, fields, replace
-from itertools import islice
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Literal, TypeVar
 
-from pyspark import Accumulator, SparkContext
-from pyspark.sql import SparkSession
-
 from txn.assertions import Assertion
-from txn.client.engine import Engine
-from txn.errors import AssertionFailedError, InvalidRequestError, TxnError
+from txn.errors import AssertionFailedError, InvalidRequestError
 from txn.model import Delete, Mutation, as_bytes, check_choice, check_whole
 from txn.policy import Policy
-from txn.request import Ack, Committed, Request, as_request
+from txn.request import Ack, Request, as_request
+from txn.spark.committing import Counts, Refused, Summary, commit_requests, make_error
 from txn.spark.workers import Access, open_worker
 
 T = TypeVar("T")
 Given = Request | tuple[Iterable[Mutation | Delete], Iterable[Assertion]]
 OnAssertion = Literal["fail", "count"]
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """What became of requests.
-
-    repeated: their `once` token had been committed before. refused: an assertion was false.
-    conflicts: locks met that another transaction held. helped: others' transactions finished.
-    """
-
-    committed: int = 0
-    repeated: int = 0
-    refused: int = 0
-    conflicts: int = 0
-    helped: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """A Summary that grows with each task that succeeds, for the driver to read.
-
-    Spark adds what a task counted once, however often the task ran; so with `once`, committed and
-    repeated together are exactly the rows.
-    """
-
-    committed: Accumulator[int]
-    repeated: Accumulator[int]
-    refused: Accumulator[int]
-    conflicts: Accumulator[int]
-    helped: Accumulator[int]
-
-    @classmethod
-    def of(cls, spark: SparkSession) -> Counts:
-        """Return new counts, all zero, for a job of this session."""
-        context: SparkContext = spark.sparkContext
-        return cls(*(context.accumulator(0) for _ in fields(cls)))
-
-    def add(self, summary: Summary) -> None:
-        """Add what a task counted; called in the task."""
-        for field in fields(Summary):
-            getattr(self, field.name).add(getattr(summary, field.name))
-
-    def summary(self) -> Summary:
-        """Return the present values; called in the driver."""
-        return Summary(**{field.name: getattr(self, field.name).value for field in fields(Summary)})
-
-
-class PartitionError(TxnError):
-    """A request of the task did not commit, or, where its cause is a CommitOutcomeUnknown, perhaps
-    did: its message names the first one, its row and why."""
 
 
 def commit_partition(
@@ -111,28 +56,18 @@ def commit_partition(
     check_whole("batch", batch, 1)
     check_choice("on_assertion", on_assertion, OnAssertion)
     check_choice("ack", ack, Ack)
+    wanted = ((row, _request(row, to_request, once, once_retention_ms)) for row in rows)
+
+    def refuse(refused: Refused[T]) -> None:
+        for row, _, why in refused:
+            if on_assertion == "fail" or not isinstance(why, AssertionFailedError):
+                raise make_error(row, why) from why
+
     worker = open_worker(Access(uri, table, transactions, policy))
-    seen: Counter[str] = Counter()
-    before = worker.events.copy()
-    try:
-        for some in _batches(rows, batch):
-            requests = [_request(row, to_request, once, once_retention_ms) for row in some]
-            results = _results(worker.engine, requests, ack)
-            seen.update(_kind(result) for result in results)
-            _raise_first(some, results, on_assertion)
-    finally:
-        worker.engine.flush()
-    seen.update(worker.events - before)
-    summary = Summary(**{field.name: seen[field.name] for field in fields(Summary)})
+    summary = commit_requests(worker, wanted, refuse, batch=batch, ack=ack)
     if counts is not None:
         counts.add(summary)
     return summary
-
-
-def _batches(rows: Iterable[T], size: int) -> Iterator[list[T]]:
-    iterator = iter(rows)
-    while batch := list(islice(iterator, size)):
-        yield batch
 
 
 def _request(
@@ -146,47 +81,7 @@ def _request(
         if once is not None:
             given = replace(given, once=as_bytes("once", once(row)))
     except InvalidRequestError as error:
-        raise _make_error(row, error) from error
+        raise make_error(row, error) from error
     return (
         given if once_retention_ms is None else replace(given, once_retention_ms=once_retention_ms)
     )
-
-
-def _results(
-    engine: Engine, requests: Sequence[Request], ack: Ack
-) -> Sequence[Committed | TxnError]:
-    """A batch with an invalid request wrote nothing: then each is sent alone, to find that one."""
-    try:
-        return engine.commit_many(requests, ack=ack)
-    except InvalidRequestError as error:
-        if len(requests) == 1:
-            return [error]
-        return [result for request in requests for result in _results(engine, [request], ack)]
-
-
-def _kind(result: Committed | TxnError) -> str:
-    match result:
-        case Committed(repeated=True):
-            return "repeated"
-        case Committed():
-            return "committed"
-        case AssertionFailedError():
-            return "refused"
-        case _:
-            return "failed"
-
-
-def _raise_first(
-    rows: Sequence[object], results: Sequence[Committed | TxnError], on_assertion: OnAssertion
-) -> None:
-    for row, result in zip(rows, results, strict=True):
-        if isinstance(result, Committed):
-            continue
-        if isinstance(result, AssertionFailedError) and on_assertion == "count":
-            continue
-        raise _make_error(row, result) from result
-
-
-def _make_error(row: object, why: TxnError) -> PartitionError:
-    message = f"request failed: {type(why).__name__}: {why}"
-    return PartitionError(message, row=row)

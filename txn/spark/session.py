@@ -29,11 +29,14 @@ def local_session(
     *,
     cores: int = 2,
     failures: int = 4,
+    master: str | None = None,
     config: Mapping[str, str] | None = None,
 ) -> Iterator[SparkSession]:
     """Run a session in this process; afterwards its JVM and its Python workers have ended.
 
     cores: how many tasks run at once. failures: how often a task may fail before its job does.
+    master: where its tasks run; None: in its JVM. With another one, such as
+    `local-cluster[2,1,1024]`, cores says nothing but how many partitions a shuffle has.
     config: more of Spark's settings. Raises JavaNotFoundError.
     """
     folder.mkdir(parents=True, exist_ok=True)
@@ -49,12 +52,13 @@ def local_session(
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(2 * cores),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.task.maxFailures": str(failures),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         **_socket_settings(folder),
         **(config or {}),
     }
-    builder = SparkSession.Builder().appName(name).master(f"local[{cores},{failures}]")
+    builder = SparkSession.Builder().appName(name).master(master or f"local[{cores},{failures}]")
     spark = builder.config(map=dict(settings)).getOrCreate()
     try:
         yield spark

@@ -1,0 +1,209 @@
+"""A Spark application in a process of its own, on any master, whose parts can be killed.
+
+`Application` is its outside: it has named functions called there, `module:function`, with the
+session and arguments that JSON can write. Executors are found among the descendants of its JVM.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from queue import Empty, Queue
+from threading import Thread
+from typing import Any
+
+import psutil
+import pyspark
+
+from txn.spark.session import local_session
+
+ROOT = Path(__file__).parents[2]
+CLUSTER = "local-cluster[2,1,1024]"
+"""Two executors of a core each, which are processes of their own: two at once, killed apart."""
+STARTS_WITHIN_S = 120
+ENDS_WITHIN_S = 60
+EXECUTOR = "CoarseGrainedExecutorBackend"
+READY = "ready"
+
+
+class JobFailedError(Exception):
+    """The function failed in the application; the message is that of its error."""
+
+
+class Application:
+    """The process, from outside. It calls one function at a time."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self._answers: Queue[str] = Queue()
+        Thread(target=self._listen, daemon=True).start()
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._answers.put(line)
+        self._answers.put("")
+
+    def start(self, function: str, **arguments: Any) -> None:
+        """Have a function called, and return at once."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps([function, arguments]) + "\n")
+        self._process.stdin.flush()
+
+    def wait(self, within_s: float = STARTS_WITHIN_S) -> Any:
+        """Return what the function returned, or raise JobFailedError."""
+        try:
+            line = self._answers.get(timeout=within_s)
+        except Empty:
+            raise TimeoutError(f"no answer of the application within_s={within_s}") from None
+        if not line:
+            raise JobFailedError("the application has ended")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise JobFailedError(answer["error"])
+        return answer["result"]
+
+    def run(self, function: str, **arguments: Any) -> Any:
+        """Call a function and return what it returns."""
+        self.start(function, **arguments)
+        return self.wait()
+
+    def list_executors(self) -> list[psutil.Process]:
+        """Return the executors of a cluster that live now."""
+        return [each for each in self._list_descendants() if EXECUTOR in _command(each)]
+
+    def kill_executor(self, place: int = 0) -> int:
+        """Kill an executor and its Python workers, as a machine that stops; return its process."""
+        executor = self.list_executors()[place]
+        _kill([executor, *executor.children(recursive=True)])
+        return executor.pid
+
+    def kill(self) -> None:
+        """Kill the whole application: the driver, its JVM, executors and Python workers, at once,
+        so that nobody can tell anybody anything any more."""
+        _kill([psutil.Process(self._process.pid), *self._list_descendants()])
+        self._process.wait(ENDS_WITHIN_S)
+
+    def close(self) -> None:
+        """Let the application end, or kill what does not."""
+        assert self._process.stdin is not None
+        descendants = self._list_descendants()
+        with suppress(BrokenPipeError):  # it was killed, with a call on its way
+            self._process.stdin.close()
+        try:
+            self._process.wait(ENDS_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+        _kill(descendants)
+
+    def _list_descendants(self) -> list[psutil.Process]:
+        try:
+            return psutil.Process(self._process.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+
+
+@contextmanager
+def run_application(
+    folder: Path,
+    master: str = CLUSTER,
+    *,
+    failures: int = 4,
+    settings: Mapping[str, str] | None = None,
+) -> Iterator[Application]:
+    """Start an application; afterwards it has ended, with all its processes.
+
+    folder: for all that Spark writes. failures: how often a task may fail.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    given = json.dumps([str(folder), master, failures, dict(settings or {})])
+    with open(folder / "errors", "a") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tests.integration.spark_cluster", given],
+            cwd=ROOT,
+            env={**os.environ, "PYTHONPATH": _path(), "SPARK_HOME": str(_make_home(folder))},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
+    with process:
+        application = Application(process)
+        try:
+            assert application.wait() == READY, (folder / "errors").read_text()
+            yield application
+        finally:
+            application.close()
+
+
+def wait_until(is_so: Callable[[], bool], within_s: float = ENDS_WITHIN_S) -> None:
+    """Call the function until it says yes; TimeoutError where it does not in time."""
+    due = time.monotonic() + within_s
+    while not is_so():
+        if time.monotonic() > due:
+            raise TimeoutError(f"it has not come to that within_s={within_s}")
+        time.sleep(0.02)
+
+
+def _path() -> str:
+    return os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]).rstrip(os.pathsep)
+
+
+def _make_home(folder: Path) -> Path:
+    """Workers of a local cluster keep their files in Spark's home: this one is the test's."""
+    home = folder / "home"
+    home.mkdir(exist_ok=True)
+    for name in ("bin", "jars", "python"):
+        source = Path(pyspark.__file__).parent / name
+        if source.exists() and not (home / name).exists():
+            (home / name).symlink_to(source)
+    return home
+
+
+def _command(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
+def _kill(processes: list[psutil.Process]) -> None:
+    for each in processes:
+        try:
+            each.kill()
+        except psutil.NoSuchProcess:
+            continue
+    psutil.wait_procs(processes, timeout=ENDS_WITHIN_S)
+
+
+def main() -> None:
+    """The process, from inside."""
+    folder, master, failures, settings = json.loads(sys.argv[1])
+    with local_session(
+        "application", Path(folder), master=master, failures=failures, config=settings
+    ) as spark:
+        _answer(result=READY)
+        for line in sys.stdin:
+            name, arguments = json.loads(line)
+            module, _, function = name.partition(":")
+            try:
+                _answer(
+                    result=getattr(importlib.import_module(module), function)(spark, **arguments)
+                )
+            except Exception as error:  # noqa: BLE001
+                _answer(error=f"{type(error).__name__}: {error}")
+
+
+def _answer(**answer: Any) -> None:
+    print(json.dumps(answer), flush=True)
+
+
+if __name__ == "__main__":
+    main()

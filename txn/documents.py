@@ -1,0 +1,124 @@
+"""Assertions, keys and bytes in JSON documents: `{"exact": key, "value": value}` and its like.
+
+docs/operations.md has their form. What a key and a value may be is the reader's to say; by itself a
+key is a text `table/row/family:column` or an object of its four parts, and a value is a text or
+`{"base64": text}`. Every error names the place in the document.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from txn.assertions import And, Assertion, Exact, GreaterThan, Not, Or, Some, Version
+from txn.errors import InvalidRequestError
+from txn.model import Key
+from txn.text import parse_key
+
+Document = dict[str, Any]
+KNOWN = ("exact", "greater", "version", "some", "not", "and", "or")
+
+
+def read_key(given: object, place: str) -> Key:
+    """Return a key of a document."""
+    if isinstance(given, str):
+        return parse_key(given)
+    fields = read_fields(given, place, {"table", "row", "family", "column"}, set())
+    part = {name: read_bytes(value, f"{place}.{name}") for name, value in fields.items()}
+    return Key(part["row"], part["family"], part["column"], part["table"])
+
+
+def read_bytes(given: Any, place: str) -> bytes:
+    """Return a text as UTF-8, and what `{"base64": text}` stands for."""
+    match given:
+        case str():
+            return given.encode()
+        case {"base64": str(encoded)} if len(given) == 1:
+            try:
+                return base64.b64decode(encoded, validate=True)
+            except binascii.Error as error:
+                raise refuse_part("not base64", place, encoded) from error
+    raise refuse_part('bytes are a text or {"base64": text}', place, given)
+
+
+def _read_value(_: object, given: object, place: str) -> bytes:
+    return read_bytes(given, place)
+
+
+@dataclass(frozen=True, slots=True)
+class AssertionReader:
+    """How the keys of assertions are read, and the values that belong to keys, as these are given;
+    both are told the place in the document."""
+
+    key: Callable[[object, str], Key] = read_key
+    value: Callable[[object, object, str], bytes] = _read_value
+
+
+PLAIN = AssertionReader()
+
+
+def parse_assertion(item: object, place: str, reader: AssertionReader = PLAIN) -> Assertion:
+    """Return the assertion that a part of a document is, or raise InvalidRequestError."""
+    if not isinstance(item, dict) or not item:
+        raise refuse_part('an assertion is an object such as {"some": key}', place, item)
+    match item:
+        case {"not": inner} if len(item) == 1:
+            return Not(parse_assertion(inner, f"{place}.not", reader))
+        case {"and": parts} if len(item) == 1:
+            return And(*parse_assertions(parts, f"{place}.and", reader))
+        case {"or": parts} if len(item) == 1:
+            return Or(*parse_assertions(parts, f"{place}.or", reader))
+    return _parse_leaf(item, place, reader)
+
+
+def parse_assertions(items: object, place: str, reader: AssertionReader = PLAIN) -> list[Assertion]:
+    """Return the assertions of a list in a document."""
+    return [
+        parse_assertion(item, f"{place}[{i}]", reader)
+        for i, item in enumerate(read_list(items, place))
+    ]
+
+
+def _parse_leaf(item: Document, place: str, reader: AssertionReader) -> Assertion:
+    match item:
+        case {"exact": key, "value": value} if len(item) == 2:
+            return Exact(reader.key(key, place), reader.value(key, value, f"{place}.value"))
+        case {"greater": key, "value": value} if len(item) == 2:
+            return GreaterThan(reader.key(key, place), reader.value(key, value, f"{place}.value"))
+        case {"version": key, "timestamp": int() | None as timestamp} if len(item) == 2:
+            return Version(reader.key(key, place), timestamp)
+        case {"some": key} if len(item) == 1:
+            return Some(reader.key(key, place))
+    raise InvalidRequestError(
+        "not an assertion", place=place, fields=sorted(item), known=list(KNOWN)
+    )
+
+
+def read_list(given: object, place: str) -> list[object]:
+    """Return what is a list, or raise InvalidRequestError."""
+    if not isinstance(given, list):
+        raise refuse_part("a list is needed", place, given)
+    return given
+
+
+def read_fields(given: object, place: str, needed: set[str], allowed: set[str]) -> Document:
+    """Return what is an object with the fields that are needed, and no others but those allowed."""
+    if not isinstance(given, dict):
+        raise refuse_part("an object is needed", place, given)
+    unknown, missing = set(given) - needed - allowed, needed - set(given)
+    if unknown or missing:
+        raise InvalidRequestError(
+            "the fields are not right",
+            place=place,
+            unknown=sorted(unknown) or None,
+            missing=sorted(missing) or None,
+        )
+    return given
+
+
+def refuse_part(message: str, place: str, given: object) -> InvalidRequestError:
+    """Return the error of a part of a document."""
+    return InvalidRequestError(message, place=place, given=given)
