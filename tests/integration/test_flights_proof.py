@@ -9,7 +9,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from txn import Engine, Key, connect
 from txn.demo.data import FAMILY, flight_request, flight_row, tables_named, unpack
-from txn.demo.job import read_flights, token
+from txn.demo.job import read_flights
+from txn.demo.loading import token
 from txn.demo.reconcile import reconcile
 from txn.model import Check, Edit
 from txn.protocol.phases import Status
