@@ -15,7 +15,7 @@ from pyspark.accumulators import AddingAccumulatorParam, _deserialize_accumulato
 from pyspark.sql import SparkSession
 
 from txn.client.engine import Engine
-from txn.errors import AssertionFailedError, InvalidRequestError, TxnError
+from txn.errors import InvalidRequestError, TxnError
 from txn.request import Ack, Committed, Request
 from txn.spark.workers import Worker
 
@@ -28,7 +28,8 @@ Refused = Sequence[tuple[T, Request, TxnError]]
 class Summary:
     """What became of requests.
 
-    repeated: their `once` token had been committed before. refused: an assertion was false.
+    repeated: their `once` token had been committed before. refused: an assertion was false, or,
+    where the writer of the data source keeps rejects, others were in the way.
     conflicts: locks met that another transaction held. helped: others' transactions finished.
     """
 
@@ -87,7 +88,7 @@ class PartitionError(TxnError):
 def commit_requests(
     worker: Worker,
     wanted: Iterable[tuple[T, Request]],
-    refuse: Callable[[Refused[T]], None],
+    refuse: Callable[[Refused[T]], int],
     *,
     batch: int,
     ack: Ack = "complete",
@@ -95,7 +96,8 @@ def commit_requests(
     """Commit requests, a batch at a time, and return what became of them.
 
     wanted: each with what it is for, such as a row. refuse: told of those that did not commit,
-    batch by batch; what it raises ends all, and later batches are not begun.
+    batch by batch; what it raises ends all, and later batches are not begun. It returns how many of
+    them it has found to be repeated after all.
     When it returns, or raises, everything that it committed is complete.
     """
     seen: Counter[str] = Counter()
@@ -110,7 +112,8 @@ def commit_requests(
                 if not isinstance(result, Committed)
             ]
             if refused:
-                refuse(refused)
+                seen["repeated"] += (late := refuse(refused))
+                seen["refused"] -= late
     finally:
         worker.engine.flush()
     seen.update(worker.events - before)
@@ -141,10 +144,8 @@ def _kind(result: Committed | TxnError) -> str:
             return "repeated"
         case Committed():
             return "committed"
-        case AssertionFailedError():
-            return "refused"
         case _:
-            return "failed"
+            return "refused"
 
 
 def make_error(row: object, why: TxnError) -> PartitionError:

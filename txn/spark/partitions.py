@@ -84,10 +84,11 @@ def commit_partition(
     _check_words(batch, on_assertion, ack)
     wanted = ((row, _request(row, to_request, once, once_retention_ms)) for row in rows)
 
-    def refuse(refused: Refused[T]) -> None:
+    def refuse(refused: Refused[T]) -> int:
         for row, _, why in refused:
             if on_assertion == "fail" or not isinstance(why, AssertionFailedError):
                 raise make_error(row, why) from why
+        return 0
 
     worker = open_worker(Access(uri, table, transactions, policy))
     summary = commit_requests(worker, wanted, refuse, batch=batch, ack=ack)

@@ -7,7 +7,8 @@ holds its options and nothing else, and each part is imported where it is needed
 from __future__ import annotations
 
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import DataSource, DataSourceStreamWriter, DataSourceWriter
+from pyspark.sql.types import StructType
 
 from txn.spark.options import SourceOptions
 
@@ -24,6 +25,18 @@ class TxnDataSource(DataSource):
     def given(self) -> SourceOptions:
         """The options, for typed access."""
         return SourceOptions(self.options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return the writer of a data frame."""
+        from txn.spark.writer import make_writer  # noqa: PLC0415
+
+        return make_writer(self.given, schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Return the writer of a micro batch."""
+        from txn.spark.sink import make_stream_writer  # noqa: PLC0415
+
+        return make_stream_writer(self.given, schema, overwrite)
 
 
 def register(spark: SparkSession) -> None:

@@ -1,0 +1,188 @@
+"""What must hold for a row of a data frame to be written: the options `if_absent`, `if_version` and
+`assertions`, as assertions of the row's transaction.
+
+`if_absent` is `true`, for all cells of the mapping, or names columns. `if_version` is a column that
+has the timestamp which the cells that the row writes have now, null for absent ones, or says of
+which column's cell: `balance=seen, name=seen_too`. `assertions` is a column of JSON documents as
+`txn commit` takes them, or of structs like these, in which a column's name may stand for a key.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.types import ArrayType, IntegerType, LongType, StringType, StructType
+
+from txn.assertions import MAX_DEPTH, Assertion, Not, Some, Version
+from txn.documents import AssertionReader, parse_assertions, read_bytes, read_key
+from txn.errors import InvalidRequestError
+from txn.model import Key
+from txn.spark.mapping import MappedColumn, TableMapping
+from txn.spark.options import SourceOptions
+
+CONDITIONS = ("if_absent", "if_version", "assertions")
+"""The options of conditions."""
+
+ALL = ""
+"""Stands for the cells that a row writes, where `if_version` says of no column."""
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What rows assert. absent: columns whose cells must not be there. versions: pairs of a mapped
+    column, or ALL, and the column that has its timestamp. documents: the column of assertions."""
+
+    absent: tuple[MappedColumn, ...] = ()
+    versions: tuple[tuple[str, str], ...] = ()
+    documents: str | None = None
+
+    def list_inputs(self, batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
+        """Return of each row of a batch what its assertions are made of, beside its cells."""
+        names = [name for _, name in self.versions]
+        if self.documents is not None:
+            names.append(self.documents)
+        if not names:
+            return [()] * batch.num_rows
+        columns = [batch.column(batch.schema.get_field_index(name)).to_pylist() for name in names]
+        return list(zip(*columns, strict=True))
+
+    def list_assertions(
+        self, mapping: TableMapping, row: bytes, written: Sequence[Key], inputs: Sequence[Any]
+    ) -> tuple[Assertion, ...]:
+        """Return the assertions of a row. written: the keys that it writes; inputs: of this row."""
+        found: list[Assertion] = [Not(Some(mapping.key_of(row, column))) for column in self.absent]
+        for (name, source), timestamp in zip(self.versions, inputs, strict=False):
+            keys = written if name == ALL else [mapping.key_of(row, find_column(mapping, name))]
+            found += (Version(key, timestamp) for key in keys)
+            if timestamp is not None and timestamp < 1:
+                raise InvalidRequestError(
+                    "a version is a timestamp in ms, or null", column=source, given=timestamp
+                )
+        if self.documents is not None and inputs[-1] is not None:
+            found += _read_documents(mapping, row, self.documents, inputs[-1])
+        return tuple(found)
+
+
+def name_sources(options: SourceOptions) -> list[str]:
+    """Return the columns that have timestamps or assertions, and so are no cells."""
+    pairs = _parse_versions(options.text("if_version"))
+    documents = options.text("assertions")
+    return [source for _, source in pairs] + ([documents] if documents else [])
+
+
+def parse_conditions(
+    options: SourceOptions, mapping: TableMapping, schema: StructType
+) -> Conditions:
+    """Return what the options say; InvalidRequestError for a column that is not there or does not
+    fit."""
+    versions = _parse_versions(options.text("if_version"))
+    for name, source in versions:
+        if name != ALL:
+            find_column(mapping, name)
+        _check_type("if_version", schema, source, (LongType, IntegerType), "a timestamp in ms")
+    documents = options.text("assertions") or None
+    if documents is not None:
+        kinds = (StringType, ArrayType, StructType)
+        _check_type("assertions", schema, documents, kinds, "JSON text, or an array of structs")
+    return Conditions(_find_absent(options, mapping), tuple(versions), documents)
+
+
+def find_column(mapping: TableMapping, name: str) -> MappedColumn:
+    """Return the column of a mapping, or raise InvalidRequestError."""
+    for column in mapping.columns:
+        if column.name == name:
+            return column
+    known = [column.name for column in mapping.columns]
+    raise InvalidRequestError(
+        "no column of the mapping is a cell by this name", column=name, known=known
+    )
+
+
+def split_names(text: str | None) -> list[str]:
+    """Return the names of a list with commas."""
+    return [name.strip() for name in (text or "").split(",") if name.strip()]
+
+
+def _find_absent(options: SourceOptions, mapping: TableMapping) -> tuple[MappedColumn, ...]:
+    text = options.text("if_absent", "false") or "false"
+    if text.lower() == "true":
+        return mapping.columns
+    if text.lower() == "false":
+        return ()
+    return tuple(find_column(mapping, name) for name in split_names(text))
+
+
+def _parse_versions(text: str | None) -> list[tuple[str, str]]:
+    pairs = []
+    for part in split_names(text):
+        name, equals, source = part.rpartition("=")
+        if equals and not name.strip():
+            raise InvalidRequestError("an option is malformed", option="if_version", part=part)
+        pairs.append((name.strip() or ALL, source.strip()))
+    if len(pairs) > 1 and any(name == ALL for name, _ in pairs):
+        raise InvalidRequestError(
+            "if_version is one column, or pairs such as balance=seen", if_version=text
+        )
+    return pairs
+
+
+def _check_type(
+    option: str, schema: StructType, name: str, kinds: tuple[type, ...], wanted: str
+) -> None:
+    if name not in schema.names:
+        raise InvalidRequestError("an option names no column", option=option, column=name)
+    kind = schema[name].dataType
+    if not isinstance(kind, kinds):
+        raise InvalidRequestError(
+            "a column has a type that does not fit",
+            option=option,
+            column=name,
+            type=kind.simpleString(),
+            wanted=wanted,
+        )
+
+
+def _read_documents(
+    mapping: TableMapping, row: bytes, place: str, given: Any
+) -> Iterator[Assertion]:
+    columns = {column.name: column for column in mapping.columns}
+
+    def find_key(key: object, where: str) -> Key:
+        if isinstance(key, str) and key in columns:
+            return mapping.key_of(row, columns[key])
+        return read_key(key, where)
+
+    def find_value(key: object, value: object, where: str) -> bytes:
+        if isinstance(key, str) and key in columns and not isinstance(value, dict):
+            return columns[key].encode(value)
+        return read_bytes(value, where)
+
+    items = _load(given, place)
+    yield from parse_assertions(items, place, AssertionReader(find_key, find_value))
+
+
+def _load(given: Any, place: str) -> list[Any]:
+    """Return the list of documents that a text, a struct or an array of structs is. A struct has
+    all fields of its type: those that are null are none, but for a timestamp."""
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except ValueError as error:
+            raise InvalidRequestError("not JSON", column=place, why=str(error)) from error
+        except RecursionError as error:
+            raise InvalidRequestError("nested too deeply", limit=MAX_DEPTH) from error
+        return given if isinstance(given, list) else [given]
+    return [_drop_nulls(item) for item in (given if isinstance(given, list) else [given])]
+
+
+def _drop_nulls(item: Any) -> Any:
+    if isinstance(item, list):
+        return [_drop_nulls(part) for part in item]
+    if not isinstance(item, dict):
+        return item
+    kept = {name: _drop_nulls(part) for name, part in item.items() if part is not None}
+    return {**kept, "timestamp": item.get("timestamp")} if "version" in kept else kept
