@@ -101,6 +101,17 @@ def test_the_job_runs_on_hbase(hbase: HBase, emptied: str) -> None:
     assert report["left"] == {}
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["arrow", "writer", "stream"])
+def test_each_way_into_the_tables_survives_the_same(tmp_path: Path, way: str) -> None:
+    """Killed and mended as well: who writes data frames, or streams, is promised no less."""
+    said = demo(f"embedded://{tmp_path}/store", "--days", "1", "--by", way, "--json")
+    assert said.returncode == 0, said.stderr
+    report = json.loads(said.stdout)
+    assert (report["holds"], report["flights"], report["left"]) == (True, 842, {})
+    assert report["crash"]["transactions"] > 0
+
+
 def test_tables_that_hold_something_are_refused(tmp_path: Path) -> None:
     """Flights of an earlier run would be repeated, or counted as too many."""
     uri = f"embedded://{tmp_path}/store"
@@ -139,7 +150,7 @@ def test_a_killed_job_is_mended_and_ends_with_every_flight_once(killed: Run) -> 
     assert report["flights"] == 842 + 943
     assert report["crash"]["workers"] >= 1
     assert report["crash"]["processes"] >= 3, "driver, JVM, daemon, and workers if there are again"
-    assert report["loaded"]["repeated"] >= report["crash"]["flights"]
+    assert report["loaded"]["repeated"] >= report["crash"]["transactions"]
     assert report["left"] == {}
     assert processes_of(str(killed.store)) == []
 

@@ -40,7 +40,7 @@ def uri(flights: DataFrame, tmp_path: Path) -> str:
 
 
 def broken(spark: SparkSession, uri: str, flights: DataFrame) -> dict[str, tuple[int, int]]:
-    checks = reconcile(spark, uri, TABLES, flights)
+    checks = reconcile(spark, uri, TABLES, flights, 20)
     return {check.name: (check.expected, check.found) for check in checks if not check.holds}
 
 
@@ -135,4 +135,4 @@ def test_a_flight_that_was_committed_twice_is_found(
     """A second commit writes the same values: only the transaction rows tell."""
     with connect(uri, transactions=TABLES.transactions) as engine:
         engine.commit(flight_request(TABLES, flights.collect()[0].asDict()).mutations)
-    assert broken(spark, uri, flights) == {"flights committed twice": (0, 1)}
+    assert broken(spark, uri, flights) == {"transactions committed twice": (0, 1)}

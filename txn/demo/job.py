@@ -19,8 +19,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from txn.demo.data import YEAR, DemoTables, tables_named
-from txn.demo.loading import WAYS, WayName, divide
+from txn.demo.data import YEAR, WayName, tables_named
+from txn.demo.loading import WAYS, Load
 from txn.demo.reconcile import reconcile
 from txn.spark.committing import Counts
 from txn.spark.session import local_session
@@ -41,17 +41,18 @@ def read_flights(spark: SparkSession, csv: Path, days: int) -> DataFrame:
     return spark.read.csv(str(csv), header=True, nullValue="NA").where(date <= last)
 
 
-def load_flights(
-    spark: SparkSession, uri: str, tables: DemoTables, flights: DataFrame, by: WayName
-) -> None:
-    """Commit each flight that is not yet in, once whatever happens to the tasks."""
+def load_flights(load: Load, by: WayName) -> int:
+    """Commit each flight that is not yet in, once whatever happens to the tasks; return how many
+    transactions that are."""
     with saying("reading", dict):
-        total = flights.count()
-    say("total", flights=total)
-    counts = Counts.of(spark)
+        total = load.flights.count()
+    way, counts = WAYS[by], load.counts
+    transactions = total * way.transactions
+    say("total", flights=total, transactions=transactions)
     with saying("progress", lambda: asdict(counts.summary())):
-        WAYS[by](uri, tables, divide(flights, total), counts)
+        way.run(load, total)
     say("loaded", **asdict(counts.summary()))
+    return transactions
 
 
 @contextmanager
@@ -86,10 +87,11 @@ def main(arguments: list[str]) -> int:
     with local_session("flights", asked.folder, cores=CORES) as spark:
         with saying("reading", dict):
             flights = read_flights(spark, asked.csv, asked.days).cache()  # it is needed thrice
-        load_flights(spark, asked.store, asked.tables, flights, asked.by)
+        load = Load(asked.store, asked.tables, flights, Counts.of(spark), asked.folder)
+        transactions = load_flights(load, asked.by)
         if asked.reconcile:
             with saying("proving", dict):  # which takes minutes for all the year
-                checks = reconcile(spark, asked.store, asked.tables, flights)
+                checks = reconcile(spark, asked.store, asked.tables, flights, transactions)
             say("reconciled", checks=[asdict(check) for check in checks])
     return 0
 
