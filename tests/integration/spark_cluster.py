@@ -21,12 +21,18 @@ from typing import Any
 
 import psutil
 import pyspark
+from pyspark import SparkConf, SparkContext
 
+from txn.host.java import find_java_home
 from txn.spark.session import local_session
 
 ROOT = Path(__file__).parents[2]
 CLUSTER = "local-cluster[2,1,1024]"
 """Two executors of a core each, which are processes of their own: two at once, killed apart."""
+HOSTS = "hosts"
+"""The same on two addresses of this machine, which Spark takes for two hosts: only so does a task
+that straggles get a copy, as that is never where the task itself is."""
+ADDRESSES = ("127.0.0.1", "127.0.0.2")
 STARTS_WITHIN_S = 120
 ENDS_WITHIN_S = 60
 EXECUTOR = "CoarseGrainedExecutorBackend"
@@ -186,6 +192,8 @@ def _kill(processes: list[psutil.Process]) -> None:
 def main() -> None:
     """The process, from inside."""
     folder, master, failures, settings = json.loads(sys.argv[1])
+    if master == HOSTS:
+        master = _start_hosts(Path(folder))
     with local_session(
         "application", Path(folder), master=master, failures=failures, config=settings
     ) as spark:
@@ -199,6 +207,30 @@ def main() -> None:
                 )
             except Exception as error:  # noqa: BLE001
                 _answer(error=f"{type(error).__name__}: {error}")
+
+
+def _start_hosts(folder: Path) -> str:
+    """Start a master and two workers in the JVM that the session will have as well, as a local
+    cluster does; return the URL of the master."""
+    os.environ["JAVA_HOME"] = str(find_java_home())
+    os.environ["SPARK_LOCAL_IP"] = ADDRESSES[0]
+    SparkContext._ensure_initialized(
+        conf=SparkConf().set("spark.driver.extraJavaOptions", f'"-Djava.io.tmpdir={folder}"')
+    )
+    jvm: Any = SparkContext._jvm
+    conf = jvm.org.apache.spark.SparkConf()
+    deploy = jvm.org.apache.spark.deploy
+    none = jvm.scala.Option.empty()
+    started = deploy.master.Master.startRpcEnvAndEndpoint(ADDRESSES[0], 0, 0, conf)
+    url = f"spark://{ADDRESSES[0]}:{started._1().address().port()}"
+    urls = SparkContext._gateway.new_array(jvm.java.lang.String, 1)
+    urls[0] = url
+    for number, address in enumerate(ADDRESSES):
+        place = jvm.scala.Option.apply(number)
+        deploy.worker.Worker.startRpcEnvAndEndpoint(
+            address, 0, 0, 1, 1024, urls, str(folder / "work"), place, conf, none
+        )
+    return url
 
 
 def _answer(**answer: Any) -> None:

@@ -1,0 +1,112 @@
+"""Jobs for applications of spark_cluster: functions of a session, and the trouble that rows meet.
+
+In a module of its own, which Python workers can import.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import udf
+from pyspark.sql.types import LongType
+
+from txn.spark import Counts, register
+
+SMALL_BATCHES = {
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "20",
+    "spark.sql.execution.python.udf.maxRecordsPerBatch": "20",
+}
+"""Settings with which a task commits its first rows long before it has read the last ones."""
+
+
+@dataclass(frozen=True)
+class Trouble:
+    """What the rows of a partition meet in some attempts of its task, and nowhere else.
+
+    pause_ms: before each row. fails_at, dies_at: the row with that id raises an error, or kills the
+    Python worker that computes it.
+    """
+
+    partition: int = 0
+    attempts: int = 1
+    pause_ms: int = 0
+    fails_at: int | None = None
+    dies_at: int | None = None
+
+    def meet(self, row: int) -> int:
+        """Return the row, if it comes through."""
+        context = TaskContext.get()
+        assert context is not None
+        if context.partitionId() != self.partition or context.attemptNumber() >= self.attempts:
+            return row
+        time.sleep(self.pause_ms / 1000)
+        if row == self.fails_at:
+            raise RuntimeError("trouble")
+        if row == self.dies_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return row
+
+
+def write_range(
+    spark: SparkSession,
+    *,
+    rows: int,
+    parts: int,
+    options: dict[str, Any],
+    trouble: dict[str, Any] | None = None,
+) -> dict[str, int]:
+    """Write a range of rows, in partitions, with some trouble; return what was counted."""
+    register(spark)
+    counts = Counts.of(spark)
+    frame = spark.range(0, rows, 1, parts)
+    frame = _make_trouble(frame, trouble).selectExpr("id", "string(id) v")
+    given = {**options, "counts": counts.name_accumulators()}
+    frame.write.format("txn").mode("append").options(**given).save()
+    return asdict(counts.summary())
+
+
+def write_stream(
+    spark: SparkSession,
+    *,
+    source: str,
+    checkpoint: str,
+    options: dict[str, Any],
+    trouble: dict[str, Any] | None = None,
+) -> dict[str, int]:
+    """Write the files of a folder that are there, one a micro batch; return what was counted."""
+    register(spark)
+    counts = Counts.of(spark)
+    stream = spark.readStream.schema("id long").option("maxFilesPerTrigger", 1).csv(source)
+    frame = _make_trouble(stream, trouble).selectExpr("id", "string(id) v")
+    given = {**options, "counts": counts.name_accumulators(), "checkpointLocation": checkpoint}
+    query = frame.writeStream.format("txn").options(**given).trigger(availableNow=True).start()
+    query.awaitTermination()
+    return asdict(counts.summary())
+
+
+def add_file(source: Path, name: str, rows: range) -> None:
+    """Put rows into the folder that `write_stream` reads, as one file."""
+    source.mkdir(exist_ok=True)
+    hidden = source / f".{name}"
+    hidden.write_text("".join(f"{row}\n" for row in rows))
+    hidden.rename(source / f"{name}.csv")
+
+
+def _make_trouble(frame: DataFrame, trouble: dict[str, Any] | None) -> DataFrame:
+    if trouble is None:
+        return frame
+    meet: Callable[[int], int] = partial(_meet, Trouble(**trouble))
+    return frame.withColumn("id", udf(meet, LongType())("id"))
+
+
+def _meet(trouble: Trouble, row: int) -> int:
+    return trouble.meet(row)
