@@ -55,7 +55,7 @@ def local_session(
         "spark.task.maxFailures": str(failures),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
-        **_socket_settings(folder, master),
+        **choose_sockets(folder, master),
         **(config or {}),
     }
     builder = SparkSession.Builder().appName(name).master(master or f"local[{cores},{failures}]")
@@ -70,8 +70,8 @@ def local_session(
         _end_jvm()
 
 
-def _socket_settings(folder: Path, master: str | None) -> dict[str, str]:
-    """Let Spark speak with its Python workers through Unix sockets, in the folder.
+def choose_sockets(folder: Path, master: str | None) -> dict[str, str]:
+    """Return what lets Spark speak with its Python workers through Unix sockets in the folder.
 
     Through TCP a worker that has run a dozen tasks waits 40 ms in each further one: Spark's last
     small write to it waits for the acknowledgement that the worker's kernel delays.
