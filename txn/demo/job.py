@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -49,9 +50,10 @@ def load_flights(load: Load, by: WayName) -> int:
     way, counts = WAYS[by], load.counts
     transactions = total * way.transactions
     say("total", flights=total, transactions=transactions)
+    began_s = time.monotonic()
     with saying("progress", lambda: asdict(counts.summary())):
         way.run(load, total)
-    say("loaded", **asdict(counts.summary()))
+    say("loaded", **asdict(counts.summary()), seconds=round(time.monotonic() - began_s, 2))
     return transactions
 
 
