@@ -13,7 +13,7 @@ from typing import assert_never
 
 from recovery.findings import Finding, Kind, LeftAlone, NothingToDo, Repaired, Result, Young
 from recovery.markers import find_expired_marker, retire_keys
-from recovery.scan import MARKERS, Looked, list_rows, newest_old_ms, whole_row
+from recovery.scan import MARKERS, Looked, find_transaction, list_rows, newest_old_ms
 from recovery.tables import BATCH, check_rows, is_stale
 from recovery.units import check_units
 from txn.errors import InvalidRequestError, TableUnavailable
@@ -24,7 +24,7 @@ from txn.protocol.ranges import stored_rows
 from txn.protocol.recover import roll_back, roll_forward
 from txn.protocol.resolve import free_for_holder
 from txn.protocol.retire import look_at_keys
-from txn.protocol.row import RowState, TransactionRow, decode_row, is_row_key
+from txn.protocol.row import RowState, TransactionRow, decode_row, is_row_key, whole_of
 from txn.protocol.row_cells import read_rows
 from txn.spans import Span
 
@@ -183,14 +183,22 @@ def _check_row(
     seen = decode_row(row)
     finding = judge(seen, context.clock.wall_ms(), grace_ms, retention_ms)
     if seen.state is RowState.FINISHED:  # which nothing can change
-        yield from [finding] if finding else []
-    elif (finding or seen.state is not RowState.DEBRIS) and (cells := whole_row(context, row.row)):
-        now, now_ms = decode_row(cells), context.clock.wall_ms()
+        yield from [finding] if finding and not _is_kept(context, row.row) else []
+    elif finding or seen.state is not RowState.DEBRIS:
+        now, now_ms = find_transaction(context, row.row), context.clock.wall_ms()
+        if now is None:
+            return
         finding, state = judge(now, now_ms, grace_ms, retention_ms), now.state
         if finding:
             yield finding
         elif state not in (RowState.FINISHED, RowState.DEBRIS):
             young.add(Kind(state.value), now_ms - _alive_at(now, now_ms, grace_ms))
+
+
+def _is_kept(context: Context, row_key: bytes) -> bool:
+    """Whether a row is of a part whose transaction is under way: it tells that the part is over."""
+    whole = whole_of(row_key)
+    return whole is not None and not read_rows(context, [whole])[whole].is_over
 
 
 def _alive_at(row: TransactionRow, now_ms: int, grace_ms: int) -> int:

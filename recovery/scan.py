@@ -15,7 +15,14 @@ from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Row
 from txn.protocol.attempt import Context
 from txn.protocol.lock_cells import holder_of
 from txn.protocol.ranges import stored_rows
-from txn.protocol.row import RowState, TransactionRow, decode_row, is_row_key
+from txn.protocol.row import (
+    RowState,
+    TransactionRow,
+    decode_row,
+    follow,
+    is_row_key,
+    whole_of,
+)
 from txn.spans import Span
 
 MAX_TIMESTAMP = (1 << 63) - 1
@@ -72,6 +79,19 @@ def transactions(
 def whole_row(context: Context, row_key: bytes) -> Row | None:
     """Return all cells of a transaction row as of one instant, or None for an absent one."""
     return next(stored_rows(context, Span(context.table, row_key, row_key + b"\0")), None)
+
+
+def find_transaction(context: Context, row_key: bytes) -> TransactionRow | None:
+    """Return a transaction row with all its cells, a part as its transaction has it; None for an
+    absent one."""
+    cells, whole = whole_row(context, row_key), whole_of(row_key)
+    if cells is None:
+        return None
+    row = decode_row(cells)
+    if whole is None or not row.follows:
+        return row
+    of_whole = whole_row(context, whole)
+    return follow(row, decode_row(of_whole) if of_whole else TransactionRow(whole))
 
 
 def find(context: Context, part: bytes, looked: Looked = lambda table: None) -> Iterator[bytes]:

@@ -15,7 +15,7 @@ from random import Random
 
 from tests.history.anomalies import Anomaly
 from tests.history.recording import Line, Recorder, history
-from tests.history.workload import LISTS, MODELS, Look, Model, Work, atomic
+from tests.history.workload import LISTS, MODELS, Commit, Look, Model, Work, atomic
 from tests.simulation.puppets import asks_for
 from tests.simulation.schedule import Schedule, Task, Trace
 from tests.simulation.world import key
@@ -116,6 +116,9 @@ class Clerk:
     def transfer(self, engine: Engine, ack: Ack, once: str | None) -> None:
         work = self._work
         (work.block if work.chance.random() < 0.4 else work.write)(engine, ack, once)
+
+    def transfer_by(self, commit: Commit, engine: Engine, once: str | None) -> None:
+        self._work.write_by(commit, engine, once)
 
     def transfer_many(self, engine: Engine, ack: Ack, tokens: Sequence[str | None]) -> None:
         self._work.write_many(engine, ack, tokens)

@@ -36,6 +36,7 @@ from txn.request import Ack
 from txn.spans import Span, make_span
 
 Cells = Mapping[Key, Cell | None]
+Commit = Callable[[Request], Committed]
 Look = Callable[[Engine, Sequence[Key]], Cells]
 
 
@@ -145,6 +146,12 @@ class Work:
 
     def write(self, engine: Engine, ack: Ack = "complete", once: str | None = None) -> None:
         """Read, and write to some of what was read, if it is still so."""
+        self.write_by(
+            lambda r: engine.commit(r.mutations, r.assertions, once=once, ack=ack), engine, once
+        )
+
+    def write_by(self, commit: Commit, engine: Engine, once: str | None) -> None:
+        """Do the same by a way to commit of one's own."""
         keys = self.some(self.keys)
         cells = self.look(engine, keys)
         if cells is None:
@@ -152,9 +159,7 @@ class Work:
         name = self._next()
         request = self._request(name, cells, once)
         try:
-            result: Committed | TxnError = engine.commit(
-                request.mutations, request.assertions, once=once, ack=ack
-            )
+            result: Committed | TxnError = commit(request)
         except TxnError as error:
             result = error
         self._end(name, result)

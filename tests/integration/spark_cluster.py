@@ -126,10 +126,12 @@ def run_application(
 ) -> Iterator[Application]:
     """Start an application; afterwards it has ended, with all its processes.
 
-    folder: for all that Spark writes. failures: how often a task may fail.
+    folder: for all that Spark writes. failures: how often a task may fail. No task begins before
+    all executors are there.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    given = json.dumps([str(folder), master, failures, dict(settings or {})])
+    every = {"spark.scheduler.minRegisteredResourcesRatio": "1.0", **(settings or {})}
+    given = json.dumps([str(folder), master, failures, every])
     with open(folder / "errors", "a") as errors:
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.integration.spark_cluster", given],

@@ -8,9 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,8 @@ from pyspark.sql.types import LongType
 from txn.spark import Counts, register
 
 SMALL_BATCHES = {
+    "spark.buffer.size": "256",
+    "spark.sql.execution.pandas.udf.buffer.size": "256",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "20",
     "spark.sql.execution.python.udf.maxRecordsPerBatch": "20",
 }
@@ -104,9 +104,22 @@ def add_file(source: Path, name: str, rows: range) -> None:
 def _make_trouble(frame: DataFrame, trouble: dict[str, Any] | None) -> DataFrame:
     if trouble is None:
         return frame
-    meet: Callable[[int], int] = partial(_meet, Trouble(**trouble))
-    return frame.withColumn("id", udf(meet, LongType())("id"))
+    given = Trouble(**trouble)
+    # Without types, by which Spark would look for another kind of function.
+    meet = udf(lambda row: given.meet(row), LongType())  # noqa: PLW0108
+    return frame.withColumn("id", meet("id"))
 
 
-def _meet(trouble: Trouble, row: int) -> int:
-    return trouble.meet(row)
+def write_atomically(
+    spark: SparkSession,
+    *,
+    rows: int,
+    parts: int,
+    options: dict[str, Any],
+    trouble: dict[str, Any] | None = None,
+) -> None:
+    """Write a range of rows, in partitions, all at once."""
+    register(spark)
+    frame = _make_trouble(spark.range(0, rows, 1, parts), trouble).selectExpr("id", "string(id) v")
+    given = {"atomic": "true", **options}
+    frame.write.format("txn").mode("append").options(**given).save()

@@ -36,6 +36,7 @@ from txn.request import Ack
 START = 100
 Balances = Mapping[Key, Cell | None]
 Cut = tuple[int, ...]
+Commit = Callable[[Request], Committed]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +106,18 @@ class Bank:
 
     def transfer(self, engine: Engine, ack: Ack, once: str | None) -> None:
         """Read, and move money if nothing has changed since."""
+        self.transfer_by(
+            lambda r: engine.commit(r.mutations, r.assertions, once=once, ack=ack), engine, once
+        )
+
+    def transfer_by(self, commit: Commit, engine: Engine, once: str | None) -> None:
+        """Do the same by a way to commit of one's own."""
         cells = self.look(engine)
         if cells is None:
             return
         request, attempt = self._request(cells, once)
         try:
-            result: Committed | TxnError = engine.commit(
-                request.mutations, request.assertions, once=once, ack=ack
-            )
+            result: Committed | TxnError = commit(request)
         except TxnError as error:
             result = error
         attempt.result, attempt.ended = result, self.step()

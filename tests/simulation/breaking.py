@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import combinations
 from typing import Literal
 
+from tests.simulation.parted import commit_in_parts
 from tests.simulation.shapes import BEFORE, PUTS, Shape, after
 from tests.simulation.world import World
 from txn import (
@@ -23,6 +25,7 @@ from txn import (
     TxnError,
 )
 from txn.protocol.phases import Status
+from txn.protocol.row import whole_of
 from txn.testing.faulty import NO_FAULT, Call, Crash, Fault, FaultyStore, Reply
 
 Stage = Literal["ended", "mended", "followed"]
@@ -70,7 +73,8 @@ def run(
         store.features |= {"atomic_together"}
     result: Committed | TxnError | None = None
     try:
-        result = engine.commit(shape.mutations, shape.assertions, once=shape.once)
+        commit = partial(commit_in_parts, engine) if shape.in_parts else engine.commit
+        result = commit(shape.mutations, shape.assertions, once=shape.once)
     except TxnError as error:
         result = error
     except Crash:
@@ -110,7 +114,8 @@ def verify(run: Run) -> bool:
     truth, and that its rows say so too. Return whether it happened."""
     shape, world, result = run.shape, run.world, run.result
     values = world.values(shape.keys)
-    committed = [row for row in world.rows()[1:] if row.status is Status.COMPLETE]
+    wholes = [row for row in world.rows()[1:] if whole_of(row.row_key) is None]
+    committed = [row for row in wholes if row.status is Status.COMPLETE]
     assert len(committed) <= 1
     assert values == (shape.after if committed else shape.before)
     if isinstance(result, Committed):

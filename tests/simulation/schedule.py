@@ -17,16 +17,21 @@ from unittest.mock import patch
 from recovery import check, repair_all
 from tests.simulation.bank import Bank, judge
 from tests.simulation.breaking import deliver_all
+from tests.simulation.parted import Part, split_request, write_task
 from tests.simulation.scheduler import ActorClock, Network, Scheduler
 from tests.simulation.telling import told
 from tests.simulation.world import LOGS, TABLE, TRANSACTIONS, D, OneCell, accept, key, mend
 from txn import (
+    AbortedError,
     AssertionFailedError,
     Committed,
     Engine,
     Policy,
+    Request,
     StoreError,
+    TxnError,
 )
+from txn.client.parts import PartsClient
 from txn.errors import TableUnavailable
 from txn.model import Edit, Family
 from txn.protocol import attempt as attempt_module
@@ -43,6 +48,7 @@ from txn.testing.faulty import NO_FAULT, Call, Crash, Fault, FaultyStore, Reply
 
 MOST_STEPS = 20_000
 MOST_CRASHES = 3
+PART_WAITS_MS = 1_000
 LATEST_MS = 500
 RETENTION_MS = 2_000
 GONE_MS = (5, 100, 2_000, 30_000)
@@ -105,6 +111,8 @@ class Schedule:
         self._operator = Random(-seed)
         goes = self._operator.random() < 0.2
         self._kinds = Random(f"kinds of clients {seed}")
+        self._parted = Random(f"requests in parts {seed}")
+        self._in_parts = self._parted.choice((0.0, 0.0, 0.5))
         self._is_far = Random(f"clients that are far from their store {seed}").random() < 0.2
         atomic = self._kinds.choice((0.0, 0.0, 0.5, 1.0))
         self.weather = replace(weather(self.random), tables_go=goes, atomic=atomic)
@@ -167,10 +175,61 @@ class Schedule:
                     once = f"token-{number}-{turn}"
                     copies = random.sample(queues, random.randint(1, 2))
                     for copy in copies:  # the second one is what Spark calls a speculative task
-                        copy.append(Once(partial(bank.transfer, ack=ack, once=once)))
+                        copy.append(Once(self._transfer(ack, once)))
                 else:
-                    queue.append(partial(bank.transfer, ack=ack, once=None))
+                    queue.append(self._transfer(ack, None))
         return queues
+
+    def _transfer(self, ack: Ack, once: str | None) -> Task:
+        if self.weather.one_cell or self._parted.random() >= self._in_parts:
+            return partial(self.bank.transfer, ack=ack, once=once)
+
+        def transfer(engine: Engine) -> None:
+            self.bank.transfer_by(partial(self._commit_in_parts, engine), engine, once)
+
+        return transfer
+
+    def _commit_in_parts(self, engine: Engine, request: Request) -> Committed:
+        """Commit in parts that are written by actors, as by Spark's tasks: some have copies."""
+        client = PartsClient(engine)
+        transaction = client.begin(once=request.once)
+        tasks = split_request(engine, request.mutations, request.assertions)
+        times: dict[int, int | TxnError] = {}
+        for task, parts in enumerate(tasks):
+            for copy in range(self._parted.choice((1, 1, 2))):
+                name = f"{transaction[-4:].decode()}-{task}-{copy}"
+                self._spawn(name, partial(self._write_task, name, transaction, task, parts, times))
+        try:
+            while len(times) < len(tasks):
+                self.scheduler.sleep_ms(max(self.policy.lease_ms // 3, 1))
+                client.beat(transaction)
+            for failure in times.values():
+                if isinstance(failure, TxnError):
+                    raise failure
+            newest = max(time for time in times.values() if isinstance(time, int))
+            return client.commit(transaction, [len(parts) for parts in tasks], newest)
+        except (AbortedError, StoreError) as error:
+            with suppress(StoreError):
+                client.abort(transaction, str(error))
+            raise
+
+    def _write_task(
+        self,
+        name: str,
+        transaction: bytes,
+        task: int,
+        parts: list[Part],
+        times: dict[int, int | TxnError],
+    ) -> None:
+        client = PartsClient(self._engine(name), PART_WAITS_MS)
+        try:
+            times[task] = write_task(client, transaction, task, parts)
+        except TxnError as error:
+            times.setdefault(task, error)
+        except Crash:
+            again = partial(self._write_task, name + "'", transaction, task, parts, times)
+            self._spawn(name + "'", again)
+            raise
 
     def _spawn(self, name: str, body: Callable[[], object]) -> None:
         self._busy += 1
@@ -328,7 +387,7 @@ class Schedule:
         logs = [attempt.log for attempt in self.bank.attempts]
         stored = self.memory.read([*self.bank.accounts, *logs])
         judge(self.bank, stored, lambda transaction: calm.outcome(transaction).value)
-        if self.weather.is_calm:
+        if self.weather.is_calm and not self._in_parts:  # parts wait in no order, for a time
             for attempt in self.bank.attempts[1:]:
                 fine = isinstance(attempt.result, Committed | AssertionFailedError)
                 assert fine, f"nothing was in the way: {attempt}"

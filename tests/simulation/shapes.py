@@ -20,7 +20,7 @@ C, E = key("row-2", "c"), key("row-3", "e")
 @dataclass(frozen=True, slots=True)
 class Shape:
     """A transaction, in a database of a protocol. holds: whether its assertions are true of what is
-    there before it."""
+    there before it. in_parts: whether each of its locks has a part of its own."""
 
     name: str
     mutations: tuple[Mutation | Delete, ...]
@@ -28,9 +28,11 @@ class Shape:
     holds: bool = True
     once: str | None = None
     protocol: ProtocolName = "six-phase"
+    in_parts: bool = False
 
     def __str__(self) -> str:
-        return self.name if self.protocol == "six-phase" else f"{self.protocol}, {self.name}"
+        name = f"{self.name}, in parts" if self.in_parts else self.name
+        return name if self.protocol == "six-phase" else f"{self.protocol}, {name}"
 
     @property
     def keys(self) -> tuple[Key, ...]:
@@ -76,4 +78,9 @@ SHAPES = (
     Shape("once", (PUTS[A], Delete(C)), once="token"),
 )
 FENCED = tuple(replace(shape, protocol="fenced") for shape in SHAPES)
-BY_NAME = {str(shape): shape for shape in (*SHAPES, *FENCED)}
+PARTED = tuple(
+    replace(shape, in_parts=True)
+    for shape in (*SHAPES, *FENCED)
+    if shape.name in ("put and delete in one row", "two rows, asserted", "false assertion", "once")
+)
+BY_NAME = {str(shape): shape for shape in (*SHAPES, *FENCED, *PARTED)}

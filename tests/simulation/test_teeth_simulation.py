@@ -16,6 +16,7 @@ from tests.simulation.breaking import live_on, run
 from tests.simulation.puppets import asks_for
 from tests.simulation.schedule import run_many
 from tests.simulation.shapes import BY_NAME
+from tests.simulation.variants_parts import PARTS_RULES
 from txn.protocol import attempt as attempt_module
 from txn.protocol import commit as commit_module
 from txn.protocol.phases import Status
@@ -87,10 +88,25 @@ FENCED: dict[str, Callable[[Patch], None]] = {
 }
 
 
+PARTS = (
+    "a part aborts alone",
+    "parts are not finished first",
+    "a part is undecided while it says so",
+)
+
+
 @pytest.mark.parametrize("name", VARIANTS)
 def test_schedules_find_what_a_missing_safeguard_breaks(name: str, monkeypatch: Patch) -> None:
     """Random schedules that find nothing prove something only if they find this."""
     VARIANTS[name](monkeypatch)
+    with pytest.raises(AssertionError, match="--schedules 1 --seed"):
+        run_many(range(MOST))
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_schedules_find_what_a_missing_rule_of_parts_breaks(name: str, monkeypatch: Patch) -> None:
+    """The same of transactions in parts, which some schedules have."""
+    PARTS_RULES[name](monkeypatch)
     with pytest.raises(AssertionError, match="--schedules 1 --seed"):
         run_many(range(MOST))
 

@@ -18,6 +18,7 @@ from txn.protocol.row import RowState, TransactionRow, column, created_ms
 from txn.testing.counting import CountingStore
 
 STATES = {
+    Status.PART: RowState.UNDECIDED,
     Status.WRITTEN: RowState.UNDECIDED,
     Status.LOCKED: RowState.UNDECIDED,
     Status.ASSERTED: RowState.DECIDED,

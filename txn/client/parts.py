@@ -9,28 +9,31 @@ from threading import Event, Thread
 
 from txn.assertions import Assertion
 from txn.client.engine import Engine
-from txn.errors import InvalidRequestError, StoreError
+from txn.errors import AbortedError, InvalidRequestError, StoreError
 from txn.model import Delete, Edit, Mutation, as_bytes, check_whole
-from txn.protocol.attempt import call_store, load_transaction
+from txn.protocol.attempt import Transaction, call_store, load_transaction
 from txn.protocol.lock_cells import FREE
 from txn.protocol.parts import begin_whole, decide_whole, write_part
 from txn.protocol.recover import finish_or_leave, roll_back, roll_forward
 from txn.protocol.resolve import Resolver
-from txn.protocol.row import MOST_PARTS, RowState, column, part_key
+from txn.protocol.row import MOST_PARTS, column, decode_marker, marker_key, part_key
 from txn.protocol.row_cells import read_rows
 from txn.protocol.waiting import Contention
-from txn.request import Committed, bind_request
+from txn.request import Ack, Committed, bind_request
+from txn.text import reason_text
 
 
 class PartsClient:
     """What one process does of transactions in parts, through an engine with a store of its own.
 
     The lease of the engine's policy is that of the transaction: its owners show that it lives with
-    `beating`.
+    `beating`. wait_ms: how long a part may wait for keys that others hold, None: as long as the
+    policy's deadline. It holds others, and waits in no order, so that two may wait for each other.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, wait_ms: int | None = None) -> None:
         self._engine = engine
+        self._wait_ms = engine.context.policy.deadline_ms if wait_ms is None else wait_ms
         self._context = engine.context
         self._contention = Contention(self._context, Resolver(self._context).settle)
 
@@ -54,7 +57,7 @@ class PartsClient:
 
         The same part may be written again, by a task that is run again, and then has to be the
         same. Raises InvalidRequestError, AssertionFailedError, or ConflictError where a key is kept
-        by others for longer than the policy's deadline or the transaction is over.
+        by others for too long or the transaction is over.
         """
         check_whole("task", task, 0)
         check_whole("number", number, 0)
@@ -63,30 +66,53 @@ class PartsClient:
         request = bind_request(mutations, assertions)
         self._engine.check_request(request)
         part = part_key(transaction, task, number)
-        return write_part(self._context, part, request, self._contention)
+        due_ms = self._context.clock.monotonic_ms() + self._wait_ms
+        return write_part(self._context, part, request, self._contention, due_ms)
 
-    def commit(self, transaction: bytes, counts: Sequence[int], timestamp: int) -> Committed:
+    def commit(
+        self, transaction: bytes, counts: Sequence[int], timestamp: int, ack: Ack = "complete"
+    ) -> Committed:
         """Commit with all that was written: how many parts by each task, and the greatest of their
         timestamps. Raises what `Engine.commit` raises; whatever is raised but a
-        CommitOutcomeUnknown, nothing was committed."""
-        t = decide_whole(self._context, transaction, counts, timestamp, self._contention)
-        finish_or_leave(self._context, "roll forward", roll_forward, [t])
+        CommitOutcomeUnknown, nothing was committed. An AbortedError leaves nothing behind. With
+        ack="decided" it returns at the decision, and leaves the rest to whoever comes by."""
+        try:
+            t = decide_whole(self._context, transaction, counts, timestamp, self._contention)
+        except AbortedError as error:
+            once = self._abort(transaction, reason_text(error)).request.once
+            if once is None or (first := self.find_committed(once)) is None:
+                raise
+            return first
+        if ack == "complete":
+            finish_or_leave(self._context, "roll forward", roll_forward, [t])
         return Committed(t.row_key, t.decided.timestamp, complete=t.is_finished)
 
     def abort(self, transaction: bytes, reason: str) -> bool:
         """Abort it, with all its parts, unless it was decided; return whether it is aborted."""
+        status = self._abort(transaction, reason).status
+        return status is None or not status.is_decided
+
+    def find_committed(self, once: str | bytes) -> Committed | None:
+        """Return the commit of a token, if there was one."""
+        marker = marker_key(self._context.table, as_bytes("once", once))
+        cell = self._engine.read([marker])[marker]
+        if cell is None:
+            return None
+        return Committed(decode_marker(cell.value).transaction, cell.timestamp, repeated=True)
+
+    def _abort(self, transaction: bytes, reason: str) -> Transaction:
         row = read_rows(self._context, [transaction])[transaction]
-        if row.state is RowState.DECIDED:
-            return False
         t = load_transaction(self._context, row)
         roll_back(self._context, [t], lambda _: reason)
-        return not (t.status is not None and t.status.is_decided)
+        return t
 
     @contextmanager
     def beating(self, transaction: bytes) -> Iterator[None]:
         """Show that the transaction lives, three times a lease, until the block is over."""
         over = Event()
-        beats = Thread(target=self._beat, args=(transaction, over), name="txn-beat", daemon=True)
+        beats = Thread(
+            target=self._beat_until, args=(transaction, over), name="txn-beat", daemon=True
+        )
         beats.start()
         try:
             yield
@@ -94,12 +120,16 @@ class PartsClient:
             over.set()
             beats.join()
 
-    def _beat(self, transaction: bytes, over: Event) -> None:
+    def beat(self, transaction: bytes) -> None:
+        """Show that the transaction lives."""
         context = self._context
-        while not over.wait(context.policy.lease_ms / 3_000):
-            beat = column(context.table, transaction, b"beat")
-            edits = [Edit(beat, FREE, context.clock.wall_ms())]
+        beat = column(context.table, transaction, b"beat")
+        edits = [Edit(beat, FREE, context.clock.wall_ms())]
+        call_store(context, lambda: context.store.write(edits, durable=False))
+
+    def _beat_until(self, transaction: bytes, over: Event) -> None:
+        while not over.wait(self._context.policy.lease_ms / 3_000):
             try:
-                call_store(context, lambda: context.store.write(edits, durable=False))  # noqa: B023
+                self.beat(transaction)
             except StoreError:
                 return  # who cannot reach the store is silent

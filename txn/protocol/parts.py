@@ -47,16 +47,18 @@ def begin_whole(
     return t
 
 
-def write_part(context: Context, part: bytes, request: Request, contention: Contention) -> int:
+def write_part(
+    context: Context, part: bytes, request: Request, contention: Contention, due_ms: int
+) -> int:
     """Write a part, by its row key, lock its keys, evaluate its assertions and plan it; return the
     least commit timestamp that its transaction may have. It holds its locks until that one ends.
 
     Whoever writes the same part again, while the transaction is undecided, goes on where the other
     is, and comes to the same. Raises InvalidRequestError where the part is there with another
-    request; ConflictError where somebody else keeps a key for longer than the policy's deadline, or
-    the transaction was aborted; AssertionFailedError.
+    request; ConflictError where somebody else keeps a key until it is due, by the monotonic clock,
+    or the transaction was aborted; AssertionFailedError.
     """
-    t = _begin_part(context, part, request)
+    t = _begin_part(context, part, request, due_ms)
     _write_part_row(context, t)
     _lock_part(context, t, contention)
 
@@ -99,7 +101,7 @@ def decide_whole(
     return t
 
 
-def _begin_part(context: Context, row_key: bytes, request: Request) -> Attempt:
+def _begin_part(context: Context, row_key: bytes, request: Request, due_ms: int) -> Attempt:
     lease_ms = context.policy.lease_ms
     return Attempt(
         row_key,
@@ -107,7 +109,7 @@ def _begin_part(context: Context, row_key: bytes, request: Request) -> Attempt:
         lock_of=context.rules.lock_of,
         buffer=encode_buffer(Buffer(request, lease_ms)),
         lease_ms=lease_ms,
-        due_ms=_due_ms(context),
+        due_ms=due_ms,
         alive_ms=context.clock.monotonic_ms(),
     )
 
@@ -133,9 +135,10 @@ def _lock_part(context: Context, t: Attempt, contention: Contention) -> None:
     """Take it to where it can be decided. It waits with locks held, in no order: so for a time."""
     for _ in context.tries(due_ms=t.due_ms):
         t.failure = None
-        if context.rules.prepare(context, [t], contention, False):
-            return
+        is_ready = bool(context.rules.prepare(context, [t], contention, False))
         _require_part(t)
+        if is_ready:
+            return
         if not isinstance(t.failure, ConflictError):
             break
     failure: BaseException = t.failure or ConflictError("key is locked", transaction=t.row_key)

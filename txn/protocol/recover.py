@@ -35,7 +35,7 @@ from txn.protocol.row import (
     decode_row,
     encode_plan,
     follow,
-    parts_of,
+    rows_of_parts,
     whole_of,
 )
 from txn.protocol.row_cells import read_rows
@@ -130,7 +130,7 @@ def _finish_parts_of(context: Context, t: Transaction) -> None:
 
 def _list_parts(context: Context, whole: bytes) -> Iterator[list[TransactionRow]]:
     """Yield the rows of a transaction's parts, some at a time, as they are stored."""
-    rows = stored_rows(context, Span(context.table, *parts_of(whole)))
+    rows = stored_rows(context, Span(context.table, *rows_of_parts(whole)))
     while some := [decode_row(row) for row in islice(rows, PARTS_AT_ONCE)]:
         yield some
 

@@ -186,7 +186,7 @@ def whole_of(row_key: bytes) -> bytes | None:
     return match[1] if match is not None and match[3] is not None else None
 
 
-def parts_of(whole: bytes) -> tuple[bytes, bytes]:
+def rows_of_parts(whole: bytes) -> tuple[bytes, bytes]:
     """Return where the rows of a transaction's parts begin and end."""
     return whole + b".part-", whole + b".part."
 

@@ -56,7 +56,7 @@ def make_stream_writer(
     """Return the writer of a micro batch. Raise InvalidRequestError for options that do not fit."""
     if overwrite:
         raise InvalidRequestError(
-            "rows are only put and deleted by name: use the output mode append or update"
+            "rows are only put and deleted by name: use the output mode append, or foreachBatch"
         )
     if options.text("job_id") is not None and not options.text("once_by"):
         raise InvalidRequestError(

@@ -1,0 +1,318 @@
+"""The change feed in Spark's streams: each transaction once over restarts, batches that are told
+again, transactions that were held while offsets passed them, and what is refused."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+import uuid
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.types import BinaryType, DataType, LongType, StructType
+
+from tests.simulation.puppets import asks_for
+from txn import Delete, Engine, Key, Mutation, connect
+from txn.errors import InvalidRequestError
+from txn.protocol.attempt import ProtocolName
+from txn.protocol.phases import Status
+from txn.reading.changes import ChangesLostError, read_changes
+from txn.reading.feed import Bounds, ChangeFeed, Offset
+from txn.spark import register
+from txn.spark.changes import (
+    CHANGES,
+    ChangeReader,
+    choose_columns,
+    open_change_reader,
+    read_feed_options,
+    refuse_rowless,
+)
+from txn.spark.options import SourceOptions
+from txn.stores import open_store
+from txn.testing.faulty import NO_FAULT, Call, Fault, FaultyStore
+
+PATIENCE_S = 60
+LABELS = {"job": "test"}  # which give fenced transactions of one row a row in any case
+
+
+class Stream:
+    """A query over the feed of a store, started again and again on one checkpoint.
+
+    batches: what each was told, every time that it ran.
+    """
+
+    def __init__(self, spark: SparkSession, uri: str, folder: Path, **options: object) -> None:
+        register(spark)
+        self.checkpoint = folder / "checkpoint"
+        self.batches: dict[int, list[list[Row]]] = {}
+        self._reader = spark.readStream.format("txn").option("uri", uri).option("delay_ms", 0)
+        self._reader = self._reader.options(**{"what": "changes", "start": "earliest", **options})
+
+    def run(self) -> None:
+        """Let it tell all that is decided now, and end."""
+        query = self._start(availableNow=True)
+        assert query.awaitTermination(PATIENCE_S)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Let it run meanwhile."""
+        query = self._start(processingTime="50 milliseconds")
+        try:
+            yield
+        finally:
+            query.stop()
+
+    def rows(self) -> list[Row]:
+        """Return all that was told, as a consumer has it that takes each batch once."""
+        return [row for _, told in sorted(self.batches.items()) for row in told[-1]]
+
+    def transactions(self) -> Counter[str]:
+        return Counter(row.transaction for row in self.rows())
+
+    def forget_last_commit(self) -> int:
+        """Make Spark believe that the last batch did not end; return its number."""
+        last = max(self.batches)
+        (self.checkpoint / "commits" / f"{last}").unlink()
+        (self.checkpoint / "commits" / f".{last}.crc").unlink()
+        return last
+
+    def _start(self, **trigger: Any) -> Any:
+        def take(frame: DataFrame, number: int) -> None:
+            told = frame.collect()
+            self.batches.setdefault(number, []).append(told)
+
+        writer = self._reader.load().writeStream.foreachBatch(take).trigger(**trigger)
+        return writer.option("checkpointLocation", str(self.checkpoint)).start()
+
+
+class Held:
+    """A client of a thread of its own that stops before it decides, until it is let go."""
+
+    def __init__(self, uri: str, key: Key) -> None:
+        self._may_go, self._is_there = threading.Event(), threading.Event()
+        self._is_decision = asks_for(Status.ASSERTED)
+        self.transaction: str | None = None
+        self._thread = threading.Thread(target=self._commit, args=(uri, key))
+        self._thread.start()
+        assert self._is_there.wait(PATIENCE_S)
+
+    def finish(self) -> str:
+        """Let it decide; return its transaction."""
+        self._may_go.set()
+        self._thread.join(PATIENCE_S)
+        assert self.transaction is not None
+        return self.transaction
+
+    def _commit(self, uri: str, key: Key) -> None:
+        with closing(open_store(uri)) as store:
+            engine = Engine(FaultyStore(store, self._stop))
+            done = engine.commit([Mutation(key, b"held")], labels=LABELS)
+            self.transaction = done.transaction.decode()
+
+    def _stop(self, call: Call) -> Fault:
+        if self._is_decision(call):
+            self._is_there.set()
+            assert self._may_go.wait(PATIENCE_S)
+        return NO_FAULT
+
+
+@contextmanager
+def engine_on(uri: str, **options: Any) -> Iterator[Engine]:
+    with connect(uri, table="rows", **options) as engine:
+        engine.ensure_table("rows", ["f"])
+        engine.ensure_table("other", ["f"])
+        yield engine
+        engine.context.clock.sleep_ms(5)
+
+
+def commit(engine: Engine, row: object, value: str, table: str = "rows") -> str:
+    """Commit one change, and let a moment pass, so that its time is over."""
+    done = engine.commit([Mutation(Key(str(row), "f", "v", table), value)], labels=LABELS)
+    engine.context.clock.sleep_ms(3)
+    return done.transaction.decode()
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    return f"embedded://{tmp_path}/store?sync=off"
+
+
+@pytest.mark.parametrize(("protocol", "buckets"), [("six-phase", 4), ("fenced", 1)])
+def test_each_transaction_is_told_once(
+    spark: SparkSession, uri: str, tmp_path: Path, protocol: ProtocolName, buckets: int
+) -> None:
+    """Over restarts, batch by batch; one that was held while offsets passed it is told when it has
+    decided; and a batch whose end Spark forgot is told again as it was."""
+    stream = Stream(spark, uri, tmp_path, max_transactions=4)
+    with engine_on(uri, protocol=protocol, buckets=buckets) as engine:
+        done = [commit(engine, i % 3, f"first {i}") for i in range(5)]
+        held = Held(uri, Key("held", "f", "v", "rows"))
+        done += [commit(engine, i % 3, f"second {i}") for i in range(2)]
+        stream.run()
+        assert stream.transactions() == Counter(done)
+        assert max(len(told[-1]) for told in stream.batches.values()) <= 4
+        done.append(held.finish())
+        done += [commit(engine, i % 3, f"third {i}") for i in range(3)]
+        stream.run()
+        assert stream.transactions() == Counter(done)
+        last = stream.forget_last_commit()
+        done += [commit(engine, "more", f"fourth {i}") for i in range(5)]
+        stream.run()
+        first, again = stream.batches[last]
+        assert again == first != []
+        assert stream.transactions() == Counter(done)
+
+
+def test_a_running_query_tells_what_happens(spark: SparkSession, uri: str, tmp_path: Path) -> None:
+    """It begins with the next transaction, and tells of deletes, versions and the time."""
+    stream = Stream(spark, uri, tmp_path, start="latest", tables="rows")
+    with engine_on(uri) as engine:
+        commit(engine, "a", "before")
+        engine.context.clock.sleep_ms(20)
+        with stream.running():
+            wait_for(engine, lambda: stream.batches)
+            put = commit(engine, "a", "1")
+            commit(engine, "b", "1", table="other")
+            key = Key("a", "f", "v")
+            deleted = engine.commit([Delete(key)]).transaction.decode()
+            wait_for(engine, lambda: len(stream.rows()) >= 2)
+    one, two = stream.rows()
+    assert (one.table, one.row, one.family, one.column) == ("rows", b"a", "f", b"v")
+    assert (one.kind, one.value, one.transaction, one.labels) == ("put", b"1", put, LABELS)
+    assert (two.kind, two.value, two.transaction, two.labels) == ("delete", None, deleted, {})
+    assert two.old_version == one.timestamp > one.old_version > 0
+    assert one.timestamp - 1_000 <= one.committed_at.timestamp() * 1_000 <= one.timestamp
+
+
+def wait_for(engine: Engine, is_so: Any) -> None:
+    clock = engine.context.clock
+    due_ms = clock.monotonic_ms() + 1_000 * PATIENCE_S
+    while not is_so():
+        assert clock.monotonic_ms() < due_ms
+        clock.sleep_ms(20)
+
+
+def test_a_first_batch_that_did_not_end_begins_where_it_began(
+    spark: SparkSession, uri: str, tmp_path: Path
+) -> None:
+    """A query that is told `latest`, and dies in its first batches, must not begin anew at a later
+    latest: what was committed meanwhile would be skipped."""
+    stream = Stream(spark, uri, tmp_path, start="latest")
+    with engine_on(uri) as engine:
+        commit(engine, "a", "before")
+        stream.run()
+        stream.forget_last_commit()
+        done = [commit(engine, "a", f"{i}") for i in range(3)]
+        stream.run()
+    assert list(stream.transactions()) == done
+
+
+def given(**options: str) -> SourceOptions:
+    return SourceOptions({"uri": "memory://", **options})
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"begin": "latest"}, "unknown option"),
+        ({"start": "yesterday"}, "unknown value.*earliest"),
+        ({"delay_ms": "-1"}, "whole number"),
+        ({"rowless": "maybe"}, "unknown value"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, str], told: str) -> None:
+    """Before anything is read, and by name."""
+    with pytest.raises(InvalidRequestError, match=told):
+        read_feed_options(given(**options))
+
+
+@pytest.mark.parametrize("field", [("transaction", BinaryType()), ("balance", LongType())])
+def test_a_schema_of_something_else_is_refused(field: tuple[str, DataType]) -> None:
+    """A feed has its own columns, whatever the rows of the tables mean."""
+    with pytest.raises(InvalidRequestError, match="not a column of a change"):
+        choose_columns(StructType().add(*field))
+
+
+def test_a_feed_that_cannot_tell_of_all_is_refused() -> None:
+    """On HBase fenced transactions of one row leave no row of their own."""
+    with connect("memory://", protocol="fenced") as engine:
+        refuse_rowless(engine.context, is_known=False)
+        store = FaultyStore(engine.context.store)
+        apart = Engine(store).context
+        with pytest.raises(InvalidRequestError, match="rowless=skip"):
+            refuse_rowless(apart, is_known=False)
+        refuse_rowless(apart, is_known=True)
+
+
+def test_a_feed_goes_through_a_server(txn_server: str) -> None:
+    """Its clients commit there, and its rows are its own; the feed needs nothing more."""
+    table = f"fed-{uuid.uuid4().hex[:8]}"
+    with connect(txn_server, table=table) as engine:
+        engine.ensure_table(table, ["f"])
+        feed = ChangeFeed(engine.context, Bounds(delay_ms=1))
+        start = Offset(feed.now_ms())
+        done = engine.commit([Mutation(Key("a", "f", "v"), "1")]).transaction
+        engine.context.clock.sleep_ms(3)
+        part = feed.list_part(start, feed.find_end(start))
+        changes = list(read_changes(engine.context, part, tables={table.encode()}))
+    assert [change.transaction for change in changes] == [done]
+
+
+def test_columns_can_be_left_out(uri: str) -> None:
+    """Values may be large: who wants to know only what has changed says so by the schema."""
+    with engine_on(uri) as engine:
+        done = commit(engine, "a", "1")
+        schema = StructType([CHANGES["transaction"], CHANGES["row"]])
+        assert read_by_hand(given(uri=uri, delay_ms="0", start="earliest"), schema) == [
+            (done, b"a")
+        ]
+
+
+def test_an_offset_that_is_too_old_is_an_error(uri: str) -> None:
+    """Unless it is said that what is gone is gone."""
+    schema = StructType([CHANGES["transaction"]])
+    with engine_on(uri) as engine:
+        done = commit(engine, "a", "1")
+        with pytest.raises(ChangesLostError, match="older than transaction rows are kept for"):
+            read_by_hand(given(uri=uri, start="1"), schema)
+        lenient = given(uri=uri, start="1", delay_ms="0", fail_on_data_loss="false")
+        assert read_by_hand(lenient, schema) == [(done,)]
+
+
+def read_by_hand(options: SourceOptions, schema: StructType) -> list[tuple[Any, ...]]:
+    """Do what Spark does with a reader for the first two batches."""
+    reader = open_change_reader(options, schema)
+    try:
+        limit = reader.getDefaultReadLimit()
+        start = reader.latestOffset(reader.initialOffset(), limit)
+        end = reader.latestOffset(start, limit)
+        assert reader.partitions(reader.initialOffset(), start) == []
+        copy = pickle.loads(pickle.dumps(open_change_reader(options, schema)))
+        return [row for part in reader.partitions(start, end) for row in copy.read(part)]
+    finally:
+        reader.stop()
+
+
+def test_a_query_without_news_looks_seldom(uri: str) -> None:
+    """Spark asks a hundred times a second, and each look is a scan."""
+    with engine_on(uri):
+        pass
+    reader = open_change_reader(given(uri=uri, delay_ms="0", start="latest"), CHANGES)
+    try:
+        start = reader.latestOffset(reader.initialOffset(), reader.getDefaultReadLimit())
+        looks = [count_looks(reader, start) for _ in range(20)]
+    finally:
+        reader.stop()
+    assert sum(looks) == 1
+
+
+def count_looks(reader: ChangeReader, start: dict[str, Any]) -> int:
+    feed = reader._open()
+    before = feed._survey
+    assert reader.latestOffset(start, reader.getDefaultReadLimit()) == start
+    return feed._survey is not before

@@ -1,0 +1,122 @@
+"""A transaction in parts, stopped, misinformed and repeated late in every way, as any other one.
+
+What must hold afterwards is in `breaking`.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.breaking import (
+    CHANGING,
+    NONE,
+    STAGES,
+    faults,
+    follow,
+    late_parts,
+    live_on,
+    run,
+    verify,
+)
+from tests.simulation.shapes import PARTED, Shape
+from tests.simulation.world import World
+from txn import Committed
+from txn.errors import AssertionFailedError
+from txn.testing.faulty import Crash, Fault, Reply
+
+every_shape = pytest.mark.parametrize("shape", PARTED, ids=str)
+
+
+@every_shape
+def test_an_undisturbed_transaction_does_what_it_says(shape: Shape) -> None:
+    """The exploration below means something only if the undisturbed run is right."""
+    done = run(shape)
+    assert isinstance(done.result, Committed if shape.holds else AssertionFailedError)
+    assert not done.world.leftovers()
+    live_on(done)
+
+
+@every_shape
+def test_any_call_may_fail_or_be_the_last(shape: Shape) -> None:
+    """Who begins, who writes a part or who decides dies, or is told too little, at every call: all
+    parts are there after fsck, or none is."""
+    for call in run(shape).calls:
+        for fault in faults(call):
+            live_on(run(shape, {call.number: fault}))
+
+
+@every_shape
+def test_a_reader_sees_all_or_nothing_of_what_a_client_left(shape: Shape) -> None:
+    """What they see of a half-done transaction is what it will be, whichever part they ask."""
+    for call in run(shape).calls:
+        for fault in faults(call):
+            broken = run(shape, {call.number: fault})
+            reader = broken.world.engine()
+            seen = reader.read(shape.keys)
+            scanned = {k: c for row in reader.scan() for k, c in row.cells.items()}
+            assert {k: c for k, c in seen.items() if c} == {k: scanned[k] for k in seen if seen[k]}
+            broken.world.mend()
+            verify(broken)
+            assert reader.read(shape.keys) == seen
+
+
+@every_shape
+def test_the_next_client_finishes_what_one_left(shape: Shape) -> None:
+    """Whoever meets the lock of a part gets on without an operator."""
+    for call in run(shape).calls:
+        for fault in faults(call):
+            broken = run(shape, {call.number: fault})
+            expected = follow(broken)
+            broken.world.mend()
+            assert broken.world.values(expected) == expected
+
+
+@every_shape
+def test_any_write_may_happen_again_or_only_later(shape: Shape) -> None:
+    """A gateway repeats requests for minutes, whether its client goes on or not."""
+    calls = run(shape).calls
+    for call in calls:
+        for late in late_parts(call):
+            rest = frozenset(range(len(call.items))) - late
+            for point in (*range(call.number + 1, len(calls) + 1, 3), *STAGES):
+                live_on(run(shape, {call.number: Fault(late=late)}, point), point)
+                lost = Fault(applied=rest, reply=Reply.CRASH, late=late)
+                live_on(run(shape, {call.number: lost}, point), point)
+
+
+@every_shape
+def test_what_a_dead_client_wrote_may_happen_again(shape: Shape) -> None:
+    """The client dies later than the request that is repeated."""
+    calls = run(shape).calls
+    for call in calls:
+        if call.method not in CHANGING:
+            continue
+        again = {call.number: Fault(late=frozenset(range(len(call.items))))}
+        for last in range(call.number + 1, len(calls) + 1, 2):
+            for stage in STAGES:
+                crash = {last: Fault(applied=None, reply=Reply.CRASH)}
+                live_on(run(shape, again | crash, stage), stage)
+
+
+@every_shape
+def test_fsck_may_be_stopped_at_any_call(shape: Shape) -> None:
+    """Another fsck finishes the work, of each part and of the whole."""
+    for call in run(shape).calls:
+        fault = {call.number: Fault(applied=NONE, reply=Reply.CRASH)}
+        number, stopped = 0, True
+        while stopped:
+            number += 2
+            broken = run(shape, fault)
+            stopped = _stop_fsck(broken.world, number)
+            live_on(broken)
+
+
+def _stop_fsck(world: World, number: int) -> bool:
+    engine, _ = world.client(
+        lambda call: Fault(reply=Reply.CRASH) if call.number == number else Fault()
+    )
+    try:
+        world.mend(engine.context)
+    except Crash:
+        return True
+    return False

@@ -1,0 +1,53 @@
+"""Transactions in parts with one safeguard taken out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from txn.model import Edit
+from txn.protocol import parts as parts_module
+from txn.protocol import recover as recover_module
+from txn.protocol import row as row_module
+from txn.protocol.attempt import Attempt, Context, advance
+from txn.protocol.phases import Status
+from txn.reading import keys as keys_module
+
+Patch = pytest.MonkeyPatch
+
+
+def _put_plan_plainly(
+    context: Context, transactions: Sequence[Attempt], new: Status, cells: Any
+) -> Sequence[Attempt]:
+    """Put what was to be put with a status, where that is the same, without a condition."""
+    for t in transactions:
+        if t.status is not new:
+            return advance(context, transactions, new, cells)
+        context.store.write([Edit(key, value, None) for key, value in cells(t)])
+    return transactions
+
+
+def _ask_no_transaction(context: Context, holder: bytes, cells: Any) -> bool:
+    status, _ = (cells[sign] for sign in keys_module._signs(context, [holder])[:2])
+    return status is not None and status.value in keys_module.UNDECIDED
+
+
+PARTS_RULES: dict[str, Callable[[Patch], None]] = {
+    "a part aborts alone": lambda patch: patch.setattr(
+        recover_module, "_abort_wholes", lambda context, parts, reason: {t.row_key for t in parts}
+    ),
+    "all parts are counted": lambda patch: patch.setattr(
+        row_module, "_is_counted", lambda part, whole: True
+    ),
+    "parts are not finished first": lambda patch: patch.setattr(
+        recover_module, "finish_parts", lambda context, transactions: None
+    ),
+    "a plan is put plainly": lambda patch: patch.setattr(
+        parts_module, "advance", _put_plan_plainly
+    ),
+    "a part is undecided while it says so": lambda patch: patch.setattr(
+        keys_module, "_was_undecided", _ask_no_transaction
+    ),
+}

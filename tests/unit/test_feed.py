@@ -1,0 +1,464 @@
+"""The change feed: which transactions a part has, what is told of them, and what is refused."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import closing
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from recovery import fsck
+from tests.simulation.puppets import Puppet, asks_for
+from tests.simulation.world import OneCell
+from tests.simulation.world import World as Stage
+from tests.unit.worlds import TABLE, World, X, Y, Z, stopped_at
+from txn import Delete, Engine, Key, Mutation, Some, connect
+from txn.client.parts import PartsClient
+from txn.errors import AssertionFailedError, CorruptRowError, InvalidRequestError
+from txn.model import Edit, Family
+from txn.protocol.attempt import ProtocolName
+from txn.protocol.phases import Status
+from txn.protocol.row import column
+from txn.protocol.rules import PROTOCOLS
+from txn.reading import changes, feed
+from txn.reading.changes import ChangesLostError, KeyChange, read_changes
+from txn.reading.decisions import Decided, find_decision, list_decisions
+from txn.reading.feed import Bounds, ChangeFeed, Offset, decode_offset
+from txn.testing.faulty import Call, Fault, FaultyStore
+
+BOUNDS = Bounds(delay_ms=5, lateness_ms=50_000)
+
+
+def feed_of(world: World, bounds: Bounds = BOUNDS) -> ChangeFeed:
+    return ChangeFeed(world.client().context, bounds)
+
+
+def begin(world: World) -> Offset:
+    return Offset(world.clock.wall_ms() - 1)
+
+
+def read_part(reader: ChangeFeed, start: Offset, **how: int) -> tuple[Offset, list[bytes]]:
+    """Return where the next part ends, and the row keys of its transactions."""
+    end = reader.find_end(start, **how)
+    assert decode_offset(end.encode()) == end
+    return end, [decided.row_key for decided in reader.list_part(start, end)]
+
+
+def commit(world: World, *mutations: Mutation | Delete, **how: object) -> bytes:
+    """Commit, and let time pass until it can be told."""
+    done = world.engine.commit(mutations, **how)
+    world.clock.advance(BOUNDS.delay_ms + 1)
+    return done.transaction
+
+
+def read_all(world: World, start: Offset, **how: object) -> list[KeyChange]:
+    reader = feed_of(world)
+    part = reader.list_part(start, reader.find_end(start))
+    return list(read_changes(reader.context, part, **how))
+
+
+def test_a_change_has_the_key_both_versions_and_the_transaction() -> None:
+    """It is all that a consumer can know of it: what was replaced, by what, by whom and when."""
+    world = World()
+    start = begin(world)
+    first = commit(world, Mutation(X, b"1"), labels={"job": "a"})
+    second = commit(world, Delete(X), Mutation(Y, b"2"))
+    one, two, three = read_all(world, start)
+    assert (one.key, one.replaced, one.value, one.transaction) == (X, 0, b"1", first)
+    assert one.labels == {"job": "a"}
+    assert one.decided_ms <= one.timestamp
+    assert (two.key, two.replaced, two.value, two.transaction) == (X, one.timestamp, None, second)
+    assert (three.key, three.replaced, three.value) == (Y, 0, b"2")
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_what_is_undecided_is_told_in_a_later_part(
+    protocol: ProtocolName, rows_for_all: None
+) -> None:
+    """An offset passes a transaction that was held; it is not skipped, however much later it
+    decides."""
+    world = Stage(protocol=protocol)
+    keys = [Key(row, "d", "v", TABLE) for row in "ab"]
+    held = Puppet(world, lambda engine: engine.commit([Mutation(keys[0], b"1")]))
+    start = Offset(world.clock.wall_ms() - 1)
+    held.until(asks_for(Status.ASSERTED))
+    world.clock.advance(10_000)
+    other = world.engine().commit([Mutation(keys[1], b"1")]).transaction
+    world.clock.advance(10_000)
+    reader = ChangeFeed(world.engine().context, BOUNDS)
+    end, told = read_part(reader, start)
+    assert told == [other]
+    assert len(end.undecided) == 1
+    done = held.finish().transaction
+    world.clock.advance(10_000)
+    assert read_part(reader, end)[1] == [done]
+    assert read_part(ChangeFeed(reader.context, BOUNDS), end)[1] == [done]
+    assert [each.row_key for each in reader.list_part(start, end)] == [other]
+
+
+def test_a_decision_that_is_seen_late_is_told() -> None:
+    """The server takes the time first, and others see the decision later: its time may be long
+    before an offset that has passed it. So offsets name what they saw undecided."""
+    world = Stage()
+    keys = [Key(row, "d", "v", TABLE) for row in "ab"]
+    held = Puppet(world, lambda engine: engine.commit([Mutation(keys[0], b"1")]))
+    start = Offset(world.clock.wall_ms() - 1)
+    held.until(asks_for(Status.ASSERTED))
+    asked_ms = world.clock.wall_ms() + 1
+    world.clock.advance(300_000)
+    world.engine().commit([Mutation(keys[1], b"1")])
+    world.clock.advance(300_000)
+    reader = ChangeFeed(world.engine().context, BOUNDS)
+    end, _ = read_part(reader, start)
+    seen_ms = world.clock.wall_ms()
+    world.clock.set_wall_ms(asked_ms)
+    done = held.finish()
+    world.clock.set_wall_ms(seen_ms + 10)
+    later, told = read_part(reader, end)
+    assert told == [done.transaction]
+    assert reader.list_part(start, end) == [
+        each for each in reader.list_part(start, later) if each.row_key not in told
+    ]
+
+
+def test_decided_transactions_are_told_before_their_values_are_put() -> None:
+    """A client that died after its decision has committed, and it may be long until somebody
+    finishes its work."""
+    world = World()
+    start = begin(world)
+    dead = stopped_at(world, Status.ASSERTED)
+    world.clock.advance(10)
+    assert world.value(X) is None
+    assert [change.transaction for change in read_all(world, start)] == [dead]
+
+
+def test_aborted_transactions_are_not_told() -> None:
+    """They have changed nothing."""
+    world = World()
+    start = begin(world)
+    with pytest.raises(AssertionFailedError):
+        world.engine.commit([Mutation(X, b"1")], [Some(Z)])
+    assert world.statuses() == [Status.ABORTED]
+    told = commit(world, Mutation(Y, b"1"))
+    reader = feed_of(world)
+    end, part = read_part(reader, start)
+    assert part == [told]
+    assert not end.undecided
+
+
+def test_tokens_are_not_told_and_tables_can_be_chosen() -> None:
+    """The marker of a token is the library's own; and a consumer may want one table of many."""
+    world = World()
+    world.store.ensure_table(b"other", {b"d": Family()})
+    start = begin(world)
+    elsewhere = Key("x", "d", "x", "other")
+    commit(world, Mutation(X, b"1"), Mutation(elsewhere, b"1"), once="token")
+    assert [change.key for change in read_all(world, start)] == [X, elsewhere]
+    assert [change.key for change in read_all(world, start, tables={b"other"})] == [elsewhere]
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_a_transaction_in_parts_is_told_as_one(protocol: ProtocolName) -> None:
+    """By the row that decides for its parts, with what they have written: at its time, under its
+    name and at its commit timestamp. While it is open nothing of it is told."""
+    world = World(protocol=protocol)
+    start = begin(world)
+    client = PartsClient(world.client(seed=9))
+    whole = client.begin(once="token", labels={"job": "a"})
+    times = [
+        client.write(whole, 0, n, [Mutation(Key(f"{n}", "d", "x", TABLE), b"1")]) for n in (0, 1)
+    ]
+    times.append(client.write(whole, 1, 0, [Mutation(X, b"1")]))
+    other = commit(world, Mutation(Z, b"1"), labels={"job": "b"})
+    reader = feed_of(world)
+    end, told = read_part(reader, start)
+    assert (told, end.undecided) == ([other], {whole})
+    done = client.commit(whole, [2, 1], max(times), ack="decided")
+    world.clock.advance(10)
+    for _ in range(2):  # before its parts have followed it, and afterwards
+        part = reader.list_part(end, feed_of(world).find_end(end))
+        assert [each.row_key for each in part] == [whole]
+        found = list(read_changes(reader.context, part))
+        assert [change.key.row for change in found] == [b"0", b"1", b"x"]
+        assert {change.transaction for change in found} == {whole}
+        assert {change.timestamp for change in found} == {done.timestamp}
+        assert all(change.labels == {"job": "a"} for change in found)
+        for finding in list(fsck.check(world.engine.context, grace_ms=0)):
+            fsck.repair(world.engine.context, finding)
+    assert world.value(X) == b"1"
+
+
+def test_parts_are_no_larger_than_wanted() -> None:
+    """But for those of one millisecond, which nothing tells apart; and one scan serves many."""
+    world = World()
+    start, rows = begin(world), [commit(world, Mutation(X, b"%d" % i)) for i in range(1, 6)]
+    together = [world.engine.commit([Mutation(key, b"1")]).transaction for key in (X, Y, Z)]
+    world.clock.advance(10)
+    reader, parts = feed_of(world), []
+    scans = count_scans(reader)
+    while (end := reader.find_end(start, most=2)) is not start:
+        parts.append([each.row_key for each in reader.list_part(start, end)])
+        start = end
+    assert parts == [rows[:2], rows[2:4], rows[4:], sorted(together)]
+    assert len(scans) == 2, "one for all parts, one to see that there is no more"
+
+
+def count_scans(reader: ChangeFeed) -> list[Call]:
+    """Return a list that each look at all rows will be in."""
+    looks: list[Call] = []
+
+    def see(call: Call) -> Fault:
+        if call.method == "check_and_put":  # comes before each
+            looks.append(call)
+        return Fault()
+
+    store = reader.context.store
+    assert isinstance(store, FaultyStore)
+    store.plan = see
+    return looks
+
+
+def test_a_long_backlog_is_kept_in_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A first look at a day of transactions keeps what the next parts need, and no more."""
+    monkeypatch.setattr(feed, "SURVEYED", 2)
+    world = World()
+    start, rows = begin(world), [commit(world, Mutation(X, b"%d" % i)) for i in range(1, 30)]
+    reader, told = feed_of(world), []
+    while (end := reader.find_end(start, most=3)) is not start:
+        assert reader._survey is not None
+        assert len(reader._survey.decided) <= 12
+        told += [each.row_key for each in reader.list_part(start, end)]
+        start = end
+    assert told == rows
+
+
+def test_without_news_the_offset_stays() -> None:
+    """So that no empty batches are run; but not for so long that it would seem too old."""
+    world = World()
+    reader, start = feed_of(world), begin(world)
+    world.clock.advance(BOUNDS.idle_ms // 2)
+    assert reader.find_end(start) is start
+    world.clock.advance(BOUNDS.idle_ms)
+    end = reader.find_end(start)
+    assert end.until_ms > start.until_ms
+    assert reader.list_part(start, end) == []
+
+
+def test_a_reader_whose_clock_went_back_waits() -> None:
+    """What it would take for the future has been told already."""
+    world = World()
+    reader, start = feed_of(world), begin(world)
+    commit(world, Mutation(X, b"1"))
+    end = reader.find_end(start)
+    world.clock.advance(-1_000)
+    assert reader.find_end(end) is end
+    assert reader.find_end(start, by_ms=start.until_ms - 1) is start
+
+
+@pytest.mark.parametrize("buckets", [1, 4, 100])
+def test_every_bucket_is_looked_at(buckets: int) -> None:
+    """Clients may spread their rows over any number of them, and each its own."""
+    world = World()
+    engine = Engine(
+        FaultyStore(world.store),
+        table=TABLE,
+        buckets=buckets,
+        clock=world.clock,
+        chance=Random(1),
+    )
+    world.put(column(b"txn", b"12345", b"status"), b"no row of a transaction")
+    start = begin(world)
+    rows = {engine.commit([Mutation(X, b"%d" % i)]).transaction for i in range(1, 30)}
+    rows.add(commit(world, Mutation(Y, b"1")))
+    assert set(read_part(feed_of(world), start)[1]) == rows
+
+
+def test_a_scan_begins_where_something_is_left() -> None:
+    """Neither the rows of the whole retention nor what was held for long may be in the way."""
+    world = World()
+    start = begin(world)
+    world.clock.advance(100)
+    held = stopped_at(world, Status.LOCKED, Y)
+    begun_ms = world.clock.wall_ms()
+    world.clock.advance(BOUNDS.lateness_ms)
+    commit(world, Mutation(X, b"1"))
+    world.clock.advance(BOUNDS.lateness_ms)
+    reader = feed_of(world)
+    end, _ = read_part(reader, start)
+    assert (end.low_ms, end.undecided) == (begun_ms, {held})
+    for finding in list(fsck.check(world.engine.context, grace_ms=0)):
+        fsck.repair(world.engine.context, finding)
+    commit(world, Mutation(X, b"2"))
+    end, _ = read_part(reader, end)
+    assert end.low_ms == world.clock.wall_ms() - BOUNDS.lateness_ms
+    assert list(list_decisions(reader.context, end.low_ms + BOUNDS.lateness_ms)) == []
+
+
+def test_through_a_gateway_of_one_cell_the_last_status_tells() -> None:
+    """Thrift 1 writes no time beside a decision: what was decided through it is told once it is
+    complete."""
+    world = World()
+    faults = FaultyStore(world.store)
+    engine = Engine(OneCell(faults), table=TABLE, clock=world.clock, chance=Random(7))
+    start = begin(world)
+    done = engine.commit([Mutation(X, b"1")]).transaction
+    world.clock.advance(10)
+    row = next(world.store.scan(b"txn", done, done + b"\0"))
+    assert b"at.2-ASSERTED" not in {key.column for key in row.cells}
+    at_ms = find_decision(row)
+    assert at_ms == world.cell(column(b"txn", done, b"status")).timestamp
+    assert read_part(feed_of(world), start)[1] == [done]
+    world.put(column(b"txn", done, b"status"), Status.PUT.value)
+    assert find_decision(next(world.store.scan(b"txn", done, done + b"\0"))) == 0
+
+
+def test_an_offset_older_than_rows_are_kept_is_an_error() -> None:
+    """Rows may be gone that it would have told: that is not passed over in silence."""
+    world = World()
+    start = begin(world)
+    commit(world, Mutation(X, b"1"))
+    reader = feed_of(world)
+    end = reader.find_end(start)
+    world.clock.advance(BOUNDS.retention_ms)
+    with pytest.raises(ChangesLostError, match="older than transaction rows are kept"):
+        reader.find_end(start)
+    with pytest.raises(ChangesLostError, match="older than transaction rows are kept"):
+        reader.list_part(start, end)
+    lenient = ChangeFeed(reader.context, BOUNDS, is_strict=False)
+    assert len(lenient.list_part(start, end)) == 1
+
+
+def test_the_earliest_offset_is_not_too_old_at_once() -> None:
+    """There has to be time to read what is told first."""
+    world = World()
+    commit(world, Mutation(X, b"1"))
+    world.clock.advance(60_000)
+    reader = feed_of(world)
+    start = reader.find_earliest()
+    world.clock.advance(BOUNDS.margin_ms // 2)
+    assert len(read_part(reader, start)[1]) == 1
+
+
+def test_a_row_that_is_gone_is_an_error() -> None:
+    """Somebody has purged it, or keeps rows for a shorter time than was said."""
+    world = World()
+    start = begin(world)
+    commit(world, Mutation(X, b"1"))
+    reader = feed_of(world)
+    part = reader.list_part(start, reader.find_end(start))
+    for finding in list(fsck.check(world.engine.context, grace_ms=0, retention_ms=0)):
+        fsck.repair(world.engine.context, finding)
+    with pytest.raises(ChangesLostError, match="a row is gone"):
+        list(read_changes(reader.context, part))
+    assert list(read_changes(reader.context, part, is_strict=False)) == []
+
+
+@pytest.mark.parametrize("name", [b"buffer", b"plan"])
+def test_a_row_that_does_not_decode_is_an_error(name: bytes) -> None:
+    """Nobody can know what it has changed: a person has to look."""
+    world = World()
+    start = begin(world)
+    done = commit(world, Mutation(X, b"1"))
+    world.store.write([Edit(column(b"txn", done, name), b"\1broken", world.clock.wall_ms())])
+    with pytest.raises(CorruptRowError, match="does not match its checksum"):
+        read_all(world, start)
+
+
+def test_a_plan_of_another_buffer_is_an_error() -> None:
+    """As everywhere: what was replaced is told in the order of the mutations."""
+    world = World()
+    start = begin(world)
+    one = commit(world, Mutation(X, b"1"))
+    two = commit(world, Mutation(X, b"2"), Mutation(Y, b"2"))
+    plan = world.cell(column(b"txn", two, b"plan"))
+    assert plan is not None
+    world.store.write([Edit(column(b"txn", one, b"plan"), plan.value, world.clock.wall_ms())])
+    with pytest.raises(CorruptRowError, match="does not fit the buffer"):
+        read_all(world, start)
+
+
+def test_changes_of_one_millisecond_are_told_in_the_order_of_commits() -> None:
+    """Of a key that changes quicker than the clock the last change is told last, however many rows
+    are read at once."""
+    world = World()
+    start = begin(world)
+    for number in range(1, 30):
+        world.engine.commit([Mutation(X, b"%d" % number)])
+    world.clock.advance(10)
+    assert [change.value for change in read_all(world, start)] == [b"%d" % i for i in range(1, 30)]
+    part = [Decided(number // 3, b"%d" % number) for number in range(10)]
+    assert [len(some) for some in changes.split_part(part, 2)] == [3, 3, 3, 1]
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_local_transaction_that_has_begun_is_waited_for(
+    waits: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of it becomes visible at once, with times from before: without waiting it is skipped, for
+    there was no row to be seen undecided."""
+    if not waits:
+        monkeypatch.setattr(feed, "wait_for_writer", lambda context: None)
+    with closing(connect(f"embedded://{tmp_path}/store?sync=off", table=TABLE)) as engine:
+        engine.ensure_table(TABLE, ["d"])
+        engine.commit([Mutation(Y, b"1")])
+        reader = ChangeFeed(engine.context, Bounds(delay_ms=1))
+        start = Offset(engine.context.clock.wall_ms() - 1_000)
+        is_inside, may_end = threading.Event(), threading.Event()
+
+        def work() -> None:
+            engine.commit([Mutation(X, b"1")])
+            is_inside.set()
+            assert may_end.wait(10)
+
+        with ThreadPoolExecutor(2) as pool:
+            writing = pool.submit(engine.context.store.together, work)
+            assert is_inside.wait(10)
+            engine.context.clock.sleep_ms(20)
+            planning = pool.submit(reader.find_end, start)
+            assert bool(wait([planning], 0.1 if waits else 10).done) is not waits
+            may_end.set()
+            writing.result(10)
+            end = planning.result(10)
+        told = len(reader.list_part(start, end))
+        later = reader.find_end(end)
+        assert (told, later is end) == ((2, True) if waits else (1, True))
+
+
+@pytest.mark.parametrize(
+    "encoded",
+    [
+        {},
+        {"format": 2, "until": 1, "low": 1, "undecided": ""},
+        {"format": 1, "until": "x", "low": 1, "undecided": ""},
+        {"format": 1, "until": None, "low": 1, "undecided": ""},
+    ],
+)
+def test_what_is_no_offset_is_refused(encoded: dict[str, object]) -> None:
+    """A checkpoint of another source, or of a newer version."""
+    with pytest.raises(InvalidRequestError, match="offset"):
+        decode_offset(encoded)
+
+
+def test_rows_are_kept_for_as_long_as_fsck_keeps_them() -> None:
+    """The library does not know the operator's side; the two must agree."""
+    assert feed.RETENTION_MS == fsck.RETENTION_MS
+
+
+def test_a_decision_has_one_time_however_often_it_is_sent() -> None:
+    """What was told, and when, must not change: a repeated decision is refused."""
+    world = World()
+    is_decision = asks_for(Status.ASSERTED)
+    world.faults.plan = lambda call: Fault(
+        late=frozenset({0}) if is_decision(call) else frozenset()
+    )
+    done = world.engine.commit([Mutation(X, b"1")]).transaction
+    key = column(b"txn", done, Status.ASSERTED.at)
+    before = world.cell(key)
+    world.clock.advance(1_000)
+    while world.faults.in_flight:
+        world.faults.deliver()
+    assert before is not None
+    assert world.cell(key) == before

@@ -1,0 +1,173 @@
+"""`df.write.format("txn").option("atomic", "true")`: a data frame that appears all at once.
+
+Where the job is planned the row of one transaction is written. Each task writes parts of it, which
+lock what they change; the commit at the end decides for all of them by one compare-and-set. A job
+that fails is aborted, and one that dies is ended by `fsck`, as any transaction: it decided or not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import groupby
+from operator import itemgetter
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from txn.client.parts import PartsClient
+from txn.errors import InvalidRequestError
+from txn.model import Delete, Mutation
+from txn.policy import Policy
+from txn.request import Ack, Request
+from txn.spark.conditions import CONDITIONS
+from txn.spark.drafting import Drafting, parse_drafting
+from txn.spark.mapping import MAPPING
+from txn.spark.options import SourceOptions
+from txn.spark.workers import Access, open_worker
+
+ATOMIC = (*MAPPING, *CONDITIONS, "nulls", "atomic", "job_id", "ack", "part_keys", "wait_ms")
+"""The options of an atomic write."""
+
+LEASE_MS = 60_000
+"""For how long a job may be silent, between two of its tasks, before others may abort it."""
+WAIT_MS = 30_000
+PART_KEYS = 1_000
+PART_BYTES = 1_000_000
+
+
+@dataclass(frozen=True)
+class PartsReport(WriterCommitMessage):
+    """What a task has written: how many parts, and the least timestamp they allow."""
+
+    partition: int
+    parts: int
+    timestamp: int
+
+
+class AtomicWriter(DataSourceArrowWriter):
+    """The writer of one job, which is one transaction. transaction: its row key; None: a job of
+    this name has committed before, and nothing is done."""
+
+    def __init__(
+        self, access: Access, drafting: Drafting, limits: PartLimits, transaction: bytes | None
+    ) -> None:
+        self.access = access
+        self.drafting = drafting
+        self.limits = limits
+        self.transaction = transaction
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write the rows of a task as parts, in the order of their row keys: so they are the same
+        when the task is run again, if it is given the same rows."""
+        context = TaskContext.get()
+        assert context is not None
+        partition = context.partitionId()
+        if self.transaction is None:
+            return PartsReport(partition, 0, 0)
+        client = self._open_client()
+        newest = number = 0
+        with client.beating(self.transaction):
+            requests = (request for _, request in self.drafting.draft_requests(iterator, b""))
+            for number, part in enumerate(split_parts(requests, self.limits), 1):
+                written = client.write(
+                    self.transaction, partition, number - 1, part.mutations, part.assertions
+                )
+                newest = max(newest, written)
+        return PartsReport(partition, number, newest)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Decide, and finish what was decided."""
+        if self.transaction is None:
+            return
+        reports = [message for message in messages if isinstance(message, PartsReport)]
+        counts = [0] * (max((report.partition for report in reports), default=-1) + 1)
+        for report in reports:
+            counts[report.partition] = report.parts
+        newest = max((report.timestamp for report in reports), default=0)
+        self._open_client().commit(self.transaction, counts, newest, ack=self.limits.ack)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Abort it, unless it was decided and only the answer was lost."""
+        if self.transaction is not None:
+            self._open_client().abort(self.transaction, "its Spark job failed")
+
+    def _open_client(self) -> PartsClient:
+        return PartsClient(open_worker(self.access).engine, self.limits.wait_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class PartLimits:
+    """keys: how many keys a part may have, if its rows allow; wait_ms: how long it may wait for
+    each of them; ack: whether the job ends when all is in place, or when it is decided."""
+
+    keys: int = PART_KEYS
+    wait_ms: int = WAIT_MS
+    ack: Ack = "complete"
+
+
+def make_atomic_writer(options: SourceOptions, schema: StructType, overwrite: bool) -> AtomicWriter:
+    """Return the writer of a job that is being planned, with its transaction begun. Raise
+    InvalidRequestError for options that do not fit the schema or the store."""
+    if overwrite:
+        raise InvalidRequestError(
+            "rows are only put and deleted by name: use mode append; a table is not overwritten"
+        )
+    options.check(ATOMIC)
+    drafting = replace(parse_drafting(options, schema), is_once=False)
+    ack: Ack = "complete"
+    if options.choice("ack", ("complete", "decided"), ack) == "decided":
+        ack = "decided"
+    limits = PartLimits(
+        options.whole("part_keys", PART_KEYS), options.whole("wait_ms", WAIT_MS), ack
+    )
+    access = options.access()
+    if options.text("lease_ms") is None:
+        policy = access.policy or Policy()
+        access = replace(access, policy=replace(policy, lease_ms=LEASE_MS))
+    if access.uri.startswith("txn:"):
+        raise InvalidRequestError("a server commits no parts: name its store", uri=access.uri)
+    job = options.text("job_id")
+    with access.open_engine() as engine:
+        engine.check_request(drafting.list_samples())
+        client = PartsClient(engine)
+        if job is not None and client.find_committed(job) is not None:
+            return AtomicWriter(access, drafting, limits, None)
+        return AtomicWriter(access, drafting, limits, client.begin(once=job))
+
+
+def split_parts(requests: Iterable[Request], limits: PartLimits) -> Iterator[Request]:
+    """Yield the parts of a task's requests, in the order of their rows; all of a row is in one."""
+    made = sorted(((_row_of(request), request) for request in requests), key=itemgetter(0))
+    part: list[Request] = []
+    keys = size = 0
+    for _, alike in groupby(made, key=itemgetter(0)):
+        some = [request for _, request in alike]
+        count = sum(len(request.keys) for request in some)
+        length = sum(_length(m) for request in some for m in request.mutations)
+        if part and (keys + count > limits.keys or size + length > PART_BYTES):
+            yield _join(part)
+            part, keys, size = [], 0, 0
+        part += some
+        keys, size = keys + count, size + length
+    if part:
+        yield _join(part)
+
+
+def _row_of(request: Request) -> bytes:
+    return request.keys[0].row if request.keys else b""
+
+
+def _length(mutation: Mutation | Delete) -> int:
+    return sum(map(len, mutation.key[:3])) + (
+        len(mutation.value) if isinstance(mutation, Mutation) else 0
+    )
+
+
+def _join(requests: list[Request]) -> Request:
+    return Request(
+        tuple(mutation for request in requests for mutation in request.mutations),
+        tuple(assertion for request in requests for assertion in request.assertions),
+    )

@@ -1,0 +1,269 @@
+"""`spark.readStream.format("txn")`: the change feed of `txn.reading.feed` as a stream's source.
+
+Offsets are planned by one Python process for as long as the query runs; each micro batch is split
+into tasks in the order of decisions, and they read what has changed. A new query begins with an
+empty batch, which is noted down: where it starts does not depend on when it is restarted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from txn.client.engine import Engine
+from txn.errors import InvalidRequestError
+from txn.model import as_bytes
+from txn.protocol.attempt import Context
+from txn.reading.changes import KeyChange, read_changes, split_part
+from txn.reading.decisions import Decided
+from txn.reading.feed import Bounds, ChangeFeed, Offset, decode_offset
+from txn.spark.options import SourceOptions
+from txn.spark.workers import Access, open_worker
+
+OPTIONS = (
+    "start",
+    "delay_ms",
+    "lateness_ms",
+    "retention_ms",
+    "fail_on_data_loss",
+    "max_transactions",
+    "tables",
+    "rowless",
+    "partitions",
+)
+MOST = 100_000
+FEWEST_IN_TASK = 500
+SHORTEST_REST_MS = 100
+LOOKING_SHARE = 5
+"""Where there is no news a query looks for some for a fifth of its time, however often it asks."""
+_FIELDS: Mapping[str, DataType] = {
+    "table": StringType(),
+    "row": BinaryType(),
+    "family": StringType(),
+    "column": BinaryType(),
+    "kind": StringType(),
+    "value": BinaryType(),
+    "old_version": LongType(),
+    "timestamp": LongType(),
+    "committed_at": TimestampType(),
+    "transaction": StringType(),
+    "labels": MapType(StringType(), StringType()),
+}
+CHANGES = StructType([StructField(name, kind) for name, kind in _FIELDS.items()])
+"""What a change is to Spark. `timestamp` is that of the commit, which is the new version of the
+key, and orders the changes of one; `committed_at` is when the server has decided."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class FeedOptions:
+    """What was asked for. start: `latest`, `earliest`, or a time in ms. partitions: of a batch, at
+    most. Of `delay_ms` None is the store's default."""
+
+    access: Access
+    start: str
+    delay_ms: int | None
+    lateness_ms: int
+    retention_ms: int
+    is_strict: bool
+    most: int
+    tables: frozenset[bytes] | None
+    skips_rowless: bool
+    partitions: int
+
+
+class ChangePartition(InputPartition):
+    """The transactions that one task tells of."""
+
+    def __init__(self, part: Sequence[Decided]) -> None:
+        self.part = list(part)
+
+
+class ChangeReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Plans micro batches, and reads them in tasks. Only planning keeps anything: an open engine,
+    and what the last scan has found."""
+
+    def __init__(self, options: FeedOptions, columns: Sequence[str]) -> None:
+        self._options = options
+        self._columns = columns
+        self._engine: Engine | None = None
+        self._feed: ChangeFeed | None = None
+        self._target_ms: int | None = None
+        self._rests_until_ms = 0
+
+    # ----------------------------------------------------------------------------- in planning
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Return a name for the beginning, which the first, empty, batch replaces by an offset."""
+        return {"start": self._options.start}
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return the option `max_transactions`; Spark has no name for a number of those."""
+        return ReadMaxRows(self._options.most)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Note down how far a query is to go that ends by itself."""
+        self._target_ms = self._open().now_ms()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Return where the next batch ends, and the start itself while there is no news."""
+        feed = self._open()
+        if "start" in start:
+            return self._find_start(feed, start["start"]).encode()
+        clock = feed.context.clock
+        began_ms = clock.monotonic_ms()
+        if self._target_ms is None and began_ms < self._rests_until_ms:
+            return start
+        most = None if isinstance(limit, ReadAllAvailable) else self._options.most
+        since = decode_offset(start)
+        end = feed.find_end(since, most=most, by_ms=self._target_ms)
+        if end is not since:
+            return end.encode()
+        ended_ms = clock.monotonic_ms()
+        rest_ms = max((LOOKING_SHARE - 1) * (ended_ms - began_ms), SHORTEST_REST_MS)
+        self._rests_until_ms = ended_ms + rest_ms
+        return start
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """Split the transactions of a batch among tasks, in the order of their decisions."""
+        if start == end or "start" in start:
+            return []
+        part = self._open().list_part(decode_offset(start), decode_offset(end))
+        size = max(-(-len(part) // self._options.partitions), FEWEST_IN_TASK)
+        return [ChangePartition(some) for some in split_part(part, size)]
+
+    def stop(self) -> None:
+        """Close the engine."""
+        if self._engine is not None:
+            self._engine.close()
+        self._engine = self._feed = None
+
+    def _open(self) -> ChangeFeed:
+        if self._feed is None:
+            options = self._options
+            self._engine = options.access.open_engine()
+            context = self._engine.context
+            refuse_rowless(context, options.skips_rowless)
+            delay_ms = Bounds.of_store(context).delay_ms
+            if options.delay_ms is not None:
+                delay_ms = options.delay_ms
+            bounds = Bounds(delay_ms, options.lateness_ms, options.retention_ms)
+            self._feed = ChangeFeed(context, bounds, is_strict=options.is_strict)
+        return self._feed
+
+    def _find_start(self, feed: ChangeFeed, start: str) -> Offset:
+        if start == "earliest":
+            return feed.find_earliest()
+        return Offset(feed.now_ms() if start == "latest" else int(start))
+
+    # -------------------------------------------------------------------------------- in tasks
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        """Yield the changes of a task's transactions, in their order."""
+        assert isinstance(partition, ChangePartition)
+        options = self._options
+        changes = read_changes(
+            open_worker(options.access).engine.context,
+            partition.part,
+            tables=options.tables,
+            is_strict=options.is_strict,
+        )
+        for change in changes:
+            told = make_row(change)
+            yield tuple(told[name] for name in self._columns)
+
+
+def open_change_reader(given: SourceOptions, schema: StructType) -> ChangeReader:
+    """Return the reader of a stream. schema: all columns of a change, or some of them."""
+    return ChangeReader(read_feed_options(given), choose_columns(schema))
+
+
+def read_feed_options(given: SourceOptions) -> FeedOptions:
+    """Return the options, checked; InvalidRequestError names a wrong one."""
+    given.check(OPTIONS)
+    start = (given.text("start") or "latest").lower()
+    if start not in ("latest", "earliest") and not start.isdecimal():
+        raise InvalidRequestError(
+            "an option has an unknown value",
+            option="start",
+            value=start,
+            choices=["latest", "earliest", "a time in ms"],
+        )
+    tables = given.text("tables")
+    named = None if tables is None else {as_bytes("tables", t.strip()) for t in tables.split(",")}
+    return FeedOptions(
+        access=given.access(),
+        start=start,
+        delay_ms=None if given.text("delay_ms") is None else given.whole("delay_ms", 0, 0),
+        lateness_ms=given.whole("lateness_ms", Bounds(0).lateness_ms),
+        retention_ms=given.whole("retention_ms", Bounds(0).retention_ms),
+        is_strict=given.flag("fail_on_data_loss", True),
+        most=given.whole("max_transactions", MOST),
+        tables=None if named is None else frozenset(named),
+        skips_rowless=given.choice("rowless", ("refuse", "skip"), "refuse") == "skip",
+        partitions=given.whole("partitions", 8),
+    )
+
+
+def choose_columns(schema: StructType) -> list[str]:
+    """Return the names of a schema's columns, each of which is one of a change's, of its type."""
+    for each in schema.fields:
+        if _FIELDS.get(each.name) != each.dataType:
+            raise InvalidRequestError(
+                "not a column of a change: say what=changes, and no schema or some of these",
+                column=each.name,
+                type=each.dataType.simpleString(),
+                known=CHANGES.simpleString(),
+            )
+    return [each.name for each in schema.fields]
+
+
+def refuse_rowless(context: Context, is_known: bool) -> None:
+    """Raise InvalidRequestError where transactions are committed that leave no row to tell of them,
+    unless that is known."""
+    is_apart = "atomic_together" not in context.store.features
+    if context.rules.locks_rows and is_apart and not is_known:
+        raise InvalidRequestError(
+            "fenced transactions of one row and family leave no transaction row, unless they have "
+            "a token or a label: the feed cannot tell of them; say rowless=skip to do without",
+            option="rowless",
+            protocol=context.rules.name,
+        )
+
+
+def make_row(change: KeyChange) -> dict[str, Any]:
+    """Return a change as Spark's columns have it."""
+    key = change.key
+    return {
+        "table": (key.table or b"").decode(errors="replace"),
+        "row": key.row,
+        "family": key.family.decode(errors="replace"),
+        "column": key.column,
+        "kind": "delete" if change.value is None else "put",
+        "value": change.value,
+        "old_version": change.replaced or None,
+        "timestamp": change.timestamp,
+        "committed_at": _EPOCH + timedelta(milliseconds=change.decided_ms),
+        "transaction": change.transaction.decode(),
+        "labels": dict(change.labels),
+    }
