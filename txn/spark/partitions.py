@@ -105,9 +105,9 @@ def commit_frame(
 ) -> Summary:
     """Commit a transaction for each row of a data frame, and return what became of them all.
 
-    Spark hands the rows over by Arrow, which is quicker than `foreachPartition` where there are
-    many; to_request and once get each as a dictionary. Everything else is as in `commit_partition`,
-    of which each task is a call.
+    Spark hands the rows over by Arrow; to_request and once get each as a dictionary. It is no
+    quicker than `foreachPartition` that way, but it is one call and tells what became of the rows.
+    Everything else is as in `commit_partition`, of which each task is a call.
     """
     told = frame.mapInArrow(commit_arrow(uri, to_request, **how), SUMMARY_SCHEMA).groupBy().sum()
     return Summary(*(number or 0 for number in told.collect()[0]))
