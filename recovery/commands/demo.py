@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 from rich.console import Console
@@ -18,10 +18,12 @@ from recovery.commands.protocol import WORDS, parse_protocol
 from recovery.findings import Finding
 from recovery.fsck import check, repair
 from txn.client.engine import Engine
+from txn.demo.data import DemoTables, WayName
+from txn.errors import InvalidRequestError
 from txn.host.extras import require_extra
+from txn.model import check_choice
 
 if TYPE_CHECKING:
-    from txn.demo.data import DemoTables
     from txn.demo.flights import Report
 
 app = typer.Typer(help="See it at work on real data.", no_args_is_help=True)
@@ -30,6 +32,15 @@ app = typer.Typer(help="See it at work on real data.", no_args_is_help=True)
 @app.callback()
 def _group() -> None:
     """See it at work on real data."""
+
+
+def parse_way(name: str) -> WayName:
+    """Return the name of a way, or tell typer that it is none."""
+    try:
+        check_choice("by", name, WayName)
+    except InvalidRequestError as error:
+        raise typer.BadParameter(str(error)) from error
+    return cast(WayName, name)
 
 
 @app.command("flights")
@@ -52,6 +63,15 @@ def flights(
     protocol: Annotated[
         str, typer.Option(help=f"That of its transactions: {WORDS}.", parser=parse_protocol)
     ] = "six-phase",
+    by: Annotated[
+        str,
+        typer.Option(
+            metavar="WAY",
+            help="How they come into the tables: partition (commit_partition), arrow "
+            "(commit_frame), writer or stream (the format txn).",
+            parser=parse_way,
+        ),
+    ] = "partition",
     as_json: JsonOption = False,
 ) -> None:
     """Load flights with Spark, one transaction each, and prove that each is there exactly once."""
@@ -79,6 +99,7 @@ def flights(
                 days=days,
                 crash=crash,
                 protocol=parse_protocol(protocol),
+                by=parse_way(by),
             )
         except JobError as error:
             typer.echo(error.log, err=True)

@@ -8,12 +8,14 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from txn import Engine, Key, connect
-from txn.demo.data import FAMILY, flight_request, flight_row, tables_named, unpack
-from txn.demo.job import read_flights, token
+from txn.demo.data import FAMILY, WayName, flight_request, flight_row, tables_named, unpack
+from txn.demo.job import read_flights
+from txn.demo.loading import WAYS, Load, token
 from txn.demo.reconcile import reconcile
 from txn.model import Check, Edit
 from txn.protocol.phases import Status
 from txn.protocol.row import column, status_key
+from txn.spark import Counts
 
 TABLES = tables_named("flights")
 DAMAGE_AT = 1 << 42  # a timestamp (ms) later than any that the test's commits get
@@ -38,8 +40,27 @@ def uri(flights: DataFrame, tmp_path: Path) -> str:
     return uri
 
 
+@pytest.mark.parametrize("name", WAYS)
+def test_each_way_brings_every_flight_once(
+    spark: SparkSession, flights: DataFrame, tmp_path: Path, name: WayName
+) -> None:
+    """What is in the tables does not tell how it came there, however often the job runs."""
+    uri = f"embedded://{tmp_path}/store?sync=off"
+    with connect(uri, transactions=TABLES.transactions) as engine:
+        engine.ensure_table(TABLES.flights, [FAMILY])
+        engine.ensure_table(TABLES.indexes, [FAMILY])
+    way, transactions = WAYS[name], 20 * WAYS[name].transactions
+    first, again = Counts.of(spark), Counts.of(spark)
+    for counts in (first, again):
+        way.run(Load(uri, TABLES, flights, counts, tmp_path), 20)
+    checks = reconcile(spark, uri, TABLES, flights, transactions)
+    assert [check for check in checks if not check.holds] == []
+    assert first.summary().committed == transactions
+    assert again.summary().committed == 0
+
+
 def broken(spark: SparkSession, uri: str, flights: DataFrame) -> dict[str, tuple[int, int]]:
-    checks = reconcile(spark, uri, TABLES, flights)
+    checks = reconcile(spark, uri, TABLES, flights, 20)
     return {check.name: (check.expected, check.found) for check in checks if not check.holds}
 
 
@@ -134,4 +155,4 @@ def test_a_flight_that_was_committed_twice_is_found(
     """A second commit writes the same values: only the transaction rows tell."""
     with connect(uri, transactions=TABLES.transactions) as engine:
         engine.commit(flight_request(TABLES, flights.collect()[0].asDict()).mutations)
-    assert broken(spark, uri, flights) == {"flights committed twice": (0, 1)}
+    assert broken(spark, uri, flights) == {"transactions committed twice": (0, 1)}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 import uuid
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
+import pyarrow as pa
 import pytest
 
 from tests.integration.serving import served
@@ -16,7 +18,7 @@ from tests.integration.spark_requests import absent_request, statuses, token
 from txn import AssertionFailedError, InvalidRequestError, Key, Mutation, Request, Some, connect
 from txn.protocol.attempt import ProtocolName
 from txn.protocol.row import decode_marker, marker_key
-from txn.spark import PartitionError, Summary, commit_partition
+from txn.spark import PartitionError, Summary, commit_arrow, commit_partition
 from txn.spark.workers import Access, open_worker
 
 pytestmark = pytest.mark.fast
@@ -182,3 +184,30 @@ def test_a_partition_commits_through_a_server(tmp_path: Path) -> None:
             cells = engine.read([Key(f"{row:05}", "f", "value") for row in range(7)])
             assert all(cells.values())
         open_worker(Access(uri, "rows")).engine.close()
+
+
+def test_record_batches_are_committed_row_by_row(uri: str) -> None:
+    """What `mapInArrow` calls gets the rows in batches of its own, and owes one row for all."""
+    numbers = [pa.RecordBatch.from_pylist([{"n": n} for n in part]) for part in ([1, 2], [3], [])]
+    task = commit_arrow(
+        uri, lambda row: absent_request(row["n"]), once=lambda row: token(row["n"]), table="rows"
+    )
+    told = [row for some in task(iter(numbers)) for row in some.to_pylist()]
+    nothing = {"repeated": 0, "refused": 0, "conflicts": 0, "helped": 0}
+    assert told == [{"committed": 3} | nothing]
+    assert stored(uri, range(5)) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("wrong", [{"on_assertion": "ignore"}, {"ack": "done"}, {"batch": 0}])
+def test_a_wrong_word_of_a_frame_is_refused_before_its_job(uri: str, wrong: dict[str, Any]) -> None:
+    """An error of a task comes four times, with two stacks, after minutes of reading."""
+    (name,) = wrong
+    with pytest.raises(InvalidRequestError, match=f"^{name} "):
+        commit_arrow(uri, absent_request, **wrong)
+
+
+def test_outside_of_spark_the_collector_of_garbage_stays_as_it_is(uri: str) -> None:
+    """It is the whole process's, which here is the caller's own."""
+    before = gc.get_threshold(), gc.get_freeze_count()
+    commit_partition(uri, range(3), absent_request, table="rows")
+    assert (gc.get_threshold(), gc.get_freeze_count()) == before

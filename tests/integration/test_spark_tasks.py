@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Iterable, Iterator
@@ -15,7 +16,7 @@ from pyspark.sql import SparkSession
 from recovery import Kind, Repaired, check, repair
 from tests.integration.spark_requests import absent_request, statuses, token
 from txn import Key, Policy, connect
-from txn.spark import Counts, commit_partition
+from txn.spark import Counts, Summary, commit_frame, commit_partition
 from txn.spark.workers import open_worker
 
 ROWS = 2_000
@@ -135,3 +136,58 @@ def test_a_worker_keeps_one_engine_for_all_its_tasks(spark: SparkSession, uri: s
     for process in {process for process, _, _ in tasks}:
         before, after = zip(*(counts for each, *counts in tasks if each == process), strict=True)
         assert max(after) - min(before) == 1
+
+
+def test_a_data_frame_is_committed_by_arrow_and_counted(spark: SparkSession, uri: str) -> None:
+    """One call in the driver; a job that runs again finds what it has committed."""
+    frame = spark.range(ROWS).repartition(PARTITIONS)
+    counts = Counts.of(spark)
+
+    def commit() -> Summary:
+        return commit_frame(
+            frame,
+            uri,
+            lambda row: absent_request(row["id"]),
+            once=lambda row: token(row["id"]),
+            table="rows",
+            counts=counts,
+        )
+
+    first, again = commit(), commit()
+    assert (first.committed, first.repeated) == (ROWS, 0)
+    assert (again.committed, again.repeated) == (0, ROWS)
+    assert (counts.summary().committed, counts.summary().repeated) == (ROWS, ROWS)
+    assert_each_row_once(uri, ROWS)
+
+
+def test_a_frame_without_rows_commits_nothing(spark: SparkSession, uri: str) -> None:
+    """A day on which nothing happened has no tasks, or tasks without batches, and a sum of none."""
+    empty = commit_frame(spark.range(0), uri, lambda row: absent_request(row["id"]), table="rows")
+    assert empty == Summary()
+
+
+def test_the_error_of_a_frame_names_its_row(spark: SparkSession, uri: str) -> None:
+    """As that of a partition does, by the names of the columns."""
+    with connect(uri, table="rows") as engine:
+        engine.commit(absent_request(7).mutations)
+    with pytest.raises(Exception, match=r"PartitionError: request failed.*'id': 7"):
+        commit_frame(
+            spark.range(20),
+            uri,
+            lambda row: absent_request(row["id"]),
+            once=lambda row: token(row["id"]),
+            table="rows",
+        )
+
+
+def test_a_worker_looks_for_garbage_less_often(spark: SparkSession, uri: str) -> None:
+    """The objects of a batch made Python do so for a sixth of a commit's time."""
+
+    def task(rows: Iterable[int]) -> Iterator[tuple[int, int]]:
+        commit_partition(uri, rows, absent_request, once=token, table="rows")
+        yield gc.get_threshold()[0], gc.get_freeze_count()
+
+    (found,) = spark.sparkContext.parallelize([1], 1).mapPartitions(task).collect()
+    young, frozen = found
+    assert young >= 10_000
+    assert frozen > 0

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Literal
 
 from txn.assertions import Some
 from txn.errors import TxnError
@@ -37,6 +38,8 @@ COLUMNS = (
 )
 
 Flight = Mapping[str, str | None]
+WayName = Literal["partition", "arrow", "writer", "stream"]
+"""How the flights come into the tables: see `txn.demo.loading`."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from rich.table import Table
 
 from txn.client.connect import connect
 from txn.client.engine import Engine
-from txn.demo.data import DAYS, FAMILY, DemoTables, tables_named, unpack
+from txn.demo.data import DAYS, FAMILY, DemoTables, WayName, tables_named, unpack
 from txn.demo.processes import Job, Line
 from txn.demo.reconcile import ProofCheck
 from txn.errors import InvalidRequestError
@@ -51,9 +51,9 @@ class Recovery(Generic[F]):
 
 @dataclass(frozen=True, slots=True)
 class JobCrash:
-    """Where the job was killed: flights that its tasks had reported, processes that were killed."""
+    """Where the job was killed: transactions that its tasks had reported, processes killed."""
 
-    flights: int
+    transactions: int
     workers: int
     processes: int
 
@@ -85,11 +85,13 @@ def run_demo(
     days: int,
     crash: bool,
     protocol: ProtocolName | None = None,
+    by: WayName = "partition",
 ) -> Report:
     """Run the whole demonstration on a store that several processes can open; return its report.
 
     name: of its tables, which must be empty or absent. days: how many days of the year, from its
-    first. crash: whether the job is killed part way. protocol: that of its transactions.
+    first. crash: whether the job is killed part way. protocol: that of its transactions. by: the
+    way into the tables.
     """
     if not 1 <= days <= DAYS:
         raise InvalidRequestError("days must be 1 to 365", days=days)
@@ -100,7 +102,7 @@ def run_demo(
     with tempfile.TemporaryDirectory(prefix="hbase-txn-flights-") as place:
         folder = Path(place)
         asked = ["--store", uri, "--csv", str(unpack(folder)), "--days", str(days)]
-        asked += ["--tables", name, "--folder", place]
+        asked += ["--tables", name, "--folder", place, "--by", by]
         killed, found, left = None, Counter[str](), Counter[str]()
         if crash:
             killed = load_and_kill(asked, folder, console)
@@ -132,14 +134,16 @@ def load_and_kill(asked: Sequence[str], folder: Path, console: Console) -> JobCr
     console.print("first run: it will not live to its end")
     with Job(JOB, asked, folder) as job, bar(console) as show:
         for line in job.lines():
-            total, done = line.get("flights", total), show(line)
+            total, done = line.get("transactions", total), show(line)
             if total and not workers and done >= total / 3:
                 workers = job.kill_workers()
                 console.print(f"killed {workers} python workers; spark runs their tasks again")
             if total and done >= 2 * total / 3:
                 break
         crash = JobCrash(done, workers, job.kill())
-    console.print(f"killed the whole job: {crash.processes} processes, {done} flights reported")
+    console.print(
+        f"killed the whole job: {crash.processes} processes, {done} transactions reported"
+    )
     return crash
 
 
@@ -178,7 +182,7 @@ def mend(
 
 @contextmanager
 def bar(console: Console) -> Iterator[Callable[[Line], int]]:
-    """Show a bar; yield what takes a line of the job and returns how many flights are in."""
+    """Show a bar; yield what takes a line of the job and returns how many transactions are in."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
         task = progress.add_task("starting spark", total=None)
@@ -187,7 +191,7 @@ def bar(console: Console) -> Iterator[Callable[[Line], int]]:
             done = int(line.get("committed", 0) + line.get("repeated", 0))
             match line["event"]:
                 case "total":
-                    progress.update(task, description="flights", total=line["flights"])
+                    progress.update(task, description="loading", total=line["transactions"])
                 case "loaded":
                     progress.update(task, description="proving", completed=done)
                 case "progress":

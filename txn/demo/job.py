@@ -9,30 +9,25 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from txn.demo.data import YEAR, DemoTables, Flight, flight_request, flight_row, tables_named
+from txn.demo.data import YEAR, WayName, tables_named
+from txn.demo.loading import WAYS, Load
 from txn.demo.reconcile import reconcile
-from txn.policy import Policy
 from txn.spark.committing import Counts
-from txn.spark.partitions import commit_partition
 from txn.spark.session import local_session
 
 CORES = 2
-FLIGHTS_A_TASK = 100
-FLIGHTS_A_BATCH = 25
-REPORT_EACH_S = 0.2
-# What a killed worker leaves undecided is waited for so long: the default suits clusters better.
-POLICY = Policy(lease_ms=2_000)
+REPORT_EACH_S = 0.1
 
 
 def say(event: str, **facts: Any) -> None:
@@ -47,41 +42,19 @@ def read_flights(spark: SparkSession, csv: Path, days: int) -> DataFrame:
     return spark.read.csv(str(csv), header=True, nullValue="NA").where(date <= last)
 
 
-def load_flights(spark: SparkSession, uri: str, tables: DemoTables, flights: DataFrame) -> None:
-    """Commit each flight that is not yet in, once whatever happens to the tasks."""
+def load_flights(load: Load, by: WayName) -> int:
+    """Commit each flight that is not yet in, once whatever happens to the tasks; return how many
+    transactions that are."""
     with saying("reading", dict):
-        total = flights.count()
-    say("total", flights=total)
-    counts = Counts.of(spark)
-    tasks = flights.repartition(-(-total // FLIGHTS_A_TASK))
+        total = load.flights.count()
+    way, counts = WAYS[by], load.counts
+    transactions = total * way.transactions
+    say("total", flights=total, transactions=transactions)
+    began_s = time.monotonic()
     with saying("progress", lambda: asdict(counts.summary())):
-        tasks.foreachPartition(partition_loader(uri, tables, counts))
-    say("loaded", **asdict(counts.summary()))
-
-
-def partition_loader(
-    uri: str, tables: DemoTables, counts: Counts
-) -> Callable[[Iterable[Row]], None]:
-    """Return what a task does. It refers to modules and plain data only, so that it travels."""
-
-    def load_partition(rows: Iterable[Row]) -> None:
-        commit_partition(
-            uri,
-            (row.asDict() for row in rows),
-            partial(flight_request, tables),
-            once=token,
-            batch=FLIGHTS_A_BATCH,
-            counts=counts,
-            transactions=tables.transactions,
-            policy=POLICY,
-        )
-
-    return load_partition
-
-
-def token(flight: Flight) -> str:
-    """Return what makes a flight's transaction happen once."""
-    return f"flights/{flight_row(flight)}"
+        way.run(load, total)
+    say("loaded", **asdict(counts.summary()), seconds=round(time.monotonic() - began_s, 2))
+    return transactions
 
 
 @contextmanager
@@ -110,15 +83,17 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--csv", type=Path, required=True)
     parser.add_argument("--days", type=int, required=True)
     parser.add_argument("--folder", type=Path, required=True)
+    parser.add_argument("--by", choices=list(WAYS), default="partition")
     parser.add_argument("--reconcile", action="store_true")
     asked = parser.parse_args(arguments)
     with local_session("flights", asked.folder, cores=CORES) as spark:
         with saying("reading", dict):
-            flights = read_flights(spark, asked.csv, asked.days)
-        load_flights(spark, asked.store, asked.tables, flights)
+            flights = read_flights(spark, asked.csv, asked.days).cache()  # it is needed thrice
+        load = Load(asked.store, asked.tables, flights, Counts.of(spark), asked.folder)
+        transactions = load_flights(load, asked.by)
         if asked.reconcile:
             with saying("proving", dict):  # which takes minutes for all the year
-                checks = reconcile(spark, asked.store, asked.tables, flights)
+                checks = reconcile(spark, asked.store, asked.tables, flights, transactions)
             say("reconciled", checks=[asdict(check) for check in checks])
     return 0
 

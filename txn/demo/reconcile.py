@@ -51,9 +51,10 @@ class ProofCheck:
 
 
 def reconcile(
-    spark: SparkSession, uri: str, tables: DemoTables, csv: DataFrame
+    spark: SparkSession, uri: str, tables: DemoTables, csv: DataFrame, transactions: int
 ) -> list[ProofCheck]:
-    """Compare the flights of the CSV with the tables, in both directions."""
+    """Compare the flights of the CSV, and their transactions, so many, with the tables, in both
+    directions."""
     scan_flights = partial(rows_of, spark, uri, tables.flights, FLIGHT_SPLITS)
     scan_indexes = partial(rows_of, spark, uri, tables.indexes, INDEX_SPLITS)
     scan_transactions = partial(rows_of, spark, uri, tables.transactions, TRANSACTION_SPLITS)
@@ -68,7 +69,7 @@ def reconcile(
         *index_checks(spark, "route", stored, entries),
         *index_checks(spark, "aircraft", stored, entries),
         *leftover_checks(spark, (scan_flights, scan_indexes, scan_transactions)),
-        *transaction_checks(spark, scan_transactions, flights.expected),
+        *transaction_checks(spark, scan_transactions, transactions),
     ]
 
 
@@ -139,8 +140,8 @@ def leftover_checks(spark: SparkSession, scans: Sequence[Scan]) -> Iterator[Proo
     yield ProofCheck("cells tagged", 0, left.get("tag", 0))
 
 
-def transaction_checks(spark: SparkSession, scan: Scan, flights: int) -> Iterator[ProofCheck]:
-    """Every transaction row is finished, and each flight was committed by exactly one of them."""
+def transaction_checks(spark: SparkSession, scan: Scan, expected: int) -> Iterator[ProofCheck]:
+    """Every transaction row is finished, and each token was committed by exactly one of them."""
     rows = spark.createDataFrame(scan(transaction_cells), "row string, status string")
     markers = spark.createDataFrame(scan(marker_cells), "row string")
     marked = markers.groupBy("row").agg(f.count("*").alias("markers"))
@@ -156,10 +157,10 @@ def transaction_checks(spark: SparkSession, scan: Scan, flights: int) -> Iterato
     }
     found = totals(rows.join(marked, "row", "full_outer"), parts)
     yield ProofCheck("transaction rows unfinished", 0, found["unfinished"])
-    yield ProofCheck("flights with a marker", flights, found["markers"])
-    yield ProofCheck("markers of one transaction", flights, found["marked"])
+    yield ProofCheck("transactions with a marker", expected, found["markers"])
+    yield ProofCheck("markers of one transaction", expected, found["marked"])
     yield ProofCheck("markers of an aborted one", 0, found["in_vain"])
-    yield ProofCheck("flights committed twice", 0, found["unmarked"])
+    yield ProofCheck("transactions committed twice", 0, found["unmarked"])
 
 
 def rows_of(

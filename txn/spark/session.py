@@ -18,6 +18,8 @@ from pyspark.sql import SparkSession
 from txn.host.java import find_java_home
 
 JVM_ENDS_WITHIN_S = 30
+MAX_SOCKET_FOLDER = 60
+"""Bytes of the path of a folder with Unix sockets: the kernel takes 107 with their long names."""
 
 
 @contextmanager
@@ -37,6 +39,7 @@ def local_session(
     `local-cluster[2,1,1024]`, cores says nothing but how many partitions a shuffle has.
     config: more of Spark's settings. Raises JavaNotFoundError.
     """
+    folder.mkdir(parents=True, exist_ok=True)
     os.environ["JAVA_HOME"] = str(find_java_home())
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -52,6 +55,7 @@ def local_session(
         "spark.task.maxFailures": str(failures),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
+        **choose_sockets(folder, master),
         **(config or {}),
     }
     builder = SparkSession.Builder().appName(name).master(master or f"local[{cores},{failures}]")
@@ -64,6 +68,21 @@ def local_session(
     finally:
         spark.stop()
         _end_jvm()
+
+
+def choose_sockets(folder: Path, master: str | None) -> dict[str, str]:
+    """Return what lets Spark speak with its Python workers through Unix sockets in the folder.
+
+    Through TCP a worker that has run a dozen tasks waits 40 ms in each further one: Spark's last
+    small write to it waits for the acknowledgement that the worker's kernel delays.
+    """
+    is_here = master is None or master.startswith("local")
+    if not is_here or len(os.fsencode(folder)) > MAX_SOCKET_FOLDER:
+        return {}
+    return {
+        "spark.python.unix.domain.socket.dir": str(folder),
+        "spark.python.unix.domain.socket.enabled": "true",
+    }
 
 
 def _reason(error: Exception) -> str:

@@ -236,18 +236,22 @@ def _check(writer: Writer, known: TableCatalog, check: Check, now: int) -> bool:
     row, family, column, table = key
     place = _find_place(known, table, family)
     stem = cell_key(place, row, b"")
-    state = writer.get(stem + column)
+    name = stem + column
+    state = writer.get(name)
     cell = newest(state, find_oldest(place, now)) if state else None
     if (b"" if cell is None else cell.value) != expected:
         return False
     if cell is not None and cell.timestamp > now:
         now = cell.timestamp
     for (_, its_family, its_column, _), value in puts:
-        if its_family == family:  # as nearly always; the row is the same in any case
-            _edit(writer, (place, row, stem + its_column), value, now)
-        else:
+        if its_family != family:
             other = _find_place(known, table, its_family)
             _edit(writer, (other, row, cell_key(other, row, its_column)), value, now)
+        elif its_column == column and place.masks is None:  # as of each lock: its state is known
+            state = put_version(state or b"", now, value, place.versions)
+            writer.put(name, state)
+        else:
+            _edit(writer, (place, row, stem + its_column), value, now)
     for (_, its_family, its_column, _), edited, given in edits:
         timestamp = now if given is None else _check_timestamp(given)
         other = _find_place(known, table, its_family)
