@@ -116,6 +116,8 @@ def explanation_document(found: Explanation) -> Document:
         "has_ranges": found.has_ranges,
         "reason": found.reason,
         "corrupt": found.corrupt,
+        "part_of": None if found.whole is None else escape(found.whole),
+        "parts": None if found.parts is None else list(found.parts),
         "fsck": found.advice,
     }
 

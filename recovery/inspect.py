@@ -15,7 +15,7 @@ from typing import assert_never
 
 from recovery.findings import Finding, Kind
 from recovery.fsck import GRACE_MS, RETENTION_MS, judge
-from recovery.scan import whole_row
+from recovery.scan import find_transaction
 from txn.assertions import Assertion
 from txn.errors import TableUnavailable
 from txn.model import Cell, Delete, Key, Mutation
@@ -27,8 +27,8 @@ from txn.protocol.row import (
     TransactionRow,
     created_ms,
     decode_marker,
-    decode_row,
     marker_key,
+    whole_of,
 )
 from txn.request import Request
 
@@ -65,6 +65,8 @@ class Explanation:
     once_retention_ms: for how long its token may come again; None: for ever. timestamp: of the
     commit; None before the decision. keys: all that it locks; held: those that it has locked now.
     has_ranges: whether it looks, under its locks, at ranges that it has scanned.
+    whole: of a part, its transaction; follows: whether the part is yet what that one's row says, as
+    state and status have it. parts: how many each task has written of one that is in parts.
     finding: what fsck finds; None where it is not to be mended, or not yet.
     """
 
@@ -86,6 +88,9 @@ class Explanation:
     has_ranges: bool
     reason: str | None
     corrupt: str | None
+    whole: bytes | None
+    follows: bool
+    parts: tuple[int, ...] | None
     finding: Finding | None
 
     @property
@@ -108,10 +113,9 @@ def explain(
     context: Context, row_key: bytes, *, grace_ms: int = GRACE_MS, retention_ms: int = RETENTION_MS
 ) -> Explanation | None:
     """Return the transaction explained, or None if it has no row."""
-    cells = whole_row(context, row_key)
-    if cells is None:
+    row = find_transaction(context, row_key)
+    if row is None:
         return None
-    row = decode_row(cells)
     request = row.buffer.request if row.buffer else Request(())
     data = _read(context, request)
     locks = {key: context.rules.lock_of(key) for key in request.keys}
@@ -135,6 +139,9 @@ def explain(
         has_ranges=row.has_ranges,
         reason=row.reason,
         corrupt=row.corrupt,
+        whole=whole_of(row_key),
+        follows=row.follows,
+        parts=row.parts,
         finding=judge(row, context.clock.wall_ms(), grace_ms, retention_ms),
     )
 

@@ -74,7 +74,9 @@ def _print(out: Console, found: Explanation) -> None:
 def _facts(found: Explanation) -> list[tuple[str, str]]:
     facts = [
         ("transaction", escape(found.row_key)),
-        ("status", str(found.status) if found.status else "none"),
+        ("status", _status(found)),
+        ("part of", "" if found.whole is None else escape(found.whole)),
+        ("parts", _parts(found)),
         ("created", f"{time_text(found.created)} by its owner's clock"),
         ("labels", labels_text(found.labels)),
         ("once", "" if found.once is None else _once(found.once, found.once_retention_ms)),
@@ -89,6 +91,18 @@ def _facts(found: Explanation) -> list[tuple[str, str]]:
         ("fsck", found.advice),
     ]
     return [(name, text) for name, text in facts if text]
+
+
+def _status(found: Explanation) -> str:
+    status = str(found.status) if found.status else "none"
+    return f"{status}, as its transaction has it" if found.follows else status
+
+
+def _parts(found: Explanation) -> str:
+    if found.parts is None:
+        return ""
+    total, tasks = sum(found.parts), len(found.parts)
+    return f"{total} parts of {tasks} tasks" if found.parts else "not counted before the decision"
 
 
 def _once(token: bytes, retention_ms: int | None) -> str:

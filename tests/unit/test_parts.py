@@ -8,7 +8,7 @@ from typing import get_args
 
 import pytest
 
-from recovery import check, repair
+from recovery import check, explain, repair
 from tests.simulation.puppets import checks
 from tests.simulation.world import World, key
 from tests.unit.worlds import POLICY
@@ -369,3 +369,18 @@ def test_an_unknown_status_is_told(engine: Engine, client: PartsClient) -> None:
     engine.context.store.write([Edit(part, b"9-NEW", engine.context.clock.wall_ms() + 50)])
     with pytest.raises(CorruptRowError):
         client.write(transaction, 0, 0, [Mutation(X, "1")])
+
+
+def test_a_part_is_explained_as_its_transaction_has_it(engine: Engine, client: PartsClient) -> None:
+    """Its own row says that it can go either way, long after it was decided."""
+    transaction = client.begin()
+    newest = client.write(transaction, 0, 0, [Mutation(X, "1")])
+    part = part_key(transaction, 0, 0)
+    before = explain(engine.context, part)
+    assert before is not None and before.state is RowState.UNDECIDED
+    done = client.commit(transaction, [1], newest, ack="decided")
+    found, whole = explain(engine.context, part), explain(engine.context, transaction)
+    assert found is not None and whole is not None
+    assert (found.state, found.timestamp) == (RowState.DECIDED, done.timestamp)
+    assert (found.whole, found.follows, found.held) == (transaction, True, (X,))
+    assert (whole.whole, whole.parts) == (None, (1,))
