@@ -23,7 +23,7 @@ from recovery.scan import (
 )
 from recovery.tables import BATCH, check_rows, is_stale
 from recovery.units import check_units
-from txn.errors import InvalidRequestError, TableUnavailable
+from txn.errors import CorruptRowError, InvalidRequestError, TableUnavailable
 from txn.model import Cell, Edit, Key, Row
 from txn.protocol.attempt import Context, call_store, load_transaction
 from txn.protocol.lock_cells import FREE
@@ -258,10 +258,13 @@ def _end(context: Context, finding: Finding) -> Result:
     if state is not RowState.ABORTING and was_undecided and not _is_as_found(row, finding):
         return NothingToDo("its owner has moved on")
     t = load_transaction(context, row)
-    if state is RowState.DECIDED:
-        roll_forward(context, [t])
-    else:
-        roll_back(context, [t], lambda _: "fsck: its owner had stopped")
+    try:
+        if state is RowState.DECIDED:
+            roll_forward(context, [t])
+        else:
+            roll_back(context, [t], lambda _: "fsck: its owner had stopped")
+    except CorruptRowError as error:  # a part of it does not decode
+        return LeftAlone(str(error))
     if t.unread is not None:
         return LeftAlone(str(t.unread))
     if t.status is not None and not t.status.is_finished:

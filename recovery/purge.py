@@ -8,10 +8,11 @@ from __future__ import annotations
 from recovery.findings import LeftAlone, NothingToDo, Repaired, Result
 from recovery.fsck import delete_cells
 from recovery.markers import find_marker, forget
-from recovery.scan import whole_row
+from recovery.scan import find_transaction, whole_row
 from txn.model import Row
 from txn.protocol.attempt import Context
-from txn.protocol.row import RowState, decode_row
+from txn.protocol.row import RowState, decode_row, whole_of
+from txn.text import escape
 
 LOST = {
     RowState.FINISHED: "its outcome becomes unknown",
@@ -26,6 +27,9 @@ LOST = {
 UNFINISHED = frozenset({RowState.UNDECIDED, RowState.ABORTING, RowState.DECIDED})
 """The states from which fsck takes a transaction to its end, without loss."""
 
+BOUND = frozenset({RowState.UNDECIDED, RowState.DECIDED})
+PART = "without it that one would be committed by halves; fsck --repair ends both"
+
 
 def purge_row(context: Context, seen: Row, *, unfinished: bool = False) -> Result:
     """Delete a transaction row that is as it was seen. Its locks, if it has any, are then orphans,
@@ -33,8 +37,12 @@ def purge_row(context: Context, seen: Row, *, unfinished: bool = False) -> Resul
 
     unfinished: also one that fsck could still finish or undo. Raises StoreError.
     """
-    if decode_row(seen).state in UNFINISHED and not unfinished:
+    row = find_transaction(context, seen.row)
+    state = row.state if row is not None else decode_row(seen).state
+    if state in UNFINISHED and not unfinished:
         return LeftAlone("it is not finished, and fsck --repair can still finish or undo it")
+    if state in BOUND and row is not None and row.follows:
+        return LeftAlone(f"it is a part of {escape(whole_of(seen.row) or b'')}: {PART}")
     if whole_row(context, seen.row) != seen:
         return NothingToDo("the row has changed")
     delete_cells(context, [seen])

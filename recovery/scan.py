@@ -171,14 +171,12 @@ def whole_row(context: Context, row_key: bytes) -> Row | None:
 def find_transaction(context: Context, row_key: bytes) -> TransactionRow | None:
     """Return a transaction row with all its cells, a part as its transaction has it; None for an
     absent one."""
-    cells, whole = whole_row(context, row_key), whole_of(row_key)
-    if cells is None:
-        return None
-    row = decode_row(cells)
-    if whole is None or not row.follows:
-        return row
-    of_whole = whole_row(context, whole)
-    return follow(row, decode_row(of_whole) if of_whole else TransactionRow(whole))
+    whole = whole_of(row_key)
+    decisive = whole_row(context, whole) if whole else None  # first: see `read_row_cells`
+    cells = whole_row(context, row_key)
+    if cells is None or whole is None:
+        return None if cells is None else decode_row(cells)
+    return follow(decode_row(cells), decode_row(decisive or Row(whole, {})))
 
 
 def find(context: Context, part: bytes, looked: Looked = lambda table: None) -> Iterator[bytes]:

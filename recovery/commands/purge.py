@@ -23,7 +23,7 @@ from recovery.fsck import LONGEST_REQUEST_MS
 from recovery.markers import find_marker
 from recovery.opening import open_store_of
 from recovery.purge import LOST, UNFINISHED, purge_row, purge_token
-from recovery.scan import whole_row
+from recovery.scan import find_transaction, whole_row
 from recovery.text import duration_text, time_text
 from txn.documents import Document
 from txn.errors import InvalidRequestError
@@ -76,7 +76,7 @@ def _row(context: Context, part: str, unfinished: bool, yes: bool) -> tuple[Docu
     seen = whole_row(context, row_key)
     if seen is None:
         raise InvalidRequestError("the row has just gone", transaction=row_key)
-    row = decode_row(seen)
+    row = find_transaction(context, row_key) or decode_row(seen)
     state, status = row.state, str(row.status) if row.status else "no status"
     if unfinished or state not in UNFINISHED:
         is_recent = context.clock.wall_ms() - row.newest < LONGEST_REQUEST_MS

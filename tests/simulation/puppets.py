@@ -24,7 +24,8 @@ Match = Callable[[Call], bool]
 
 
 class Puppet(Generic[T]):
-    """A client that does one thing. faults: what goes wrong with its calls."""
+    """A client that does one thing. faults: what goes wrong with its calls. by_row: it reads one
+    row after the other, in order; backwards: against it."""
 
     def __init__(
         self,
@@ -35,11 +36,13 @@ class Puppet(Generic[T]):
         policy: Policy = POLICY,
         clock: Clock | None = None,
         by_row: bool = False,
+        backwards: bool = False,
     ) -> None:
         self._hub: Any = getcurrent()
         self._greenlet: Any = None
         self._faults = faults
-        store = RowByRow(world.memory, self._stop) if by_row else None
+        one_by_one = by_row or backwards
+        store = RowByRow(world.memory, self._stop, backwards) if one_by_one else None
         sleeping = Sleeping(clock or world.clock, self._stop)
         self.engine, self.store = world.client(
             self._plan, policy=policy, clock=sleeping, store=store
@@ -100,9 +103,10 @@ class Sleeping:
 
 
 class RowByRow:
-    """A store that reads one row after the other, in order, with a stop before each."""
+    """A store that reads one row after the other, in order or against it, and stops before each."""
 
-    def __init__(self, inner: Store, stop: Callable[[Call], None]) -> None:
+    def __init__(self, inner: Store, stop: Callable[[Call], None], backwards: bool = False) -> None:
+        self._backwards = backwards
         self.features = inner.features
         self._inner = inner
         self._stop = stop
@@ -112,7 +116,7 @@ class RowByRow:
 
     def read(self, keys: Collection[Key]) -> dict[Key, Cell | None]:
         found: dict[Key, Cell | None] = {}
-        for row in sorted({key.row for key in keys}):
+        for row in sorted({key.row for key in keys}, reverse=self._backwards):
             of_row = [key for key in keys if key.row == row]
             self._stop(Call(0, "row", tuple(of_row)))
             found.update(self._inner.read(of_row))

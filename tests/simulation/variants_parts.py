@@ -11,6 +11,7 @@ from txn.model import Edit
 from txn.protocol import parts as parts_module
 from txn.protocol import recover as recover_module
 from txn.protocol import row as row_module
+from txn.protocol import row_cells as row_cells_module
 from txn.protocol.attempt import Attempt, Context, advance
 from txn.protocol.phases import Status
 from txn.reading import keys as keys_module
@@ -49,5 +50,8 @@ PARTS_RULES: dict[str, Callable[[Patch], None]] = {
     ),
     "a part is undecided while it says so": lambda patch: patch.setattr(
         keys_module, "_was_undecided", _ask_no_transaction
+    ),
+    "a part is read once": lambda patch: patch.setattr(
+        row_cells_module, "_is_early", lambda context, row_key, found: False
     ),
 }

@@ -14,7 +14,8 @@ from txn.model import Delete, Edit, Mutation, as_bytes, check_whole
 from txn.protocol.attempt import Transaction, call_store, load_transaction
 from txn.protocol.lock_cells import FREE
 from txn.protocol.parts import begin_whole, decide_whole, write_part
-from txn.protocol.recover import finish_or_leave, roll_back, roll_forward
+from txn.protocol.phases import Status
+from txn.protocol.recover import finish_or_leave, release_parts, roll_back, roll_forward
 from txn.protocol.resolve import Resolver
 from txn.protocol.row import MOST_PARTS, column, decode_marker, marker_key, part_key
 from txn.protocol.row_cells import read_rows
@@ -73,9 +74,16 @@ class PartsClient:
         self, transaction: bytes, counts: Sequence[int], timestamp: int, ack: Ack = "complete"
     ) -> Committed:
         """Commit with all that was written: how many parts by each task, and the greatest of their
-        timestamps. Raises what `Engine.commit` raises; whatever is raised but a
-        CommitOutcomeUnknown, nothing was committed. An AbortedError leaves nothing behind. With
-        ack="decided" it returns at the decision, and leaves the rest to whoever comes by."""
+        timestamps. One that is committed already is told of, and finished. Raises what
+        `Engine.commit` raises; whatever is raised but a CommitOutcomeUnknown, nothing was
+        committed. An AbortedError leaves nothing behind. With ack="decided" it returns at the
+        decision, and leaves the rest to whoever comes by."""
+        if len(counts) > MOST_PARTS:
+            raise InvalidRequestError("too many tasks", tasks=len(counts), limit=MOST_PARTS)
+        for count in counts:
+            check_whole("counts", count, 0)
+            if count > MOST_PARTS:
+                raise InvalidRequestError("too many parts", count=count, limit=MOST_PARTS)
         try:
             t = decide_whole(self._context, transaction, counts, timestamp, self._contention)
         except AbortedError as error:
@@ -103,7 +111,10 @@ class PartsClient:
     def _abort(self, transaction: bytes, reason: str) -> Transaction:
         row = read_rows(self._context, [transaction])[transaction]
         t = load_transaction(self._context, row)
+        was_aborted = t.status is Status.ABORTED
         roll_back(self._context, [t], lambda _: reason)
+        if was_aborted:  # by who met one of its parts, and has left the others
+            release_parts(self._context, transaction, reason)
         return t
 
     @contextmanager
@@ -124,7 +135,8 @@ class PartsClient:
         """Show that the transaction lives."""
         context = self._context
         beat = column(context.table, transaction, b"beat")
-        edits = [Edit(beat, FREE, context.clock.wall_ms())]
+        # At the server's time: of several owners one may have a clock that is behind.
+        edits = [Edit(beat, FREE, None)]
         call_store(context, lambda: context.store.write(edits, durable=False))
 
     def _beat_until(self, transaction: bytes, over: Event) -> None:

@@ -55,8 +55,11 @@ def beat(context: Context, batch: Sequence[Attempt]) -> None:
     if all(now_ms - t.alive_ms < t.lease_ms // 3 for t in live):
         return
     wall_ms = context.clock.wall_ms()
-    rows = dict.fromkeys(whole_of(t.row_key) or t.row_key for t in live)
-    beats = [Edit(column(context.table, row, b"beat"), FREE, wall_ms) for row in rows]
+    times: dict[bytes, int | None] = {}
+    for t in live:  # a row that many beat in is told the server's time: their clocks differ
+        whole = whole_of(t.row_key)
+        times[whole or t.row_key] = wall_ms if whole is None and t.parts is None else None
+    beats = [Edit(column(context.table, row, b"beat"), FREE, at) for row, at in times.items()]
     call_store(context, lambda: context.store.write(beats, durable=False))
     call_store(context, lambda: read_statuses(context, live))
     show_life(fail_aborted(live, Status.LOCKED), now_ms)

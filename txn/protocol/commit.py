@@ -136,9 +136,9 @@ def write_rows(context: Context, transactions: Sequence[Attempt]) -> list[Attemp
         return cells
 
     sent_ms = context.clock.monotonic_ms()
-    # What is in parts has written its rows before.
-    advance(context, [t for t in transactions if t.status is None], Status.WRITTEN, buffer)
-    show_life(transactions, sent_ms)
+    new = [t for t in transactions if t.status is None]  # what is in parts has written its rows
+    advance(context, new, Status.WRITTEN, buffer)
+    show_life(new, sent_ms)
     for t in transactions:
         t.written_ms = sent_ms
     live = fail_aborted(transactions, Status.WRITTEN)

@@ -11,14 +11,23 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from txn.errors import AbortedError, ConflictError, InvalidRequestError
+from txn.errors import AbortedError, CommitOutcomeUnknown, ConflictError, InvalidRequestError
 from txn.model import Key
-from txn.protocol.attempt import Attempt, Context, advance, begin_attempt
+from txn.protocol.attempt import (
+    Attempt,
+    Context,
+    Transaction,
+    advance,
+    begin_attempt,
+    load_transaction,
+)
 from txn.protocol.commit import decide, write_rows
 from txn.protocol.phases import Status
+from txn.protocol.resolve import make_corrupt_error
 from txn.protocol.row import (
     Buffer,
     RowState,
+    TransactionRow,
     column,
     encode_buffer,
     encode_plan,
@@ -73,13 +82,16 @@ def write_part(
 
 def decide_whole(
     context: Context, whole: bytes, counts: Sequence[int], timestamp: int, contention: Contention
-) -> Attempt:
+) -> Transaction:
     """Commit a transaction with the parts that were written: how many by each task, and the
-    greatest of their timestamps. Return it, decided, for `roll_forward`.
+    greatest of their timestamps. Return it, decided, for `roll_forward`. One that was decided
+    before, and whose owner has not heard of it, is returned as it was decided.
 
     Raises what makes that it did not commit, an AbortedError; or CommitOutcomeUnknown.
     """
     row = read_rows(context, [whole])[whole]
+    if row.status is not None and row.status.is_decided:
+        return _load_decided(context, row)
     if row.state is not RowState.UNDECIDED or row.buffer is None or row.parts is None:
         raise ConflictError("aborted by another client", transaction=whole)
     t = Attempt(
@@ -92,13 +104,34 @@ def decide_whole(
         lease_ms=row.buffer.lease_ms,
         due_ms=_due_ms(context),
     )
-    context.rules.prepare(context, [t], contention, False)
-    if t.failure is None:
-        t.plan = replace(t.decided, timestamp=max(t.decided.timestamp, timestamp))
-        decide(context, [t])
+    _prepare_whole(context, t, contention)
+    t.plan = replace(t.decided, timestamp=max(t.decided.timestamp, timestamp))
+    decide(context, [t])
     if t.failure is not None:
         raise t.failure
+    if t.decided_ms is None:  # the answer was lost, or somebody else has decided in its name
+        return _load_decided(context, read_rows(context, [whole])[whole])
     return t
+
+
+def _load_decided(context: Context, row: TransactionRow) -> Transaction:
+    if row.state is RowState.UNREADABLE or row.plan is None:
+        raise CommitOutcomeUnknown(row.row_key) from make_corrupt_error(row)
+    return load_transaction(context, row)
+
+
+def _prepare_whole(context: Context, t: Attempt, contention: Contention) -> None:
+    """Take the locks of its own keys, the marker's. All that was written in parts would be lost
+    with it, so it waits for who holds them; these are no locks that anybody holds for long."""
+    for _ in context.tries(due_ms=t.due_ms):
+        t.failure = None
+        if context.rules.prepare(context, [t], contention, False):
+            return
+        gone = t.status not in (Status.WRITTEN, Status.LOCKED)
+        if gone or not isinstance(t.failure, ConflictError):
+            break
+    failure: BaseException = t.failure or ConflictError("key is locked", transaction=t.row_key)
+    raise failure
 
 
 def _begin_part(context: Context, row_key: bytes, request: Request, due_ms: int) -> Attempt:

@@ -211,7 +211,7 @@ def roll_back(
         advance(context, due, Status.ABORTED)
     for t in due:
         if t.parts is not None and t.status is Status.ABORTED:
-            _release_parts(context, t.row_key, reason(t))
+            release_parts(context, t.row_key, reason(t))
 
 
 def _abort_wholes(context: Context, parts: Sequence[Transaction], reason: str) -> Collection[bytes]:
@@ -226,8 +226,8 @@ def _abort_wholes(context: Context, parts: Sequence[Transaction], reason: str) -
     return {row.row_key for row in rows.values() if row.state is RowState.ABORTING}
 
 
-def _release_parts(context: Context, whole: bytes, reason: str) -> None:
-    """Release all parts of a transaction that was aborted."""
+def release_parts(context: Context, whole: bytes, reason: str) -> None:
+    """Release all parts of a transaction that was aborted, by whomever."""
     for some in _list_parts(context, whole):
         parts = [load_transaction(context, row) for row in some if not row.is_over]
         roll_back(context, parts, lambda _: reason)

@@ -45,7 +45,7 @@ _FRAME = struct.Struct(">BI")
 _ROW_KEY = re.compile(
     rb"((?:\d\d\.)?transaction\.(\d{13})\.[0-9a-f]{32})(?:\.part-(\d{5})-(\d{5}))?"
 )
-_COUNTS = re.compile(rb"\d{1,5}(?: \d{1,5})*")
+_COUNTS = re.compile(rb"\d{1,6}(?: \d{1,6})*")
 _PROMISE = re.compile(rb"[1-9][0-9]{0,15}")
 
 
@@ -149,8 +149,8 @@ class TransactionRow:
         return self.state in (RowState.FINISHED, RowState.DEBRIS)
 
     def _has_readable_decision(self) -> bool:
-        if self.buffer is None or self.plan is None:
-            return False
+        if self.buffer is None or self.plan is None or self.corrupt is not None:
+            return False  # of one in parts nobody knows which were decided
         return len(self.plan.replaced) == len(self.buffer.request.mutations)
 
 
@@ -310,10 +310,10 @@ def decode_row(row: Row) -> TransactionRow:
         beat=cells[b"beat"].timestamp if b"beat" in cells else 0,
         newest=newest,
         began=_began(cells),
-        corrupt="; ".join(corrupt) or None,
         has_ranges=b"ranges" in cells,
         parts=_decode_cell(decode_parts, cells.get(b"parts"), corrupt),
         follows=status.value == Status.PART.encoded,
+        corrupt="; ".join(corrupt) or None,  # the last: of all that was decoded
     )
 
 

@@ -6,18 +6,47 @@ from collections.abc import Collection, Mapping
 
 from txn.model import Cell, Key, Row
 from txn.protocol.attempt import Context, call_store
-from txn.protocol.row import TransactionRow, column, decode_row, follow, whole_of
+from txn.protocol.phases import Status
+from txn.protocol.row import TransactionRow, column, decode_row, follow, status_key, whole_of
 
 COLUMNS = (b"status", b"buffer", b"plan", b"reason", b"beat", b"ranges", b"parts")
+OPEN_TO_BOTH = (Status.WRITTEN.encoded, Status.LOCKED.encoded)
 
 
 def read_rows(context: Context, row_keys: Collection[bytes]) -> dict[bytes, TransactionRow]:
     """Return the transaction rows, each from one instant; an absent one has no status. A part that
-    has not followed its transaction is as that one has it: so it was at an instant, too, between
-    the reading of the one row and of the other."""
-    wanted = list_row_cells(context, row_keys)
+    has not followed its transaction is as that one has it."""
+    return decode_rows(context, row_keys, read_row_cells(context, row_keys))
+
+
+def read_row_cells(
+    context: Context, row_keys: Collection[bytes], others: Collection[Key] = ()
+) -> dict[Key, Cell | None]:
+    """Return the cells that make these transaction rows, and others.
+
+    Each row is of an instant of its own. A part that was read while its transaction could go either
+    way tells nothing together with that one read later: it may have been planned since, or be
+    complete. So where the transaction has gone one way, its part is read once more.
+    """
+    wanted = [*others, *list_row_cells(context, row_keys)]
     found = call_store(context, lambda: context.store.read(wanted))
-    return decode_rows(context, row_keys, found)
+    early = [row for row in row_keys if _is_early(context, row, found)]
+    if early and "instant_reads" not in context.store.features:
+        again = [column(context.table, row, name) for row in early for name in COLUMNS]
+        found = {**found, **call_store(context, lambda: context.store.read(again))}
+    return found
+
+
+def _is_early(context: Context, row_key: bytes, found: Mapping[Key, Cell | None]) -> bool:
+    """Whether a row was read as that of a part that has not followed, beside that of a transaction
+    that has gone one way."""
+    whole = whole_of(row_key)
+    if whole is None:
+        return False
+    own, decisive = (found[status_key(context.table, row)] for row in (row_key, whole))
+    if own is None or own.value != Status.PART.encoded:
+        return False
+    return decisive is None or decisive.value not in OPEN_TO_BOTH
 
 
 def list_row_cells(context: Context, row_keys: Collection[bytes]) -> list[Key]:

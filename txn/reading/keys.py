@@ -15,7 +15,7 @@ from txn.model import Cell, Key
 from txn.protocol.attempt import Context, are_apart, call_store
 from txn.protocol.phases import Status
 from txn.protocol.row import column, whole_of
-from txn.protocol.row_cells import decode_rows, list_row_cells
+from txn.protocol.row_cells import decode_rows, list_row_cells, read_row_cells
 from txn.reading.look import Look, find_holders, hides_values, value_of, were_at_once
 
 Snapshot = dict[Key, Cell | None]
@@ -39,11 +39,11 @@ def _try(context: Context, keys: Sequence[Key]) -> Snapshot | None:
     rules = context.rules
     first, is_settled = rules.look(context, keys)
     holders = find_holders(first)
-    rows = _read(context, list_row_cells(context, holders)) if holders else {}
+    rows = read_row_cells(context, holders) if holders else {}
     if is_settled and all(_was_undecided(context, holder, rows) for holder in holders):
         return {key: first[key] for key in keys}
     # Both second looks at once: whatever held after the first ones held before either of these.
-    second = _read(context, [*first, *list_row_cells(context, holders)])
+    second = read_row_cells(context, holders, list(first))
     before = Look(rules, first, decode_rows(context, holders, rows))
     again = {cell: second[cell] for cell in first}
     after = Look(rules, again, decode_rows(context, holders, second))

@@ -1,0 +1,196 @@
+"""Transactions in parts at their edges: asked again, meddled with, met at bad moments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import get_args
+
+import pytest
+
+from recovery import LeftAlone, Repaired, check, repair
+from recovery.purge import purge_row
+from recovery.scan import whole_row
+from tests.unit.worlds import POLICY
+from txn import ConflictError, Engine, InvalidRequestError, Key, Mutation, Outcome, TxnError
+from txn.client.parts import PartsClient
+from txn.clock import ManualClock
+from txn.model import Edit
+from txn.protocol.attempt import ProtocolName
+from txn.protocol.phases import Status
+from txn.protocol.row import RowState, TransactionRow, column, part_key
+from txn.protocol.row_cells import read_rows
+from txn.stores.local import LocalStore
+from txn.tables.kv.memory import MemoryStore
+
+pytestmark = pytest.mark.fast
+X, Y, Z = (Key(name, "d", "v", "rows") for name in "xyz")
+
+
+@pytest.fixture(params=get_args(ProtocolName))
+def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    clock = ManualClock()
+    store = LocalStore(MemoryStore(), clock)
+    with Engine(store, table="rows", policy=POLICY, clock=clock, protocol=request.param) as engine:
+        engine.ensure_table("rows", ["d"])
+        yield engine
+
+
+@pytest.fixture
+def client(engine: Engine) -> PartsClient:
+    return PartsClient(engine, wait_ms=50)
+
+
+def values(engine: Engine, *keys: Key) -> list[bytes | None]:
+    found = engine.read(keys)
+    return [cell.value if (cell := found[key]) else None for key in keys]
+
+
+def row_of(engine: Engine, row_key: bytes) -> TransactionRow:
+    return read_rows(engine.context, [row_key])[row_key]
+
+
+def write_two(client: PartsClient) -> tuple[bytes, int]:
+    """Write two parts, of X and of Y."""
+    transaction = client.begin()
+    times = [client.write(transaction, 0, n, [Mutation(k, "1")]) for n, k in enumerate((X, Y))]
+    return transaction, max(times)
+
+
+def test_who_asks_again_for_a_commit_is_told_of_it(engine: Engine, client: PartsClient) -> None:
+    """Its answer was lost: what is committed must never be told as aborted."""
+    transaction, newest = write_two(client)
+    done = client.commit(transaction, [2], newest, ack="decided")
+    for again in (client, PartsClient(engine)):
+        found = again.commit(transaction, [2], newest)
+        assert (found.transaction, found.timestamp) == (transaction, done.timestamp)
+        assert found.complete
+    assert values(engine, X, Y) == [b"1", b"1"]
+    assert engine.outcome(transaction) is Outcome.COMMITTED
+
+
+def test_a_failed_commit_leaves_no_lock_whoever_aborted_it(
+    engine: Engine, client: PartsClient
+) -> None:
+    """Who meets one part ends that and the whole; the owner, who is told, ends the others."""
+    transaction, newest = write_two(client)
+    engine.commit([Mutation(X, "other")])  # waits for the lease
+    with pytest.raises(ConflictError):
+        client.commit(transaction, [2], newest)
+    assert row_of(engine, part_key(transaction, 0, 1)).status is Status.ABORTED
+    assert not list(check(engine.context, grace_ms=0, scan=[b"rows"]))
+
+
+def test_a_part_is_not_purged_while_its_transaction_may_commit(
+    engine: Engine, client: PartsClient
+) -> None:
+    """The owner would decide with it, and without it: half of the whole."""
+    transaction, newest = write_two(client)
+    seen = whole_row(engine.context, part_key(transaction, 0, 1))
+    assert seen is not None
+    assert isinstance(purge_row(engine.context, seen, unfinished=True), LeftAlone)
+    client.commit(transaction, [2], newest)
+    assert values(engine, X, Y) == [b"1", b"1"]
+
+
+def test_a_part_of_what_is_decided_is_not_purged(engine: Engine, client: PartsClient) -> None:
+    """It is committed, though its row says 0-PART."""
+    transaction, newest = write_two(client)
+    client.commit(transaction, [2], newest, ack="decided")
+    seen = whole_row(engine.context, part_key(transaction, 0, 1))
+    assert seen is not None
+    assert isinstance(purge_row(engine.context, seen), LeftAlone)
+    assert isinstance(purge_row(engine.context, seen, unfinished=True), LeftAlone)
+
+
+def test_a_part_that_came_late_may_be_purged(engine: Engine, client: PartsClient) -> None:
+    """Nothing of it can be committed any more."""
+    transaction, _ = write_two(client)
+    assert client._context is engine.context
+    whole = whole_row(engine.context, transaction)
+    assert whole is not None
+    assert isinstance(purge_row(engine.context, whole, unfinished=True), Repaired)
+    seen = whole_row(engine.context, part_key(transaction, 0, 1))
+    assert seen is not None
+    assert isinstance(purge_row(engine.context, seen, unfinished=True), Repaired)
+
+
+def test_counts_that_do_not_decode_keep_all_parts(engine: Engine, client: PartsClient) -> None:
+    """A newer version wrote them in its way: nobody here knows which parts were decided."""
+    transaction, newest = write_two(client)
+    client.commit(transaction, [2], newest, ack="decided")
+    parts = column(b"txn", transaction, b"parts")
+    store = engine.context.store
+    cell = store.read([parts])[parts]
+    assert cell is not None
+    store.write([Edit(parts, b"{2}", cell.timestamp + 1)])
+    assert row_of(engine, transaction).state is RowState.UNREADABLE
+    assert row_of(engine, part_key(transaction, 0, 0)).state is RowState.UNREADABLE
+    for finding in list(check(engine.context, grace_ms=0)):
+        assert isinstance(repair(engine.context, finding), LeftAlone)
+    store.write([Edit(parts, b"2", cell.timestamp + 2)])
+    assert values(engine, X, Y) == [b"1", b"1"]
+
+
+@pytest.mark.parametrize("counts", [[-1], [100_001], ["2"], [0] * 100_001])
+def test_counts_that_cannot_be_are_refused(client: PartsClient, counts: list[int]) -> None:
+    """They would be decided, and read by nobody."""
+    transaction, newest = write_two(client)
+    with pytest.raises(InvalidRequestError):
+        client.commit(transaction, counts, newest)
+
+
+def test_the_greatest_count_is_read_again(engine: Engine, client: PartsClient) -> None:
+    """A part may have the number 99,999: then there are six digits of them."""
+    transaction = client.begin()
+    newest = client.write(transaction, 0, 99_999, [Mutation(X, "1")])
+    client.commit(transaction, [100_000], newest, ack="decided")
+    assert row_of(engine, transaction).parts == (100_000,)
+    assert values(engine, X) == [b"1"]
+
+
+def test_one_part_that_does_not_decode_keeps_nobody_else(
+    engine: Engine, client: PartsClient
+) -> None:
+    """fsck goes on to what comes after it."""
+    transaction, newest = write_two(client)
+    client.commit(transaction, [2], newest, ack="decided")
+    store, bad = engine.context.store, column(b"txn", part_key(transaction, 0, 0), b"buffer")
+    cell = store.read([bad])[bad]
+    assert cell is not None
+    store.write([Edit(bad, b"junk", cell.timestamp + 1)])
+    results = [repair(engine.context, found) for found in check(engine.context, grace_ms=0)]
+    assert {type(result) for result in results} == {LeftAlone, Repaired}
+    assert row_of(engine, part_key(transaction, 0, 1)).status is Status.COMPLETE
+    assert row_of(engine, transaction).status is Status.ASSERTED
+
+
+def test_a_slow_clock_beats_beside_a_fast_one(engine: Engine, client: PartsClient) -> None:
+    """A task whose machine is ahead has ended; those that go on are seen to live."""
+    transaction = client.begin()
+    clock = engine.context.clock
+    assert isinstance(clock, ManualClock)
+    fast = ManualClock(clock.wall_ms() + 50_000)
+    ahead = Engine(engine.context.store, table="rows", policy=POLICY, clock=fast)
+    PartsClient(ahead).beat(transaction)
+    seen = row_of(engine, transaction).beat
+    clock.sleep_ms(10)
+    client.beat(transaction)
+    assert row_of(engine, transaction).beat > seen
+
+
+def test_a_marker_that_is_held_for_a_moment_does_not_lose_the_whole(
+    engine: Engine, client: PartsClient
+) -> None:
+    """An earlier run of the job has died with the lock of its token."""
+    store, first = engine.context.store, client.begin(once="job")
+    (marker,) = row_of(engine, first).buffer.request.keys  # type: ignore[union-attr]
+    rules = engine.context.rules
+    lock, held = rules.lock_of(marker), b"1@" + first if rules.locks_rows else first
+    store.write([Edit(lock, held, engine.context.clock.wall_ms())])
+    second = client.begin(once="job")
+    newest = client.write(second, 0, 0, [Mutation(X, "2")])
+    try:
+        done = client.commit(second, [1], newest)
+    except TxnError as error:
+        pytest.fail(f"lost: {error}")
+    assert done.transaction == second
