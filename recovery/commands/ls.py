@@ -88,7 +88,7 @@ def ls(
         for row in shown:
             now_ms = context.clock.wall_ms()
             if as_json:
-                print_json(row_document(row, now_ms))
+                print_json(row_document(row, now_ms) | {"state": _find_state(context, row)})
             else:
                 print_line(_line(row, now_ms))
     if limit and total > limit:
@@ -143,6 +143,12 @@ def _list_all(
                 yield row
 
     return 0, find()
+
+
+def _find_state(context: Context, row: TransactionRow) -> str:
+    """Return what a row calls for; a part that has not followed its transaction is as that is."""
+    now = scan.find_transaction(context, row.row_key) if row.follows else None
+    return (now or row).state.value
 
 
 def name_status(row: TransactionRow) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from txn import Delete, Engine, Key, Mutation, connect
+from txn.client.parts import PartsClient
 from txn.model import Edit
 from txn.protocol.phases import Status
 from txn.protocol.row import column
@@ -348,3 +349,15 @@ def test_a_reader_that_has_seen_enough_is_no_error(uri: str, run: Run) -> None:
     )
     assert done.stdout.startswith("transaction")
     assert done.stderr == ""
+
+
+def test_ls_tells_of_a_part_what_its_transaction_says(uri: str, run: Run) -> None:
+    """A program that looks for what is undecided must not find what is committed."""
+    with connect(uri) as engine:
+        engine.ensure_table("data", ["d"])
+        client = PartsClient(engine)
+        transaction = client.begin()
+        newest = client.write(transaction, 0, 0, [Mutation(X, "1")])
+        client.commit(transaction, [1], newest, ack="decided")
+    states = {row["status"]: row["state"] for row in lines(run("ls", "--json"))}
+    assert states == {"2-ASSERTED": "decided", "0-PART": "decided"}

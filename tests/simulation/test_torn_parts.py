@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.simulation.puppets import Puppet, puts
+from tests.simulation.puppets import Puppet, checks, puts
 from tests.simulation.variants_parts import PARTS_RULES
 from tests.simulation.world import World, key
-from txn import Cell, CorruptRowError, Engine, Exact, Key, Mutation
+from txn import AbortedError, Cell, CorruptRowError, Engine, Exact, Key, Mutation
 from txn.client.parts import PartsClient
 from txn.protocol.attempt import ProtocolName, load_transaction
 from txn.protocol.recover import roll_forward
@@ -106,3 +106,23 @@ def test_a_part_that_was_read_before_it_followed_is_not_taken_for_aborted(
     assert reader.until(reads(first))
     finish(engine, first)
     assert values_of(reader.finish()) == [b"1" if rule else b"0", b"1"]
+
+
+@both
+def test_a_task_that_locked_after_the_abort_gives_its_locks_back(protocol: ProtocolName) -> None:
+    """Nobody knows of them until somebody wants the key; fsck finds them by a scan only."""
+    world = world_with_values(protocol)
+    client = PartsClient(world.engine())
+    transaction = client.begin()
+    task = Puppet(
+        world, lambda engine: PartsClient(engine).write(transaction, 0, 0, [Mutation(X, b"1")])
+    )
+    assert task.until(_takes_lock)
+    assert client.abort(transaction, "no")
+    with pytest.raises(AbortedError, match="over"):
+        task.finish()
+    assert not world.leftovers()
+
+
+def _takes_lock(call: Call) -> bool:
+    return any(check.key.column.endswith(b"_lock") for check in checks(call))

@@ -23,6 +23,7 @@ from txn.protocol.attempt import (
 )
 from txn.protocol.commit import decide, write_rows
 from txn.protocol.phases import Status
+from txn.protocol.recover import finish_or_leave
 from txn.protocol.resolve import make_corrupt_error
 from txn.protocol.row import (
     Buffer,
@@ -69,14 +70,14 @@ def write_part(
     """
     t = _begin_part(context, part, request, due_ms)
     _write_part_row(context, t)
-    _lock_part(context, t, contention)
-
-    def plan(t: Attempt) -> list[tuple[Key, bytes]]:
-        return [(column(context.table, t.row_key, b"plan"), encode_plan(t.decided))]
-
-    # Compared: who comes so late that others have followed the decision must not change its plan.
-    advance(context, [t], Status.PART, plan)
-    _require_part(t)
+    try:
+        _lock_part(context, t, contention)
+        _put_plan(context, t)
+    except AbortedError:
+        if t.status in (None, Status.ABORTING, Status.ABORTED):
+            # Who released it may have come before we had taken these.
+            finish_or_leave(context, "roll back", context.rules.free_own, [t])
+        raise
     return t.decided.timestamp
 
 
@@ -176,6 +177,15 @@ def _lock_part(context: Context, t: Attempt, contention: Contention) -> None:
             break
     failure: BaseException = t.failure or ConflictError("key is locked", transaction=t.row_key)
     raise failure
+
+
+def _put_plan(context: Context, t: Attempt) -> None:
+    def plan(t: Attempt) -> list[tuple[Key, bytes]]:
+        return [(column(context.table, t.row_key, b"plan"), encode_plan(t.decided))]
+
+    # Compared: who comes so late that others have followed the decision must not change its plan.
+    advance(context, [t], Status.PART, plan)
+    _require_part(t)
 
 
 def _require_part(t: Attempt) -> None:
