@@ -145,7 +145,7 @@ def leftover_checks(spark: SparkSession, scans: Sequence[Scan]) -> Iterator[Proo
 def transaction_checks(spark: SparkSession, scan: Scan, expected: int) -> Iterator[ProofCheck]:
     """Every transaction row is finished, each part with its transaction, and each token was
     committed by exactly one of them."""
-    rows = join_parts(spark.createDataFrame(scan(transaction_cells), TRANSACTION_ROWS))
+    rows = gather_transactions(spark.createDataFrame(scan(transaction_cells), TRANSACTION_ROWS))
     markers = spark.createDataFrame(scan(marker_cells), "row string")
     marked = markers.groupBy("row").agg(f.count("*").alias("markers"))
     has_marker = f.col("markers").isNotNull()
@@ -168,7 +168,7 @@ def transaction_checks(spark: SparkSession, scan: Scan, expected: int) -> Iterat
     yield ProofCheck("transactions committed twice", 0, found["unmarked"])
 
 
-def join_parts(rows: DataFrame) -> DataFrame:
+def gather_transactions(rows: DataFrame) -> DataFrame:
     """Return a row for each transaction: its status, how many rows of it are not finished, those of
     its parts included, and how many of its parts are complete."""
     is_whole = f.col("part").isNull()
