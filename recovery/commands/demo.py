@@ -141,9 +141,6 @@ def _document(report: Report) -> dict[str, object]:
         "found": dict(report.found),
         "left": dict(report.left),
         "loaded": report.loaded,
-        "sights": {
-            table: {sight.value: count for sight, count in sights.seen.items()}
-            for table, sights in report.sights.items()
-        },
+        "sights": {table: sights.document() for table, sights in report.sights.items()},
         "checks": [asdict(check) | {"holds": check.holds} for check in report.checks],
     }

@@ -24,7 +24,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import islice, pairwise
 from pathlib import Path
 from statistics import median
@@ -47,6 +47,7 @@ from txn.spark.session import local_session
 from txn.spark.source import register
 from txn.spark.tasks import BATCH
 from txn.stores import open_store
+from txn.stores.base import Store
 
 Work = Literal["write", "read"]
 Subject = Literal["plain", "six-phase", "fenced"]
@@ -181,24 +182,30 @@ def put_by_happybase(gateway: str, table: str, rows: Iterable[Row]) -> None:
 
 def put_by_store(uri: str, table: str, rows: Iterable[Row]) -> None:
     """Put rows in batches through the store, in a task."""
-    clock = SystemClock()
-    with closing(open_store(uri)) as store:
-        for batch in take_batches(rows):
-            now_ms = clock.wall_ms()
-            store.write(
-                [
-                    Edit(Key(row.id, FAMILY, name, table), row[name].encode(), now_ms)
-                    for row in batch
-                    for name in NAMES
-                ]
-            )
+    store, clock = open_warm(uri), SystemClock()
+    for batch in take_batches(rows):
+        now_ms = clock.wall_ms()
+        store.write(
+            [
+                Edit(Key(row.id, FAMILY, name, table), row[name].encode(), now_ms)
+                for row in batch
+                for name in NAMES
+            ]
+        )
 
 
 def count_rows(uri: str, table: str, parts: Iterable[tuple[bytes, bytes | None]]) -> Iterator[int]:
     """Yield how many rows parts of a table have, in a task."""
-    with closing(open_store(uri)) as store:
-        for start, stop in parts:
-            yield sum(1 for _ in store.scan(table.encode(), start, stop))
+    store = open_warm(uri)
+    for start, stop in parts:
+        yield sum(1 for _ in store.scan(table.encode(), start, stop))
+
+
+@cache
+def open_warm(uri: str) -> Store:
+    """Return the store of this Python worker, which all its tasks share, as those of the data
+    source share theirs."""
+    return open_store(uri)
 
 
 # ---------------------------------------------------------------------------------------- rounds
@@ -241,18 +248,18 @@ def sum_own_s(processes: Sequence[int]) -> float:
 
 
 def run_rounds(
-    spark: SparkSession, cases: Sequence[SparkCase], rows: int, rounds: int
+    spark: SparkSession, cases: Sequence[SparkCase], rows: int, rounds: int, warm: int
 ) -> dict[SparkCase, list[SparkWindow]]:
-    """Fill the tables that are read, and measure every case in each round after one that does not
-    count."""
+    """Fill the tables that are read, and measure every case in each round, after so many that do
+    not count."""
     for case in cases:
         make_table(case)
         if case.work == "read":
             write(spark, case, 0, rows)
     kept: dict[SparkCase, list[SparkWindow]] = {case: [] for case in cases}
-    plan = [(number, case) for number in range(-1, rounds) for case in cases]
+    plan = [(number, case) for number in range(-warm, rounds) for case in cases]
     for number, case in track(plan, "spark", console=Console(stderr=True)):
-        start = (number + 1) * rows
+        start = (number + warm) * rows
         if case.work == "write":
             measured = measure(case, partial(write, spark, case, start, rows))
         else:
@@ -312,8 +319,9 @@ def main(given: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--store", choices=STORES, action="append", help="one of them, or both")
     parser.add_argument("--work", choices=WORKS, action="append", help="one of them, or both")
-    parser.add_argument("--rows", type=int, default=20_000, help="for each case in each round")
+    parser.add_argument("--rows", type=int, default=10_000, help="for each case in each round")
     parser.add_argument("--rounds", type=int, default=5, help="how many count")
+    parser.add_argument("--warm", type=int, default=2, help="rounds before them that do not")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     options = parser.parse_args(given)
     with ExitStack() as stack:
@@ -332,7 +340,8 @@ def main(given: Sequence[str] | None = None) -> None:
         ]
         spark = stack.enter_context(local_session("bench", folder / "spark", cores=CORES))
         register(spark)
-        found = list_rows(run_rounds(spark, cases, options.rows, options.rounds), options.rows)
+        kept = run_rounds(spark, cases, options.rows, options.rounds, options.warm)
+        found = list_rows(kept, options.rows)
     if options.json:
         print(json.dumps(found, indent=1))
     else:

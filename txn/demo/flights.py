@@ -253,7 +253,7 @@ def check_sights(sights: Mapping[str, Sights]) -> Iterator[ProofCheck]:
 def show_sights(sights: Mapping[str, Sights], console: Console) -> None:
     """Print how often readers saw what of each table."""
     for table, seen in sights.items():
-        saw = ", ".join(f"{sight.value} {seen.seen[sight]} times" for sight in Sight)
+        saw = ", ".join(f"{what} {count} times" for what, count in seen.document().items())
         console.print(f"readers saw of {table}: {saw}")
 
 

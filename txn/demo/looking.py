@@ -35,7 +35,9 @@ from txn.model import Key
 KEYS = 50
 """So many cells, spread over the rows of a table, are read at one instant."""
 REST_S = 0.1
-"""Readers rest at least so long between two looks, and as long as they have looked."""
+"""Readers rest at least so long between two looks,"""
+RESTS = 3
+"""and so many times as long as they have looked: they are to see the job, not to slow it."""
 
 
 class Sight(Enum):
@@ -93,6 +95,10 @@ class Sights:
         self.lost += self.seen[Sight.ALL] > 0 and sight is not Sight.ALL
         self.seen[sight] += 1
 
+    def document(self) -> dict[str, int]:
+        """Return how often what was seen, for a JSON document."""
+        return {sight.value: self.seen[sight] for sight in Sight}
+
 
 @contextmanager
 def looking(uri: str, tables: DemoTables, source: Path, days: int) -> Iterator[dict[str, Sights]]:
@@ -110,7 +116,7 @@ def looking(uri: str, tables: DemoTables, source: Path, days: int) -> Iterator[d
                 for whole in wholes:
                     for sight in whole.look(engine):
                         sights[whole.name].add(sight)
-                over.wait(max(REST_S, monotonic() - began_s))
+                over.wait(max(REST_S, RESTS * (monotonic() - began_s)))
 
     with ThreadPoolExecutor(1, "readers") as readers:
         watch = readers.submit(look)
