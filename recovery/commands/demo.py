@@ -68,13 +68,15 @@ def flights(
         typer.Option(
             metavar="WAY",
             help="How they come into the tables: partition (commit_partition), arrow "
-            "(commit_frame), writer or stream (the format txn).",
+            "(commit_frame), writer or stream (the format txn: a flight and its index entries are "
+            "two transactions), or atomic (the same, all flights as one transaction, and then all "
+            "entries as another; readers look on meanwhile).",
             parser=parse_way,
         ),
     ] = "partition",
     as_json: JsonOption = False,
 ) -> None:
-    """Load flights with Spark, one transaction each, and prove that each is there exactly once."""
+    """Load flights with Spark, by transactions, and prove that each is there exactly once."""
     with require_extra("demo"):  # imported here: other commands neither need Spark nor wait for it
         from txn.demo.flights import Recovery, run_demo  # noqa: PLC0415
         from txn.demo.processes import JobError  # noqa: PLC0415
@@ -139,5 +141,6 @@ def _document(report: Report) -> dict[str, object]:
         "found": dict(report.found),
         "left": dict(report.left),
         "loaded": report.loaded,
+        "sights": {table: sights.document() for table, sights in report.sights.items()},
         "checks": [asdict(check) | {"holds": check.holds} for check in report.checks],
     }

@@ -16,7 +16,7 @@ from statistics import median
 
 from rich.progress import track
 
-from tests.bench import aims, costs, growth, profile, report, scale
+from tests.bench import aims, costs, growth, profile, report, scale, spark
 from tests.bench.measuring import Case, Measured, measure
 from tests.bench.suites import SUITES, Suite, opened
 
@@ -28,6 +28,7 @@ COMMANDS = {
     "growth": growth.main,
     "profile": profile.main,
     "scale": scale.main,
+    "spark": spark.main,
 }
 """What has options of its own: `python -m tests.bench COMMAND --help`."""
 

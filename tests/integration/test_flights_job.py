@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import happybase
 import pytest
 
-from tests.integration.hbase import HBase
+from tests.integration.hbase import QUICK_JAVA, HBase
 from txn import Key, Mutation, connect
 from txn.demo.data import tables_named, unpack
 from txn.demo.job import saying
@@ -49,6 +49,14 @@ def demo(uri: str, *options: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", "import recovery.commands as c; c.main()", "demo", "flights"]
     line = [*command, "--store", uri, *options]
     return subprocess.run(line, capture_output=True, text=True, check=False)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_java() -> Iterator[None]:
+    """Let Java compile simply: each of these jobs ends before thorough compiling pays."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAVA_TOOL_OPTIONS", QUICK_JAVA)
+        yield
 
 
 def begin_transaction(uri: str) -> bytes:
@@ -154,13 +162,19 @@ def test_the_repairs_leave_other_programs_transactions_alone(killed: Run) -> Non
 
 
 @pytest.mark.slow
-def test_an_earlier_run_on_the_store_changes_nothing(killed: Run) -> None:
-    """Its flights would be repeated instead of committed, and those of its second day too many."""
-    said = demo(f"embedded://{killed.store}", "--days", "1", "--no-crash", "--json")
+def test_readers_see_no_part_of_a_job_that_is_atomic(killed: Run) -> None:
+    """Whether it was killed before a decision or after it. The run before it on the store changes
+    nothing: its flights of the second day would be too many, and its markers as well."""
+    options = ["--days", "1", "--protocol", "fenced", "--by", "atomic", "--json"]
+    said = demo(f"embedded://{killed.store}", *options)
     assert said.returncode == 0, said.stderr
     report = json.loads(said.stdout)
-    assert report["holds"]
-    assert report["loaded"]["committed"] == report["flights"] == 842
+    assert (report["holds"], report["flights"], report["left"]) == (True, 842, {})
+    assert report["crash"]["parts"] >= 17 * 2 * 2 / 3, "each of 17 tasks writes one, twice"
+    assert report["loaded"]["committed"] + report["loaded"]["repeated"] == 2
+    assert len(report["sights"]) == 2
+    for seen in report["sights"].values():
+        assert (seen["a part"], seen["nothing"] > 0, seen["all"] > 0) == (0, True, True)
 
 
 def test_killing_a_job_leaves_none_of_its_processes(tmp_path: Path) -> None:
@@ -203,7 +217,9 @@ def test_a_job_that_spark_gives_up_says_why(tmp_path: Path) -> None:
     """An error of Spark asks the JVM for its text, and that ends before the error is printed."""
     store = f"embedded://{tmp_path}/store"
     connect(store).close()
-    asked = ["--store", store, "--csv", str(unpack(tmp_path)), "--days", "1", "--tables", "none"]
+    csv = unpack(tmp_path)
+    csv.write_text("".join(csv.read_text().splitlines(keepends=True)[:10]))
+    asked = ["--store", store, "--csv", str(csv), "--days", "1", "--tables", "none"]
     asked += ["--folder", str(tmp_path)]
     with Job("txn.demo.job", asked, tmp_path) as job, pytest.raises(JobError) as caught:
         list(job.lines())

@@ -14,7 +14,7 @@ from txn.demo.loading import WAYS, Load, token
 from txn.demo.reconcile import reconcile
 from txn.model import Check, Edit
 from txn.protocol.phases import Status
-from txn.protocol.row import column, status_key
+from txn.protocol.row import column, part_key, status_key
 from txn.spark import Counts
 
 TABLES = tables_named("flights")
@@ -49,7 +49,8 @@ def test_each_way_brings_every_flight_once(
     with connect(uri, transactions=TABLES.transactions) as engine:
         engine.ensure_table(TABLES.flights, [FAMILY])
         engine.ensure_table(TABLES.indexes, [FAMILY])
-    way, transactions = WAYS[name], 20 * WAYS[name].transactions
+    way = WAYS[name]
+    transactions = way.count_wholes(20)["transactions"]
     first, again = Counts.of(spark), Counts.of(spark)
     for counts in (first, again):
         way.run(Load(uri, TABLES, flights, counts, tmp_path), 20)
@@ -66,6 +67,19 @@ def broken(spark: SparkSession, uri: str, flights: DataFrame) -> dict[str, tuple
 
 def put(engine: Engine, row: str, name: str, table: str, value: bytes | None) -> None:
     engine.context.store.write([Edit(Key(row, FAMILY, name, table), value, DAMAGE_AT)])
+
+
+def test_a_part_that_outlived_its_transaction_is_found(
+    spark: SparkSession, uri: str, flights: DataFrame
+) -> None:
+    """Half of what was written at once would be there, and the other half not."""
+    with connect(uri, transactions=TABLES.transactions) as engine:
+        store, table = engine.context.store, engine.context.table
+        whole = b"transaction.1700000000000." + b"0" * 32
+        for row_key, is_complete in ((whole, False), (part_key(whole, 0, 0), True)):
+            status = Status.COMPLETE if is_complete else Status.ABORTED
+            store.write([Edit(status_key(table, row_key), status.value, DAMAGE_AT)])
+    assert broken(spark, uri, flights) == {"parts of what was not committed": (0, 1)}
 
 
 def begin_transaction(engine: Engine) -> None:

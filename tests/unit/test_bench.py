@@ -8,10 +8,11 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from pyspark.sql import Row
 
 from recovery import check, summary
 from tests.bench import __main__ as bench
-from tests.bench import aims, costs, finished, peers, profile, report, workloads
+from tests.bench import aims, costs, finished, peers, profile, report, spark, workloads
 from tests.bench.measuring import Case, Measured, open_engine
 from tests.bench.suites import PROTOCOLS, SUITES
 from txn import Engine, Mutation
@@ -219,3 +220,33 @@ def test_samples_are_counted_by_the_part_that_ran_and_by_those_that_called_it() 
         **{"stores: pool, gateways, sockets": 3, "the protocol": 4, "the bench": 4}
     }
     assert counts["top"] == {"stores/wire.py: write": 3, "protocol/attempt.py: call_store": 1}
+
+
+def test_what_spark_pays_is_told_beside_the_plain_case_of_the_same_round() -> None:
+    """The machine may be slower in one round than in the next."""
+    place = spark.SparkPlace("hbase", "hbase://", gateway="hbase+thrift1://127.0.0.1:1")
+    plain, fenced = (spark.SparkCase(place, "write", way) for way in ("plain", "fenced"))
+    kept = {
+        plain: [spark.SparkWindow(seconds, 1, 1) for seconds in (1, 2, 4)],
+        fenced: [spark.SparkWindow(seconds, 2, 3) for seconds in (2, 4, 5)],
+    }
+    floor, mine = spark.list_rows(kept, 1000)
+    assert (floor["ratios"], floor["aim"]) == ([1, 1, 1], None)
+    assert (mine["ratios"], mine["aim"]) == ([0.5, 0.5, 0.8], 0.8)
+    assert (mine["per_second"], mine["client_s"], mine["server_s"]) == (250, 2, 3)
+
+
+def test_spark_puts_and_scans_plainly_what_it_writes_as_transactions(tmp_path: Path) -> None:
+    """The plain case is the same rows, all of them."""
+    place = spark.SparkPlace("embedded", f"embedded://{tmp_path}/store?sync=off")
+    case = spark.SparkCase(place, "read", "plain")
+    spark.make_table(case)
+    rows = [
+        Row(id=f"{number % 4}-{number:05}", **{name: f"{name}{number}" for name in spark.NAMES})
+        for number in range(spark.BATCH + 7)
+    ]
+    spark.put_by_store(place.uri, case.table, rows)
+    parts = [(b"", b"2"), (b"2", None)]
+    assert sum(spark.count_rows(place.uri, case.table, parts)) == spark.BATCH + 7
+    spark.open_warm(place.uri).close()
+    spark.open_warm.cache_clear()

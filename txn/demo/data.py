@@ -38,7 +38,7 @@ COLUMNS = (
 )
 
 Flight = Mapping[str, str | None]
-WayName = Literal["partition", "arrow", "writer", "stream"]
+WayName = Literal["partition", "arrow", "writer", "stream", "atomic"]
 """How the flights come into the tables: see `txn.demo.loading`."""
 
 

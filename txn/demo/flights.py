@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
@@ -21,6 +21,7 @@ from rich.table import Table
 from txn.client.connect import connect
 from txn.client.engine import Engine
 from txn.demo.data import DAYS, FAMILY, DemoTables, WayName, tables_named, unpack
+from txn.demo.looking import Sight, Sights, looking
 from txn.demo.processes import Job, Line
 from txn.demo.reconcile import ProofCheck
 from txn.errors import InvalidRequestError
@@ -51,16 +52,19 @@ class Recovery(Generic[F]):
 
 @dataclass(frozen=True, slots=True)
 class JobCrash:
-    """Where the job was killed: transactions that its tasks had reported, processes killed."""
+    """Where the job was killed: transactions that its tasks had reported, or the parts that they
+    had begun of one that is atomic; processes killed."""
 
     transactions: int
     workers: int
     processes: int
+    parts: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What happened. `found` and `left`: findings by kind, before the repair and after it."""
+    """What happened. `found` and `left`: findings by kind, before the repair and after it.
+    `sights`: what readers saw of tables that were written atomically."""
 
     tables: DemoTables
     flights: int
@@ -69,6 +73,7 @@ class Report:
     crash: JobCrash | None = None
     found: Counter[str] = field(default_factory=Counter)
     left: Counter[str] = field(default_factory=Counter)
+    sights: Mapping[str, Sights] = field(default_factory=dict)
 
     @property
     def holds(self) -> bool:
@@ -101,16 +106,25 @@ def run_demo(
     make_tables(uri, tables, protocol)
     with tempfile.TemporaryDirectory(prefix="hbase-txn-flights-") as place:
         folder = Path(place)
-        asked = ["--store", uri, "--csv", str(unpack(folder)), "--days", str(days)]
+        csv = unpack(folder)
+        asked = ["--store", uri, "--csv", str(csv), "--days", str(days)]
         asked += ["--tables", name, "--folder", place, "--by", by]
         killed, found, left = None, Counter[str](), Counter[str]()
-        if crash:
-            killed = load_and_kill(asked, folder, console)
-            found, left = mend(uri, tables, recovery, console)
-        flights, loaded, checks = load_and_prove([*asked, "--reconcile"], folder, console)
-    report = Report(tables, flights, loaded, checks, killed, found, left)
+        readers = looking(uri, tables, csv, days) if by == "atomic" else no_readers()
+        with readers as sights:
+            if crash:
+                killed = load_and_kill(asked, folder, console)
+                found, left = mend(uri, tables, recovery, console)
+            flights, loaded, checks = load_and_prove([*asked, "--reconcile"], folder, console)
+    checks += check_sights(sights)
+    report = Report(tables, flights, loaded, checks, killed, found, left, sights)
     show_checks(report, console)
     return report
+
+
+def no_readers() -> AbstractContextManager[Mapping[str, Sights]]:
+    """Return what sees nothing."""
+    return nullcontext({})
 
 
 def make_tables(uri: str, tables: DemoTables, protocol: ProtocolName | None) -> None:
@@ -130,21 +144,36 @@ def make_tables(uri: str, tables: DemoTables, protocol: ProtocolName | None) -> 
 
 def load_and_kill(asked: Sequence[str], folder: Path, console: Console) -> JobCrash:
     """Run the job; kill its Python workers when a third is in, and all of it at two thirds."""
-    total = done = workers = 0
+    total = workers = 0
+    last = Line(event="")
     console.print("first run: it will not live to its end")
     with Job(JOB, asked, folder) as job, bar(console) as show:
         for line in job.lines():
-            total, done = line.get("transactions", total), show(line)
+            total, done, last = how_many(line, total), show(line), line
             if total and not workers and done >= total / 3:
                 workers = job.kill_workers()
                 console.print(f"killed {workers} python workers; spark runs their tasks again")
             if total and done >= 2 * total / 3:
                 break
-        crash = JobCrash(done, workers, job.kill())
+        crash = JobCrash(count_ended(last), workers, job.kill(), last.get("parts", 0))
+    parts = f", {crash.parts} parts begun" if crash.parts else ""
     console.print(
-        f"killed the whole job: {crash.processes} processes, {done} transactions reported"
+        f"killed the whole job: {crash.processes} processes, "
+        f"{crash.transactions} transactions reported{parts}"
     )
     return crash
+
+
+def how_many(line: Line, before: int) -> int:
+    """Return how much there is to do, if the line tells: parts, or else transactions."""
+    if line["event"] != "total":
+        return before
+    return int(line["parts"] if "parts" in line else line["transactions"])
+
+
+def count_ended(line: Line) -> int:
+    """Return how many transactions are in by what the job says."""
+    return int(line.get("committed", 0) + line.get("repeated", 0))
 
 
 def load_and_prove(
@@ -182,18 +211,20 @@ def mend(
 
 @contextmanager
 def bar(console: Console) -> Iterator[Callable[[Line], int]]:
-    """Show a bar; yield what takes a line of the job and returns how many transactions are in."""
+    """Show a bar; yield what takes a line of the job and returns how much is in: transactions, or
+    the parts of those that have any."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, TimeElapsedColumn(), console=console) as progress:
         task = progress.add_task("starting spark", total=None)
 
         def show(line: Line) -> int:
-            done = int(line.get("committed", 0) + line.get("repeated", 0))
+            done = int(line.get("parts", count_ended(line)))
             match line["event"]:
                 case "total":
-                    progress.update(task, description="loading", total=line["transactions"])
+                    progress.update(task, description="loading", total=how_many(line, 0))
+                    return 0
                 case "loaded":
-                    progress.update(task, description="proving", completed=done)
+                    progress.update(task, description="proving", completed=progress.tasks[0].total)
                 case "progress":
                     progress.update(task, completed=done)
             return done
@@ -211,10 +242,26 @@ def show_findings(findings: Sequence[ShownFinding], console: Console) -> None:
     console.print(table)
 
 
+def check_sights(sights: Mapping[str, Sights]) -> Iterator[ProofCheck]:
+    """Readers never saw a part of a table, nor none of it after all of it, and at last all."""
+    for table, seen in sights.items():
+        name = f"what readers saw of {table}"
+        yield ProofCheck(f"{name}: a part", 0, seen.seen[Sight.PART])
+        yield ProofCheck(f"{name}: all, and later less", 0, seen.lost)
+
+
+def show_sights(sights: Mapping[str, Sights], console: Console) -> None:
+    """Print how often readers saw what of each table."""
+    for table, seen in sights.items():
+        saw = ", ".join(f"{what} {count} times" for what, count in seen.document().items())
+        console.print(f"readers saw of {table}: {saw}")
+
+
 def show_checks(report: Report, console: Console) -> None:
     """Print what was counted, what it had to be, and whether it all holds."""
     loaded = ", ".join(f"{number} {name}" for name, number in report.loaded.items())
     console.print(f"the last run: {loaded}")
+    show_sights(report.sights, console)
     table = Table("check", "expected", "found", "", title="every flight is there exactly once")
     for check in report.checks:
         verdict = "[green]holds[/]" if check.holds else "[red]broken[/]"

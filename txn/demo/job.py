@@ -48,13 +48,13 @@ def load_flights(load: Load, by: WayName) -> int:
     with saying("reading", dict):
         total = load.flights.count()
     way, counts = WAYS[by], load.counts
-    transactions = total * way.transactions
-    say("total", flights=total, transactions=transactions)
+    wholes = way.count_wholes(total)
+    say("total", flights=total, **wholes)
     began_s = time.monotonic()
-    with saying("progress", lambda: asdict(counts.summary())):
+    with way.open_meter(load) as meter, saying("progress", meter):
         way.run(load, total)
     say("loaded", **asdict(counts.summary()), seconds=round(time.monotonic() - began_s, 2))
-    return transactions
+    return wholes["transactions"]
 
 
 @contextmanager

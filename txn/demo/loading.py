@@ -3,19 +3,23 @@ run again.
 
 By `commit_partition` and by `commit_frame` a flight with its entries in the indexes is one
 transaction. A data frame is written into one table; so by `format("txn")` the row of a flight is
-one transaction and its entries are another, in a second write.
+one transaction and its entries are another, in a second write. Written atomically, all flights are
+one transaction, which appears at once, and all entries are another.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as f
 
+from txn.client.engine import Engine
+from txn.client.parts import PartsClient
 from txn.demo.data import (
     COLUMNS,
     ENTRY,
@@ -27,9 +31,13 @@ from txn.demo.data import (
     flight_row,
 )
 from txn.policy import Policy
-from txn.spark.committing import Counts
+from txn.protocol.phases import Status
+from txn.protocol.row import FAMILY as OWN_FAMILY
+from txn.protocol.row import decode_row, whole_of
+from txn.spark.committing import Counts, Summary
 from txn.spark.partitions import FrameRow, HowToCommit, commit_frame, commit_partition
 from txn.spark.source import register
+from txn.spark.workers import Access
 
 # Tasks tell of their flights when they end: there are enough of them for a job to be seen at work,
 # and killed part way, and each is large enough that its start does not count.
@@ -39,6 +47,8 @@ LEAST_OF_A_TASK = 50
 MOST_OF_A_TASK = 500
 # What a killed worker leaves undecided is waited for so long: the default suits clusters better.
 LEASE_MS = 2_000
+# What a task writes of a transaction in parts is one part, so that parts tell how far a job is.
+PART_KEYS = MOST_OF_A_TASK * len(COLUMNS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +63,38 @@ class Load:
 
     def divide(self, total: int) -> DataFrame:
         """Return the flights, so many, in parts: one for each task."""
-        of_a_task = min(max(total // TASKS, LEAST_OF_A_TASK), MOST_OF_A_TASK)
-        return self.flights.repartition(-(-total // of_a_task))
+        return self.flights.repartition(count_tasks(total))
+
+
+def count_tasks(total: int) -> int:
+    """Return how many tasks share so many flights."""
+    return -(-total // min(max(total // TASKS, LEAST_OF_A_TASK), MOST_OF_A_TASK))
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """A way of loading. run: does it, for so many flights. transactions: that each of them is."""
+    """A way of loading. run: does it, for so many flights. transactions: that each of them is; or
+    all of them, if the way is atomic: then each task writes a part of it."""
 
     run: Callable[[Load, int], None]
     transactions: int
+    is_atomic: bool = False
+
+    def count_wholes(self, total: int) -> dict[str, int]:
+        """Return how many transactions so many flights are, and how many parts those have."""
+        if self.is_atomic:
+            parts = self.transactions * count_tasks(total)
+            return {"transactions": self.transactions, "parts": parts}
+        return {"transactions": self.transactions * total}
+
+    @contextmanager
+    def open_meter(self, load: Load) -> Iterator[Callable[[], dict[str, int]]]:
+        """Yield what tells how far the job is: what became of transactions, and its parts."""
+        if not self.is_atomic:
+            yield lambda: asdict(load.counts.summary())
+            return
+        with open_engine(load) as engine:
+            yield lambda: {**asdict(load.counts.summary()), "parts": count_parts(engine)}
 
 
 # ------------------------------------------------------------- a transaction for each flight
@@ -140,6 +172,37 @@ def load_by_stream(load: Load, total: int) -> None:
         ).start().awaitTermination()
 
 
+def load_atomically(load: Load, total: int) -> None:
+    """Write all flights as one transaction, and then all entries as another. Their names make a job
+    that runs again find what it has committed."""
+    register(load.flights.sparkSession)
+    flights = load.divide(total)
+    write_atomically(load, "flights", flight_rows(flights), flight_place(load))
+    write_atomically(load, "entries", entry_rows(flights), entry_place(load))
+
+
+def write_atomically(load: Load, job: str, rows: DataFrame, options: Mapping[str, str]) -> None:
+    """Write a data frame as one transaction, and count it."""
+    with open_engine(load) as engine:
+        repeated = PartsClient(engine).find_committed(job) is not None
+    write = rows.write.format("txn").options(**options, job_id=job, part_keys=str(PART_KEYS))
+    write.option("atomic", "true").mode("append").save()
+    load.counts.add(Summary(repeated=1) if repeated else Summary(committed=1))
+
+
+def open_engine(load: Load) -> Engine:
+    """Open an engine of the driver's."""
+    return Access(load.uri, transactions=load.tables.transactions).open_engine()
+
+
+def count_parts(engine: Engine) -> int:
+    """Return how many parts tasks have begun, of transactions that were not aborted."""
+    context = engine.context
+    rows = context.store.scan(context.table, columns=[(OWN_FAMILY, b"status")])
+    statuses = (decode_row(row).status for row in rows if whole_of(row.row) is not None)
+    return sum(status not in (Status.ABORTING, Status.ABORTED) for status in statuses)
+
+
 def flight_rows(flights: DataFrame) -> DataFrame:
     """Return the rows of the table of flights: the row key, and what is stored there."""
     return flights.select(row_column(), *COLUMNS)
@@ -168,23 +231,32 @@ def row_column() -> Column:
 
 def flight_options(load: Load) -> Mapping[str, str]:
     """Return the options of a write of flights."""
-    return common_options(load) | {"table": load.tables.flights, "row": "row", "family": FAMILY}
+    return common_options(load) | flight_place(load)
 
 
 def entry_options(load: Load) -> Mapping[str, str]:
     """Return the options of a write of entries: those of a flight are one transaction."""
-    own = {"table": load.tables.indexes, "row": "entry", "family": FAMILY, "group_by": ENTRY}
-    return common_options(load) | own
+    return common_options(load) | entry_place(load) | {"group_by": ENTRY}
 
 
 def common_options(load: Load) -> dict[str, str]:
-    """Return the options of both writes: where, how, and what counts them."""
-    return {
-        "uri": load.uri,
-        "transactions": load.tables.transactions,
-        "lease_ms": str(LEASE_MS),
-        "counts": load.counts.name_accumulators(),
-    }
+    """Return the options of both writes: how, and what counts them."""
+    return {"lease_ms": str(LEASE_MS), "counts": load.counts.name_accumulators()}
+
+
+def flight_place(load: Load) -> dict[str, str]:
+    """Return the options that say where flights are written."""
+    return store_options(load) | {"table": load.tables.flights, "row": "row", "family": FAMILY}
+
+
+def entry_place(load: Load) -> dict[str, str]:
+    """Return the options that say where entries are written."""
+    return store_options(load) | {"table": load.tables.indexes, "row": "entry", "family": FAMILY}
+
+
+def store_options(load: Load) -> dict[str, str]:
+    """Return the options that name the store."""
+    return {"uri": load.uri, "transactions": load.tables.transactions}
 
 
 def write_days(flights: DataFrame, folder: Path) -> Path:
@@ -200,4 +272,5 @@ WAYS: Mapping[WayName, Way] = {
     "arrow": Way(load_by_arrow, 1),
     "writer": Way(load_by_writer, 2),
     "stream": Way(load_by_stream, 2),
+    "atomic": Way(load_atomically, 2, is_atomic=True),
 }

@@ -22,7 +22,7 @@ from txn.demo.data import ANCHOR, COLUMNS, ENTRY, DemoTables, flight_row, index_
 from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Row
 from txn.protocol.lock_cells import holder_of
 from txn.protocol.phases import Status
-from txn.protocol.row import decode_row, is_row_key
+from txn.protocol.row import decode_row, is_row_key, whole_of
 from txn.stores import open_store
 
 # Where the scans of a table are divided between tasks; the first and the last are open.
@@ -30,6 +30,8 @@ FLIGHT_SPLITS = (b"JFK/", b"LGA/")
 INDEX_SPLITS = (b"route/", b"route/JFK", b"route/LGA")
 TRANSACTION_SPLITS = (b"transaction.",)
 ENTRIES = "entry string, row string"
+TRANSACTION_ROWS = "row string, part string, status string"
+COMPLETE = str(Status.COMPLETE)
 STORED = ", ".join(f"{name} string" for name in ("row", *COLUMNS))
 
 Scan = Callable[[Callable[[Row], Iterable[Any]]], "RDD[Any]"]
@@ -141,15 +143,17 @@ def leftover_checks(spark: SparkSession, scans: Sequence[Scan]) -> Iterator[Proo
 
 
 def transaction_checks(spark: SparkSession, scan: Scan, expected: int) -> Iterator[ProofCheck]:
-    """Every transaction row is finished, and each token was committed by exactly one of them."""
-    rows = spark.createDataFrame(scan(transaction_cells), "row string, status string")
+    """Every transaction row is finished, each part with its transaction, and each token was
+    committed by exactly one of them."""
+    rows = gather_transactions(spark.createDataFrame(scan(transaction_cells), TRANSACTION_ROWS))
     markers = spark.createDataFrame(scan(marker_cells), "row string")
     marked = markers.groupBy("row").agg(f.count("*").alias("markers"))
-    has_marker, has_row = f.col("markers").isNotNull(), f.col("status").isNotNull()
-    complete = f.col("status") == str(Status.COMPLETE)
-    aborted = f.col("status") == str(Status.ABORTED)
+    has_marker = f.col("markers").isNotNull()
+    complete = f.coalesce(f.col("status") == COMPLETE, f.lit(False))
+    aborted = f.coalesce(f.col("status") == str(Status.ABORTED), f.lit(False))
     parts = {
-        "unfinished": has_row & ~complete & ~aborted,
+        "unfinished": f.coalesce("unfinished", f.lit(0)),
+        "apart": f.when(~complete, f.col("complete_parts")),
         "markers": f.coalesce("markers", f.lit(0)),
         "marked": has_marker,
         "in_vain": has_marker & aborted,
@@ -157,10 +161,23 @@ def transaction_checks(spark: SparkSession, scan: Scan, expected: int) -> Iterat
     }
     found = totals(rows.join(marked, "row", "full_outer"), parts)
     yield ProofCheck("transaction rows unfinished", 0, found["unfinished"])
+    yield ProofCheck("parts of what was not committed", 0, found["apart"])
     yield ProofCheck("transactions with a marker", expected, found["markers"])
     yield ProofCheck("markers of one transaction", expected, found["marked"])
     yield ProofCheck("markers of an aborted one", 0, found["in_vain"])
     yield ProofCheck("transactions committed twice", 0, found["unmarked"])
+
+
+def gather_transactions(rows: DataFrame) -> DataFrame:
+    """Return a row for each transaction: its status, how many rows of it are not finished, those of
+    its parts included, and how many of its parts are complete."""
+    is_whole = f.col("part").isNull()
+    is_open = ~f.col("status").isin(COMPLETE, str(Status.ABORTED))
+    return rows.groupBy("row").agg(
+        f.max(f.when(is_whole, f.col("status"))).alias("status"),
+        f.count(f.when(is_open, 1)).alias("unfinished"),
+        f.count(f.when(~is_whole & (f.col("status") == COMPLETE), 1)).alias("complete_parts"),
+    )
 
 
 def rows_of(
@@ -206,10 +223,13 @@ def leftovers(row: Row) -> Iterator[str]:
             yield "tag"
 
 
-def transaction_cells(row: Row) -> Iterator[tuple[str, str]]:
-    """Yield a transaction row: its key and status, also if that is none."""
+def transaction_cells(row: Row) -> Iterator[tuple[str, str | None, str]]:
+    """Yield a transaction row: its key, that of the part, if it is one, and its status, also if
+    that is none."""
     if is_row_key(row.row):
-        yield (row.row.decode(), str(decode_row(row).status))
+        name, status = row.row.decode(), str(decode_row(row).status)
+        whole = whole_of(row.row)
+        yield (name, None, status) if whole is None else (whole.decode(), name, status)
 
 
 def marker_cells(row: Row) -> Iterator[tuple[str]]:

@@ -1,0 +1,154 @@
+"""What readers see of tables that are written atomically: nothing of a table, or all of it.
+
+They look from a process other than the job's, from before it begins until its last run is over, so
+also while it is killed and mended.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import date
+from enum import Enum
+from pathlib import Path
+from threading import Event
+from time import monotonic
+
+from txn.client.connect import connect
+from txn.client.engine import Engine
+from txn.demo.data import (
+    ANCHOR,
+    ENTRY,
+    FAMILY,
+    YEAR,
+    DemoTables,
+    Flight,
+    flight_row,
+    index_rows,
+)
+from txn.model import Key
+
+KEYS = 50
+"""So many cells, spread over the rows of a table, are read at one instant."""
+REST_S = 0.1
+"""Readers rest at least so long between two looks,"""
+RESTS = 3
+"""and so many times as long as they have looked: they are to see the job, not to slow it."""
+
+
+class Sight(Enum):
+    """What was seen of a table at one instant."""
+
+    NOTHING = "nothing"
+    PART = "a part"
+    ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class WholeTable:
+    """A table as it has to be at last. column: one that each of its rows has."""
+
+    name: str
+    column: str
+    rows: Sequence[str]
+
+    def look(self, engine: Engine) -> Iterator[Sight]:
+        """Yield what is seen, in order: of some cells, of the rows of a scan, and of the cells.
+
+        A scan has no instant of its own. So its rows say something only where the cells were the
+        same before it and after it.
+        """
+        keys = self._choose_keys()
+        before = self._judge(_count_values(engine, keys), len(keys))
+        column = (FAMILY.encode(), self.column.encode())
+        count = sum(1 for _ in engine.scan(self.name, columns=[column]))
+        after = self._judge(_count_values(engine, keys), len(keys))
+        yield before
+        if before is after:
+            yield self._judge(count, len(self.rows))
+        yield after
+
+    def _choose_keys(self) -> list[Key]:
+        step = -(-len(self.rows) // KEYS)
+        chosen = {*self.rows[::step], self.rows[-1]}
+        return [Key(row, FAMILY, self.column, self.name) for row in chosen]
+
+    def _judge(self, count: int, all_of_them: int) -> Sight:
+        if count == 0:
+            return Sight.NOTHING
+        return Sight.ALL if count == all_of_them else Sight.PART
+
+
+@dataclass(slots=True)
+class Sights:
+    """What was seen of a table, counted. lost: how often all that was seen was gone later."""
+
+    seen: Counter[Sight] = field(default_factory=Counter)
+    lost: int = 0
+
+    def add(self, sight: Sight) -> None:
+        """Count what was seen after all that is counted already."""
+        self.lost += self.seen[Sight.ALL] > 0 and sight is not Sight.ALL
+        self.seen[sight] += 1
+
+    def document(self) -> dict[str, int]:
+        """Return how often what was seen, for a JSON document."""
+        return {sight.value: self.seen[sight] for sight in Sight}
+
+
+@contextmanager
+def looking(uri: str, tables: DemoTables, source: Path, days: int) -> Iterator[dict[str, Sights]]:
+    """Look at the tables again and again while the block runs, and once after it; yield what was
+    seen of each."""
+    wholes = list_wholes(tables, read_source(source, days))
+    sights = {whole.name: Sights() for whole in wholes}
+    over = Event()
+
+    def look() -> None:
+        with connect(uri, transactions=tables.transactions) as engine:
+            is_over = False
+            while not is_over:
+                is_over, began_s = over.is_set(), monotonic()
+                for whole in wholes:
+                    for sight in whole.look(engine):
+                        sights[whole.name].add(sight)
+                over.wait(max(REST_S, RESTS * (monotonic() - began_s)))
+
+    with ThreadPoolExecutor(1, "readers") as readers:
+        watch = readers.submit(look)
+        try:
+            yield sights
+        finally:
+            over.set()
+        watch.result()
+
+
+def list_wholes(tables: DemoTables, flights: Iterator[Flight]) -> list[WholeTable]:
+    """Return the tables as they are with all the flights."""
+    rows, entries = list[str](), list[str]()
+    for flight in flights:
+        row = flight_row(flight)
+        rows.append(row)
+        entries += index_rows(flight["origin"] or "", row, flight["dest"] or "", flight["tailnum"])
+    return [
+        WholeTable(tables.flights, ANCHOR, sorted(rows)),
+        WholeTable(tables.indexes, ENTRY, sorted(entries)),
+    ]
+
+
+def read_source(source: Path, days: int) -> Iterator[Flight]:
+    """Yield the flights of the year's first days, as the job takes them from the CSV."""
+    first = date(YEAR, 1, 1)
+    with source.open(newline="") as lines:
+        for line in csv.DictReader(lines):
+            day = date(*(int(line[name]) for name in ("year", "month", "day")))
+            if (day - first).days < days:
+                yield {name: None if text == "NA" else text for name, text in line.items()}
+
+
+def _count_values(engine: Engine, keys: Sequence[Key]) -> int:
+    return sum(cell is not None for cell in engine.read(keys).values())
