@@ -180,8 +180,8 @@ def test_executors_that_die_and_copies_of_tasks_change_nothing(
 def test_a_driver_that_dies_leaves_what_fsck_ends(
     tmp_path: Path, protocol: ProtocolName, decided: bool
 ) -> None:
-    """It is killed with all its executors, before its decision, and between that and the puts, where
-    `ack=decided` stops for certain."""
+    """It is killed with all its executors, before its decision, and between that and the puts:
+    `ack=decided` stops there for certain."""
     uri = make_store(tmp_path, protocol)
     with run_application(tmp_path / "spark", "local[2]") as application:
         if decided:
