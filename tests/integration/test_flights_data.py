@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from txn.demo.data import flight_request, flight_row, tables_named, unpack
+from txn.demo.looking import read_source
 
 FLIGHT = {
     "year": "2013",
@@ -59,3 +60,16 @@ def test_no_two_flights_of_the_year_have_the_same_row_key(tmp_path: Path) -> Non
         rows = Counter(flight_row(flight) for flight in csv.DictReader(file))
     assert len(rows) == 336_776
     assert max(rows.values()) == 1
+
+
+def test_a_part_of_the_year_is_what_the_job_takes_of_it(tmp_path: Path) -> None:
+    """The job would find too few flights, and prove itself right with these."""
+    for folder in ("year", "days"):
+        (tmp_path / folder).mkdir()
+    part, whole = unpack(tmp_path / "days", 33), unpack(tmp_path / "year")
+    days = list(read_source(whole, 33))
+    assert days == list(read_source(part, 33))
+    assert {(int(day["month"] or 0), int(day["day"] or 0)) for day in days} == {
+        *((1, number) for number in range(1, 32)),
+        *((2, number) for number in (1, 2)),
+    }

@@ -217,8 +217,7 @@ def test_a_job_that_spark_gives_up_says_why(tmp_path: Path) -> None:
     """An error of Spark asks the JVM for its text, and that ends before the error is printed."""
     store = f"embedded://{tmp_path}/store"
     connect(store).close()
-    csv = unpack(tmp_path)
-    csv.write_text("".join(csv.read_text().splitlines(keepends=True)[:10]))
+    csv = unpack(tmp_path, 1)
     asked = ["--store", store, "--csv", str(csv), "--days", "1", "--tables", "none"]
     asked += ["--folder", str(tmp_path)]
     with Job("txn.demo.job", asked, tmp_path) as job, pytest.raises(JobError) as caught:

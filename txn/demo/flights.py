@@ -106,7 +106,7 @@ def run_demo(
     make_tables(uri, tables, protocol)
     with tempfile.TemporaryDirectory(prefix="hbase-txn-flights-") as place:
         folder = Path(place)
-        csv = unpack(folder)
+        csv = unpack(folder, days)
         asked = ["--store", uri, "--csv", str(csv), "--days", str(days)]
         asked += ["--tables", name, "--folder", place, "--by", by]
         killed, found, left = None, Counter[str](), Counter[str]()

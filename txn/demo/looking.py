@@ -34,10 +34,10 @@ from txn.model import Key
 
 KEYS = 50
 """So many cells, spread over the rows of a table, are read at one instant."""
-REST_S = 0.1
-"""Readers rest at least so long between two looks,"""
 RESTS = 3
-"""and so many times as long as they have looked: they are to see the job, not to slow it."""
+"""Readers rest so many times as long as they have looked: they shall see a job, not slow it;"""
+LEAST_REST_S, MOST_REST_S = 0.1, 2.0
+"""but so long at least and at most."""
 
 
 class Sight(Enum):
@@ -116,7 +116,8 @@ def looking(uri: str, tables: DemoTables, source: Path, days: int) -> Iterator[d
                 for whole in wholes:
                     for sight in whole.look(engine):
                         sights[whole.name].add(sight)
-                over.wait(max(REST_S, RESTS * (monotonic() - began_s)))
+                rest_s = RESTS * (monotonic() - began_s)
+                over.wait(min(max(LEAST_REST_S, rest_s), MOST_REST_S))
 
     with ThreadPoolExecutor(1, "readers") as readers:
         watch = readers.submit(look)
