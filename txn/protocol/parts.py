@@ -55,7 +55,7 @@ def write_part(
 
     Whoever writes the same part again, while the transaction is undecided, goes on where the other
     is, and comes to the same. Raises InvalidRequestError where the part is there with another
-    request; ConflictError where somebody else keeps a key until it is due, by the monotonic clock,
+    request, or another part has one of its keys; ConflictError where somebody else keeps a key until it is due, by the monotonic clock,
     or the transaction was aborted; AssertionFailedError.
     """
     t = _begin_part(context, part, request, due_ms)
@@ -141,8 +141,20 @@ def _lock_part(context: Context, t: Attempt, contention: Contention) -> None:
             return
         if not isinstance(t.failure, ConflictError):
             break
+        _refuse_shared(t, t.failure)
     failure: BaseException = t.failure or ConflictError("key is locked", transaction=t.row_key)
     raise failure
+
+
+def _refuse_shared(t: Attempt, failure: ConflictError) -> None:
+    """Raise where another part of the same transaction is in the way: it stays there till the end."""
+    if failure.holder and whole_of(failure.holder) == whole_of(t.row_key):
+        raise InvalidRequestError(
+            "two parts of a transaction have a key in common",
+            key=failure.key,
+            part=t.row_key,
+            other=failure.holder,
+        )
 
 
 def _require_part(t: Attempt) -> None:

@@ -103,8 +103,8 @@ def find_column(mapping: TableMapping, name: str) -> MappedColumn:
 
 
 def split_names(text: str | None) -> list[str]:
-    """Return the names of a list with commas."""
-    return [name.strip() for name in (text or "").split(",") if name.strip()]
+    """Return the names of a list with commas; they may stand in backquotes."""
+    return [name.strip(" `") for name in (text or "").split(",") if name.strip(" `")]
 
 
 def _find_absent(options: SourceOptions, mapping: TableMapping) -> tuple[MappedColumn, ...]:
@@ -122,7 +122,7 @@ def _parse_versions(text: str | None) -> list[tuple[str, str]]:
         name, equals, source = part.rpartition("=")
         if equals and not name.strip():
             raise InvalidRequestError("an option is malformed", option="if_version", part=part)
-        pairs.append((name.strip() or ALL, source.strip()))
+        pairs.append((name.strip(" `") or ALL, source.strip(" `")))
     if len(pairs) > 1 and any(name == ALL for name, _ in pairs):
         raise InvalidRequestError(
             "if_version is one column, or pairs such as balance=seen", if_version=text

@@ -43,6 +43,10 @@ DRAFTING = (
 )
 """The options that say what is written, and under which tokens."""
 
+MOST_NAMED = 3
+MOST_TOLD = 1_000
+"""Rows of a group, and characters of them, in the message of an error."""
+
 
 @dataclass(frozen=True, slots=True)
 class RowPlace:
@@ -54,8 +58,10 @@ class RowPlace:
 
     def document(self) -> dict[str, Any]:
         """Return the row for a JSON document; bytes are text as everywhere in this library."""
-        found: dict[str, Any] = self.batch.slice(self.place, 1).to_pylist()[0]
-        return {name: escape(v) if isinstance(v, bytes) else v for name, v in found.items()}
+        return {name: _describe_value(values[self.place]) for name, values in self._pairs()}
+
+    def _pairs(self) -> Iterator[tuple[str, pa.Array]]:
+        return zip(self.batch.schema.names, self.batch.columns, strict=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +77,11 @@ class Given:
         return json.dumps(given, ensure_ascii=False, default=str)
 
     def __repr__(self) -> str:
-        return self.text()
+        """Return what an error says of the rows: how they begin, where they are long."""
+        text = Given(self.rows[:MOST_NAMED]).text()
+        left = len(self.rows) - MOST_NAMED
+        cut = text if len(text) <= MOST_TOLD else f"{text[:MOST_TOLD]}..."
+        return f"{cut} and {left} more" if left > 0 else cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +137,8 @@ class Drafting:
 
     def _make_request(self, drafts: list[RowDraft], tokens: RowTokens) -> tuple[Given, Request]:
         given = Given(tuple(draft.row for draft in drafts))
+        if not any(draft.mutations or draft.assertions for draft in drafts):
+            raise make_error(given, _make_nothing_error())
         token = self._name_token(drafts, tokens) if self.is_once else None
         return given, Request(
             tuple(mutation for draft in drafts for mutation in draft.mutations),
@@ -246,6 +258,20 @@ def _check_once(
         raise InvalidRequestError(
             "a group has one token: once_by must be of columns of group_by", columns=others
         )
+
+
+def _describe_value(value: pa.Scalar) -> Any:
+    try:
+        found = value.as_py()
+    except (OverflowError, ValueError):
+        return str(value.cast(pa.string()))  # Python has no such date or time, and Arrow has
+    return escape(found) if isinstance(found, bytes) else found
+
+
+def _make_nothing_error() -> TxnError:
+    return InvalidRequestError(
+        "a row has only nulls in its cells, and writes nothing: leave it out, or say nulls=delete"
+    )
 
 
 def _make_scatter_error(group_by: Naming) -> TxnError:
