@@ -22,7 +22,7 @@ from txn.documents import AssertionReader, parse_assertions, read_bytes, read_ke
 from txn.errors import InvalidRequestError
 from txn.model import Key
 from txn.spark.mapping import MappedColumn, TableMapping
-from txn.spark.options import SourceOptions
+from txn.spark.options import SourceOptions, split_names
 
 CONDITIONS = ("if_absent", "if_version", "assertions")
 """The options of conditions."""
@@ -100,11 +100,6 @@ def find_column(mapping: TableMapping, name: str) -> MappedColumn:
     raise InvalidRequestError(
         "no column of the mapping is a cell by this name", column=name, known=known
     )
-
-
-def split_names(text: str | None) -> list[str]:
-    """Return the names of a list with commas; they may stand in backquotes."""
-    return [name.strip(" `") for name in (text or "").split(",") if name.strip(" `")]
 
 
 def _find_absent(options: SourceOptions, mapping: TableMapping) -> tuple[MappedColumn, ...]:

@@ -23,7 +23,6 @@ from txn.spark.conditions import (
     Conditions,
     name_sources,
     parse_conditions,
-    split_names,
 )
 from txn.spark.mapping import MAPPING, TableMapping
 from txn.spark.mapping.foreign import read_outline
@@ -213,7 +212,7 @@ def parse_drafting(
 ) -> Drafting:
     """Return how the options want rows to be written; InvalidRequestError where they do not fit
     each other or the schema. retention_ms: of tokens that no column names, where none is given."""
-    once_by, group_by = (split_names(options.text(name)) for name in ("once_by", "group_by"))
+    once_by, group_by = options.names("once_by"), options.names("group_by")
     sources = name_sources(options)
     mapped = _name_mapped(options, schema, sources)
     besides = [*sources, *(name for name in [*once_by, *group_by] if name not in mapped)]

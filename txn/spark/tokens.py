@@ -83,7 +83,9 @@ def make_token(prefix: bytes, name: bytes) -> bytes:
 def _choose_codec(name: str, schema: StructType) -> Codec:
     """Numbers as text: tokens are read by people."""
     kind = schema[name].dataType
-    return make_codec("text" if isinstance(kind, NumericType) else name_codec(kind), kind, name)
+    return make_codec(
+        "text" if isinstance(kind, NumericType) else name_codec(kind, name), kind, name
+    )
 
 
 def _guard(name: str, value: bytes | None) -> bytes:
