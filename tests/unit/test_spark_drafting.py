@@ -171,3 +171,18 @@ def test_names_stand_in_backquotes_everywhere() -> None:
     schema = StructType([*SCHEMA.fields, StructField("a b", StringType())])
     assert tokens(rows, schema, once_by="`a b`") == tokens(rows, schema, once_by="a b")
     assert tokens(rows, schema, once_by="`a b`") == [b"rows/x"]
+
+
+def test_tokens_depend_on_what_is_written_where() -> None:
+    """One job writes a frame to two tables, or two columns: the second must not count as done."""
+    rows = [{"id": 1, "v": "a", "extra": "a"}]
+    ways: list[dict[str, str]] = [
+        {},
+        {"table": "others"},
+        {"columns": "v=f:w"},
+        {"columns": "v=f:v", "nulls": "delete"},
+        {"columns": "v=f:v", "if_absent": "v"},
+    ]
+    found = [tokens(rows, **way)[0] for way in ways]
+    assert len(set(found)) == len(ways)
+    assert found[0] == tokens(rows)[0]

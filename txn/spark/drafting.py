@@ -112,7 +112,7 @@ class Drafting:
         self, batches: Iterable[pa.RecordBatch], name: bytes
     ) -> Iterator[tuple[Given, Request]]:
         """Yield the requests of a task's rows. name: of the write and the partition, for tokens."""
-        tokens = RowTokens(name)
+        tokens = RowTokens(name, self._list_way())
         drafts = (draft for batch in batches for draft in self._draft_rows(batch))
         if self.group_by is None:
             for draft in drafts:
@@ -125,6 +125,13 @@ class Drafting:
                 raise make_error(Given((rows[0].row,)), _make_scatter_error(self.group_by))
             closed.add(group)
             yield self._make_request(rows, tokens)
+
+    def _list_way(self) -> Collection[Any]:
+        """Return all that says, beside what is in a row, what is written of it and on what terms."""
+        cells = [(column.family, column.qualifier) for column in self.mapping.columns]
+        absent = [column.name for column in self.conditions.absent]
+        terms = (absent, self.conditions.versions, self.conditions.documents)
+        return (self.mapping.table, cells, self.deletes_nulls, *terms)
 
     def list_samples(self) -> Request:
         """Return a request such as the rows' will be, for a look at tables and families."""
