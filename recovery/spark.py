@@ -221,7 +221,7 @@ class FindingsReader(DataSourceReader):
         )
         name = as_bytes("transactions", access.transactions).decode()
         self._wanted = Inspection(access.uri, name, ages, policy=access.policy)
-        self._scan = [table.strip() for table in (options.text("scan") or "").split(",") if table]
+        self._scan = options.names("scan")
         given = options.text("partitions") is not None
         self._partitions = options.whole("partitions", 1) if given else None
         self._places = [COLUMNS.index(name) for name in schema.names]

@@ -162,6 +162,17 @@ def test_a_part_waits_for_a_time_only(engine: Engine, client: PartsClient) -> No
     assert values(engine, X, Y) == [b"1", None]
 
 
+def test_parts_that_share_a_key_are_told_at_once(engine: Engine) -> None:
+    """A row key that comes twice in a data frame is not waited for: it would never be let go."""
+    client = PartsClient(engine, wait_ms=3_600_000)
+    transaction = client.begin()
+    client.write(transaction, 0, 0, [Mutation(X, "1")])
+    with pytest.raises(InvalidRequestError, match="two parts") as told:
+        client.write(transaction, 1, 0, [Mutation(X, "2")])
+    assert "part-00000-00000" in str(told.value)
+    assert client.abort(transaction, "its rows are not told apart")
+
+
 def test_what_was_decided_is_not_aborted(engine: Engine, client: PartsClient) -> None:
     """Spark aborts a job whose commit was answered too late."""
     transaction = client.begin()

@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
 from recovery import LeftAlone, Repaired, check, repair
 from recovery.purge import purge_row
 from recovery.scan import whole_row
+from tests.simulation.puppets import asks_for, when
+from tests.simulation.world import World, key
 from tests.unit.worlds import POLICY
-from txn import ConflictError, Engine, InvalidRequestError, Key, Mutation, Outcome, TxnError
+from txn import (
+    CommitOutcomeUnknown,
+    ConflictError,
+    Engine,
+    InvalidRequestError,
+    Key,
+    Mutation,
+    Outcome,
+    TxnError,
+)
 from txn.client.parts import PartsClient
 from txn.clock import ManualClock
 from txn.model import Edit
@@ -21,6 +32,7 @@ from txn.protocol.row import RowState, TransactionRow, column, part_key
 from txn.protocol.row_cells import read_rows
 from txn.stores.local import LocalStore
 from txn.tables.kv.memory import MemoryStore
+from txn.testing.faulty import NO_FAULT, Call, Fault, Reply
 
 pytestmark = pytest.mark.fast
 X, Y, Z = (Key(name, "d", "v", "rows") for name in "xyz")
@@ -194,3 +206,61 @@ def test_a_marker_that_is_held_for_a_moment_does_not_lose_the_whole(
     except TxnError as error:
         pytest.fail(f"lost: {error}")
     assert done.transaction == second
+
+
+def test_a_decision_whose_answer_was_lost_is_that_of_its_row() -> None:
+    """The second sending is refused, and the row says that the first one took effect."""
+    world = World()
+    lost = when(asks_for(Status.ASSERTED), Fault(reply=Reply.MAYBE_APPLIED))
+    client = PartsClient(world.client(lost)[0])
+    transaction = client.begin()
+    newest = client.write(transaction, 0, 0, [Mutation(key("x"), b"1")])
+    done = client.commit(transaction, [1], newest)
+    assert done.complete and done.timestamp == newest
+    assert world.values([key("x")]) == {key("x"): b"1"}
+
+
+def test_a_decision_that_is_not_answered_is_unknown() -> None:
+    """Nobody is told that it failed, as it may be on its way."""
+    world = World()
+
+    def fail(call: Call) -> Fault:
+        sent.append(asks_for(Status.ASSERTED)(call))
+        return Fault(reply=Reply.MAYBE_APPLIED) if any(sent) else NO_FAULT
+
+    sent: list[bool] = []
+    client = PartsClient(world.client(fail)[0])
+    transaction = client.begin()
+    newest = client.write(transaction, 0, 0, [Mutation(key("x"), b"1")])
+    with pytest.raises(CommitOutcomeUnknown):
+        client.commit(transaction, [1], newest)
+    world.mend()
+    assert world.values([key("x")]) == {key("x"): b"1"}
+
+
+def test_a_decision_that_does_not_decode_is_unknown(engine: Engine, client: PartsClient) -> None:
+    """It was taken; what was decided nobody can tell."""
+    transaction, newest = write_two(client)
+    client.commit(transaction, [2], newest, ack="decided")
+    plan = column(b"txn", transaction, b"plan")
+    engine.context.store.write([Edit(plan, b"junk", engine.context.clock.wall_ms() + 50)])
+    with pytest.raises(CommitOutcomeUnknown):
+        client.commit(transaction, [2], newest)
+
+
+def test_a_marker_that_is_held_for_long_is_waited_for_until_the_deadline(
+    engine: Engine, client: PartsClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not for ever: the job has to be told."""
+
+    def refuse(*args: Any) -> list[Any]:
+        args[2][0].failure = ConflictError("key is locked")
+        return []
+
+    transaction, newest = write_two(client)
+    monkeypatch.setattr(type(engine.context.rules), "prepare", refuse)
+    began_ms = engine.context.clock.monotonic_ms()
+    with pytest.raises(ConflictError, match="key is locked"):
+        client.commit(transaction, [2], newest)
+    waited_ms = engine.context.clock.monotonic_ms() - began_ms
+    assert waited_ms >= POLICY.deadline_ms - POLICY.longest_pause_ms

@@ -222,4 +222,4 @@ def test_a_codec_that_cannot_be_is_refused(name: str, kind: DataType, words: str
 def test_a_type_without_a_codec_is_refused() -> None:
     """An interval has no bytes that anybody else would understand."""
     with pytest.raises(InvalidRequestError, match="no codec"):
-        name_codec(NullType())
+        name_codec(NullType(), "v")

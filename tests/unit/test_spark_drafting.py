@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import LongType, StringType, StructField, StructType
+from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
 
 from txn import Delete, Exact, Key, Mutation, Not, Request, Some, Version
 from txn.errors import InvalidRequestError
@@ -95,7 +95,8 @@ def test_tokens_of_one_run_are_forgotten_and_those_of_columns_are_not() -> None:
 def test_nulls_are_left_alone_or_deleted() -> None:
     """They are the two things that an absent value may mean."""
     rows: Rows = [{"id": 1, "v": None}]
-    assert draft(rows)[0].mutations == ()
+    kept = draft([{**rows[0], "extra": "x"}], WITH_EXTRA, columns="v=f:v, extra=f:extra")[0]
+    assert [mutation.key.column for mutation in kept.mutations] == [b"extra"]
     assert draft(rows, nulls="delete")[0].mutations == (Delete(V),)
 
 
@@ -136,3 +137,52 @@ def test_only_the_files_of_attempts_that_count_get_names(tmp_path: Any) -> None:
     assert found == {"job-0.jsonl": ".job-0-b.rejects", ".other-0-c.rejects": ".other-0-c.rejects"}
     drop_files(tmp_path, "other")
     assert [file.name for file in tmp_path.iterdir()] == ["job-0.jsonl"]
+
+
+@pytest.mark.parametrize("options", [{}, {"group_by": "id"}])
+def test_a_row_of_nulls_is_named(options: dict[str, str]) -> None:
+    """Who loads a file with empty lines looks for the line, not for a rule of transactions."""
+    with pytest.raises(PartitionError, match=r"only nulls.*\"id\": 1"):
+        draft([{"id": 1, "v": None}], **options)
+    assert draft([{"id": 1, "v": None}], nulls="delete")
+
+
+def test_a_row_that_python_has_no_values_for_is_named() -> None:
+    """An error that fails while it is told hides the row, and what is wrong with it."""
+    schema = StructType([StructField("id", LongType()), StructField("v", TimestampType())])
+    late = pa.array([253_402_300_800_000_000], pa.timestamp("us", "UTC"))  # the year 10000
+    given = {"uri": "memory://x", "table": "rows", "row": "id as text", "columns": "v=f:v"}
+    drafting = parse_drafting(SourceOptions(given), schema)
+    batch = pa.record_batch([pa.array([7]), late], schema.names)
+    with pytest.raises(PartitionError, match=r"column='v'.*\"id\": 7"):
+        list(drafting.draft_requests([batch], b"job/0"))
+
+
+def test_an_error_does_not_have_all_of_a_large_row() -> None:
+    """The error of a group of a million rows is read by people, and kept in Spark's memory."""
+    with pytest.raises(PartitionError, match=r"\"id\": 1") as told:
+        draft([{"id": 1, "v": "x" * 100_000, "extra": ""}], WITH_EXTRA, family="f", columns="")
+    assert len(str(told.value)) < 3_000
+
+
+def test_names_stand_in_backquotes_everywhere() -> None:
+    """A mapping needs them for a name that is no word, and Spark's own SQL does."""
+    rows = [{"id": 1, "v": "a", "a b": "x"}]
+    schema = StructType([*SCHEMA.fields, StructField("a b", StringType())])
+    assert tokens(rows, schema, once_by="`a b`") == tokens(rows, schema, once_by="a b")
+    assert tokens(rows, schema, once_by="`a b`") == [b"rows/x"]
+
+
+def test_tokens_depend_on_what_is_written_where() -> None:
+    """One job writes a frame to two tables, or two columns: the second must not count as done."""
+    rows = [{"id": 1, "v": "a", "extra": "a"}]
+    ways: list[dict[str, str]] = [
+        {},
+        {"table": "others"},
+        {"columns": "v=f:w"},
+        {"columns": "v=f:v", "nulls": "delete"},
+        {"columns": "v=f:v", "if_absent": "v"},
+    ]
+    found = [tokens(rows, **way)[0] for way in ways]
+    assert len(set(found)) == len(ways)
+    assert found[0] == tokens(rows)[0]

@@ -48,7 +48,7 @@ NUMBERS = [0, 1, -1, 5, -5, 127, 128, -128, 2**31 - 1, -(2**31)]
 
 
 def part_of(kind: DataType, codec: str | None = None) -> KeyPart:
-    return KeyPart("id", 0, make_codec(codec or name_codec(kind), kind, "id"))
+    return KeyPart("id", 0, make_codec(codec or name_codec(kind, "id"), kind, "id"))
 
 
 def holds(ranges: tuple[Range, ...], row: bytes) -> bool:

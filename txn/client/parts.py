@@ -54,7 +54,7 @@ class PartsClient:
         assertions: Iterable[Assertion] = (),
     ) -> int:
         """Write the how-manyth part, from 0, of a task; return the least commit timestamp that
-        this allows. No two parts may have a key in common: the second one waits for the first.
+        this allows. No two parts may have a key in common: the second one is refused.
 
         The same part may be written again, by a task that is run again, and then has to be the
         same. Raises InvalidRequestError, AssertionFailedError, or ConflictError where a key is kept

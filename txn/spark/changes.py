@@ -32,7 +32,6 @@ from pyspark.sql.types import (
 
 from txn.client.engine import Engine
 from txn.errors import InvalidRequestError
-from txn.model import as_bytes
 from txn.protocol.attempt import Context
 from txn.reading.changes import KeyChange, read_changes, split_part
 from txn.reading.decisions import Decided
@@ -209,8 +208,7 @@ def read_feed_options(given: SourceOptions) -> FeedOptions:
             value=start,
             choices=["latest", "earliest", "a time in ms"],
         )
-    tables = given.text("tables")
-    named = None if tables is None else {as_bytes("tables", t.strip()) for t in tables.split(",")}
+    named = {name.encode() for name in given.names("tables")}
     return FeedOptions(
         access=given.access(),
         start=start,
@@ -219,7 +217,7 @@ def read_feed_options(given: SourceOptions) -> FeedOptions:
         retention_ms=given.whole("retention_ms", Bounds(0).retention_ms),
         is_strict=given.flag("fail_on_data_loss", True),
         most=given.whole("max_transactions", MOST),
-        tables=None if named is None else frozenset(named),
+        tables=frozenset(named) or None,
         skips_rowless=given.choice("rowless", ("refuse", "skip"), "refuse") == "skip",
         partitions=given.whole("partitions", 8),
     )

@@ -22,7 +22,7 @@ from txn.documents import AssertionReader, parse_assertions, read_bytes, read_ke
 from txn.errors import InvalidRequestError
 from txn.model import Key
 from txn.spark.mapping import MappedColumn, TableMapping
-from txn.spark.options import SourceOptions
+from txn.spark.options import SourceOptions, split_names
 
 CONDITIONS = ("if_absent", "if_version", "assertions")
 """The options of conditions."""
@@ -102,11 +102,6 @@ def find_column(mapping: TableMapping, name: str) -> MappedColumn:
     )
 
 
-def split_names(text: str | None) -> list[str]:
-    """Return the names of a list with commas."""
-    return [name.strip() for name in (text or "").split(",") if name.strip()]
-
-
 def _find_absent(options: SourceOptions, mapping: TableMapping) -> tuple[MappedColumn, ...]:
     text = options.text("if_absent", "false") or "false"
     if text.lower() == "true":
@@ -122,7 +117,7 @@ def _parse_versions(text: str | None) -> list[tuple[str, str]]:
         name, equals, source = part.rpartition("=")
         if equals and not name.strip():
             raise InvalidRequestError("an option is malformed", option="if_version", part=part)
-        pairs.append((name.strip() or ALL, source.strip()))
+        pairs.append((name.strip(" `") or ALL, source.strip(" `")))
     if len(pairs) > 1 and any(name == ALL for name, _ in pairs):
         raise InvalidRequestError(
             "if_version is one column, or pairs such as balance=seen", if_version=text

@@ -23,7 +23,6 @@ from txn.spark.conditions import (
     Conditions,
     name_sources,
     parse_conditions,
-    split_names,
 )
 from txn.spark.mapping import MAPPING, TableMapping
 from txn.spark.mapping.foreign import read_outline
@@ -43,6 +42,10 @@ DRAFTING = (
 )
 """The options that say what is written, and under which tokens."""
 
+MOST_NAMED = 3
+MOST_TOLD = 1_000
+"""Rows of a group, and characters of them, in the message of an error."""
+
 
 @dataclass(frozen=True, slots=True)
 class RowPlace:
@@ -54,8 +57,10 @@ class RowPlace:
 
     def document(self) -> dict[str, Any]:
         """Return the row for a JSON document; bytes are text as everywhere in this library."""
-        found: dict[str, Any] = self.batch.slice(self.place, 1).to_pylist()[0]
-        return {name: escape(v) if isinstance(v, bytes) else v for name, v in found.items()}
+        return {name: _describe_value(values[self.place]) for name, values in self._pairs()}
+
+    def _pairs(self) -> Iterator[tuple[str, pa.Array]]:
+        return zip(self.batch.schema.names, self.batch.columns, strict=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +76,11 @@ class Given:
         return json.dumps(given, ensure_ascii=False, default=str)
 
     def __repr__(self) -> str:
-        return self.text()
+        """Return what an error says of the rows: how they begin, where they are long."""
+        text = Given(self.rows[:MOST_NAMED]).text()
+        left = len(self.rows) - MOST_NAMED
+        cut = text if len(text) <= MOST_TOLD else f"{text[:MOST_TOLD]}..."
+        return f"{cut} and {left} more" if left > 0 else cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +112,7 @@ class Drafting:
         self, batches: Iterable[pa.RecordBatch], name: bytes
     ) -> Iterator[tuple[Given, Request]]:
         """Yield the requests of a task's rows. name: of the write and the partition, for tokens."""
-        tokens = RowTokens(name)
+        tokens = RowTokens(name, self._list_way())
         drafts = (draft for batch in batches for draft in self._draft_rows(batch))
         if self.group_by is None:
             for draft in drafts:
@@ -117,6 +126,13 @@ class Drafting:
             closed.add(group)
             yield self._make_request(rows, tokens)
 
+    def _list_way(self) -> Collection[Any]:
+        """Return what says, beside what is in a row, what is written of it and on what terms."""
+        cells = [(column.family, column.qualifier) for column in self.mapping.columns]
+        absent = [column.name for column in self.conditions.absent]
+        terms = (absent, self.conditions.versions, self.conditions.documents)
+        return (self.mapping.table, cells, self.deletes_nulls, *terms)
+
     def list_samples(self) -> Request:
         """Return a request such as the rows' will be, for a look at tables and families."""
         keys = [self.mapping.key_of(b"-", column) for column in self.mapping.columns]
@@ -127,6 +143,8 @@ class Drafting:
 
     def _make_request(self, drafts: list[RowDraft], tokens: RowTokens) -> tuple[Given, Request]:
         given = Given(tuple(draft.row for draft in drafts))
+        if not any(draft.mutations or draft.assertions for draft in drafts):
+            raise make_error(given, _make_nothing_error())
         token = self._name_token(drafts, tokens) if self.is_once else None
         return given, Request(
             tuple(mutation for draft in drafts for mutation in draft.mutations),
@@ -201,7 +219,7 @@ def parse_drafting(
 ) -> Drafting:
     """Return how the options want rows to be written; InvalidRequestError where they do not fit
     each other or the schema. retention_ms: of tokens that no column names, where none is given."""
-    once_by, group_by = (split_names(options.text(name)) for name in ("once_by", "group_by"))
+    once_by, group_by = options.names("once_by"), options.names("group_by")
     sources = name_sources(options)
     mapped = _name_mapped(options, schema, sources)
     besides = [*sources, *(name for name in [*once_by, *group_by] if name not in mapped)]
@@ -246,6 +264,20 @@ def _check_once(
         raise InvalidRequestError(
             "a group has one token: once_by must be of columns of group_by", columns=others
         )
+
+
+def _describe_value(value: pa.Scalar) -> Any:
+    try:
+        found = value.as_py()
+    except (OverflowError, ValueError):
+        return str(value.cast(pa.string()))  # Python has no such date or time, and Arrow has
+    return escape(found) if isinstance(found, bytes) else found
+
+
+def _make_nothing_error() -> TxnError:
+    return InvalidRequestError(
+        "a row has only nulls in its cells, and writes nothing: leave it out, or say nulls=delete"
+    )
 
 
 def _make_scatter_error(group_by: Naming) -> TxnError:

@@ -12,7 +12,7 @@ from txn.request import TRANSACTIONS
 from txn.spark.workers import Access
 
 POLICY = tuple(field.name for field in fields(Policy))
-COMMON = ("uri", "transactions", "table", "what", *POLICY)
+COMMON = ("uri", "transactions", "what", *POLICY)
 """What every reader and writer takes; fields of Policy are options by their own names."""
 
 
@@ -32,6 +32,13 @@ class SourceOptions:
     def text(self, name: str, default: str | None = None) -> str | None:
         """Return an option's text."""
         return self._given.get(name.lower(), default)
+
+    def names(self, name: str) -> list[str]:
+        """Return the names of an option that is a list with commas; none where it is not given."""
+        found = split_names(self.text(name))
+        if not found and self.text(name) is not None:
+            raise InvalidRequestError("an option names nothing", option=name)
+        return found
 
     def require(self, name: str) -> str:
         """Return an option's text; InvalidRequestError where it is not given."""
@@ -73,3 +80,8 @@ class SourceOptions:
             self.text("transactions") or TRANSACTIONS,
             Policy(**given) if given else None,
         )
+
+
+def split_names(text: str | None) -> list[str]:
+    """Return the names of a list with commas; they may stand in backquotes."""
+    return [name.strip(" `") for name in (text or "").split(",") if name.strip(" `")]

@@ -72,7 +72,9 @@ class TxnDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a table's rows, or of what else was asked for."""
-        what = self.given.choice("what", (ROWS, *VIEWS), ROWS)
+        what = self.given.choice("what", (ROWS, CHANGES, *VIEWS), ROWS)
+        if what == CHANGES:
+            raise InvalidRequestError("changes are a stream: use readStream", what=what)
         if what in VIEWS:
             found: DataSourceReader = _load(VIEWS[what].reader)(self.given, schema)
             return found
@@ -86,6 +88,7 @@ class TxnDataSource(DataSource):
             from txn.spark.changes import open_change_reader  # noqa: PLC0415
         except ImportError as error:
             raise InvalidRequestError("a change feed needs PySpark 4.2 or later") from error
+        self.given.choice("what", (CHANGES,), ROWS)
         return open_change_reader(self.given, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

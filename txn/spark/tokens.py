@@ -52,17 +52,21 @@ class Naming:
 class RowTokens:
     """The tokens of one task, made of what each row is: rows that are equal are told apart.
 
-    It keeps 8 bytes of each row's digest, which take about 70 as Python has them.
+    way: what is made of a row that has these parts, such as where it is written: one job may do
+    several things with one data frame. It keeps 8 bytes of each row's digest, which take about
+    70 as Python has them.
     """
 
-    def __init__(self, prefix: bytes) -> None:
+    def __init__(self, prefix: bytes, way: Collection[Any]) -> None:
         self._prefix = prefix
+        self._way = blake2b(repr(way).encode(), digest_size=DIGEST_BYTES)
         self._seen: set[int] = set()
         self._again: Counter[int] = Counter()
 
     def name_row(self, parts: Collection[Any]) -> bytes:
         """Return the token of a row that is made of these parts."""
-        digest = blake2b(repr(parts).encode(), digest_size=DIGEST_BYTES)
+        digest = self._way.copy()
+        digest.update(repr(parts).encode())
         short = int.from_bytes(digest.digest()[:8])
         token = b"%s/%s" % (self._prefix, digest.hexdigest().encode())
         if short not in self._seen:
@@ -83,7 +87,9 @@ def make_token(prefix: bytes, name: bytes) -> bytes:
 def _choose_codec(name: str, schema: StructType) -> Codec:
     """Numbers as text: tokens are read by people."""
     kind = schema[name].dataType
-    return make_codec("text" if isinstance(kind, NumericType) else name_codec(kind), kind, name)
+    return make_codec(
+        "text" if isinstance(kind, NumericType) else name_codec(kind, name), kind, name
+    )
 
 
 def _guard(name: str, value: bytes | None) -> bytes:

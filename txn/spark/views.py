@@ -163,10 +163,12 @@ class LocksReader(ViewReader):
     """A record for each lock that is held in some tables, read wholly, at the time it was read."""
 
     known = LOCKS_SCHEMA
+    options = (*ViewReader.options, "table")
 
     def list_tables(self) -> list[bytes]:
         """Return the tables that the option names, with commas between them."""
-        return [name.strip().encode() for name in self._options.require("table").split(",")]
+        self._options.require("table")
+        return [name.encode() for name in self._options.names("table")]
 
     def describe_rows(self, context: Context, rows: Sequence[Row]) -> list[dict[str, Any]]:
         """Tell of each lock who holds it, as the holder's row is right after the lock."""

@@ -88,13 +88,15 @@ _DEFAULTS: dict[type[DataType], str] = {
 }
 
 
-def name_codec(kind: DataType) -> str:
+def name_codec(kind: DataType, column: str) -> str:
     """Return the codec that a column of this type has where none is named: of numbers the bytes
     that HBase's own connector and SHC write, of dates and times text, of what is nested JSON."""
     for each, name in _DEFAULTS.items():
         if isinstance(kind, each):
             return name
-    raise InvalidRequestError("no codec for a type of Spark: name one", type=kind.simpleString())
+    raise InvalidRequestError(
+        "no codec for a type of Spark: name one", column=column, type=kind.simpleString()
+    )
 
 
 def make_codec(name: str, kind: DataType, column: str) -> Codec:

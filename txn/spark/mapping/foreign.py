@@ -18,22 +18,25 @@ from txn.errors import InvalidRequestError
 from txn.spark.mapping.outline import ColumnSketch, Outline, outline_options, parse_type
 from txn.spark.options import SourceOptions
 
+WAYS = {
+    "row": ("row", "separator", "columns", "family"),
+    "hbase.columns.mapping": ("hbase.columns.mapping", "hbase.table"),
+    "catalog": ("catalog",),
+}
+"""The options of each way."""
+
 CODERS = ("primitivetype", "org.apache.spark.sql.execution.datasources.hbase.types.primitivetype")
 
 
 def read_outline(options: SourceOptions, schema: StructType | None) -> Outline:
     """Return what the options describe, in the one way that they do."""
-    ways = {
-        "row": bool(options.text("row") or options.text("columns") or options.text("family")),
-        "hbase.columns.mapping": bool(options.text("hbase.columns.mapping")),
-        "catalog": bool(options.text("catalog")),
-    }
-    chosen = [name for name, is_given in ways.items() if is_given]
+    given = {name for names in WAYS.values() for name in names if options.text(name)}
+    chosen = [way for way, names in WAYS.items() if given.intersection(names)]
     if len(chosen) != 1:
         raise InvalidRequestError(
             "columns must be mapped in one way: by row with columns or family, by "
             "hbase.columns.mapping, or by catalog",
-            given=chosen,
+            given=sorted(given),
         )
     if chosen == ["row"]:
         return outline_options(options, schema)

@@ -37,6 +37,7 @@ from txn.spark.options import SourceOptions
 from txn.text import unescape
 
 MAPPING = (
+    "table",
     "row",
     "separator",
     "columns",
@@ -45,7 +46,7 @@ MAPPING = (
     "hbase.columns.mapping",
     "catalog",
 )
-"""The options of a mapping, beside `table`."""
+"""The options of a mapping."""
 
 _COMMA = re.compile(r",(?![^(]*\))")
 _COLUMN = re.compile(

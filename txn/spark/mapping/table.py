@@ -209,7 +209,8 @@ def _make_part(outline: Outline, sketch: ColumnSketch, schema: StructType) -> Ke
     kind = schema[sketch.name].dataType
     codec = sketch.codec
     if codec is None and outline.separator and not isinstance(kind, StringType):
-        codec = "iso" if name_codec(kind) == "iso" else "text"  # a number's bytes would not do
+        is_time = name_codec(kind, sketch.name) == "iso"
+        codec = "iso" if is_time else "text"  # a number's bytes would not do
     made = _make_codec(replace(sketch, codec=codec), schema)
     if sketch.width and made.width and sketch.width != made.width:
         raise InvalidRequestError(
@@ -234,7 +235,7 @@ def _make_codec(sketch: ColumnSketch, schema: StructType) -> Codec:
             schema=kind.simpleString(),
             mapping=sketch.kind.simpleString(),
         )
-    return make_codec(sketch.codec or name_codec(kind), kind, sketch.name)
+    return make_codec(sketch.codec or name_codec(kind, sketch.name), kind, sketch.name)
 
 
 # ----------------------------------------------------------------- values, with their names

@@ -32,6 +32,7 @@ from txn.spark.reader.ranges import (
 from txn.spark.workers import open_worker
 
 BATCH_ROWS = 4_096
+BATCH_BYTES = 16_000_000
 PUSHDOWN = "pushdown"
 OPTIONS = (*MAPPING, *BOUNDS, PARTITIONS, PUSHDOWN)
 _PUSHING = "pyspark.sql.worker.data_source_pushdown_filters"
@@ -105,16 +106,24 @@ def _take_rows(
     mapping: TableMapping, rows: Iterator[Row]
 ) -> tuple[list[bytes], list[list[bytes | None]]]:
     """Return the next rows' keys, and their values by column. Cells do not stay meanwhile: so many
-    of them at once would cost more than all else, in Python's search for garbage."""
+    of them at once would cost more than all else, in Python's search for garbage. Of large values
+    there are fewer rows: a worker has little memory, and Arrow takes 2 GB in a column."""
     names: list[bytes] = []
     values: list[list[bytes | None]] = [[] for _ in mapping.columns]
     ends = [(column.family, column.qualifier, mapping.table) for column in mapping.columns]
     takers = [(end, found.append) for end, found in zip(ends, values, strict=True)]
+    size = 0
     for name, cells in islice(rows, BATCH_ROWS):
         names.append(name)
         for (family, qualifier, table), take in takers:
             cell = cells.get((name, family, qualifier, table))  # type: ignore[call-overload]
-            take(None if cell is None else cell[0])
+            if cell is None:
+                take(None)
+            else:
+                take(cell[0])
+                size += len(cell[0])
+        if size >= BATCH_BYTES:
+            break
     return names, values
 
 

@@ -1,0 +1,80 @@
+"""What `format("txn")` makes of its options, without Spark."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import NullType, StringType, StructField, StructType
+
+from txn import InvalidRequestError, Key, Mutation, connect
+from txn.spark.changes import CHANGES
+from txn.spark.reader import tables
+from txn.spark.source import TxnDataSource
+from txn.spark.views import LOCKS_SCHEMA, LocksReader
+
+pytestmark = pytest.mark.fast
+
+MAPPED = {"table": "rows", "row": "id string", "columns": "v string=f:v"}
+SCHEMA = StructType([StructField("id", StringType()), StructField("v", StringType())])
+
+
+def make_source(**options: Any) -> TxnDataSource:
+    return TxnDataSource({"uri": f"memory://{uuid.uuid4().hex}", **options})
+
+
+def test_an_option_of_another_view_is_refused() -> None:
+    """`table` for `tables` would else tell of the changes of all tables, without a word."""
+    with pytest.raises(InvalidRequestError, match=r"option='table'.*'tables'"):
+        make_source(what="changes", table="rows").streamReader(CHANGES)
+    for what in ("transactions", "findings"):
+        source = make_source(what=what, table="rows")
+        with pytest.raises(InvalidRequestError, match="option='table'"):
+            source.reader(source.schema())
+
+
+def test_changes_are_no_batch_and_rows_no_stream() -> None:
+    """Who writes `read` for `readStream` is told so."""
+    with pytest.raises(InvalidRequestError, match="readStream"):
+        make_source(what="changes").reader(CHANGES)
+    with pytest.raises(InvalidRequestError, match=r"option='what'.*changes"):
+        make_source(what="rows", **MAPPED).streamReader(SCHEMA)
+
+
+def test_what_another_way_of_mapping_reads_is_refused() -> None:
+    """`hbase.table` beside `table` would else be the table that is not read."""
+    for extra in ({"hbase.table": "other"}, {"table": "rows", "hbase.table": "other"}):
+        with pytest.raises(InvalidRequestError, match=r"hbase\.table"):
+            make_source(**{**MAPPED, **extra}).schema()
+
+
+def test_a_column_without_a_type_is_named() -> None:
+    """`select null as v` has a type that nothing can be read as; there may be many columns."""
+    schema = StructType([StructField("id", StringType()), StructField("v", NullType())])
+    with pytest.raises(InvalidRequestError, match="column='v'"):
+        make_source(table="rows", row="id", family="f").reader(schema)
+
+
+def test_a_list_of_tables_may_end_with_a_comma() -> None:
+    """An empty name is no table, whichever option has the list."""
+    source = make_source(what="locks", table="rows, others,")
+    reader = LocksReader(source.given, LOCKS_SCHEMA)
+    assert reader.list_tables() == [b"rows", b"others"]
+    with pytest.raises(InvalidRequestError, match="option='tables'"):
+        make_source(what="changes", tables="").streamReader(CHANGES)
+
+
+def test_large_rows_come_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four thousand rows of ten megabytes each are more than a worker has, and than Arrow takes."""
+    monkeypatch.setattr(tables, "BATCH_BYTES", 1_000)
+    source = make_source(**MAPPED)
+    with connect(source.options["uri"], table="rows") as engine:
+        engine.ensure_table("rows", ["f"])
+        for row in range(6):
+            engine.commit([Mutation(Key(str(row), "f", "v"), "x" * 400)])
+        reader = source.reader(SCHEMA)
+        (part,) = reader.partitions()
+        batches = [batch for batch in reader.read(part) if isinstance(batch, pa.RecordBatch)]
+    assert [batch.num_rows for batch in batches] == [3, 3]
