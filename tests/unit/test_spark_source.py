@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql.types import NullType, StringType, StructField, StructType
 
 from txn import InvalidRequestError, Key, Mutation, connect
+from txn.spark import views
 from txn.spark.changes import CHANGES
 from txn.spark.reader import tables
 from txn.spark.source import TxnDataSource
@@ -64,6 +65,20 @@ def test_a_list_of_tables_may_end_with_a_comma() -> None:
     assert reader.list_tables() == [b"rows", b"others"]
     with pytest.raises(InvalidRequestError, match="option='tables'"):
         make_source(what="changes", tables="").streamReader(CHANGES)
+
+
+def test_large_transactions_are_looked_at_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The parts of one data frame have a megabyte each, and a worker should not need them all."""
+    monkeypatch.setattr(views, "BATCH_BYTES", 1_500)
+    source = make_source(what="transactions")
+    with connect(source.options["uri"], table="rows") as engine:
+        engine.ensure_table("rows", ["f"])
+        for row in range(4):
+            engine.commit([Mutation(Key(str(row), "f", "v"), "x" * 1_000)], once=f"t-{row}")
+        reader = source.reader(source.schema())
+        found = [batch for part in reader.partitions() for batch in reader.read(part)]
+    assert len(found) > 1
+    assert sum(batch.num_rows for batch in found if isinstance(batch, pa.RecordBatch)) == 4
 
 
 def test_large_rows_come_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,6 +42,7 @@ from txn.spark.workers import open_worker
 from txn.text import escape, key_text
 
 BATCH_ROWS = 1_000
+BATCH_BYTES = 16_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -124,7 +125,7 @@ class ViewReader(DataSourceReader):
         table, ranges = partition.value
         context, schema = open_worker(self._access).engine.context, arrow_schema(self._schema)
         rows = _list_rows(context, table, ranges)
-        while some := list(islice(rows, BATCH_ROWS)):
+        while some := _take_some(rows):
             records = self.describe_rows(context, some)
             if records:
                 yield pa.RecordBatch.from_pylist(records, schema=schema)
@@ -193,6 +194,17 @@ class LocksReader(ViewReader):
 def _list_rows(context: Context, table: bytes, ranges: Iterable[Range]) -> Iterator[Row]:
     for start, stop in ranges:
         yield from stored_rows(context, Span(table, start, stop))
+
+
+def _take_some(rows: Iterator[Row]) -> list[Row]:
+    """Return the next rows, fewer of large ones: a part of a transaction may have megabytes."""
+    some, size = [], 0
+    for row in islice(rows, BATCH_ROWS):
+        some.append(row)
+        size += sum(len(cell.value) for cell in row.cells.values())
+        if size >= BATCH_BYTES:
+            break
+    return some
 
 
 def _follow(row: TransactionRow, wholes: Mapping[bytes, TransactionRow]) -> TransactionRow:
