@@ -186,3 +186,10 @@ def test_tokens_depend_on_what_is_written_where() -> None:
     found = [tokens(rows, **way)[0] for way in ways]
     assert len(set(found)) == len(ways)
     assert found[0] == tokens(rows)[0]
+
+
+def test_a_job_id_that_leaves_no_room_for_tokens_is_refused() -> None:
+    """While the job is planned, and not by each of its tasks, four times."""
+    with pytest.raises(InvalidRequestError, match="option='job_id'"):
+        draft([], job_id="x" * 1_000)
+    assert draft([], job_id="x" * 900) == []

@@ -27,7 +27,7 @@ from txn.spark.conditions import (
 from txn.spark.mapping import MAPPING, TableMapping
 from txn.spark.mapping.foreign import read_outline
 from txn.spark.options import SourceOptions
-from txn.spark.tokens import Naming, RowTokens, make_token
+from txn.spark.tokens import MOST_NAME, Naming, RowTokens, make_token
 from txn.text import escape
 
 DRAFTING = (
@@ -258,6 +258,8 @@ def _check_once(
     options: SourceOptions, is_once: bool, once_by: list[str], group_by: list[str]
 ) -> None:
     given = [n for n in ("once_by", "job_id", "once_retention_ms") if options.text(n) is not None]
+    if len((options.text("job_id") or "").encode()) > MOST_NAME:
+        raise InvalidRequestError("a name is too long", option="job_id", limit=MOST_NAME)
     if not is_once and given:
         raise InvalidRequestError("options exclude each other", options=["once=false", *given])
     if group_by and (others := [name for name in once_by if name not in group_by]):

@@ -88,7 +88,9 @@ class TxnDataSource(DataSource):
             from txn.spark.changes import open_change_reader  # noqa: PLC0415
         except ImportError as error:
             raise InvalidRequestError("a change feed needs PySpark 4.2 or later") from error
-        self.given.choice("what", (CHANGES,), ROWS)
+        what = self.given.choice("what", (ROWS, CHANGES, *VIEWS), ROWS)
+        if what != CHANGES:
+            raise InvalidRequestError("only changes are a stream: say what=changes", given=what)
         return open_change_reader(self.given, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

@@ -23,6 +23,8 @@ from txn.spark.codecs import make_codec, name_codec
 from txn.spark.codecs.base import Codec
 
 DIGEST_BYTES = 16
+MOST_NAME = MAX_TOKEN - 100
+"""Bytes of the name of a job: a partition, a digest and a number follow it."""
 
 
 @dataclass(frozen=True)
