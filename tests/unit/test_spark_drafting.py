@@ -143,7 +143,7 @@ def test_only_the_files_of_attempts_that_count_get_names(tmp_path: Any) -> None:
 def test_a_row_of_nulls_is_named(options: dict[str, str]) -> None:
     """Who loads a file with empty lines looks for the line, not for a rule of transactions."""
     with pytest.raises(PartitionError, match=r"only nulls.*\"id\": 1"):
-        draft([{"id": 1, "v": None}], **options)
+        draft([{"id": 1, "v": None}], SCHEMA, **options)
     assert draft([{"id": 1, "v": None}], nulls="delete")
 
 
@@ -183,7 +183,7 @@ def test_tokens_depend_on_what_is_written_where() -> None:
         {"columns": "v=f:v", "nulls": "delete"},
         {"columns": "v=f:v", "if_absent": "v"},
     ]
-    found = [tokens(rows, **way)[0] for way in ways]
+    found = [tokens(rows, SCHEMA, **way)[0] for way in ways]
     assert len(set(found)) == len(ways)
     assert found[0] == tokens(rows)[0]
 
