@@ -56,12 +56,18 @@ def cells_of(mapping: TableMapping) -> dict[str, tuple[int, bytes, bytes, str]]:
     }
 
 
+def row_key(mapping: TableMapping, *values: Any) -> bytes:
+    schema = arrow_schema(mapping.schema)
+    (found,) = mapping.encode_rows(pa.record_batch([[value] for value in values], schema=schema))
+    return found
+
+
 def test_columns_are_cells_by_name() -> None:
     """The way that is told first: a schema, and where its columns go."""
     mapping = mapping_of(SCHEMA, table="t", row="id", columns="v=d:v, n=d:count as text")
     assert cells_of(mapping) == {"v": (0, b"d", b"v", "utf-8"), "n": (2, b"d", b"count", "text")}
     assert mapping.key_of(b"1", mapping.columns[1]) == Key("1", "d", "count", "t")
-    assert mapping.encode_row(["x", "k", 5]) == mapping.encode_row({"id": "k"}) == b"k"
+    assert row_key(mapping, "x", "k", 5) == b"k"
 
 
 def test_without_columns_all_are_in_one_family() -> None:
@@ -93,7 +99,7 @@ def test_several_columns_make_a_row_key_of_text() -> None:
     """The number's own bytes would hold separators, and be in no order."""
     schema = StructType([*SCHEMA.fields, StructField("part", IntegerType())])
     mapping = mapping_of(schema, table="t", row="id, part", family="d", separator="|")
-    assert mapping.encode_row(["x", "k", 5, -3]) == b"k|-3"
+    assert row_key(mapping, "x", "k", 5, -3) == b"k|-3"
     batch = pa.RecordBatch.from_pylist(
         [{"v": "x", "id": "k", "n": 1, "part": 7}], schema=arrow_schema(schema)
     )
@@ -106,7 +112,7 @@ def test_several_columns_make_a_row_key_of_text() -> None:
         with pytest.raises(InvalidRequestError, match="does not decode"):
             mapping.decode_rows([wrong])
     with pytest.raises(InvalidRequestError, match="separator in it column='id'"):
-        mapping.encode_row(["x", "k|l", 5, 7])
+        row_key(mapping, "x", "k|l", 5, 7)
 
 
 @pytest.mark.parametrize("value", [None, ""])
@@ -115,8 +121,7 @@ def test_a_row_key_without_a_part_is_refused(value: str | None) -> None:
     mapping = mapping_of(SCHEMA, table="t", row="id", family="d")
     batch = pa.RecordBatch.from_pylist([{"id": value}], schema=arrow_schema(SCHEMA))
     for encode in (
-        lambda: mapping.encode_row(["x", value, 1]),
-        lambda: mapping.encode_row({"id": value}),
+        lambda: row_key(mapping, "x", value, 1),
         lambda: mapping.encode_rows(batch),
     ):
         with pytest.raises(InvalidRequestError, match="null or empty column='id'"):
@@ -172,11 +177,11 @@ def test_a_catalog_may_join_a_row_key() -> None:
     }
     given = CATALOG | {"rowkey": "k1:k2:k3", "columns": columns}
     mapping = mapping_of(catalog=json.dumps(given))
-    row = mapping.encode_row(["xy", 1, "end", "v"])
+    row = row_key(mapping, "xy", 1, "end", "v")
     assert row == b"xy\0\0\0\1end"
     assert [column.to_pylist() for column in mapping.decode_rows([row])] == [["xy"], [1], ["end"]]
     with pytest.raises(InvalidRequestError, match="not its width column='a'"):
-        mapping.encode_row(["x", 1, "end", "v"])
+        row_key(mapping, "x", 1, "end", "v")
     with pytest.raises(InvalidRequestError, match="does not decode"):
         mapping.decode_rows([b"xy\0\0\0\1"])
     del columns["a"]["length"]

@@ -117,11 +117,10 @@ def make_atomic_writer(options: SourceOptions, schema: StructType, overwrite: bo
         )
     options.check(ATOMIC)
     drafting = replace(parse_drafting(options, schema), is_once=False)
-    ack: Ack = "complete"
-    if options.choice("ack", ("complete", "decided"), ack) == "decided":
-        ack = "decided"
     limits = PartLimits(
-        options.whole("part_keys", PART_KEYS), options.whole("wait_ms", WAIT_MS), ack
+        options.whole("part_keys", PART_KEYS),
+        options.whole("wait_ms", WAIT_MS),
+        options.ack("complete"),
     )
     access = options.access()
     if options.text("lease_ms") is None:

@@ -8,7 +8,7 @@ from dataclasses import fields
 
 from txn.errors import InvalidRequestError
 from txn.policy import Policy
-from txn.request import TRANSACTIONS
+from txn.request import TRANSACTIONS, Ack
 from txn.spark.workers import Access
 
 POLICY = tuple(field.name for field in fields(Policy))
@@ -70,6 +70,11 @@ class SourceOptions:
     def flag(self, name: str, default: bool = False) -> bool:
         """Return an option that is true or false."""
         return self.choice(name, ("true", "false"), str(default).lower()) == "true"
+
+    def ack(self, default: Ack) -> Ack:
+        """Return the option `ack`."""
+        words: dict[str, Ack] = {"complete": "complete", "decided": "decided"}
+        return words[self.choice("ack", words, default)]
 
     def access(self) -> Access:
         """Return the store that is meant, with its transaction table, default table and policy."""

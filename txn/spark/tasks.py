@@ -26,7 +26,6 @@ WRITING = (*DRAFTING, *REJECTING, "counts", "metrics", "batch", "ack")
 """The options of a write."""
 
 BATCH = 500
-ACKS = ("complete", "decided")
 
 
 @dataclass(frozen=True)
@@ -109,7 +108,7 @@ def parse_plan(
         parse_drafting(options, schema, retention_ms),
         parse_rejects(options),
         options.whole("batch", BATCH),
-        "decided" if options.choice("ack", ACKS, "decided") == "decided" else "complete",
+        options.ack("decided"),
         counts,
         Path(metrics.removeprefix("file://")).absolute() if metrics else None,
     )

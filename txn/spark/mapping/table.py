@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -96,17 +96,9 @@ class TableMapping:
         """Return the key of a column in a row."""
         return new_tuple(Key, (row, column.family, column.qualifier, self.table))
 
-    def encode_row(self, values: Sequence[Any] | Mapping[str, Any]) -> bytes:
-        """Return the row key of a row of the schema, given in its order or by its names. Raise
-        InvalidRequestError, with the column's name, where a part is null, empty or does not fit."""
-        if isinstance(values, Mapping):
-            parts = [_encode_part(self, part, values.get(part.name)) for part in self.row]
-        else:
-            parts = [_encode_part(self, part, values[part.place]) for part in self.row]
-        return self._join(parts)
-
     def encode_rows(self, batch: pa.RecordBatch) -> list[bytes]:
-        """Return the row keys of a record batch."""
+        """Return the row keys of a record batch. Raise InvalidRequestError, with the column's name,
+        where a part is null, empty or does not fit."""
         columns = []
         for part in self.row:
             cells = _encode_array(part, batch.column(part.place))
@@ -241,7 +233,7 @@ def _make_codec(sketch: ColumnSketch, schema: StructType) -> Codec:
 # ----------------------------------------------------------------- values, with their names
 
 
-def _encode(column: MappedColumn | KeyPart, value: Any) -> bytes:
+def _encode(column: MappedColumn, value: Any) -> bytes:
     try:
         return column.codec.encode(value)
     except Exception as error:  # a codec may be the user's own
@@ -263,10 +255,6 @@ def _encode_array(column: MappedColumn | KeyPart, values: pa.Array) -> list[byte
         raise InvalidRequestError(
             "a value does not encode", column=column.name, codec=column.codec.name, why=str(error)
         ) from error
-
-
-def _encode_part(mapping: TableMapping, part: KeyPart, value: Any) -> bytes:
-    return _check_part(mapping, part, None if value is None else _encode(part, value))
 
 
 def _check_part(mapping: TableMapping, part: KeyPart, data: bytes | None) -> bytes:
