@@ -49,6 +49,8 @@ from txn.testing.faulty import NO_FAULT, Call, Crash, Fault, FaultyStore, Reply
 MOST_STEPS = 20_000
 MOST_CRASHES = 3
 PART_WAITS_MS = 1_000
+IN_PARTS = (0.0, 0.0, 0.5)
+"""Which shares of transfers are in parts, of all schedules."""
 LATEST_MS = 500
 RETENTION_MS = 2_000
 GONE_MS = (5, 100, 2_000, 30_000)
@@ -112,7 +114,7 @@ class Schedule:
         goes = self._operator.random() < 0.2
         self._kinds = Random(f"kinds of clients {seed}")
         self._parted = Random(f"requests in parts {seed}")
-        self._in_parts = self._parted.choice((0.0, 0.0, 0.5))
+        self._in_parts = self._parted.choice(IN_PARTS)
         self._is_far = Random(f"clients that are far from their store {seed}").random() < 0.2
         atomic = self._kinds.choice((0.0, 0.0, 0.5, 1.0))
         self.weather = replace(weather(self.random), tables_go=goes, atomic=atomic)
