@@ -25,7 +25,7 @@ from txn.request import Ack, Request
 from txn.spark.conditions import CONDITIONS
 from txn.spark.drafting import Drafting, parse_drafting
 from txn.spark.mapping import MAPPING
-from txn.spark.options import SourceOptions
+from txn.spark.options import SourceOptions, refuse_overwrite
 from txn.spark.workers import Access, open_worker
 
 ATOMIC = (*MAPPING, *CONDITIONS, "nulls", "atomic", "job_id", "ack", "part_keys", "wait_ms")
@@ -111,10 +111,7 @@ class PartLimits:
 def make_atomic_writer(options: SourceOptions, schema: StructType, overwrite: bool) -> AtomicWriter:
     """Return the writer of a job that is being planned, with its transaction begun. Raise
     InvalidRequestError for options that do not fit the schema or the store."""
-    if overwrite:
-        raise InvalidRequestError(
-            "rows are only put and deleted by name: use mode append; a table is not overwritten"
-        )
+    refuse_overwrite(overwrite)
     options.check(ATOMIC)
     drafting = replace(parse_drafting(options, schema), is_once=False)
     limits = PartLimits(

@@ -16,6 +16,14 @@ COMMON = ("uri", "transactions", "what", *POLICY)
 """What every reader and writer takes; fields of Policy are options by their own names."""
 
 
+def refuse_overwrite(overwrite: bool) -> None:
+    """Raise InvalidRequestError where a write is to take the place of what is there."""
+    if overwrite:
+        raise InvalidRequestError(
+            "rows are only put and deleted by name: use mode append; a table is not overwritten"
+        )
+
+
 class SourceOptions:
     """What was given with `option(name, value)`; names in any case, values as text."""
 

@@ -14,7 +14,7 @@ from txn.client.connect import connect
 from txn.client.engine import Engine
 from txn.policy import Policy
 from txn.request import TRANSACTIONS
-from txn.watch import Conflict, Event, Helped, silent
+from txn.watch import Conflict, Event, Helped, Watch, silent
 
 YOUNG_OBJECTS = 10_000
 """New objects of a worker between two looks for garbage."""
@@ -29,10 +29,14 @@ class Access:
     transactions: str | bytes = TRANSACTIONS
     policy: Policy | None = None
 
-    def open_engine(self) -> Engine:
+    def open_engine(self, watch: Watch = silent) -> Engine:
         """Open an engine that the caller closes: for planning, and in the driver."""
         return connect(
-            self.uri, table=self.table, transactions=self.transactions, policy=self.policy
+            self.uri,
+            table=self.table,
+            transactions=self.transactions,
+            policy=self.policy,
+            watch=watch,
         )
 
 
@@ -58,14 +62,8 @@ def open_worker(access: Access) -> Worker:
             case Helped():
                 events["helped"] += 1
 
-    engine = connect(
-        access.uri,
-        table=access.table,
-        transactions=access.transactions,
-        policy=access.policy,
-        watch=silent if access.uri.startswith("txn:") else count,
-    )
-    return Worker(engine, events)
+    is_server = access.uri.startswith("txn:")
+    return Worker(access.open_engine(silent if is_server else count), events)
 
 
 def _calm_collector() -> None:

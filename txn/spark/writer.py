@@ -14,8 +14,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from txn.errors import InvalidRequestError
-from txn.spark.options import SourceOptions
+from txn.spark.options import SourceOptions, refuse_overwrite
 from txn.spark.tasks import TaskReport, WritePlan, parse_plan
 
 RETENTION_MS = 7 * 24 * 3_600_000
@@ -47,10 +46,7 @@ class TxnWriter(DataSourceArrowWriter):
 def make_writer(options: SourceOptions, schema: StructType, overwrite: bool) -> TxnWriter:
     """Return the writer of a job that is being planned. Raise InvalidRequestError for options that
     do not fit the schema or the store, before any task runs."""
-    if overwrite:
-        raise InvalidRequestError(
-            "rows are only put and deleted by name: use mode append; a table is not overwritten"
-        )
+    refuse_overwrite(overwrite)
     name = options.text("job_id")
     retention_ms = None if name else RETENTION_MS
     plan = parse_plan(options, schema, more=("atomic",), retention_ms=retention_ms)
