@@ -10,14 +10,14 @@ from threading import Event, Thread
 from txn.assertions import Assertion
 from txn.client.engine import Engine
 from txn.errors import AbortedError, InvalidRequestError, StoreError
-from txn.model import Delete, Edit, Mutation, as_bytes, check_whole
-from txn.protocol.attempt import Transaction, call_store, load_transaction
-from txn.protocol.lock_cells import FREE
+from txn.model import Delete, Mutation, as_bytes, check_whole
+from txn.protocol.attempt import Transaction, load_transaction
+from txn.protocol.beats import put_beats
 from txn.protocol.parts import begin_whole, decide_whole, write_part
 from txn.protocol.phases import Status
 from txn.protocol.recover import finish_or_leave, release_parts, roll_back, roll_forward
 from txn.protocol.resolve import Resolver
-from txn.protocol.row import MOST_PARTS, column, decode_marker, marker_key, part_key
+from txn.protocol.row import MOST_PARTS, decode_marker, marker_key, part_key
 from txn.protocol.row_cells import read_rows
 from txn.protocol.waiting import Contention
 from txn.request import Ack, Committed, bind_request
@@ -133,11 +133,8 @@ class PartsClient:
 
     def beat(self, transaction: bytes) -> None:
         """Show that the transaction lives."""
-        context = self._context
-        beat = column(context.table, transaction, b"beat")
         # At the server's time: of several owners one may have a clock that is behind.
-        edits = [Edit(beat, FREE, None)]
-        call_store(context, lambda: context.store.write(edits, durable=False))
+        put_beats(self._context, {transaction: None})
 
     def _beat_until(self, transaction: bytes, over: Event) -> None:
         while not over.wait(self._context.policy.lease_ms / 3_000):

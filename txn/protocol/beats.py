@@ -7,7 +7,7 @@ sign; and what is much for one call is cut into portions, so that no call is sil
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from txn.errors import DeadlineError
@@ -59,7 +59,12 @@ def beat(context: Context, batch: Sequence[Attempt]) -> None:
     for t in live:  # a row that many beat in is told the server's time: their clocks differ
         whole = whole_of(t.row_key)
         times[whole or t.row_key] = wall_ms if whole is None and t.parts is None else None
-    beats = [Edit(column(context.table, row, b"beat"), FREE, at) for row, at in times.items()]
-    call_store(context, lambda: context.store.write(beats, durable=False))
+    put_beats(context, times)
     call_store(context, lambda: read_statuses(context, live))
     show_life(fail_aborted(live, Status.LOCKED), now_ms)
+
+
+def put_beats(context: Context, times: Mapping[bytes, int | None]) -> None:
+    """Put a beat into each row, at a time of the owner's clock, or at the server's: None."""
+    beats = [Edit(column(context.table, row, b"beat"), FREE, at) for row, at in times.items()]
+    call_store(context, lambda: context.store.write(beats, durable=False))
