@@ -6,8 +6,8 @@ repairs may run twice at once, and clients may be at work: whatever has moved on
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from functools import lru_cache, partial
 from itertools import groupby, islice
 from typing import NamedTuple, assert_never
 
@@ -100,9 +100,10 @@ def check_transactions(
 ) -> Iterator[Finding]:
     """Yield what `check` finds in a part of the transaction table. Finished rows that are younger
     than the retention are not looked at: see `list_suspects`."""
+    is_over = lru_cache(1)(partial(_is_over, context))  # parts stand behind each other
     for row in list_suspects(context, span, ages.retention_ms, looked):
         if is_row_key(row.row):
-            yield from _check_row(context, row, ages, young)
+            yield from _check_row(context, row, ages, young, is_over)
         elif found := find_expired_marker(context, row, ages.retention_ms):
             yield found
 
@@ -208,12 +209,19 @@ def _aborts_blindly(context: Context, holder: TransactionRow, grace_ms: int) -> 
     )
 
 
-def _check_row(context: Context, row: Row, ages: Ages, young: Young) -> Iterator[Finding]:
-    """Judge a row, and again as it is now: the scan may be behind what live clients do."""
+def _check_row(
+    context: Context, row: Row, ages: Ages, young: Young, is_over: Callable[[bytes], bool]
+) -> Iterator[Finding]:
+    """Judge a row, and again as it is now: the scan may be behind what live clients do. That of a
+    finished part stays while its transaction is under way: it alone tells that the part is over.
+
+    is_over: whether a transaction is.
+    """
     seen = decode_row(row)
     finding = judge(seen, context.clock.wall_ms(), *ages)
     if seen.state is RowState.FINISHED:  # which nothing can change
-        yield from [finding] if finding and not _is_kept(context, row.row) else []
+        whole = whole_of(row.row)
+        yield from [finding] if finding and (whole is None or is_over(whole)) else []
     elif finding or seen.state is not RowState.DEBRIS:
         now, now_ms = find_transaction(context, row.row), context.clock.wall_ms()
         if now is None:
@@ -225,10 +233,8 @@ def _check_row(context: Context, row: Row, ages: Ages, young: Young) -> Iterator
             young.add(Kind(state.value), now_ms - _alive_at(now, now_ms, ages.grace_ms))
 
 
-def _is_kept(context: Context, row_key: bytes) -> bool:
-    """Whether a row is of a part whose transaction is under way: it tells that the part is over."""
-    whole = whole_of(row_key)
-    return whole is not None and not read_rows(context, [whole])[whole].is_over
+def _is_over(context: Context, row_key: bytes) -> bool:
+    return read_rows(context, [row_key])[row_key].is_over
 
 
 def _alive_at(row: TransactionRow, now_ms: int, grace_ms: int) -> int:
