@@ -150,6 +150,19 @@ def second(shape: Shape) -> dict[Key, bytes | None]:
     return {key: None if first.get(key) else key.column + b"2" for key in PUTS}
 
 
+def stop_fsck(world: World, number: int, applied: frozenset[int] | None = None) -> bool:
+    """Mend a world by an fsck that stops at the call of this number; return whether it came so
+    far. applied: what takes effect of that call; None: all."""
+    engine, _ = world.client(
+        lambda call: Fault(applied=applied, reply=Reply.CRASH) if call.number == number else Fault()
+    )
+    try:
+        world.mend(engine.context)
+    except Crash:
+        return True
+    return False
+
+
 def faults(call: Call) -> Iterator[Fault]:
     """Yield what can go wrong with a call, now."""
     yield Fault(applied=NONE, reply=Reply.NOT_APPLIED)

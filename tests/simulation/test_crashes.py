@@ -19,21 +19,22 @@ from tests.simulation.breaking import (
     late_parts,
     live_on,
     run,
+    stop_fsck,
     verify,
 )
-from tests.simulation.shapes import BY_NAME, FENCED, SHAPES, Shape
-from tests.simulation.world import World
+from tests.simulation.shapes import BY_NAME, FENCED, PARTED, SHAPES, Shape
 from txn import Committed
 from txn.errors import AssertionFailedError
-from txn.testing.faulty import Call, Crash, Fault, Reply
+from txn.testing.faulty import Call, Fault, Reply
 
 pytestmark = pytest.mark.usefixtures("rows_for_all")
 
 every_shape = pytest.mark.parametrize("shape", [*SHAPES, *FENCED], ids=str)
+also_in_parts = pytest.mark.parametrize("shape", [*SHAPES, *FENCED, *PARTED], ids=str)
 six_phases = pytest.mark.parametrize("shape", SHAPES, ids=str)
 
 
-@every_shape
+@also_in_parts
 def test_an_undisturbed_transaction_does_what_it_says(shape: Shape) -> None:
     """The exploration below means something only if the undisturbed run is right."""
     done = run(shape)
@@ -45,7 +46,7 @@ def test_an_undisturbed_transaction_does_what_it_says(shape: Shape) -> None:
     live_on(done)
 
 
-@every_shape
+@also_in_parts
 def test_any_call_may_fail_or_be_the_last(shape: Shape) -> None:
     """A client dies, or is told too little, at every call and within every batch: after fsck the
     transaction is there as a whole or not at all, and its client was not lied to."""
@@ -121,7 +122,7 @@ def test_a_reader_sees_all_or_nothing_of_what_a_client_left(shape: Shape) -> Non
             assert reader.read(shape.keys) == seen
 
 
-@every_shape
+@also_in_parts
 def test_the_next_client_finishes_what_one_left(shape: Shape) -> None:
     """Whoever meets the locks of a dead client gets on without an operator."""
     for call in run(shape).calls:
@@ -182,19 +183,8 @@ def test_fsck_may_be_stopped_at_any_call(shape: Shape) -> None:
             while stopped:
                 number += 1
                 broken = run(shape, fault)
-                stopped = _stop_fsck(broken.world, number, applied)
+                stopped = stop_fsck(broken.world, number, applied)
                 live_on(broken)
-
-
-def _stop_fsck(world: World, number: int, applied: frozenset[int] | None) -> bool:
-    engine, _ = world.client(
-        lambda call: Fault(applied=applied, reply=Reply.CRASH) if call.number == number else Fault()
-    )
-    try:
-        world.mend(engine.context)
-    except Crash:
-        return True
-    return False
 
 
 @every_shape

@@ -1,6 +1,6 @@
 """A transaction in parts, stopped, misinformed and repeated late in every way, as any other one.
 
-What must hold afterwards is in `breaking`.
+What must hold afterwards is in `breaking`. What is tried of every shape alike is in `test_crashes`.
 """
 
 from __future__ import annotations
@@ -12,37 +12,16 @@ from tests.simulation.breaking import (
     NONE,
     STAGES,
     faults,
-    follow,
     late_parts,
     live_on,
     run,
+    stop_fsck,
     verify,
 )
 from tests.simulation.shapes import PARTED, Shape
-from tests.simulation.world import World
-from txn import Committed
-from txn.errors import AssertionFailedError
-from txn.testing.faulty import Crash, Fault, Reply
+from txn.testing.faulty import Fault, Reply
 
 every_shape = pytest.mark.parametrize("shape", PARTED, ids=str)
-
-
-@every_shape
-def test_an_undisturbed_transaction_does_what_it_says(shape: Shape) -> None:
-    """The exploration below means something only if the undisturbed run is right."""
-    done = run(shape)
-    assert isinstance(done.result, Committed if shape.holds else AssertionFailedError)
-    assert not done.world.leftovers()
-    live_on(done)
-
-
-@every_shape
-def test_any_call_may_fail_or_be_the_last(shape: Shape) -> None:
-    """Who begins, who writes a part or who decides dies, or is told too little, at every call: all
-    parts are there after fsck, or none is."""
-    for call in run(shape).calls:
-        for fault in faults(call):
-            live_on(run(shape, {call.number: fault}))
 
 
 @every_shape
@@ -58,17 +37,6 @@ def test_a_reader_sees_all_or_nothing_of_what_a_client_left(shape: Shape) -> Non
             broken.world.mend()
             verify(broken)
             assert reader.read(shape.keys) == seen
-
-
-@every_shape
-def test_the_next_client_finishes_what_one_left(shape: Shape) -> None:
-    """Whoever meets the lock of a part gets on without an operator."""
-    for call in run(shape).calls:
-        for fault in faults(call):
-            broken = run(shape, {call.number: fault})
-            expected = follow(broken)
-            broken.world.mend()
-            assert broken.world.values(expected) == expected
 
 
 @every_shape
@@ -107,16 +75,5 @@ def test_fsck_may_be_stopped_at_any_call(shape: Shape) -> None:
         while stopped:
             number += 2
             broken = run(shape, fault)
-            stopped = _stop_fsck(broken.world, number)
+            stopped = stop_fsck(broken.world, number)
             live_on(broken)
-
-
-def _stop_fsck(world: World, number: int) -> bool:
-    engine, _ = world.client(
-        lambda call: Fault(reply=Reply.CRASH) if call.number == number else Fault()
-    )
-    try:
-        world.mend(engine.context)
-    except Crash:
-        return True
-    return False
