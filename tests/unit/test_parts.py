@@ -11,6 +11,7 @@ import pytest
 from recovery import LeftAlone, check, explain, repair
 from tests.simulation.puppets import checks
 from tests.simulation.world import World, key
+from tests.unit.parted import X, Y, Z, make_client, open_rows, row_of, values
 from tests.unit.worlds import POLICY
 from txn import (
     AbortedError,
@@ -29,7 +30,6 @@ from txn import (
     StoreError,
 )
 from txn.client.parts import PartsClient
-from txn.clock import ManualClock
 from txn.model import Edit
 from txn.protocol.attempt import ProtocolName
 from txn.protocol.phases import Status
@@ -47,37 +47,21 @@ from txn.protocol.row import (
     status_key,
     whole_of,
 )
-from txn.protocol.row_cells import read_rows
-from txn.stores.local import LocalStore
-from txn.tables.kv.memory import MemoryStore
 from txn.testing.faulty import NO_FAULT, Call, Fault
 
 pytestmark = pytest.mark.fast
-X, Y, Z = (Key(name, "d", "v", "rows") for name in "xyz")
 W = Key("x", "d", "w", "rows")
 
 
 @pytest.fixture(params=get_args(ProtocolName))
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
-    clock = ManualClock()
-    store = LocalStore(MemoryStore(), clock)
-    with Engine(store, table="rows", policy=POLICY, clock=clock, protocol=request.param) as engine:
-        engine.ensure_table("rows", ["d"])
+    with open_rows(request.param) as engine:
         yield engine
 
 
 @pytest.fixture
 def client(engine: Engine) -> PartsClient:
-    return PartsClient(engine, wait_ms=50)
-
-
-def values(engine: Engine, *keys: Key) -> list[bytes | None]:
-    found = engine.read(keys)
-    return [cell.value if (cell := found[key]) else None for key in keys]
-
-
-def row_of(engine: Engine, row_key: bytes) -> TransactionRow:
-    return read_rows(engine.context, [row_key])[row_key]
+    return make_client(engine)
 
 
 def test_parts_commit_together(engine: Engine, client: PartsClient) -> None:

@@ -12,13 +12,13 @@ from recovery.purge import purge_row
 from recovery.scan import whole_row
 from tests.simulation.puppets import asks_for, when
 from tests.simulation.world import World, key
+from tests.unit.parted import X, Y, make_client, open_rows, row_of, values
 from tests.unit.worlds import POLICY
 from txn import (
     CommitOutcomeUnknown,
     ConflictError,
     Engine,
     InvalidRequestError,
-    Key,
     Mutation,
     Outcome,
     TxnError,
@@ -28,37 +28,21 @@ from txn.clock import ManualClock
 from txn.model import Edit
 from txn.protocol.attempt import ProtocolName
 from txn.protocol.phases import Status
-from txn.protocol.row import RowState, TransactionRow, column, part_key
-from txn.protocol.row_cells import read_rows
-from txn.stores.local import LocalStore
-from txn.tables.kv.memory import MemoryStore
+from txn.protocol.row import RowState, column, part_key
 from txn.testing.faulty import NO_FAULT, Call, Fault, Reply
 
 pytestmark = pytest.mark.fast
-X, Y, Z = (Key(name, "d", "v", "rows") for name in "xyz")
 
 
 @pytest.fixture(params=get_args(ProtocolName))
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
-    clock = ManualClock()
-    store = LocalStore(MemoryStore(), clock)
-    with Engine(store, table="rows", policy=POLICY, clock=clock, protocol=request.param) as engine:
-        engine.ensure_table("rows", ["d"])
+    with open_rows(request.param) as engine:
         yield engine
 
 
 @pytest.fixture
 def client(engine: Engine) -> PartsClient:
-    return PartsClient(engine, wait_ms=50)
-
-
-def values(engine: Engine, *keys: Key) -> list[bytes | None]:
-    found = engine.read(keys)
-    return [cell.value if (cell := found[key]) else None for key in keys]
-
-
-def row_of(engine: Engine, row_key: bytes) -> TransactionRow:
-    return read_rows(engine.context, [row_key])[row_key]
+    return make_client(engine)
 
 
 def write_two(client: PartsClient) -> tuple[bytes, int]:
