@@ -34,8 +34,9 @@ class Trouble:
     """What the rows of a partition meet in some attempts of its task, and nowhere else.
 
     pause_ms: before each row. fails_at, dies_at: the row with that id raises an error, or kills the
-    Python worker that computes it. hangs_at: it makes the file `gate`, and then nothing comes for a
-    long time; attempts that are in no trouble wait for the file before their first row.
+    Python worker that computes it, once the file `gate` is there. hangs_at: it makes that file, and
+    then nothing comes for a long time; attempts that are in no trouble wait for the file before
+    their first row.
     """
 
     partition: int = 0
@@ -53,10 +54,12 @@ class Trouble:
         if context.partitionId() != self.partition:
             return row
         if context.attemptNumber() >= self.attempts:
-            while self.hangs_at is not None and not Path(self.gate).exists():
-                time.sleep(0.05)
+            if self.hangs_at is not None:
+                self._wait_for_gate()
             return row
         time.sleep(self.pause_ms / 1000)
+        if self.gate and row in (self.fails_at, self.dies_at):
+            self._wait_for_gate()
         if row == self.fails_at:
             raise RuntimeError("trouble")
         if row == self.dies_at:
@@ -65,6 +68,10 @@ class Trouble:
             Path(self.gate).touch()
             time.sleep(HANGS_S)
         return row
+
+    def _wait_for_gate(self) -> None:
+        while not Path(self.gate).exists():
+            time.sleep(0.05)
 
 
 def write_range(

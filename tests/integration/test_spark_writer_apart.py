@@ -13,7 +13,7 @@ from recovery.findings import Severity
 from tests.integration.spark_cluster import HOSTS, Application, run_application, wait_until
 from tests.integration.spark_jobs import SMALL_BATCHES
 from tests.integration.spark_requests import statuses
-from txn import connect
+from txn import Key, connect
 from txn.protocol.attempt import ProtocolName
 
 ROWS = 400
@@ -78,10 +78,16 @@ def test_a_straggler_and_its_copy_commit_each_row_once(
 def test_tasks_that_fail_change_nothing(
     application: Application, tmp_path: Path, protocol: ProtocolName, trouble: str
 ) -> None:
-    """Each attempt begins with the rows that the ones before it had committed."""
+    """Each attempt begins with the rows that the ones before it had committed: the first one comes
+    into trouble when its first row is there."""
     uri = make_store(tmp_path, protocol)
-    counted = application.run(WRITE, **arguments(uri, attempts=2, **{trouble: 150}))
-    assert_each_row_once(uri, counted)
+    gate = tmp_path / "gate"
+    application.start(WRITE, **arguments(uri, attempts=2, gate=str(gate), **{trouble: 150}))
+    with connect(uri, table="rows") as engine:
+        first = Key("0", "f", "v")
+        wait_until(lambda: engine.read([first])[first] is not None)
+    gate.touch()
+    assert_each_row_once(uri, application.wait())
 
 
 def test_executors_that_are_killed_change_nothing(application: Application, tmp_path: Path) -> None:
