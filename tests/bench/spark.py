@@ -1,7 +1,8 @@
 """`python -m tests.bench spark`: what Spark pays for transactions when it writes and reads rows.
 
-    write, plain       foreachPartition with plain puts: on HBase by happybase, through its Thrift 1
-                       gateway, in batches of the same size; else through the store itself
+    write, plain       foreachPartition with a put for each row: on HBase by happybase, through its
+                       Thrift 1 gateway; else through the store itself
+    write, batched     the same with puts in batches, as large as the writer's own
     write, six-phase   df.write.format("txn"), each row a transaction
     write, fenced      the same
     read, plain        mapPartitions with the store's own scan, where rows are only counted
@@ -11,8 +12,8 @@
 On an HBase, natively but for happybase, and on an embedded store. All is measured in one session of
 `local[2]`, warm, in rounds, in turns: each write puts new rows, each read has all rows of a table
 that was filled before, by plain puts where it is scanned plainly, and all tables are divided alike.
-Ratios are to the plain case of the same round. Processor time is that of Java with all its Python
-workers, and of the servers, where they are our own.
+Ratios are to the plain case of the same round, and to the batched one. Processor time is that of
+Java with all its Python workers, and of the servers, where they are our own.
 """
 
 from __future__ import annotations
@@ -50,10 +51,14 @@ from txn.stores import open_store
 from txn.stores.base import Store
 
 Work = Literal["write", "read"]
-Subject = Literal["plain", "six-phase", "fenced"]
+Subject = Literal["plain", "batched", "six-phase", "fenced"]
 
 WORKS: tuple[Work, ...] = get_args(Work)
-SUBJECTS: tuple[Subject, ...] = get_args(Subject)
+SUBJECTS: dict[Work, tuple[Subject, ...]] = {
+    "write": get_args(Subject),
+    "read": ("plain", "six-phase", "fenced"),
+}
+PROTOCOLS = ("six-phase", "fenced")
 STORES = ("hbase", "embedded")
 FAMILY = "d"
 NAMES = ("a", "b", "c", "d")
@@ -129,7 +134,7 @@ def make_table(case: SparkCase) -> None:
     splits = [b"%d" % bucket for bucket in range(1, TASKS)]
     with closing(open_store(case.place.uri)) as store:
         store.ensure_table(case.table.encode(), {FAMILY.encode(): Family()}, splits)
-    if case.subject != "plain":
+    if case.subject in PROTOCOLS:
         found = partial(connect, case.place.uri, transactions=case.transactions)
         found(protocol=case.subject).close()
 
@@ -137,17 +142,19 @@ def make_table(case: SparkCase) -> None:
 def write(spark: SparkSession, case: SparkCase, start: int, count: int) -> None:
     """Write so many rows in the way of the case."""
     rows = make_rows(spark, start, count)
-    if case.subject != "plain":
+    if case.subject in PROTOCOLS:
         rows.write.format("txn").options(**case.options).mode("append").save()
-    elif case.place.gateway is not None:
-        rows.foreachPartition(partial(put_by_happybase, case.place.gateway, case.table))
+        return
+    size = BATCH if case.subject == "batched" else 1
+    if case.place.gateway is not None:
+        rows.foreachPartition(partial(put_by_happybase, case.place.gateway, case.table, size))
     else:
-        rows.foreachPartition(partial(put_by_store, case.place.uri, case.table))
+        rows.foreachPartition(partial(put_by_store, case.place.uri, case.table, size))
 
 
 def read(spark: SparkSession, case: SparkCase, count: int) -> None:
     """Read all rows in the way of the case, so many."""
-    if case.subject != "plain":
+    if case.subject in PROTOCOLS:
         rows = spark.read.format("txn").options(**case.options).load()
         rows.write.format("noop").mode("overwrite").save()
         return
@@ -161,29 +168,30 @@ def read(spark: SparkSession, case: SparkCase, count: int) -> None:
         raise RuntimeError(f"{case.table} has {found} rows, not {count}")
 
 
-def take_batches(rows: Iterable[Row]) -> Iterator[list[Row]]:
-    """Yield rows as the writer has them, so many at a time."""
+def take_batches(rows: Iterable[Row], size: int) -> Iterator[list[Row]]:
+    """Yield rows, so many at a time."""
     iterator = iter(rows)
-    while batch := list(islice(iterator, BATCH)):
+    while batch := list(islice(iterator, size)):
         yield batch
 
 
-def put_by_happybase(gateway: str, table: str, rows: Iterable[Row]) -> None:
-    """Put rows in batches, in a task."""
+def put_by_happybase(gateway: str, table: str, size: int, rows: Iterable[Row]) -> None:
+    """Put rows, so many at a time, in a task."""
     address = urlsplit(gateway)
     with closing(happybase.Connection(address.hostname, address.port)) as connection:
         target = connection.table(table)
-        for batch in take_batches(rows):
-            puts = target.batch()
+        for batch in take_batches(rows, size):
+            puts = target if size == 1 else target.batch()
             for row in batch:
                 puts.put(row.id, {f"{FAMILY}:{name}": row[name] for name in NAMES})
-            puts.send()
+            if size > 1:
+                puts.send()
 
 
-def put_by_store(uri: str, table: str, rows: Iterable[Row]) -> None:
-    """Put rows in batches through the store, in a task."""
+def put_by_store(uri: str, table: str, size: int, rows: Iterable[Row]) -> None:
+    """Put rows, so many at a time, through the store, in a task."""
     store, clock = open_warm(uri), SystemClock()
-    for batch in take_batches(rows):
+    for batch in take_batches(rows, size):
         now_ms = clock.wall_ms()
         store.write(
             [
@@ -273,8 +281,6 @@ def list_rows(kept: dict[SparkCase, list[SparkWindow]], rows: int) -> list[dict[
     """Return the figures of each case: medians over the rounds, ratios within them."""
     found = []
     for case, windows in kept.items():
-        plain = kept[SparkCase(case.place, case.work, "plain")]
-        pairs = zip(windows, plain, strict=True)
         found.append(
             {
                 "store": case.place.name,
@@ -282,7 +288,8 @@ def list_rows(kept: dict[SparkCase, list[SparkWindow]], rows: int) -> list[dict[
                 "subject": case.subject,
                 "rows": rows,
                 "per_second": rows / median(window.seconds for window in windows),
-                "ratios": [floor.seconds / mine.seconds for mine, floor in pairs],
+                "ratios": list_ratios(kept, case, "plain"),
+                "to_batched": list_ratios(kept, case, "batched"),
                 "client_s": median(window.client_s for window in windows),
                 "server_s": median(window.server_s for window in windows),
                 "aim": AIMS.get((case.work, case.subject)) if case.place.gateway else None,
@@ -292,10 +299,19 @@ def list_rows(kept: dict[SparkCase, list[SparkWindow]], rows: int) -> list[dict[
     return found
 
 
+def list_ratios(
+    kept: dict[SparkCase, list[SparkWindow]], case: SparkCase, to: Subject
+) -> list[float]:
+    """Return how fast a case was, as shares of another one, round by round; of what nobody does in
+    batches, none."""
+    floor = kept.get(SparkCase(case.place, case.work, to), [])
+    return [other.seconds / mine.seconds for mine, other in zip(kept[case], floor, strict=False)]
+
+
 def show(found: Sequence[dict[str, Any]]) -> None:
     """Print the figures as a table."""
-    head = ("store", "work", "way", "rows a second", "to plain", "range", "aim", "client, CPU s")
-    table = Table(*head, "servers, CPU s", title="spark, warm, in one run")
+    head = ("store", "work", "way", "rows a second", "to plain", "range", "aim", "to batched")
+    table = Table(*head, "client, CPU s", "servers, CPU s", title="spark, warm, in one run")
     for row in found:
         ratio, aim = median(row["ratios"]), row["aim"]
         verdict = "" if aim is None else f"{aim} {'reached' if ratio >= aim else 'missed'}"
@@ -305,6 +321,7 @@ def show(found: Sequence[dict[str, Any]]) -> None:
             f"{ratio:.2f}",
             f"{min(row['ratios']):.2f} to {max(row['ratios']):.2f}",
             verdict,
+            f"{median(row['to_batched']):.2f}" if row["to_batched"] else "",
             f"{row['client_s']:.2f}",
             f"{row['server_s']:.2f}",
         )
@@ -336,7 +353,7 @@ def main(given: Sequence[str] | None = None) -> None:
             SparkCase(place, work, subject)
             for place in places
             for work in options.work or WORKS
-            for subject in SUBJECTS
+            for subject in SUBJECTS[work]
         ]
         spark = stack.enter_context(local_session("bench", folder / "spark", cores=CORES))
         register(spark)

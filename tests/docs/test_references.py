@@ -30,5 +30,13 @@ def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
+@every_page
+def test_a_page_has_a_section_once(page: Path) -> None:
+    """A merge once left an old copy of two sections behind the new ones."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    heads = re.findall(r"^##? .+", text, flags=re.MULTILINE)
+    assert [head for head in set(heads) if heads.count(head) > 1] == []
+
+
 def _is_file(name: str) -> bool:
     return any((ROOT / "tests").rglob(f"{name}.py"))

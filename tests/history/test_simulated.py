@@ -90,6 +90,10 @@ VARIANTS: dict[str, tuple[Kind, Callable[[Patch], None]]] = {
         Kind.INCOMPATIBLE_ORDER,
         lambda patch: variants.set_unlock(patch, variants.unlock_whole_rows),
     ),
+    "rows are scanned past their holders": (
+        Kind.G_SINGLE,
+        lambda patch: patch.setattr(rows_module, "find_undecided", lambda context, holders: holders),
+    ),
     "ranges are not looked at again": (
         Kind.G2,
         lambda patch: patch.setattr(commit_module, "find_phantom", lambda *_: None),

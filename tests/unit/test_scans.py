@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -173,21 +174,23 @@ def test_a_row_that_changes_between_the_looks_is_looked_at_again() -> None:
     """A key may have come to it that the first look knew nothing of."""
     world = World()
     filled(world, "x")
-    stopped_at(world, Status.LOCKED)
+    stopped_at(world, Status.ASSERTED)
     writer = world.client(seed=9)
     pair = [Mutation(key("x", "y"), b"3"), Mutation(key("x", "z"), b"3")]
     engine = world.client(world.faults, seed=2)
     list(engine.scan())
-    works: list[Callable[[], object]] = [lambda: None, lambda: writer.commit(pair)]
+    works: list[Callable[[], object]] = [lambda: None, lambda: None, lambda: writer.commit(pair)]
     between_looks(world, works)
-    assert values(engine.scan()) == {b"x": {b"x": b"1", b"y": b"3", b"z": b"3"}}
+    assert values(engine.scan()) == {b"x": {b"x": b"2", b"y": b"3", b"z": b"3"}}
 
 
-def test_a_holder_that_crosses_its_decision_is_looked_at_again() -> None:
+@both_ways
+def test_a_holder_that_crosses_its_decision_is_looked_at_again(snapshot: bool) -> None:
     """Of two holders of a row, the first may have decided before the second did."""
     world = World()
     filled(world, "x")
-    holder = stopped_at(world, Status.LOCKED)
+    stopped_at(world, Status.ASSERTED)
+    holder = stopped_at(world, Status.LOCKED, key("x", "y"))
     status = column(b"txn", holder, b"status")
     engine = world.client(world.faults, seed=2)
     list(engine.scan())
@@ -195,19 +198,10 @@ def test_a_holder_that_crosses_its_decision_is_looked_at_again() -> None:
     def gone() -> None:
         world.store.write([Edit(status, None, world.clock.wall_ms() + 1)])
 
-    for snapshot in (False, True):
-        seen = between_looks(world, [lambda: None, lambda: None, gone])
-        assert values(engine.scan(snapshot=snapshot)) == {b"x": {b"x": b"1"}}
-        assert len([call for call in seen if call.method == "scan"]) > 2
-        world.faults.plan = lambda call: Fault()
-        holder = stopped_again(world)
-        status = column(b"txn", holder, b"status")
-
-
-def stopped_again(world: World) -> bytes:
-    held = world.holder(X)
-    assert world.store.check_and_put([Check(X.lock, held, ((X.lock, b""),))]) == [True]
-    return stopped_at(world, Status.LOCKED, value=b"5")
+    before_last = 3 if snapshot else 4
+    seen = between_looks(world, [*[lambda: None] * before_last, gone])
+    assert values(engine.scan(snapshot=snapshot)) == {b"x": {b"x": b"2"}}
+    assert len([call for call in seen if call.method == "scan"]) > 2
 
 
 def never_still(world: World, work: Callable[[int], object]) -> None:
@@ -228,7 +222,7 @@ def test_a_row_that_never_stands_still_is_read_under_its_locks() -> None:
     """The key that came to it meanwhile is locked as well: half a commit is never seen."""
     world = World()
     filled(world, "x")
-    stopped_at(world, Status.LOCKED)
+    stopped_at(world, Status.ASSERTED)
     writer, engine = world.client(seed=9), world.client(world.faults, seed=2)
     list(engine.scan())
 
@@ -247,7 +241,7 @@ def test_a_row_that_keeps_growing_is_a_conflict() -> None:
     """The scan ends; it returns no half of a transaction."""
     world = World()
     filled(world, "x")
-    stopped_at(world, Status.LOCKED)
+    stopped_at(world, Status.ASSERTED)
     writer, engine = world.client(seed=9), world.client(world.faults, seed=2)
     list(engine.scan())
     never_still(world, lambda n: writer.commit([Mutation(key("x", f"n{n}"), b"1")]))
@@ -259,16 +253,11 @@ def test_a_deleted_row_of_a_page_is_not_there() -> None:
     """It was held at the first look, and its writer deleted it."""
     world = World()
     filled(world, "x", "y")
-    stopped_at(world, Status.LOCKED)
+    stopped_at(world, Status.ASSERTED)
     engine = world.client(world.faults, seed=2)
     list(engine.scan())
-    holder = world.holder(X)
-
-    def delete() -> None:
-        assert world.store.check_and_put([Check(X.lock, holder, ((X.lock, b""),))]) == [True]
-        world.client(seed=3).commit([Delete(X)])
-
-    between_looks(world, [lambda: None, delete])
+    delete = partial(world.client(seed=3).commit, [Delete(X)])
+    between_looks(world, [*[lambda: None] * 3, delete])
     assert values(engine.scan()) == {b"y": {b"x": b"1"}}
 
 
@@ -314,11 +303,16 @@ def test_a_scan_is_lazy() -> None:
     assert dict(counting.calls) == {"scan": 1}
 
 
-def test_what_held_rows_cost() -> None:
-    """A page of them costs two looks at their holders and one at the rows, however many."""
+@pytest.mark.parametrize(
+    ("status", "cost"),
+    [(Status.LOCKED, {"scan": 1, "read": 1}), (Status.ASSERTED, {"scan": 2, "read": 2})],
+)
+def test_what_held_rows_cost(status: Status, cost: dict[str, int]) -> None:
+    """A page of them costs a look at their holders, which tells those that are undecided by their
+    status alone; where one is not, one more look, and one at the rows; however many there are."""
     world = World()
     filled(world, *[b"%03d" % number for number in range(50)])
-    after_status(world, Status.LOCKED, Fault(reply=Reply.CRASH))
+    after_status(world, status, Fault(reply=Reply.CRASH))
     with pytest.raises(Crash):
         world.engine.commit([Mutation(key(b"%03d" % number), b"2") for number in range(10, 40)])
     counting = CountingStore(world.store)
@@ -326,7 +320,70 @@ def test_what_held_rows_cost() -> None:
     assert len(list(engine.scan())) == 50
     counting.reset()
     assert len(list(engine.scan())) == 50
-    assert dict(counting.calls) == {"scan": 2, "read": 2}
+    assert dict(counting.calls) == cost
+
+
+def stop_with_many(world: World, count: int, prefix: str = "") -> bytes:
+    """Let a client die after it has decided to write that many rows, and one of another table."""
+    world.engine.ensure_table("other", ["d"])
+    after_status(world, Status.ASSERTED, Fault(reply=Reply.CRASH))
+    rows = [key(f"{prefix}{number:03d}") for number in range(count)]
+    with pytest.raises(Crash):
+        world.client(world.faults, seed=len(world.rows()) + 100).commit(
+            [Mutation(row, b"new") for row in (*rows, Key(rows[0].row, "d", "x", "other"))]
+        )
+    world.faults.crashed = False
+    world.faults.plan = lambda call: Fault()
+    return world.holder(rows[0])
+
+
+def count_requests_read(counting: CountingStore, holder: bytes) -> int:
+    """Return how often the request of a transaction was read."""
+    wanted = column(b"txn", holder, b"buffer")
+    reads = [call.items for call in counting.trace if call.method == "read"]
+    return sum(wanted in items for items in reads)
+
+
+def test_what_was_decided_is_read_once_for_many_pages() -> None:
+    """Else a transaction of many rows would be decoded for each hundred of them."""
+    world = World()
+    holder = stop_with_many(world, 350)
+    counting = CountingStore(world.store)
+    engine = world.client(counting, seed=2)  # type: ignore[arg-type]
+    found = values(engine.scan())
+    assert found == {b"%03d" % number: {b"x": b"new"} for number in range(350)}
+    assert count_requests_read(counting, holder) == 1
+
+
+def test_what_is_kept_of_the_decided_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that were needed longest ago are forgotten, and read again."""
+    monkeypatch.setattr("txn.reading.holders.MOST_KEPT", 300)
+    world = World()
+    first = stop_with_many(world, 150)
+    others = [stop_with_many(world, 140, prefix) for prefix in ("1", "2")]
+    last = stop_with_many(world, 350, "3")
+    counting = CountingStore(world.store)
+    engine = world.client(counting, seed=2)  # type: ignore[arg-type]
+    found = values(engine.scan())
+    assert len(found) == 780
+    assert {tuple(row.values()) for row in found.values()} == {(b"new",)}
+    reads = [count_requests_read(counting, holder) for holder in (first, *others, last)]
+    assert reads[:2] == [1, 1]
+    assert max(reads) <= 3  # each of the others is pushed out once, or twice, at the end of another
+
+
+def test_how_far_the_decided_has_got_is_read_for_each_page() -> None:
+    """Its lock may come back as a ghost, to a key that others have written since."""
+    world = World()
+    holder = stop_with_many(world, 250)
+    engine, ghosted = world.client(seed=2), key("220")
+    rows = engine.scan()
+    assert next(rows).cells[key("000")].value == b"new"
+    world.client(seed=3).commit([Mutation(ghosted, b"newer")])  # which finishes the other first
+    assert world.store.check_and_put([Check(ghosted.lock, b"", ((ghosted.lock, holder),))])
+    found = {row.row: row.cells for row in rows}
+    assert len(found) == 249
+    assert found[b"220"][ghosted].value == b"newer"
 
 
 # ------------------------------------------------------------------------------- a snapshot

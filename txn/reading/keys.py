@@ -35,6 +35,13 @@ def read_atomically(context: Context, keys: Sequence[Key]) -> Snapshot | None:
     return None
 
 
+def find_undecided(context: Context, holders: Collection[bytes]) -> set[bytes]:
+    """Return those of the holders that have not decided by now, nor looked at ranges: what they
+    held before now was worth what its cells said."""
+    signs = _read(context, _signs(context, holders)) if holders else {}
+    return {holder for holder in holders if _was_undecided(context, holder, signs)}
+
+
 def _try(context: Context, keys: Sequence[Key]) -> Snapshot | None:
     rules = context.rules
     first, is_settled = rules.look(context, keys)
@@ -56,8 +63,7 @@ def _try_at_once(context: Context, keys: Sequence[Key]) -> Snapshot | None:
     """Try it where all cells of a read come from one instant: the holders' rows are read with what
     they hold, and nothing has to be looked at again."""
     values, holders = _read_held(context, keys)
-    signs = _read(context, _signs(context, holders)) if holders else {}
-    if all(_was_undecided(context, holder, signs) for holder in holders):
+    if find_undecided(context, holders) == holders:
         return values
     locks = [context.rules.lock_of(key) for key in keys]
     found = _read(context, [*keys, *locks, *list_row_cells(context, holders)])

@@ -1,10 +1,11 @@
 """Reads of ranges: rows in order, each resolved as an atomic read resolves it.
 
 A row that nobody holds is taken as the store gives it, since its cells come from one instant; where
-columns are named it is read without their tags, which only tell of rows that are held. A row that
-is held is looked at as `keys` looks at keys: the row, its holders, the row again, its holders
-again. Every key that a transaction wrote has a lock and a tag in its row, for a day at least where
-it was deleted, so nothing comes or goes in a range without being seen by a second look in minutes.
+columns are named it is read without their tags, which only tell of rows that are held. So is one
+whose holders have all not decided when their rows are looked at afterwards. Another row that is
+held is looked at as `keys` looks at keys: the row, its holders, the row again, its holders again.
+Every key that a transaction wrote has a lock and a tag in its row, for a day at least where it was
+deleted, so nothing comes or goes in a range without being seen by a second look in minutes.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from txn.protocol.ranges import (
     list_lockable,
     stored_rows,
 )
-from txn.protocol.row import TransactionRow
 from txn.protocol.row_cells import read_rows
-from txn.reading.keys import Snapshot
+from txn.reading.holders import HolderRows
+from txn.reading.keys import Snapshot, find_undecided
 from txn.reading.look import (
     Cells,
     Look,
@@ -53,16 +54,19 @@ Locked = Callable[[Sequence[Key]], Snapshot]
 def scan_rows(context: Context, wanted: Span, locked: Locked) -> Iterator[Row]:
     """Yield the span's rows that have a value, each as of one instant."""
     rows = stored_rows(context, wanted, cells=wanted.values)
+    holder_rows = HolderRows(context, wanted.table)
     while page := list(islice(rows, PAGE_ROWS)):
-        for row in _resolve_page(context, wanted, page, locked):
+        for row in _resolve_page(context, wanted, page, holder_rows, locked):
             if row.cells:
                 yield row
 
 
 def _resolve_page(
-    context: Context, wanted: Span, page: Sequence[Row], locked: Locked
+    context: Context, wanted: Span, page: Sequence[Row], holder_rows: HolderRows, locked: Locked
 ) -> Iterator[Row]:
-    held: dict[bytes, Cells] = {row.row: row.cells for row in page if find_holders(row.cells)}
+    holders = {row.row: find_holders(row.cells) for row in page}
+    undecided = find_undecided(context, set().union(*holders.values()))
+    held: dict[bytes, Cells] = {row.row: row.cells for row in page if holders[row.row] - undecided}
     found = {
         row.row: {key: cell for key, cell in row.cells.items() if not key.column.endswith(RESERVED)}
         for row in page
@@ -72,7 +76,7 @@ def _resolve_page(
     while held and (number := next(tries, 0)):
         if number > 1 or wanted.columns is not None:  # of which the tags were not read
             held = _read_again(context, wanted, held)
-        found.update(_settle_rows(context, wanted, held))
+        found.update(_settle_rows(context, wanted, held, holder_rows))
         held = {name: cells for name, cells in held.items() if name not in found}
     for name, cells in held.items():
         found[name] = _read_under_locks(context, wanted, name, cells, locked)
@@ -80,28 +84,26 @@ def _resolve_page(
 
 
 def _settle_rows(
-    context: Context, wanted: Span, first: Mapping[bytes, Cells]
+    context: Context, wanted: Span, first: Mapping[bytes, Cells], holder_rows: HolderRows
 ) -> dict[bytes, dict[Key, Cell]]:
     """Return the values of those rows that were the same at both looks."""
-    holders = {holder for cells in first.values() for holder in find_holders(cells)}
+    holders = {name: find_holders(cells) for name, cells in first.items()}
     began_ms = context.clock.monotonic_ms()
-    rows = read_rows(context, holders) if holders else {}
+    rows = holder_rows.look(set().union(*holders.values()))
     second = _read_again(context, wanted, first)
-    again = read_rows(context, holders) if holders else {}
+    again = holder_rows.look_again(rows)
     if are_apart(context, began_ms):
         return {}
     rules, settled = context.rules, {}
     for name, cells in first.items():
-        look = Look(rules, cells, _pick(rows, cells))
-        if were_at_once(look, Look(rules, second[name], _pick(again, cells))):
+        before, after = (
+            holder_rows.take_shares(found, holders[name], name) for found in (rows, again)
+        )
+        look = Look(rules, cells, before)
+        if were_at_once(look, Look(rules, second[name], after)):
             values = list_values(look).items()
             settled[name] = {key: cell for key, cell in values if key in wanted}
     return settled
-
-
-def _pick(rows: Mapping[bytes, TransactionRow], cells: Cells) -> dict[bytes, TransactionRow]:
-    """Return the rows of those that hold these cells."""
-    return {holder: rows[holder] for holder in find_holders(cells)}
 
 
 def _read_again(context: Context, wanted: Span, rows: Collection[bytes]) -> dict[bytes, Cells]:
