@@ -37,7 +37,14 @@ from txn.request import Request
 from txn.spans import Span
 from txn.spark.codecs import arrow_schema
 from txn.spark.options import SourceOptions
-from txn.spark.reader import BOUNDS, PARTITIONS, Range, divide_ranges, parse_bounds
+from txn.spark.reader import (
+    BOUNDS,
+    PARTITIONS,
+    Range,
+    divide_ranges,
+    parse_bounds,
+    parse_partitions,
+)
 from txn.spark.workers import open_worker
 from txn.text import escape, key_text
 
@@ -107,6 +114,7 @@ class ViewReader(DataSourceReader):
         self._schema = schema
         self._access = replace(options.access(), table=None)
         self._bounds = parse_bounds(options)
+        self._partitions = parse_partitions(options)
 
     def partitions(self) -> Sequence[InputPartition]:
         """Divide the tables; each task reads a part of one."""
@@ -116,7 +124,7 @@ class ViewReader(DataSourceReader):
             for table in self.list_tables():
                 if call_store(engine.context, partial(store.describe, table)) is None:
                     raise InvalidRequestError("no such table", table=table)
-                found = divide_ranges(store, table, [self._bounds], self._options)
+                found = divide_ranges(store, table, [self._bounds], self._partitions)
                 parts += [InputPartition((table, part)) for part in found]
         return parts or [InputPartition((b"", ()))]
 

@@ -71,20 +71,28 @@ def join_parts(parts: Sequence[tuple[Range, ...]], most: int) -> list[tuple[Rang
     ]
 
 
+def parse_partitions(options: SourceOptions) -> int | None:
+    """Return how many tasks there may be at most; None where the options leave that open."""
+    return None if options.text(PARTITIONS) is None else options.whole(PARTITIONS, 1)
+
+
 def divide_ranges(
-    store: Store, table: bytes, ranges: Sequence[Range], options: SourceOptions
+    store: Store,
+    table: bytes,
+    ranges: Sequence[Range],
+    most: int | None = None,
+    cores: int | None = None,
 ) -> list[tuple[Range, ...]]:
     """Return what each task reads: on HBase a region's rows, else about equal parts of the rows, as
-    many as this machine has processors. The option `partitions` says how many at most."""
+    many as there are cores. most: how many tasks at most. cores: None: those of this machine."""
     if not ranges:
         return []
-    given = options.text(PARTITIONS)
-    most = options.whole(PARTITIONS, os.cpu_count() or 1)
+    count = most or cores or os.cpu_count() or 1
     stops = [stop for _, stop in ranges]
     stop = None if None in stops else max(stop for stop in stops if stop is not None)
-    splits = store.find_splits(table, most - 1, ranges[0][0], stop)
+    splits = store.find_splits(table, count - 1, ranges[0][0], stop)
     parts = cut_ranges(ranges, splits)
-    return parts if given is None else join_parts(parts, most)
+    return parts if most is None else join_parts(parts, most)
 
 
 def check_families(store: Store, table: bytes, families: Iterable[bytes]) -> None:
