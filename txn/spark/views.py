@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from itertools import islice
 from typing import Any, ClassVar
 
@@ -28,7 +27,7 @@ from pyspark.sql.types import (
 
 from txn.errors import InvalidRequestError
 from txn.model import LOCK_SUFFIX, Cell, Key, Row
-from txn.protocol.attempt import Context, call_store
+from txn.protocol.attempt import Context, call_store, describe_table
 from txn.protocol.lock_cells import FREE, holder_of
 from txn.protocol.ranges import key_of_cell, stored_rows
 from txn.protocol.row import TransactionRow, created_ms, decode_row, follow, is_row_key, whole_of
@@ -122,8 +121,7 @@ class ViewReader(DataSourceReader):
         with self._access.open_engine() as engine:
             store = engine.context.store
             for table in self.list_tables():
-                if call_store(engine.context, partial(store.describe, table)) is None:
-                    raise InvalidRequestError("no such table", table=table)
+                describe_table(engine.context, table)
                 found = divide_ranges(store, table, [self._bounds], self._partitions)
                 parts += [InputPartition((table, part)) for part in found]
         return parts or [InputPartition((b"", ()))]

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from txn.errors import InvalidRequestError
+from txn.protocol.attempt import Context, describe_table
 from txn.spans import make_span
 from txn.spark.options import SourceOptions
 from txn.stores.base import Store
@@ -95,11 +96,9 @@ def divide_ranges(
     return parts if most is None else join_parts(parts, most)
 
 
-def check_families(store: Store, table: bytes, families: Iterable[bytes]) -> None:
+def check_families(context: Context, table: bytes, families: Iterable[bytes]) -> None:
     """Raise InvalidRequestError where there is no such table, or not one of its families."""
-    known = store.describe(table)
-    if known is None:
-        raise InvalidRequestError("no such table", table=table)
+    known = describe_table(context, table)
     for family in families:
         if family not in known:
             raise InvalidRequestError("no such family", table=table, family=family)

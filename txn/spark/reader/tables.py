@@ -76,9 +76,9 @@ class TableReader(DataSourceReader):
         """Divide the rows; Spark calls this once, before any task."""
         families = {column.family for column in self._mapping.columns}
         with self._access.open_engine() as engine:
-            store = engine.context.store
-            check_families(store, self._mapping.table, families)
-            parts = divide_ranges(store, self._mapping.table, self._ranges, self._partitions)
+            context, table = engine.context, self._mapping.table
+            check_families(context, table, families)
+            parts = divide_ranges(context.store, table, self._ranges, self._partitions)
         return [InputPartition(part) for part in parts] or [InputPartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
