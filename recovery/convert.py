@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-from recovery.fsck import RETENTION_MS
+from recovery.fsck import RETENTION_MS, require_tables
 from recovery.scan import MARKERS, newest_old_ms, transactions
 from txn.errors import InvalidRequestError
 from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Check, Edit, Key
@@ -38,9 +38,7 @@ def find_obstacles(
     under way. Raises InvalidRequestError for an absent table.
     """
     yield from _list_rows_in_the_way(context)
-    for table in tables:
-        if call_store(context, lambda: context.store.describe(table)) is None:  # noqa: B023
-            raise InvalidRequestError("no such table", table=table)
+    require_tables(context, tables)
     for span in _list_spans(context, tables):
         yield from _list_cells_in_the_way(context, span, retention_ms)
 

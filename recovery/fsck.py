@@ -23,9 +23,9 @@ from recovery.scan import (
 )
 from recovery.tables import BATCH, check_rows, is_stale
 from recovery.units import check_units
-from txn.errors import CorruptRowError, InvalidRequestError, TableUnavailable
+from txn.errors import CorruptRowError, TableUnavailable
 from txn.model import Cell, Edit, Key, Row
-from txn.protocol.attempt import Context, call_store, load_transaction
+from txn.protocol.attempt import Context, call_store, describe_table, load_transaction
 from txn.protocol.lock_cells import FREE
 from txn.protocol.ranges import stored_rows
 from txn.protocol.recover import roll_back, roll_forward
@@ -84,8 +84,7 @@ def check(
 def require_tables(context: Context, scan: Collection[bytes]) -> None:
     """Raise InvalidRequestError for an absent table."""
     for table in scan:
-        if call_store(context, lambda: context.store.describe(table)) is None:  # noqa: B023
-            raise InvalidRequestError("no such table", table=table)
+        describe_table(context, table)
 
 
 def list_data(context: Context, scan: Collection[bytes]) -> Iterator[Span]:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from itertools import pairwise
 from multiprocessing import cpu_count
 from pathlib import Path
 from re import fullmatch
@@ -50,6 +49,7 @@ with import_extra("spark"):
     from pyspark.sql.types import StringType, StructField, StructType
 
     from txn.spark.options import SourceOptions
+    from txn.spark.reader import PARTITIONS, divide_ranges, parse_partitions
     from txn.spark.session import local_session
 
 COLUMNS = (
@@ -59,7 +59,7 @@ COLUMNS = (
 FINDINGS_SCHEMA = StructType([StructField(name, StringType()) for name in COLUMNS])
 """Bytes are text as everywhere here, `\\xNN` for what is not printable; facts is a JSON object.
 result and why are null where nothing was repaired."""
-OPTIONS = ("grace_ms", "retention_ms", "scan", "partitions")
+OPTIONS = ("grace_ms", "retention_ms", "scan", PARTITIONS)
 LOOK_EVERY_S = 0.5
 
 Found = tuple[Finding, Result | None]
@@ -135,7 +135,7 @@ def plan_shares(
         return [
             Share(share, is_data)
             for span, is_data in spans
-            for share in _divide(context, span, cores, partitions)
+            for share in _divide_span(context, span, cores, partitions)
         ]
 
 
@@ -222,8 +222,7 @@ class FindingsReader(DataSourceReader):
         name = as_bytes("transactions", access.transactions).decode()
         self._wanted = Inspection(access.uri, name, ages, policy=access.policy)
         self._scan = options.names("scan")
-        given = options.text("partitions") is not None
-        self._partitions = options.whole("partitions", 1) if given else None
+        self._partitions = parse_partitions(options)
         self._places = [COLUMNS.index(name) for name in schema.names]
 
     def partitions(self) -> Sequence[InputPartition]:
@@ -241,23 +240,21 @@ class FindingsReader(DataSourceReader):
 # ---------------------------------------------------------------------------------- in a task
 
 
-class _Worker(NamedTuple):
-    """What this process has open of a store, and keeps for all its tasks."""
-
-    context: Context
-    opened: ExitStack
+_OPENED = ExitStack()
+"""What this process has open, for all its tasks."""
 
 
 @cache
-def _open_worker(uri: str, transactions: str, policy: Policy | None) -> _Worker:
-    opened = ExitStack()
-    context = opened.enter_context(open_store_of(uri, transactions))
-    return _Worker(replace(context, policy=policy) if policy else context, opened)
+def _open_context(uri: str, transactions: str, policy: Policy | None) -> Context:
+    """Return what this process sees of a store. It is no engine, as workers of `txn.spark` have:
+    that would make a transaction table, and refuse a protocol that can only be looked at."""
+    context = _OPENED.enter_context(open_store_of(uri, transactions))
+    return replace(context, policy=policy) if policy else context
 
 
 def look(wanted: Inspection, shares: Iterable[Share]) -> Iterator[Told]:
     """Yield the findings of the shares, repaired where that is wanted, and what else was seen."""
-    context = _open_worker(wanted.uri, wanted.transactions, wanted.policy).context
+    context = _open_context(wanted.uri, wanted.transactions, wanted.policy)
     seen = Seen(0, Young())
 
     def count(table: bytes) -> None:
@@ -276,17 +273,14 @@ def look(wanted: Inspection, shares: Iterable[Share]) -> Iterator[Told]:
 # ------------------------------------------------------------------------------ in the driver
 
 
-def _divide(context: Context, span: Span, cores: int, partitions: int | None) -> list[Span]:
-    """Cut a span where the store says; with `partitions` into no more than so many."""
-    most = partitions or cores
-    splits = call_store(
-        context,
-        lambda: context.store.find_splits(span.table, most - 1, span.start, span.stop),
-    )
-    if partitions and len(splits) >= partitions:
-        splits = [splits[at * len(splits) // partitions] for at in range(1, partitions)]
-    ends = [span.start, *splits, span.stop]
-    return [replace(span, start=low or b"", stop=high) for low, high in pairwise(ends)]
+def _divide_span(
+    context: Context, span: Span, cores: int, partitions: int | None
+) -> Iterator[Span]:
+    """Yield the parts of a span: the ranges of a task are neighbours."""
+    whole = [(span.start, span.stop)]
+    divide = partial(divide_ranges, context.store, span.table, whole, partitions, cores)
+    for ranges in call_store(context, divide):
+        yield replace(span, start=ranges[0][0], stop=ranges[-1][1])
 
 
 def _run(spark: SparkSession, found: RDD[Told], progress: Callable[[int], None]) -> None:

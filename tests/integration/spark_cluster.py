@@ -119,15 +119,15 @@ class Application:
 @contextmanager
 def run_application(
     folder: Path,
-    master: str = CLUSTER,
+    master: str | None = CLUSTER,
     *,
     failures: int = 4,
     settings: Mapping[str, str] | None = None,
 ) -> Iterator[Application]:
     """Start an application; afterwards it has ended, with all its processes.
 
-    folder: for all that Spark writes. failures: how often a task may fail. No task begins before
-    all executors are there.
+    folder: for all that Spark writes. master: None: tasks run in the driver's JVM. failures: how
+    often a task may fail. No task begins before all executors are there.
     """
     folder.mkdir(parents=True, exist_ok=True)
     every = {"spark.scheduler.minRegisteredResourcesRatio": "1.0", **(settings or {})}

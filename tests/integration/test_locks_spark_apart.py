@@ -9,15 +9,16 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from pyspark.sql import SparkSession
 
 from tests.integration.gate import Gate
 from tests.integration.metastore import Metastore, metastore
-from tests.integration.spark_worker import Application, Failed, applications
+from tests.integration.spark_cluster import Application, JobFailedError, run_application
 from tests.integration.zookeeper import ZooKeeper, zookeeper  # noqa: F401  (a fixture)
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # two applications have to start
@@ -30,13 +31,33 @@ OVERWRITE = (
 )
 ONE_TASK_A_FILE = {"spark.sql.files.openCostInBytes": "128MB"}
 WITHIN_S = 120
+STATEMENTS = "tests.integration.spark_statements"
+
+
+class Named(NamedTuple):
+    """An application that runs statements, and its name among the holders of locks."""
+
+    name: str
+    application: Application
+
+    def run(self, sql: str, **details: Any) -> list[Any]:
+        """Return the first column of the rows, or raise JobFailedError."""
+        found: list[Any] = self.application.run(
+            f"{STATEMENTS}:run_statement", sql=sql, name=self.name, **details
+        )
+        return found
+
+    def explain(self, sql: str) -> list[str]:
+        """Return what the statement would lock."""
+        found: list[str] = self.application.run(f"{STATEMENTS}:explain_locks", sql=sql)
+        return found
 
 
 class Two(NamedTuple):
     """The applications."""
 
-    writer: Application
-    reader: Application
+    writer: Named
+    reader: Named
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +68,12 @@ def shared(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
 @pytest.fixture(scope="module")
 def two(shared: Metastore, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
-    folder = tmp_path_factory.mktemp("applications")
-    with applications(folder, 2, shared.settings | ONE_TASK_A_FILE) as found:
+    settings = shared.settings | ONE_TASK_A_FILE
+    with ExitStack() as stack:
+        found = []
+        for name in ("application-0", "application-1"):
+            run = run_application(tmp_path_factory.mktemp(name), None, settings=settings)
+            found.append(Named(name, stack.enter_context(run)))
         yield Two(*found)
 
 
@@ -107,7 +132,8 @@ def test_under_locks_a_reader_sees_the_old_partition_and_then_the_new_one(
     overwrite = OVERWRITE.format(table=table, value="id + 1000")
     read = pool.submit(two.reader.run, READ.format(table=table), locks=locks, gate=str(gate.folder))
     gate.wait_until_reached()
-    with pytest.raises(Failed, match=r"LockDenied: .* S default/measured/p=1 by application-1@"):
+    denied = r"LockDenied: .* S default/measured/p=1 by application-1@"
+    with pytest.raises(JobFailedError, match=denied):
         two.writer.run(overwrite, locks=locks, patient=False)
     write = pool.submit(two.writer.run, overwrite, locks=locks)
     gate.let_go()
@@ -127,7 +153,8 @@ def test_a_reader_waits_for_the_application_that_overwrites(
     gate.wait_until_reached()
     two.reader.run(f"REFRESH TABLE {table}")
     assert two.reader.run(read.format(p=1)) == []
-    with pytest.raises(Failed, match=r"LockDenied: .* X default/measured/p=1 by application-0@"):
+    denied = r"LockDenied: .* X default/measured/p=1 by application-0@"
+    with pytest.raises(JobFailedError, match=denied):
         two.reader.run(read.format(p=1), locks=locks, patient=False)
     assert two.reader.run(read.format(p=2), locks=locks, patient=False) == [7]
     waiting = pool.submit(two.reader.run, read.format(p=1), locks=locks)
@@ -166,7 +193,7 @@ def test_what_a_statement_locks_is_known_from_the_metastore(two: Two, table: str
     two.writer.run("INSERT INTO days PARTITION (d=DATE'2020-01-02', s='a/b') VALUES (1)")
     two.writer.run("CREATE VIEW both AS SELECT v FROM days JOIN measured USING (v) WHERE p = 2")
     try:
-        assert two.reader.run("SELECT * FROM both", only_explain=True) == [
+        assert two.reader.explain("SELECT * FROM both") == [
             "S default/both",
             "S default/days",
             "S default/days/d=2020-01-02",
@@ -175,7 +202,7 @@ def test_what_a_statement_locks_is_known_from_the_metastore(two: Two, table: str
             "S default/measured/p=2",
         ]
         dynamic = f"INSERT OVERWRITE TABLE {table} PARTITION (p) SELECT 1, 2"
-        assert two.reader.run(dynamic, only_explain=True) == ["X default/measured"]
+        assert two.reader.explain(dynamic) == ["X default/measured"]
     finally:
         two.writer.run("DROP VIEW both")
         two.writer.run("DROP TABLE days")
@@ -189,7 +216,7 @@ def test_a_view_that_hive_made_is_understood(
         spark, "theirs", {"v": "bigint"}, "SELECT `m`.`v` FROM `default`.`measured` `m`"
     )
     try:
-        assert two.reader.run("SELECT * FROM theirs", only_explain=True) == [
+        assert two.reader.explain("SELECT * FROM theirs") == [
             "S default/measured",
             "S default/measured/p=1",
             "S default/measured/p=2",

@@ -146,6 +146,16 @@ def test_a_job_of_one_name_happens_once(spark: SparkSession, tmp_path: Path) -> 
     assert list_statuses(uri)[0] == [Status.COMPLETE]
 
 
+def test_a_job_of_one_name_writes_several_tables(spark: SparkSession, tmp_path: Path) -> None:
+    """The second frame would else be taken for a repeat of the first, and be lost."""
+    uri = make_store(tmp_path, "fenced")
+    with connect(uri) as engine:
+        engine.ensure_table("others", ["f"])
+        for table in ("rows", "others"):
+            write_atomically(spark, **arguments(uri, rows=5, job_id="january", table=table))
+        assert [sum(1 for _ in engine.scan(table)) for table in ("rows", "others")] == [5, 5]
+
+
 def test_options_that_do_not_fit_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     """Rejects would make it part of a data frame."""
     uri = make_store(tmp_path, "six-phase")

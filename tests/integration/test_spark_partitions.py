@@ -15,10 +15,19 @@ import pytest
 
 from tests.integration.serving import served
 from tests.integration.spark_requests import absent_request, statuses, token
-from txn import AssertionFailedError, InvalidRequestError, Key, Mutation, Request, Some, connect
+from txn import (
+    AssertionFailedError,
+    Delete,
+    InvalidRequestError,
+    Key,
+    Mutation,
+    Request,
+    Some,
+    connect,
+)
 from txn.protocol.attempt import ProtocolName
 from txn.protocol.row import decode_marker, marker_key
-from txn.spark import PartitionError, Summary, commit_arrow, commit_partition
+from txn.spark import PartitionError, Summary, commit_arrow, commit_partition, committing
 from txn.spark.workers import Access, open_worker
 
 pytestmark = pytest.mark.fast
@@ -44,6 +53,28 @@ def test_every_row_of_a_partition_is_committed_across_batches(uri: str) -> None:
     summary = commit_partition(uri, range(25), absent_request, table="rows", batch=10)
     assert summary == Summary(committed=25)
     assert stored(uri, range(25)) == list(range(25))
+
+
+def test_large_rows_are_committed_a_few_at_a_time(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker has no memory for a batch of 500 rows of a megabyte each."""
+    monkeypatch.setattr(committing, "BATCH_BYTES", 1_000)
+    ahead = []
+
+    def request(row: int) -> Request:
+        ahead.append(row - len(stored(uri, range(row))))
+        large = Mutation(Key(f"{row:05}", "f", "large"), "x" * 400)
+        return Request((*absent_request(row).mutations, Delete(Key("-", "f", "-")), large))
+
+    assert commit_partition(uri, range(8), request, table="rows") == Summary(committed=8)
+    assert ahead == [0, 1, 2, 0, 1, 2, 0, 1]
+
+
+def test_a_request_without_a_list_of_mutations_is_refused_by_name(uri: str) -> None:
+    """It is weighed before it is looked at, which must not be its error."""
+    with pytest.raises(PartitionError, match=r"mutations must be a list.* row=1"):
+        commit_partition(uri, [1], lambda row: Request(None), table="rows")  # type: ignore[arg-type]
 
 
 def test_a_partition_that_runs_again_changes_nothing(uri: str) -> None:

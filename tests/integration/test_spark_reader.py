@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
@@ -75,6 +76,18 @@ def stop_at(uri: str, status: Status, mutations: list[Mutation]) -> None:
     after_status(SimpleNamespace(faults=faults), status, Fault(reply=Reply.CRASH))  # type: ignore[arg-type]
     with pytest.raises(Crash):
         Engine(faults, table="t").commit(mutations)
+
+
+@of_one
+def test_every_session_is_registered_by_itself(spark: SparkSession, uri: str) -> None:
+    """Spark looks for the name among those of the active session, which is another one's."""
+    other = spark.newSession()
+    with pytest.raises((PySparkException, Py4JError), match="DATA_SOURCE_NOT_FOUND"):
+        frame(other, uri)
+    for session in (other, spark, other, other.newSession()):
+        register(session)
+        assert frame(session, uri).count() == 300
+    assert SparkSession.getActiveSession() is spark
 
 
 def test_a_table_is_a_data_frame(spark: SparkSession, uri: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import pyarrow as pa
@@ -10,10 +11,13 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType, Tim
 
 from txn import Delete, Exact, Key, Mutation, Not, Request, Some, Version
 from txn.errors import InvalidRequestError
+from txn.model import MAX_TABLE
+from txn.request import MAX_TOKEN
 from txn.spark import PartitionError
 from txn.spark.drafting import parse_drafting
 from txn.spark.options import SourceOptions
 from txn.spark.rejects import drop_files, name_files
+from txn.spark.tokens import MOST_NAME, Naming, make_token, name_job
 
 pytestmark = pytest.mark.fast
 
@@ -69,14 +73,60 @@ def test_values_of_several_columns_make_different_tokens() -> None:
     """`a/b` and `c` must not be taken for `a` and `b/c`."""
     rows = [{"id": 1, "v": "a/b", "extra": "c"}, {"id": 2, "v": "a", "extra": "b/c"}]
     found = tokens(rows, WITH_EXTRA, once_by="v, extra", job_id="pay")
-    assert found == [rb"pay/a\/b/c", rb"pay/a/b\/c"]
+    assert found == [rb"/pay/rows/a\/b/c", rb"/pay/rows/a/b\/c"]
 
 
 def test_a_long_name_makes_a_token_all_the_same() -> None:
     """A token has 1024 bytes at most, and a row that has none would fail its task for ever."""
     (token,) = tokens([{"id": 1, "v": "x" * 5_000}], once_by="v")
     assert token is not None
-    assert len(token) < 100
+    assert len(token) < 200
+    assert b"/rows/xxx" in token
+
+
+def test_one_job_writes_several_tables() -> None:
+    """The rows of the second table would else be taken for those of the first, and be lost."""
+    rows = [{"id": 1, "v": "a"}]
+    options = {"once_by": "v", "job_id": "nightly"}
+    found = [tokens(rows, table=table, **options)[0] for table in ("rows", "others")]
+    assert found == [b"/nightly/rows/a", b"/nightly/others/a"]
+    assert tokens(rows, once_by="v") == [b"rows/a"]
+
+
+def test_a_token_tells_the_job_the_table_and_the_values() -> None:
+    """Whatever slashes and backslashes are in them, two that differ are never one transaction."""
+    words = ["".join(some) for size in (1, 2) for some in product("a/\\", repeat=size)]
+    schema = StructType([StructField(name, StringType()) for name in ("a", "b")])
+    batch = pa.record_batch([*zip(*product(words, words), strict=True)], schema.names)
+    values = {
+        value
+        for columns in (["a", "b"], ["a"])
+        for value in Naming.parse("once_by", columns, schema).list_values(batch)
+    }
+    assert len(values) == len(words) + len(words) ** 2
+    jobs = [word.encode() for word in ["", *words]]
+    found = {
+        make_token(name_job(job, table), value)
+        for job in jobs
+        for table in jobs[1:]
+        for value in values
+    }
+    assert len(found) == len(jobs) * len(words) * len(values)
+
+
+@pytest.mark.parametrize("size", [1, MOST_NAME])
+def test_every_job_and_table_leave_room_for_a_token(size: int) -> None:
+    """With the longest names as well a token is short enough, and of one table and value."""
+    tables = ["/" * MAX_TABLE, "/" * (MAX_TABLE - 1) + "a"]
+    rows = [{"id": 1, "v": "a" * 600}, {"id": 2, "v": "a" * 599 + "b"}]
+    found = [
+        token
+        for table in tables
+        for token in tokens(rows, table=table, once_by="v", job_id="/" * size)
+    ]
+    assert len(set(found)) == 4
+    assert all(token is not None and len(token) <= MAX_TOKEN for token in found)
+    assert found[:2] == tokens(rows, table=tables[0], once_by="v", job_id="/" * size)
 
 
 def test_a_token_of_nothing_is_refused() -> None:

@@ -38,6 +38,7 @@ from txn.spark.reader.ranges import (
     intersect_ranges,
     join_parts,
     parse_bounds,
+    parse_partitions,
 )
 from txn.stores import open_store
 
@@ -147,6 +148,14 @@ def test_bounds_are_rows_with_escapes() -> None:
         parse_bounds(SourceOptions({"prefix": "a", "stop": "b"}))
 
 
+def test_a_number_of_tasks_is_whole_or_left_open() -> None:
+    """Without it the store and the machine say how many there are."""
+    assert parse_partitions(SourceOptions({})) is None
+    assert parse_partitions(SourceOptions({"partitions": "7"})) == 7
+    with pytest.raises(InvalidRequestError, match="option='partitions'"):
+        parse_partitions(SourceOptions({"partitions": "0"}))
+
+
 def test_ranges_are_cut_at_splits_and_joined_again() -> None:
     """Each row is in one part, whatever the parts are."""
     ranges: tuple[Range, ...] = ((b"a", b"c"), (b"d", b"e"), (b"f", None))
@@ -174,12 +183,13 @@ def test_parts_of_a_table_are_about_equal() -> None:
     keys = [b"user-%06d" % number for number in range(2_000)]
     keys += [chance.randbytes(8) for _ in range(2_000)]
     store.write([Edit(Key(key, "f", "c", "t"), b"1", 1) for key in keys])
-    given = SourceOptions({"partitions": "8"})
-    parts = divide_ranges(store, b"t", ALL, given)
+    parts = divide_ranges(store, b"t", ALL, 8)
     sizes = [sum(1 for low, high in part for _ in store.scan(b"t", low, high)) for part in parts]
     assert (len(parts), sum(sizes)) == (8, 4_000)
     assert max(sizes) < 2 * 4_000 / 8
-    some = divide_ranges(store, b"t", ((b"user-000100", b"user-000200"),), given)
+    some = divide_ranges(store, b"t", ((b"user-000100", b"user-000200"),), 8)
     assert 1 < len(some) <= 8
-    assert divide_ranges(store, b"t", (), given) == []
+    assert divide_ranges(store, b"t", (), 8) == []
+    assert len(divide_ranges(store, b"t", ALL, cores=3)) == 3
+    assert len(divide_ranges(store, b"t", ALL, 2, cores=3)) == 2
     store.close()

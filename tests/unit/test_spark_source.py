@@ -67,6 +67,16 @@ def test_a_list_of_tables_may_end_with_a_comma() -> None:
         make_source(what="changes", tables="").streamReader(CHANGES)
 
 
+def test_a_table_that_is_not_there_is_named_while_a_job_is_planned() -> None:
+    """Of a mistyped table there would else be no rows, and no locks."""
+    rows = make_source(**{**MAPPED, "table": "absent"})
+    locks = make_source(what="locks", table="absent")
+    with connect(locks.options["uri"]), connect(rows.options["uri"]):  # keeps what is in memory
+        for reader in (rows.reader(SCHEMA), locks.reader(LOCKS_SCHEMA)):
+            with pytest.raises(InvalidRequestError, match=r"no such table table=b'absent'"):
+                reader.partitions()
+
+
 def test_large_transactions_are_looked_at_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """The parts of one data frame have a megabyte each, and a worker should not need them all."""
     monkeypatch.setattr(views, "BATCH_BYTES", 1_500)

@@ -37,6 +37,7 @@ from txn.protocol.row import decode_row, whole_of
 from txn.spark.committing import Counts, Summary
 from txn.spark.partitions import FrameRow, HowToCommit, commit_frame, commit_partition
 from txn.spark.source import register
+from txn.spark.tokens import make_token, name_job
 from txn.spark.workers import Access
 
 # Tasks tell of their flights when they end: there are enough of them for a job to be seen at work,
@@ -183,8 +184,9 @@ def load_atomically(load: Load, total: int) -> None:
 
 def write_atomically(load: Load, job: str, rows: DataFrame, options: Mapping[str, str]) -> None:
     """Write a data frame as one transaction, and count it."""
+    token = make_token(name_job(job.encode(), options["table"].encode()))
     with open_engine(load) as engine:
-        repeated = PartsClient(engine).find_committed(job) is not None
+        repeated = PartsClient(engine).find_committed(token) is not None
     write = rows.write.format("txn").options(**options, job_id=job, part_keys=str(PART_KEYS))
     write.option("atomic", "true").mode("append").save()
     load.counts.add(Summary(repeated=1) if repeated else Summary(committed=1))

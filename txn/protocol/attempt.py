@@ -18,13 +18,14 @@ from txn.clock import Clock
 from txn.errors import (
     ConflictError,
     CorruptRowError,
+    InvalidRequestError,
     StoreClosedError,
     StoreError,
     TableUnavailable,
     TxnError,
     annotate,
 )
-from txn.model import LOOKS_WITHIN_MS, Cell, Check, Edit, Key
+from txn.model import LOOKS_WITHIN_MS, Cell, Check, Edit, Family, Key
 from txn.policy import Policy
 from txn.protocol.lock_cells import FREE, holder_of
 from txn.protocol.phases import IllegalStepError, Status, Steps, check_step
@@ -423,6 +424,14 @@ def call_store(context: Context, call: Callable[[], T]) -> T:
                 next(tries)
             if next(tries, None) is None:
                 raise
+
+
+def describe_table(context: Context, table: bytes) -> Mapping[bytes, Family]:
+    """Return the families of a table; InvalidRequestError where there is none of its name."""
+    found = call_store(context, lambda: context.store.describe(table))
+    if found is None:
+        raise InvalidRequestError("no such table", table=table)
+    return found
 
 
 def are_apart(context: Context, first_ms: int) -> bool:

@@ -26,6 +26,7 @@ from txn.spark.conditions import CONDITIONS
 from txn.spark.drafting import Drafting, parse_drafting
 from txn.spark.mapping import MAPPING
 from txn.spark.options import SourceOptions, refuse_overwrite
+from txn.spark.tokens import make_token
 from txn.spark.workers import Access, open_worker
 
 ATOMIC = (*MAPPING, *CONDITIONS, "nulls", "atomic", "job_id", "ack", "part_keys", "wait_ms")
@@ -49,7 +50,7 @@ class PartsReport(WriterCommitMessage):
 
 class AtomicWriter(DataSourceArrowWriter):
     """The writer of one job, which is one transaction. transaction: its row key; None: a job of
-    this name has committed before, and nothing is done."""
+    this name has written the table before, and nothing is done."""
 
     def __init__(
         self, access: Access, drafting: Drafting, limits: PartLimits, transaction: bytes | None
@@ -126,12 +127,13 @@ def make_atomic_writer(options: SourceOptions, schema: StructType, overwrite: bo
     if access.uri.startswith("txn:"):
         raise InvalidRequestError("a server commits no parts: name its store", uri=access.uri)
     job = options.text("job_id")
+    token = make_token(drafting.prefix) if job else None
     with access.open_engine() as engine:
         engine.check_request(drafting.list_samples())
         client = PartsClient(engine)
-        if job is not None and client.find_committed(job) is not None:
+        if token is not None and client.find_committed(token) is not None:
             return AtomicWriter(access, drafting, limits, None)
-        return AtomicWriter(access, drafting, limits, client.begin(once=job))
+        return AtomicWriter(access, drafting, limits, client.begin(once=token))
 
 
 def split_parts(requests: Iterable[Request], limits: PartLimits) -> Iterator[Request]:

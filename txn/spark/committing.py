@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from itertools import islice
 from typing import Self, TypeVar
 
 from pyspark import Accumulator, SparkContext
@@ -16,8 +15,12 @@ from pyspark.sql import SparkSession
 
 from txn.client.engine import Engine
 from txn.errors import InvalidRequestError, TxnError
+from txn.model import Mutation
 from txn.request import Ack, Committed, Request
 from txn.spark.workers import Worker
+
+BATCH_BYTES = 8_000_000
+"""Of the values of a batch, about: a worker has little memory, and a server refuses more."""
 
 T = TypeVar("T")
 Refused = Sequence[tuple[T, Request, TxnError]]
@@ -95,7 +98,8 @@ def commit_requests(
 ) -> Summary:
     """Commit requests, a batch at a time, and return what became of them.
 
-    wanted: each with what it is for, such as a row. refuse: told of those that did not commit,
+    wanted: each with what it is for, such as a row. batch: how many go together, if they are not
+    large. refuse: told of those that did not commit,
     batch by batch; what it raises ends all, and later batches are not begun. It returns how many of
     them it has found to be repeated after all.
     When it returns, or raises, everything that it committed is complete.
@@ -120,10 +124,24 @@ def commit_requests(
     return Summary(**{field.name: seen[field.name] for field in fields(Summary)})
 
 
-def _batches(rows: Iterable[T], size: int) -> Iterator[list[T]]:
-    iterator = iter(rows)
-    while batch := list(islice(iterator, size)):
+def _batches(wanted: Iterable[tuple[T, Request]], size: int) -> Iterator[list[tuple[T, Request]]]:
+    """Yield the requests, so many together, or fewer where they are large."""
+    batch: list[tuple[T, Request]] = []
+    weight = 0
+    for each in wanted:
+        batch.append(each)
+        weight += _weigh(each[1])
+        if len(batch) >= size or weight >= BATCH_BYTES:
+            yield batch
+            batch, weight = [], 0
+    if batch:
         yield batch
+
+
+def _weigh(request: Request) -> int:
+    """Return the bytes of a request's values. One without a list of mutations is refused later."""
+    mutations = request.mutations if isinstance(request.mutations, list | tuple) else ()
+    return sum(len(mutation.value) for mutation in mutations if isinstance(mutation, Mutation))
 
 
 def _results(

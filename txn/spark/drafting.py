@@ -27,7 +27,7 @@ from txn.spark.conditions import (
 from txn.spark.mapping import MAPPING, TableMapping
 from txn.spark.mapping.foreign import read_outline
 from txn.spark.options import SourceOptions
-from txn.spark.tokens import MOST_NAME, Naming, RowTokens, make_token
+from txn.spark.tokens import MOST_NAME, Naming, RowTokens, make_token, name_job
 from txn.text import escape
 
 DRAFTING = (
@@ -237,7 +237,7 @@ def parse_drafting(
         is_once,
         Naming.parse("once_by", once_by, schema) if once_by else None,
         Naming.parse("group_by", group_by, schema) if group_by else None,
-        (options.text("job_id") or "").encode() or mapping.table,
+        name_job((options.text("job_id") or "").encode(), mapping.table),
         retention_ms if is_once else None,
     )
 

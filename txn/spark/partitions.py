@@ -67,7 +67,8 @@ def commit_partition(
     transactions: str | bytes = "txn",
     policy: Policy | None = None,
 ) -> Summary:
-    """Commit a transaction for each row of a Spark partition, a batch at a time.
+    """Commit a transaction for each row of a Spark partition, a batch at a time, which is of fewer
+    rows where they are large.
 
     to_request: what a row's transaction is, a Request or (mutations, assertions).
     once: a row's token, the same whenever the row is seen; without it a task that Spark runs again

@@ -6,6 +6,7 @@ holds its options and nothing else, and each part is imported where it is needed
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from importlib import import_module
 from typing import Any, NamedTuple
 
@@ -116,5 +117,7 @@ def _load(path: str) -> Any:
 
 
 def register(spark: SparkSession) -> None:
-    """Make `format("txn")` known to a session."""
-    spark.dataSource.register(TxnDataSource)
+    """Make `format("txn")` known to a session, once or again. Spark refuses a name that the active
+    session knows and this one does not; in a thread of its own no session is active."""
+    with ThreadPoolExecutor(1) as alone:
+        alone.submit(spark.dataSource.register, TxnDataSource).result()

@@ -1,9 +1,10 @@
 """The `once` tokens of rows, by which a task that runs again changes nothing.
 
-With the option `once_by` a token is made of columns: it names what happens, whoever writes it, and
-no other row may have it. Without, it is made of the name of the write, of the partition, and of all
-that the row is; of rows of a partition that are equal each has a number. So it does not matter in
-which order a partition comes when its task runs again; only which rows are in it.
+With the option `once_by` a token is made of the table, of the job where it has a name, and of
+columns: it names what happens, and no other row may have it. Without, it is made of the name of the
+write, of the partition, and of all that the row is; of rows of a partition that are equal each has
+a number. So it does not matter in which order a partition comes when its task runs again; only
+which rows are in it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from txn.spark.codecs.base import Codec
 DIGEST_BYTES = 16
 MOST_NAME = MAX_TOKEN - 100
 """Bytes of the name of a job: a partition, a digest and a number follow it."""
+MOST_READ = 100
+"""Bytes that people see of a token that would be too long."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +50,7 @@ class Naming:
         columns = []
         for name, codec in zip(self.names, self.codecs, strict=True):
             values = codec.encode_array(batch.column(batch.schema.get_field_index(name)))
-            columns.append([_guard(name, value) for value in values])
+            columns.append([_guard_value(name, value) for value in values])
         return [b"/".join(parts) for parts in zip(*columns, strict=True)]
 
 
@@ -78,12 +81,21 @@ class RowTokens:
         return b"%s/%d" % (token, self._again[short])
 
 
-def make_token(prefix: bytes, name: bytes) -> bytes:
-    """Return a token of a name that the values of columns make, however long they are."""
-    token = b"%s/%s" % (prefix, name)
+def name_job(job: bytes, table: bytes) -> bytes:
+    """Return the name of all that a job writes to a table, or, where the job has none, of all that
+    anybody does. No other job or table has it: only that of a job has a slash in front."""
+    return b"/%s/%s" % (_guard(job), _guard(table)) if job else _guard(table)
+
+
+def make_token(*names: bytes) -> bytes:
+    """Return the token of names of which each is within the one before it, however long they are:
+    that of a job, then that which the values of columns make. A long one has a digest instead,
+    behind two slashes, with which no other token begins."""
+    token = b"/".join(names)
     if len(token) <= MAX_TOKEN:
         return token
-    return b"%s/%s" % (prefix, blake2b(name, digest_size=32).hexdigest().encode())
+    digest = blake2b(token, digest_size=32).hexdigest().encode()
+    return b"//%s/%s" % (digest, token[:MOST_READ])
 
 
 def _choose_codec(name: str, schema: StructType) -> Codec:
@@ -94,7 +106,12 @@ def _choose_codec(name: str, schema: StructType) -> Codec:
     )
 
 
-def _guard(name: str, value: bytes | None) -> bytes:
+def _guard_value(column: str, value: bytes | None) -> bytes:
     if value is None:
-        raise InvalidRequestError("a column that names a transaction is null", column=name)
-    return value.replace(b"\\", rb"\\").replace(b"/", rb"\/")
+        raise InvalidRequestError("a column that names a transaction is null", column=column)
+    return _guard(value)
+
+
+def _guard(name: bytes) -> bytes:
+    """Return a name in which no slash is taken for its end."""
+    return name.replace(b"\\", rb"\\").replace(b"/", rb"\/")

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from itertools import islice
 from typing import Any, ClassVar
 
@@ -28,7 +27,7 @@ from pyspark.sql.types import (
 
 from txn.errors import InvalidRequestError
 from txn.model import LOCK_SUFFIX, Cell, Key, Row
-from txn.protocol.attempt import Context, call_store
+from txn.protocol.attempt import Context, call_store, describe_table
 from txn.protocol.lock_cells import FREE, holder_of
 from txn.protocol.ranges import key_of_cell, stored_rows
 from txn.protocol.row import TransactionRow, created_ms, decode_row, follow, is_row_key, whole_of
@@ -37,7 +36,14 @@ from txn.request import Request
 from txn.spans import Span
 from txn.spark.codecs import arrow_schema
 from txn.spark.options import SourceOptions
-from txn.spark.reader import BOUNDS, PARTITIONS, Range, divide_ranges, parse_bounds
+from txn.spark.reader import (
+    BOUNDS,
+    PARTITIONS,
+    Range,
+    divide_ranges,
+    parse_bounds,
+    parse_partitions,
+)
 from txn.spark.workers import open_worker
 from txn.text import escape, key_text
 
@@ -107,6 +113,7 @@ class ViewReader(DataSourceReader):
         self._schema = schema
         self._access = replace(options.access(), table=None)
         self._bounds = parse_bounds(options)
+        self._partitions = parse_partitions(options)
 
     def partitions(self) -> Sequence[InputPartition]:
         """Divide the tables; each task reads a part of one."""
@@ -114,9 +121,8 @@ class ViewReader(DataSourceReader):
         with self._access.open_engine() as engine:
             store = engine.context.store
             for table in self.list_tables():
-                if call_store(engine.context, partial(store.describe, table)) is None:
-                    raise InvalidRequestError("no such table", table=table)
-                found = divide_ranges(store, table, [self._bounds], self._options)
+                describe_table(engine.context, table)
+                found = divide_ranges(store, table, [self._bounds], self._partitions)
                 parts += [InputPartition((table, part)) for part in found]
         return parts or [InputPartition((b"", ()))]
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from txn.errors import InvalidRequestError
+from txn.protocol.attempt import Context, describe_table
 from txn.spans import make_span
 from txn.spark.options import SourceOptions
 from txn.stores.base import Store
@@ -71,27 +72,33 @@ def join_parts(parts: Sequence[tuple[Range, ...]], most: int) -> list[tuple[Rang
     ]
 
 
+def parse_partitions(options: SourceOptions) -> int | None:
+    """Return how many tasks there may be at most; None where the options leave that open."""
+    return None if options.text(PARTITIONS) is None else options.whole(PARTITIONS, 1)
+
+
 def divide_ranges(
-    store: Store, table: bytes, ranges: Sequence[Range], options: SourceOptions
+    store: Store,
+    table: bytes,
+    ranges: Sequence[Range],
+    most: int | None = None,
+    cores: int | None = None,
 ) -> list[tuple[Range, ...]]:
     """Return what each task reads: on HBase a region's rows, else about equal parts of the rows, as
-    many as this machine has processors. The option `partitions` says how many at most."""
+    many as there are cores. most: how many tasks at most. cores: None: those of this machine."""
     if not ranges:
         return []
-    given = options.text(PARTITIONS)
-    most = options.whole(PARTITIONS, os.cpu_count() or 1)
+    count = most or cores or os.cpu_count() or 1
     stops = [stop for _, stop in ranges]
     stop = None if None in stops else max(stop for stop in stops if stop is not None)
-    splits = store.find_splits(table, most - 1, ranges[0][0], stop)
+    splits = store.find_splits(table, count - 1, ranges[0][0], stop)
     parts = cut_ranges(ranges, splits)
-    return parts if given is None else join_parts(parts, most)
+    return parts if most is None else join_parts(parts, most)
 
 
-def check_families(store: Store, table: bytes, families: Iterable[bytes]) -> None:
+def check_families(context: Context, table: bytes, families: Iterable[bytes]) -> None:
     """Raise InvalidRequestError where there is no such table, or not one of its families."""
-    known = store.describe(table)
-    if known is None:
-        raise InvalidRequestError("no such table", table=table)
+    known = describe_table(context, table)
     for family in families:
         if family not in known:
             raise InvalidRequestError("no such family", table=table, family=family)

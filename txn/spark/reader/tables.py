@@ -28,6 +28,7 @@ from txn.spark.reader.ranges import (
     check_families,
     divide_ranges,
     parse_bounds,
+    parse_partitions,
 )
 from txn.spark.workers import open_worker
 
@@ -64,20 +65,20 @@ class TableReader(DataSourceReader):
     """Reads the mapped columns of the rows that have one of them."""
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
-        self._options = options
         self._mapping = TableMapping.parse(options, schema)
         if not self._mapping.columns:
             raise InvalidRequestError("no column of the schema is a cell")
         self._access = replace(options.access(), table=self._mapping.table)
         self._ranges: tuple[Range, ...] = (parse_bounds(options),)
+        self._partitions = parse_partitions(options)
 
     def partitions(self) -> Sequence[InputPartition]:
         """Divide the rows; Spark calls this once, before any task."""
         families = {column.family for column in self._mapping.columns}
         with self._access.open_engine() as engine:
-            store = engine.context.store
-            check_families(store, self._mapping.table, families)
-            parts = divide_ranges(store, self._mapping.table, self._ranges, self._options)
+            context, table = engine.context, self._mapping.table
+            check_families(context, table, families)
+            parts = divide_ranges(context.store, table, self._ranges, self._partitions)
         return [InputPartition(part) for part in parts] or [InputPartition(())]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
