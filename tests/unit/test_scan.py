@@ -102,9 +102,8 @@ def test_rows_come_lazily() -> None:
 @pytest.mark.parametrize("buckets", [1, 100])
 def test_a_transaction_is_found_by_a_part_of_its_key(buckets: int) -> None:
     """People copy what they can see of it."""
-    world = World()
+    world = World(buckets=buckets)
     context = world.engine.context
-    world.engine._backend._buckets = buckets
     keys = [world.engine.commit([Mutation(X, b"1")]).transaction for _ in range(3)]
     for row_key in keys:
         name = row_key[row_key.index(b"transaction.") :]
@@ -226,12 +225,11 @@ def test_finished_rows_are_passed_over_while_their_keys_are_young(buckets: int) 
 
 def test_an_unfinished_row_is_found_among_finished_ones_of_every_bucket() -> None:
     """Each bucket has young rows of its own, and something before them and behind."""
-    world = World()
+    world = World(buckets=20)
     context = world.engine.context
     done = world.engine.commit([Mutation(X, b"1")], once="token").transaction
     for uid in range(40):
         copy_row(world, done, created_ms(done), uid, 20)
-    world.engine._backend._buckets = 20
     keys = [stopped_at(world, Status.LOCKED, Key(f"{n}", "d", "x", TABLE)) for n in range(10)]
     suspects = list_suspects(context, Span(b"txn"), DAY_MS, lambda table: None)
     names = [row.row for row in suspects]
