@@ -405,3 +405,27 @@ def test_a_part_is_explained_as_its_transaction_has_it(engine: Engine, client: P
     assert (found.state, found.timestamp) == (RowState.DECIDED, done.timestamp)
     assert (found.whole, found.follows, found.held) == (transaction, True, (X,))
     assert (whole.whole, whole.parts) == (None, (1,))
+    assert found.part_rows is None and found.first_part is None
+
+
+def test_a_transaction_is_explained_with_how_many_parts_it_has(
+    engine: Engine, client: PartsClient
+) -> None:
+    """Before the decision its row does not tell; and afterwards their rows may be gone."""
+    transaction = client.begin()
+
+    def look() -> tuple[object, ...]:
+        found = explain(engine.context, transaction)
+        assert found is not None
+        return found.parts, found.part_rows, found.first_part
+
+    assert look() == ((), 0, None)
+    client.write(transaction, 1, 0, [Mutation(X, "1")])
+    client.write(transaction, 1, 1, [Mutation(Y, "1")])
+    client.begin()
+    first = part_key(transaction, 1, 0)
+    assert look() == ((), 2, first)
+    client.commit(transaction, [0, 2], 0)
+    assert look() == ((0, 2), 2, first)
+    row = explain(engine.context, engine.commit([Mutation(Z, "1"), Mutation(W, "1")]).transaction)
+    assert row is not None and (row.parts, row.part_rows) == (None, None)
