@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import groupby, islice
 
 from recovery.fsck import RETENTION_MS, require_tables
 from recovery.scan import MARKERS, newest_old_ms, transactions
@@ -19,7 +19,7 @@ from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Check, Edit, Key
 from txn.protocol.attempt import Context, ProtocolName, Rules, call_store
 from txn.protocol.lock_cells import FREE, UNIT_LOCK, holder_of
 from txn.protocol.ranges import stored_rows
-from txn.protocol.row import RowState
+from txn.protocol.row import RowState, whole_of
 from txn.protocol.rules import PROTOCOLS, protocol_key, require_features
 from txn.spans import Span
 from txn.text import key_text
@@ -44,9 +44,11 @@ def find_obstacles(
 
 
 def _list_rows_in_the_way(context: Context) -> Iterator[str]:
-    states = Counter(row.state for row in transactions(context))
-    ended = sum(states[state] for state in ENDED)
-    if unfinished := states.total() - ended:
+    # The rows of its parts follow that of a transaction, if it is there.
+    rows = groupby(transactions(context), lambda row: whole_of(row.row_key) or row.row_key)
+    counts = Counter(all(row.state in ENDED for row in alike) for _, alike in rows)
+    unfinished, ended = counts[False], counts[True]
+    if unfinished:
         yield (
             f"{unfinished} transactions are not finished: txn fsck --repair --grace 0s, when every "
             "client is stopped"

@@ -25,7 +25,7 @@ from txn.documents import (
 )
 from txn.errors import InvalidRequestError
 from txn.model import Cell, Delete, Key, Mutation
-from txn.protocol.row import TransactionRow, created_ms
+from txn.protocol.row import TransactionRow, created_ms, whole_of
 from txn.request import Request
 from txn.text import assertion_text, escape, key_text
 
@@ -43,6 +43,7 @@ def parse_request(text: str | bytes) -> Request:
 def row_document(row: TransactionRow, now_ms: int) -> Document:
     """Return a line of `txn ls --json`."""
     request = row.buffer.request if row.buffer else None
+    whole = whole_of(row.row_key)
     return {
         "transaction": escape(row.row_key),
         "status": str(row.status) if row.status else None,
@@ -54,6 +55,8 @@ def row_document(row: TransactionRow, now_ms: int) -> Document:
         "labels": dict(request.labels) if request else {},
         "reason": row.reason,
         "corrupt": row.corrupt,
+        "part_of": None if whole is None else escape(whole),
+        "parts": None if row.parts is None else list(row.parts),
     }
 
 
@@ -118,6 +121,8 @@ def explanation_document(found: Explanation) -> Document:
         "corrupt": found.corrupt,
         "part_of": None if found.whole is None else escape(found.whole),
         "parts": None if found.parts is None else list(found.parts),
+        "part_rows": found.part_rows,
+        "first_part": None if found.first_part is None else escape(found.first_part),
         "fsck": found.advice,
     }
 

@@ -15,22 +15,26 @@ from typing import assert_never
 
 from recovery.findings import Finding, Kind
 from recovery.fsck import GRACE_MS, RETENTION_MS, judge
-from recovery.scan import find_transaction
+from recovery.scan import STATUS, find_transaction
 from txn.assertions import Assertion
 from txn.errors import TableUnavailable
 from txn.model import Cell, Delete, Key, Mutation
 from txn.protocol.attempt import Context, call_store
 from txn.protocol.lock_cells import holder_of
 from txn.protocol.phases import Status
+from txn.protocol.ranges import stored_rows
 from txn.protocol.row import (
+    FAMILY,
     RowState,
     TransactionRow,
     created_ms,
     decode_marker,
     marker_key,
+    rows_of_parts,
     whole_of,
 )
 from txn.request import Request
+from txn.spans import Span
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,8 @@ class Explanation:
     commit; None before the decision. keys: all that it locks; held: those that it has locked now.
     has_ranges: whether it looks, under its locks, at ranges that it has scanned.
     whole: of a part, its transaction; follows: whether the part is yet what that one's row says, as
-    state and status have it. parts: how many each task has written of one that is in parts.
+    state and status have it. parts: how many each task has written of one that is in parts;
+    part_rows: how many rows there are of these; first_part: one of them.
     finding: what fsck finds; None where it is not to be mended, or not yet.
     """
 
@@ -91,6 +96,8 @@ class Explanation:
     whole: bytes | None
     follows: bool
     parts: tuple[int, ...] | None
+    part_rows: int | None
+    first_part: bytes | None
     finding: Finding | None
 
     @property
@@ -120,6 +127,7 @@ def explain(
     data = _read(context, request)
     locks = {key: context.rules.lock_of(key) for key in request.keys}
     held = tuple(key for key, lock in locks.items() if holder_of(lock, data[lock]) == row_key)
+    parts = None if row.parts is None else _list_parts(context, row_key)
     return Explanation(
         row_key,
         state=row.state,
@@ -142,8 +150,16 @@ def explain(
         whole=whole_of(row_key),
         follows=row.follows,
         parts=row.parts,
+        part_rows=None if parts is None else len(parts),
+        first_part=parts[0] if parts else None,
         finding=judge(row, context.clock.wall_ms(), grace_ms, retention_ms),
     )
+
+
+def _list_parts(context: Context, whole: bytes) -> list[bytes]:
+    """Return the row keys of a transaction's parts, of which nothing else is read."""
+    span = Span(context.table, *rows_of_parts(whole))
+    return [row.row for row in stored_rows(context, span, cells=[(FAMILY, STATUS)])]
 
 
 def _find_promise_ms(context: Context, request: Request) -> int | None:

@@ -46,9 +46,9 @@ Looked = Callable[[bytes], None]
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a store holds, counted. transactions: how many rows have each status, or `no status`;
-    unfinished: how many of them are neither finished nor debris. locks and tags: in data tables
-    and on the markers of `once`."""
+    """What a store holds, counted. transactions: how many rows have each status, or `no status`, a
+    part being a row as well, with the status that it says itself; unfinished: how many of them are
+    neither finished nor debris. locks and tags: in data tables and on the markers of `once`."""
 
     transactions: Mapping[str, int]
     unfinished: int
@@ -149,16 +149,9 @@ def list_without_status(context: Context, looked: Looked) -> Iterator[Transactio
             yield found
 
 
-def transactions(
-    context: Context,
-    start: bytes = b"",
-    stop: bytes | None = None,
-    looked: Looked = lambda table: None,
-    unless: Unless | None = None,
-) -> Iterator[TransactionRow]:
-    """Yield the transaction rows from start (included) to stop (excluded), in byte order, but for
-    those that a store leaves out."""
-    for row in list_rows(context, Span(context.table, start, stop), looked, unless):
+def transactions(context: Context) -> Iterator[TransactionRow]:
+    """Yield the transaction rows in byte order."""
+    for row in stored_rows(context, Span(context.table)):
         if is_row_key(row.row):
             yield decode_row(row)
 
@@ -179,14 +172,16 @@ def find_transaction(context: Context, row_key: bytes) -> TransactionRow | None:
     return follow(decode_row(cells), decode_row(decisive or Row(whole, {})))
 
 
-def find(context: Context, part: bytes, looked: Looked = lambda table: None) -> Iterator[bytes]:
-    """Yield the row keys that end with the part, or begin with it when their bucket, the word
-    `transaction` or the time is left out."""
-    if is_row_key(part) and whole_row(context, part):
-        yield part
+def find(context: Context, piece: bytes, looked: Looked = lambda table: None) -> Iterator[bytes]:
+    """Yield the row keys that end with the piece, or begin with it when their bucket, the word
+    `transaction` or the time is left out. Those of parts only where the piece reaches into what
+    these have behind the key of their transaction: nothing else has a `-`."""
+    if is_row_key(piece) and whole_row(context, piece):
+        yield piece
         return
     for row in list_rows(context, Span(context.table), looked):
-        if is_row_key(row.row) and _is_part(part, row.row):
+        is_wanted = (whole_of(row.row) is not None) is (b"-" in piece)
+        if is_wanted and is_row_key(row.row) and _has_piece(row.row, piece):
             yield row.row
 
 
@@ -228,7 +223,8 @@ def _pass(table: bytes) -> None:
     """Be told of a row, and do nothing."""
 
 
-def _is_part(part: bytes, row_key: bytes) -> bool:
-    name, uid = row_key[row_key.index(_NAME) :], row_key[row_key.rindex(b".") + 1 :]
-    begins = (row_key, name, name[len(_NAME) :], uid)
-    return row_key.endswith(part) or any(text.startswith(part) for text in begins)
+def _has_piece(row_key: bytes, piece: bytes) -> bool:
+    name = row_key[row_key.index(_NAME) :]
+    _, time, uid = name.split(b".", 2)
+    begins = (row_key, name, time + b"." + uid, uid)
+    return row_key.endswith(piece) or any(text.startswith(piece) for text in begins)

@@ -1,4 +1,4 @@
-"""`txn ls`: every transaction row, with its status and its age, as lines that can be searched."""
+"""`txn ls`: every transaction, with its status and its age, as lines that can be searched."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ from recovery.opening import open_store_of
 from recovery.text import count_text, duration_text, labels_text
 from txn.protocol.attempt import Context
 from txn.protocol.phases import Status
-from txn.protocol.row import TransactionRow, created_ms, decode_row
+from txn.protocol.row import TransactionRow, created_ms, decode_row, is_row_key, whole_of
+from txn.spans import Span
 from txn.text import escape
 
 LINE = "{:58} {:11} {:>9} {:>4} {}"
@@ -38,15 +39,22 @@ NAMES = (*map(str, Status), NO_STATUS)
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """Which rows: with one of these statuses, by name, and for how long at least."""
+    """Which rows: with one of these statuses, by name, and for how long at least; with those of
+    parts, or without."""
 
     names: frozenset[str]
     older_than_ms: int
+    with_parts: bool
 
     @property
     def statuses(self) -> list[Status]:
-        """The statuses among the names."""
-        return [status for status in Status if str(status) in self.names]
+        """The statuses among the names; 0-PART is one of parts alone."""
+        unwanted = None if self.with_parts else Status.PART
+        return [each for each in Status if str(each) in self.names and each is not unwanted]
+
+    def takes(self, row_key: bytes) -> bool:
+        """Whether the row is wanted, as far as its key tells."""
+        return self.with_parts or whole_of(row_key) is None
 
 
 def _status(text: str) -> str:
@@ -72,6 +80,9 @@ def ls(
         typer.Option(parser=parse_age, help="Only with a status older than 10m, 24h..."),
     ] = None,
     limit: Annotated[int, typer.Option(min=0, help="The newest so many rows; 0: all.")] = 100,
+    parts: Annotated[
+        bool, typer.Option("--parts", help="Also the parts of transactions in parts.")
+    ] = False,
     transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
     as_json: JsonOption = False,
 ) -> None:
@@ -79,7 +90,8 @@ def ls(
     with open_store_of(store, transactions) as context, ExitStack() as looking:
         # Lines that come as they are found show by themselves how far it is.
         bar = looking.enter_context(row_bar(console(), "ls", hidden=as_json or not limit))
-        wanted = Wanted(frozenset(status or NAMES), older_than or 0)
+        names = frozenset(status or NAMES)
+        wanted = Wanted(names, older_than or 0, parts or str(Status.PART) in (status or ()))
         rows = _list_newest if limit else _list_all
         total, shown = rows(context, wanted, limit, bar)
         looking.close()
@@ -105,12 +117,13 @@ def _list_newest(
 
     def count_keys() -> Iterator[bytes]:
         nonlocal total
-        for row_key in _list_keys(context, wanted, looked):
+        for row_key in filter(wanted.takes, _list_keys(context, wanted, looked)):
             total += 1
             yield row_key
 
     newest = heapq.nlargest(limit, count_keys(), key=created_ms)
-    found = (scan.whole_row(context, row_key) for row_key in reversed(newest))
+    newest.sort(key=lambda row_key: (created_ms(row_key), row_key))  # parts behind their own
+    found = (scan.whole_row(context, row_key) for row_key in newest)
     rows = (decode_row(row) for row in found if row)
     return total, (row for row in rows if name_status(row) in wanted.names)
 
@@ -137,7 +150,10 @@ def _list_all(
 
     def find() -> Iterator[TransactionRow]:
         others = scan.leave_out(set(Status) - set(wanted.statuses))
-        for row in scan.transactions(context, looked=looked, unless=others):
+        for cells in scan.list_rows(context, Span(context.table), looked, others):
+            if not (is_row_key(cells.row) and wanted.takes(cells.row)):
+                continue
+            row = decode_row(cells)
             age_ms = context.clock.wall_ms() - (row.since or row.newest)
             if name_status(row) in wanted.names and age_ms >= wanted.older_than_ms:
                 yield row
@@ -156,6 +172,12 @@ def name_status(row: TransactionRow) -> str:
     return str(row.status) if row.status else NO_STATUS
 
 
+def _parts(row: TransactionRow) -> str:
+    if row.parts is None:
+        return ""
+    return count_text(sum(row.parts), "part") if row.parts else "in parts"
+
+
 def _line(row: TransactionRow, now_ms: int) -> str:
     request = row.buffer.request if row.buffer else None
     labels = labels_text(request.labels) if request else ""
@@ -164,5 +186,5 @@ def _line(row: TransactionRow, now_ms: int) -> str:
         name_status(row),
         duration_text(max(0, now_ms - (row.since or row.newest))),
         len(request.keys) if request else "?",
-        "; ".join(filter(None, [labels, row.reason, row.corrupt])),
+        "; ".join(filter(None, [labels, _parts(row), row.reason, row.corrupt])),
     )

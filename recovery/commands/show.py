@@ -21,7 +21,7 @@ from recovery.commands.common import (
 from recovery.documents import explanation_document
 from recovery.inspect import Explanation, ValueChange, explain
 from recovery.opening import open_store_of
-from recovery.text import duration_text, labels_text, time_text
+from recovery.text import count_text, duration_text, labels_text, time_text
 from txn.errors import InvalidRequestError
 from txn.protocol.row import RowState
 from txn.text import assertion_text, escape, key_text, shorten
@@ -31,7 +31,8 @@ def show(
     transaction: Annotated[
         str,
         typer.Argument(
-            metavar="ID", help="Its row key, or the end of it, or its first random digits."
+            metavar="ID",
+            help="Its row key, or the end of it, or its first random digits; a part's own key.",
         ),
     ],
     store: StoreOption,
@@ -101,8 +102,10 @@ def _status(found: Explanation) -> str:
 def _parts(found: Explanation) -> str:
     if found.parts is None:
         return ""
-    total, tasks = sum(found.parts), len(found.parts)
-    return f"{total} parts of {tasks} tasks" if found.parts else "not counted before the decision"
+    total, tasks = sum(found.parts), count_text(len(found.parts), "task")
+    counted = f"{total:,} of {tasks}" if found.parts else "not counted before the decision"
+    one = f": txn show {escape(found.first_part)} shows the first" if found.first_part else ""
+    return f"{counted}, {count_text(found.part_rows or 0, 'row')}{one}"
 
 
 def _once(token: bytes, retention_ms: int | None) -> str:

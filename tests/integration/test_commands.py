@@ -359,5 +359,62 @@ def test_ls_tells_of_a_part_what_its_transaction_says(uri: str, run: Run) -> Non
         transaction = client.begin()
         newest = client.write(transaction, 0, 0, [Mutation(X, "1")])
         client.commit(transaction, [1], newest, ack="decided")
-    states = {row["status"]: row["state"] for row in lines(run("ls", "--json"))}
+    states = {row["status"]: row["state"] for row in lines(run("ls", "--json", "--parts"))}
     assert states == {"2-ASSERTED": "decided", "0-PART": "decided"}
+
+
+def test_ls_leaves_out_parts_unless_they_are_asked_for(uri: str, run: Run) -> None:
+    """Those of one data frame would be in the place of all other transactions."""
+    with connect(uri) as engine:
+        engine.ensure_table("data", ["d"])
+        older = engine.commit([Mutation(X, "0"), Mutation(Y, "0")]).transaction.decode()
+        client = PartsClient(engine)
+        whole, name = (key := client.begin()), key.decode()
+        for n in range(3):
+            client.write(whole, 0, n, [Mutation(Key(f"{n}", "d", "v", "data"), "1")])
+        client.commit(whole, [3], 0)
+        held = client.begin()
+        client.write(held, 0, 0, [Mutation(X, "1")])
+    parts = [f"{name}.part-00000-{n:05}" for n in range(3)]
+    open_part = f"{held.decode()}.part-00000-00000"
+
+    def listed(*options: str) -> list[object]:
+        return [row["transaction"] for row in lines(run("ls", "--json", *options))]
+
+    for limit in ((), ("--limit", "0")):
+        assert listed(*limit) == [older, name, held.decode()]
+        every = [older, name, *parts, held.decode(), open_part]
+        assert listed("--parts", *limit) == every
+        assert listed("--status", "5", *limit) == [older, name]
+        assert listed("--status", "5", "--parts", *limit) == [older, name, *parts]
+        assert listed("--status", "0-PART", *limit) == [open_part]
+        assert listed("--older-than", "1h", *limit) == []
+    two = run("ls", "--limit", "2", "--json")
+    assert [row["transaction"] for row in lines(two)] == [name, held.decode()]
+    assert "not 1 older one:" in two.stderr
+    assert "not 5 older ones:" in run("ls", "--limit", "2", "--json", "--parts").stderr
+    (_, row, _, part, *_) = lines(run("ls", "--json", "--parts"))
+    assert (row["parts"], row["part_of"], part["parts"], part["part_of"]) == ([3], None, None, name)
+    text = run("ls").stdout
+    assert "3 parts" in text and "in parts" in text
+
+
+def test_show_means_the_transaction_and_tells_of_its_parts(uri: str, run: Run) -> None:
+    """By any piece of its key, with which each of its parts begins as well."""
+    with connect(uri) as engine:
+        engine.ensure_table("data", ["d"])
+        client = PartsClient(engine)
+        whole = client.begin()
+        for n, key in enumerate((X, Y)):
+            client.write(whole, 0, n, [Mutation(key, "1")])
+        first = f"{whole.decode()}.part-00000-00000"
+        piece = whole.decode().removeprefix("transaction.")
+        before = run("show", piece).stdout
+        assert f"not counted before the decision, 2 rows: txn show {first}" in before
+        client.commit(whole, [2], 0)
+    assert f"2 of 1 task, 2 rows: txn show {first}" in run("show", piece).stdout
+    document = json.loads(run("show", piece, "--json").stdout)
+    assert (document["transaction"], document["parts"]) == (whole.decode(), [2])
+    assert (document["part_rows"], document["first_part"]) == (2, first)
+    part = json.loads(run("show", f"{piece}.part-00000-00001", "--json").stdout)
+    assert (part["part_of"], part["first_part"]) == (whole.decode(), None)

@@ -20,11 +20,12 @@ WAIT_MS = 50
 
 
 @contextmanager
-def open_rows(protocol: ProtocolName) -> Iterator[Engine]:
+def open_rows(protocol: ProtocolName, buckets: int = 1) -> Iterator[Engine]:
     """Open an engine on a new store that has a table of rows."""
     clock = ManualClock()
     store = LocalStore(MemoryStore(), clock)
-    with Engine(store, table="rows", policy=POLICY, clock=clock, protocol=protocol) as engine:
+    named = {"table": "rows", "policy": POLICY, "clock": clock, "protocol": protocol}
+    with Engine(store, buckets=buckets, **named) as engine:
         engine.ensure_table("rows", ["d"])
         yield engine
 

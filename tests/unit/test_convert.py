@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from recovery import check, convert, find_obstacles, repair_all, summary
+from recovery.scan import whole_row
 from tests.unit.worlds import TABLE, World, X, Y, stopped_at
+from txn.client.parts import PartsClient
 from txn.errors import InvalidRequestError
 from txn.model import Delete, Edit, Key, Mutation
 from txn.protocol.attempt import ProtocolName
@@ -93,6 +95,28 @@ def test_a_transaction_with_a_row_is_in_the_way(protocol: ProtocolName, status: 
     (obstacle, *_) = find_obstacles(world.engine.context)
     assert obstacle.startswith("1 transactions")
     assert ("--grace 0s" in obstacle) is (status is not Status.COMPLETE)
+
+
+@BOTH
+def test_a_transaction_in_parts_is_one_in_the_way(protocol: ProtocolName) -> None:
+    """A part that is not finished keeps it from being so, and one that has lost its transaction is
+    in the way as well."""
+    world = World(protocol=protocol)
+    client, store = PartsClient(world.engine), world.store
+    one, other = client.begin(), client.begin()
+    for n in range(3):
+        client.write(one, 0, n, [Mutation(Key(f"{n}", "d", "x", TABLE), b"1")])
+    client.write(other, 0, 0, [Mutation(X, b"1")])
+    (obstacle,) = find_obstacles(world.engine.context)
+    assert obstacle.startswith("2 transactions are not finished")
+    client.commit(one, [3], 0)
+    client.commit(other, [1], 0, ack="decided")
+    unfinished, ended = find_obstacles(world.engine.context)
+    assert unfinished.startswith("1 transactions are") and ended.startswith("1 transactions have")
+    row = whole_row(world.engine.context, one)
+    assert row is not None
+    store.write([Edit(key, None, cell.timestamp) for key, cell in row.cells.items()])
+    assert list(find_obstacles(world.engine.context)) == [unfinished, ended]
 
 
 @BOTH

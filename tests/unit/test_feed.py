@@ -160,11 +160,12 @@ def test_tokens_are_not_told_and_tables_can_be_chosen() -> None:
     assert [change.key for change in read_all(world, start, tables={b"other"})] == [elsewhere]
 
 
+@pytest.mark.parametrize("buckets", [1, 100])
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_a_transaction_in_parts_is_told_as_one(protocol: ProtocolName) -> None:
+def test_a_transaction_in_parts_is_told_as_one(protocol: ProtocolName, buckets: int) -> None:
     """By the row that decides for its parts, with what they have written: at its time, under its
     name and at its commit timestamp. While it is open nothing of it is told."""
-    world = World(protocol=protocol)
+    world = World(protocol=protocol, buckets=buckets)
     start = begin(world)
     client = PartsClient(world.client(seed=9))
     whole = client.begin(once="token", labels={"job": "a"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 from typing import get_args
 
 import pytest
@@ -43,6 +44,7 @@ from txn.protocol.row import (
     decode_parts,
     encode_parts,
     follow,
+    is_row_key,
     part_key,
     status_key,
     whole_of,
@@ -53,9 +55,9 @@ pytestmark = pytest.mark.fast
 W = Key("x", "d", "w", "rows")
 
 
-@pytest.fixture(params=get_args(ProtocolName))
+@pytest.fixture(params=product(get_args(ProtocolName), (1, 100)), ids=str)
 def engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
-    with open_rows(request.param) as engine:
+    with open_rows(*request.param) as engine:
         yield engine
 
 
@@ -81,6 +83,30 @@ def test_parts_commit_together(engine: Engine, client: PartsClient) -> None:
     assert engine.outcome(transaction) is Outcome.COMMITTED
     row = row_of(engine, transaction)
     assert row.parts == (2, 0, 1) and row.buffer and row.buffer.request.labels == {"job": "night"}
+    assert not list(check(engine.context, grace_ms=0, scan=[b"rows"]))
+
+
+def test_a_transaction_and_its_parts_are_in_a_bucket_of_the_engine(
+    engine: Engine, client: PartsClient
+) -> None:
+    """Its row is spread as any other, and the rows of its parts follow right behind it."""
+    begun = [client.begin() for _ in range(50)]
+    buckets = engine.context.buckets
+    if buckets == 1:
+        assert all(each.startswith(b"transaction.") for each in begun)
+    else:
+        assert len({each[:3] for each in begun}) > 10
+    for number, each in enumerate(begun):
+        assert is_row_key(each) and whole_of(part_key(each, 0, number)) == each
+        client.write(each, 0, 0, [Mutation(Key(f"{number}", "d", "v", "rows"), "1")])
+    rows = [row.row for row in engine.context.store.scan(b"txn") if is_row_key(row.row)]
+    assert rows == [row for each in sorted(begun) for row in (each, part_key(each, 0, 0))]
+    for each in begun:
+        client.commit(each, [1], 0, ack="decided")
+    findings = list(check(engine.context, grace_ms=0))
+    assert {found.transaction for found in findings} == set(rows)
+    assert all(repair(engine.context, found) for found in findings)
+    assert {engine.outcome(each) for each in begun} == {Outcome.COMMITTED}
     assert not list(check(engine.context, grace_ms=0, scan=[b"rows"]))
 
 
@@ -379,3 +405,27 @@ def test_a_part_is_explained_as_its_transaction_has_it(engine: Engine, client: P
     assert (found.state, found.timestamp) == (RowState.DECIDED, done.timestamp)
     assert (found.whole, found.follows, found.held) == (transaction, True, (X,))
     assert (whole.whole, whole.parts) == (None, (1,))
+    assert found.part_rows is None and found.first_part is None
+
+
+def test_a_transaction_is_explained_with_how_many_parts_it_has(
+    engine: Engine, client: PartsClient
+) -> None:
+    """Before the decision its row does not tell; and afterwards their rows may be gone."""
+    transaction = client.begin()
+
+    def look() -> tuple[object, ...]:
+        found = explain(engine.context, transaction)
+        assert found is not None
+        return found.parts, found.part_rows, found.first_part
+
+    assert look() == ((), 0, None)
+    client.write(transaction, 1, 0, [Mutation(X, "1")])
+    client.write(transaction, 1, 1, [Mutation(Y, "1")])
+    client.begin()
+    first = part_key(transaction, 1, 0)
+    assert look() == ((), 2, first)
+    client.commit(transaction, [0, 2], 0)
+    assert look() == ((0, 2), 2, first)
+    row = explain(engine.context, engine.commit([Mutation(Z, "1"), Mutation(W, "1")]).transaction)
+    assert row is not None and (row.parts, row.part_rows) == (None, None)

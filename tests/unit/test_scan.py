@@ -22,11 +22,12 @@ from recovery.scan import (
 )
 from tests.unit.worlds import TABLE, TAKEN, BreakingOff, World, X, Y, stopped_at
 from txn.assertions import Some
+from txn.client.parts import PartsClient
 from txn.errors import AssertionFailedError, InvalidRequestError, TableUnavailable
 from txn.model import Cell, Edit, Key, Mutation, Row, Unless, check_unless
 from txn.protocol.attempt import ProtocolName
 from txn.protocol.phases import Status
-from txn.protocol.row import RowState, TransactionRow, column, created_ms, new_row_key
+from txn.protocol.row import RowState, TransactionRow, column, created_ms, new_row_key, part_key
 from txn.spans import Span
 from txn.testing.counting import CountingStore
 
@@ -102,9 +103,8 @@ def test_rows_come_lazily() -> None:
 @pytest.mark.parametrize("buckets", [1, 100])
 def test_a_transaction_is_found_by_a_part_of_its_key(buckets: int) -> None:
     """People copy what they can see of it."""
-    world = World()
+    world = World(buckets=buckets)
     context = world.engine.context
-    world.engine._backend._buckets = buckets
     keys = [world.engine.commit([Mutation(X, b"1")]).transaction for _ in range(3)]
     for row_key in keys:
         name = row_key[row_key.index(b"transaction.") :]
@@ -115,6 +115,31 @@ def test_a_transaction_is_found_by_a_part_of_its_key(buckets: int) -> None:
     assert sorted(find(context, b"%d" % created_ms(keys[0]))) == sorted(keys)
     assert list(find(context, b"transaction.1700000000000." + b"0" * 32)) == []
     assert list(find(context, b"nothing")) == []
+
+
+@pytest.mark.parametrize("buckets", [1, 100])
+def test_a_piece_of_a_key_means_a_transaction_and_not_its_parts(buckets: int) -> None:
+    """Each part's key begins with that of its transaction; it is found by what comes after that."""
+    world = World(buckets=buckets)
+    context, client = world.engine.context, PartsClient(world.engine)
+    whole = client.begin()
+    parts = [part_key(whole, *of) for of in ((0, 0), (0, 1), (1, 0))]
+    for n, of in enumerate(((0, 0), (0, 1), (1, 0))):
+        client.write(whole, *of, [Mutation(Key(f"{n}", "d", "x", TABLE), b"1")])
+    time, uid = whole[whole.index(b"transaction.") :].split(b".")[1:]
+    names = (whole, b"transaction.%b.%b" % (time, uid), b"%b.%b" % (time, uid), uid)
+    for piece in (*names, whole[:-1], time, uid[:12], uid[-12:], b"transaction."):
+        assert list(find(context, piece)) == [whole]
+    for name in names:
+        assert list(find(context, name + b".part-00000-00001")) == [parts[1]]
+        assert list(find(context, name + b".part-00000")) == parts[:2]
+        assert list(find(context, name + b".part-")) == parts
+    assert list(find(context, b"part-00001-00000")) == list(find(context, b"1-00000")) == parts[2:]
+    row = whole_row(context, whole)
+    assert row is not None
+    world.store.write([Edit(key, None, cell.timestamp) for key, cell in row.cells.items()])
+    assert list(find(context, whole)) == list(find(context, uid)) == []
+    assert list(find(context, parts[0])) == parts[:1]
 
 
 def test_a_whole_row_has_every_cell_or_is_none() -> None:
@@ -226,12 +251,11 @@ def test_finished_rows_are_passed_over_while_their_keys_are_young(buckets: int) 
 
 def test_an_unfinished_row_is_found_among_finished_ones_of_every_bucket() -> None:
     """Each bucket has young rows of its own, and something before them and behind."""
-    world = World()
+    world = World(buckets=20)
     context = world.engine.context
     done = world.engine.commit([Mutation(X, b"1")], once="token").transaction
     for uid in range(40):
         copy_row(world, done, created_ms(done), uid, 20)
-    world.engine._backend._buckets = 20
     keys = [stopped_at(world, Status.LOCKED, Key(f"{n}", "d", "x", TABLE)) for n in range(10)]
     suspects = list_suspects(context, Span(b"txn"), DAY_MS, lambda table: None)
     names = [row.row for row in suspects]

@@ -43,11 +43,14 @@ class World:
 
     opened: ClassVar[Callable[[], tuple[Store, ManualClock]]] = staticmethod(in_memory)
 
-    def __init__(self, policy: Policy = POLICY, protocol: ProtocolName | None = None) -> None:
+    def __init__(
+        self, policy: Policy = POLICY, protocol: ProtocolName | None = None, buckets: int = 1
+    ) -> None:
         self.store, self.clock = World.opened()
         self.store.ensure_table(TABLE, {b"d": Family()})
         self.policy = policy
         self.protocol = protocol
+        self.buckets = buckets
         self.events: list[Event] = []
         self.faults = FaultyStore(self.store)
         self.engine = self.client(self.faults)
@@ -57,6 +60,7 @@ class World:
         return Engine(
             store or FaultyStore(self.store),
             table=TABLE,
+            buckets=self.buckets,
             policy=self.policy,
             clock=self.clock,
             chance=Random(seed),

@@ -73,8 +73,9 @@ class Engine:
             policy or Policy(),
             guard(watch),
             SIX_PHASE,
+            buckets,
         )
-        self._stand_on(LocalBackend(context, buckets, protocol), table)
+        self._stand_on(LocalBackend(context, protocol), table)
 
     @classmethod
     def over(cls, backend: Backend, table: str | bytes | None = None) -> Self:

@@ -78,11 +78,10 @@ class Wanted(InLine):
 class LocalBackend:
     """Commits and reads with the protocol. Its transaction table is made where it is missing."""
 
-    def __init__(self, context: Context, buckets: int, protocol: ProtocolName | None) -> None:
-        splits = [b"%02d." % bucket for bucket in range(1, buckets)]
+    def __init__(self, context: Context, protocol: ProtocolName | None) -> None:
+        splits = [b"%02d." % bucket for bucket in range(1, context.buckets)]
         context.store.ensure_table(context.table, {FAMILY: Family(versions=1)}, splits)
         self._context = context = replace(context, rules=choose_rules(context, protocol))
-        self._buckets = buckets
         self._families = Families(context)
         self._resolver = Resolver(context)
         self._contention = Contention(context, self._resolver.settle)
@@ -177,7 +176,7 @@ class LocalBackend:
         return Wanted(request, ack, due_ms, units, weight, attempt=attempt, begun_ms=now_ms)
 
     def _begin(self, request: Request, due_ms: int, spans: Sequence[Span] = ()) -> Attempt:
-        return begin_attempt(self._context, request, due_ms, self._buckets, spans)
+        return begin_attempt(self._context, request, due_ms, spans)
 
     def _begin_again(self, w: Wanted) -> None:
         """Give the request an attempt of which nothing was written, with a row key of about now."""

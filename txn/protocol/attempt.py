@@ -58,7 +58,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What every phase works with. `table` is the transaction table."""
+    """What every phase works with. `table` is the transaction table; `buckets`: how many prefixes
+    spread the rows of new transactions."""
 
     store: Store
     table: bytes
@@ -67,6 +68,7 @@ class Context:
     policy: Policy
     watch: Watch
     rules: Rules
+    buckets: int = 1
 
     def tries(self, *, most: int | None = None, due_ms: int | None = None) -> Iterator[int]:
         """Yield 1, 2, ... with a pause before each but the first: see `Backoff.tries`."""
@@ -171,11 +173,12 @@ class Attempt(Transaction):
 
 
 def begin_attempt(
-    context: Context, request: Request, due_ms: int, buckets: int = 1, spans: Sequence[Span] = ()
+    context: Context, request: Request, due_ms: int, spans: Sequence[Span] = ()
 ) -> Attempt:
     """Return a new attempt at the request, with its buffer encoded: InvalidRequestError where that
     is too large. Nothing is written yet."""
-    row_key = new_row_key(context.clock.wall_ms(), context.random.getrandbits(128), buckets)
+    uid = context.random.getrandbits(128)
+    row_key = new_row_key(context.clock.wall_ms(), uid, context.buckets)
     if request.once is not None:
         marker = encode_marker(Marker(row_key, request.once_retention_ms))
         request = add_marker(request, marker_key(context.table, request.once), marker)

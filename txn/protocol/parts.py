@@ -39,9 +39,7 @@ from txn.protocol.waiting import Contention
 from txn.request import Request
 
 
-def begin_whole(
-    context: Context, once: bytes | None, labels: Mapping[str, str], buckets: int = 1
-) -> Attempt:
+def begin_whole(context: Context, once: bytes | None, labels: Mapping[str, str]) -> Attempt:
     """Write the row of a transaction whose request will be in parts, and return it. Only when this
     has returned may a part be written."""
     if "multi_cell_check" not in context.store.features:
@@ -49,7 +47,7 @@ def begin_whole(
             "the store cannot commit in parts: HBase's Thrift 1 gateway writes one cell at a time"
         )
     request = Request((), (), once, labels)
-    t = begin_attempt(context, request, _due_ms(context), buckets)
+    t = begin_attempt(context, request, _due_ms(context))
     t.parts = ()
     write_rows(context, [t])
     if t.failure is not None:

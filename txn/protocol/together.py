@@ -52,6 +52,7 @@ def commit_together(context: Context, transactions: Sequence[Attempt], phases: P
         policy=context.policy,
         watch=silent if context.watch is silent else told.append,
         rules=context.rules,
+        buckets=context.buckets,
     )
     run = partial(phases, hurried, Contention(hurried, _refuse_to_settle))
     sent_ms = context.clock.monotonic_ms()
