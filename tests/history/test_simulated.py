@@ -92,7 +92,7 @@ VARIANTS: dict[str, tuple[Kind, Callable[[Patch], None]]] = {
     ),
     "rows are scanned past their holders": (
         Kind.G_SINGLE,
-        lambda patch: patch.setattr(rows_module, "find_undecided", lambda context, holders: holders),
+        lambda patch: patch.setattr(rows_module, "find_undecided", lambda _, holders: holders),
     ),
     "ranges are not looked at again": (
         Kind.G2,
