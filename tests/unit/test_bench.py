@@ -236,8 +236,11 @@ def test_what_spark_pays_is_told_beside_the_plain_case_of_the_same_round() -> No
     assert (mine["per_second"], mine["client_s"], mine["server_s"]) == (250, 2, 3)
 
 
-def test_spark_puts_and_scans_plainly_what_it_writes_as_transactions(tmp_path: Path) -> None:
-    """The plain case is the same rows, all of them."""
+@pytest.mark.parametrize("size", [1, spark.BATCH])
+def test_spark_puts_and_scans_plainly_what_it_writes_as_transactions(
+    tmp_path: Path, size: int
+) -> None:
+    """The plain case, and that in batches, are the same rows, all of them."""
     place = spark.SparkPlace("embedded", f"embedded://{tmp_path}/store?sync=off")
     case = spark.SparkCase(place, "read", "plain")
     spark.make_table(case)
@@ -245,7 +248,7 @@ def test_spark_puts_and_scans_plainly_what_it_writes_as_transactions(tmp_path: P
         Row(id=f"{number % 4}-{number:05}", **{name: f"{name}{number}" for name in spark.NAMES})
         for number in range(spark.BATCH + 7)
     ]
-    spark.put_by_store(place.uri, case.table, rows)
+    spark.put_by_store(place.uri, case.table, size, rows)
     parts = [(b"", b"2"), (b"2", None)]
     assert sum(spark.count_rows(place.uri, case.table, parts)) == spark.BATCH + 7
     spark.open_warm(place.uri).close()

@@ -25,7 +25,7 @@ Holders = Mapping[bytes, TransactionRow]
 
 
 @dataclass(frozen=True, slots=True)
-class Decided:
+class DecidedHolder:
     """A decided transaction, and where in its request the mutations of each row are."""
 
     whole: TransactionRow
@@ -50,7 +50,7 @@ class HolderRows:
     def __init__(self, context: Context, table: bytes) -> None:
         self._context = context
         self._table = table
-        self._kept: dict[bytes, Decided] = {}
+        self._kept: dict[bytes, DecidedHolder] = {}
         self._size = 0
 
     def look(self, holders: Collection[bytes]) -> Holders:
@@ -101,7 +101,7 @@ class HolderRows:
                 places.setdefault(mutation.key.row, []).append(place)
         while self._kept and self._size + len(mutations) > MOST_KEPT:
             self._forget(next(iter(self._kept)))
-        self._kept[row.row_key] = Decided(row, places)
+        self._kept[row.row_key] = DecidedHolder(row, places)
         self._size += len(mutations)
 
     def _forget(self, holder: bytes) -> None:
