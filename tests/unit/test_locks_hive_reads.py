@@ -1,10 +1,12 @@
 """What a query locks is all that its answer depends on: tried on random queries, with SQLite.
 
 Whatever happens to partitions that are not locked, the answer must stay the same.
+TXN_STATEMENTS says on how many.
 """
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Collection
 from random import Random
@@ -15,6 +17,7 @@ from txn.locks.hive.model import Column, Table, Tables
 from txn.locks.hive.sql import requests
 from txn.locks.requests import Path, path
 
+STATEMENTS = int(os.environ.get("TXN_STATEMENTS", "500"))
 VALUES = range(3)
 NUMBERS = [*map(str, VALUES), "'1'", "'01'"]
 COLUMNS = {"t1": "p", "t2": "pq"}
@@ -147,7 +150,7 @@ def partition(table: str, values: tuple[int, ...]) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("seed", "wanted"), [(1, 100), pytest.param(2, 2_000, marks=pytest.mark.slow)]
+    ("seed", "wanted"), [(1, 100), pytest.param(2, STATEMENTS, marks=pytest.mark.slow)]
 )
 def test_an_answer_depends_on_nothing_that_is_not_locked(seed: int, wanted: int) -> None:
     """Else two jobs would trample each other under locks that both believe in."""
