@@ -19,13 +19,12 @@ from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Check, Edit, Key
 from txn.protocol.attempt import Context, ProtocolName, Rules, call_store
 from txn.protocol.lock_cells import FREE, UNIT_LOCK, holder_of
 from txn.protocol.ranges import stored_rows
-from txn.protocol.row import RowState, whole_of
+from txn.protocol.row import whole_of
 from txn.protocol.rules import PROTOCOLS, protocol_key, require_features
 from txn.spans import Span
 from txn.text import key_text
 
 BATCH = 500
-ENDED = frozenset({RowState.FINISHED, RowState.DEBRIS})
 
 
 def find_obstacles(
@@ -46,7 +45,7 @@ def find_obstacles(
 def _list_rows_in_the_way(context: Context) -> Iterator[str]:
     # The rows of its parts follow that of a transaction, if it is there.
     rows = groupby(transactions(context), lambda row: whole_of(row.row_key) or row.row_key)
-    counts = Counter(all(row.state in ENDED for row in alike) for _, alike in rows)
+    counts = Counter(all(row.is_over for row in alike) for _, alike in rows)
     unfinished, ended = counts[False], counts[True]
     if unfinished:
         yield (

@@ -9,6 +9,7 @@ follow one by one. Nothing foreign runs in there either: the watch is told after
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from txn.clock import Clock
@@ -44,15 +45,10 @@ def commit_together(context: Context, transactions: Sequence[Attempt], phases: P
     be found out each transaction fails with CommitOutcomeUnknown.
     """
     told: list[Event] = []
-    hurried = Context(
-        store=context.store,
-        table=context.table,
+    hurried = replace(
+        context,
         clock=_Unwaiting(context.clock),
-        random=context.random,
-        policy=context.policy,
         watch=silent if context.watch is silent else told.append,
-        rules=context.rules,
-        buckets=context.buckets,
     )
     run = partial(phases, hurried, Contention(hurried, _refuse_to_settle))
     sent_ms = context.clock.monotonic_ms()

@@ -96,10 +96,8 @@ def _settle_rows(
         return {}
     rules, settled = context.rules, {}
     for name, cells in first.items():
-        before, after = (
-            holder_rows.take_shares(found, holders[name], name) for found in (rows, again)
-        )
-        look = Look(rules, cells, before)
+        look = Look(rules, cells, holder_rows.take_shares(rows, holders[name], name))
+        after = {holder: again[holder] for holder in holders[name]}
         if were_at_once(look, Look(rules, second[name], after)):
             values = list_values(look).items()
             settled[name] = {key: cell for key, cell in values if key in wanted}

@@ -99,9 +99,8 @@ def commit_requests(
     """Commit requests, a batch at a time, and return what became of them.
 
     wanted: each with what it is for, such as a row. batch: how many go together, if they are not
-    large. refuse: told of those that did not commit,
-    batch by batch; what it raises ends all, and later batches are not begun. It returns how many of
-    them it has found to be repeated after all.
+    large. refuse: told of those that did not commit, batch by batch; what it raises ends all, and
+    later batches are not begun. It returns how many of them it has found to be repeated after all.
     When it returns, or raises, everything that it committed is complete.
     """
     seen: Counter[str] = Counter()
