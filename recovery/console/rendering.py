@@ -14,6 +14,7 @@ from starlette.responses import HTMLResponse
 
 from recovery.text import count_text, duration_text, labels_text, time_text
 from txn.model import Key
+from txn.protocol.row import created_ms
 from txn.text import assertion_text, escape, key_text, shorten
 
 PAGES = (
@@ -53,6 +54,7 @@ def link_to_key(key: Key) -> str:
 
 
 ENVIRONMENT.filters |= {
+    "begun": created_ms,
     "bytes": escape,
     "short": shorten,
     "key": key_text,
