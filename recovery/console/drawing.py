@@ -85,14 +85,14 @@ def draw_timeline(found: Explanation, now_ms: int) -> Timeline | None:
         tone = TONES.get(each.status, "warn")
         marks.append(Mark(left, str(each.status), time_text(each.since), tone, index % 2 == 0))
         if index < len(widths):
-            name = _name_work(each.status, times[index + 1].status if index + 1 < len(times) else None)
+            name = _name_work(
+                each.status, times[index + 1].status if index + 1 < len(times) else None
+            )
             ends_open = is_open and index == len(times) - 1
             told = duration_text(max(0, lengths[index]))
             stretches.append(Stretch(left, widths[index], name, told, tone, ends_open))
             left += widths[index]
-    sentence = ", ".join(
-        f"{each.status} at {time_text(each.since)}" for each in times
-    )
+    sentence = ", ".join(f"{each.status} at {time_text(each.since)}" for each in times)
     return Timeline(marks, stretches, sentence)
 
 
