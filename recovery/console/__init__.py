@@ -1,0 +1,1 @@
+"""What `txn console` shows of a store, read in bounded steps."""
