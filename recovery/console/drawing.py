@@ -99,8 +99,10 @@ def draw_timeline(found: Explanation, now_ms: int) -> Timeline | None:
 def _share(lengths: Sequence[int]) -> list[float]:
     """Divide the width: each its least, and the rest by how long it took."""
     rest = max(0, WIDTH - 120 - LEAST * len(lengths))
-    total = sum(max(0, length) for length in lengths) or 1
-    return [LEAST + rest * max(0, length) / total for length in lengths]
+    lengths = [max(0, length) for length in lengths]
+    if not any(lengths):
+        lengths = [1] * len(lengths)
+    return [LEAST + rest * length / sum(lengths) for length in lengths]
 
 
 def _name_work(status: Status, following: Status | None) -> str:

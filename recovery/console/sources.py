@@ -9,6 +9,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
+from recovery.console.bounds import Limits
 from recovery.console.settings import Settings
 from recovery.opening import open_store_of
 from txn.protocol.attempt import Context
@@ -22,6 +23,7 @@ class Console:
     def __init__(self, settings: Settings, context: Context) -> None:
         self.settings = settings
         self.context = context
+        self.limits = Limits()
 
     def visit(self) -> None:
         """Say that somebody looks, so that the background does too."""

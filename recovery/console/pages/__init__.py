@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from recovery.console.live import Part
-from recovery.console.pages import overview
+from recovery.console.pages import overview, transactions
 
 Look = Callable[[Request], Response]
 Action = Callable[[Request, Mapping[str, str]], Response]
@@ -16,6 +16,8 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 LOOKS: Mapping[str, Look] = {
     "/": overview.show_overview,
+    "/transactions": transactions.list_transactions,
+    "/transaction": transactions.show_transaction,
 }
 ACTIONS: Mapping[str, Action] = {}
 PARTS: Mapping[str, Part] = {
