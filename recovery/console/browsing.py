@@ -23,18 +23,17 @@ from recovery.console.positions import (
     STATUS_CELLS,
     Positions,
     find_firsts,
+    list_transactions,
 )
 from recovery.scan import AHEAD_MS, has_piece, leave_out, whole_row
 from txn.model import Columns, Key, Row, Unless
 from txn.protocol.attempt import Context, call_store
 from txn.protocol.phases import Status
-from txn.protocol.ranges import stored_rows
 from txn.protocol.row import (
     TransactionRow,
     column,
     decode_row,
     is_row_key,
-    rows_of_parts,
     whole_of,
 )
 from txn.protocol.row_cells import COLUMNS
@@ -44,8 +43,6 @@ from txn.spans import Span
 ALL_COLUMNS = (*COLUMNS, *(status.at for status in Status))
 MOST_AT_ONCE = 1_000
 FIRST_WINDOW_MS = 10_000
-PARTS_PASSED = 20
-"""After so many rows of parts the rest of a transaction's are leapt over."""
 FIRST_CHUNK, LAST_CHUNK = 4, 64
 DEFAULT = LookLimits()
 _PIECE = re.compile(
@@ -288,21 +285,11 @@ class _Look:
         self, rank: int, low: int, high: int, cells: Columns, unless: Unless | None = None
     ) -> Iterator[Row]:
         first, behind = self._spans[rank]
-        at = max(first, self._at.find_start(rank, low))
+        start = max(first, self._at.find_start(rank, low))
         stop = min(behind, self._at.find_start(rank, high))
-        while at < stop:
-            passed, span, at = 0, Span(self._context.table, at, stop), stop
-            for row in stored_rows(self._context, span, unless, cells):
-                whole = None if self._wanted.looks_at_parts else whole_of(row.row)
-                if whole is None:
-                    passed = 0
-                    yield row
-                    continue
-                passed += 1
-                self._budget.spend(row)
-                if passed > PARTS_PASSED:
-                    at = rows_of_parts(whole)[1]
-                    break
+        span = Span(self._context.table, start, stop)
+        passing = None if self._wanted.looks_at_parts else self._budget.spend
+        return list_transactions(self._context, span, cells, unless, passing)
 
     def _cut(self, first: int, high: int, got: float) -> int:
         """Return from where a window goes that may hold little enough: half of what holds too much,

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from recovery.console.bounds import Budget, LookLimits, Stop
-from recovery.console.browsing import PARTS_PASSED, TransactionPage, WantedTransactions, browse
-from recovery.console.positions import Positions, find_buckets
+from recovery.console.browsing import TransactionPage, WantedTransactions, browse
+from recovery.console.positions import PARTS_PASSED, Positions, find_buckets
 from recovery.scan import AHEAD_MS
 from tests.unit.worlds import TABLE, World, X, Y, after_status
 from txn.clock import ManualClock
