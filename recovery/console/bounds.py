@@ -22,7 +22,7 @@ class Stop(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class LookLimits:
     """What a look may take: rows looked at, bytes of their cells, and time."""
 
     rows: int = 2_000
@@ -34,7 +34,7 @@ class Budget:
     """What a look has taken of its limits. A limit is passed by what one call of the store returns,
     and no more: whoever spends asks after each row."""
 
-    def __init__(self, clock: Clock, limits: Limits) -> None:
+    def __init__(self, clock: Clock, limits: LookLimits) -> None:
         self.limits = limits
         self.rows = 0
         self.bytes_ = 0

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from recovery.console.bounds import Budget, Limits, Stop
+from recovery.console.bounds import Budget, LookLimits, Stop
 from recovery.console.positions import (
     AGE_CELLS,
     BEHIND,
@@ -23,18 +23,17 @@ from recovery.console.positions import (
     STATUS_CELLS,
     Positions,
     find_firsts,
+    list_transactions,
 )
 from recovery.scan import AHEAD_MS, has_piece, leave_out, whole_row
 from txn.model import Columns, Key, Row, Unless
 from txn.protocol.attempt import Context, call_store
 from txn.protocol.phases import Status
-from txn.protocol.ranges import stored_rows
 from txn.protocol.row import (
     TransactionRow,
     column,
     decode_row,
     is_row_key,
-    rows_of_parts,
     whole_of,
 )
 from txn.protocol.row_cells import COLUMNS
@@ -44,17 +43,15 @@ from txn.spans import Span
 ALL_COLUMNS = (*COLUMNS, *(status.at for status in Status))
 MOST_AT_ONCE = 1_000
 FIRST_WINDOW_MS = 10_000
-PARTS_PASSED = 20
-"""After so many rows of parts the rest of a transaction's are leapt over."""
 FIRST_CHUNK, LAST_CHUNK = 4, 64
-DEFAULT = Limits()
+DEFAULT = LookLimits()
 _PIECE = re.compile(
     rb"(\d\d\.)?(?:transaction\.(\d{0,13})|(\d{13}))(?:\.([0-9a-f]{0,32}(?:\.part-[\d-]*)?))?"
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class WantedTransactions:
     """Which transactions. Whatever is not given holds for all.
 
     id_: a piece of the row key, as `txn show` takes it. A whole one, or one that begins with the
@@ -125,7 +122,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class TransactionPage:
     """Transactions, the newest first.
 
     next: from where to look further back; None: the beginning of the table was reached. looked: how
@@ -163,23 +160,25 @@ class _OutOfBudget(Exception):
 
 def browse(
     context: Context,
-    wanted: Wanted,
+    wanted: WantedTransactions,
     before: bytes | None = None,
-    limits: Limits = DEFAULT,
+    limits: LookLimits = DEFAULT,
     count: int = 50,
-) -> Page:
+) -> TransactionPage:
     """Return the newest transactions that are wanted, or those that come behind a cursor: the
     `next` of a page, a row key, or a time of 13 digits. InvalidRequestError for any other."""
     cells = whole_row(context, wanted.id_) if is_row_key(wanted.id_) else None
     if cells is not None:
-        return Page([decode_row(cells)], None, 1, Stop.BEGINNING)
+        return TransactionPage([decode_row(cells)], None, 1, Stop.BEGINNING)
     return _Look(context, wanted, limits, count).find_page(before)
 
 
 class _Look:
     """One look back: its windows, and what it has found."""
 
-    def __init__(self, context: Context, wanted: Wanted, limits: Limits, count: int) -> None:
+    def __init__(
+        self, context: Context, wanted: WantedTransactions, limits: LookLimits, count: int
+    ) -> None:
         self._context = context
         self._wanted = wanted
         self._count = count
@@ -195,7 +194,7 @@ class _Look:
         self._looked = 0
         self._rows: list[TransactionRow] = []
 
-    def find_page(self, before: bytes | None) -> Page:
+    def find_page(self, before: bytes | None) -> TransactionPage:
         """Go back, window by window, until there is a reason to stop."""
         end = self._at.find_time(END_MS)
         high = end if before is None else min(end, self._at.read_cursor(before))
@@ -286,21 +285,11 @@ class _Look:
         self, rank: int, low: int, high: int, cells: Columns, unless: Unless | None = None
     ) -> Iterator[Row]:
         first, behind = self._spans[rank]
-        at = max(first, self._at.find_start(rank, low))
+        start = max(first, self._at.find_start(rank, low))
         stop = min(behind, self._at.find_start(rank, high))
-        while at < stop:
-            passed, span, at = 0, Span(self._context.table, at, stop), stop
-            for row in stored_rows(self._context, span, unless, cells):
-                whole = None if self._wanted.looks_at_parts else whole_of(row.row)
-                if whole is None:
-                    passed = 0
-                    yield row
-                    continue
-                passed += 1
-                self._budget.spend(row)
-                if passed > PARTS_PASSED:
-                    at = rows_of_parts(whole)[1]
-                    break
+        span = Span(self._context.table, start, stop)
+        passing = None if self._wanted.looks_at_parts else self._budget.spend
+        return list_transactions(self._context, span, cells, unless, passing)
 
     def _cut(self, first: int, high: int, got: float) -> int:
         """Return from where a window goes that may hold little enough: half of what holds too much,
@@ -319,7 +308,7 @@ class _Look:
 
     # -------------------------------------------------------------------------------- results
 
-    def _take(self, seen: list[_Seen], low: int, last: int) -> Page | None:
+    def _take(self, seen: list[_Seen], low: int, last: int) -> TransactionPage | None:
         """Take what is wanted of a window; return the page where that is enough."""
         due = [each for each in seen if self._is_wanted(each.cells)]
         for left, (each, row) in enumerate(zip(due, self._load(due), strict=True), 1 - len(due)):
@@ -338,8 +327,8 @@ class _Look:
     def _is_full(self) -> bool:
         return len(self._rows) >= self._count
 
-    def _end(self) -> Page:
-        return Page(self._rows, None, self._looked, Stop.BEGINNING)
+    def _end(self) -> TransactionPage:
+        return TransactionPage(self._rows, None, self._looked, Stop.BEGINNING)
 
     def _is_wanted(self, cells: Row) -> bool:
         if not self._wanted.takes_key(cells.row):
@@ -374,11 +363,11 @@ class _Look:
             for row, each in keys.items()
         ]
 
-    def _stop_at(self, position: int) -> Page:
+    def _stop_at(self, position: int) -> TransactionPage:
         over = Stop.FOUND if self._is_full else self._budget.over
         cursor = self._at.make_cursor(position)
         back_to = self._at.find_created_ms(position)
-        return Page(self._rows, cursor, self._looked, over or Stop.AGE, back_to)
+        return TransactionPage(self._rows, cursor, self._looked, over or Stop.AGE, back_to)
 
 
 def _find_times(piece: bytes) -> tuple[int, int]:

@@ -12,9 +12,11 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 
 from txn.errors import InvalidRequestError
+from txn.model import Columns, Row, Unless
 from txn.protocol.attempt import Context
 from txn.protocol.phases import Status
 from txn.protocol.ranges import stored_rows
@@ -27,6 +29,8 @@ BEHIND = b"transaction/"
 STATUS_CELLS = [(FAMILY, b"status")]
 AGE_CELLS = [*STATUS_CELLS, *((FAMILY, status.at) for status in Status)]
 END_MS = 10**13
+PARTS_PASSED = 20
+"""After so many rows of parts the rest of a transaction's are leapt over."""
 _UID_BITS, _PART_BITS = 128, 34
 _PARTS = 10**5
 _CURSOR = re.compile(rb"\d{13}")
@@ -60,6 +64,31 @@ def _find_next_bucket(row_key: bytes) -> bytes | None:
     """Return where the first bucket begins that begins behind a row."""
     starts = [b"%02d." % number + NAME for number in range(100)]
     return next((start for start in starts if start > row_key), None)
+
+
+def list_transactions(
+    context: Context,
+    span: Span,
+    cells: Columns = None,
+    unless: Unless | None = None,
+    passing: Callable[[Row], object] | None = None,
+) -> Iterator[Row]:
+    """Yield the rows of a span of one bucket. With `passing`, which is told of those that were read
+    all the same, without the rows of parts: the most of a transaction's are leapt over."""
+    at, stop = span.start, span.stop or BEHIND
+    while at < stop:
+        passed, rest, at = 0, replace(span, start=at), stop
+        for row in stored_rows(context, rest, unless, cells):
+            whole = whole_of(row.row) if passing is not None else None
+            if whole is None or passing is None:
+                passed = 0
+                yield row
+                continue
+            passed += 1
+            passing(row)
+            if passed > PARTS_PASSED:
+                at = rows_of_parts(whole)[1]
+                break
 
 
 class Positions:

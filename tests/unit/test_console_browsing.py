@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recovery.console.bounds import Budget, Limits, Stop
-from recovery.console.browsing import PARTS_PASSED, Page, Wanted, browse
-from recovery.console.positions import Positions, find_buckets
+from recovery.console.bounds import Budget, LookLimits, Stop
+from recovery.console.browsing import TransactionPage, WantedTransactions, browse
+from recovery.console.positions import PARTS_PASSED, Positions, find_buckets
 from recovery.scan import AHEAD_MS
 from tests.unit.worlds import TABLE, World, X, Y, after_status
 from txn.clock import ManualClock
@@ -42,8 +42,8 @@ from txn.watch import silent
 
 TXN = b"txn"
 NOW_MS = 1_700_000_000_000
-ALL = Wanted()
-MOST = Limits(rows=10**9, bytes_=10**12, ms=10**9)
+ALL = WantedTransactions()
+MOST = LookLimits(rows=10**9, bytes_=10**12, ms=10**9)
 
 
 class Rows:
@@ -84,8 +84,8 @@ def order(row_key: bytes) -> tuple[int, bytes]:
 
 
 def list_pages(
-    context: Context, wanted: Wanted = ALL, limits: Limits = MOST, count: int = 50
-) -> Iterator[Page]:
+    context: Context, wanted: WantedTransactions = ALL, limits: LookLimits = MOST, count: int = 50
+) -> Iterator[TransactionPage]:
     """Go through all pages."""
     before: bytes | None = None
     while True:
@@ -142,7 +142,7 @@ def test_pages_have_each_row_once_and_in_order(
     rows.put(row_keys[:half])
     rows.put(row_keys[half:], None)
     limits = replace(MOST, rows=most)
-    found = list_keys_found(rows.context, Wanted(with_parts=with_parts), limits, count)
+    found = list_keys_found(rows.context, WantedTransactions(with_parts=with_parts), limits, count)
     due = [row for row in row_keys if with_parts or b".part-" not in row]
     in_use = {row[: row.index(b"transaction.")] for row in row_keys[:half]} or {b""}
     due = [row for row in due if row[: row.index(b"transaction.")] in in_use]
@@ -160,7 +160,7 @@ def test_thousands_of_one_millisecond_are_paged_through(
     uids = [chance.getrandbits(128) if random else number for number in range(many)]
     due = rows.put([prefix + new_row_key(NOW_MS, uid) for uid in uids for prefix in prefixes])
     limits = replace(MOST, rows=300)
-    pages = list(list_pages(rows.context, Wanted(), limits, 100))
+    pages = list(list_pages(rows.context, WantedTransactions(), limits, 100))
     found = [row.row_key for page in pages for row in page.rows]
     assert found == sorted(due, key=order, reverse=True)
     assert all(page.looked <= 400 for page in pages)
@@ -170,18 +170,18 @@ def test_a_page_can_begin_at_a_time_or_a_row() -> None:
     """A person goes to where something has happened."""
     rows = Rows()
     keys = rows.put([new_row_key(NOW_MS - number, 5) for number in range(10)])
-    found = browse(rows.context, Wanted(), b"%013d" % (NOW_MS - 7))
+    found = browse(rows.context, WantedTransactions(), b"%013d" % (NOW_MS - 7))
     assert [row.row_key for row in found.rows] == keys[8:]
-    found = browse(rows.context, Wanted(), keys[7])
+    found = browse(rows.context, WantedTransactions(), keys[7])
     assert [row.row_key for row in found.rows] == keys[8:]
     with pytest.raises(InvalidRequestError, match="13 digits"):
-        browse(rows.context, Wanted(), b"yesterday")
+        browse(rows.context, WantedTransactions(), b"yesterday")
 
 
 def test_an_empty_table_is_a_page_without_rows() -> None:
     """It has been made, and nobody has committed yet."""
-    page = browse(Rows().context, Wanted())
-    assert page == Page([], None, 0, Stop.BEGINNING)
+    page = browse(Rows().context, WantedTransactions())
+    assert page == TransactionPage([], None, 0, Stop.BEGINNING)
 
 
 # --------------------------------------------------------------------------------- its cost
@@ -198,7 +198,9 @@ class Fetching(CountingStore):
             yield row
 
 
-def find_cost(rows: Rows, wanted: Wanted, before: bytes | None = None) -> tuple[int, int, int]:
+def find_cost(
+    rows: Rows, wanted: WantedTransactions, before: bytes | None = None
+) -> tuple[int, int, int]:
     """How many calls a page takes, how many rows it is sent, and looks at."""
     store = Fetching(rows.store)
     page = browse(replace(rows.context, store=store), wanted, before)
@@ -208,17 +210,17 @@ def find_cost(rows: Rows, wanted: Wanted, before: bytes | None = None) -> tuple[
 @pytest.mark.parametrize(
     "wanted",
     [
-        Wanted(),
-        Wanted(statuses=frozenset({Status.LOCKED})),
-        Wanted(key=X),
-        Wanted(older_than_ms=200_000),
-        Wanted(id_=b"f00f"),
+        WantedTransactions(),
+        WantedTransactions(statuses=frozenset({Status.LOCKED})),
+        WantedTransactions(key=X),
+        WantedTransactions(older_than_ms=200_000),
+        WantedTransactions(id_=b"f00f"),
     ],
     ids=["all", "status", "key", "age", "id"],
 )
 @pytest.mark.parametrize("uri", ["memory://", "embedded"])
 def test_the_cost_of_a_page_is_not_that_of_the_table(
-    wanted: Wanted, uri: str, tmp_path: Path
+    wanted: WantedTransactions, uri: str, tmp_path: Path
 ) -> None:
     """A table of 100 million rows is looked at as quickly as one of some thousands."""
     costs = []
@@ -238,7 +240,7 @@ def test_a_quiet_store_is_gone_through_in_few_calls() -> None:
     """Windows that hold nothing become longer."""
     rows = Rows()
     rows.put([new_row_key(NOW_MS - 10**9 * at, at) for at in range(20)])
-    calls, sent, looked = find_cost(rows, Wanted())
+    calls, sent, looked = find_cost(rows, WantedTransactions())
     assert looked == 20
     assert sent < 60
     assert calls < 120
@@ -250,7 +252,7 @@ def test_parts_are_leapt_over() -> None:
     whole, other = (new_row_key(NOW_MS, uid) for uid in (1, 2))
     rows.put([whole, other])
     rows.put([part_key(whole, 0, number) for number in range(2_000)], Status.PART)
-    calls, sent, looked = find_cost(rows, Wanted(statuses=frozenset(Status)))
+    calls, sent, looked = find_cost(rows, WantedTransactions(statuses=frozenset(Status)))
     assert looked == 2
     assert sent < 10 * PARTS_PASSED
     assert calls < 60
@@ -260,7 +262,7 @@ def test_a_page_says_how_far_it_looked() -> None:
     """A person is told, and may go on."""
     rows = Rows()
     rows.put([new_row_key(NOW_MS - at, at) for at in range(1_000)])
-    wanted = Wanted(statuses=frozenset({Status.LOCKED}))
+    wanted = WantedTransactions(statuses=frozenset({Status.LOCKED}))
     page = browse(rows.context, wanted, limits=replace(MOST, rows=300))
     assert page.rows == []
     assert page.stopped is Stop.ROWS
@@ -274,7 +276,7 @@ def test_a_page_is_bounded_in_bytes() -> None:
     rows = Rows()
     big = Request((Mutation(X, b"x" * 100_000),))
     due = rows.put([new_row_key(NOW_MS - at, at) for at in range(60)], request=big)
-    for wanted in (Wanted(), Wanted(key=X)):
+    for wanted in (WantedTransactions(), WantedTransactions(key=X)):
         pages = list(list_pages(rows.context, wanted, replace(MOST, bytes_=1_000_000)))
         assert [row.row_key for page in pages for row in page.rows] == due
         assert all(len(page.rows) < 30 for page in pages)
@@ -286,7 +288,7 @@ def test_a_page_is_bounded_in_time() -> None:
     rows = Rows()
     due = rows.put([new_row_key(NOW_MS - 1_000 * at, at) for at in range(300)])
     slow = replace(rows.context, store=Slow(rows.store, rows.clock))
-    pages = list(list_pages(slow, Wanted(), replace(MOST, ms=2_000)))
+    pages = list(list_pages(slow, WantedTransactions(), replace(MOST, ms=2_000)))
     assert [row.row_key for page in pages for row in page.rows] == due
     assert any(page.stopped is Stop.TIME for page in pages)
 
@@ -317,13 +319,13 @@ def test_a_piece_of_a_row_key_is_found() -> None:
     wanted = keys[2_990]
     name, uid = wanted[3:], wanted[-32:]
     for piece in (wanted, wanted[:30], name, name[:29], name[12:], name[12:28], name[12:25]):
-        calls, _, looked = find_cost(rows, Wanted(id_=piece))
+        calls, _, looked = find_cost(rows, WantedTransactions(id_=piece))
         assert looked <= 2, piece
         assert calls < 20, piece
-        assert list_keys_found(rows.context, Wanted(id_=piece)) == [wanted], piece
+        assert list_keys_found(rows.context, WantedTransactions(id_=piece)) == [wanted], piece
     for piece in (uid, uid[:9], uid[-9:]):
-        assert list_keys_found(rows.context, Wanted(id_=piece)) == [wanted], piece
-    assert list_keys_found(rows.context, Wanted(id_=b"transaction.0")) == []
+        assert list_keys_found(rows.context, WantedTransactions(id_=piece)) == [wanted], piece
+    assert list_keys_found(rows.context, WantedTransactions(id_=b"transaction.0")) == []
 
 
 def test_parts_are_found_by_what_only_they_have() -> None:
@@ -333,11 +335,14 @@ def test_parts_are_found_by_what_only_they_have() -> None:
     parts = [part_key(whole, 3, number) for number in range(5)]
     rows.put([whole])
     rows.put(parts, Status.PART)
-    assert list_keys_found(rows.context, Wanted(id_=b"part-00003-00002")) == [parts[2]]
-    assert list_keys_found(rows.context, Wanted(id_=parts[2][:-1])) == parts[::-1]
-    assert list_keys_found(rows.context, Wanted(id_=parts[2])) == [parts[2]]
+    assert list_keys_found(rows.context, WantedTransactions(id_=b"part-00003-00002")) == [parts[2]]
+    assert list_keys_found(rows.context, WantedTransactions(id_=parts[2][:-1])) == parts[::-1]
+    assert list_keys_found(rows.context, WantedTransactions(id_=parts[2])) == [parts[2]]
     assert list_keys_found(rows.context) == [whole]
-    assert list_keys_found(rows.context, Wanted(with_parts=True)) == [*parts[::-1], whole]
+    assert list_keys_found(rows.context, WantedTransactions(with_parts=True)) == [
+        *parts[::-1],
+        whole,
+    ]
 
 
 @pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
@@ -362,7 +367,7 @@ def test_transactions_are_found_by_what_they_name(protocol: Any) -> None:
     one, both, far = found
 
     def list_found(**wanted: Any) -> list[bytes]:
-        return list_keys_found(context, Wanted(**wanted))
+        return list_keys_found(context, WantedTransactions(**wanted))
 
     assert list_found() == [stuck, far, both, one]
     assert list_found(key=X) == [stuck, both, one]
@@ -381,7 +386,7 @@ def test_rows_come_with_all_that_they_have() -> None:
     """What a page shows is not read again."""
     world = World()
     world.engine.commit([Mutation(X, b"1")], labels={"job": "load"})
-    (row,) = browse(world.engine.context, Wanted()).rows
+    (row,) = browse(world.engine.context, WantedTransactions()).rows
     assert row == world.rows()[0]
     assert row.buffer is not None
     assert row.began
@@ -395,8 +400,13 @@ def test_rows_without_a_status_are_shown() -> None:
     strange = new_row_key(NOW_MS, 3)
     rows.store.write([Edit(column(TXN, strange, b"status"), b"9-NEW", NOW_MS)])
     assert list_keys_found(rows.context) == [strange, debris, done]
-    assert list_keys_found(rows.context, Wanted(statuses=frozenset({None}))) == [strange, debris]
-    assert list_keys_found(rows.context, Wanted(statuses=frozenset({Status.COMPLETE}))) == [done]
+    assert list_keys_found(rows.context, WantedTransactions(statuses=frozenset({None}))) == [
+        strange,
+        debris,
+    ]
+    assert list_keys_found(
+        rows.context, WantedTransactions(statuses=frozenset({Status.COMPLETE}))
+    ) == [done]
 
 
 def test_a_look_for_the_young_stops_where_rows_were_begun_before() -> None:
@@ -405,7 +415,7 @@ def test_a_look_for_the_young_stops_where_rows_were_begun_before() -> None:
     (late,) = rows.put([new_row_key(NOW_MS - 10**9, 1)], at_ms=NOW_MS - 10)
     (young,) = rows.put([new_row_key(NOW_MS - 500, 1)], at_ms=NOW_MS - 400)
     rows.put([new_row_key(NOW_MS - 2_000, 1)], at_ms=NOW_MS - 1_900)
-    first, second = list_pages(rows.context, Wanted(newer_than_ms=1_000))
+    first, second = list_pages(rows.context, WantedTransactions(newer_than_ms=1_000))
     assert [row.row_key for row in first.rows] == [young]
     assert (first.stopped, first.back_to) == (Stop.AGE, NOW_MS - 1_000)
     assert [row.row_key for row in second.rows] == [late]
@@ -417,7 +427,7 @@ def test_the_old_are_gone_straight_to() -> None:
     old_ms = NOW_MS - 10 * AHEAD_MS
     (old,) = rows.put([new_row_key(old_ms + AHEAD_MS - 1, 1)], at_ms=old_ms)
     rows.put([new_row_key(NOW_MS - at, 1) for at in range(3_000)])
-    wanted = Wanted(older_than_ms=10 * AHEAD_MS)
+    wanted = WantedTransactions(older_than_ms=10 * AHEAD_MS)
     page = browse(rows.context, wanted)
     assert [row.row_key for row in page.rows] == [old]
     assert page.looked == 1
@@ -431,8 +441,8 @@ def test_a_fenced_row_is_as_old_as_the_server_says() -> None:
     at = column(TXN, row_key, Status.COMPLETE.at)
     status = column(TXN, row_key, b"status")
     rows.store.write([Edit(status, b"5-COMPLETE", 1), Edit(at, b"", NOW_MS - 100)])
-    assert list_keys_found(context, Wanted(newer_than_ms=100)) == [row_key]
-    assert list_keys_found(context, Wanted(older_than_ms=101)) == []
+    assert list_keys_found(context, WantedTransactions(newer_than_ms=100)) == [row_key]
+    assert list_keys_found(context, WantedTransactions(older_than_ms=101)) == []
 
 
 # --------------------------------------------------------------------------- its pieces
@@ -485,7 +495,7 @@ def test_a_budget_says_which_limit_is_reached() -> None:
     """In the order in which a person can do something about it."""
     clock = ManualClock()
     row = Row(b"r", {})
-    budget = Budget(clock, Limits(rows=2, bytes_=100, ms=5))
+    budget = Budget(clock, LookLimits(rows=2, bytes_=100, ms=5))
     assert budget.over is None
     clock.advance(5)
     assert budget.over is Stop.TIME
