@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from recovery.console.live import Part
-from recovery.console.pages import overview, transactions
+from recovery.console.pages import keys, overview, transactions
 
 Look = Callable[[Request], Response]
 Action = Callable[[Request, Mapping[str, str]], Response]
@@ -17,6 +17,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 LOOKS: Mapping[str, Look] = {
     "/": overview.show_overview,
     "/transactions": transactions.list_transactions,
+    "/key": keys.show_key,
     "/transaction": transactions.show_transaction,
 }
 ACTIONS: Mapping[str, Action] = {}

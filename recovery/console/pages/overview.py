@@ -1,11 +1,32 @@
-"""The overview."""
+"""The overview: how much is committed, what is not finished, and what is in the way."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response
 
+from recovery.console.drawing import draw_bars
 from recovery.console.rendering import render, respond
+from recovery.console.sampling import MINUTE_MS, MINUTES, Hour, Minute
+from recovery.console.sources import Console
+from recovery.console.sweeping import Unfinished
+from txn.protocol.phases import FENCED_STEPS, STEPS, Status
+
+SHOWN = 10
+TONES = ("good", "bad", "warn")
+
+
+class Step(NamedTuple):
+    """A line of the funnel: how many of the hour's transactions have come so far, and what part they
+    are of those that were begun, from 0 to 1."""
+
+    name: str
+    number: int
+    part: float
+    tone: str
 
 
 def show_overview(request: Request) -> Response:
@@ -15,4 +36,57 @@ def show_overview(request: Request) -> Response:
 
 def render_overview(request: Request) -> str:
     """The part of it that stays up to date."""
-    return render("overview_part.html", request, {})
+    console: Console = request.app.state.console
+    console.visit()
+    hour, unfinished = console.sampler.hour, console.unfinished
+    minutes = fill_hour(hour)
+    columns = [(m.committed, m.aborted, m.undecided) if m else (0, 0, 0) for m in minutes]
+    facts = {
+        "hour": hour,
+        "last": find_last(hour),
+        "bars": draw_bars([[each / 60 for each in column] for column in columns], TONES),
+        "minutes": [each for each in reversed(minutes) if each],
+        "began": (hour.as_of // MINUTE_MS - MINUTES + 1) * MINUTE_MS,
+        "funnel": make_funnel(hour),
+        "unfinished": unfinished,
+        "waiting": list_waiting(console, unfinished),
+        "shown": SHOWN,
+        "told": console.gateways.tell(),
+        "trouble": console.trouble,
+    }
+    return render("overview_part.html", request, facts)
+
+
+def fill_hour(hour: Hour) -> list[Minute | None]:
+    """Return the last hour, the oldest minute first; None for one that was not sampled yet."""
+    known = {each.began_ms // MINUTE_MS: each for each in hour.minutes}
+    now = hour.as_of // MINUTE_MS
+    return [known.get(at) for at in range(now - MINUTES + 1, now + 1)]
+
+
+def find_last(hour: Hour) -> Minute | None:
+    """Return the last minute that is over, whose rates are shown as those of now."""
+    now = hour.as_of // MINUTE_MS
+    return next((m for m in reversed(hour.minutes) if m.began_ms // MINUTE_MS < now), None)
+
+
+def make_funnel(hour: Hour) -> list[Step]:
+    """Return how many of the hour's transactions were begun, and what became of them."""
+    begun = sum(each.started for each in hour.minutes)
+    steps = (
+        ("begun", begun, "panel"),
+        ("committed", sum(each.committed for each in hour.minutes), "good"),
+        ("aborted", sum(each.aborted for each in hour.minutes), "bad"),
+        ("undecided", sum(each.undecided for each in hour.minutes), "warn"),
+    )
+    return [Step(name, count, count / max(1, begun), tone) for name, count, tone in steps]
+
+
+def list_waiting(console: Console, unfinished: Unfinished | None) -> Sequence[tuple[str, int]]:
+    """Return how many of the unfinished have each status that the protocol has, in its order."""
+    if unfinished is None:
+        return ()
+    steps = FENCED_STEPS if console.context.rules.locks_rows else STEPS
+    order = [str(each) for each in Status if each in steps and not each.is_finished]
+    known = [(name, unfinished.statuses.get(name, 0)) for name in order]
+    return [*known, *((n, c) for n, c in unfinished.statuses.items() if n not in order)]

@@ -8,7 +8,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from recovery.console.browsing import Wanted, browse
+from recovery.console.browsing import WantedTransactions, browse
 from recovery.console.drawing import draw_timeline
 from recovery.console.rendering import link_to, respond
 from recovery.inspect import explain
@@ -56,22 +56,22 @@ def show_transaction(request: Request) -> Response:
     if not is_row_key(row_key):
         raise InvalidRequestError("not a transaction's row key", given=row_key)
     context = request.app.state.console.context
-    found = explain(context, row_key)
+    found = explain(context, row_key, most_keys=MOST_KEYS)
     if found is None:
         raise HTTPException(404, "there is no such transaction, or not any more")
     facts = {
         "found": found,
         "timeline": draw_timeline(found, context.clock.wall_ms()),
         "changes": found.changes[:MOST_KEYS],
-        "assertions": [],
+        "assertions": list(zip(found.assertions, found.verdicts, strict=True))[:MOST_KEYS],
         "most": MOST_KEYS,
     }
     return respond("transaction.html", request, facts)
 
 
-def read_wishes(given: Mapping[str, str]) -> Wanted:
+def read_wishes(given: Mapping[str, str]) -> WantedTransactions:
     """Return what the fields of the search mean; InvalidRequestError for what is none."""
-    return Wanted(
+    return WantedTransactions(
         id_=unescape(given["id"]),
         key=parse_key(given["key"]) if given["key"] else None,
         table=unescape(given["table"]) or None,
