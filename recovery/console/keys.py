@@ -100,7 +100,7 @@ def look_at_key(
     )
 
 
-def list_keys(
+def list_table_keys(
     context: Context,
     table: bytes,
     start: bytes = b"",

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from recovery.console.bounds import LookLimits, Stop
-from recovery.console.keys import list_keys, look_at_key
+from recovery.console.keys import list_table_keys, look_at_key
 from tests.unit.worlds import TABLE, World, X, Y, Z, after_status
 from txn.assertions import Some
 from txn.model import Cell, Delete, Edit, Key, Mutation
@@ -130,7 +130,7 @@ def test_a_table_is_listed_in_pages(protocol: ProtocolName) -> None:
     context = world.engine.context
     found, start, pages = [], b"", 0
     while True:
-        page = list_keys(context, TABLE, start, count=5)
+        page = list_table_keys(context, TABLE, start, count=5)
         found += [each.key for each in page.keys]
         pages += 1
         if page.next is None:
@@ -139,11 +139,11 @@ def test_a_table_is_listed_in_pages(protocol: ProtocolName) -> None:
         start = page.next
     assert (found, pages) == (keys, 3)
     row_key = left_by(world, Status.ASSERTED)
-    holders = {each.key: each.holder for each in list_keys(context, TABLE, b"r11").keys}
+    holders = {each.key: each.holder for each in list_table_keys(context, TABLE, b"r11").keys}
     assert holders == {keys[-2]: b"", keys[-1]: b""}
     held = look_at_key(context, X).holder
     assert held == row_key
-    assert list_keys(context, TABLE, families=[b"e"]).keys == []
+    assert list_table_keys(context, TABLE, families=[b"e"]).keys == []
 
 
 def test_a_page_of_a_table_is_bounded() -> None:
@@ -153,8 +153,8 @@ def test_a_page_of_a_table_is_bounded() -> None:
     world.store.write([Edit(key, b"x" * 1_000, 5) for key in rows])
     store = CountingStore(world.store)
     context = replace(world.engine.context, store=store)
-    page = list_keys(context, TABLE, limits=LookLimits(bytes_=10_000))
+    page = list_table_keys(context, TABLE, limits=LookLimits(bytes_=10_000))
     assert (page.next, page.stopped, page.rows) == (b"r0010", Stop.BYTES, 10)
-    page = list_keys(context, TABLE, limits=LookLimits(ms=0))
+    page = list_table_keys(context, TABLE, limits=LookLimits(ms=0))
     assert (page.next, page.stopped) == (b"r0001", Stop.TIME)
     assert store.calls == {"scan": 2}
