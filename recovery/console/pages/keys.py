@@ -7,7 +7,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from recovery.console.keys import list_keys, look_at_key
+from recovery.console.keys import list_table_keys, look_at_key
 from recovery.console.rendering import link_to, respond
 from txn.errors import InvalidRequestError, TableUnavailable
 from txn.text import parse_key, unescape
@@ -26,7 +26,7 @@ def show_key(request: Request) -> Response:
             facts["look"] = look_at_key(console.context, parse_key(text), console.limits)
         elif table:
             name = unescape(table)
-            page = list_keys(console.context, name, unescape(start), console.limits)
+            page = list_table_keys(console.context, name, unescape(start), console.limits)
             further = link_to("/key", table=name, start=page.next) if page.next else None
             facts |= {"page": page, "further": further}
     except (InvalidRequestError, TableUnavailable) as error:
