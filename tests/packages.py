@@ -44,7 +44,9 @@ def fetch_package(package: str, target: Path, is_whole: Callable[[Path], object]
 def library_path(root: Path) -> dict[str, str]:
     """Return the variable by which a program that was unpacked finds the libraries that were
     unpacked with it; none for a program that is installed."""
-    folders = [*root.glob("usr/lib/*-linux-*"), *root.glob("lib/*-linux-*")]
+    libraries = [*root.glob("usr/lib/*-linux-*"), *root.glob("lib/*-linux-*")]
+    private = {each.parent for folder in libraries for each in folder.glob("*/lib*.so*")}
+    folders = [*libraries, *sorted(private)]
     return {} if root == Path("/") else {"LD_LIBRARY_PATH": ":".join(map(str, folders))}
 
 

@@ -9,6 +9,9 @@ import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
+from recovery.console.claims import LeaseClaims, LockClaims
+from recovery.console.examination import Examination
+from recovery.console.jobs import Jobs
 from recovery.console.settings import Settings
 from recovery.opening import open_store_of
 from txn.protocol.attempt import Context
@@ -22,9 +25,18 @@ class Console:
     def __init__(self, settings: Settings, context: Context) -> None:
         self.settings = settings
         self.context = context
+        self.jobs = Jobs(context)
+        self.examination = Examination(context)
+        self.locks = LockClaims(settings, context)
+        self.leases = LeaseClaims(settings)
 
     def visit(self) -> None:
         """Say that somebody looks, so that the background does too."""
+
+    def close(self) -> None:
+        """End what is under way."""
+        for each in (self.jobs, self.locks, self.leases):
+            each.close()
 
 
 @contextmanager
@@ -32,4 +44,6 @@ def open_console(settings: Settings) -> Iterator[Console]:
     """Open the store and look in the background until the block is left."""
     with ExitStack() as ends:
         context = ends.enter_context(open_store_of(settings.store, settings.transactions))
-        yield Console(settings, context)
+        console = Console(settings, context)
+        ends.callback(console.close)
+        yield console
