@@ -12,8 +12,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
+from recovery.inspect import Explanation
 from recovery.text import count_text, duration_text, labels_text, time_text
 from txn.model import Key
+from txn.protocol.phases import Status
+from txn.protocol.row import TransactionRow, created_ms
 from txn.text import assertion_text, escape, key_text, shorten
 
 PAGES = (
@@ -26,6 +29,8 @@ PAGES = (
     ("/doctor", "Doctor"),
 )
 """The pages that each page leads to."""
+
+ID_LETTERS = 12
 
 ENVIRONMENT = Environment(
     loader=PackageLoader("recovery.console"),
@@ -52,13 +57,28 @@ def link_to_key(key: Key) -> str:
     return link_to("/key", key=key_text(key))
 
 
+def name_transaction(row_key: bytes) -> str:
+    """Return what is short and still finds a transaction: the beginning of what is random in its
+    row key, and what a part has behind it."""
+    uid, _, part = escape(row_key).rpartition("transaction.")[2].partition(".")[2].partition(".")
+    return uid[:ID_LETTERS] + (f"….{part}" if part else "")
+
+
+def name_tone(row: TransactionRow | Explanation) -> str:
+    """Return the class of a transaction's state: that of RowState, or `aborted`."""
+    return "aborted" if row.status is Status.ABORTED else row.state.value
+
+
 ENVIRONMENT.filters |= {
+    "begun": created_ms,
     "bytes": escape,
     "short": shorten,
+    "id": name_transaction,
     "key": key_text,
     "assertion": assertion_text,
     "labels": labels_text,
     "time": time_text,
+    "tone": name_tone,
     "duration": duration_text,
 }
 ENVIRONMENT.globals |= {
