@@ -76,7 +76,7 @@ def require_leases(url: str) -> None:
 
 
 @contextmanager
-def look_at_leases(url: str) -> Iterator[LeaseService]:
+def open_lease_look(url: str) -> Iterator[LeaseService]:
     """Open leases to be looked at: what is missing of their tables is not made."""
     with require_extra("leases"):
         from txn.leases.opening import parse_url  # noqa: PLC0415
@@ -87,7 +87,7 @@ def look_at_leases(url: str) -> Iterator[LeaseService]:
 
 
 @contextmanager
-def look_at_locks(uri: str) -> Iterator[LockLook]:
+def open_lock_look(uri: str) -> Iterator[LockLook]:
     """Open the locks of a manager to be looked at: none is made, and nothing in it is changed."""
     must_exist(uri)
     parts = urlsplit(uri)

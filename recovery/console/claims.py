@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from recovery.console.recent import Recent
 from recovery.console.settings import Settings
-from recovery.opening import look_at_leases, look_at_locks
+from recovery.opening import open_lease_look, open_lock_look
 from txn.locks.line import list_denying
 from txn.locks.manager import Lock, LockLook, SeenLocks
 from txn.locks.stored.look import StoredLook
@@ -52,7 +52,7 @@ class LockTree(NamedTuple):
 
     databases: Sequence[LockedObject]
     waiters: Sequence[Waiter]
-    count: int
+    total: int
     is_whole: bool
 
 
@@ -96,7 +96,7 @@ class LockClaims:
                 self._look = (
                     StoredLook(_of_locks(self._context))
                     if self._uri is None
-                    else self._ends.enter_context(look_at_locks(self._uri))
+                    else self._ends.enter_context(open_lock_look(self._uri))
                 )
             return self._look
 
@@ -123,7 +123,7 @@ class LeaseClaims:
     @contextmanager
     def _open(self) -> Iterator[LeaseService]:
         assert self._url is not None
-        with look_at_leases(self._url) as service:
+        with open_lease_look(self._url) as service:
             yield service
 
 

@@ -44,9 +44,10 @@ class KeptFinding:
 
 
 @dataclass(slots=True)
-class Report:
+class FsckReport:
     """What a check or a repair of all looks at and has found. tally: how many findings of a kind
-    came to what; without a repair, to None. kept: the first of them. trouble: why it ended early."""
+    came to what; without a repair, to None. kept: the first of them. trouble: why it ended
+    early."""
 
     number: int
     began_ms: int
@@ -102,7 +103,7 @@ class Jobs:
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="txn-console-job")
         self._job: Future[None] | None = None
         self._numbers = 0
-        self.report: Report | None = None
+        self.report: FsckReport | None = None
         self.is_writing = False
 
     @property
@@ -118,7 +119,7 @@ class Jobs:
             return str(error)
         return None
 
-    def find_report(self, number: int) -> Report:
+    def find_report(self, number: int) -> FsckReport:
         """Return the last check, if it is over and has this number."""
         report = self.report
         if report is None or report.number != number or report.repairs or self.is_running:
@@ -129,10 +130,10 @@ class Jobs:
         """Begin a check, or a repair of all that it finds."""
         self._numbers += 1
         now_ms = self._context.clock.wall_ms()
-        report = Report(self._numbers, now_ms, repairs, grace_ms, tables)
+        report = FsckReport(self._numbers, now_ms, repairs, grace_ms, tables)
         self._begin(lambda: self._look(report), report, writes=repairs)
 
-    def start_one(self, report: Report, kept: KeptFinding) -> None:
+    def start_one(self, report: FsckReport, kept: KeptFinding) -> None:
         """Begin to repair one finding of the last check."""
 
         def work() -> None:
@@ -151,7 +152,7 @@ class Jobs:
         self.cancel()
         self._worker.shutdown()
 
-    def _begin(self, work: Callable[[], None], report: Report, *, writes: bool) -> None:
+    def _begin(self, work: Callable[[], None], report: FsckReport, *, writes: bool) -> None:
         if writes:
             require_features(self._context, self._context.rules)
         with self._guard:
@@ -162,7 +163,7 @@ class Jobs:
             report.trouble, report.is_cancelled = None, False
             self._job = self._worker.submit(self._run, work, report)
 
-    def _run(self, work: Callable[[], None], report: Report) -> None:
+    def _run(self, work: Callable[[], None], report: FsckReport) -> None:
         report.trouble = "it failed; the log of the console says why"
         try:
             work()
@@ -178,7 +179,7 @@ class Jobs:
         finally:
             report.ended_ms = self._context.clock.wall_ms()
 
-    def _look(self, report: Report) -> None:
+    def _look(self, report: FsckReport) -> None:
         findings = check(
             self._context,
             grace_ms=report.grace_ms,

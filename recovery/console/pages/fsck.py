@@ -9,7 +9,7 @@ from typing import NamedTuple
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from recovery.console.jobs import NOT_KEPT, Jobs, JobUnderWayError, KeptFinding, Report, is_left
+from recovery.console.jobs import NOT_KEPT, FsckReport, Jobs, JobUnderWayError, KeptFinding, is_left
 from recovery.console.jobs import is_repaired as was_repaired
 from recovery.console.pages.fields import parse_grace, parse_number, parse_tables
 from recovery.console.rendering import link_to, render, respond
@@ -32,7 +32,7 @@ class KindCount(NamedTuple):
     left: int
 
 
-class ShownFinding(NamedTuple):
+class ListedFinding(NamedTuple):
     """A finding as it is shown. number: its place among those that are kept."""
 
     number: int
@@ -121,7 +121,7 @@ def start_repair(request: Request, form: Mapping[str, str]) -> Response:
     return RedirectResponse("/fsck", 303)
 
 
-def list_counts(report: Report) -> list[KindCount]:
+def list_counts(report: FsckReport) -> list[KindCount]:
     """Return the kinds that were found, with what became of them."""
     results = (Repaired, NothingToDo, LeftAlone)
     counts = [
@@ -131,7 +131,7 @@ def list_counts(report: Report) -> list[KindCount]:
     return [each for each in counts if each.found]
 
 
-def list_groups(report: Report) -> list[tuple[Kind, list[ShownFinding]]]:
+def list_groups(report: FsckReport) -> list[tuple[Kind, list[ListedFinding]]]:
     """Return the findings that are kept, by their kinds."""
     shown = [_show(number, kept) for number, kept in enumerate(report.kept)]
     order = list(Kind)
@@ -143,7 +143,9 @@ def facts_text(finding: Finding) -> str:
     """Return what was seen, in a line."""
     holder = {"holder": finding.transaction} if finding.key and finding.transaction else {}
     facts: Sequence[tuple[str, object]] = [*holder.items(), *finding.facts.items()]
-    return ", ".join(f"{name} {_fact_text(name, fact)}" for name, fact in facts if fact or fact == 0)
+    return ", ".join(
+        f"{name} {_fact_text(name, fact)}" for name, fact in facts if fact or fact == 0
+    )
 
 
 def _fact_text(name: str, fact: object) -> str:
@@ -156,11 +158,11 @@ def _fact_text(name: str, fact: object) -> str:
             return escape(str(fact).encode(errors="replace"))
 
 
-def _show(number: int, kept: KeptFinding) -> ShownFinding:
-    return ShownFinding(number, kept.finding, facts_text(kept.finding), kept)
+def _show(number: int, kept: KeptFinding) -> ListedFinding:
+    return ListedFinding(number, kept.finding, facts_text(kept.finding), kept)
 
 
-def _find_one(report: Report, number: str | None) -> ShownFinding | None:
+def _find_one(report: FsckReport, number: str | None) -> ListedFinding | None:
     """Return the finding of that number, None for all of them."""
     if not number:
         return None
