@@ -22,6 +22,7 @@ from tests.packages import PackageError
 PICTURES = Path(__file__).parents[2] / "docs" / "console"
 WIDE, NARROW = {"width": 1200, "height": 800}, {"width": 360, "height": 640}
 PATIENCE_MS = 15_000
+SHOWN_STORE = "embedded:///var/lib/shop"
 
 Serve = Callable[..., ServedConsole]
 Browse = Callable[..., Page]
@@ -75,11 +76,13 @@ def browse(browser: Browser) -> Iterator[Browse]:
 
 @pytest.fixture
 def picture() -> Picture:
-    """Keep a picture of a page for the documentation, where TXN_PICTURES=1 asks for pictures."""
+    """Keep a picture of a page for the documentation, where TXN_PICTURES=1 asks for pictures. The
+    store in it has a name that tells nothing of this machine."""
 
     def take(page: Page, name: str) -> None:
         if os.environ.get("TXN_PICTURES") == "1":
             PICTURES.mkdir(parents=True, exist_ok=True)
+            page.locator(".store span").evaluate(f"each => each.textContent = '{SHOWN_STORE}'")
             page.screenshot(path=PICTURES / f"{name}.png", full_page=True, animations="disabled")
 
     return take

@@ -144,7 +144,7 @@ def facts_text(finding: Finding) -> str:
     holder = {"holder": finding.transaction} if finding.key and finding.transaction else {}
     facts: Sequence[tuple[str, object]] = [*holder.items(), *finding.facts.items()]
     return ", ".join(
-        f"{name} {_fact_text(name, fact)}" for name, fact in facts if fact or fact == 0
+        f"{name} {_fact_text(name, fact)}" for name, fact in facts if fact or name not in TIMES
     )
 
 
