@@ -42,7 +42,7 @@ def serve_store(store: str, log: Path, *arguments: str) -> Iterator[ServedConsol
     assert process.stdout is not None
     try:
         line = process.stdout.readline()
-        assert line, log.read_text()
+        assert line, f"it has ended with {process.wait(PATIENCE_S)}: {log.read_text()}"
         told = json.loads(line)
         yield ServedConsole(process, told["url"].rstrip("/"), told["token"], log)
         assert "Traceback" not in log.read_text(), log.read_text()
