@@ -25,7 +25,7 @@ from recovery.console.settings import Settings, is_loopback
 
 LOGIN = "/login"
 STATIC = "/static/"
-LOOKS_BY_POST = frozenset({"/fsck", "/logout"})
+LOOKS_BY_POST = frozenset({"/fsck", "/fsck/cancel", "/logout"})
 """What is asked for by POST since it takes work, and yet writes nothing."""
 
 SESSION_S = 12 * 3600

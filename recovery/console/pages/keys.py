@@ -19,7 +19,13 @@ def show_key(request: Request) -> Response:
     text = request.query_params.get("key", "").strip()
     table = request.query_params.get("table", "").strip()
     start = request.query_params.get("start", "").strip()
-    facts: dict[str, Any] = {"given": text, "table": table, "start": start, "look": None, "page": None}
+    facts: dict[str, Any] = {
+        "given": text,
+        "table": table,
+        "start": start,
+        "look": None,
+        "page": None,
+    }
     facts |= {"wrong": None, "further": None}
     try:
         if text:

@@ -14,6 +14,7 @@ from recovery.console.sampling import MINUTE_MS, MINUTES, Hour, Minute
 from recovery.console.sources import Console
 from recovery.console.sweeping import Unfinished
 from txn.protocol.phases import FENCED_STEPS, STEPS, Status
+from txn.protocol.row import TransactionRow
 
 SHOWN = 10
 TONES = ("good", "bad", "warn")
@@ -29,6 +30,16 @@ class Step(NamedTuple):
     tone: str
 
 
+class Owned(NamedTuple):
+    """An unfinished transaction: for how long nothing was heard of it, how many keys it locks, as
+    far as its row says, and whether its owner counts as living."""
+
+    row: TransactionRow
+    silent_ms: int
+    keys: int | None
+    owner: str
+
+
 def show_overview(request: Request) -> Response:
     """The page."""
     return respond("overview.html", request, {"part": render_overview(request)})
@@ -37,8 +48,9 @@ def show_overview(request: Request) -> Response:
 def render_overview(request: Request) -> str:
     """The part of it that stays up to date."""
     console: Console = request.app.state.console
-    console.visit()
-    hour, unfinished = console.sampler.hour, console.unfinished
+    found = console.background
+    found.visit()
+    hour, unfinished = found.hour, found.unfinished
     minutes = fill_hour(hour)
     columns = [(m.committed, m.aborted, m.undecided) if m else (0, 0, 0) for m in minutes]
     facts = {
@@ -50,11 +62,23 @@ def render_overview(request: Request) -> str:
         "funnel": make_funnel(hour),
         "unfinished": unfinished,
         "waiting": list_waiting(console, unfinished),
+        "oldest": [describe_owner(row, console.context.clock.wall_ms()) for row in found.oldest],
         "shown": SHOWN,
-        "told": console.gateways.tell(),
-        "trouble": console.trouble,
+        "told": found.gateways.tell(),
+        "trouble": found.trouble,
     }
     return render("overview_part.html", request, facts)
+
+
+def describe_owner(row: TransactionRow, now_ms: int) -> Owned:
+    """Return an unfinished row with what is known of its owner. What happens to the row is told by
+    the server's clock, and now by ours."""
+    silent_ms = max(0, now_ms - max(row.since, row.beat))
+    if row.buffer is None:
+        return Owned(row, silent_ms, None, "not known: the row does not decode")
+    is_late = silent_ms > row.buffer.lease_ms
+    keys = len(row.buffer.request.keys)
+    return Owned(row, silent_ms, keys, "its lease has expired" if is_late else "within its lease")
 
 
 def fill_hour(hour: Hour) -> list[Minute | None]:
