@@ -1,5 +1,5 @@
-"""The looks that go on in the background while somebody visits: the last hour, what is unfinished in
-the whole table, what its owners hold, and what servers tell."""
+"""The looks that go on in the background while somebody visits: the last hour, what is unfinished
+in the whole table, what its owners hold, and what servers tell."""
 
 from __future__ import annotations
 

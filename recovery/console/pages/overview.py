@@ -21,8 +21,8 @@ TONES = ("good", "bad", "warn")
 
 
 class Step(NamedTuple):
-    """A line of the funnel: how many of the hour's transactions have come so far, and what part they
-    are of those that were begun, from 0 to 1."""
+    """A line of the funnel: how many of the hour's transactions have come so far, and what part
+    they are of those that were begun, from 0 to 1."""
 
     name: str
     number: int
