@@ -50,6 +50,7 @@ OVERTAKEN = re.compile(
 )
 _KEY = re.compile(r": key (?P<key>.+?)(?:, holder .*)?\Z", re.DOTALL)
 _MOST_WORDS = 80
+NO_STATUS = "no status"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,7 @@ class Minute:
     sampled: how many rows were read for that; is_whole: they were all that there are. conflicts: of
     the aborted those that met another transaction, and by the table where they did, which is
     empty where the reason does not name it. undecided: they may go either way, or nobody knows.
+    statuses: how many have each by now.
     """
 
     began_ms: int
@@ -84,6 +86,7 @@ class Minute:
     undecided: int
     conflicts: int
     conflicts_by_table: Mapping[bytes, int]
+    statuses: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +131,7 @@ class _Sample:
     whole_rows: int = 0
     is_whole: bool = True
     outcomes: defaultdict[str, float] = field(default_factory=_make_weights)
+    statuses: defaultdict[str, float] = field(default_factory=_make_weights)
     tables: defaultdict[bytes, float] = field(default_factory=_make_weights)
     reasons: defaultdict[str, float] = field(default_factory=_make_weights)
     keys: Counter[Key] = field(default_factory=Counter)
@@ -269,6 +273,7 @@ def _count_outcome(found: _Sample, row: TransactionRow, scale: float) -> None:
     name = _find_outcome(row.status)
     found.outcomes["started"] += scale
     found.outcomes[name] += scale
+    found.statuses[str(row.status or NO_STATUS)] += scale
     if name != "aborted" or row.reason is None:
         return
     reason = read_reason(row.reason)
@@ -307,6 +312,7 @@ def _make_minute(sample: _Sample) -> Minute:
         undecided=told.get("undecided", 0),
         conflicts=told.get("conflicts", 0),
         conflicts_by_table={table: round(number) for table, number in sample.tables.items()},
+        statuses={name: round(number) for name, number in sample.statuses.items()},
     )
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from recovery.console.drawing import draw_bars
+from recovery.console.drawing import TONES, draw_bars
 from recovery.console.rendering import render, respond
 from recovery.console.sampling import MINUTE_MS, MINUTES, Hour, Minute
 from recovery.console.sources import Console
@@ -17,7 +18,16 @@ from txn.protocol.phases import FENCED_STEPS, STEPS, Status
 from txn.protocol.row import TransactionRow
 
 SHOWN = 10
-TONES = ("good", "bad", "warn")
+BAR_TONES = ("good", "bad", "warn")
+PATH = (
+    Status.WRITTEN,
+    Status.LOCKED,
+    Status.ASSERTED,
+    Status.PUT,
+    Status.CLEANING,
+    Status.COMPLETE,
+)
+FENCED_PATH = (Status.WRITTEN, Status.ASSERTED, Status.COMPLETE)
 
 
 class Step(NamedTuple):
@@ -50,16 +60,17 @@ def render_overview(request: Request) -> str:
     console: Console = request.app.state.console
     found = console.background
     found.visit()
+    is_fenced = console.context.rules.locks_rows
     hour, unfinished = found.hour, found.unfinished
     minutes = fill_hour(hour)
     columns = [(m.committed, m.aborted, m.undecided) if m else (0, 0, 0) for m in minutes]
     facts = {
         "hour": hour,
         "last": find_last(hour),
-        "bars": draw_bars([[each / 60 for each in column] for column in columns], TONES),
+        "bars": draw_bars([[each / 60 for each in column] for column in columns], BAR_TONES),
         "minutes": [each for each in reversed(minutes) if each],
         "began": (hour.as_of // MINUTE_MS - MINUTES + 1) * MINUTE_MS,
-        "funnel": make_funnel(hour),
+        "funnel": make_funnel(hour, FENCED_PATH if is_fenced else PATH),
         "unfinished": unfinished,
         "waiting": list_waiting(console, unfinished),
         "oldest": [describe_owner(row, console.context.clock.wall_ms()) for row in found.oldest],
@@ -94,16 +105,20 @@ def find_last(hour: Hour) -> Minute | None:
     return next((m for m in reversed(hour.minutes) if m.began_ms // MINUTE_MS < now), None)
 
 
-def make_funnel(hour: Hour) -> list[Step]:
-    """Return how many of the hour's transactions were begun, and what became of them."""
-    begun = sum(each.started for each in hour.minutes)
-    steps = (
-        ("begun", begun, "panel"),
-        ("committed", sum(each.committed for each in hour.minutes), "good"),
-        ("aborted", sum(each.aborted for each in hour.minutes), "bad"),
-        ("undecided", sum(each.undecided for each in hour.minutes), "warn"),
-    )
-    return [Step(name, count, count / max(1, begun), tone) for name, count, tone in steps]
+def make_funnel(hour: Hour, path: Sequence[Status]) -> list[Step]:
+    """Return how many of the hour's transactions have come to each status of a path, or further,
+    and how many left it."""
+    counts: Counter[str] = Counter()
+    for minute in hour.minutes:
+        counts.update(minute.statuses)
+    begun = max(1, sum(counts.values()))
+    steps = []
+    for index, status in enumerate(path):
+        reached = sum(counts[str(each)] for each in path[index:])
+        number = reached if index else sum(counts.values())
+        steps.append(Step(str(status), number, number / begun, TONES.get(status, "warn")))
+    left = counts[str(Status.ABORTING)] + counts[str(Status.ABORTED)]
+    return [*steps, Step(str(Status.ABORTED), left, left / begun, "bad")]
 
 
 def list_waiting(console: Console, unfinished: Unfinished | None) -> Sequence[tuple[str, int]]:
