@@ -299,12 +299,14 @@ class _Look:
         return high - self._width
 
     def _widen(self, found: int, width: int) -> None:
-        """Let the next window be as long as promises three quarters of what is looked at together,
-        and no more than four times as long; and let that be more."""
-        wanted = width * 3 * self._at_once // (4 * found) if found else 4 * width
-        self._width = max(1, min(4 * self._width, wanted))
+        """Let more be looked at together, and the next window be as long as promises three quarters
+        of that, or what is left of the limit, and no more than four times as long."""
+        most = self._budget.limits.rows
         if found:
-            self._at_once = max(1, min(2 * self._at_once, MOST_AT_ONCE, self._budget.limits.rows))
+            self._at_once = max(1, min(2 * self._at_once, MOST_AT_ONCE, most))
+        room = max(1, min(3 * self._at_once // 4, most - self._budget.rows))
+        wanted = width * room // found if found else 4 * width
+        self._width = max(1, min(4 * self._width, wanted))
 
     # -------------------------------------------------------------------------------- results
 

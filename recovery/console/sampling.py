@@ -12,19 +12,27 @@ from __future__ import annotations
 import heapq
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
-from recovery.console.bounds import Budget, LookLimits
 from recovery.console.positions import NAME, find_buckets, list_transactions
-from txn.errors import InvalidRequestError
-from txn.model import Columns, Key, Row
-from txn.protocol.attempt import Context
+from txn.errors import CorruptRowError, InvalidRequestError
+from txn.model import Key, Row
+from txn.protocol.attempt import Context, call_store
 from txn.protocol.phases import Status
-from txn.protocol.row import FAMILY, TransactionRow, created_ms, decode_row, is_row_key
+from txn.protocol.row import (
+    FAMILY,
+    TransactionRow,
+    column,
+    created_ms,
+    decode_buffer,
+    decode_row,
+    is_row_key,
+)
 from txn.spans import Span
 from txn.text import unescape
 
@@ -49,6 +57,7 @@ OVERTAKEN = re.compile(
     r"assertion failed: assertion (?P<key>.+?) has (?:version \d+|no version), seen "
 )
 _KEY = re.compile(r": key (?P<key>.+?)(?:, holder .*)?\Z", re.DOTALL)
+FIRST_CHUNK = 4
 _MOST_WORDS = 80
 NO_STATUS = "no status"
 
@@ -56,7 +65,7 @@ NO_STATUS = "no status"
 @dataclass(frozen=True, slots=True)
 class SampleSize:
     """How much is read of a minute, in all buckets: rows of which the status and the reason, and
-    rows that are read wholly, up to these bytes. most_keys: how many keys of a transaction count;
+    rows whose requests are read, up to these bytes. most_keys: how many keys of a request count;
     kept: how many keys, labels and reasons are kept of a minute, and told of an hour."""
 
     rows: int = 200
@@ -94,7 +103,7 @@ class Hour:
     """The last hour, as far as it was sampled: the oldest minute first.
 
     as_of: when it was sampled last, by our clock. missing: how many minutes were not sampled yet.
-    keys: which were named most often, in the rows that were read wholly, whole_rows of them;
+    keys: which were named most often, in the requests that were read, whole_rows of them;
     labels: `name=value` of these. reasons: why transactions were aborted, estimated, by the first
     words. conflicts_by_table: estimated.
     """
@@ -178,50 +187,59 @@ class Sampler:
 
     # ------------------------------------------------------------------------------ sampling
 
-    def _sample(self, began_ms: int, buckets: Iterable[bytes]) -> _Sample:
+    def _sample(self, began_ms: int, buckets: Sequence[bytes]) -> _Sample:
         found = _Sample(began_ms, self._context.clock.wall_ms())
-        all_buckets = list(buckets)
-        share = max(1, len(all_buckets))
-        for prefix in all_buckets:
-            if not self._sample_outcomes(found, prefix, max(1, self._size.rows // share)):
-                continue
-            whole_rows = max(1, self._size.whole_rows // share)
-            self._sample_requests(found, prefix, whole_rows, self._size.bytes_ // share)
+        share = max(1, len(buckets))
+        for prefix in buckets:
+            rows = self._sample_outcomes(found, prefix, max(1, self._size.rows // share))
+            wanted = rows[: max(1, self._size.whole_rows // share)]
+            self._sample_requests(found, wanted, self._size.bytes_ // share)
         found.trim(self._size.kept)
         return found
 
-    def _sample_outcomes(self, found: _Sample, prefix: bytes, most: int) -> int:
-        rows = list(islice(self._list_rows(found, prefix, OUTCOME_CELLS), most + 1))
+    def _sample_outcomes(self, found: _Sample, prefix: bytes, most: int) -> list[bytes]:
+        """Count the first rows of a minute in a bucket, and return their keys."""
+        rows = list(islice(self._list_rows(found, prefix), most + 1))
         is_whole = len(rows) <= most
         covered_ms = MINUTE_MS if is_whole else created_ms(rows[most].row) - found.began_ms
-        counted = rows if is_whole else rows[:most]
+        counted = rows[:most]
         found.is_whole &= is_whole
         found.sampled += len(counted)
         scale = MINUTE_MS / max(1, covered_ms)
         for row in map(decode_row, counted):
             _count_outcome(found, row, scale)
-        return len(counted)
+        return [row.row for row in counted]
 
-    def _sample_requests(self, found: _Sample, prefix: bytes, most: int, bytes_: int) -> None:
-        budget = Budget(self._context.clock, LookLimits(most, bytes_))
-        for cells in self._list_rows(found, prefix, None):
-            budget.spend(cells)
-            row = decode_row(cells)
-            if row.buffer is not None:
-                request = row.buffer.request
-                found.whole_rows += 1
-                found.keys.update(islice(request.keys, self._size.most_keys))
-                found.labels.update(f"{name}={text}" for name, text in request.labels.items())
-            if budget.over:
-                return
+    def _sample_requests(self, found: _Sample, row_keys: Sequence[bytes], bytes_: int) -> None:
+        """Count what the requests of these rows name, until there are so many bytes: few of them
+        are read at first, since one may have ten megabytes."""
+        at, size = 0, FIRST_CHUNK
+        while at < len(row_keys) and bytes_ > 0:
+            asked = [
+                column(self._context.table, row, b"buffer") for row in row_keys[at : at + size]
+            ]
+            cells = call_store(self._context, partial(self._context.store.read, asked))
+            for cell in filter(None, cells.values()):
+                bytes_ -= len(cell.value)
+                self._count_request(found, cell.value)
+            at, size = at + size, 2 * size
 
-    def _list_rows(self, found: _Sample, prefix: bytes, cells: Columns) -> Iterator[Row]:
-        """Yield the rows of a minute in a bucket, without those of parts."""
+    def _count_request(self, found: _Sample, encoded: bytes) -> None:
+        try:
+            request = decode_buffer(encoded).request
+        except CorruptRowError:  # `fsck` tells of it
+            return
+        found.whole_rows += 1
+        found.keys.update(islice(request.keys, self._size.most_keys))
+        found.labels.update(f"{name}={text}" for name, text in request.labels.items())
+
+    def _list_rows(self, found: _Sample, prefix: bytes) -> Iterator[Row]:
+        """Yield the outcomes of a minute in a bucket, without rows of parts."""
         start, stop = (
             prefix + NAME + b"%013d" % ms for ms in (found.began_ms, found.began_ms + MINUTE_MS)
         )
         span = Span(self._context.table, start, stop)
-        rows = list_transactions(self._context, span, cells, None, _pass_part)
+        rows = list_transactions(self._context, span, OUTCOME_CELLS, None, _pass_part)
         return (row for row in rows if is_row_key(row.row))
 
     # ------------------------------------------------------------------------------- results

@@ -99,7 +99,7 @@ def test_a_minute_of_many_rows_is_estimated(prefixes: list[bytes]) -> None:
 def test_the_cost_of_a_refresh_is_not_that_of_the_table() -> None:
     """A busy hour is looked at as quickly as a quiet one."""
     costs = []
-    for number in (1_000, 20_000):
+    for number in (3_000, 20_000):
         rows, chance = Rows(), Random(3)
         rows.put(
             [
@@ -112,8 +112,8 @@ def test_the_cost_of_a_refresh_is_not_that_of_the_table() -> None:
         assert hour.missing == 0
         costs.append((sum(store.calls.values()), store.rows))
     assert [calls for calls, _ in costs] == [costs[0][0]] * 2
-    assert costs[1][0] <= 2 * MINUTES + 5
-    assert costs[1][1] <= MINUTES * 241
+    assert costs[1][0] <= 5 * MINUTES + 5
+    assert costs[1][1] <= MINUTES * 201
 
 
 def test_the_hottest_keys_and_labels_are_told() -> None:
@@ -131,9 +131,18 @@ def test_the_hottest_keys_and_labels_are_told() -> None:
     few = sample_all(rows, size=SampleSize(whole_rows=6, told=1))
     assert (few.whole_rows, few.keys) == (6, ((hot, 6),))
     small = sample_all(rows, size=SampleSize(bytes_=1))
-    assert small.whole_rows == 1
+    assert small.whole_rows == 4
     narrow = sample_all(rows, size=SampleSize(most_keys=1))
     assert narrow.keys == ((hot, 30),)
+
+
+def test_a_request_that_does_not_decode_is_passed_over() -> None:
+    """What has become of its transaction counts all the same."""
+    rows = Rows()
+    (row_key,) = rows.put([new_row_key(THIS - PAST, 1)])
+    rows.store.write([Edit(column(TXN, row_key, b"buffer"), b"junk", NOW_MS + 1)])
+    hour = sample_all(rows)
+    assert (hour.whole_rows, find_minute(hour, THIS - PAST).committed) == (0, 1)
 
 
 def test_rows_of_parts_are_not_counted() -> None:
