@@ -69,6 +69,7 @@ def test_a_minute_of_few_rows_is_counted(prefixes: list[bytes]) -> None:
         undecided=many,
         conflicts=many,
         conflicts_by_table={b"data": many},
+        statuses={"5-COMPLETE": 6 * many, "7-ABORTED": 3 * many, "1-LOCKED": many},
     )
 
 
