@@ -268,6 +268,12 @@ class Sampler:
         )
 
 
+def find_last_minute(hour: Hour) -> Minute | None:
+    """Return the last minute that is over; None where none was sampled yet."""
+    now = hour.as_of // MINUTE_MS
+    return next((m for m in reversed(hour.minutes) if m.began_ms // MINUTE_MS < now), None)
+
+
 def read_reason(reason: str) -> Reason:
     """Return what a reason, as rows keep it, has in common with others."""
     words = reason.partition(":")[0]

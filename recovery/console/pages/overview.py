@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from recovery.console.drawing import TONES, draw_bars
 from recovery.console.rendering import render, respond
-from recovery.console.sampling import MINUTE_MS, MINUTES, Hour, Minute
+from recovery.console.sampling import MINUTE_MS, MINUTES, Hour, Minute, find_last_minute
 from recovery.console.sources import Console
 from recovery.console.sweeping import Unfinished
 from txn.protocol.phases import FENCED_STEPS, STEPS, Status
@@ -66,7 +66,7 @@ def render_overview(request: Request) -> str:
     columns = [(m.committed, m.aborted, m.undecided) if m else (0, 0, 0) for m in minutes]
     facts = {
         "hour": hour,
-        "last": find_last(hour),
+        "last": find_last_minute(hour),
         "bars": draw_bars([[each / 60 for each in column] for column in columns], BAR_TONES),
         "minutes": [each for each in reversed(minutes) if each],
         "began": (hour.as_of // MINUTE_MS - MINUTES + 1) * MINUTE_MS,
@@ -97,12 +97,6 @@ def fill_hour(hour: Hour) -> list[Minute | None]:
     known = {each.began_ms // MINUTE_MS: each for each in hour.minutes}
     now = hour.as_of // MINUTE_MS
     return [known.get(at) for at in range(now - MINUTES + 1, now + 1)]
-
-
-def find_last(hour: Hour) -> Minute | None:
-    """Return the last minute that is over, whose rates are shown as those of now."""
-    now = hour.as_of // MINUTE_MS
-    return next((m for m in reversed(hour.minutes) if m.began_ms // MINUTE_MS < now), None)
 
 
 def make_funnel(hour: Hour, path: Sequence[Status]) -> list[Step]:
