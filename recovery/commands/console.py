@@ -49,6 +49,12 @@ def console(
             help="What those must show who repair, and who look from elsewhere; else one is made.",
         ),
     ] = None,
+    metrics: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="URL", help="Of a `txn serve --metrics`, whose counts are shown; repeatable."
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show a store in a browser: transactions, keys, locks, leases, and what fsck finds.

@@ -96,7 +96,7 @@ async def read_form(request: Request) -> Mapping[str, str]:
 
 def _visit(page: pages.Look) -> pages.Endpoint:
     async def endpoint(request: Request) -> Response:
-        request.app.state.console.visit()
+        request.app.state.console.background.visit()
         return await run_in_threadpool(page, request)
 
     return endpoint

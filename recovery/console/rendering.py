@@ -69,6 +69,11 @@ def name_tone(row: TransactionRow | Explanation) -> str:
     return "aborted" if row.status is Status.ABORTED else row.state.value
 
 
+def name_clock(timestamp_ms: int) -> str:
+    """Return the hour and minute of a time."""
+    return time_text(timestamp_ms)[11:16]
+
+
 ENVIRONMENT.filters |= {
     "begun": created_ms,
     "bytes": escape,
@@ -79,6 +84,7 @@ ENVIRONMENT.filters |= {
     "labels": labels_text,
     "time": time_text,
     "tone": name_tone,
+    "clock": name_clock,
     "duration": duration_text,
 }
 ENVIRONMENT.globals |= {

@@ -1,22 +1,21 @@
 """What the pages are made of: the store that is looked at, and what is kept of earlier looks.
 
-One of these is shared by all requests. The background looks go on only while somebody visits.
+One of these is shared by all requests.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
+from recovery.console.background import Background
+from recovery.console.bounds import LookLimits
 from recovery.console.claims import LeaseClaims, LockClaims
 from recovery.console.examination import Examination
 from recovery.console.jobs import Jobs
 from recovery.console.settings import Settings
 from recovery.opening import open_store_of
 from txn.protocol.attempt import Context
-
-LOG = logging.getLogger("txn.console")
 
 
 class Console:
@@ -25,17 +24,16 @@ class Console:
     def __init__(self, settings: Settings, context: Context) -> None:
         self.settings = settings
         self.context = context
+        self.limits = LookLimits()
+        self.background = Background(context, settings.gateways)
         self.jobs = Jobs(context)
         self.examination = Examination(context)
         self.locks = LockClaims(settings, context)
         self.leases = LeaseClaims(settings)
 
-    def visit(self) -> None:
-        """Say that somebody looks, so that the background does too."""
-
     def close(self) -> None:
         """End what is under way."""
-        for each in (self.jobs, self.locks, self.leases):
+        for each in (self.background, self.jobs, self.locks, self.leases):
             each.close()
 
 

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from recovery.console.live import Part
-from recovery.console.pages import doctor, fsck, leases, locks, overview
+from recovery.console.pages import doctor, fsck, keys, leases, locks, overview, transactions
 
 Look = Callable[[Request], Response]
 Action = Callable[[Request, Mapping[str, str]], Response]
@@ -16,6 +16,9 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 LOOKS: Mapping[str, Look] = {
     "/": overview.show_overview,
+    "/transactions": transactions.list_transactions,
+    "/key": keys.show_key,
+    "/transaction": transactions.show_transaction,
     "/locks": locks.show_locks_page,
     "/leases": leases.show_leases_page,
     "/fsck": fsck.show_fsck,
