@@ -4,7 +4,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test check coverage sim model chaos matrix kerberos hbase bench docs clean
+.PHONY: help run test check coverage sim model chaos matrix kerberos hbase bench docs pictures clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -59,6 +59,9 @@ bench: $(VENV)/.ready-dev ## measure commits on the embedded store beside its fl
 
 docs: $(VENV)/.ready-dev ## draw the figures of docs/ again, from the last measurements
 	$(BIN)/python -m tests.bench --plot-only $(ARGS)
+
+pictures: $(VENV)/.ready-dev ## take the pictures of docs/console/ again, in a real browser
+	TXN_PICTURES=1 $(BIN)/python -m pytest -q tests/console $(ARGS)
 
 clean: ## remove .venv, caches and what was built
 	rm -rf $(VENV) build dist *.egg-info spark-warehouse metastore_db derby.log .coverage

@@ -134,12 +134,10 @@ def list_cells(uri: str) -> list[object]:
         store.close()
 
 
-@pytest.mark.parametrize("path", sorted(pages.ACTIONS))
+@pytest.mark.parametrize("path", sorted(set(pages.ACTIONS) - set(pages.LOOKS)))
 def test_an_action_is_not_had_by_get(path: str, console: ServedConsole) -> None:
     """Only what is also a page can be got, and that writes nothing."""
-    assert ask(f"{console.url}{path}").status == (
-        400 if path == "/fsck/repair" else 200 if path in pages.LOOKS else 405
-    )
+    assert ask(f"{console.url}{path}").status == 405
 
 
 # ----------------------------------------------------------------------------------- writing
@@ -269,7 +267,6 @@ def test_every_answer_has_the_headers(path: str, status: int, console: ServedCon
     """An error page without them would be the one to attack."""
     answer = ask(f"{console.url}{path}")
     assert answer.status == status
-    assert HEADERS.items() >= {}.items()
     assert {
         name.lower(): value for name, value in HEADERS.items()
     }.items() <= answer.headers.items()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.console.conftest import NARROW, Browse, Picture, Serve
+from tests.console.conftest import NARROW, WIDE, Browse, Picture, Serve
 from tests.console.crashing import HOSTILE, QUOTES, SCRIPT, crash_client
 from tests.console.served import ServedConsole
 from tests.console.visits import ask, post
@@ -112,6 +112,11 @@ def test_a_repair_is_done_with_the_keyboard_alone(
     assert find_kind(page, "decided")[0] == "1"
     assert find_kind(page, "undecided")[0] == "1"
     picture(page, "fsck")
+    page.set_viewport_size(NARROW)
+    page.emulate_media(color_scheme="dark")
+    picture(page, "narrow")
+    page.emulate_media(color_scheme="light")
+    page.set_viewport_size(WIDE)
     press_until(page, "Repair all…")
     expect(page.get_by_role("heading", level=1, name="Repair all")).to_be_visible()
     press_until(page, "log in to repair")
@@ -197,16 +202,12 @@ def test_what_only_a_person_can_judge_has_no_repair(check: Callable[..., Page]) 
 
 
 @pytest.mark.parametrize("color_scheme", ["dark", "light"])
-def test_the_page_fits_a_narrow_screen(
-    color_scheme: str, check: Callable[..., Page], picture: Picture
-) -> None:
+def test_the_page_fits_a_narrow_screen(color_scheme: str, check: Callable[..., Page]) -> None:
     """On a telephone tables scroll by themselves, and the page does not."""
     page = check(tables="stock", viewport=NARROW, color_scheme=color_scheme)
     grounds = {"dark": "rgb(20, 24, 29)", "light": "rgb(255, 255, 255)"}
     expect(page.locator("body")).to_have_css("background-color", grounds[color_scheme])
     assert page.evaluate("document.documentElement.scrollWidth") == NARROW["width"]
-    if color_scheme == "dark":
-        picture(page, "narrow")
 
 
 @pytest.mark.parametrize(
