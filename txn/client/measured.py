@@ -64,7 +64,14 @@ class MeasuredStore:
         columns: Columns = None,
         unless: Unless | None = None,
     ) -> Iterator[Row]:
-        return self._tell_scan(self._inner.scan(table, start, stop, columns, unless))
+        began_ms = measure_ms()
+        try:
+            rows = self._inner.scan(table, start, stop, columns, unless)
+        except BaseException as error:
+            outcome = _judge_error(error, "scan")
+            self._tell(StoreCall("scan", outcome, 0, measure_ms() - began_ms))
+            raise
+        return self._tell_scan(rows)
 
     def together(self, work: Callable[[], None]) -> None:
         if self._told.later is not None:  # within another one it just runs
@@ -118,18 +125,15 @@ class MeasuredStore:
         # Nothing is told of one that is left early: it may be collected as garbage, at any point of
         # the program, in which a watch must not run.
         found, elapsed_ms = 0, 0.0
-        outcome: CallOutcome = "done"
         while True:
             began_ms = measure_ms()
             try:
                 row = next(rows, None)
             except BaseException as error:
-                outcome = _judge_error(error, "scan")
-                raise
-            finally:
                 elapsed_ms += measure_ms() - began_ms
-                if outcome != "done":
-                    self._tell(StoreCall("scan", outcome, found, elapsed_ms))
+                self._tell(StoreCall("scan", _judge_error(error, "scan"), found, elapsed_ms))
+                raise
+            elapsed_ms += measure_ms() - began_ms
             if row is None:
                 break
             found += 1

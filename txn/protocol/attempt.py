@@ -44,7 +44,7 @@ from txn.protocol.row import (
 from txn.request import Request, add_marker
 from txn.spans import Span
 from txn.stores.base import Feature, Store
-from txn.watch import CallName, Retried, Watch, silent
+from txn.watch import LOG, CallName, Retried, Watch
 
 if TYPE_CHECKING:
     from txn.protocol.waiting import Contention
@@ -427,13 +427,13 @@ def call_store(context: Context, call: Callable[[], T]) -> T:
                 next(tries)
             if next(tries, None) is None:
                 raise
-            if context.watch is not silent:
-                tell_retry(context, error)
+            tell_retry(context, error)
 
 
 def tell_retry(context: Context, error: StoreError) -> None:
     """Tell the watch which call of the store is sent again: where nobody knows, it is the change of
     a row's status, which has come to nothing."""
+    LOG.debug("a call of the store is sent again: call=%s cause=%r", error.call, error)
     context.watch(Retried(cast(CallName, error.call or "check_and_put")))
 
 
