@@ -11,7 +11,7 @@ from typing import Any, get_args
 import pytest
 from prometheus_client import CollectorRegistry
 
-from tests.unit.worlds import TABLE, World, X, Y, Z, after_status, stopped_at
+from tests.unit.worlds import World, X, Y, Z, after_status, stopped_at
 from txn import AssertionFailedError, Exact, Key, Mutation
 from txn.client.engine import Engine
 from txn.metrics import MOST_TABLES, OTHER, Metrics, make_metrics_app, render
