@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import tomllib
-from pathlib import Path
-
 import pytest
+
+from tests.integration.installed import install_plugin
 
 pytest_plugins = ["pytester"]
 
-ROOT = Path(__file__).parents[2]
 ENGINE = """
     import pytest
     from txn import Key, Mutation
@@ -82,14 +79,8 @@ UNUSED = """
 
 @pytest.fixture
 def installed(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    """A project beside a distribution that has our entry point, as pyproject.toml tells it."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    (name, module) = next(iter(project["entry-points"]["pytest11"].items()))
-    told = pytester.mkdir("site") / "as_installed-1.dist-info"
-    told.mkdir()
-    (told / "METADATA").write_text("Metadata-Version: 2.1\nName: as-installed\nVersion: 1\n")
-    (told / "entry_points.txt").write_text(f"[pytest11]\n{name} = {module}\n")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(told.parent), str(ROOT)]))
+    """A project beside a distribution that has our entry point."""
+    monkeypatch.setenv("PYTHONPATH", install_plugin(pytester.mkdir("site")))
     return pytester
 
 

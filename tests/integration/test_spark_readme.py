@@ -1,4 +1,4 @@
-"""README's example for Spark, as it stands there."""
+"""What README and the page for users of Spark show, as it stands there."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from tests.docs.blocks import reader
 from txn import Key, connect
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
@@ -29,3 +30,14 @@ def test_the_example_commits_every_row(spark: SparkSession, tmp_path: Path) -> N
     with connect(uri, table="rows") as engine:
         cells = engine.read([Key(row, "f", "state") for row in "abc"]).values()
     assert [cell.value for cell in cells if cell] == [b"new", b"new", b"old"]
+
+
+def test_the_page_for_users_of_spark_can_be_followed(spark: SparkSession, tmp_path: Path) -> None:
+    """A load that is started again must not load twice, as the page promises."""
+    page = Path(__file__).parents[2] / "docs/howto/spark.md"
+    uri = f"embedded://{tmp_path}/data"
+    with reader(tmp_path, names={"spark": spark}, instead={"embedded:///data": uri}) as somebody:
+        somebody.follow(page)
+    with connect(uri) as engine:
+        tokens = [row.row for row in engine.scan("txn", prefix="once.")]
+    assert len([each for each in tokens if b"flights-2026-11-25" in each]) == 2
