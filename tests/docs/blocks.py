@@ -57,6 +57,11 @@ def list_blocks(page: Path) -> Iterator[Block]:
         is_left_out = token.type == "html_block" and token.content.startswith("<!-- not run: ")
 
 
+def list_python(page: Path) -> list[str]:
+    """Return a page's Python, for tests that ask more of it than that it can be followed."""
+    return [block.code for block in list_blocks(page) if block.language == "python"]
+
+
 @dataclass
 class Reader:
     """Who reads a page and does what it says. names: what its code finds defined. instead: what

@@ -27,11 +27,11 @@ DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 ELSEWHERE = {
-    "README.md": "test_readme.py, test_leases.py, test_locks.py, test_spark_readme.py",
-    "howto/spark.md": "test_spark_readme.py",
+    "README.md": "test_readme.py, test_leases.py, test_locks.py, test_spark_pages.py",
+    "howto/spark.md": "test_spark_pages.py",
     "leases.md": "test_leases.py, test_leases_spark.py",
     "locks.md": "test_locks.py, test_locks_spark.py",
-    "spark.md": "test_spark_writer.py and its neighbours, in pieces",
+    "spark.md": "test_spark_pages.py",
 }
 """Pages with code that are not followed here, and who tries them."""
 
@@ -86,13 +86,11 @@ def test_a_cluster_is_prepared_as_its_page_says(here: Here, hbase: HBase) -> Non
     )
 
 
-@pytest.mark.fast
 def test_locks_are_used_as_their_page_says(here: Here, tmp_path: Path) -> None:
     """A lock that is held wrongly protects nothing."""
     follow(here, "howto/locks.md", instead={"/var/lib": str(tmp_path)})
 
 
-@pytest.mark.fast
 def test_leases_are_used_as_their_page_says(here: Here, tmp_path: Path) -> None:
     """So does a lease."""
     follow(here, "howto/leases.md", instead={"/tmp": str(tmp_path)})
@@ -128,7 +126,6 @@ def test_the_server_of_transactions_takes_what_its_page_shows(
     names["engine"].close()
 
 
-@pytest.mark.fast
 @pytest.mark.parametrize("page", ["gathering.md", "operations.md", "testing.md"])
 def test_a_page_does_what_its_own_assertions_say(page: str, here: Here, tmp_path: Path) -> None:
     """Who copies an example must not be the first to run it."""
