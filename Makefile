@@ -4,7 +4,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test check coverage sim model chaos matrix kerberos hbase bench docs pictures clean
+.PHONY: help run test check coverage sim model chaos matrix kerberos hbase bench figures docs pictures clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -57,11 +57,15 @@ hbase: $(VENV)/.ready-dev ## start a real HBase on this machine; `txn hbase stop
 bench: $(VENV)/.ready-dev ## measure commits on the embedded store beside its floor
 	$(BIN)/python -m tests.bench $(ARGS)
 
-docs: $(VENV)/.ready-dev ## draw the figures of docs/ again, from the last measurements
+figures: $(VENV)/.ready-dev ## draw the figures of docs/ again, from the last measurements
 	$(BIN)/python -m tests.bench --plot-only $(ARGS)
 
 pictures: $(VENV)/.ready-dev ## take the pictures of docs/console/ again, in a real browser
 	TXN_PICTURES=1 $(BIN)/python -m pytest -q tests/console $(ARGS)
+
+docs: $(VENV)/.ready-docs ## build the documentation as a site, in build/site
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --config-file docs/site/mkdocs.yml $(ARGS)
+	@echo 'read it: build/site/index.html'
 
 clean: ## remove .venv, caches and what was built
 	rm -rf $(VENV) build dist *.egg-info spark-warehouse metastore_db derby.log .coverage
