@@ -54,15 +54,14 @@ make_tree() {
   debootstrap --variant=minbase "$SUITE" "$TREE" ${MIRROR:+"$MIRROR"} >"$TREE.log" 2>&1 ||
     { tail -20 "$TREE.log" >&2; rm -f "$TREE.log"; fail "debootstrap $SUITE did not end well"; }
   rm -f "$TREE.log"
-  copy_settings
+  cp -L /etc/resolv.conf "$TREE/etc/resolv.conf"
+  cp -L /etc/hosts "$TREE/etc/hosts"
+  apt-config dump 2>/dev/null | grep -E '^Acquire::https?::' >"$TREE/etc/apt/apt.conf.d/99host" || true
   mount -t proc proc "$TREE/proc"
   mount --rbind /dev "$TREE/dev"
 }
 
 copy_settings() {
-  cp -L /etc/resolv.conf "$TREE/etc/resolv.conf"
-  cp -L /etc/hosts "$TREE/etc/hosts"
-  apt-config dump 2>/dev/null | grep -E '^Acquire::https?::' >"$TREE/etc/apt/apt.conf.d/99host" || true
   local file name
   for file in /etc/pip.conf /etc/ssl/certs/ca-certificates.crt "${HOME:-/root}/.config/pip/pip.conf"; do
     copy_file "$file" "${file/#${HOME:-/root}\//\/root/}"
@@ -87,9 +86,10 @@ inside() {
 
   make_tree
   say "apt-get install ${PACKAGES[*]}"
-  in_tree apt-get update -qq
-  in_tree env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-    "${PACKAGES[@]}" >/dev/null 2>&1
+  in_tree apt-get -o APT::Sandbox::User=root update -qq
+  in_tree env DEBIAN_FRONTEND=noninteractive apt-get -o Dpkg::Use-Pty=0 \
+    install -y -qq --no-install-recommends "${PACKAGES[@]}" >/dev/null
+  copy_settings # now, as Debian's own certificates came with a package
   local top
   top=$(cd "$(dirname "$0")/../.." && pwd)
   local trusted=(-c "safe.directory=$top")
