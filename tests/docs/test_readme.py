@@ -12,14 +12,14 @@ from pathlib import Path
 import happybase
 import pytest
 
+from tests.docs.examples import EXAMPLES, README
 from tests.integration.serving import served
 from txn import Key, Mutation, connect
 from txn.protocol.phases import Status
 from txn.stores import open_store
 
 ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text()
-EXAMPLE, BLOCK = re.findall(r"```python\n(.*?)```", README, re.DOTALL)[:2]
+EXAMPLE, BLOCK = EXAMPLES[:2]
 ALL_COMMANDS = re.findall(r"^txn (.+?)(?:  .*)?$", README, re.MULTILINE)
 SERVERS = [command for command in ALL_COMMANDS if command.startswith("serve ")]
 COMMANDS = [command for command in ALL_COMMANDS if command not in SERVERS]

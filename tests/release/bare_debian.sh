@@ -31,6 +31,7 @@ outside() {
   done
   child=
   TREE=$(mktemp -d)
+  chmod 755 "$TREE" # apt reads in it as a user of its own
   export TREE
   trap 'finish' EXIT
   trap 'exit 130' INT
@@ -86,7 +87,7 @@ inside() {
 
   make_tree
   say "apt-get install ${PACKAGES[*]}"
-  in_tree apt-get -o APT::Sandbox::User=root update -qq
+  in_tree apt-get update -qq
   in_tree env DEBIAN_FRONTEND=noninteractive apt-get -o Dpkg::Use-Pty=0 \
     install -y -qq --no-install-recommends "${PACKAGES[@]}" >/dev/null
   copy_settings # now, as Debian's own certificates came with a package
