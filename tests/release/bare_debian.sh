@@ -57,7 +57,7 @@ make_tree() {
   rm -f "$TREE.log"
   cp -L /etc/resolv.conf "$TREE/etc/resolv.conf"
   cp -L /etc/hosts "$TREE/etc/hosts"
-  apt-config dump 2>/dev/null | grep -E '^Acquire::https?::' >"$TREE/etc/apt/apt.conf.d/99host" || true
+  apt-config dump 2>/dev/null | grep '^Acquire::' >"$TREE/etc/apt/apt.conf.d/99host" || true
   mount -t proc proc "$TREE/proc"
   mount --rbind /dev "$TREE/dev"
 }

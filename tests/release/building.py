@@ -48,9 +48,7 @@ class Environment:
     def python(self) -> Path:
         return self.folder / "bin" / "python"
 
-    def run(
-        self, *command: str | Path, **variables: str
-    ) -> subprocess.CompletedProcess[str]:
+    def run(self, *command: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:
         """Run a command of the environment, in an empty folder."""
         place = self.folder / "empty"
         place.mkdir(exist_ok=True)
@@ -73,10 +71,14 @@ def clean_environ() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in OURS}
 
 
-def run_uv(*arguments: str | Path) -> str:
+def run_uv(*arguments: str | Path) -> None:
     """Run uv; what it says where it fails is in the error."""
     said = subprocess.run(
-        [find_uv_bin(), *arguments], env=clean_environ(), capture_output=True, text=True, check=False
+        [find_uv_bin(), *arguments],
+        env=clean_environ(),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert said.returncode == 0, f"uv {' '.join(map(str, arguments))}: {said.stderr}"
     return said.stdout

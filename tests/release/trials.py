@@ -1,9 +1,5 @@
-"""How each extra is tried: a program for an environment with this extra alone, and what is said
-where it is missing.
-
-A program that works prints nothing on its standard error. One without its extra fails, and names the
-extra; it runs where the extra `within` is installed, or none.
-"""
+"""How each extra is tried: a program for an environment with this extra alone, and one that wants
+the extra where it is missing."""
 
 from __future__ import annotations
 
@@ -15,13 +11,18 @@ from tests.docs.examples import EXAMPLES
 
 @dataclass(frozen=True)
 class Trial:
-    """works: uses what the extra is for, in an empty folder. missing: a program that wants it, ""
-    for tools that no program of ours names."""
+    """Two programs of an extra; they run in an empty folder.
+
+    works: it uses what the extra is for, and fails where that does not work.
+    missing: it wants the extra, and names it; "" for tools that no program of ours names.
+    within: the extra that is installed while this one is missing.
+    is_large: `make release` tries it, and not every run of the tests.
+    """
 
     works: str
     missing: str = ""
     within: str = ""
-    is_large: bool = False  # `make release` tries it, and not every run of the tests
+    is_large: bool = False
 
 
 def command(*arguments: str) -> str:
@@ -30,9 +31,10 @@ def command(*arguments: str) -> str:
 
 
 def refused(program: str, error: str) -> str:
-    """A program that prints an error of ours as the command would, and fails; any other passes on."""
-    raised = textwrap.indent(program, "    ")
-    return f"from txn.errors import {error}\ntry:\n{raised}\nexcept {error} as e:\n    raise SystemExit(str(e))"
+    """A program that ends with an error of ours as the command would; any other passes on."""
+    tried = textwrap.indent(program, "    ")
+    caught = f"except {error} as error:\n    raise SystemExit(str(error))"
+    return f"from txn.errors import {error}\ntry:\n{tried}\n{caught}"
 
 
 SERVE = """
@@ -95,7 +97,8 @@ POSTGRESQL = """
 from txn.leases.opening import parse_url
 from txn.leases.service import LeaseService
 
-LeaseService(parse_url("postgresql+psycopg://nobody@127.0.0.1:1/none")).close()  # it loads the driver
+url = parse_url("postgresql+psycopg://nobody@127.0.0.1:1/none")
+LeaseService(url).close()  # it has loaded the driver
 """
 
 LOCKS = f"""
@@ -108,6 +111,7 @@ import os
 from pathlib import Path
 from txn.spark.session import local_session
 
+PLACE = "embedded://" + os.getcwd() + "/data"
 with local_session("release", Path("spark"), cores=1) as spark:
     frame = spark.createDataFrame([("1", "NJ"), ("2", "NY")], "id string, state string")
 {textwrap.indent(EXAMPLES[2], "    ").replace("embedded:///data", '" + PLACE + "')}
@@ -131,7 +135,9 @@ TRIALS = {
     "locks": Trial(
         LOCKS, command("sql", "EXPLAIN LOCKS DROP TABLE sales.orders"), within="zookeeper"
     ),
-    "leases": Trial(LEASES, refused("from txn.leases import open_leases\nopen_leases()", "TxnError")),
+    "leases": Trial(
+        LEASES, refused("from txn.leases import open_leases\nopen_leases()", "TxnError")
+    ),
     "postgresql": Trial(
         POSTGRESQL,
         refused(
