@@ -97,15 +97,21 @@ def tracked_files(*folders: str) -> list[str]:
 
 
 def build_distributions(place: Path) -> Distributions:
-    """Build from a copy: what earlier builds left in the checkout would come into the wheel."""
-    tree = place / "tree"
+    """Build from a copy: what earlier builds left in the checkout would come into the wheel.
+
+    `make release` names the folder of what is to be published, which is then taken in its place.
+    """
+    tree, made = place / "tree", place / "built"
     for name in tracked_files():
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / name, tree / name)
-    run_uv("build", "--quiet", "--out-dir", place / "built", tree)
+    if given := os.environ.get("HBASE_TXN_TEST_DIST"):
+        made = ROOT / given
+    else:
+        run_uv("build", "--quiet", "--out-dir", made, tree)
     run_uv("build", "--quiet", "--wheel", "--out-dir", place / "direct", tree)
-    (sdist,) = (place / "built").glob("*.tar.gz")
-    (wheel,) = (place / "built").glob("*.whl")
+    (sdist,) = made.glob("*.tar.gz")
+    (wheel,) = made.glob("*.whl")
     (direct,) = (place / "direct").glob("*.whl")
     return Distributions(sdist, wheel, direct)
 

