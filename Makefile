@@ -5,6 +5,7 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help run test check coverage sim model chaos matrix kerberos hbase bench figures docs pictures clean
+.PHONY: release versions lowest audit
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -66,6 +67,19 @@ pictures: $(VENV)/.ready-dev ## take the pictures of docs/console/ again, in a r
 docs: $(VENV)/.ready-docs ## build the documentation as a site, in build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --config-file docs/site/mkdocs.yml $(ARGS)
 	@echo 'read it: build/site/index.html'
+
+release: $(VENV)/.ready-dev ## build into dist/, and try it with each extra alone: minutes, and wants libkrb5-dev
+	PATH="$(CURDIR)/$(BIN):$$PATH" tests/release/build.sh
+	HBASE_TXN_TEST_DIST=dist HBASE_TXN_TEST_EXTRAS=all $(BIN)/python -m pytest tests/release $(ARGS)
+
+versions: $(VENV)/.ready-dev ## the fast tests on every Python from 3.11 to 3.14 that is found; ARGS names others
+	PATH="$(CURDIR)/$(BIN):$$PATH" tests/release/pythons.sh $(ARGS)
+
+lowest: $(VENV)/.ready-dev ## the fast tests with the oldest versions that pyproject.toml allows; ARGS names Pythons
+	PATH="$(CURDIR)/$(BIN):$$PATH" tests/release/pythons.sh --lowest $(ARGS)
+
+audit: $(VENV)/.ready-dev ## look for known vulnerabilities in what all extras install; asks a service
+	PATH="$(CURDIR)/$(BIN):$$PATH" tests/release/audit.sh $(ARGS)
 
 clean: ## remove .venv, caches and what was built
 	rm -rf $(VENV) build dist *.egg-info spark-warehouse metastore_db derby.log .coverage
