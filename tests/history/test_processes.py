@@ -1,7 +1,11 @@
-"""Histories of real processes on one embedded store, which are killed with SIGKILL."""
+"""Histories of real processes on one embedded store, which are killed with SIGKILL.
+
+TXN_HISTORY_KILLS says how many of them at most; `make long` kills more.
+"""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -12,7 +16,7 @@ from tests.history.recording import Recorder, load, to_file
 from tests.history.workload import MODELS
 from txn.protocol.attempt import ProtocolName
 
-KILLS = 8
+KILLS = int(os.environ.get("TXN_HISTORY_KILLS", "5"))
 ROUNDS = 5
 
 

@@ -1,8 +1,9 @@
 """Histories of client processes on a real HBase, natively and through both gateways at
-once; some are killed."""
+once; some are killed: TXN_HISTORY_KILLS says how many, and `make long` kills more."""
 
 from __future__ import annotations
 
+import os
 import uuid
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from tests.history.workload import MODELS
 from tests.integration.hbase import HBase
 from txn.protocol.attempt import ProtocolName
 
-KILLS = 8
+KILLS = int(os.environ.get("TXN_HISTORY_KILLS", "5"))
 ROUNDS = 5
 
 
