@@ -17,7 +17,7 @@ from tests.history.workload import MODELS
 from txn.protocol.attempt import ProtocolName
 
 KILLS = int(os.environ.get("TXN_HISTORY_KILLS", "5"))
-ROUNDS = 5
+ROUNDS = 20  # as a rule the first one shows it, and on a busy machine it may take some
 
 
 @pytest.mark.slow
