@@ -4,7 +4,7 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test check coverage sim model chaos matrix kerberos hbase bench figures docs pictures clean
+.PHONY: help run test long check coverage sim model chaos matrix kerberos hbase bench figures docs pictures clean
 .PHONY: release versions lowest audit
 
 VENV := .venv
@@ -19,8 +19,15 @@ help: ## list the targets
 run: $(VENV)/.ready-demo ## the main job: real flights through Spark, killed part way, repaired, proven
 	$(BIN)/txn demo flights $(ARGS)
 
-test: coverage ## all tests; ARGS are for those beside the unit tests, which run two files at a time
-	$(BIN)/python -m pytest --ignore=tests/unit --ignore=tests/kerberos -n 2 --dist loadfile $(ARGS)
+test: coverage ## all tests; ARGS are for those beside the unit tests, which run three files at a time
+	$(BIN)/python -m pytest --ignore=tests/unit --ignore=tests/kerberos -n 3 --dist loadfile \
+	  --no-loadscope-reorder $(ARGS)
+
+long: $(VENV)/.ready-dev ## the tests that leave something to chance, two to ten times as much of each
+	TXN_SCHEDULES=12000 TXN_HISTORIES=3000 TXN_BANK_KILLS=110 TXN_HISTORY_KILLS=8 TXN_STATEMENTS=5000 \
+	  $(BIN)/python -m pytest -n 2 --dist loadfile tests/simulation/test_schedules.py \
+	  tests/history/test_simulated.py tests/history/test_processes.py tests/integration/test_bank.py \
+	  tests/integration/test_histories.py tests/unit/test_locks_hive_reads.py $(ARGS)
 
 check: $(VENV)/.ready-dev ## lint, types, import rules and the fast tests: under a minute
 	$(BIN)/ruff check
@@ -30,7 +37,8 @@ check: $(VENV)/.ready-dev ## lint, types, import rules and the fast tests: under
 	$(BIN)/python -m pytest -q -m fast $(ARGS)
 
 coverage: $(VENV)/.ready-dev ## branches of the protocol's modules: 100 % or an error
-	$(BIN)/python -m pytest -q tests/unit --cov --cov-report=term-missing:skip-covered
+	$(BIN)/python -m pytest -q tests/unit -n 2 --dist loadfile --cov \
+	  --cov-report=term-missing:skip-covered
 
 sim: $(VENV)/.ready-dev ## a million simulated schedules, one in ten with a history
 	$(BIN)/python -m tests.simulation --processes $$(getconf _NPROCESSORS_ONLN) $(ARGS)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from tests.docs.blocks import ROOT, list_python
 
+OF_SPARK = list_python(ROOT / "README.md")[2]
+
 
 @dataclass(frozen=True)
 class Trial:
@@ -114,7 +116,7 @@ from txn.spark.session import local_session
 PLACE = "embedded://" + os.getcwd() + "/data"
 with local_session("release", Path("spark"), cores=1) as spark:
     frame = spark.createDataFrame([("1", "NJ"), ("2", "NY")], "id string, state string")
-{textwrap.indent(list_python(ROOT / "README.md")[2], "    ").replace("embedded:///data", '" + PLACE + "')}
+{textwrap.indent(OF_SPARK, "    ").replace("embedded:///data", '" + PLACE + "')}
     assert spark.read.format("txn").options(**where).load().count() == 2
 """
 
