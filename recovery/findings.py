@@ -186,3 +186,4 @@ class LeftAlone:
 
 
 Result = Repaired | NothingToDo | LeftAlone
+"""What became of a finding that was to be repaired."""

@@ -109,6 +109,8 @@ class Or(_Operators):
 
 
 Assertion = Exact | Some | GreaterThan | Version | Not | And | Or
+"""What must hold of cells for a transaction to commit: one of these, joined by `&`, `|` and `~`."""
+
 Operand = bytes | int | None
 """What a leaf compares its key's cell with: a value, or a timestamp (ms)."""
 

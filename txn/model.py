@@ -13,6 +13,7 @@ from typing import NamedTuple, Self, get_args
 from txn.errors import InvalidRequestError
 
 Value = bytes
+"""What a cell holds: at least one byte. Where a value is given, a text stands for its UTF-8."""
 
 LOCK_SUFFIX = b"_lock"
 TAG_SUFFIX = b"_tag"

@@ -65,7 +65,9 @@ def console(
         from recovery.console.serving import serve_console  # noqa: PLC0415
         from recovery.console.settings import Settings  # noqa: PLC0415
     token = secrets.token_urlsafe(16) if token_file is None else read_token(token_file)
-    settings = Settings(store, token, transactions, locks, leases, bind, port, tls_cert, tls_key)
+    settings = Settings(
+        store, token, transactions, locks, leases, bind, port, tls_cert, tls_key, metrics or ()
+    )
     if not settings.is_local and token_file is None:
         raise InvalidRequestError("to be seen from elsewhere it needs --token-file", bind=bind)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s %(message)s")

@@ -23,6 +23,7 @@ from recovery.console.live import Streams
 from recovery.console.rendering import respond
 from recovery.console.sources import Console
 from txn.errors import InvalidRequestError, TxnError
+from txn.metrics import render
 
 LOG = logging.getLogger("txn.console")
 LOOKS, ACTIONS, PARTS = pages.LOOKS, pages.ACTIONS, pages.PARTS
@@ -62,10 +63,17 @@ def make_app(console: Console) -> Starlette:
         answer.delete_cookie(sessions.cookie)
         return answer
 
+    def tell_metrics(request: Request) -> Response:
+        """Answer Prometheus."""
+        console.background.visit()
+        body, kind = render(console.registry)
+        return Response(body, media_type=kind)
+
     app = Starlette(
         routes=[
             *(Route(path, _visit(page), methods=["GET"]) for path, page in LOOKS.items()),
             *(Route(path, _act(action), methods=["POST"]) for path, action in ACTIONS.items()),
+            Route("/metrics", tell_metrics, methods=["GET"]),
             Route("/live/{part}", streams.send, methods=["GET"]),
             Route(LOGIN, show_login, methods=["GET", "POST"]),
             Route("/logout", log_out, methods=["POST"]),

@@ -7,26 +7,35 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 
 from recovery.console.background import Background
 from recovery.console.bounds import LookLimits
 from recovery.console.claims import LeaseClaims, LockClaims
 from recovery.console.examination import Examination
+from recovery.console.exposing import Findings, measure
 from recovery.console.jobs import Jobs
 from recovery.console.settings import Settings
 from recovery.opening import open_store_of
+from txn.policy import Policy
 from txn.protocol.attempt import Context
+
+PATIENT = Policy(store_patience_ms=1_000)
+"""For how long a page goes on asking a store that fails; checks and repairs have more patience."""
 
 
 class Console:
     """The store of a console, and what has been found out about it."""
 
-    def __init__(self, settings: Settings, context: Context) -> None:
+    def __init__(self, settings: Settings, opened: Context) -> None:
+        counted, self.registry = measure(opened)
+        context = replace(counted, policy=PATIENT)
         self.settings = settings
         self.context = context
         self.limits = LookLimits()
         self.background = Background(context, settings.gateways)
-        self.jobs = Jobs(context)
+        self.jobs = Jobs(counted)
+        self.registry.register(Findings(self.background))
         self.examination = Examination(context)
         self.locks = LockClaims(settings, context)
         self.leases = LeaseClaims(settings)

@@ -9,20 +9,20 @@ import pytest
 from typer.testing import CliRunner
 
 from recovery.commands import app
+from tests.docs.blocks import list_python
 from txn.leases import open_leases, opening
 from txn.leases.statements import parse_lease_statement
 
 ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text()
-PAGE = (ROOT / "docs" / "leases.md").read_text()
+README = ROOT / "README.md"
+PAGE = ROOT / "docs/leases.md"
 
 pytestmark = pytest.mark.fast
 
 
-def examples(page: str) -> list[str]:
+def examples(page: Path) -> list[str]:
     """Those that open leases."""
-    found = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
-    return [code for code in found if "open_leases(" in code]
+    return [code for code in list_python(page) if "open_leases(" in code]
 
 
 def test_the_example_of_the_readme_keeps_its_leases_in_a_file_of_the_user(
@@ -51,7 +51,7 @@ def test_the_examples_of_the_page_run_and_leave_nothing(code: str, tmp_path: Pat
 
 def test_the_commands_of_the_page_run_in_their_order(tmp_path: Path) -> None:
     """The last but one has nothing left to drop, and says so."""
-    commands = re.findall(r"^txn (leases .+?)(?:  .*)?$", PAGE, re.MULTILINE)
+    commands = re.findall(r"^txn (leases .+?)(?:  .*)?$", PAGE.read_text(), re.MULTILINE)
     environment = {"TXN_LEASES": f"sqlite:///{tmp_path}/leases"}
     done = [CliRunner().invoke(app, command.split(), env=environment) for command in commands]
     assert [each.exit_code for each in done] == [0, 0, 0, 0, 1, 0], done
@@ -59,7 +59,9 @@ def test_the_commands_of_the_page_run_in_their_order(tmp_path: Path) -> None:
 
 def test_the_statements_of_the_page_are_understood() -> None:
     """Each of the forms that it writes down."""
-    forms = re.findall(r"^((?:SHOW|DROP FORCE) LEASE) \* \| table \[PARTITION", PAGE, re.MULTILINE)
+    forms = re.findall(
+        r"^((?:SHOW|DROP FORCE) LEASE) \* \| table \[PARTITION", PAGE.read_text(), re.MULTILINE
+    )
     assert len(forms) == 2
     for form in forms:
         for of_what in ("*", "t", "d.t PARTITION (day=1)"):

@@ -7,29 +7,28 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.blocks import list_python
 from txn import AssertionFailedError, Key, Mutation, connect
 from txn.locks import exclusive, open_manager, path
 from txn.locks.hive.sql import requests
 
 ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text()
-PAGE = (ROOT / "docs" / "locks.md").read_text()
+README = ROOT / "README.md"
+PAGE = ROOT / "docs/locks.md"
 
 pytestmark = pytest.mark.fast
 
 
-def example(page: str, word: str) -> str:
+def example(page: Path, word: str) -> str:
     """The example that has this word."""
-    (found,) = (
-        code for code in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if word in code
-    )
+    (found,) = (code for code in list_python(page) if word in code)
     return found
 
 
 @pytest.mark.parametrize(
     ("page", "store"), [(README, "/tmp/stock"), (PAGE, "/var/lib/app")], ids=["README", "locks"]
 )
-def test_the_example_takes_and_checks_locks(page: str, store: str, tmp_path: Path) -> None:
+def test_the_example_takes_and_checks_locks(page: Path, store: str, tmp_path: Path) -> None:
     """It is what somebody with two jobs copies."""
     code = example(page, "with open_manager")
     assert store in code

@@ -12,6 +12,7 @@ from pathlib import Path
 import happybase
 import pytest
 
+from tests.docs.blocks import list_python
 from tests.integration.serving import served
 from txn import Key, Mutation, connect
 from txn.protocol.phases import Status
@@ -19,7 +20,7 @@ from txn.stores import open_store
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
-EXAMPLE, BLOCK = re.findall(r"```python\n(.*?)```", README, re.DOTALL)[:2]
+EXAMPLE, BLOCK = list_python(ROOT / "README.md")[:2]
 ALL_COMMANDS = re.findall(r"^txn (.+?)(?:  .*)?$", README, re.MULTILINE)
 SERVERS = [command for command in ALL_COMMANDS if command.startswith("serve ")]
 COMMANDS = [command for command in ALL_COMMANDS if command not in SERVERS]

@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / ".github").glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 TESTS = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("*.py"))
 
 pytestmark = pytest.mark.fast
@@ -18,7 +22,8 @@ every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 @every_page
 def test_every_test_that_a_page_names_exists(page: Path) -> None:
     """A safeguard whose test was renamed or removed is a safeguard that nobody tests."""
-    named = set(re.findall(r"`?\b(test_\w+)\b(?!\.py)", page.read_text()))
+    text = re.sub(r"^```python.*?^```", "", page.read_text(), flags=re.MULTILINE | re.DOTALL)
+    named = set(re.findall(r"`?\b(test_\w+)\b(?!\.py)", text))
     missing = {name for name in named if f"def {name}(" not in TESTS and not _is_file(name)}
     assert not missing
 

@@ -6,7 +6,6 @@ with COALESCE(1) is one task, which opens a table's files one after the other.
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,6 +17,7 @@ from pyspark import inheritable_thread_target
 from pyspark.errors import PySparkException
 from pyspark.sql import Row, SparkSession
 
+from tests.docs.blocks import ROOT, list_python
 from tests.integration.gate import Gate
 from txn import Delete, Engine, Key
 from txn.errors import InvalidRequestError
@@ -298,8 +298,7 @@ def test_the_example_of_the_page_runs_under_its_locks(
     spark: SparkSession, table: str, tmp_path: Path
 ) -> None:
     """It is what somebody with a Spark job copies."""
-    page = (Path(__file__).parents[2] / "docs" / "locks.md").read_text()
-    (code,) = (c for c in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "locked_sql" in c)
+    (code,) = (each for each in list_python(ROOT / "docs/locks.md") if "locked_sql" in each)
     spark.sql("CREATE TABLE t (v BIGINT, p INT) USING parquet PARTITIONED BY (p)")
     spark.sql("CREATE TABLE u USING parquet AS SELECT 5 AS v")
     try:

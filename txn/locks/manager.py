@@ -188,3 +188,7 @@ class LockManager(Protocol):
 
     def close(self) -> None:
         """End the session; what it holds implicitly is given back."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...

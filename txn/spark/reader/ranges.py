@@ -18,7 +18,10 @@ Range = tuple[bytes, bytes | None]
 
 ALL: tuple[Range, ...] = ((b"", None),)
 BOUNDS = ("start", "stop", "prefix")
+"""The options that say which rows are read."""
+
 PARTITIONS = "partitions"
+"""The option that says how many tasks read them, at most."""
 
 
 def parse_bounds(options: SourceOptions) -> Range:

@@ -1,0 +1,214 @@
+"""The documentation as a site: built once for all of these tests, and then read as it is."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
+from urllib.parse import unquote, urlsplit
+
+import click
+import pytest
+import typer
+from markdown_it import MarkdownIt
+
+from recovery.commands import app
+
+ROOT = Path(__file__).parents[2]
+FETCHED = {"audio", "embed", "iframe", "img", "link", "script", "source", "video"}
+COUNTED = {"li": "list_item_open", "table": "table_open", "tr": "tr_open", "pre": "fence"}
+PAGES = [path.relative_to(ROOT / "docs") for path in sorted((ROOT / "docs").rglob("*.md"))]
+MODULES = [path for name in ("txn", "recovery") for path in sorted((ROOT / name).rglob("*.py"))]
+
+
+@dataclass
+class Html(HTMLParser):
+    """What the tests need of a page."""
+
+    ids: set[str] = field(default_factory=set)
+    links: list[tuple[str, str]] = field(default_factory=list)
+    tags: Counter[str] = field(default_factory=Counter)
+    is_article: bool = False
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        told = dict(attrs)
+        self.is_article |= tag == "article"
+        self.ids |= {told[name] or "" for name in ("id", "name") if name in told}
+        self.links += [(tag, told[name] or "") for name in ("href", "src") if name in told]
+        self.tags[tag] += self.is_article
+
+    def handle_endtag(self, tag: str) -> None:
+        self.is_article &= tag != "article"
+
+
+@dataclass(frozen=True)
+class Site:
+    folder: Path
+    said: str
+    pages: dict[Path, Html]
+
+
+def load_hooks() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("site_hooks", ROOT / "docs/site/hooks.py")
+    assert spec is not None and spec.loader is not None
+    hooks = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hooks)
+    return hooks
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
+    folder = tmp_path_factory.mktemp("docs") / "site"
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", folder]
+    built = subprocess.run(
+        [*command, "-f", ROOT / "docs/site/mkdocs.yml"],
+        env={**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert built.returncode == 0, built.stdout
+    pages = {path: read_html(path) for path in sorted(folder.rglob("*.html"))}
+    return Site(folder, built.stdout, pages)
+
+
+def read_html(path: Path) -> Html:
+    page = Html()
+    page.feed(path.read_text())
+    return page
+
+
+def test_it_builds_without_a_warning(site: Site) -> None:
+    """A page outside of the nav, a link or a name that is not there: each is one."""
+    assert "WARNING" not in site.said
+    assert len(site.pages) > 40
+
+
+def test_every_link_and_anchor_of_the_site_leads_somewhere(site: Site) -> None:
+    """Those of generated pages too, which nobody reads before they are published."""
+    dead = []
+    for path, page in site.pages.items():
+        for _, link in page.links:
+            parts = urlsplit(link)
+            if parts.scheme or parts.netloc or path.name == "404.html":  # its links are absolute
+                continue
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            is_there = target.is_file() or (target / "index.html").is_file()
+            if parts.fragment and target in site.pages:
+                is_there = unquote(parts.fragment) in site.pages[target].ids
+            if not is_there:
+                dead.append((path.name, link))
+    assert dead == []
+
+
+def test_nothing_that_a_page_shows_is_fetched_from_elsewhere(site: Site) -> None:
+    """Who reads it tells nobody so, and it can be read without a network."""
+    told = {link for page in site.pages.values() for tag, link in page.links if tag in FETCHED}
+    for style in site.folder.rglob("*.css"):
+        told |= set(re.findall(r"(?:@import |url\()[\"']?([^\"')]+)", style.read_text()))
+    assert [link for link in told if re.match(r"(https?:)?//", link)] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_has_the_lists_and_tables_that_a_repository_shows(page: Path, site: Site) -> None:
+    """Two dialects of Markdown: a list without an empty line before it would be a paragraph."""
+    tokens = MarkdownIt().enable("table").parse((ROOT / "docs" / page).read_text())
+    kinds = Counter(token.type for token in tokens)
+    name = page.with_name("index.md") if page.name == "README.md" else page
+    shown = site.pages[site.folder / name.with_suffix(".html")].tags
+    assert {tag: shown[tag] for tag in COUNTED} == {
+        tag: kinds[kind] for tag, kind in COUNTED.items()
+    }
+
+
+def test_every_public_name_has_its_place_in_the_api(site: Site) -> None:
+    """What can be imported by its short name is what people look up."""
+    ids = {
+        each for path, page in site.pages.items() if path.parent.name == "api" for each in page.ids
+    }
+    assert [name for name in PUBLIC if name not in ids] == []
+
+
+def list_public_names() -> Iterator[str]:
+    """Yield the names of each `__all__`, and those of the modules that the API has without one."""
+    hooks = load_hooks()
+    modules = {module for listed in hooks.API.values() for module in listed}
+    for path in MODULES:
+        if "\n__all__ = [" in path.read_text():
+            modules.add(
+                ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+            )
+    for module in sorted(modules):
+        yield from (f"{module}.{name}" for name in hooks.list_public(module))
+
+
+PUBLIC = list(list_public_names())
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("name", PUBLIC)
+def test_a_public_name_says_what_it_is(name: str) -> None:
+    """The API shows its docstring, and nothing else."""
+    words = set(re.findall(r"\w+", (find_docstring(*name.rpartition(".")[::2]) or "").lower()))
+    assert len(words - set(re.findall(r"\w+", name.lower()))) >= 3, words
+
+
+def find_docstring(module: str, name: str) -> str | None:
+    """Return what stands below a definition, wherever the module has the name from."""
+    nodes = list(list_statements(module))
+    for node, after in pairwise([*nodes, None]):
+        match node:
+            case ast.ImportFrom() if name in {alias.name for alias in node.names}:
+                return find_docstring(node.module or "", name)
+            case ast.Assign(targets=[ast.Name(id=named)]) if named == name:
+                return ast.literal_eval(after.value) if isinstance(after, ast.Expr) else None
+            case ast.AnnAssign(target=ast.Name(id=named)) if named == name:
+                return ast.literal_eval(after.value) if isinstance(after, ast.Expr) else None
+            case ast.ClassDef() | ast.FunctionDef() | ast.AsyncFunctionDef() if node.name == name:
+                return ast.get_docstring(node)
+    raise AssertionError(f"{module} has no {name}")
+
+
+def list_statements(module: str) -> Iterator[ast.stmt]:
+    """Yield those of a module, and those under a condition or in a `with`."""
+    for node in parse(module):
+        yield from node.body if isinstance(node, ast.With | ast.If) else [node]
+
+
+@cache
+def parse(module: str) -> list[ast.stmt]:
+    path = ROOT.joinpath(*module.split("."))
+    path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    return ast.parse(path.read_text()).body
+
+
+def test_every_command_and_option_is_on_the_page_of_commands(site: Site) -> None:
+    """It is generated from the commands themselves, so that none of it can be old."""
+    text = (site.folder / "commands.html").read_text()
+    assert [
+        told for told in list_commands("txn", typer.main.get_command(app)) if told not in text
+    ] == []
+
+
+def list_commands(name: str, command: click.Command) -> Iterator[str]:
+    """Yield the names of commands and of options."""
+    for each in command.params:
+        yield from (option for option in each.opts if option.startswith("--"))
+    for short, below in getattr(command, "commands", {}).items():
+        yield f"<code>{name} {short}</code>"
+        yield from list_commands(f"{name} {short}", below)

@@ -1,0 +1,102 @@
+"""What README and the pages about Spark show, as it stands there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.docs.blocks import ROOT, Block, Reader, list_blocks, list_python, reader
+from txn import Key, connect
+
+DOCS = ROOT / "docs"
+ROWS = [("1", "new", 5, "a"), ("2", "old", 7, "a")]
+COLUMNS = "id string, state string, total int, order string"
+STORES = ("hbase://zk1,zk2,zk3", "hbase://zk1,zk2:2181", "hbase://zk1,zk2", "hbase://zk1:2181")
+FRAGMENTS = ("hbase.columns.mapping", ".option(...)")
+"""Of blocks of docs/spark.md that are parts of a program."""
+
+
+def test_the_example_of_the_readme_commits_every_row(spark: SparkSession, tmp_path: Path) -> None:
+    """It is what somebody with a Spark job copies."""
+    uri = f"embedded://{tmp_path}/data"
+    with connect(uri) as engine:
+        engine.ensure_table("rows", ["f"])
+    (example,) = (code for code in list_python(ROOT / "README.md") if 'format("txn")' in code)
+    frame = spark.createDataFrame(
+        [("a", "new"), ("b", "new"), ("c", "old")], "id string, state string"
+    )
+    exec(example.replace("embedded:///data", uri), {"frame": frame, "spark": spark})
+    with connect(uri, table="rows") as engine:
+        cells = engine.read([Key(row, "f", "state") for row in "abc"]).values()
+    assert [cell.value for cell in cells if cell] == [b"new", b"new", b"old"]
+
+
+def test_the_page_for_users_of_spark_can_be_followed(spark: SparkSession, tmp_path: Path) -> None:
+    """A load that is started again must not load twice, as the page promises."""
+    uri = f"embedded://{tmp_path}/data"
+    with reader(tmp_path, names={"spark": spark}, instead={"embedded:///data": uri}) as somebody:
+        somebody.follow(DOCS / "howto/spark.md")
+    with connect(uri) as engine:
+        tokens = [row.row for row in engine.scan("txn", prefix="once.")]
+    assert len([each for each in tokens if b"flights-2026-11-25" in each]) == 2
+
+
+@pytest.fixture
+def somebody(spark: SparkSession, tmp_path: Path) -> Iterator[Reader]:
+    """Who has Spark, the tables that the page speaks of, a data frame, and a stream of it."""
+    uri = f"embedded://{tmp_path}/data"
+    with connect(uri) as engine:
+        for table, family in [("flights", "d"), ("stock", "d"), ("users", "d")]:
+            engine.ensure_table(table, [family])
+        for table in ("orders", "rows"):
+            engine.ensure_table(table, ["f"])
+    instead = {**dict.fromkeys(STORES, uri), "embedded:///data": uri}
+    instead |= {"/checkpoints": f"{tmp_path}/checkpoints", '"..."': f'"{tmp_path}/feed"'}
+    where = {"uri": uri, "table": "rows", "row": "id", "family": "f"}
+    frame = spark.createDataFrame(ROWS, COLUMNS)
+    frame.write.parquet(f"{tmp_path}/payments")
+    payments = spark.readStream.schema(COLUMNS).parquet(f"{tmp_path}/payments")
+    names: dict[str, Any] = {"spark": spark, "uri": uri, "where": where, "frame": frame}
+    names |= {"payments": payments.withColumnRenamed("order", "payment"), "apply": apply}
+    names["__name__"] = "__main__"  # so that workers are sent its functions
+    with reader(tmp_path, names=names, instead=instead) as found:
+        yield found
+
+
+def apply(frame: DataFrame, number: int) -> None:
+    frame.collect()
+
+
+def test_each_program_of_the_page_about_spark_runs(somebody: Reader, spark: SparkSession) -> None:
+    """Options are words in a page that nobody compiles."""
+    blocks = [block for block in list_blocks(DOCS / "spark.md") if block.language == "python"]
+    ran = 0
+    for block in blocks:
+        if not any(word in block.code for word in FRAGMENTS):
+            do(somebody, block, spark)
+            ran += 1
+    assert ran == len(blocks) - len(FRAGMENTS)
+    with connect(somebody.names["uri"], table="rows") as engine:
+        assert {row.row for row in engine.scan()} == {b"1", b"2"}
+    assert somebody.names["summary"].committed == 0  # `commit_partition` had the same tokens
+    assert somebody.names["summary"].repeated == 2
+
+
+def do(somebody: Reader, block: Block, spark: SparkSession) -> None:
+    """Do what a block says, with a data frame that has the columns which it is about."""
+    frame = somebody.names["frame"]
+    if '"table", "orders"' in block.code:
+        somebody.names["frame"] = frame.select("id", "state", "total")
+    try:
+        somebody.do(block)
+        for query in spark.streams.active:
+            query.processAllAvailable()
+    finally:
+        for query in spark.streams.active:
+            query.stop()
+    if '"table", "orders"' in block.code:
+        somebody.names["frame"] = frame

@@ -1,0 +1,130 @@
+"""Fixtures of pytest for programs that use this library: an engine on a fresh store, and an HBase.
+
+pytest imports this module wherever the package is installed, so it imports no extra's driver before
+a test asks for a fixture. What it offers is described in docs/howto/testing.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from txn.client.engine import Engine
+
+HOST = "127.0.0.1"
+MARKER = "txn_store"
+FRESH = "embedded:"
+"""In place of a store's URI: an embedded one in a folder of the test's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningEmulator:
+    """HBase's two Thrift services and the Transactional one, in this process, over one fresh store
+    in memory.
+
+    host, and the three ports: where they listen. Clients of HBase connect to the first two, such as
+    `happybase.Connection(emulator.host, emulator.thrift1_port)`.
+    """
+
+    host: str
+    thrift1_port: int
+    thrift2_port: int
+    transactional_port: int
+
+    @property
+    def thrift1_uri(self) -> str:
+        """The store for `connect` that is HBase's Thrift 1 gateway."""
+        return f"hbase+thrift1://{self.host}:{self.thrift1_port}"
+
+    @property
+    def thrift2_uri(self) -> str:
+        """The store for `connect` that is HBase's Thrift 2 gateway."""
+        return f"hbase+thrift2://{self.host}:{self.thrift2_port}"
+
+    @property
+    def transactional_uri(self) -> str:
+        """The server for `connect` that commits for others."""
+        return f"txn://{self.host}:{self.transactional_port}"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let a run say which store `txn_engine` is on."""
+    say = (
+        f"the store of the fixture txn_engine: a URI, or {FRESH!r} for a folder of each test's own"
+    )
+    parser.addini(MARKER, say, default="memory://")
+    parser.getgroup("hbase-txn").addoption("--txn-store", metavar="URI", help=say)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the marker known."""
+    about = "the store of txn_engine for this test, and further arguments of txn.connect"
+    config.addinivalue_line("markers", f"{MARKER}(uri=None, **arguments): {about}")
+
+
+@pytest.fixture
+def txn_engine(request: pytest.FixtureRequest) -> Iterator[Engine]:
+    """An engine on a store of the test's own, in memory unless the test or the run says otherwise.
+
+    In order of precedence: the marker `txn_store("uri", table="t")`, which takes the arguments of
+    `txn.connect`; the option `--txn-store`; the setting `txn_store` of the ini file.
+    """
+    from txn.client.connect import connect  # noqa: PLC0415
+
+    uri, arguments = read_marker(request.node.get_closest_marker(MARKER))
+    wanted = uri or request.config.getoption("--txn-store") or request.config.getini(MARKER)
+    if wanted == FRESH:
+        folder: Path = request.getfixturevalue("tmp_path")
+        wanted = f"embedded://{folder}/txn_store"
+    with connect(wanted, **arguments) as engine:
+        yield engine
+
+
+def read_marker(mark: pytest.Mark | None) -> tuple[str | None, dict[str, Any]]:
+    """Return the URI, if a marker has one, and the other arguments for `connect`."""
+
+    def take(uri: str | None = None, **arguments: Any) -> tuple[str | None, dict[str, Any]]:
+        return uri, arguments
+
+    return (None, {}) if mark is None else take(*mark.args, **mark.kwargs)
+
+
+@pytest.fixture(scope="session")
+def hbase_emulator_factory() -> Iterator[Callable[[], RunningEmulator]]:
+    """Starts emulators that run until the session ends, for fixtures that outlive a test."""
+    with ExitStack() as started:
+        yield lambda: start_emulator(started)
+
+
+@pytest.fixture
+def hbase_emulator() -> Iterator[RunningEmulator]:
+    """An emulator for this test, without tables; it ends with the test. Needs the extra
+    `emulator`."""
+    with ExitStack() as started:
+        yield start_emulator(started)
+
+
+def start_emulator(ends: ExitStack) -> RunningEmulator:
+    """Start an emulator in this process, on free ports; what ends it is left to the caller."""
+    from txn.clock import SystemClock  # noqa: PLC0415
+    from txn.host.extras import import_extra  # noqa: PLC0415
+    from txn.stores import open_ordered  # noqa: PLC0415
+
+    try:
+        with import_extra("emulator"):
+            from txn.emulator.serving import NAMES, Hosted, open_services  # noqa: PLC0415
+            from txn.server.ports import Server, listen  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        pytest.fail(str(error), pytrace=False)
+    hosted = Hosted("memory://", dict.fromkeys(NAMES, 0))
+    stop, services = open_services(hosted, open_ordered(hosted.store), SystemClock())
+    ends.callback(stop)
+    server = Server([(listen(HOST, 0), services[name]) for name in NAMES])
+    ends.enter_context(server)
+    return RunningEmulator(HOST, *server.ports)
