@@ -160,11 +160,11 @@ class Jobs:
                 what = "a repair" if self.is_writing else "a check"
                 raise JobUnderWayError(f"nothing was begun: {what} is under way already")
             self.report, self.is_writing = report, writes
-            report.trouble, report.is_cancelled = None, False
+            report.is_cancelled = False
             self._job = self._worker.submit(self._run, work, report)
 
     def _run(self, work: Callable[[], None], report: FsckReport) -> None:
-        report.trouble = "it failed; the log of the console says why"
+        before, report.trouble = report.trouble, "it failed; the log of the console says why"
         try:
             work()
         except CancelledError:
@@ -175,9 +175,9 @@ class Jobs:
             LOG.exception("a job failed")
             raise
         else:
-            report.trouble = None
+            report.trouble = before  # of the check, where this was the repair of one finding
         finally:
-            report.ended_ms = self._context.clock.wall_ms()
+            report.ended_ms = report.ended_ms or self._context.clock.wall_ms()
 
     def _look(self, report: FsckReport) -> None:
         findings = check(

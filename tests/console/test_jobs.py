@@ -237,6 +237,23 @@ def test_a_repair_is_of_the_last_check_alone(number: int, jobs: Jobs) -> None:
     assert jobs.find_report(1) is jobs.report
 
 
+def test_the_repair_of_one_finding_leaves_the_rest_of_the_report(
+    store: StandingStore, jobs: Jobs
+) -> None:
+    """A person goes from one to the next: the list stays, with what became of each."""
+    crash_engine(store, Status.LOCKED, [b"one"])
+    crash_engine(store, Status.LOCKED, [b"two"])
+    jobs.start(0, ())
+    wait_until_over(jobs)
+    report = jobs.find_report(1)
+    ended_ms = report.ended_ms
+    time.sleep(0.01)
+    jobs.start_one(report, report.kept[0])
+    wait_until_over(jobs)
+    assert [type(each.result) for each in report.kept] == [Repaired, type(None)]
+    assert (jobs.find_report(1), report.ended_ms, report.trouble) == (report, ended_ms, None)
+
+
 def test_a_job_that_is_under_way_keeps_its_report(store: StandingStore, jobs: Jobs) -> None:
     """The one who is refused changes nothing of it."""
     store.stand()
