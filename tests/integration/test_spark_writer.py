@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.integration.spark_requests import patch_request, statuses
-from tests.tracing import id_of, traced
+from tests.tracing import PROVIDER, SPANS_VARIABLE, id_of, read_spans, traced
 from txn import Delete, Key, Mutation, connect
 from txn.spark import Counts, Summary, commit_frame, register
 from txn.tracing import capture_trace
@@ -256,21 +256,6 @@ def test_a_table_is_not_overwritten(spark: SparkSession, uri: str) -> None:
         frame.write.format("txn").mode("overwrite").options(**given).save()
 
 
-PROVIDER = """
-import os
-from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import BatchSpanProcessor, ConsoleSpanExporter
-
-file = open(os.environ["HBASE_TXN_TEST_SPANS"], "a")
-exporter = ConsoleSpanExporter(out=file, formatter=lambda span: span.to_json(indent=None) + chr(10))
-provider = TracerProvider()
-provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=3_600_000))
-trace.set_tracer_provider(provider)
-"""
-"""What gives each Python worker a provider, which sends nothing unless it is told to."""
-
-
 @pytest.fixture
 def exported(
     tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
@@ -280,9 +265,9 @@ def exported(
     (tmp_path / "sitecustomize.py").write_text(PROVIDER)
     environment = spark.sparkContext.environment
     monkeypatch.setitem(environment, "PYTHONPATH", str(tmp_path))
-    monkeypatch.setitem(environment, "HBASE_TXN_TEST_SPANS", str(found))
+    monkeypatch.setitem(environment, SPANS_VARIABLE, str(found))
     register(spark)  # with this environment
-    return lambda: [json.loads(line) for line in found.read_text().splitlines()]
+    return lambda: read_spans(found)
 
 
 def test_spans_of_tasks_are_under_the_driver_s(
