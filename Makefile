@@ -19,15 +19,18 @@ help: ## list the targets
 run: $(VENV)/.ready-demo ## the main job: real flights through Spark, killed part way, repaired, proven
 	$(BIN)/txn demo flights $(ARGS)
 
-test: coverage ## all tests; ARGS are for those beside the unit tests, which run three files at a time
-	$(BIN)/python -m pytest --ignore=tests/unit --ignore=tests/kerberos -n 3 --dist loadfile \
-	  --no-loadscope-reorder $(ARGS)
+test: coverage ## all tests but the longest; ARGS are for those beside the unit tests, which run three files at a time
+	$(BIN)/python -m pytest --ignore=tests/unit --ignore=tests/kerberos -m "not long" \
+	  -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-long: $(VENV)/.ready-dev ## the tests that leave something to chance, two to ten times as much of each
-	TXN_SCHEDULES=12000 TXN_HISTORIES=3000 TXN_BANK_KILLS=110 TXN_HISTORY_KILLS=8 TXN_STATEMENTS=5000 \
-	  $(BIN)/python -m pytest -n 2 --dist loadfile tests/simulation/test_schedules.py \
-	  tests/history/test_simulated.py tests/history/test_processes.py tests/integration/test_bank.py \
-	  tests/integration/test_histories.py tests/unit/test_locks_hive_reads.py $(ARGS)
+long: $(VENV)/.ready-dev ## what `make test` leaves out, and more of the tests that leave something to chance
+	TXN_SCHEDULES=12000 TXN_HISTORIES=3000 TXN_BANK_KILLS=110 TXN_HISTORY_KILLS=8 TXN_STEP=1 \
+	  TXN_STATEMENTS=5000 $(BIN)/python -m pytest -n 2 --dist loadfile \
+	  tests/simulation/test_schedules.py tests/history/test_simulated.py \
+	  tests/history/test_processes.py tests/integration/test_bank.py \
+	  tests/integration/test_histories.py tests/integration/test_leases_races.py \
+	  tests/unit/test_locks_hive_reads.py $(ARGS)
+	$(BIN)/python -m pytest -m long -n 2 --dist loadfile $(ARGS)
 
 check: $(VENV)/.ready-dev ## lint, types, import rules and the fast tests: under a minute
 	$(BIN)/ruff check

@@ -1,7 +1,7 @@
-"""Clients, readers and fsck interleaved at random, six thousand times, a third of them with the
+"""Clients, readers and fsck interleaved at random, thousands of times, a third of them with the
 fenced protocol.
 
-`make long` does it twice as often, and `make sim` a million times. TXN_SCHEDULES says how many; a
+`make long` does it more often, and `make sim` a million times. TXN_SCHEDULES says how many; a
 failure says how to see it again. What test_teeth_simulation.py breaks shows within 1,100 schedules.
 """
 
@@ -22,7 +22,7 @@ from txn.protocol import commit as commit_module
 from txn.protocol.attempt import ProtocolName
 from txn.protocol.rules import PROTOCOLS
 
-SCHEDULES = int(os.environ.get("TXN_SCHEDULES", "6000"))
+SCHEDULES = int(os.environ.get("TXN_SCHEDULES", "4500"))
 GROUPS = 12
 ROOT = Path(__file__).parents[2]
 
