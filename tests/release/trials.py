@@ -111,13 +111,16 @@ import txn.locks.zookeeper.queue
 SPARK = f"""
 import os
 from pathlib import Path
+from txn import connect
 from txn.spark.session import local_session
 
 PLACE = "embedded://" + os.getcwd() + "/data"
+with connect(PLACE) as engine:
+    engine.ensure_table("rows", ["f"])
 with local_session("release", Path("spark"), cores=1) as spark:
     frame = spark.createDataFrame([("1", "NJ"), ("2", "NY")], "id string, state string")
 {textwrap.indent(OF_SPARK, "    ").replace("embedded:///data", '" + PLACE + "')}
-    assert spark.read.format("txn").options(**where).load().count() == 2
+    assert spark.read.schema(frame.schema).format("txn").options(**where).load().count() == 2
 """
 
 TRIALS = {
