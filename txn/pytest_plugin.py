@@ -121,7 +121,7 @@ def start_emulator(ends: ExitStack) -> RunningEmulator:
             from txn.emulator.serving import NAMES, Hosted, open_services  # noqa: PLC0415
             from txn.server.ports import Server, listen  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        pytest.fail(str(error), pytrace=False)
+        raise pytest.fail.Exception(str(error), pytrace=False) from None
     hosted = Hosted("memory://", dict.fromkeys(NAMES, 0))
     stop, services = open_services(hosted, open_ordered(hosted.store), SystemClock())
     ends.callback(stop)

@@ -29,7 +29,7 @@ EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["option
 ELSEWHERE = {
     "README.md": "test_readme.py, test_leases.py, test_locks.py, test_spark_pages.py",
     "howto/spark.md": "test_spark_pages.py",
-    "leases.md": "test_leases.py, test_leases_spark.py",
+    "leases.md": "test_leases.py, test_spark_pages.py",
     "locks.md": "test_locks.py, test_locks_spark.py",
     "spark.md": "test_spark_pages.py",
 }

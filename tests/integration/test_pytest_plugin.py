@@ -79,6 +79,7 @@ UNUSED = """
 def installed(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
     """A project beside a distribution that has our entry point."""
     monkeypatch.setenv("PYTHONPATH", install_plugin(pytester.mkdir("site")))
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest")  # slow to import, and not needed
     return pytester
 
 

@@ -11,6 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.docs.blocks import ROOT, Block, Reader, list_blocks, list_python, reader
 from txn import Key, connect
+from txn.leases import exclusive, open_leases
 
 DOCS = ROOT / "docs"
 ROWS = [("1", "new", 5, "a"), ("2", "old", 7, "a")]
@@ -65,6 +66,24 @@ def somebody(spark: SparkSession, tmp_path: Path) -> Iterator[Reader]:
     names["__name__"] = "__main__"  # so that workers are sent its functions
     with reader(tmp_path, names=names, instead=instead) as found:
         yield found
+
+
+def test_the_page_about_leases_keeps_a_job_under_its_lease(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The lease is given back when the statement is done."""
+    (example,) = (code for code in list_python(DOCS / "leases.md") if "watched(" in code)
+    spark.sql("CREATE DATABASE sales")
+    try:
+        columns = "(v BIGINT, day INT) USING parquet PARTITIONED BY (day)"
+        spark.sql(f"CREATE TABLE sales.orders {columns}")
+        spark.sql("CREATE TABLE sales.incoming USING parquet AS SELECT 5L AS v")
+        with open_leases(f"sqlite:///{tmp_path}/leases") as leases:
+            exec(example, {"spark": spark, "leases": leases, "exclusive": exclusive})
+            assert leases.list_lease() == []
+        assert spark.sql("SELECT v, day FROM sales.orders").collect() == [(5, 1)]
+    finally:
+        spark.sql("DROP DATABASE sales CASCADE")
 
 
 def apply(frame: DataFrame, number: int) -> None:

@@ -86,6 +86,25 @@ except TxnError as error:
     assert "install" not in str(error), error
 """
 
+CONSOLE = """
+import json, os, signal, subprocess, urllib.request
+from txn import connect
+
+store = "embedded://" + os.getcwd() + "/shown"
+with connect(store):
+    pass
+shown = ["txn", "console", "--store", store, "--port", "0", "--json"]
+server = subprocess.Popen(shown, stdout=subprocess.PIPE, text=True)
+try:
+    url = json.loads(server.stdout.readline())["url"]
+    for path in ("", "static/console.css", "locks", "leases", "metrics"):
+        with urllib.request.urlopen(url + path) as answer:
+            assert answer.status == 200
+finally:
+    server.send_signal(signal.SIGTERM)
+    assert server.wait(60) == 0
+"""
+
 LEASES = """
 import os
 from txn.leases import exclusive, open_leases
@@ -153,6 +172,11 @@ TRIALS = {
     ),
     "emulator": Trial(SERVE, command("serve", "--store", "memory://", "--thrift1", "0")),
     "metrics": Trial(METRICS, "import txn.metrics"),
+    "console": Trial(
+        CONSOLE, command("console", "--store", "memory://", "--port", "0"), within="metrics"
+    ),
+    "otel": Trial("from txn.tracing import capture_trace; assert capture_trace() == {}"),
+    "docs": Trial("import mkdocs.commands.build, material, mkdocstrings"),
     "demo": Trial(
         "import pathlib, txn.demo.flights, txn.demo.data as data; data.unpack(pathlib.Path())",
         command("demo", "flights"),
