@@ -29,7 +29,7 @@ provider = TracerProvider()
 provider.add_span_processor(BatchSpanProcessor(exporter, schedule_delay_millis=3_600_000))
 trace.set_tracer_provider(provider)
 """
-"""As sitecustomize.py: what gives a process a provider, which sends nothing unless it is told to."""
+"""As sitecustomize.py: gives a process a provider, which sends nothing unless it is told to."""
 
 
 def read_spans(path: Path) -> list[dict[str, Any]]:
