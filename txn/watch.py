@@ -170,6 +170,12 @@ def silent(event: Event) -> None:
     """Ignore the event."""
 
 
+def wants_calls(watch: Watch) -> bool:
+    """Whether calls of the store are to be measured for it. Who does without saves the time, and
+    has an attribute of this name that is false."""
+    return watch is not silent and bool(getattr(watch, "wants_calls", True))
+
+
 def name_outcome(result: Committed | BaseException) -> CommitOutcome:
     """Return how a request has ended. What is no error of this library has broken it off, at a
     point that is not known."""

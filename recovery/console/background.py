@@ -70,6 +70,9 @@ class Background:
             except TxnError as error:
                 LOG.warning("the store cannot be looked at: %s", error)
                 self.trouble = str(error)
+            except Exception:  # what is shown would only grow old, and nobody would know
+                LOG.exception("a look failed")
+                self.trouble = "a look failed; the log of the console says why"
             now_ms = self._context.clock.monotonic_ms()
             if now_ms - self._visited_ms > VISIT_MS:
                 self._is_visited.clear()

@@ -26,7 +26,7 @@ SHOWN_STORE = "embedded:///var/lib/shop"
 
 Serve = Callable[..., ServedConsole]
 Browse = Callable[..., Page]
-Picture = Callable[[Page, str], None]
+Picture = Callable[..., None]
 
 
 @pytest.fixture(scope="module")
@@ -79,10 +79,12 @@ def picture() -> Picture:
     """Keep a picture of a page for the documentation, where TXN_PICTURES=1 asks for pictures. The
     store in it has a name that tells nothing of this machine."""
 
-    def take(page: Page, name: str) -> None:
+    def take(page: Page, name: str, *, is_whole: bool = True) -> None:
         if os.environ.get("TXN_PICTURES") == "1":
             PICTURES.mkdir(parents=True, exist_ok=True)
             page.locator(".store span").evaluate(f"each => each.textContent = '{SHOWN_STORE}'")
-            page.screenshot(path=PICTURES / f"{name}.png", full_page=True, animations="disabled")
+            page.screenshot(
+                path=PICTURES / f"{name}.png", full_page=is_whole, animations="disabled"
+            )
 
     return take

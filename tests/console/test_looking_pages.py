@@ -84,7 +84,7 @@ def test_transactions_are_searched_page_by_page(url: str, browse: Browse, pictur
     assert len({*first, *rest}) == TRANSFERS
     expect(page.get_by_role("main")).to_contain_text("the beginning of the table")
     page.goto(f"{url}/transactions")
-    picture(page, "transactions")
+    picture(page, "transactions", is_whole=False)
 
 
 @pytest.mark.parametrize(
@@ -213,14 +213,11 @@ def test_a_search_needs_no_mouse(url: str, browse: Browse) -> None:
     expect(page.get_by_role("region", name="Transactions").locator("tbody tr")).to_have_count(1)
 
 
-def test_the_theme_follows_the_system_and_the_person(
-    url: str, browse: Browse, picture: Picture
-) -> None:
+def test_the_theme_follows_the_system_and_the_person(url: str, browse: Browse) -> None:
     """Dark where the system is, and the other one after a click, also on the next page."""
     page = browse(f"{url}/transactions", color_scheme="dark")
     ground = "getComputedStyle(document.body).backgroundColor"
     dark = page.evaluate(ground)
-    picture(page, "dark")
     page.get_by_role("button", name="Light").click()
     light = page.evaluate(ground)
     assert (dark, light) == ("rgb(20, 24, 29)", "rgb(255, 255, 255)")

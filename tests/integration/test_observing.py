@@ -18,7 +18,16 @@ import thriftpy2
 from opentelemetry.trace import SpanKind
 
 from tests.integration.serving import client, raw, served
-from tests.tracing import Spans, attribute, id_of, parent_of, traced
+from tests.tracing import (
+    PROVIDER,
+    SPANS_VARIABLE,
+    Spans,
+    attribute,
+    id_of,
+    parent_of,
+    read_spans,
+    traced,
+)
 from txn import AssertionFailedError, Exact, InvalidRequestError, Key, Mutation, NotApplied, connect
 from txn.clock import SystemClock
 from txn.emulator.serving import Hosted
@@ -135,6 +144,26 @@ def test_a_server_s_span_is_a_child_of_its_client_s(spans: Spans) -> None:
     assert attribute(there, "txn.transaction") == done.transaction.decode()
     assert parent_of(refusing) == id_of(refused)
     assert [attribute(span, "txn.outcome") for span in (refused, refusing)] == ["assertion"] * 2
+
+
+def test_workers_send_their_spans_before_they_end(
+    spans: Spans, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They begin as forks of a process that traces already, and end without Python's own end."""
+    (tmp_path / "sitecustomize.py").write_text(PROVIDER)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv(SPANS_VARIABLE, str(tmp_path / "spans"))
+    store = f"embedded://{tmp_path}/store?sync=off"
+    arguments = ("--transactional", "0", "--workers", "2")
+    with served(store, tmp_path / "log", *arguments) as server:
+        with connect(server.uris["transactional"], table="data") as engine:
+            engine.ensure_table("data", ["d"])
+            engine.commit([Mutation(X, "1")])
+        assert server.stop() == 0
+    (here,) = spans.commits()
+    (there,) = read_spans(tmp_path / "spans")
+    assert there["parent_id"] == f"0x{id_of(here):016x}"
+    assert there["context"]["trace_id"] == f"0x{here.context.trace_id:032x}"
 
 
 def test_futures_and_many_have_each_a_child_of_their_own(spans: Spans) -> None:

@@ -8,9 +8,11 @@ import pytest
 
 from tests.unit.worlds import TABLE, BreakingOff, World, X
 from txn import InvalidRequestError, MaybeApplied, Mutation, NotApplied
+from txn.client.engine import Engine
 from txn.client.measured import MeasuredStore
 from txn.clock import ManualClock
 from txn.model import Check, Edit, Family
+from txn.spark.workers import EventCounter
 from txn.stores import open_store
 from txn.testing.counting import CountingStore
 from txn.testing.faulty import Fault, FaultyStore, Reply
@@ -126,6 +128,8 @@ def test_an_engine_measures_what_is_watched_and_nothing_else() -> None:
     world.watch = silent  # type: ignore[method-assign]
     plain = world.client(below, seed=4)  # type: ignore[arg-type]
     assert plain.context.store is below
+    counting = Engine(below, watch=EventCounter(), clock=world.clock)
+    assert counting.context.store is below
 
 
 def test_a_scan_that_breaks_off_tells_how_far_it_came() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 import threading
@@ -30,6 +31,7 @@ from txn import (
     StoreError,
     Version,
     connect,
+    connect_async,
 )
 from txn.errors import StoreClosedError
 from txn.protocol.phases import Status
@@ -192,6 +194,23 @@ def test_futures_have_the_span_of_who_asked_for_them(spans: Spans) -> None:
         *map(id_of, callers),
     ]
     assert all("decide" in names(span) for span in found.values())
+
+
+def test_tasks_have_the_span_of_who_awaits(spans: Spans) -> None:
+    """Some of their work is done by threads, which know nothing of tasks."""
+
+    async def work(name: str) -> int:
+        async with connect_async(f"memory://{name}", table="t") as engine:
+            await engine.ensure_table("t", ["d"])
+            with spans.tracer.start_as_current_span("task") as task:
+                await engine.commit([Mutation(Key("x", "d", "c"), "1")])
+                await engine.commit_many([([Mutation(Key("x", "d", "c"), "2")], [])])
+                async with engine.transaction() as t:
+                    t.put(Key("x", "d", "c"), "3")
+            return id_of(task)
+
+    task = asyncio.run(work("traced-tasks"))
+    assert [parent_of(span) for span in spans.commits()] == [task] * 3
 
 
 def test_each_request_of_many_has_its_own_span(spans: Spans) -> None:

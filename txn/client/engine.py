@@ -39,7 +39,7 @@ from txn.request import (
 )
 from txn.spans import Columns, Span, make_span
 from txn.stores.base import Store
-from txn.watch import Watch, guard, silent
+from txn.watch import Watch, guard, silent, wants_calls
 
 Given = Request | tuple[Iterable[Mutation | Delete], Iterable[Assertion]]
 RUN_ATTEMPTS = 1_000
@@ -68,7 +68,7 @@ class Engine:
             check_choice("protocol", protocol, ProtocolName)
         told = guard(watch)
         context = Context(
-            store if watch is silent else MeasuredStore(store, told),
+            MeasuredStore(store, told) if wants_calls(watch) else store,
             as_bytes("transactions", transactions),
             clock or SystemClock(),
             chance or random.SystemRandom(),

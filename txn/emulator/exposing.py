@@ -51,8 +51,12 @@ class Exposition:
             return
         if shared:
             self._folder = os.environ[FOLDER] = tempfile.mkdtemp(prefix="txn-metrics-")
-        with require_extra("metrics"):
-            import txn.metrics  # noqa: F401, PLC0415  (what is missing is told before serving)
+        try:
+            with require_extra("metrics"):  # what is missing is told before anybody is served
+                import txn.metrics  # noqa: F401, PLC0415
+        except BaseException:
+            self.close()
+            raise
 
     def start(self) -> Watch:
         """Begin to answer; return the watch that counts."""

@@ -44,7 +44,7 @@ from txn.service.store_messages import (
 )
 from txn.spans import Span
 from txn.stores.base import Store
-from txn.tracing import continue_trace, continue_traces
+from txn.tracing import continue_trace, continue_traces, flush_traces
 from txn.watch import Watch, silent
 
 MARGIN_MS = 60_000  # how far the server's clock may have been set back since a request was sent
@@ -95,8 +95,9 @@ class Transactional:
         return ServedInterface(IDL.Transactional, self, LONG)
 
     def flush(self) -> None:
-        """Finish what was answered before it was complete."""
+        """Finish what was answered before it was complete, and have the spans of it sent."""
         self._engine.flush()
+        flush_traces()
 
     def admit(self, options: Any) -> None:
         """Raise Unauthorized unless the request has the token, if one is asked for."""
