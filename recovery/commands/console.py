@@ -18,7 +18,7 @@ from recovery.commands.common import (
 )
 from txn.errors import InvalidRequestError
 from txn.host.extras import require_extra
-from txn.service.store import read_token
+from txn.host.tokens import read_token
 
 PORT = 8611
 FileOption = Annotated[Path | None, typer.Option(metavar="FILE")]

@@ -21,6 +21,7 @@ from tests.docs.blocks import ROOT, Reader, list_blocks, reader
 from tests.integration.hbase import HBase
 from tests.integration.installed import install_plugin
 from txn import Key, Mutation, connect
+from txn.metrics import render_metrics
 from txn.pytest_plugin import RunningEmulator, start_emulator
 
 DOCS = ROOT / "docs"
@@ -124,6 +125,17 @@ def test_the_server_of_transactions_takes_what_its_page_shows(
     port = str(emulator_here.transactional_port)
     follow(here, "emulator.md", instead={"9092": port}, names=names)
     names["engine"].close()
+
+
+def test_observing_counts_what_an_engine_does(here: Here, tmp_path: Path) -> None:
+    """Without a server or a library of one's own."""
+    names: dict[str, Any] = {}
+    follow(here, "observing.md", instead={"/data": f"{tmp_path}/data"}, names=names)
+    with names["engine"] as engine:
+        engine.ensure_table("t", ["d"])
+        engine.commit([Mutation(Key("row", "d", "x", "t"), "1")])
+    body, _ = render_metrics()
+    assert b'hbase_txn_commit_seconds_count{outcome="committed"} 1.0' in body
 
 
 @pytest.mark.parametrize("page", ["gathering.md", "operations.md", "testing.md"])
