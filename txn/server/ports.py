@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Self
 from txn.clock import Clock, SystemClock
 from txn.errors import InvalidRequestError, annotate
 from txn.server.connection import ClientConnection, Interface, Memory, Shared, Telling
+from txn.server.listening import listen
 from txn.server.options import Limits, Options
 
 PAUSE_MS = 50
