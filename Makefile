@@ -4,7 +4,8 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test check coverage sim model chaos matrix kerberos hbase bench figures docs clean
+.PHONY: help run test long check coverage sim model chaos matrix kerberos hbase bench figures docs pictures clean
+.PHONY: release versions lowest audit
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -18,8 +19,18 @@ help: ## list the targets
 run: $(VENV)/.ready-demo ## the main job: real flights through Spark, killed part way, repaired, proven
 	$(BIN)/txn demo flights $(ARGS)
 
-test: coverage ## all tests; ARGS are for those beside the unit tests, which run two files at a time
-	$(BIN)/python -m pytest --ignore=tests/unit --ignore=tests/kerberos -n 2 --dist loadfile $(ARGS)
+test: coverage ## all tests but the longest; ARGS are for those beside the unit tests, which run three files at a time
+	$(BIN)/python -m pytest --ignore=tests/unit --ignore=tests/kerberos -m "not long" \
+	  -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+
+long: $(VENV)/.ready-dev ## what `make test` leaves out, and more of the tests that leave something to chance
+	TXN_SCHEDULES=12000 TXN_HISTORIES=3000 TXN_BANK_KILLS=110 TXN_HISTORY_KILLS=8 TXN_STEP=1 \
+	  TXN_STATEMENTS=5000 $(BIN)/python -m pytest -n 2 --dist loadfile \
+	  tests/simulation/test_schedules.py tests/history/test_simulated.py \
+	  tests/history/test_processes.py tests/integration/test_bank.py \
+	  tests/integration/test_histories.py tests/integration/test_leases_races.py \
+	  tests/unit/test_locks_hive_reads.py $(ARGS)
+	$(BIN)/python -m pytest -m long -n 2 --dist loadfile $(ARGS)
 
 check: $(VENV)/.ready-dev ## lint, types, import rules and the fast tests: under a minute
 	$(BIN)/ruff check
@@ -29,7 +40,8 @@ check: $(VENV)/.ready-dev ## lint, types, import rules and the fast tests: under
 	$(BIN)/python -m pytest -q -m fast $(ARGS)
 
 coverage: $(VENV)/.ready-dev ## branches of the protocol's modules: 100 % or an error
-	$(BIN)/python -m pytest -q tests/unit --cov --cov-report=term-missing:skip-covered
+	$(BIN)/python -m pytest -q tests/unit -n 2 --dist loadfile --cov \
+	  --cov-report=term-missing:skip-covered
 
 sim: $(VENV)/.ready-dev ## a million simulated schedules, one in ten with a history
 	$(BIN)/python -m tests.simulation --processes $$(getconf _NPROCESSORS_ONLN) $(ARGS)
@@ -60,9 +72,25 @@ bench: $(VENV)/.ready-dev ## measure commits on the embedded store beside its fl
 figures: $(VENV)/.ready-dev ## draw the figures of docs/ again, from the last measurements
 	$(BIN)/python -m tests.bench --plot-only $(ARGS)
 
+pictures: $(VENV)/.ready-dev ## take the pictures of docs/console/ again, in a real browser
+	TXN_PICTURES=1 $(BIN)/python -m pytest -q tests/console $(ARGS)
+
 docs: $(VENV)/.ready-docs ## build the documentation as a site, in build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --config-file docs/site/mkdocs.yml $(ARGS)
 	@echo 'read it: build/site/index.html'
+
+release: $(VENV)/.ready-dev ## build into dist/, and try it with each extra alone: minutes, and wants libkrb5-dev
+	PATH="$(CURDIR)/$(BIN):$$PATH" tests/release/build.sh
+	HBASE_TXN_TEST_DIST=dist HBASE_TXN_TEST_EXTRAS=all $(BIN)/python -m pytest tests/release $(ARGS)
+
+versions: $(VENV)/.ready-dev ## the fast tests on every Python from 3.11 to 3.14 that is found; ARGS names others
+	PATH="$(CURDIR)/$(BIN):$$PATH" tests/release/pythons.sh $(ARGS)
+
+lowest: $(VENV)/.ready-dev ## the fast tests with the oldest versions that pyproject.toml allows; ARGS names Pythons
+	PATH="$(CURDIR)/$(BIN):$$PATH" tests/release/pythons.sh --lowest $(ARGS)
+
+audit: $(VENV)/.ready-dev ## look for known vulnerabilities in what all extras install; asks a service
+	PATH="$(CURDIR)/$(BIN):$$PATH" tests/release/audit.sh $(ARGS)
 
 clean: ## remove .venv, caches and what was built
 	rm -rf $(VENV) build dist *.egg-info spark-warehouse metastore_db derby.log .coverage

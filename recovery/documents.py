@@ -115,6 +115,7 @@ def explanation_document(found: Explanation) -> Document:
         "timestamp": found.timestamp,
         "mutations": [_change_document(change) for change in found.changes],
         "assertions": [assertion_text(assertion) for assertion in found.assertions],
+        "verdicts": [verdict.value for verdict in found.verdicts],
         "locks_held": [key_text(key) for key in found.held],
         "has_ranges": found.has_ranges,
         "reason": found.reason,

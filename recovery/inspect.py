@@ -6,17 +6,18 @@ what happened between. Nothing here writes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import Enum
 from functools import partial
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import assert_never
 
 from recovery.findings import Finding, Kind
 from recovery.fsck import GRACE_MS, RETENTION_MS, judge
 from recovery.scan import STATUS, find_transaction
-from txn.assertions import Assertion
+from txn.assertions import Assertion, holds, list_keys
 from txn.errors import TableUnavailable
 from txn.model import Cell, Delete, Key, Mutation
 from txn.protocol.attempt import Context, call_store
@@ -35,6 +36,7 @@ from txn.protocol.row import (
 )
 from txn.request import Request
 from txn.spans import Span
+from txn.text import LONGEST_REASON, assertion_text
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,16 +64,30 @@ class ValueChange:
     held: bool
 
 
+class AssertionVerdict(Enum):
+    """What is known of an assertion. HELD: the transaction is committed. FAILED: it was aborted for
+    this. HOLDS, FAILS: it is undecided, and so it is on the cells as they are, which may change.
+    UNKNOWN: it was aborted for another reason, or its cells were not read."""
+
+    HELD = "held"
+    FAILED = "failed"
+    HOLDS = "holds now"
+    FAILS = "fails now"
+    UNKNOWN = "not known"
+
+
 @dataclass(frozen=True, slots=True)
 class Explanation:
     """A transaction row and what the data cells say of it. Times are in ms since the epoch.
 
     once_retention_ms: for how long its token may come again; None: for ever. timestamp: of the
-    commit; None before the decision. keys: all that it locks; held: those that it has locked now.
+    commit; None before the decision. verdicts: one for each assertion. keys: all that it locks;
+    keys_read: of how many of them, the first ones, cells were read; held: which of these it has
+    locked now.
     has_ranges: whether it looks, under its locks, at ranges that it has scanned.
     whole: of a part, its transaction; follows: whether the part is yet what that one's row says, as
     state and status have it. parts: how many each task has written of one that is in parts;
-    part_rows: how many rows there are of these; first_part: one of them.
+    part_rows: how many rows of these there are, or were counted; first_part: one of them.
     finding: what fsck finds; None where it is not to be mended, or not yet.
     """
 
@@ -88,7 +104,9 @@ class Explanation:
     timestamp: int | None
     changes: tuple[ValueChange, ...]
     assertions: tuple[Assertion, ...]
+    verdicts: tuple[AssertionVerdict, ...]
     keys: tuple[Key, ...]
+    keys_read: int
     held: tuple[Key, ...]
     has_ranges: bool
     reason: str | None
@@ -117,17 +135,24 @@ class Explanation:
 
 
 def explain(
-    context: Context, row_key: bytes, *, grace_ms: int = GRACE_MS, retention_ms: int = RETENTION_MS
+    context: Context,
+    row_key: bytes,
+    *,
+    grace_ms: int = GRACE_MS,
+    retention_ms: int = RETENTION_MS,
+    most_keys: int | None = None,
 ) -> Explanation | None:
-    """Return the transaction explained, or None if it has no row."""
+    """Return the transaction explained, or None if it has no row. most_keys: read the cells of the
+    first so many of its keys only, and no more rows of parts; it may have 100,000 of either."""
     row = find_transaction(context, row_key)
     if row is None:
         return None
     request = row.buffer.request if row.buffer else Request(())
-    data = _read(context, request)
-    locks = {key: context.rules.lock_of(key) for key in request.keys}
-    held = tuple(key for key, lock in locks.items() if holder_of(lock, data[lock]) == row_key)
-    parts = None if row.parts is None else _list_parts(context, row_key)
+    keys = request.keys
+    data = _read(context, keys[:most_keys])
+    locks = {key: context.rules.lock_of(key) for key in keys[:most_keys]}
+    held = tuple(key for key, lock in locks.items() if holder_of(lock, data.get(lock)) == row_key)
+    parts = None if row.parts is None else _list_parts(context, row_key, most_keys)
     return Explanation(
         row_key,
         state=row.state,
@@ -142,7 +167,9 @@ def explain(
         timestamp=row.plan.timestamp if row.plan else None,
         changes=_changes(row, request, data, held),
         assertions=request.assertions,
-        keys=request.keys,
+        verdicts=_judge_assertions(row, request.assertions, data),
+        keys=keys,
+        keys_read=len(locks),
         held=held,
         has_ranges=row.has_ranges,
         reason=row.reason,
@@ -156,10 +183,11 @@ def explain(
     )
 
 
-def _list_parts(context: Context, whole: bytes) -> list[bytes]:
+def _list_parts(context: Context, whole: bytes, most: int | None) -> list[bytes]:
     """Return the row keys of a transaction's parts, of which nothing else is read."""
     span = Span(context.table, *rows_of_parts(whole))
-    return [row.row for row in stored_rows(context, span, cells=[(FAMILY, STATUS)])]
+    rows = stored_rows(context, span, cells=[(FAMILY, STATUS)])
+    return [row.row for row in islice(rows, most)]
 
 
 def _find_promise_ms(context: Context, request: Request) -> int | None:
@@ -171,15 +199,43 @@ def _find_promise_ms(context: Context, request: Request) -> int | None:
     return next((decode_marker(value).retention_ms for value in values), None)
 
 
-def _read(context: Context, request: Request) -> dict[Key, Cell | None]:
-    """Return the keys and their locks; of a table that is gone or disabled, nothing."""
+def _read(context: Context, keys: Sequence[Key]) -> dict[Key, Cell | None]:
+    """Return the keys and their locks; without those of a table that is gone or disabled."""
     lock_of = context.rules.lock_of
-    data: dict[Key, Cell | None] = {c: None for key in request.keys for c in (key, lock_of(key))}
-    for table in dict.fromkeys(key.table for key in request.keys):
-        wanted = [cell for cell in data if cell.table == table]
+    cells = dict.fromkeys(cell for key in keys for cell in (key, lock_of(key)))
+    data: dict[Key, Cell | None] = {}
+    for table in dict.fromkeys(key.table for key in keys):
+        wanted = [cell for cell in cells if cell.table == table]
         with suppress(TableUnavailable):
             data |= call_store(context, partial(context.store.read, wanted))
     return data
+
+
+def _judge_assertions(
+    row: TransactionRow, assertions: Sequence[Assertion], data: Mapping[Key, Cell | None]
+) -> tuple[AssertionVerdict, ...]:
+    if row.status is None:
+        return (AssertionVerdict.UNKNOWN,) * len(assertions)
+    if row.status.is_decided:
+        return (AssertionVerdict.HELD,) * len(assertions)
+    if row.status.is_undecided:
+        return tuple(_judge_now(assertion, data) for assertion in assertions)
+    blamed = next((a for a in assertions if _is_blamed(a, row.reason or "")), None)
+    return tuple(
+        AssertionVerdict.FAILED if a is blamed else AssertionVerdict.UNKNOWN for a in assertions
+    )
+
+
+def _judge_now(assertion: Assertion, data: Mapping[Key, Cell | None]) -> AssertionVerdict:
+    if not all(key in data for key in list_keys(assertion)):
+        return AssertionVerdict.UNKNOWN
+    return AssertionVerdict.HOLDS if holds(assertion, data) else AssertionVerdict.FAILS
+
+
+def _is_blamed(assertion: Assertion, reason: str) -> bool:
+    """Whether a transaction was aborted for an assertion: see `reason_text`, which cuts it."""
+    said = f"assertion failed: assertion {assertion_text(assertion)}, seen "
+    return reason.startswith(said) or f"{said[:LONGEST_REASON]}…" == reason
 
 
 def _statuses(row: TransactionRow) -> tuple[StatusTime, ...]:
@@ -202,7 +258,7 @@ def _changes(
     undecided = row.status is not None and row.status.is_undecided
     changes = []
     for mutation, version in zip(request.mutations, replaced, strict=True):
-        now = data[mutation.key]
+        now = data.get(mutation.key)
         is_old = now is not None and (now.timestamp == version or undecided)
         new = None if isinstance(mutation, Delete) else mutation.value
         key = mutation.key

@@ -9,15 +9,26 @@ import random
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from txn.clock import SystemClock
 from txn.errors import InvalidRequestError
+from txn.host.extras import require_extra
+from txn.locks.manager import LockLook
+from txn.locks.stored.look import StoredLook
 from txn.policy import Policy
 from txn.protocol.attempt import Context
 from txn.protocol.rules import SIX_PHASE, find_rules, require_features
+from txn.request import TRANSACTIONS
 from txn.stores import open_store
 from txn.watch import silent
+
+if TYPE_CHECKING:
+    from txn.leases.service import LeaseService
+
+SQLITE = "sqlite:///"
+ZOOKEEPER = "zookeeper"
 
 
 def must_exist(uri: str) -> None:
@@ -54,3 +65,37 @@ def open_store_of(uri: str, transactions: str, *, mends: bool = False) -> Iterat
         if mends:
             require_features(context, context.rules)
         yield context
+
+
+def require_leases(url: str) -> None:
+    """Raise InvalidRequestError for a file of leases that opening it would make."""
+    if url.startswith(SQLITE):
+        file = Path(url.removeprefix(SQLITE).partition("?")[0])
+        if not file.exists():
+            raise InvalidRequestError("no such file of leases", path=str(file))
+
+
+@contextmanager
+def open_lease_look(url: str) -> Iterator[LeaseService]:
+    """Open leases to be looked at: what is missing of their tables is not made."""
+    with require_extra("leases"):
+        from txn.leases.opening import parse_url  # noqa: PLC0415
+        from txn.leases.service import LeaseService  # noqa: PLC0415
+    require_leases(url)
+    with LeaseService(parse_url(url)) as service:
+        yield service
+
+
+@contextmanager
+def open_lock_look(uri: str) -> Iterator[LockLook]:
+    """Open the locks of a manager to be looked at: none is made, and nothing in it is changed."""
+    must_exist(uri)
+    parts = urlsplit(uri)
+    if parts.scheme != ZOOKEEPER:
+        with open_any_store(uri, TRANSACTIONS) as context:
+            yield StoredLook(context)
+        return
+    with require_extra("zookeeper", uri=uri):
+        from txn.locks.zookeeper.look import ZooKeeperLook  # noqa: PLC0415
+    with closing(ZooKeeperLook(parts.netloc, parts.path)) as look:
+        yield look

@@ -181,7 +181,7 @@ def find(context: Context, piece: bytes, looked: Looked = lambda table: None) ->
         return
     for row in list_rows(context, Span(context.table), looked):
         is_wanted = (whole_of(row.row) is not None) is (b"-" in piece)
-        if is_wanted and is_row_key(row.row) and _has_piece(row.row, piece):
+        if is_wanted and is_row_key(row.row) and has_piece(row.row, piece):
             yield row.row
 
 
@@ -223,7 +223,8 @@ def _pass(table: bytes) -> None:
     """Be told of a row, and do nothing."""
 
 
-def _has_piece(row_key: bytes, piece: bytes) -> bool:
+def has_piece(row_key: bytes, piece: bytes) -> bool:
+    """Whether a transaction is meant by a piece of its row key: see `find`."""
     name = row_key[row_key.index(_NAME) :]
     _, time, uid = name.split(b".", 2)
     begins = (row_key, name, time + b"." + uid, uid)

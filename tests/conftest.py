@@ -12,6 +12,7 @@ import os
 import signal
 import time
 import uuid
+from collections import Counter
 from collections.abc import Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -20,7 +21,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.integration.emulator import emulator, txn_server  # noqa: F401  (for all folders)
-from tests.integration.hbase import hbase  # noqa: F401
+from tests.integration.hbase import QUICK_JAVA, hbase  # noqa: F401
 from tests.integration.postgresql import database_url, postgresql  # noqa: F401
 
 RUN_VARIABLE = "HBASE_TXN_TEST_RUN"
@@ -54,12 +55,21 @@ def rows_for_all() -> Iterator[None]:
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         os.environ[RUN_VARIABLE] = uuid.uuid4().hex
+        os.environ.setdefault("SPARK_SUBMIT_OPTS", QUICK_JAVA)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(HERE / "unit") and not item.get_closest_marker("slow"):
             item.add_marker("fast")
+    _put_long_files_first(items)
+
+
+def _put_long_files_first(items: list[pytest.Item]) -> None:
+    """Files with slow tests, then those with many: no worker is to have one alone at the end."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    sizes = Counter(item.path for item in items)
+    items.sort(key=lambda item: (item.path not in slow, -sizes[item.path], item.path))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -77,6 +77,17 @@ class ManualClock:
         self._wall_ms = now_ms
 
 
+def measure_ms() -> float:
+    """Return a time of which only differences mean anything, finer than a Clock's: for what is told
+    to who watches, and decides nothing."""
+    return time.perf_counter() * 1000
+
+
+def stamp_ns() -> int:
+    """Return the time of day, by which who watches puts things in order; it decides nothing."""
+    return time.time_ns()
+
+
 def poll(look: Callable[[], bool], within_ms: int) -> bool:
     """Call the function until it says yes; False: it did not within that time. At first others
     are just let run in between, for what takes microseconds; then there are pauses, short ones

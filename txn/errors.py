@@ -105,7 +105,12 @@ class CorruptRowError(TxnError):
 
 
 class StoreError(TxnError):
-    """The store could not do what it was asked: mend the store or the connection."""
+    """The store could not do what it was asked: mend the store or the connection.
+
+    call: which call of the store it was, where somebody measures them.
+    """
+
+    call: str | None = None
 
 
 class StoreClosedError(StoreError):

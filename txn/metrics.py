@@ -5,22 +5,67 @@ Its names follow Prometheus' conventions: a prefix, the unit last, `_total` for 
 
 from __future__ import annotations
 
-from typing import assert_never
+import os
+from collections.abc import Callable
+from typing import Any, assert_never
 
 from txn.host.extras import import_extra
-from txn.watch import Conflict, Event, Helped, Phase
+from txn.text import escape
+from txn.watch import (
+    Conflict,
+    Ended,
+    Event,
+    Gathered,
+    Helped,
+    Phase,
+    Queued,
+    Retried,
+    StoreCall,
+)
 
 with import_extra("metrics"):
-    from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram
+    from prometheus_client import (
+        CONTENT_TYPE_LATEST,
+        REGISTRY,
+        CollectorRegistry,
+        Counter,
+        Gauge,
+        Histogram,
+        generate_latest,
+        make_wsgi_app,
+        multiprocess,
+    )
 
-# From a batch in memory to one that waited for a lease.
-SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+# From a call in memory to one that waited for a lease.
+SECONDS = (
+    *(0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05),
+    *(0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0),
+)
+TRANSACTIONS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+MOST_TABLES = 100
+OTHER = "other"
+"""The label of all tables beyond the first ones: a metric must not have labels without a bound."""
+
+SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+"""The variable with which several processes count into files of a folder, to be added up. It must
+be set before this module is imported."""
 
 
 class Metrics:
-    """Counts phases, the transactions that left in them, conflicts, and help given."""
+    """Counts requests, phases, conflicts, help given, calls of the store, batches and queues. One
+    for a registry, which any number of engines may share."""
 
     def __init__(self, registry: CollectorRegistry = REGISTRY) -> None:
+        self._commits = Histogram(
+            "hbase_txn_commit_seconds",
+            "Time from a request to its result",
+            ["outcome"],
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self._tries = Counter(
+            "hbase_txn_tries_total", "Transactions begun for requests", registry=registry
+        )
         self._seconds = Histogram(
             "hbase_txn_phase_seconds",
             "Time that a batch of transactions spent in a phase",
@@ -35,7 +80,10 @@ class Metrics:
             registry=registry,
         )
         self._conflicts = Counter(
-            "hbase_txn_conflicts_total", "Locks that somebody else held", registry=registry
+            "hbase_txn_conflicts_total",
+            "Locks that somebody else held",
+            ["table"],
+            registry=registry,
         )
         self._helped = Counter(
             "hbase_txn_helped_total",
@@ -43,17 +91,110 @@ class Metrics:
             ["action"],
             registry=registry,
         )
+        self._calls = Histogram(
+            "hbase_txn_store_seconds",
+            "Time that a call of the store took",
+            ["call", "outcome"],
+            buckets=SECONDS,
+            registry=registry,
+        )
+        self._items = Counter(
+            "hbase_txn_store_items_total",
+            "Keys, edits and checks given to the store, and rows found by its scans",
+            ["call"],
+            registry=registry,
+        )
+        self._retries = Counter(
+            "hbase_txn_store_retries_total",
+            "Calls of the store that failed and were sent again",
+            ["call"],
+            registry=registry,
+        )
+        self._gathered = Histogram(
+            "hbase_txn_gathered_transactions",
+            "Requests that went together as one batch",
+            buckets=TRANSACTIONS,
+            registry=registry,
+        )
+        self._queues = Gauge(
+            "hbase_txn_queue_length",
+            "Requests and transactions that wait",
+            ["queue"],
+            registry=registry,
+            multiprocess_mode="livesum",
+        )
+        self._tables: set[bytes] = set()
+        # Finding a child by its labels costs more than counting with it.
+        self._children: dict[tuple[object, ...], Any] = {}
 
     def __call__(self, event: Event) -> None:
         match event:
-            case Phase(name, outcome, transactions, failed, elapsed_ms):
-                if elapsed_ms is not None:
-                    self._seconds.labels(name, outcome).observe(elapsed_ms / 1000)
-                    self._transactions.labels(name, "done").inc(transactions - failed)
-                    self._transactions.labels(name, "failed").inc(failed)
-            case Conflict():
-                self._conflicts.inc()
+            case Phase() | StoreCall() | Retried():
+                self._count_work(event)
+            case Conflict(_, key):
+                self._child(self._conflicts, self._name_table(key.table or b"")).inc()
             case Helped(_, action):
-                self._helped.labels(action).inc()
+                self._child(self._helped, action).inc()
+            case Gathered(transactions):
+                self._gathered.observe(transactions)
+            case Queued(queue, change):
+                self._child(self._queues, queue).inc(change)
+            case Ended(outcome, tries, elapsed_ms):
+                self._child(self._commits, outcome).observe(elapsed_ms / 1000)
+                self._tries.inc(tries)
             case _:
                 assert_never(event)
+
+    def _count_work(self, event: Phase | StoreCall | Retried) -> None:
+        match event:
+            case Phase(name, outcome, transactions, failed, elapsed_ms):
+                if elapsed_ms is not None:
+                    self._child(self._seconds, name, outcome).observe(elapsed_ms / 1000)
+                    self._child(self._transactions, name, "done").inc(transactions - failed)
+                    self._child(self._transactions, name, "failed").inc(failed)
+            case StoreCall(call, outcome, items, elapsed_ms):
+                self._child(self._calls, call, outcome).observe(elapsed_ms / 1000)
+                self._child(self._items, call).inc(items)
+            case Retried(call):
+                self._child(self._retries, call).inc()
+            case _:
+                assert_never(event)
+
+    def _child(self, metric: Counter | Gauge | Histogram, *labels: str) -> Any:
+        key = (metric, *labels)
+        child = self._children.get(key)
+        if child is None:
+            child = self._children[key] = metric.labels(*labels)
+        return child
+
+    def _name_table(self, table: bytes) -> str:
+        if table not in self._tables:
+            if len(self._tables) >= MOST_TABLES:
+                return OTHER
+            self._tables.add(table)
+        return escape(table)
+
+
+def render(registry: CollectorRegistry | None = None) -> tuple[bytes, str]:
+    """Return what Prometheus reads at `/metrics`, and its content type. None: what all processes
+    have counted that share a folder, or else this one."""
+    return generate_latest(registry or _choose_registry()), CONTENT_TYPE_LATEST
+
+
+def make_metrics_app() -> Callable[..., Any]:
+    """Return the same as a WSGI application."""
+    app: Callable[..., Any] = make_wsgi_app(_choose_registry())
+    return app
+
+
+def forget_process(process: int) -> None:
+    """Take out of the sums what waited in a process that has ended. What it counted stays."""
+    multiprocess.mark_process_dead(process)  # type: ignore[no-untyped-call]
+
+
+def _choose_registry() -> CollectorRegistry:
+    if SHARED_FOLDER not in os.environ:
+        return REGISTRY
+    shared = CollectorRegistry()
+    multiprocess.MultiProcessCollector(shared)  # type: ignore[no-untyped-call]
+    return shared

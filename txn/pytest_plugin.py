@@ -1,7 +1,7 @@
 """Fixtures of pytest for programs that use this library: an engine on a fresh store, and an HBase.
 
-pytest imports this module wherever the package is installed, so it imports nothing of it before a
-test asks for a fixture. What it offers is described in docs/howto/testing.md.
+pytest imports this module wherever the package is installed, so it imports no extra's driver before
+a test asks for a fixture. What it offers is described in docs/howto/testing.md.
 """
 
 from __future__ import annotations

@@ -7,11 +7,23 @@ for those of the batch that it is called in, and for `flush`, it would wait in v
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from concurrent.futures import CancelledError
+from dataclasses import dataclass, field
 from logging import getLogger
 from typing import Literal
 
+from txn.clock import stamp_ns
+from txn.errors import (
+    AbortedError,
+    AssertionFailedError,
+    CommitOutcomeUnknown,
+    ConflictError,
+    DeadlineError,
+    InvalidRequestError,
+    TxnError,
+)
 from txn.model import Key
+from txn.request import Committed
 
 LOG = getLogger("txn")
 
@@ -34,17 +46,57 @@ last two are the ends of a transaction as a whole, told of where they fail."""
 PhaseOutcome = Literal["started", "done", "failed"]
 Action = Literal["rolled forward", "rolled back", "freed"]
 
+CallName = Literal[
+    "read",
+    "write",
+    "check_and_put",
+    "scan",
+    "together",
+    "describe",
+    "ensure_table",
+    "find_splits",
+    "compact",
+]
+"""A method of a store: see txn/stores/base.py."""
+
+CallOutcome = Literal["done", "not applied", "maybe applied", "refused"]
+"""Of a call that failed: it has certainly had no effect, or it may have had, or still have.
+Refused: the call could not be taken, or the work that was to be done `together` gave up; nothing
+was done."""
+
+QueueName = Literal["line", "decided", "released"]
+"""Requests that wait for a batch; transactions acknowledged at their decision, to be rolled
+forward; transactions that hold nothing any more, whose rows have to be told so."""
+
+CommitOutcome = Literal[
+    "committed",
+    "repeated",
+    "conflict",
+    "assertion",
+    "deadline",
+    "aborted",
+    "invalid",
+    "cancelled",
+    "failed",
+    "unknown",
+]
+"""How a request ended: a commit, its own or an earlier one with its token; why nothing was and will
+be written, `cancelled`: its future was, `failed`: the store did; or that it may have been
+committed."""
+
 
 @dataclass(frozen=True, slots=True)
 class Phase:
     """A batch of transactions enters or leaves a phase; `failed` counts those that left the path.
-    `elapsed_ms` is set when the phase is over."""
+    `elapsed_ms` is set when the phase is over. at_ns: when that was, since the epoch: what is done
+    in a local transaction of the store is told when it is over."""
 
     name: PhaseName
     outcome: PhaseOutcome
     transactions: int
     failed: int = 0
-    elapsed_ms: int | None = None
+    elapsed_ms: float | None = None
+    at_ns: int = field(default_factory=stamp_ns, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +106,7 @@ class Conflict:
     transaction: bytes
     key: Key
     holder: bytes
+    at_ns: int = field(default_factory=stamp_ns, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +117,95 @@ class Helped:
     action: Action
 
 
-Event = Phase | Conflict | Helped
+@dataclass(frozen=True, slots=True)
+class StoreCall:
+    """A call of the store is over. items: how many keys, edits or checks it was given; of a scan,
+    how many rows it found."""
+
+    call: CallName
+    outcome: CallOutcome
+    items: int
+    elapsed_ms: float
+
+
+@dataclass(frozen=True, slots=True)
+class Retried:
+    """A call of the store has failed, and is sent again."""
+
+    call: CallName
+    at_ns: int = field(default_factory=stamp_ns, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """Requests of so many callers' transactions go together, as one batch."""
+
+    transactions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """So many have come into a queue, or, less than zero, have left it. The events of two threads
+    may be told in either order; their sum is the queue's length."""
+
+    queue: QueueName
+    change: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A request has its result. tries: how often its transaction was begun; 0: it was too late
+    before anything was sent."""
+
+    outcome: CommitOutcome
+    tries: int
+    elapsed_ms: float
+
+
+Event = Phase | Conflict | Helped | StoreCall | Retried | Gathered | Queued | Ended
 Watch = Callable[[Event], None]
 
 
 def silent(event: Event) -> None:
     """Ignore the event."""
+
+
+def wants_calls(watch: Watch) -> bool:
+    """Whether calls of the store are to be measured for it. Who does without saves the time, and
+    has an attribute of this name that is false."""
+    return watch is not silent and bool(getattr(watch, "wants_calls", True))
+
+
+def name_outcome(result: Committed | BaseException) -> CommitOutcome:
+    """Return how a request has ended. What is no error of this library has broken it off, at a
+    point that is not known."""
+    match result:
+        case Committed():
+            return "repeated" if result.repeated else "committed"
+        case AbortedError():
+            return _name_abort(result)
+        case InvalidRequestError():
+            return "invalid"
+        case CancelledError():
+            return "cancelled"
+        case CommitOutcomeUnknown():
+            return "unknown"
+        case TxnError():
+            return "failed"
+        case _:
+            return "unknown"
+
+
+def _name_abort(error: AbortedError) -> CommitOutcome:
+    match error:
+        case ConflictError():
+            return "conflict"
+        case AssertionFailedError():
+            return "assertion"
+        case DeadlineError():
+            return "deadline"
+        case _:
+            return "aborted"
 
 
 def guard(watch: Watch) -> Watch:

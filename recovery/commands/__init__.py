@@ -15,6 +15,7 @@ import typer
 
 from recovery.commands.commit import commit
 from recovery.commands.common import COULD_NOT_RUN, complain
+from recovery.commands.console import console
 from recovery.commands.demo import app as demo_app
 from recovery.commands.doctor import doctor
 from recovery.commands.fsck import fsck
@@ -38,7 +39,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (init, ls, show, fsck, purge, convert, doctor, get, commit, serve, sql):
+for command in (init, ls, show, fsck, purge, convert, doctor, get, commit, serve, sql, console):
     app.command(cls=MasterCommand if command is fsck else None)(command)
 app.add_typer(table_app, name="table")
 app.add_typer(demo_app, name="demo")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from pathlib import Path as File
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -22,6 +21,7 @@ from recovery.commands.common import (
     print_json,
     print_line,
 )
+from recovery.opening import SQLITE, require_leases
 from recovery.text import count_text, duration_text, time_text
 from txn.errors import InvalidRequestError
 from txn.host.extras import require_extra
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from txn.leases.service import LeaseService
 
 app = typer.Typer(help="Look at leases, grab, extend and drop them.", no_args_is_help=True)
-
-SQLITE = "sqlite:///"
 
 LeasesOption = Annotated[
     str | None,
@@ -171,10 +169,8 @@ def open_service(url: str | None, *, is_new: bool = False) -> Iterator[LeaseServ
     """Open the lease service; a file that is named must be there, unless it may be new."""
     with require_extra("leases"):
         from txn.leases import open_leases  # noqa: PLC0415  (an extra, and slow to import)
-    if url is not None and url.startswith(SQLITE) and not is_new:
-        file = File(url.removeprefix(SQLITE).partition("?")[0])
-        if not file.exists():
-            raise InvalidRequestError("no such file of leases", path=str(file))
+    if url is not None and not is_new:
+        require_leases(url)
     with open_leases(_choose_leases(url)) as service:
         yield service
 

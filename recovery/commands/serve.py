@@ -15,6 +15,12 @@ from txn.host.extras import require_extra
 from txn.server.options import MEGABYTE, Limits, Options
 
 DEFAULTS = Limits()
+URIS = {
+    "thrift1": "hbase+thrift1://{host}:{port}",
+    "thrift2": "hbase+thrift2://{host}:{port}",
+    "transactional": "txn://{host}:{port}",
+    "metrics": "http://{host}:{port}/metrics",
+}
 PortOption = Annotated[int | None, typer.Option(min=0, max=65535, metavar="PORT")]
 FileOption = Annotated[Path | None, typer.Option(metavar="FILE")]
 
@@ -25,6 +31,7 @@ def serve(
     thrift1: PortOption = None,
     thrift2: PortOption = None,
     transactional: PortOption = None,
+    metrics: PortOption = None,
     bind: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
     workers: Annotated[
         int, typer.Option(min=1, max=64, help="Processes that serve the same ports.")
@@ -58,6 +65,7 @@ def serve(
     """Serve a store on ports of this machine until told to end. A port of 0 picks a free one.
 
     HBase clients speak to --thrift1 and --thrift2, connect("txn://host:port") to --transactional.
+    Prometheus reads http://host:port/metrics of --metrics: what becomes of transactions.
     """
     with require_extra("emulator"):
         from txn.emulator import serving  # noqa: PLC0415
@@ -68,6 +76,7 @@ def serve(
         {name: port for name, port in asked.items() if port is not None},
         None if token_file is None else read_token(token_file),
         None if protocol is None else parse_protocol(protocol),
+        metrics,
     )
     limits = Limits(
         connections=connections,
@@ -86,10 +95,7 @@ def serve(
 def _tell(bind: str, ports: Mapping[str, int], as_json: bool) -> None:
     """Say where it listens, in one line that can be waited for."""
     host = f"[{bind}]" if ":" in bind else bind
-    uris = {
-        name: f"{'txn' if name == 'transactional' else f'hbase+{name}'}://{host}:{port}"
-        for name, port in ports.items()
-    }
+    uris = {name: URIS[name].format(host=host, port=port) for name, port in ports.items()}
     if as_json:
         print_json({"ports": dict(ports), "uris": uris})
     else:

@@ -86,7 +86,10 @@ def _facts(found: Explanation) -> list[tuple[str, str]]:
         ("committed at", "" if found.timestamp is None else _timestamp(found.timestamp)),
         ("aborted because", found.reason or ""),
         ("does not decode", found.corrupt or ""),
-        *(("asserts", assertion_text(assertion)) for assertion in found.assertions),
+        *(
+            ("asserts", f"{assertion_text(assertion)}  [{verdict.value}]")
+            for assertion, verdict in zip(found.assertions, found.verdicts, strict=True)
+        ),
         ("ranges", "looked at again before it is decided" if found.has_ranges else ""),
         ("locks held now", _locks(found)),
         ("fsck", found.advice),

@@ -1,7 +1,11 @@
-"""Histories of real processes on one embedded store, which are killed with SIGKILL."""
+"""Histories of real processes on one embedded store, which are killed with SIGKILL.
+
+TXN_HISTORY_KILLS says how many of them at most; `make long` kills more.
+"""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -12,8 +16,8 @@ from tests.history.recording import Recorder, load, to_file
 from tests.history.workload import MODELS
 from txn.protocol.attempt import ProtocolName
 
-KILLS = 8
-ROUNDS = 5
+KILLS = int(os.environ.get("TXN_HISTORY_KILLS", "5"))
+ROUNDS = 20  # as a rule the first one shows it, and on a busy machine it may take some
 
 
 @pytest.mark.slow

@@ -24,6 +24,7 @@ import psutil
 import psycopg
 import pytest
 
+from tests.packages import PackageError, fetch_package, library_path
 from txn.host.java import cache_folder
 
 INSTALLED = Path("/usr/lib/postgresql")
@@ -136,7 +137,12 @@ class PostgreSQL:
             return subprocess.Popen(
                 [self._programs / program, *arguments],
                 cwd=self.folder,
-                env={**os.environ, **_libraries(self._programs), "LC_ALL": "C", "TZ": "UTC"},
+                env={
+                    **os.environ,
+                    **library_path(self._programs.parents[4]),
+                    "LC_ALL": "C",
+                    "TZ": "UTC",
+                },
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -177,7 +183,10 @@ def find_programs() -> Path:
     cache = ROOTS_CACHE if os.geteuid() == 0 else cache_folder()
     target = cache / "postgresql"
     if not target.exists():
-        _fetch(target)
+        try:
+            fetch_package(PACKAGE, target, lambda root: _newest(root / INSTALLED.relative_to("/")))
+        except PackageError as error:
+            raise PostgreSQLError(f"no server: {error}") from error
     return _newest(target / INSTALLED.relative_to("/"))[0]
 
 
@@ -190,59 +199,6 @@ def _installed() -> Iterator[Path]:
 def _newest(versions: Path) -> list[Path]:
     found = [each for each in versions.glob("*/bin") if each.parent.name.isdecimal()]
     return sorted(found, key=lambda each: int(each.parent.name), reverse=True)
-
-
-def _libraries(programs: Path) -> dict[str, str]:
-    """Where a server that was unpacked finds the libraries that were unpacked with it."""
-    root = programs.parents[4]
-    folders = [*root.glob("usr/lib/*-linux-*"), *root.glob("lib/*-linux-*")]
-    return {} if root == Path("/") else {"LD_LIBRARY_PATH": ":".join(map(str, folders))}
-
-
-def _fetch(target: Path) -> None:
-    """Unpack the packages, and move them to their place whole: two may do this at once."""
-    if not shutil.which("apt-get"):
-        raise PostgreSQLError("no PostgreSQL: install its server, and put postgres on PATH")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".postgresql-", dir=target.parent) as place:
-        folder = Path(place)
-        unpacked = folder / "unpacked"
-        for package in _packages(folder):
-            _call(folder, "dpkg-deb", "-x", str(package), str(unpacked))
-        if not _newest(unpacked / INSTALLED.relative_to("/")):
-            raise PostgreSQLError(f"apt-get has no package {PACKAGE}: install it")
-        unpacked.chmod(0o755)
-        with suppress(OSError):
-            unpacked.rename(target)
-    if not target.exists():
-        raise PostgreSQLError(f"cannot be kept: {target}")
-
-
-def _packages(folder: Path) -> list[Path]:
-    """Download the server and all that it needs and is not installed, with this machine's package
-    lists or with fresh ones of our own."""
-    archives = folder / "cache" / "archives"
-    for name in ("lists/partial", "cache/archives/partial"):
-        (folder / name).mkdir(parents=True)
-    options = [f"-oDir::Cache={folder}/cache", "-oDebug::NoLocking=true"]
-    own = [f"-oDir::State::lists={folder}/lists"]
-    wanted = ("install", "--download-only", "--no-install-recommends", "--yes", PACKAGE)
-    try:
-        _call(folder, "apt-get", "-qq", *options, *wanted)
-    except PostgreSQLError:
-        _call(folder, "apt-get", "-qq", *options, *own, "update")
-        _call(folder, "apt-get", "-qq", *options, *own, *wanted)
-    return sorted(archives.glob("*.deb"))
-
-
-def _call(folder: Path, *command: str) -> None:
-    environ = {**os.environ, "TMPDIR": str(folder)}
-    try:
-        done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
-    except FileNotFoundError as error:
-        raise PostgreSQLError(f"not installed: {command[0]}") from error
-    if done.returncode:
-        raise PostgreSQLError(f"failed: {' '.join(command)}\n{done.stdout}{done.stderr}")
 
 
 @pytest.fixture(scope="session")

@@ -23,6 +23,7 @@ import psutil
 import pyspark
 from pyspark import SparkConf, SparkContext
 
+from tests.integration.hbase import QUICK_JAVA
 from txn.host.java import find_java_home
 from txn.spark.session import local_session
 
@@ -130,7 +131,11 @@ def run_application(
     often a task may fail. No task begins before all executors are there.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    every = {"spark.scheduler.minRegisteredResourcesRatio": "1.0", **(settings or {})}
+    every = {
+        "spark.scheduler.minRegisteredResourcesRatio": "1.0",
+        "spark.executor.extraJavaOptions": QUICK_JAVA,
+        **(settings or {}),
+    }
     given = json.dumps([str(folder), master, failures, every])
     with open(folder / "errors", "a") as errors:
         process = subprocess.Popen(

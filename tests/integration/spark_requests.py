@@ -28,3 +28,8 @@ def statuses(uri: str) -> Counter[str]:
         return Counter(str(row.status) for row in rows)
     finally:
         store.close()
+
+
+def patch_request(row: dict[str, object]) -> Request:
+    """Return the transaction that puts a row of a data frame over what is there."""
+    return Request((Mutation(Key(str(row["id"]), "f", "v"), str(row["v"])),))

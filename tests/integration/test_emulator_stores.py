@@ -95,7 +95,7 @@ def test_a_table_that_was_made_without_the_emulator_can_be_deleted_from(
             assert engine.read([key]) == {key: None}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_flights_job_runs_is_killed_and_mended(tmp_path: Path) -> None:
     """Spark's executors are clients like any other."""
     with emulated(tmp_path / "store") as found:

@@ -85,7 +85,7 @@ def emptied(hbase: HBase) -> Iterator[str]:
             connection.delete_table(table, disable=True)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_job_runs_on_a_fenced_database_as_a_stream(tmp_path: Path) -> None:
     """Killed and mended as well: its rows of twelve columns are what that protocol is for, and a
     stream that starts again is promised no less than a task."""
@@ -101,9 +101,14 @@ def test_the_job_runs_on_a_fenced_database_as_a_stream(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_job_runs_on_hbase(hbase: HBase, emptied: str) -> None:
+@pytest.mark.parametrize(
+    ("protocol", "way"),
+    [pytest.param("six-phase", "partition", marks=pytest.mark.long), ("fenced", "stream")],
+)
+def test_the_job_runs_on_hbase(hbase: HBase, emptied: str, protocol: str, way: str) -> None:
     """What holds on a store of one machine has to hold where other programs write as well."""
-    said = demo(hbase.native, "--tables", emptied, "--days", "1", "--json")
+    options = ["--protocol", protocol, "--by", way, "--days", "1", "--json"]
+    said = demo(hbase.native, "--tables", emptied, *options)
     assert said.returncode == 0, said.stderr
     report = json.loads(said.stdout)
     assert report["holds"]

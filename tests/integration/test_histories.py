@@ -1,8 +1,9 @@
 """Histories of client processes on a real HBase, natively and through both gateways at
-once; some are killed."""
+once; some are killed: TXN_HISTORY_KILLS says how many, and `make long` kills more."""
 
 from __future__ import annotations
 
+import os
 import uuid
 from pathlib import Path
 
@@ -13,8 +14,8 @@ from tests.history.workload import MODELS
 from tests.integration.hbase import HBase
 from txn.protocol.attempt import ProtocolName
 
-KILLS = 8
-ROUNDS = 5
+KILLS = int(os.environ.get("TXN_HISTORY_KILLS", "5"))
+ROUNDS = 20  # as a rule the first one shows it, and on a busy machine it may take some
 
 
 @pytest.mark.slow

@@ -1,12 +1,13 @@
 """Many threads and processes at the same leases, their clocks hours apart, killed at any step.
 
 What was held when is told by those who held it, by the database's clock, and judged by
-`tests.history.leases`.
+`tests.history.leases`. TXN_STEP=1 kills at each step of making the tables, as `make long` does.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -39,6 +40,7 @@ from txn.leases.service import LeaseService
 HOURS = (0, 1, -7.5, 5, -1, 24, -48, 10_000)
 KILLED = 3
 TURNS = 8
+STEP = int(os.environ.get("TXN_STEP", "3"))  # of the steps of making tables, which is killed at
 WITHIN_S = 240
 # No end may be later than this by the database's clock, places in a line among them.
 LONGEST = timedelta(seconds=60)
@@ -178,13 +180,14 @@ def test_whoever_is_killed_at_any_step_leaves_a_lease_that_ends_or_none(
     assert step > 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", [None, "v0001"])
 def test_whoever_is_killed_while_it_makes_the_tables_hinders_nobody(
     version: str | None, new_url: NewUrl, start: Start
 ) -> None:
     """The first program on a new machine, or of a new version, may be the one that is killed."""
     worker = start("die")
-    for step in count(1):
+    for step in count(1, STEP):
         url = new_url()
         if version:
             make_tables(url, version)

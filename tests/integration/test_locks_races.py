@@ -182,6 +182,7 @@ def test_a_paused_holder_cannot_harm(uri: str, start: Start, tmp_path: Folder) -
         paused.wait(WITHIN_S)
 
 
+@pytest.mark.slow
 def test_zookeeper_is_killed_and_started_again_under_load(start: Start, tmp_path: Folder) -> None:
     """Sessions that outlast the outage keep their locks; whoever waits goes on waiting."""
     server = ZooKeeper(tmp_path / "zookeeper")

@@ -55,6 +55,7 @@ def run(uri: str, *arguments: str, given: str = "") -> subprocess.CompletedProce
     return done
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", get_args(ProtocolName))
 def test_the_commands_work_through_a_server_with_its_token(
     tmp_path: Path, protocol: ProtocolName

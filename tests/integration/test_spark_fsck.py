@@ -146,6 +146,7 @@ def test_what_is_absent_is_told_before_a_task_runs(spark: SparkSession, uri: str
         fsck(spark, uri, partitions=0)
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_same_with_spark(tmp_path: Path) -> None:
     """A script that reads the findings need not know where they were found."""
     uri = f"embedded://{tmp_path}/store?sync=off"

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.integration.spark_requests import statuses
+from tests.integration.spark_requests import patch_request, statuses
+from tests.tracing import PROVIDER, SPANS_VARIABLE, id_of, read_spans, traced
 from txn import Delete, Key, Mutation, connect
-from txn.spark import Counts, Summary, register
+from txn.spark import Counts, Summary, commit_frame, register
+from txn.tracing import capture_trace
 
 ID = "id as text"
 Cells = dict[str, tuple[str, int]]
@@ -250,3 +254,34 @@ def test_a_table_is_not_overwritten(spark: SparkSession, uri: str) -> None:
     given = {"uri": uri, "table": "rows", "row": ID, "family": "f"}
     with pytest.raises(Exception, match="use mode append"):
         frame.write.format("txn").mode("overwrite").options(**given).save()
+
+
+@pytest.fixture
+def exported(
+    tmp_path: Path, spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[], list[dict[str, Any]]]:
+    """Let workers of Spark trace; return what reads their spans."""
+    found = tmp_path / "spans"
+    (tmp_path / "sitecustomize.py").write_text(PROVIDER)
+    environment = spark.sparkContext.environment
+    monkeypatch.setitem(environment, "PYTHONPATH", str(tmp_path))
+    monkeypatch.setitem(environment, SPANS_VARIABLE, str(found))
+    register(spark)  # with this environment
+    return lambda: read_spans(found)
+
+
+def test_spans_of_tasks_are_under_the_driver_s(
+    spark: SparkSession, uri: str, exported: Callable[[], list[dict[str, Any]]]
+) -> None:
+    """A job is one trace, from the program that began it to each of its transactions."""
+    frame = spark.range(6).selectExpr("id", "string(id) v").repartition(2)
+    with traced() as spans, spans.tracer.start_as_current_span("driver") as driver:
+        write(frame, uri, **capture_trace())
+        done = commit_frame(frame, uri, patch_request, table="rows")
+    write(frame, uri)
+    assert done == Summary(committed=6)
+    found = exported()
+    assert {span["name"] for span in found} == {"txn.commit"}
+    parent = f"0x{id_of(driver):016x}"
+    assert Counter(span["parent_id"] for span in found) == {parent: 12, None: 6}
+    assert {span["attributes"]["txn.outcome"] for span in found} == {"committed"}

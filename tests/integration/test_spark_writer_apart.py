@@ -63,6 +63,7 @@ def assert_each_row_once(uri: str, counted: dict[str, int]) -> None:
     assert statuses(uri)["5-COMPLETE"] == ROWS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", get_args(ProtocolName))
 def test_a_straggler_and_its_copy_commit_each_row_once(
     application: Application, tmp_path: Path, protocol: ProtocolName

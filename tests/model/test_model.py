@@ -24,6 +24,7 @@ worlds = pytest.mark.parametrize(
 NEVER_SMALLER = 30_000
 
 
+@pytest.mark.slow
 @worlds
 def test_every_property_holds_in_every_state(world: str, shape: int) -> None:
     """The proof, for two transactions: whoever dies, repeats or meddles at any point."""
@@ -39,6 +40,7 @@ def test_without_a_safeguard_a_property_is_violated(case: str) -> None:
     assert search(flags, only=violated).violated == violated
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("safeguard", HARMLESS_ALONE)
 def test_the_second_line_of_defence_is_enough_alone(safeguard: str) -> None:
     """Two rules guard a lock that is hidden by its cell's history, and the check under the locks

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -33,7 +34,8 @@ BOUNDS = Bounds(delay_ms=5, lateness_ms=50_000)
 
 
 def feed_of(world: World, bounds: Bounds = BOUNDS) -> ChangeFeed:
-    return ChangeFeed(world.client().context, bounds)
+    store = FaultyStore(world.store)
+    return ChangeFeed(replace(world.client(store).context, store=store), bounds)
 
 
 def begin(world: World) -> Offset:

@@ -38,7 +38,7 @@ from txn.errors import StoreClosedError, StoreError
 from txn.protocol.phases import Status
 from txn.service.client import connect_server
 from txn.testing.faulty import Call, Fault
-from txn.watch import Event, Phase
+from txn.watch import Event, Gathered, Phase, Queued
 
 pytestmark = pytest.mark.fast
 
@@ -128,6 +128,25 @@ def test_a_batch_under_way_gathers_the_next_one() -> None:
         gate.go.set()
         assert all(isinstance(each.result(PATIENCE_S), Committed) for each in done)
     assert gate.sizes == [1, 8]
+
+
+def test_who_watches_is_told_of_each_that_comes_and_goes() -> None:
+    """The sum is the length of the line, also where somebody leaves it by himself."""
+    world = World()
+    with a_batch_under_way(world.engine) as (gate, pool):
+        done = [pool.submit(commit, world.engine, put(f"r{i}")) for i in range(3)]
+        futures = [world.engine.submit(put(f"f{i}")) for i in range(2)]
+        until(lambda: gate.in_line() == 5)
+        until(lambda: sum(queue_changes(world)) == 5)
+        assert futures[0].cancel()
+        gate.go.set()
+        assert all(isinstance(each.result(PATIENCE_S), Committed) for each in [*done, futures[1]])
+    assert sum(queue_changes(world)) == 0
+    assert [e.transactions for e in world.events if isinstance(e, Gathered)] == gate.sizes
+
+
+def queue_changes(world: World) -> list[int]:
+    return [e.change for e in list(world.events) if isinstance(e, Queued) and e.queue == "line"]
 
 
 def test_futures_gather_without_a_thread_for_each() -> None:
@@ -791,6 +810,7 @@ def test_a_thread_that_is_killed_as_it_waits_leaves_the_line() -> None:
         gate.go.set()
         assert after.result(PATIENCE_S).complete
     assert world.value(X) == b"0" and not gatherer._under_way
+    assert sum(queue_changes(world)) == 0
 
 
 def test_a_leader_that_is_killed_before_it_begins_leaves_its_batch_to_the_others() -> None:

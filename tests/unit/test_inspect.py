@@ -6,14 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from recovery import Kind
-from recovery.inspect import Explanation, explain
+from recovery import Kind, check, repair
+from recovery.documents import explanation_document
+from recovery.inspect import AssertionVerdict, Explanation, explain
 from tests.unit.worlds import TAKEN, World, X, Y, Z, after_status, stopped_at
-from txn.assertions import Exact, Some
+from txn.assertions import And, Assertion, Exact, Some
 from txn.errors import AssertionFailedError
 from txn.model import Delete, Edit, Key, Mutation
 from txn.protocol.phases import Status
 from txn.protocol.row import RowState, column
+from txn.testing.counting import CountingStore
 from txn.testing.faulty import Crash, Fault, Reply
 
 
@@ -92,6 +94,92 @@ def test_an_abort_says_why() -> None:
     assert [each.status for each in found.statuses][-2:] == [Status.ABORTING, Status.ABORTED]
 
 
+def test_each_assertion_of_an_abort_has_its_verdict() -> None:
+    """The reason names the one that failed; of the others nobody knows."""
+    world = World()
+    world.engine.commit([Mutation(Z, b"1")])
+    for number, wanted in enumerate((Some(Y), Exact(Z, b"n" * 900), ~Exact(Z, b"1") | Some(Y))):
+        given = [Some(Z), wanted, Some(Z)]
+        with pytest.raises(AssertionFailedError) as caught:
+            world.client(seed=number + 5).commit([Mutation(X, b"1")], given)
+        assert caught.value.transaction is not None
+        found = explained(world, caught.value.transaction)
+        assert found.verdicts == (
+            AssertionVerdict.UNKNOWN,
+            AssertionVerdict.FAILED,
+            AssertionVerdict.UNKNOWN,
+        )
+        assert explanation_document(found)["verdicts"] == ["not known", "failed", "not known"]
+
+
+def test_an_assertion_that_does_not_fit_into_the_reason_has_its_verdict() -> None:
+    """The reason is cut."""
+    world = World()
+    long = And(*(Some(Key(f"{number:0300}", "d", "x", "data")) for number in range(9)))
+    with pytest.raises(AssertionFailedError) as caught:
+        world.engine.commit([Mutation(X, b"1")], [long])
+    assert caught.value.transaction is not None
+    found = explained(world, caught.value.transaction)
+    assert (found.reason or "").endswith("…")
+    assert found.verdicts == (AssertionVerdict.FAILED,)
+
+
+def test_an_abort_for_another_reason_tells_nothing_of_assertions() -> None:
+    """They may not have been looked at."""
+    world = World()
+    row_key = undecided(world, [Some(Y)])
+    for finding in check(world.engine.context, grace_ms=0):
+        repair(world.engine.context, finding)
+    found = explained(world, row_key)
+    assert found.status is Status.ABORTED
+    assert found.verdicts == (AssertionVerdict.UNKNOWN,)
+
+
+def test_what_is_committed_held() -> None:
+    """Whatever has become of the cells since."""
+    world = World()
+    done = world.engine.commit([Mutation(X, b"1")], [~Some(X), ~Some(Y)])
+    assert explained(world, done.transaction).verdicts == (
+        AssertionVerdict.HELD,
+        AssertionVerdict.HELD,
+    )
+
+
+def test_what_is_undecided_is_judged_on_the_cells_as_they_are() -> None:
+    """It may yet be otherwise when it is decided."""
+    world = World()
+    world.put(Z, b"1")
+    row_key = undecided(world, [Some(Z), Some(Y)])
+    assert explained(world, row_key).verdicts == (AssertionVerdict.HOLDS, AssertionVerdict.FAILS)
+    world.put(Y, b"1")
+    assert explained(world, row_key).verdicts == (AssertionVerdict.HOLDS, AssertionVerdict.HOLDS)
+
+
+def test_of_many_keys_the_first_ones_are_read() -> None:
+    """A transaction may have 100,000; the others are named, without their cells."""
+    world = World()
+    world.put(Y, b"1")
+    world.put(Z, b"1")
+    row_key = undecided(world, [Some(Y), Some(Z)])
+    counting = CountingStore(world.store)
+    context = replace(world.engine.context, store=counting)
+    found = explain(context, row_key, most_keys=2)
+    assert found is not None
+    assert (found.keys, found.keys_read) == ((X, Y, Z), 2)
+    assert found.verdicts == (AssertionVerdict.HOLDS, AssertionVerdict.UNKNOWN)
+    assert counting.items["read"] == 4
+
+
+def undecided(world: World, assertions: list[Assertion]) -> bytes:
+    """Let a client die before its decision, with its row written."""
+    world.clock.advance(1)  # so that its row is the last one
+    after_status(world, Status.WRITTEN, Fault(reply=Reply.CRASH))
+    with pytest.raises(Crash):
+        world.client(world.faults, seed=70).commit([Mutation(X, b"2")], assertions)
+    world.faults.crashed = False
+    return world.rows()[-1].row_key
+
+
 def test_a_transaction_that_scanned_ranges_says_so() -> None:
     """Readers wait beside it where they would read past another."""
     world = World()
@@ -141,6 +229,10 @@ def test_a_transaction_whose_table_is_gone_is_explained_without_its_cells() -> N
     found = explain(context, row_key)
     assert found is not None
     assert [(change.key, change.new, change.old) for change in found.changes] == [(X, b"2", None)]
+    world.faults.crashed, world.faults.plan = False, lambda call: Fault()
+    found = explain(context, undecided(world, [~Some(Y)]))
+    assert found is not None
+    assert found.verdicts == (AssertionVerdict.UNKNOWN,)
 
 
 class Dropped:

@@ -1,36 +1,94 @@
-"""Metrics: what a dashboard is told of a commit."""
+"""Metrics: what a dashboard is told of requests, phases, the store and queues."""
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
+import pytest
 from prometheus_client import CollectorRegistry
 
-from tests.unit.worlds import World, X, stopped_at
-from txn.metrics import Metrics
-from txn.model import Mutation
+from tests.unit.worlds import World, X, Y, Z, after_status, stopped_at
+from txn import AssertionFailedError, Exact, Key, Mutation
+from txn.client.engine import Engine
+from txn.metrics import MOST_TABLES, OTHER, Metrics, make_metrics_app, render
 from txn.protocol.phases import Status
-from txn.watch import Action, Phase, PhaseName
+from txn.stores import open_store
+from txn.testing.faulty import Fault, Reply
+from txn.watch import (
+    Action,
+    CallOutcome,
+    CommitOutcome,
+    Conflict,
+    Event,
+    Phase,
+    PhaseName,
+    QueueName,
+    Retried,
+    StoreCall,
+)
 
-OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
+DOCS = Path(__file__).parents[2] / "docs"
+ENDINGS = {"counter": ("_total",), "gauge": ("",), "histogram": ("_bucket", "_count", "_sum")}
 
 
 def documented() -> str:
     """The page's section on metrics."""
-    return OPERATIONS.read_text().split("## Metrics and the log\n")[1].split("\n## ")[0]
+    return (DOCS / "observing.md").read_text().split("## Metrics\n")[1].split("\n## ")[0]
 
 
-def test_every_metric_and_phase_is_documented_and_no_other() -> None:
+def run(registry: CollectorRegistry) -> World:
+    """Let a client meet, and tell of, everything that is counted."""
+    metrics = Metrics(registry)
+    world = World()
+    stopped_at(world, Status.ASSERTED)
+    world.events.clear()
+    after_status(world, Status.COMPLETE, Fault(frozenset(), Reply.NOT_APPLIED))
+    world.engine.commit([Mutation(X, b"3")])
+    with pytest.raises(AssertionFailedError):
+        world.engine.commit([], [Exact(X, b"-")])
+    world.engine.commit([Mutation(Y, b"1")], ack="decided")
+    assert world.engine.submit(([Mutation(Z, b"1")], [])).result(60).complete
+    world.engine.close()
+    for event in world.events:
+        metrics(event)
+    return world
+
+
+def sample(registry: CollectorRegistry, name: str, **labels: str) -> float | None:
+    return registry.get_sample_value(f"hbase_txn_{name}", labels)
+
+
+def list_labels(registry: CollectorRegistry) -> dict[str, set[str]]:
+    """The labels of each sample that there is."""
+    found: dict[str, set[str]] = {}
+    for metric in registry.collect():
+        for each in metric.samples:
+            found.setdefault(each.name, set()).update(each.labels)
+    return found
+
+
+def test_every_metric_label_and_phase_is_documented_and_no_other() -> None:
     """A dashboard is built from the page, and its names are promises."""
     registry = CollectorRegistry()
-    Metrics(registry)
-    endings = {"counter": "_total", "histogram": ""}
-    metrics = [metric.name + endings[metric.type] for metric in registry.collect()]
-    named = re.findall(r"^\| `([^`]+)` \|", documented(), re.MULTILINE)
-    assert named == [*metrics, *get_args(PhaseName)]
-    assert all(f"`{action}`" in documented() for action in get_args(Action))
+    run(registry)
+    labels = list_labels(registry)
+    rows = re.findall(r"^\| `(hbase_\w+)` \| ([^|]*)\|", documented(), re.MULTILINE)
+    told = {name: set(re.findall(r"`(\w+)`", given)) for name, given in rows}
+    metrics = {
+        metric.name + ("_total" if metric.type == "counter" else ""): labels[
+            metric.name + ENDINGS[metric.type][-1]
+        ]
+        for metric in registry.collect()
+    }
+    assert told == metrics
+    words = re.findall(r"^\| `([a-z ]+)` \|", documented(), re.MULTILINE)
+    assert words == [*get_args(CommitOutcome), *get_args(PhaseName)]
+    for word in (*get_args(Action), *get_args(CallOutcome), *get_args(QueueName), OTHER):
+        assert f"`{word}`" in documented()
 
 
 def test_no_phase_has_another_name() -> None:
@@ -44,23 +102,113 @@ def test_no_phase_has_another_name() -> None:
     assert told == set(get_args(PhaseName)) - {"read", "roll forward", "roll back"}
 
 
-def test_phases_conflicts_and_help_are_counted() -> None:
-    """One commit that meets a dead holder shows in each of the counters."""
+def test_what_a_client_meets_shows_in_the_counters() -> None:
+    """One that meets a dead holder, a store that fails, a false assertion, and others' requests."""
+    registry = CollectorRegistry()
+    world = run(registry)
+    assert sample(registry, "commit_seconds_count", outcome="committed") == 3
+    assert sample(registry, "commit_seconds_count", outcome="assertion") == 1
+    assert sample(registry, "tries_total") == 5
+    assert sample(registry, "phase_transactions_total", phase="lock", outcome="failed") == 1
+    assert sample(registry, "conflicts_total", table="data") == 1
+    assert sample(registry, "helped_total", action="rolled forward") == 1
+    calls = [event for event in world.events if isinstance(event, StoreCall)]
+    reads = [event for event in calls if event.call == "read"]
+    assert sample(registry, "store_seconds_count", call="read", outcome="done") == len(reads)
+    assert sample(registry, "store_items_total", call="read") == sum(each.items for each in reads)
+    failed = {"call": "check_and_put", "outcome": "not applied"}
+    assert sample(registry, "store_seconds_count", **failed) == 1
+    assert sample(registry, "store_retries_total", call="check_and_put") == 1
+    assert Retried("check_and_put") in world.events
+    assert sample(registry, "gathered_transactions_sum") == 4
+
+
+def test_queues_are_empty_when_all_is_done() -> None:
+    """A queue that seemed to grow would wake somebody at night for nothing."""
+    registry = CollectorRegistry()
+    run(registry)
+    assert sample(registry, "queue_length", queue="line") == 0
+    assert sample(registry, "queue_length", queue="decided") == 0
+
+
+def test_phases_are_measured_below_a_millisecond() -> None:
+    """In whole milliseconds most of them would take no time at all."""
+    events: list[Event] = []
+    with Engine(open_store("memory://"), table="t", watch=events.append) as engine:
+        engine.ensure_table("t", ["d"])
+        engine.commit([Mutation(Key("x", "d", "c"), "1")])
+    times = [event.elapsed_ms for event in events if isinstance(event, Phase)]
+    assert any(time % 1 for time in times if time is not None)
+
+
+def test_more_tables_than_there_may_be_labels_are_one() -> None:
+    """Who makes a table a day must not fill Prometheus with them."""
     registry = CollectorRegistry()
     metrics = Metrics(registry)
-    world = World()
-    holder = stopped_at(world, Status.ASSERTED)
-    world.events.clear()
-    world.engine.commit([Mutation(X, b"3")])
-    for event in world.events:
-        metrics(event)
+    for number in range(MOST_TABLES + 2):
+        for _ in range(2):
+            metrics(Conflict(b"t", Key("x", "d", "c", f"table{number}"), b"h"))
+    assert sample(registry, "conflicts_total", table="table0") == 2
+    assert sample(registry, "conflicts_total", table=OTHER) == 4
 
-    def sample(name: str, **labels: str) -> float | None:
-        return registry.get_sample_value(f"hbase_txn_{name}", labels)
 
-    assert sample("phase_transactions_total", phase="decide", outcome="done") == 1
-    assert sample("phase_transactions_total", phase="lock", outcome="failed") == 1
-    assert sample("phase_seconds_count", phase="write", outcome="done") == 2
-    assert sample("conflicts_total") == 1
-    assert sample("helped_total", action="rolled forward") == 1
-    assert world.holder(X) != holder
+def test_a_page_for_prometheus_is_rendered() -> None:
+    """The console and the server show the same."""
+    registry = CollectorRegistry()
+    run(registry)
+    page, kind = render(registry)
+    assert kind.startswith("text/plain")
+    assert b'hbase_txn_conflicts_total{table="data"} 1.0\n' in page
+    started: list[str] = []
+    (body,) = make_metrics_app()(
+        {"REQUEST_METHOD": "GET", "PATH_INFO": "/metrics", "QUERY_STRING": ""},
+        lambda status, headers: started.append(status),
+    )
+    assert started == ["200 OK"]
+    assert b"python_info" in body
+
+
+# ----------------------------------------------------------------------------- the dashboard
+
+
+def list_panels() -> list[Mapping[str, Any]]:
+    panels: list[Mapping[str, Any]] = json.loads((DOCS / "grafana.json").read_text())["panels"]
+    return panels
+
+
+PANELS = [pytest.param(panel, id=panel["title"]) for panel in list_panels()]
+
+
+@pytest.mark.parametrize("panel", PANELS)
+def test_a_panel_asks_for_what_there_is(panel: Mapping[str, Any]) -> None:
+    """A name or label that is not there draws an empty panel, which looks like a quiet night."""
+    registry = CollectorRegistry()
+    run(registry)
+    labels = list_labels(registry)
+    values = {
+        "outcome": {*get_args(CommitOutcome), *get_args(CallOutcome), "done", "failed"},
+        "job": None,  # Prometheus' own
+    }
+    for target in panel["targets"]:
+        expression = target["expr"]
+        asked = re.findall(r"(hbase_txn_\w+)\{([^}]*)\}", expression)
+        assert len(asked) == expression.count("hbase_txn_") > 0
+        own: set[str] = set()
+        for name, selected in asked:
+            assert name in labels
+            own |= labels[name]
+            for label, wanted in re.findall(r'(\w+)=~?"([^"]*)"', selected):
+                assert label in labels[name] | {"job"}
+                known = values[label]
+                assert known is None or set(wanted.split("|")) <= known
+        for grouped in re.findall(r"by \(([^)]*)\)", expression):
+            assert set(grouped.split(", ")) <= own
+        assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= own
+
+
+def test_every_metric_has_a_panel() -> None:
+    """What is counted, and seen by nobody, is not worth its time."""
+    registry = CollectorRegistry()
+    Metrics(registry)
+    asked = " ".join(target["expr"] for panel in list_panels() for target in panel["targets"])
+    assert [metric.name for metric in registry.collect() if metric.name not in asked] == []

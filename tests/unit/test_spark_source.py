@@ -11,7 +11,6 @@ from pyspark.sql.types import NullType, StringType, StructField, StructType
 
 from txn import InvalidRequestError, Key, Mutation, connect
 from txn.spark import views
-from txn.spark.changes import CHANGES
 from txn.spark.reader import tables
 from txn.spark.source import TxnDataSource
 from txn.spark.views import LOCKS_SCHEMA, LocksReader
@@ -27,21 +26,11 @@ def make_source(**options: Any) -> TxnDataSource:
 
 
 def test_an_option_of_another_view_is_refused() -> None:
-    """`table` for `tables` would else tell of the changes of all tables, without a word."""
-    with pytest.raises(InvalidRequestError, match=r"option='table'.*'tables'"):
-        make_source(what="changes", table="rows").streamReader(CHANGES)
+    """`table` for `tables` would else tell of all tables, without a word."""
     for what in ("transactions", "findings"):
         source = make_source(what=what, table="rows")
         with pytest.raises(InvalidRequestError, match="option='table'"):
             source.reader(source.schema())
-
-
-def test_changes_are_no_batch_and_rows_no_stream() -> None:
-    """Who writes `read` for `readStream` is told so."""
-    with pytest.raises(InvalidRequestError, match="readStream"):
-        make_source(what="changes").reader(CHANGES)
-    with pytest.raises(InvalidRequestError, match=r"say what=changes"):
-        make_source(what="rows", **MAPPED).streamReader(SCHEMA)
 
 
 def test_what_another_way_of_mapping_reads_is_refused() -> None:
@@ -63,8 +52,6 @@ def test_a_list_of_tables_may_end_with_a_comma() -> None:
     source = make_source(what="locks", table="rows, others,")
     reader = LocksReader(source.given, LOCKS_SCHEMA)
     assert reader.list_tables() == [b"rows", b"others"]
-    with pytest.raises(InvalidRequestError, match="option='tables'"):
-        make_source(what="changes", tables="").streamReader(CHANGES)
 
 
 def test_a_table_that_is_not_there_is_named_while_a_job_is_planned() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -46,7 +47,7 @@ from txn.tables.kv.lmdb import FIRST_MAP_SIZE, LmdbStore
 from txn.tables.kv.ordered import Reader
 from txn.testing.counting import CountingStore
 from txn.testing.faulty import NO_FAULT, Call, Crash, Fault, Reply
-from txn.watch import Phase
+from txn.watch import Event, Phase, StoreCall
 
 NONE: frozenset[int] = frozenset()
 Work = Callable[[Engine], object]
@@ -256,15 +257,20 @@ def test_nobody_waits_in_a_local_transaction(rule: bool, monkeypatch: pytest.Mon
 
 
 def test_nothing_foreign_runs_in_it() -> None:
-    """A watch may be slow, or use the store. It hears of each phase once, in order, afterwards."""
+    """A watch may be slow, or use the store. It hears of each phase once, in order, afterwards, and
+    of the calls of the store."""
     world = World()
     world.engine.commit([Mutation(X, b"1")])
-    expected, world.events[:] = list(world.events), []
+    expected = Counter(type(event) for event in world.events)
+    world.events[:] = []
     together(world)
-    is_inside: list[bool] = []
-    world.watch = lambda event: is_inside.append(world.faults._is_inside)  # type: ignore[method-assign]
+    seen: list[tuple[type[Event], bool]] = []
+    world.watch = lambda event: seen.append((type(event), world.faults._is_inside))  # type: ignore[method-assign]
     world.client(world.faults, seed=7).commit([Mutation(Y, b"1")])
-    assert is_inside == [False] * len(expected)
+    told = Counter(kind for kind, _ in seen)
+    assert not any(is_inside for _, is_inside in seen)
+    assert told[Phase] == expected[Phase]
+    assert told[StoreCall] > 1
     holder = left(world, Status.LOCKED, Z)
     world.events[:] = []
     world.engine.commit([Mutation(Z, b"3")])

@@ -16,6 +16,7 @@ from txn.assertions import Assertion
 from txn.client.backend import Backend
 from txn.client.block import OptimisticTransaction, run_block
 from txn.client.local import LocalBackend
+from txn.client.measured import MeasuredStore
 from txn.client.turns import Turn
 from txn.clock import Clock, SystemClock
 from txn.errors import InvalidRequestError, TxnError
@@ -38,7 +39,7 @@ from txn.request import (
 )
 from txn.spans import Columns, Span, make_span
 from txn.stores.base import Store
-from txn.watch import Watch, guard, silent
+from txn.watch import Watch, guard, silent, wants_calls
 
 Given = Request | tuple[Iterable[Mutation | Delete], Iterable[Assertion]]
 RUN_ATTEMPTS = 1_000
@@ -65,13 +66,14 @@ class Engine:
             raise InvalidRequestError("buckets must be 1 to 100", buckets=buckets)
         if protocol is not None:
             check_choice("protocol", protocol, ProtocolName)
+        told = guard(watch)
         context = Context(
-            store,
+            MeasuredStore(store, told) if wants_calls(watch) else store,
             as_bytes("transactions", transactions),
             clock or SystemClock(),
             chance or random.SystemRandom(),
             policy or Policy(),
-            guard(watch),
+            told,
             SIX_PHASE,
             buckets,
         )

@@ -14,6 +14,7 @@ from txn.host.forks import Forked
 from txn.protocol.attempt import Context, Transaction, advance
 from txn.protocol.phases import Status
 from txn.protocol.recover import Tell, finish_or_leave, roll_forward, tell_complete
+from txn.watch import Queued, QueueName, silent
 
 MAX_WAITING = 1000
 TELL_WITHIN_S = 0.05  # by no clock that is handed in: nothing depends on when it happens
@@ -46,7 +47,7 @@ class Finisher(Forked):
 
     def submit(self, context: Context, transactions: Sequence[Transaction]) -> None:
         """Roll the transactions forward soon; where too many wait, wait for these first."""
-        self._hand_over(self._decided, transactions, is_urgent=True)
+        self._hand_over("decided", transactions)
 
     def release(self, context: Context, transactions: Sequence[Transaction]) -> None:
         """Roll the transactions forward; but where each call is a request, and their rows have only
@@ -70,7 +71,7 @@ class Finisher(Forked):
     ) -> None:
         for t in transactions:
             t.status = reached
-        self._hand_over(self._released, transactions, is_urgent=False)
+        self._hand_over("released", transactions)
 
     def _tell_next(
         self, context: Context, transactions: Sequence[Transaction], reached: Status
@@ -80,11 +81,12 @@ class Finisher(Forked):
             t.status = reached
         with self._lock:
             self._released.extend(transactions)
+        self._tell("released", len(transactions))
 
-    def _hand_over(
-        self, queue: list[Transaction], transactions: Sequence[Transaction], *, is_urgent: bool
-    ) -> None:
+    def _hand_over(self, name: QueueName, transactions: Sequence[Transaction]) -> None:
+        is_urgent = name == "decided"
         with self._lock:
+            queue = self._decided if is_urgent else self._released
             queue.extend(transactions)
             crowded = len(queue) > MAX_WAITING
             # The thread of a process that was forked is not alive in its child.
@@ -92,6 +94,7 @@ class Finisher(Forked):
             started = is_running or self._start()
             if is_urgent or not started:
                 self._hurry.set()
+        self._tell(name, len(transactions))
         if not started:
             self._drain(may_wait=False)
         elif crowded:
@@ -121,8 +124,14 @@ class Finisher(Forked):
                     if self._thread is current_thread():
                         self._thread = None
                     return
+            self._tell("decided", -len(decided))
+            self._tell("released", -len(released))
             finish_or_leave(self._context, "roll forward", self._roll_forward, decided)
             finish_or_leave(self._context, "roll forward", tell_complete, released)
+
+    def _tell(self, queue: QueueName, change: int) -> None:
+        if change and self._context.watch is not silent:
+            self._context.watch(Queued(queue, change))
 
     def _roll_forward(self, context: Context, transactions: Sequence[Transaction]) -> None:
         roll_forward(context, transactions, self._choose_telling(self._tell_next))

@@ -23,6 +23,7 @@ from txn.host.forks import Forked
 from txn.model import Key
 from txn.protocol.beats import PORTION
 from txn.request import Ack, Committed, Request
+from txn.watch import Gathered, Queued, Watch, silent
 
 MOST = 256
 """Requests of a batch."""
@@ -114,7 +115,7 @@ class Gatherer(Forked, Generic[W]):
     run: commits a batch, whose requests have the same `ack`; the result of each it keeps in it,
     also where it raises. tell: settles the future of a request that was in a batch. lanes: how many
     batches may be under way at a time. linger_ms: how long, at most, a request that could go waits
-    for company.
+    for company. watch: is told of batches, and of who comes into the line and leaves it.
     """
 
     def __init__(
@@ -124,8 +125,11 @@ class Gatherer(Forked, Generic[W]):
         clock: Clock,
         lanes: int,
         linger_ms: int,
+        *,
+        watch: Watch = silent,
     ) -> None:
         self._run = run
+        self._listener = watch
         self._tell = tell
         self._clock = clock
         self._lanes = lanes
@@ -171,6 +175,7 @@ class Gatherer(Forked, Generic[W]):
             self._futures.add(item.future)
             self._line.append(place)
             self._call_next()
+        self._tell_line(1)
         item.future.add_done_callback(self._futures.discard)
         if self._is_stranded:
             self._lead_all()
@@ -204,6 +209,7 @@ class Gatherer(Forked, Generic[W]):
                 if self._line or self._under_way:
                     return False
                 self._under_way.append(batch)
+            self._tell_batch(batch)
             self._run(batch.items)
         finally:
             if batch in self._under_way:
@@ -216,6 +222,7 @@ class Gatherer(Forked, Generic[W]):
         try:
             with self._lock:
                 self._line.append(place)
+            self._tell_line(len(items))
             if self._linger_ms:
                 event.wait(self._linger_ms / 1000)
             while True:
@@ -237,6 +244,7 @@ class Gatherer(Forked, Generic[W]):
                 if w.future is not None:
                     after.callback(self._tell, w)
             after.callback(self._end, batch)
+            self._tell_batch(batch)
             self._run(batch.items)
 
     def _lead_all(self) -> None:
@@ -272,10 +280,12 @@ class Gatherer(Forked, Generic[W]):
         """Leave the line, for a thread that does not wait any more. It may have been called to
         lead, and may not have begun to."""
         with self._lock:
+            left = len(place.waiting)
             place.waiting.clear()
             if place in self._line:
                 self._line.remove(place)
             self._call_next()
+        self._tell_line(-left)
         if place.led is not None and not place.led.is_over:
             self._end(place.led)
             for w in place.led.items:
@@ -317,30 +327,47 @@ class Gatherer(Forked, Generic[W]):
     def _take(self, leader: _Place[W] | None = None) -> _Batch[W] | None:
         """Take a batch out of the line; None where none may begin, or nothing can be taken."""
         with self._lock:
-            now_ms = self._clock.monotonic_ms()
-            # Where the watch of a batch commits, its thread does not wait for itself.
-            if not self._line or self._is_full(now_ms, besides=get_ident()):
-                return None
-            batch: _Batch[W] = _Batch(now_ms)
-            self._fill(batch, now_ms)
-            self._line = [place for place in self._line if place.waiting]
-            if not batch.items:  # what is left waits for keys of batches that are under way
-                self._have_watched()
-                return None
-            self._under_way.append(batch)
-            if leader is not None:
-                leader.led = batch
-            self._call_next()
-            return batch
+            batch, left = self._begin_next(leader)
+        self._tell_line(-left)
+        return batch
 
-    def _fill(self, batch: _Batch[W], now_ms: int) -> None:
+    def _begin_next(self, leader: _Place[W] | None) -> tuple[_Batch[W] | None, int]:
+        """Return the next batch, and how many have left the line: those that are cancelled, too."""
+        now_ms = self._clock.monotonic_ms()
+        # Where the watch of a batch commits, its thread does not wait for itself.
+        if not self._line or self._is_full(now_ms, besides=get_ident()):
+            return None, 0
+        batch: _Batch[W] = _Batch(now_ms)
+        left = self._fill(batch, now_ms)
+        self._line = [place for place in self._line if place.waiting]
+        if not batch.items:  # what is left waits for keys of batches that are under way
+            self._have_watched()
+            return None, left
+        self._under_way.append(batch)
+        if leader is not None:
+            leader.led = batch
+        self._call_next()
+        return batch, left
+
+    def _tell_batch(self, batch: _Batch[W]) -> None:
+        """Tell of a batch that begins, under no lock: who watches may commit as well."""
+        if self._listener is not silent:
+            self._listener(Gathered(len(batch.items)))
+
+    def _tell_line(self, change: int) -> None:
+        if change and self._listener is not silent:
+            self._listener(Queued("line", change))
+
+    def _fill(self, batch: _Batch[W], now_ms: int) -> int:
+        """Take requests from the line; return how many have left it, for the batch or for good."""
+        gone = 0
         blocked = {unit for other in self._under_way for w in other.items for unit in w.units}
         for place in self._line:
             left, place.waiting = place.waiting, []
             for number, w in enumerate(left):
                 if batch.is_full:
                     place.waiting += left[number:]
-                    return
+                    return gone + len(batch.items)
                 is_free = blocked.isdisjoint(w.units) or _needs_no_lock(w, now_ms)
                 if not is_free or not batch.has_room(w):
                     place.waiting.append(w)
@@ -348,8 +375,10 @@ class Gatherer(Forked, Generic[W]):
                     batch.add(w, place)
                 else:  # it is in no batch whose end would call those behind it
                     place.open -= 1
+                    gone += 1
                     continue
                 blocked.update(w.units)  # those behind one that stays do not overtake it
+        return gone + len(batch.items)
 
 
 def _needs_no_lock(w: InLine, now_ms: int) -> bool:

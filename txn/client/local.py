@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -16,6 +17,7 @@ from txn.client.families import Families
 from txn.client.finisher import Finisher
 from txn.client.gather import Gatherer, InLine
 from txn.client.turns import Lines, Turn
+from txn.clock import measure_ms
 from txn.errors import (
     AssertionFailedError,
     CommitOutcomeUnknown,
@@ -46,6 +48,8 @@ from txn.reading.look import find_holders
 from txn.reading.rows import read_view, scan_rows
 from txn.request import Ack, Committed, Outcome, Request, lock_request
 from txn.spans import Span
+from txn.tracing import Trace, begin_traces, watch_batch
+from txn.watch import Ended, guard, name_outcome, silent
 
 LOOKS = 8
 """How often a block looks at keys in demand, of which somebody holds one: it would be overtaken."""
@@ -66,6 +70,7 @@ class Wanted(InLine):
 
     attempt: the latest one, since begun_ms. tries: how many have been made. rounds: how many
     batches it was in. is_aside: whether it left the last one before anything was written.
+    asked_ms: when it was asked for, as `measure_ms` tells it. trace: its span, if there is one.
     """
 
     attempt: Attempt
@@ -73,6 +78,8 @@ class Wanted(InLine):
     tries: int = 0
     rounds: int = 0
     is_aside: bool = False
+    asked_ms: float = 0.0
+    trace: Trace | None = None
 
 
 class LocalBackend:
@@ -91,8 +98,14 @@ class LocalBackend:
         policy = context.policy
         # A store of one writer, and of calls in this process, gains nothing by several.
         lanes = policy.lanes if "remote_calls" in context.store.features else 1
+        self._is_remote = "remote_calls" in context.store.features
         self._gatherer = Gatherer(
-            self._commit_together, self._tell, context.clock, lanes, policy.linger_ms
+            self._commit_together,
+            self._tell,
+            context.clock,
+            lanes,
+            policy.linger_ms,
+            watch=context.watch,
         )
 
     @property
@@ -122,13 +135,14 @@ class LocalBackend:
     ) -> Committed:
         """Commit one request, if its spans have no keys but its own; raise why it was not."""
         wanted = self._want(request, ack, deadline_ms, spans, known)
-        if spans:  # looking at ranges may take long: nobody else has to wait for it
-            self._commit_alone(wanted)
-        else:
-            self._gatherer.commit([wanted])
-            if self._is_open(wanted):
+        with self._tell_results([wanted]):
+            if spans:  # looking at ranges may take long: nobody else has to wait for it
                 self._commit_alone(wanted)
-        result = self._result(wanted.attempt)
+            else:
+                self._gatherer.commit([wanted])
+                if self._is_open(wanted):
+                    self._commit_alone(wanted)
+            result = self._result(wanted.attempt)
         if isinstance(result, TxnError):
             raise result
         return result
@@ -146,17 +160,26 @@ class LocalBackend:
             self._want(request, ack, deadline_ms)
             for request, deadline_ms in zip(requests, deadlines_ms, strict=True)
         ]
-        order = Order(wanted)
-        while order.ready:
-            self._commit_eager(list(order.ready))
-            self._end_round(order)
+        with self._tell_results(wanted):
+            order = Order(wanted)
+            while order.ready:
+                self._commit_eager(list(order.ready))
+                self._end_round(order)
         return [self._result(w.attempt) for w in wanted]
 
     def submit(self, request: Request, ack: Ack, deadline_ms: int | None) -> Future[Committed]:
         """Have one request committed soon, with others; the future tells the result."""
         wanted = self._want(request, ack, deadline_ms)
         wanted.future = Future()
-        self._gatherer.submit(wanted)
+        is_told = self._begin_telling([wanted])
+        try:
+            self._gatherer.submit(wanted)
+        except TxnError as error:
+            if is_told:
+                self._tell_result(wanted, error)
+            raise
+        if is_told:
+            wanted.future.add_done_callback(lambda future: self._tell_future(wanted))
         return wanted.future
 
     def _want(
@@ -174,6 +197,50 @@ class LocalBackend:
         units = attempt.units.keys()
         weight = len(attempt.buffer)
         return Wanted(request, ack, due_ms, units, weight, attempt=attempt, begun_ms=now_ms)
+
+    def _begin_telling(self, some: Sequence[Wanted]) -> bool:
+        """Begin the spans of requests; return whether anybody is to be told of their results."""
+        traces = begin_traces([w.request for w in some], remote=self._is_remote)
+        asked_ms = measure_ms()
+        for w, trace in zip(some, traces, strict=True):
+            w.trace, w.asked_ms = trace, asked_ms
+        return self._context.watch is not silent or any(traces)
+
+    @contextmanager
+    def _tell_results(self, some: Sequence[Wanted]) -> Iterator[None]:
+        if not self._begin_telling(some):
+            yield
+            return
+        try:
+            yield
+        except BaseException as error:
+            for w in some:
+                self._tell_result(w, error)
+            raise
+        for w in some:
+            self._tell_result(w, self._result(w.attempt))
+
+    def _tell_future(self, w: Wanted) -> None:
+        """Tell of a future that is done."""
+        assert w.future is not None
+        try:
+            self._tell_result(w, w.future.result())
+        except (TxnError, CancelledError) as error:
+            self._tell_result(w, error)
+
+    def _tell_result(self, w: Wanted, result: Committed | BaseException) -> None:
+        if self._context.watch is not silent:
+            elapsed_ms = measure_ms() - w.asked_ms
+            self._context.watch(Ended(name_outcome(result), w.tries, elapsed_ms))
+        if w.trace is not None:
+            w.trace.end(result, transaction=w.attempt.row_key, tries=w.tries)
+
+    def _watch_batch(self, some: Sequence[Wanted]) -> Context:
+        """Return what the phases work with, whose watch tells the spans of these requests too."""
+        traces = {w.attempt.row_key: w.trace for w in some if w.trace and w.trace.is_recording}
+        if not traces:
+            return self._context
+        return replace(self._context, watch=guard(watch_batch(traces, self._context.watch)))
 
     def _begin(self, request: Request, due_ms: int, spans: Sequence[Span] = ()) -> Attempt:
         return begin_attempt(self._context, request, due_ms, spans)
@@ -226,6 +293,7 @@ class LocalBackend:
                 self._begin_again(w)
                 w.rounds += 1
             self._run(
+                self._watch_batch(batch),
                 [w.attempt for w in batch],
                 batch[0].ack,
                 patient=False,
@@ -247,7 +315,7 @@ class LocalBackend:
                 self._context.clock.sleep_ms(policy.backoff.pause_ms(w.tries, self._context.random))
             self._begin_again(w)
             w.tries += 1
-            self._run([w.attempt], w.ack, patient=w.tries > 1)
+            self._run(self._watch_batch([w]), [w.attempt], w.ack, patient=w.tries > 1)
 
     def _tell(self, w: Wanted) -> None:
         """Settle the future of a request; one that is not done with goes on alone."""
@@ -271,6 +339,7 @@ class LocalBackend:
 
     def _run(
         self,
+        context: Context,
         attempts: Sequence[Attempt],
         ack: Ack,
         patient: bool,
@@ -280,9 +349,9 @@ class LocalBackend:
         holders are waited for."""
         finish = self._finisher.release if ack == "complete" else self._finisher.submit
         try:
-            due = fail_late(self._context, attempts)
+            due = fail_late(context, attempts)
             live = run_for_available(meet or self._contention.wait_for_hot_keys, due)
-            commit(self._context, live, self._contention, patient, finish)
+            commit(context, live, self._contention, patient, finish)
             self._contention.learn(live)
         except TxnError as error:  # before the decision, so nothing of these was written
             for t in attempts:
@@ -315,7 +384,7 @@ class LocalBackend:
         request = lock_request(keys)
         for _ in self._context.tries(most=self._context.policy.attempts):
             t = self._begin(request, due_ms)
-            self._run([t], "complete", patient=True)
+            self._run(self._context, [t], "complete", patient=True)
             if not isinstance(t.failure, ConflictError) or is_late(self._context, t):
                 break
         if t.failure is not None:

@@ -18,6 +18,7 @@ from collections.abc import (
 )
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from contextvars import copy_context
 from functools import partial
 from itertools import islice
 from types import TracebackType
@@ -217,8 +218,10 @@ class AsyncEngine:
         await self.close()
 
     async def work(self, function: Callable[[], T]) -> T:
-        """Call a function that blocks in one of the threads. Cancelled, it is left to end there."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, function)
+        """Call a function that blocks in one of the threads, in the task's context. Cancelled, it
+        is left to end there."""
+        call = partial(copy_context().run, function)
+        return await asyncio.get_running_loop().run_in_executor(self._pool, call)
 
 
 Work = Callable[[Callable[[], Any]], Awaitable[Any]]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from txn.clock import Clock, SystemClock
+from txn.emulator.exposing import Exposition
 from txn.emulator.sweeping import Sweeper
 from txn.emulator.thrift1 import service as thrift1
 from txn.emulator.thrift2 import service as thrift2
@@ -22,6 +23,7 @@ from txn.service.server import Transactional
 from txn.stores import open_ordered
 from txn.stores.local import LocalStore
 from txn.tables.kv.ordered import OrderedStore
+from txn.watch import Watch, silent
 
 NAMES = ("thrift1", "thrift2", "transactional")
 LONG = frozenset(  # of HBase's methods, those that read many rows
@@ -37,18 +39,21 @@ LONG = frozenset(  # of HBase's methods, those that read many rows
 class Hosted:
     """What is served. store: `embedded:///path` or `memory://`. ports: by a name of NAMES; 0 picks
     one. token: what requests of the Transactional service must show. protocol: that of its
-    transactions, as `connect` takes it."""
+    transactions, as `connect` takes it. metrics: the port on which Prometheus reads of them."""
 
     store: str
     ports: Mapping[str, int]
     token: str | None = None
     protocol: ProtocolName | None = None
+    metrics: int | None = None
 
     def __post_init__(self) -> None:
         if not self.ports or not set(self.ports) <= set(NAMES):
             raise InvalidRequestError(
                 "give a port for one of the services", known=NAMES, given=[*self.ports]
             )
+        if self.metrics is not None and "transactional" not in self.ports:
+            raise InvalidRequestError("metrics are of transactions: serve these as well")
 
 
 def serve(
@@ -68,10 +73,13 @@ def serve(
     clock = SystemClock()
     tls = server_tls_context(options)
     keys = open_ordered(hosted.store)  # what is wrong with it is told before anything listens
-    sockets = {name: listen(options.bind, port) for name, port in hosted.ports.items()}
+    ports = {**hosted.ports, "metrics": hosted.metrics}
+    sockets = {name: listen(options.bind, port) for name, port in ports.items() if port is not None}
+    exposition = Exposition(sockets.get("metrics"), shared=options.workers > 1)
 
     def start() -> Callable[[], object]:
-        stopped, services = open_services(hosted, keys, clock)
+        watch = exposition.start()
+        stopped, services = open_services(hosted, keys, clock, watch)
         pairs = [(sockets[name], service) for name, service in services.items()]
         server = Server(pairs, options.limits, tls=tls, clock=clock, log=log)
         server.start()
@@ -80,6 +88,7 @@ def serve(
             if not server.stop():
                 log.warning("requests were still under way when the grace was over")
             stopped()
+            exposition.stop()
 
         return stop
 
@@ -87,15 +96,19 @@ def serve(
         ready({name: _port(listening) for name, listening in sockets.items()})
 
     sweeper = Sweeper(keys, clock, options.keep_deletes_ms, log)
-    if options.workers == 1:
-        serve_here(start, tell, sweeper.step)
-    else:
-        supervisor = Supervisor(start, options.workers, options.limits.grace_ms, clock, log)
-        supervisor.run(tell, sweeper.step)
+    try:
+        if options.workers == 1:
+            serve_here(start, tell, sweeper.step)
+        else:
+            count, grace_ms = options.workers, options.limits.grace_ms
+            supervisor = Supervisor(start, count, grace_ms, clock, log, forget=exposition.forget)
+            supervisor.run(tell, sweeper.step)
+    finally:
+        exposition.close()
 
 
 def open_services(
-    hosted: Hosted, keys: OrderedStore, clock: Clock
+    hosted: Hosted, keys: OrderedStore, clock: Clock, watch: Watch = silent
 ) -> tuple[Callable[[], None], dict[str, ServedInterface]]:
     """Return the services over the store, by name, and what to call when they have stopped."""
     services: dict[str, ServedInterface] = {}
@@ -103,7 +116,9 @@ def open_services(
     ends.callback(keys.close)
     if "transactional" in hosted.ports:
         store = LocalStore(keys, clock)
-        transactional = Transactional(store, token=hosted.token, protocol=hosted.protocol)
+        transactional = Transactional(
+            store, token=hosted.token, protocol=hosted.protocol, watch=watch
+        )
         services["transactional"] = transactional.service
         ends.callback(transactional.flush)
     for name, module in (("thrift1", thrift1), ("thrift2", thrift2)):

@@ -41,16 +41,25 @@ def serve_here(start: Work, ready: Callable[[], None], chore: Chore) -> None:
 
 
 class Supervisor:
-    """Keeps so many workers alive until a signal asks for the end. No threads may be running."""
+    """Keeps so many workers alive until a signal asks for the end. No threads may be running.
+    forget: is told of each process that has ended."""
 
     def __init__(
-        self, start: Work, count: int, grace_ms: int, clock: Clock, log: logging.Logger
+        self,
+        start: Work,
+        count: int,
+        grace_ms: int,
+        clock: Clock,
+        log: logging.Logger,
+        *,
+        forget: Callable[[int], None] = lambda pid: None,
     ) -> None:
         self._start = start
         self._count = count
         self._grace_ms = grace_ms
         self._clock = clock
         self._log = log
+        self._forget = forget
         self._born_ms: dict[int, int] = {}
         self._lifeline, self._held = os.pipe()
 
@@ -123,7 +132,10 @@ class Supervisor:
             self._clock.sleep_ms(LOOK_EACH_MS)
 
     def _collect_ended(self) -> list[int]:
-        return [pid for pid in self._born_ms if os.waitpid(pid, os.WNOHANG)[0]]
+        ended = [pid for pid in self._born_ms if os.waitpid(pid, os.WNOHANG)[0]]
+        for pid in ended:
+            self._forget(pid)
+        return ended
 
     def _end(self) -> None:
         """Ask all workers to end; kill those that have not after the grace."""

@@ -135,9 +135,12 @@ class LeaseService:
             self._give_back()
             raise
 
-    def list_lease(self, objects: Iterable[Object] | Object = ()) -> list[Lease]:
+    def list_lease(
+        self, objects: Iterable[Object] | Object = (), *, most: int | None = None
+    ) -> list[Lease]:
         """Return the leases of these objects and of all that lies in them, and the exclusive ones
-        of what they lie in; or all if none are named. In the order of the objects."""
+        of what they lie in; or all if none are named. In the order of the objects. most: no more
+        than so many, whichever they are."""
         is_live = and_(this.granted, this.end_utc > now())
         wanted = [and_(about(some), is_live) for some in _batches(paths(objects))]
 
@@ -145,9 +148,9 @@ class LeaseService:
             found = {
                 _lease(row)
                 for some in wanted or [is_live]
-                for row in connection.execute(select(leases).where(some))
+                for row in connection.execute(select(leases).where(some).limit(most))
             }
-            return sorted(found, key=lambda lease: (lease.path, lease.lease_id))
+            return sorted(found, key=lambda lease: (lease.path, lease.lease_id))[:most]
 
         return self.connections.run(work)
 

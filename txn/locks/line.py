@@ -57,6 +57,19 @@ def first_denied(
     return None
 
 
+def list_denying(line: Sequence[Lock], place: int) -> list[Lock]:
+    """Return which others of an object's line keep the one at this place waiting: the holders that
+    it does not go with, and those before it that it does not go with either. None, if it holds."""
+    waiting = line[place]
+    return [
+        each
+        for at, each in enumerate(line)
+        if not waiting.granted
+        and (each.granted or at < place)
+        and not waiting.request.mode.allows(each.request.mode)
+    ]
+
+
 def wait_in_line(
     attempt: Callable[[], T | Denied],
     patience: Patience,

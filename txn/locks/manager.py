@@ -63,6 +63,26 @@ class Lock:
 
 
 @dataclass(frozen=True, slots=True)
+class SeenLocks:
+    """What a look at the locks has found, which may be over by now; is_whole: all that there was,
+    and not the first of it alone."""
+
+    locks: tuple[Lock, ...]
+    is_whole: bool
+
+
+class LockLook(Protocol):
+    """Sees locks, and changes nothing: a session that has stopped is not ended by it."""
+
+    def list_first(self, most: int) -> SeenLocks:
+        """Return who holds and who waits, in the order of the paths and of their arrival, so many
+        of them at most."""
+
+    def close(self) -> None:
+        """Give back what the look needed."""
+
+
+@dataclass(frozen=True, slots=True)
 class Waiting:
     """How long and how to wait. Durations in milliseconds; Hive's settings by `from_hive`.
 
@@ -168,3 +188,7 @@ class LockManager(Protocol):
 
     def close(self) -> None:
         """End the session; what it holds implicitly is given back."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar, cast
 
+from txn.clock import measure_ms
 from txn.protocol.attempt import Context, Transaction
 from txn.watch import Phase, PhaseName, PhaseOutcome, silent
 
@@ -26,12 +27,12 @@ def announce(name: PhaseName) -> Callable[[Work[T, P]], Work[T, P]]:
                 return work(context, transactions, *args, **kwargs)
             count = len(transactions)
             context.watch(Phase(name, "started", count))
-            started_ms = context.clock.monotonic_ms()
+            started_ms = measure_ms()
             live: list[T] = []
             try:
                 live = work(context, transactions, *args, **kwargs)
             finally:
-                elapsed_ms = context.clock.monotonic_ms() - started_ms
+                elapsed_ms = measure_ms() - started_ms
                 outcome: PhaseOutcome = "done" if live or not count else "failed"
                 context.watch(Phase(name, outcome, count, count - len(live), elapsed_ms))
             return live

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass, field
 from operator import attrgetter
 from random import Random
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeVar, cast
 
 from txn.clock import Clock
 from txn.errors import (
@@ -44,7 +44,7 @@ from txn.protocol.row import (
 from txn.request import Request, add_marker
 from txn.spans import Span
 from txn.stores.base import Feature, Store
-from txn.watch import Watch
+from txn.watch import LOG, CallName, Retried, Watch
 
 if TYPE_CHECKING:
     from txn.protocol.waiting import Contention
@@ -420,13 +420,21 @@ def call_store(context: Context, call: Callable[[], T]) -> T:
             return call()
         except (StoreClosedError, TableUnavailable):
             raise
-        except StoreError:
+        except StoreError as error:
             if tries is None:
                 due_ms = began_ms + min(policy.store_patience_ms, policy.deadline_ms)
                 tries = policy.store_backoff.tries(clock, context.random, due_ms=due_ms)
                 next(tries)
             if next(tries, None) is None:
                 raise
+            tell_retry(context, error)
+
+
+def tell_retry(context: Context, error: StoreError) -> None:
+    """Tell the watch which call of the store is sent again: where nobody knows, it is the change of
+    a row's status, which has come to nothing."""
+    LOG.debug("a call of the store is sent again: call=%s cause=%r", error.call, error)
+    context.watch(Retried(cast(CallName, error.call or "check_and_put")))
 
 
 def describe_table(context: Context, table: bytes) -> Mapping[bytes, Family]:

@@ -18,7 +18,7 @@ from txn.protocol.phases import Status
 from txn.protocol.recover import roll_back, roll_forward
 from txn.protocol.row import RowState, TransactionRow
 from txn.protocol.row_cells import read_rows
-from txn.watch import Action, Helped
+from txn.watch import LOG, Action, Helped
 
 REMEMBERED = 10_000
 STUCK_MS = 1_000  # between two tries at a holder that cannot be ended
@@ -97,7 +97,7 @@ class Resolver:
         if t.status is not None and not t.status.is_finished:
             return False  # its owner decided meanwhile
         done: Action = "rolled forward" if t.status is Status.COMPLETE else "rolled back"
-        context.watch(Helped(row.row_key, done))
+        tell_help(context, row.row_key, done)
         self._sightings.pop(row.row_key, None)
         free_for_holder(
             context, row.row_key, locks
@@ -126,4 +126,10 @@ def make_corrupt_error(row: TransactionRow) -> CorruptRowError:
 def free_for_holder(context: Context, holder: bytes, locks: Mapping[Key, Cell]) -> None:
     """Free lock cells of a finished or absent transaction."""
     if free_locks(context, locks):
-        context.watch(Helped(holder, "freed"))
+        tell_help(context, holder, "freed")
+
+
+def tell_help(context: Context, holder: bytes, done: Action) -> None:
+    """Tell the watch and the log what was done for somebody else."""
+    LOG.info("helped another client: %s transaction=%r", done, holder)
+    context.watch(Helped(holder, done))

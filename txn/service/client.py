@@ -8,10 +8,11 @@ the request's name. What only the server knows, such as conflicts, is settled th
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -49,6 +50,7 @@ from txn.service.messages import (
 from txn.service.store import RemoteService, ServedStore, parse_server
 from txn.spans import Span
 from txn.stores.gateway import Gateway
+from txn.tracing import Headers, Trace, begin_traces, list_headers
 from txn.watch import silent
 
 NAME = b"request."
@@ -65,6 +67,7 @@ class _Sent(InLine):
     """A request whose result goes to a future; None: it is not known, nor was it tried."""
 
     result: Committed | Exception | None = None
+    trace: Trace | None = None
 
 
 def connect_server(uri: str, clock: Clock | None = None) -> RemoteBackend:
@@ -118,17 +121,28 @@ class RemoteBackend:
         request, for which `outcome` can be asked. With a time of its own, at most two seconds more
         pass until that is known."""
         assert not spans, "nothing can have been scanned"
+        (trace,) = begin_traces([request], remote=True)
+        with _end_traces([trace]) as results:
+            done = self._commit(request, ack, deadline_ms, trace)
+            results.append(done)
+        return done
+
+    def _commit(
+        self, request: Request, ack: Ack, deadline_ms: int | None, trace: Trace | None
+    ) -> Committed:
         sent_ms = self._clock.monotonic_ms()
         due_ms = None if deadline_ms is None else sent_ms + deadline_ms
         if due_ms is not None and due_ms <= sent_ms:
             raise DeadlineError("deadline passed before anything was sent")
         name = self._name()
+        (headers,) = list_headers([trace])
+        send = partial(self._send, request, ack, name, due_ms, headers)
         try:
-            return self._send(request, ack, name, due_ms)
+            return send()
         except TableUnavailable:  # the server's answer, and none of a commit
             raise
         except MaybeApplied as lost:
-            done = None if request.once is None else self._send_again(request, ack, name, due_ms)
+            done = None if request.once is None else self._send_again(send, due_ms)
             if done is None:
                 now_ms = self._clock.monotonic_ms()
                 until_ms = None if due_ms is None else max(due_ms, now_ms) + ANSWER_MS
@@ -141,11 +155,23 @@ class RemoteBackend:
         self, requests: Sequence[Request], ack: Ack, deadlines_ms: Sequence[int | None]
     ) -> list[Committed | TxnError]:
         """Commit independent requests in one request to the server."""
+        traces = begin_traces(requests, remote=True)
+        with _end_traces(traces) as results:
+            results.extend(self._commit_many(requests, ack, deadlines_ms, traces))
+        return results
+
+    def _commit_many(
+        self,
+        requests: Sequence[Request],
+        ack: Ack,
+        deadlines_ms: Sequence[int | None],
+        traces: Sequence[Trace | None],
+    ) -> list[Committed | TxnError]:
         name, sent_ms = self._name(), self._clock.monotonic_ms()
         if not requests:
             return []
         arguments = IDL.Transactional.commitMany_args(
-            list(map(pack_request, requests, deadlines_ms)),
+            list(map(pack_request, requests, deadlines_ms, list_headers(traces))),
             self._service.options(ack=ACKS[ack], request=name),
         )
         known = [time for time in deadlines_ms if time is not None]
@@ -166,7 +192,16 @@ class RemoteBackend:
         due_ms = None if deadline_ms is None else self._clock.monotonic_ms() + deadline_ms
         future: Future[Committed] = Future()
         weight = len(encode_buffer(Buffer(request, 0)))
-        self._gatherer.submit(_Sent(request, ack, due_ms, request.keys, weight, future))
+        sent = _Sent(request, ack, due_ms, request.keys, weight, future)
+        (sent.trace,) = begin_traces([request], remote=True)
+        try:
+            self._gatherer.submit(sent)
+        except TxnError as error:
+            if sent.trace is not None:
+                sent.trace.end(error)
+            raise
+        if sent.trace is not None:
+            future.add_done_callback(sent.trace.end_future)
         return future
 
     def _commit_together(self, batch: Sequence[_Sent]) -> None:
@@ -174,7 +209,12 @@ class RemoteBackend:
         times = [None if each.due_ms is None else each.due_ms - now_ms for each in batch]
         results: list[Committed | TxnError]
         try:
-            results = self.commit_many([each.request for each in batch], batch[0].ack, times)
+            results = self._commit_many(
+                [each.request for each in batch],
+                batch[0].ack,
+                times,
+                [each.trace for each in batch],
+            )
         except InvalidRequestError:  # one of them; nothing was written: each is told its own
             results = [self._try(each) for each in batch]
         except Exception as error:
@@ -189,7 +229,7 @@ class RemoteBackend:
     def _try(self, sent: _Sent) -> Committed | TxnError:
         left_ms = None if sent.due_ms is None else sent.due_ms - self._clock.monotonic_ms()
         try:
-            return self.commit(sent.request, sent.ack, (), left_ms, {})
+            return self._commit(sent.request, sent.ack, left_ms, sent.trace)
         except TxnError as error:
             return error
 
@@ -248,7 +288,14 @@ class RemoteBackend:
 
     # ------------------------------------------------------------------------- lost answers
 
-    def _send(self, request: Request, ack: Ack, name: bytes, due_ms: int | None) -> Committed:
+    def _send(
+        self,
+        request: Request,
+        ack: Ack,
+        name: bytes,
+        due_ms: int | None,
+        headers: Headers | None,
+    ) -> Committed:
         """Send a commit, with what is left of its time, and wait little longer for the answer."""
         left_ms = None if due_ms is None else due_ms - self._clock.monotonic_ms()
         arguments = IDL.Transactional.commit_args(
@@ -261,21 +308,20 @@ class RemoteBackend:
                 labels=request.labels,
                 request=name,
                 withinMs=left_ms,
+                trace=headers,
             ),
         )
         wait_ms = None if left_ms is None else left_ms + ANSWER_MS
         return unpack_committed(self._service.ask("commit", arguments, within_ms=wait_ms))
 
-    def _send_again(
-        self, request: Request, ack: Ack, name: bytes, due_ms: int | None
-    ) -> Committed | None:
+    def _send_again(self, send: Callable[[], Committed], due_ms: int | None) -> Committed | None:
         """Send a request with a `once` token again. Only a commit tells what became of the first:
         it may still be under way where this one is refused."""
         for _ in SETTLING.tries(self._clock, self._chance, most=SETTLE_TRIES):
             if due_ms is not None and self._clock.monotonic_ms() >= due_ms:
                 return None
             try:
-                return self._send(request, ack, name, due_ms)
+                return send()
             except StoreError:
                 continue
             except TxnError:  # invalid, too: the first one may have been valid
@@ -329,6 +375,24 @@ def _tell(sent: _Sent) -> None:
         sent.future.set_result(sent.result)
     else:
         sent.future.set_exception(sent.result or CommitOutcomeUnknown(b"-"))
+
+
+@contextmanager
+def _end_traces(
+    traces: Sequence[Trace | None],
+) -> Iterator[list[Committed | TxnError]]:
+    """Yield a list for the results of requests, with which their spans end."""
+    results: list[Committed | TxnError] = []
+    error: BaseException = CommitOutcomeUnknown(b"-")
+    try:
+        yield results
+    except BaseException as raised:
+        error = raised
+        raise
+    finally:
+        for number, trace in enumerate(traces):
+            if trace is not None:
+                trace.end(results[number] if results else error)
 
 
 def _name_part(name: bytes, number: int) -> bytes:

@@ -89,8 +89,11 @@ def unpack_mutation(packed: Any) -> Mutation | Delete:
     return Delete(key) if packed.value is None else Mutation(key, packed.value)
 
 
-def pack_request(request: Request, deadline_ms: int | None) -> Any:
-    """Return a request's message, with the time that it has until its decision."""
+def pack_request(
+    request: Request, deadline_ms: int | None, trace: Mapping[str, str] | None = None
+) -> Any:
+    """Return a request's message, with the time that it has until its decision, and the headers
+    of its span."""
     return IDL.Request(
         [pack_mutation(mutation) for mutation in request.mutations],
         pack_assertions(request.assertions),
@@ -98,6 +101,7 @@ def pack_request(request: Request, deadline_ms: int | None) -> Any:
         dict(request.labels),
         request.once_retention_ms,
         deadline_ms,
+        None if trace is None else dict(trace),
     )
 
 

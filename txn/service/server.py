@@ -44,6 +44,8 @@ from txn.service.store_messages import (
 )
 from txn.spans import Span
 from txn.stores.base import Store
+from txn.tracing import continue_trace, continue_traces, flush_traces
+from txn.watch import Watch, silent
 
 MARGIN_MS = 60_000  # how far the server's clock may have been set back since a request was sent
 LOOK_AT = 100_000  # rows, before the search for a request is given up
@@ -76,11 +78,16 @@ class Transactional:
     """Carries out the requests of the service, in as many threads as there are clients."""
 
     def __init__(
-        self, store: Store, *, token: str | None = None, protocol: ProtocolName | None = None
+        self,
+        store: Store,
+        *,
+        token: str | None = None,
+        protocol: ProtocolName | None = None,
+        watch: Watch = silent,
     ) -> None:
         self._store = store
         self._token = None if token is None else token.encode()
-        self._engine = Engine(store, protocol=protocol)
+        self._engine = Engine(store, protocol=protocol, watch=watch)
 
     @property
     def service(self) -> ServedInterface:
@@ -88,8 +95,9 @@ class Transactional:
         return ServedInterface(IDL.Transactional, self, LONG)
 
     def flush(self) -> None:
-        """Finish what was answered before it was complete."""
+        """Finish what was answered before it was complete, and have the spans of it sent."""
         self._engine.flush()
+        flush_traces()
 
     def admit(self, options: Any) -> None:
         """Raise Unauthorized unless the request has the token, if one is asked for."""
@@ -104,15 +112,16 @@ class Transactional:
         """Apply all mutations if all assertions hold, else none."""
         options = given or IDL.Options()
         request = _request(mutations, assertions, options, options.request)
-        done = self._engine.commit(
-            request.mutations,
-            request.assertions,
-            once=request.once,
-            once_retention_ms=request.once_retention_ms,
-            labels=request.labels,
-            ack=_ack(options),
-            deadline_ms=options.withinMs,
-        )
+        with continue_trace(options.trace):
+            done = self._engine.commit(
+                request.mutations,
+                request.assertions,
+                once=request.once,
+                once_retention_ms=request.once_retention_ms,
+                labels=request.labels,
+                ack=_ack(options),
+                deadline_ms=options.withinMs,
+            )
         return pack_committed(done)
 
     @answer_call
@@ -126,7 +135,8 @@ class Transactional:
             for i, r in enumerate(requests)
         ]
         times = [request.withinMs for request in requests]
-        done = self._engine.commit_many(wanted, ack=_ack(options), deadline_ms=times)
+        with continue_traces([request.trace for request in requests]):
+            done = self._engine.commit_many(wanted, ack=_ack(options), deadline_ms=times)
         return [pack_result(each) for each in done]
 
     @answer_call

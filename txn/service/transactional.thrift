@@ -44,6 +44,7 @@ struct Request {
   5: optional i64 onceRetentionMs    // a promise: no request with the token comes later than that
                                      // after the commit; then the server may forget it
   6: optional i64 withinMs           // until its decision; none: the server's policy
+  7: optional map<string, string> trace  // as in Options
 }
 
 enum Ack {
@@ -59,6 +60,7 @@ struct Options {
   5: optional binary request         // a name for this request, to ask for it with `settle`
   6: optional i64 onceRetentionMs
   7: optional i64 withinMs           // of a commit, until its decision; none: the server's policy
+  8: optional map<string, string> trace  // W3C's headers: under which span the server puts its own
 }
 
 struct Committed {

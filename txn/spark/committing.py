@@ -18,6 +18,7 @@ from txn.errors import InvalidRequestError, TxnError
 from txn.model import Mutation
 from txn.request import Ack, Committed, Request
 from txn.spark.workers import Worker
+from txn.tracing import Headers, continue_trace, flush_traces
 
 BATCH_BYTES = 8_000_000
 """Of the values of a batch, about: a worker has little memory, and a server refuses more."""
@@ -95,19 +96,22 @@ def commit_requests(
     *,
     batch: int,
     ack: Ack = "complete",
+    trace: Headers | None = None,
 ) -> Summary:
     """Commit requests, a batch at a time, and return what became of them.
 
     wanted: each with what it is for, such as a row. batch: how many go together, if they are not
     large. refuse: told of those that did not commit, batch by batch; what it raises ends all, and
     later batches are not begun. It returns how many of them it has found to be repeated after all.
+    trace: under which span those of the transactions are, as `capture_trace` tells it.
     When it returns, or raises, everything that it committed is complete.
     """
     seen: Counter[str] = Counter()
     before = worker.events.copy()
     try:
         for some in _batches(wanted, batch):
-            results = _results(worker.engine, [request for _, request in some], ack)
+            with continue_trace(trace):
+                results = _results(worker.engine, [request for _, request in some], ack)
             seen.update(_kind(result) for result in results)
             refused = [
                 (given, request, result)
@@ -119,6 +123,7 @@ def commit_requests(
                 seen["refused"] -= late
     finally:
         worker.engine.flush()
+        flush_traces()  # Spark kills a worker that has nothing to do
     seen.update(worker.events - before)
     return Summary(**{field.name: seen[field.name] for field in fields(Summary)})
 

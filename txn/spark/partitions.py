@@ -21,6 +21,7 @@ from txn.policy import Policy
 from txn.request import Ack, Request, as_request
 from txn.spark.committing import Counts, Refused, Summary, commit_requests, make_error
 from txn.spark.workers import Access, open_worker
+from txn.tracing import Headers, capture_trace
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,6 +51,7 @@ class HowToCommit(TypedDict, Generic[T], total=False):
     table: str | bytes | None
     transactions: str | bytes
     policy: Policy | None
+    trace: Headers | None
 
 
 def commit_partition(
@@ -66,6 +68,7 @@ def commit_partition(
     table: str | bytes | None = None,
     transactions: str | bytes = "txn",
     policy: Policy | None = None,
+    trace: Headers | None = None,
 ) -> Summary:
     """Commit a transaction for each row of a Spark partition, a batch at a time, which is of fewer
     rows where they are large.
@@ -78,6 +81,8 @@ def commit_partition(
     its commits, with which fsck may forget the tokens then; see `Engine.commit`.
     on_assertion: whether a false assertion fails the task, or is only counted as refused.
     table, transactions, policy: as `txn.connect` takes them.
+    trace: what `txn.tracing.capture_trace` has returned in the driver: the span that is the parent
+    of the transactions'.
     When it returns, or raises, everything that it committed is complete. Raises PartitionError for
     a batch with a request that failed; the batches before it, and the rest of that one, stay
     committed, and later ones were not begun. Where a row makes no request, nor was its own batch.
@@ -92,7 +97,7 @@ def commit_partition(
         return 0
 
     worker = open_worker(Access(uri, table, transactions, policy))
-    summary = commit_requests(worker, wanted, refuse, batch=batch, ack=ack)
+    summary = commit_requests(worker, wanted, refuse, batch=batch, ack=ack, trace=trace)
     if counts is not None:
         counts.add(summary)
     return summary
@@ -108,7 +113,8 @@ def commit_frame(
 
     Spark hands the rows over by Arrow; to_request and once get each as a dictionary. It is no
     quicker than `foreachPartition` that way, but it is one call and tells what became of the rows.
-    Everything else is as in `commit_partition`, of which each task is a call.
+    Everything else is as in `commit_partition`, of which each task is a call; the context of the
+    caller's span goes with it.
     """
     told = frame.mapInArrow(commit_arrow(uri, to_request, **how), SUMMARY_SCHEMA).groupBy().sum()
     return Summary(*(number or 0 for number in told.collect()[0]))
@@ -125,6 +131,7 @@ def commit_arrow(
     _check_words(
         how.get("batch", BATCH), how.get("on_assertion", "fail"), how.get("ack", "complete")
     )
+    how.setdefault("trace", capture_trace())
 
     def commit_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa  # noqa: PLC0415  (workers of `foreachPartition` do without it)

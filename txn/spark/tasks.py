@@ -21,8 +21,9 @@ from txn.spark.drafting import DRAFTING, Drafting, parse_drafting
 from txn.spark.options import SourceOptions
 from txn.spark.rejects import REJECTING, RejectPlace, drop_files, name_files, parse_rejects
 from txn.spark.workers import Access, open_worker
+from txn.tracing import W3C, Headers
 
-WRITING = (*DRAFTING, *REJECTING, "counts", "metrics", "batch", "ack")
+WRITING = (*DRAFTING, *REJECTING, "counts", "metrics", "batch", "ack", *W3C)
 """The options of a write."""
 
 BATCH = 500
@@ -31,7 +32,8 @@ BATCH = 500
 @dataclass(frozen=True)
 class WritePlan:
     """All that the tasks of a write have to know. counts: accumulators of the driver. metrics: a
-    file for a line of JSON, when all tasks have ended."""
+    file for a line of JSON, when all tasks have ended. trace: the headers of the span that is the
+    parent of its transactions'."""
 
     access: Access
     drafting: Drafting
@@ -40,6 +42,7 @@ class WritePlan:
     ack: Ack = "decided"
     counts: str | None = None
     metrics: Path | None = None
+    trace: Headers | None = None
 
     def check_store(self) -> None:
         """Raise InvalidRequestError where the store lacks a table or family, or where transactions
@@ -58,7 +61,9 @@ class WritePlan:
         worker = open_worker(self.access)
         rejects = self.rejects.open_rejects(worker.engine, job, str(partition))
         wanted = self.drafting.draft_requests(batches, f"{name}/{partition}".encode())
-        summary = commit_requests(worker, wanted, rejects.refuse, batch=self.batch, ack=self.ack)
+        summary = commit_requests(
+            worker, wanted, rejects.refuse, batch=self.batch, ack=self.ack, trace=self.trace
+        )
         if self.counts is not None:
             Counts.find_accumulators(self.counts).add(summary)
         return TaskReport(job, partition, summary, rejects.file)
@@ -111,6 +116,7 @@ def parse_plan(
         options.ack("decided"),
         counts,
         Path(metrics.removeprefix("file://")).absolute() if metrics else None,
+        {name: text for name in W3C if (text := options.text(name))},
     )
 
 

@@ -48,22 +48,30 @@ class Worker:
     events: Counter[str]
 
 
+class EventCounter:
+    """A watch that counts what a task tells of, and lets nothing else be measured."""
+
+    wants_calls = False
+
+    def __init__(self) -> None:
+        self.events: Counter[str] = Counter()
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case Conflict():
+                self.events["conflicts"] += 1
+            case Helped():
+                self.events["helped"] += 1
+
+
 @cache
 def open_worker(access: Access) -> Worker:
     """Return the engine of this process for a store, which all its tasks share. That of a server
     tells of no events: they are the server's."""
     _calm_collector()
-    events: Counter[str] = Counter()
-
-    def count(event: Event) -> None:
-        match event:
-            case Conflict():
-                events["conflicts"] += 1
-            case Helped():
-                events["helped"] += 1
-
+    count = EventCounter()
     is_server = access.uri.startswith("txn:")
-    return Worker(access.open_engine(silent if is_server else count), events)
+    return Worker(access.open_engine(silent if is_server else count), count.events)
 
 
 def _calm_collector() -> None:

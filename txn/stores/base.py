@@ -32,7 +32,9 @@ to a server, so that what nobody waits for had better go with others of its kind
 class Store(Protocol):
     """Cells of tables, as HBase keeps them."""
 
-    features: frozenset[Feature]
+    @property
+    def features(self) -> frozenset[Feature]:
+        """What the store can do."""
 
     def read(
         self, *groups: Collection[Key], beside: Callable[[], None] | None = None

@@ -29,6 +29,7 @@ from txn.locks.zookeeper.nodes import KINDS, Folders, Line, Note, first_of, line
 from txn.locks.zookeeper.view import View
 from txn.model import check_whole
 
+BASE = "/hbase-txn/locks"
 TRIES = 20
 AT_ONCE = 250  # nodes in a transaction: ZooKeeper takes a megabyte at most
 MENDING = Backoff(first_ms=20, longest_ms=640)
@@ -54,7 +55,7 @@ class ZooKeeperManager:
     def __init__(
         self,
         hosts: str,
-        base: str = "/hbase-txn/locks",
+        base: str = BASE,
         *,
         name: str | None = None,
         session_ms: int = 10_000,

@@ -1,0 +1,137 @@
+"""The web application: which address is which page, and what errors look like."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from http import HTTPStatus
+from importlib.resources import files
+from urllib.parse import parse_qs
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+
+from recovery.console import pages
+from recovery.console.access import LOGIN, SESSION_S, Gate, Sessions, find_way_back
+from recovery.console.live import Streams
+from recovery.console.rendering import respond
+from recovery.console.sources import Console
+from txn.errors import InvalidRequestError, TxnError
+from txn.metrics import render
+
+LOG = logging.getLogger("txn.console")
+LOOKS, ACTIONS, PARTS = pages.LOOKS, pages.ACTIONS, pages.PARTS
+LONGEST_FORM = 65_536
+
+
+def make_app(console: Console) -> Starlette:
+    """Return the application over an open store."""
+    sessions = Sessions(console.settings)
+    streams = Streams(PARTS)
+
+    async def show_login(request: Request) -> Response:
+        """Ask for the token, or take it."""
+        back = find_way_back(request.query_params.get("next", "/"))
+        if request.method != "POST":
+            return respond("login.html", request, {"back": back, "is_wrong": False})
+        form = await read_form(request)
+        session = await sessions.begin(form.get("token", ""))
+        back = find_way_back(form.get("next", "/"))
+        if session is None:
+            return respond("login.html", request, {"back": back, "is_wrong": True}, 403)
+        answer = RedirectResponse(back, 303)
+        answer.set_cookie(
+            sessions.cookie,
+            session,
+            max_age=SESSION_S,
+            httponly=True,
+            samesite="strict",
+            secure=request.url.scheme == "https",
+        )
+        return answer
+
+    async def log_out(request: Request) -> Response:
+        """Forget who it is."""
+        sessions.end(request)
+        answer = RedirectResponse("/", 303)
+        answer.delete_cookie(sessions.cookie)
+        return answer
+
+    def tell_metrics(request: Request) -> Response:
+        """Answer Prometheus."""
+        console.background.visit()
+        body, kind = render(console.registry)
+        return Response(body, media_type=kind)
+
+    app = Starlette(
+        routes=[
+            *(Route(path, _visit(page), methods=["GET"]) for path, page in LOOKS.items()),
+            *(Route(path, _act(action), methods=["POST"]) for path, action in ACTIONS.items()),
+            Route("/metrics", tell_metrics, methods=["GET"]),
+            Route("/live/{part}", streams.send, methods=["GET"]),
+            Route(LOGIN, show_login, methods=["GET", "POST"]),
+            Route("/logout", log_out, methods=["POST"]),
+            Mount("/static", StaticFiles(directory=str(files("recovery.console") / "static"))),
+        ],
+        middleware=[Middleware(Gate, settings=console.settings, sessions=sessions)],
+        exception_handlers={
+            InvalidRequestError: _show_error,
+            TxnError: _show_error,
+            HTTPException: _show_error,
+            Exception: _show_fault,
+        },
+    )
+    app.state.console = console
+    return app
+
+
+async def read_form(request: Request) -> Mapping[str, str]:
+    """Return the fields of a form, each once; InvalidRequestError for what is longer than one."""
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > LONGEST_FORM:
+            raise InvalidRequestError("the form is too long", limit=LONGEST_FORM)
+    fields = parse_qs(body.decode(errors="replace"), keep_blank_values=True)
+    return {name: values[-1] for name, values in fields.items()}
+
+
+def _visit(page: pages.Look) -> pages.Endpoint:
+    async def endpoint(request: Request) -> Response:
+        request.app.state.console.background.visit()
+        return await run_in_threadpool(page, request)
+
+    return endpoint
+
+
+def _act(action: pages.Action) -> pages.Endpoint:
+    async def endpoint(request: Request) -> Response:
+        form = await read_form(request)
+        return await run_in_threadpool(action, request, form)
+
+    return endpoint
+
+
+def _show_error(request: Request, error: Exception) -> Response:
+    """Say what was wrong with a request, or with the store."""
+    match error:
+        case HTTPException():
+            status, words = error.status_code, str(error.detail)
+        case InvalidRequestError():
+            status, words = 400, str(error)
+        case _:
+            status, words = 503, str(error)
+    title = HTTPStatus(status).phrase
+    return respond("error.html", request, {"title": title, "words": words}, status)
+
+
+def _show_fault(request: Request, error: Exception) -> Response:
+    LOG.error("a page failed: %s", request.url.path, exc_info=error)
+    words = "this page failed; the log of the console says why"
+    return respond("error.html", request, {"title": "Internal Server Error", "words": words}, 500)

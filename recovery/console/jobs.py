@@ -1,0 +1,206 @@
+"""Checks and repairs in the background, one at a time: they go on when the browser leaves.
+
+What the last check has found is kept, within bounds, and is what a repair is asked for by. A repair
+looks again, as the command's does; so what is kept may be old.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from recovery.findings import Finding, Kind, LeftAlone, Repaired, Result, Severity, Young
+from recovery.fsck import GRACE_MS, check, compact, repair, repair_all
+from txn.errors import InvalidRequestError, TxnError
+from txn.protocol.attempt import Context
+from txn.protocol.rules import require_features
+
+LOG = logging.getLogger("txn.console")
+MOST_KEPT = 1_000
+MOST_KEPT_BYTES = 16_000_000
+"""What was seen is kept with a finding, and may be a value of any size."""
+
+NOT_KEPT = "what this check found is not known any more: look again"
+
+
+class JobUnderWayError(TxnError):
+    """Somebody else's check or repair is not over; nothing was begun."""
+
+
+class CancelledError(Exception):
+    """Somebody has asked for the end of the job."""
+
+
+@dataclass(slots=True)
+class KeptFinding:
+    """A finding, and what a repair came to."""
+
+    finding: Finding
+    result: Result | None
+
+
+@dataclass(slots=True)
+class FsckReport:
+    """What a check or a repair of all looks at and has found. tally: how many findings of a kind
+    came to what; without a repair, to None. kept: the first of them. trouble: why it ended
+    early."""
+
+    number: int
+    began_ms: int
+    repairs: bool = False
+    grace_ms: int = GRACE_MS
+    tables: tuple[bytes, ...] = ()
+    ended_ms: int | None = None
+    rows: int = 0
+    table: bytes = b""
+    tally: Counter[tuple[Kind, type[Result] | None]] = field(default_factory=Counter)
+    kept: list[KeptFinding] = field(default_factory=list)
+    young: Young = field(default_factory=Young)
+    trouble: str | None = None
+    is_cancelled: bool = False
+    _kept_bytes: int = 0
+
+    def look_at(self, table: bytes) -> None:
+        """Count a row of a table."""
+        if self.is_cancelled:
+            raise CancelledError
+        self.rows += 1
+        self.table = table
+
+    def add(self, finding: Finding, result: Result | None) -> None:
+        """Count a finding, and keep it if it is one of the first."""
+        self.tally[finding.kind, type(result) if result else None] += 1
+        facts = finding.facts.values()
+        self._kept_bytes += sum(len(fact) for fact in facts if isinstance(fact, bytes))
+        if len(self.kept) < MOST_KEPT and self._kept_bytes <= MOST_KEPT_BYTES:
+            self.kept.append(KeptFinding(finding, result))
+
+    @property
+    def total(self) -> int:
+        """How many findings there were."""
+        return sum(self.count(kind) for kind in Kind)
+
+    def count(self, kind: Kind) -> int:
+        """Return how many findings of a kind there were."""
+        return sum(self.tally[kind, what] for what in (None, *Result.__args__))
+
+    def count_repairable(self) -> Mapping[Kind, int]:
+        """Return how many findings of each kind a repair would act on."""
+        kinds = (kind for kind in Kind if kind.severity is not Severity.REPORT_ONLY)
+        return {kind: self.count(kind) for kind in kinds if self.count(kind)}
+
+
+class Jobs:
+    """The job that is under way, and the report of the last check or repair."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._guard = threading.Lock()
+        self._worker = ThreadPoolExecutor(1, thread_name_prefix="txn-console-job")
+        self._job: Future[None] | None = None
+        self._numbers = 0
+        self.report: FsckReport | None = None
+        self.is_writing = False
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a job is under way."""
+        return self._job is not None and not self._job.done()
+
+    def find_refusal(self) -> str | None:
+        """Return why nothing can be repaired through this store; None: it can."""
+        try:
+            require_features(self._context, self._context.rules)
+        except InvalidRequestError as error:
+            return str(error)
+        return None
+
+    def find_report(self, number: int) -> FsckReport:
+        """Return the last check, if it is over and has this number."""
+        report = self.report
+        if report is None or report.number != number or report.repairs or self.is_running:
+            raise InvalidRequestError(NOT_KEPT)
+        return report
+
+    def start(self, grace_ms: int, tables: tuple[bytes, ...], *, repairs: bool = False) -> None:
+        """Begin a check, or a repair of all that it finds."""
+        self._numbers += 1
+        now_ms = self._context.clock.wall_ms()
+        report = FsckReport(self._numbers, now_ms, repairs, grace_ms, tables)
+        self._begin(lambda: self._look(report), report, writes=repairs)
+
+    def start_one(self, report: FsckReport, kept: KeptFinding) -> None:
+        """Begin to repair one finding of the last check."""
+
+        def work() -> None:
+            kept.result = repair(self._context, kept.finding)
+
+        self._begin(work, report, writes=True)
+
+    def cancel(self) -> None:
+        """Ask the job to end; what it has repaired stays so."""
+        report = self.report
+        if report is not None and self.is_running:
+            report.is_cancelled = True
+
+    def close(self) -> None:
+        """End, in the middle of a look but of no repair."""
+        self.cancel()
+        self._worker.shutdown()
+
+    def _begin(self, work: Callable[[], None], report: FsckReport, *, writes: bool) -> None:
+        if writes:
+            require_features(self._context, self._context.rules)
+        with self._guard:
+            if self.is_running:
+                what = "a repair" if self.is_writing else "a check"
+                raise JobUnderWayError(f"nothing was begun: {what} is under way already")
+            self.report, self.is_writing = report, writes
+            report.is_cancelled = False
+            self._job = self._worker.submit(self._run, work, report)
+
+    def _run(self, work: Callable[[], None], report: FsckReport) -> None:
+        before, report.trouble = report.trouble, "it failed; the log of the console says why"
+        try:
+            work()
+        except CancelledError:
+            report.trouble = "it was cancelled"
+        except TxnError as error:
+            report.trouble = str(error)
+        except Exception:
+            LOG.exception("a job failed")
+            raise
+        else:
+            report.trouble = before  # of the check, where this was the repair of one finding
+        finally:
+            report.ended_ms = report.ended_ms or self._context.clock.wall_ms()
+
+    def _look(self, report: FsckReport) -> None:
+        findings = check(
+            self._context,
+            grace_ms=report.grace_ms,
+            scan=report.tables,
+            looked=report.look_at,
+            young=report.young,
+        )
+        if not report.repairs:
+            for finding in findings:
+                report.add(finding, None)
+            return
+        for finding, result in repair_all(self._context, findings):
+            report.add(finding, result)
+        compact(self._context, tables=report.tables)
+
+
+def is_left(result: Result | None) -> bool:
+    """Whether a finding is there yet, as far as that is known."""
+    return result is None or isinstance(result, LeftAlone)
+
+
+def is_repaired(result: Result | None) -> bool:
+    """Whether a repair has ended it."""
+    return isinstance(result, Repaired)

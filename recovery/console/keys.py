@@ -1,0 +1,147 @@
+"""One key as it is stored, with what guards it and who changed it; and the rows of a data table.
+
+The cells of a key come from one instant; its holder's row and the transactions that name it are
+read after it. Nothing here writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from recovery.console.bounds import Budget, LookLimits, Stop
+from recovery.console.browsing import DEFAULT, TransactionPage, WantedTransactions, browse
+from recovery.scan import find_transaction
+from recovery.tables import is_foreign
+from txn.errors import CorruptRowError, TableUnavailable
+from txn.model import RESERVED, Cell, Key
+from txn.protocol.attempt import Context, call_store
+from txn.protocol.lock_cells import FencedLock, holder_of, read_lock
+from txn.protocol.ranges import stored_rows
+from txn.protocol.retire import Guarded
+from txn.protocol.row import TransactionRow, is_row_key
+from txn.spans import Span
+
+ROWS = 50
+
+
+@dataclass(frozen=True, slots=True)
+class KeyLook:
+    """A key and what guards it.
+
+    is_there: whether its table and family are; else nothing else is known.
+    value: its newest version. lock: the lock cell, of the key or, fenced, of its row and family,
+    and lock_cell: what is in it. count: how often a fenced lock was taken; None: it is none, or
+    says nothing known. tag: of the six-phase protocol.
+    holder: who has the lock, empty where it is free; holder_row: that one's row, if it has one.
+    is_ours: whether the value is what the last transaction on the key has left, as its tag or lock
+    tells; None: no transaction has left a mark here.
+    transactions: the last ones that have a row and name the key, as far as was looked.
+    """
+
+    key: Key
+    is_there: bool
+    value: Cell | None
+    lock: Key
+    lock_cell: Cell | None
+    count: int | None
+    tag: Cell | None
+    holder: bytes
+    holder_row: TransactionRow | None
+    is_ours: bool | None
+    transactions: TransactionPage
+
+
+@dataclass(frozen=True, slots=True)
+class ListedKey:
+    """A value of a data table, and who holds the lock of its key; empty where it is free."""
+
+    key: Key
+    cell: Cell
+    holder: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class KeyPage:
+    """Values of a data table, in the order of rows. next: the row from which to go on; None: the
+    end of the table was reached. rows: how many were looked at, also without any value."""
+
+    keys: list[ListedKey]
+    next: bytes | None
+    rows: int
+    stopped: Stop | None
+
+
+def look_at_key(
+    context: Context, key: Key, limits: LookLimits = DEFAULT, count: int = 10
+) -> KeyLook:
+    """Return a key, which names its table, and the last so many transactions that named it."""
+    lock, tag = context.rules.lock_of(key), key.tag
+    is_there = True
+    try:
+        cells = call_store(context, lambda: context.store.read([key, lock, tag]))
+    except TableUnavailable:
+        is_there, cells = False, {key: None, lock: None, tag: None}
+    holder = holder_of(lock, cells[lock])
+    row = find_transaction(context, holder) if is_row_key(holder) else None
+    fenced = _read_count(lock, cells[lock]) if context.rules.locks_rows else None
+    return KeyLook(
+        key,
+        is_there,
+        value=cells[key],
+        lock=lock,
+        lock_cell=cells[lock],
+        count=None if fenced is None else fenced.taken,
+        tag=None if context.rules.locks_rows else cells[tag],
+        holder=holder,
+        holder_row=row,
+        is_ours=_judge_value(context, Guarded(key, cells[key], cells[lock], cells[tag]), row),
+        transactions=browse(context, WantedTransactions(key=key), None, limits, count),
+    )
+
+
+def list_table_keys(
+    context: Context,
+    table: bytes,
+    start: bytes = b"",
+    limits: LookLimits = DEFAULT,
+    *,
+    count: int = ROWS,
+    families: Sequence[bytes] | None = None,
+) -> KeyPage:
+    """Return the values of the first so many rows from a row on, as they are stored: not of one
+    instant. Locks and tags are no values. families: only of these, which the store sends all the
+    same."""
+    budget = Budget(context.clock, limits)
+    lock_of = context.rules.lock_of
+    keys: list[ListedKey] = []
+    for row in stored_rows(context, Span(table, start)):
+        stop = Stop.FOUND if budget.rows >= count else budget.over
+        if budget.rows and stop is not None:
+            return KeyPage(keys, row.row, budget.rows, stop)
+        budget.spend(row)
+        for key in sorted(row.cells):
+            is_wanted = families is None or key.family in families
+            if is_wanted and not key.column.endswith(RESERVED):
+                lock = lock_of(key)
+                holder = holder_of(lock, row.cells.get(lock))
+                keys.append(ListedKey(key, row.cells[key], holder))
+    return KeyPage(keys, None, budget.rows, None)
+
+
+def _read_count(lock: Key, cell: Cell | None) -> FencedLock | None:
+    try:
+        return read_lock(lock, cell)
+    except CorruptRowError:
+        return None
+
+
+def _judge_value(context: Context, found: Guarded, row: TransactionRow | None) -> bool | None:
+    """A fenced lock lies above the values of its last commit, a tag at the timestamp of it."""
+    if context.rules.locks_rows:
+        if found.lock is None:
+            return None
+        return found.value is None or found.value.timestamp < found.lock.timestamp
+    if found.tag is None and row is None:
+        return None
+    return not is_foreign(found, row)

@@ -1,0 +1,28 @@
+"""What the doctor says: it writes to the store, so a visit is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from recovery.console.jobs import JobUnderWayError
+from recovery.console.pages.fields import parse_tables
+from recovery.console.rendering import respond
+
+
+def show_doctor(request: Request) -> Response:
+    """The page, with what was said last."""
+    visit = request.app.state.console.examination
+    return respond("doctor.html", request, {"diagnoses": visit.diagnoses, "at_ms": visit.at_ms})
+
+
+def run_doctor(request: Request, form: Mapping[str, str]) -> Response:
+    """Examine the store and some tables."""
+    tables = parse_tables(form.get("tables", ""))
+    try:
+        request.app.state.console.examination.run(tables)
+    except JobUnderWayError as error:
+        return respond("error.html", request, {"title": "Conflict", "words": str(error)}, 409)
+    return RedirectResponse("/doctor", 303)

@@ -1,0 +1,125 @@
+"""The overview: how much is committed, what is not finished, and what is in the way."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from recovery.console.drawing import TONES, draw_bars
+from recovery.console.rendering import render, respond
+from recovery.console.sampling import MINUTE_MS, MINUTES, Hour, Minute, find_last_minute
+from recovery.console.sources import Console
+from recovery.console.sweeping import Unfinished
+from txn.protocol.phases import FENCED_STEPS, STEPS, Status
+from txn.protocol.row import TransactionRow
+
+SHOWN = 10
+BAR_TONES = ("good", "bad", "warn")
+PATH = (
+    Status.WRITTEN,
+    Status.LOCKED,
+    Status.ASSERTED,
+    Status.PUT,
+    Status.CLEANING,
+    Status.COMPLETE,
+)
+FENCED_PATH = (Status.WRITTEN, Status.ASSERTED, Status.COMPLETE)
+
+
+class Step(NamedTuple):
+    """A line of the funnel: how many of the hour's transactions have come so far, and what part
+    they are of those that were begun, from 0 to 1."""
+
+    name: str
+    number: int
+    part: float
+    tone: str
+
+
+class Owned(NamedTuple):
+    """An unfinished transaction: for how long nothing was heard of it, how many keys it locks, as
+    far as its row says, and whether its owner counts as living."""
+
+    row: TransactionRow
+    silent_ms: int
+    keys: int | None
+    owner: str
+
+
+def show_overview(request: Request) -> Response:
+    """The page."""
+    return respond("overview.html", request, {"part": render_overview(request)})
+
+
+def render_overview(request: Request) -> str:
+    """The part of it that stays up to date."""
+    console: Console = request.app.state.console
+    found = console.background
+    found.visit()
+    is_fenced = console.context.rules.locks_rows
+    hour, unfinished = found.hour, found.unfinished
+    minutes = fill_hour(hour)
+    columns = [(m.committed, m.aborted, m.undecided) if m else (0, 0, 0) for m in minutes]
+    facts = {
+        "hour": hour,
+        "last": find_last_minute(hour),
+        "bars": draw_bars([[each / 60 for each in column] for column in columns], BAR_TONES),
+        "minutes": [each for each in reversed(minutes) if each],
+        "began": (hour.as_of // MINUTE_MS - MINUTES + 1) * MINUTE_MS,
+        "funnel": make_funnel(hour, FENCED_PATH if is_fenced else PATH),
+        "unfinished": unfinished,
+        "waiting": list_waiting(console, unfinished),
+        "oldest": [describe_owner(row, console.context.clock.wall_ms()) for row in found.oldest],
+        "shown": SHOWN,
+        "told": found.gateways.tell(),
+        "trouble": found.trouble,
+    }
+    return render("overview_part.html", request, facts)
+
+
+def describe_owner(row: TransactionRow, now_ms: int) -> Owned:
+    """Return an unfinished row with what is known of its owner. What happens to the row is told by
+    the server's clock, and now by ours."""
+    silent_ms = max(0, now_ms - max(row.since, row.beat))
+    if row.buffer is None:
+        return Owned(row, silent_ms, None, "not known: the row does not decode")
+    is_late = silent_ms > row.buffer.lease_ms
+    keys = len(row.buffer.request.keys)
+    return Owned(row, silent_ms, keys, "its lease has expired" if is_late else "within its lease")
+
+
+def fill_hour(hour: Hour) -> list[Minute | None]:
+    """Return the last hour, the oldest minute first; None for one that was not sampled yet."""
+    known = {each.began_ms // MINUTE_MS: each for each in hour.minutes}
+    now = hour.as_of // MINUTE_MS
+    return [known.get(at) for at in range(now - MINUTES + 1, now + 1)]
+
+
+def make_funnel(hour: Hour, path: Sequence[Status]) -> list[Step]:
+    """Return how many of the hour's transactions have come to each status of a path, or further,
+    and how many left it."""
+    counts: Counter[str] = Counter()
+    for minute in hour.minutes:
+        counts.update(minute.statuses)
+    begun = max(1, sum(counts.values()))
+    steps = []
+    for index, status in enumerate(path):
+        reached = sum(counts[str(each)] for each in path[index:])
+        number = reached if index else sum(counts.values())
+        steps.append(Step(str(status), number, number / begun, TONES.get(status, "warn")))
+    left = counts[str(Status.ABORTING)] + counts[str(Status.ABORTED)]
+    return [*steps, Step(str(Status.ABORTED), left, left / begun, "bad")]
+
+
+def list_waiting(console: Console, unfinished: Unfinished | None) -> Sequence[tuple[str, int]]:
+    """Return how many of the unfinished have each status that the protocol has, in its order."""
+    if unfinished is None:
+        return ()
+    steps = FENCED_STEPS if console.context.rules.locks_rows else STEPS
+    order = [str(each) for each in Status if each in steps and not each.is_finished]
+    known = [(name, unfinished.statuses.get(name, 0)) for name in order]
+    return [*known, *((n, c) for n, c in unfinished.statuses.items() if n not in order)]

@@ -1,0 +1,115 @@
+"""Pages from templates. Whatever is shown is escaped twice over: bytes as text that a person can
+type again, and all text as HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.metadata import version
+from typing import Any
+from urllib.parse import urlencode
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from starlette.requests import Request
+from starlette.responses import HTMLResponse
+
+from recovery.inspect import Explanation
+from recovery.text import count_text, duration_text, labels_text, time_text
+from txn.model import Key
+from txn.protocol.phases import Status
+from txn.protocol.row import TransactionRow, created_ms
+from txn.text import assertion_text, escape, key_text, shorten
+
+PAGES = (
+    ("/", "Overview"),
+    ("/transactions", "Transactions"),
+    ("/key", "Keys"),
+    ("/locks", "Locks"),
+    ("/leases", "Leases"),
+    ("/fsck", "fsck"),
+    ("/doctor", "Doctor"),
+)
+"""The pages that each page leads to."""
+
+ID_LETTERS = 12
+
+ENVIRONMENT = Environment(
+    loader=PackageLoader("recovery.console"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+
+
+def link_to(path: str, **given: str | bytes | None) -> str:
+    """Return the address of a page; bytes are written as a person may type them, None is left
+    out."""
+    texts = {
+        name: escape(each) if isinstance(each, bytes) else each
+        for name, each in given.items()
+        if each is not None
+    }
+    return f"{path}?{urlencode(texts)}" if texts else path
+
+
+def link_to_key(key: Key) -> str:
+    """Return the address of a key's page."""
+    return link_to("/key", key=key_text(key))
+
+
+def name_transaction(row_key: bytes) -> str:
+    """Return what is short and still finds a transaction: the beginning of what is random in its
+    row key, and what a part has behind it."""
+    uid, _, part = escape(row_key).rpartition("transaction.")[2].partition(".")[2].partition(".")
+    return uid[:ID_LETTERS] + (f"….{part}" if part else "")
+
+
+def name_tone(row: TransactionRow | Explanation) -> str:
+    """Return the class of a transaction's state: that of RowState, or `aborted`."""
+    return "aborted" if row.status is Status.ABORTED else row.state.value
+
+
+def name_clock(timestamp_ms: int) -> str:
+    """Return the hour and minute of a time."""
+    return time_text(timestamp_ms)[11:16]
+
+
+ENVIRONMENT.filters |= {
+    "begun": created_ms,
+    "bytes": escape,
+    "short": shorten,
+    "id": name_transaction,
+    "key": key_text,
+    "assertion": assertion_text,
+    "labels": labels_text,
+    "time": time_text,
+    "tone": name_tone,
+    "clock": name_clock,
+    "duration": duration_text,
+}
+ENVIRONMENT.globals |= {
+    "pages": PAGES,
+    "version": version("hbase-txn"),
+    "count": count_text,
+    "link_to": link_to,
+    "link_to_key": link_to_key,
+}
+
+
+def render(template: str, request: Request, facts: Mapping[str, Any]) -> str:
+    """Return a template filled in."""
+    console = request.app.state.console
+    common = {
+        "path": request.url.path,
+        "store": console.settings.store_name,
+        "is_known": request.state.is_known,
+        "now": console.context.clock.wall_ms(),
+    }
+    return ENVIRONMENT.get_template(template).render({**common, **facts})
+
+
+def respond(
+    template: str, request: Request, facts: Mapping[str, Any], status: int = 200
+) -> HTMLResponse:
+    """Return a page."""
+    return HTMLResponse(render(template, request, facts), status)

@@ -1,0 +1,65 @@
+"""What a console is told: which stores it shows, where it listens, and what visitors must show."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from txn.errors import InvalidRequestError
+from txn.request import TRANSACTIONS
+
+PORT = 8611
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """store, transactions: as `--store` and `--transactions` take them. locks: the URI of a lock
+    manager; None: the store's own table of locks, if it has one. leases: the URL of a database of
+    leases; None: none are shown.
+
+    token: what those must show who write, and those who look from elsewhere. gateways: the
+    addresses of `/metrics` of servers (`txn serve --metrics`), which tell what clients met.
+    """
+
+    store: str
+    token: str
+    transactions: str = TRANSACTIONS
+    locks: str | None = None
+    leases: str | None = None
+    bind: str = "127.0.0.1"
+    port: int = PORT
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
+    gateways: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if (self.tls_cert is None) is not (self.tls_key is None):
+            raise InvalidRequestError("TLS takes a certificate and its key")
+
+    @property
+    def store_name(self) -> str:
+        """The store as it is shown: without what follows a `?`, where a file of a token may be."""
+        return self.store.partition("?")[0]
+
+    @property
+    def address(self) -> str:
+        """Where a browser finds it."""
+        host = f"[{self.bind}]" if ":" in self.bind else self.bind
+        return f"{'http' if self.tls_cert is None else 'https'}://{host}:{self.port}/"
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it listens on the loopback alone."""
+        return is_loopback(self.bind)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host, as a name or an address, is this machine by itself."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

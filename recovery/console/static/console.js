@@ -1,0 +1,74 @@
+// What the pages do by themselves: parts that stay up to date, the theme, and a key for the search.
+// Without this script every page is whole; it is then as old as its last loading.
+"use strict";
+
+const pause = document.getElementById("pause");
+const theme = document.getElementById("theme");
+const trouble = document.getElementById("trouble");
+const streams = new Map();
+
+// A part is HTML of ours, with all values escaped, and the policy of the page runs no script in it.
+function replace(part, html) {
+  const focused = part.contains(document.activeElement) ? document.activeElement : null;
+  const mark = focused && (focused.id ? `#${CSS.escape(focused.id)}` : focused.getAttribute("href") && `[href="${CSS.escape(focused.getAttribute("href"))}"]`);
+  const open = new Set([...part.querySelectorAll("details[open][id]")].map((each) => each.id));
+  part.innerHTML = html;
+  open.forEach((id) => { const each = document.getElementById(id); if (each) each.open = true; });
+  if (mark) part.querySelector(mark)?.focus({ preventScroll: true });
+}
+
+function tell(words) {
+  trouble.textContent = words;
+  trouble.hidden = !words;
+}
+
+function watch(part) {
+  const stream = new EventSource(part.dataset.live);
+  stream.addEventListener("part", (event) => {
+    tell("");
+    replace(part, event.data);
+    if (part.querySelector("[data-over]")) { stream.close(); streams.delete(part); }
+  });
+  stream.addEventListener("trouble", (event) => tell(event.data));
+  stream.onerror = () => tell("The console does not answer; what is shown is old.");
+  streams.set(part, stream);
+}
+
+const parts = [...document.querySelectorAll("[data-live]")];
+
+function setPaused(paused) {
+  streams.forEach((stream) => stream.close());
+  streams.clear();
+  pause.setAttribute("aria-pressed", String(paused));
+  pause.textContent = paused ? "Resume" : "Pause";
+  if (!paused) parts.forEach(watch);
+}
+
+if (parts.length) {
+  pause.hidden = false;
+  pause.addEventListener("click", () => setPaused(pause.getAttribute("aria-pressed") !== "true"));
+  setPaused(false);
+}
+
+function setTheme(name) {
+  if (name) document.documentElement.dataset.theme = name;
+  const isDark = name ? name === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  theme.textContent = isDark ? "Light" : "Dark";
+  theme.onclick = () => {
+    const next = isDark ? "light" : "dark";
+    localStorage.setItem("theme", next);
+    setTheme(next);
+  };
+}
+
+theme.hidden = false;
+setTheme(localStorage.getItem("theme"));
+
+document.addEventListener("keydown", (event) => {
+  const isTyping = event.target.matches("input, textarea, select");
+  if (event.key !== "/" || isTyping || event.ctrlKey || event.metaKey || event.altKey) return;
+  const search = document.querySelector("[data-search]");
+  if (!search) return;
+  event.preventDefault();
+  search.focus();
+});

@@ -1,0 +1,52 @@
+"""A `txn console` in a process of its own, as a person starts it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+PATIENCE_S = 60
+
+
+@dataclass(frozen=True, slots=True)
+class ServedConsole:
+    """One that runs. url: without the `/` at its end. token: None where it has that of a file."""
+
+    process: subprocess.Popen[str]
+    url: str
+    token: str | None
+    log: Path
+
+    def stop(self) -> int:
+        """Ask it to end, and return its exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(PATIENCE_S)
+
+
+@contextmanager
+def serve_store(store: str, log: Path, *arguments: str) -> Iterator[ServedConsole]:
+    """Run `txn console` on a store, on a free port unless told otherwise."""
+    command = [sys.executable, "-c", "from recovery.commands import main; main()", "console"]
+    command += ["--store", store, "--port", "0", "--json", *arguments]
+    with log.open("a") as errors:
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=errors, text=True, env=os.environ
+        )
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        assert line, f"it has ended with {process.wait(PATIENCE_S)}: {log.read_text()}"
+        told = json.loads(line)
+        yield ServedConsole(process, told["url"].rstrip("/"), told["token"], log)
+        assert "Traceback" not in log.read_text(), log.read_text()
+    finally:
+        process.kill()
+        process.wait(PATIENCE_S)
+        process.stdout.close()

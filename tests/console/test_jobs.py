@@ -1,0 +1,292 @@
+"""Checks and repairs in the background: one at a time, bounded, and told of whatever ends them.
+
+Here the console runs in this process, over a store that stands still when a test says so.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import uvicorn
+
+from recovery.console import jobs as jobs_module
+from recovery.console.app import make_app
+from recovery.console.jobs import Jobs, JobUnderWayError
+from recovery.console.settings import Settings
+from recovery.console.sources import Console
+from recovery.findings import Finding, Kind, LeftAlone, Repaired
+from recovery.fsck import RETENTION_MS
+from tests.console.crashing import crash_client, crash_engine
+from tests.console.visits import Answer, ask, post
+from tests.integration.emulator import emulated
+from txn import Engine, Key, Mutation, connect
+from txn.clock import SystemClock
+from txn.errors import InvalidRequestError
+from txn.policy import Policy
+from txn.protocol.attempt import Context
+from txn.protocol.phases import Status
+from txn.protocol.rules import FENCED, SIX_PHASE
+from txn.server.ports import listen
+from txn.stores import open_store
+from txn.testing.faulty import Call, Fault, FaultyStore, Reply
+from txn.watch import silent
+
+TOKEN = "token"
+BEARER = {"Authorization": f"Bearer {TOKEN}"}
+PATIENCE_S = 60
+
+
+class StandingStore(FaultyStore):
+    """A store whose scans wait until the test lets them go on; then they do what `fault` says."""
+
+    def __init__(self) -> None:
+        super().__init__(open_store("memory://"), self._wait)
+        self.let = threading.Event()
+        self.let.set()
+        self.entered = threading.Event()
+        self.fault = Fault()
+
+    def _wait(self, call: Call) -> Fault:
+        if call.method != "scan":
+            return Fault()
+        self.entered.set()
+        assert self.let.wait(PATIENCE_S)
+        return self.fault
+
+    def stand(self) -> None:
+        self.let.clear()
+        self.entered.clear()
+
+
+@pytest.fixture
+def store() -> StandingStore:
+    store = StandingStore()
+    engine = Engine(store)
+    engine.ensure_table("stock", ["d"])
+    engine.commit([Mutation(Key("apple", "d", "count", "stock"), "7")])
+    return store
+
+
+@pytest.fixture
+def context(store: StandingStore) -> Context:
+    clock, policy = SystemClock(), Policy(store_patience_ms=1)
+    return Context(store, b"txn", clock, random.Random(1), policy, silent, SIX_PHASE)
+
+
+@pytest.fixture
+def jobs(context: Context, store: StandingStore) -> Iterator[Jobs]:
+    jobs = Jobs(context)
+    yield jobs
+    store.let.set()
+    jobs.close()
+
+
+@contextmanager
+def serve_here(context: Context) -> Iterator[str]:
+    """Serve a console in a thread of this process; return its address."""
+    with listen("127.0.0.1", 0) as listening:
+        port = listening.getsockname()[1]
+        console = Console(Settings("memory://", TOKEN, port=port), context)
+        config = uvicorn.Config(make_app(console), log_config=None, access_log=False)
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.should_exit = True
+            thread.join()
+            console.close()
+
+
+def wait_until_over(jobs: Jobs) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while jobs.is_running and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert not jobs.is_running
+
+
+def wait_for_page(url: str, words: str) -> Answer:
+    deadline = time.monotonic() + PATIENCE_S
+    while words not in (answer := ask(f"{url}/fsck")).body and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert words in answer.body, answer.body
+    return answer
+
+
+def test_a_second_person_is_told_that_a_check_is_under_way(
+    store: StandingStore, context: Context
+) -> None:
+    """One job at a time: of two repairs at once each would show half of what was done."""
+    with serve_here(context) as url:
+        store.stand()
+        assert post(f"{url}/fsck", {}).status == 303
+        assert store.entered.wait(PATIENCE_S)
+        assert "Checking" in ask(f"{url}/fsck").body
+        second = post(f"{url}/fsck", {})
+        assert second.status == 409
+        assert "nothing was begun: a check is under way already" in second.body
+        assert post(f"{url}/fsck/repair", {"check": "1"}, BEARER).status == 409
+        store.let.set()
+        wait_for_page(url, "nothing was left behind")
+
+
+def test_a_check_that_is_cancelled_says_so(store: StandingStore, context: Context) -> None:
+    """One that was begun on the wrong table need not be waited for."""
+    with serve_here(context) as url:
+        store.stand()
+        post(f"{url}/fsck", {"tables": "stock"})
+        assert store.entered.wait(PATIENCE_S)
+        assert post(f"{url}/fsck/cancel", {}).status == 303
+        store.let.set()
+        wait_for_page(url, "It ended early: it was cancelled.")
+        assert "nothing was left behind" not in ask(f"{url}/fsck").body
+
+
+def test_a_repair_is_cancelled_only_by_those_who_may_repair(
+    store: StandingStore, context: Context
+) -> None:
+    """Who may only look must not keep others from writing."""
+    crash_engine(store, Status.LOCKED, [b"left"])
+    with serve_here(context) as url:
+        post(f"{url}/fsck", {"grace": "0s"})
+        wait_for_page(url, "Repair all")
+        store.stand()
+        assert post(f"{url}/fsck/repair", {"check": "1"}, BEARER).status == 303
+        assert store.entered.wait(PATIENCE_S)
+        assert post(f"{url}/fsck/cancel", {}).status == 401
+        assert post(f"{url}/fsck/cancel", {}, BEARER).status == 303
+        store.let.set()
+        wait_for_page(url, "It ended early: it was cancelled.")
+
+
+def test_an_error_of_the_store_ends_a_check_and_is_shown(store: StandingStore, jobs: Jobs) -> None:
+    """And what was found by then; the next check is free to begin."""
+    store.fault = Fault(frozenset(), Reply.NOT_APPLIED)
+    jobs.start(0, ())
+    wait_until_over(jobs)
+    assert jobs.report is not None
+    assert jobs.report.trouble
+    assert jobs.report.ended_ms is not None
+    store.fault = Fault()
+    jobs.start(0, ())
+    wait_until_over(jobs)
+    assert jobs.report.trouble is None
+
+
+def test_what_is_kept_of_a_check_is_bounded(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A store may be full of findings, and each may hold a value of ten megabytes: all of them are
+    counted, and the first are listed."""
+    many = (Finding(Kind.FOREIGN_CELL, facts={"value": b"x"}) for _ in range(1_200))
+    monkeypatch.setattr(jobs_module, "check", lambda *_, **__: many)
+    jobs.start(0, ())
+    wait_until_over(jobs)
+    assert jobs.report is not None
+    assert (jobs.report.total, len(jobs.report.kept)) == (1_200, jobs_module.MOST_KEPT)
+    large = (Finding(Kind.FOREIGN_CELL, facts={"value": b"x" * 6_000_000}) for _ in range(4))
+    monkeypatch.setattr(jobs_module, "check", lambda *_, **__: large)
+    jobs.start(0, ())
+    wait_until_over(jobs)
+    assert (jobs.report.total, len(jobs.report.kept)) == (4, 2)
+
+
+def test_an_unforeseen_failure_ends_the_job_and_not_the_console(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is shown as what it is, and the log says why."""
+
+    def fail(*_: object, **__: object) -> Iterator[Finding]:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(jobs_module, "check", fail)
+    jobs.start(0, ())
+    wait_until_over(jobs)
+    assert jobs.report is not None
+    assert jobs.report.trouble == "it failed; the log of the console says why"
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_a_repair_of_all_compacts_what_was_deleted(
+    jobs: Jobs, store: StandingStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the command does: else the room of deleted rows would never be given back."""
+    asked: list[tuple[bytes, int]] = []
+    monkeypatch.setattr(store, "compact", lambda table, before_ms: asked.append((table, before_ms)))
+    began_ms = SystemClock().wall_ms()
+    jobs.start(0, (b"stock",), repairs=True)
+    wait_until_over(jobs)
+    assert [table for table, _ in asked] == [b"txn", b"stock"]
+    assert all(0 <= at - (began_ms - RETENTION_MS) < 60_000 for _, at in asked)
+    jobs.start(0, (b"stock",))
+    wait_until_over(jobs)
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize("number", [0, 2, 99])
+def test_a_repair_is_of_the_last_check_alone(number: int, jobs: Jobs) -> None:
+    """What a person has not seen is not repaired by a number."""
+    jobs.start(0, ())
+    wait_until_over(jobs)
+    with pytest.raises(InvalidRequestError, match="look again"):
+        jobs.find_report(number)
+    assert jobs.find_report(1) is jobs.report
+
+
+def test_the_repair_of_one_finding_leaves_the_rest_of_the_report(
+    store: StandingStore, jobs: Jobs
+) -> None:
+    """A person goes from one to the next: the list stays, with what became of each."""
+    crash_engine(store, Status.LOCKED, [b"one"])
+    crash_engine(store, Status.LOCKED, [b"two"])
+    jobs.start(0, ())
+    wait_until_over(jobs)
+    report = jobs.find_report(1)
+    ended_ms = report.ended_ms
+    time.sleep(0.01)
+    jobs.start_one(report, report.kept[0])
+    wait_until_over(jobs)
+    assert [type(each.result) for each in report.kept] == [Repaired, type(None)]
+    assert (jobs.find_report(1), report.ended_ms, report.trouble) == (report, ended_ms, None)
+
+
+def test_a_job_that_is_under_way_keeps_its_report(store: StandingStore, jobs: Jobs) -> None:
+    """The one who is refused changes nothing of it."""
+    store.stand()
+    jobs.start(0, ())
+    report = jobs.report
+    with pytest.raises(JobUnderWayError, match="a check is under way"):
+        jobs.start(0, ())
+    assert jobs.report is report
+
+
+def test_a_store_that_cannot_do_the_protocol_is_looked_at_and_not_repaired() -> None:
+    """Through HBase's Thrift 1 gateway a fenced database has no conditional deletes."""
+    with emulated() as hbase:
+        with connect(hbase.thrift2, table="stock", protocol="fenced") as engine:
+            engine.ensure_table("stock", ["d"])
+        crash_client(hbase.thrift2, Status.ASSERTED, (b"x", b"y"))
+        store = open_store(hbase.thrift1)
+        clock = SystemClock()
+        context = Context(store, b"txn", clock, random.Random(1), Policy(), silent, FENCED)
+        try:
+            with serve_here(context) as url:
+                post(f"{url}/fsck", {"grace": "0s"})
+                wait_for_page(url, "What the last check found")
+                assert post(f"{url}/fsck/repair", {"check": "1"}, BEARER).status == 400
+                shown = ask(f"{url}/fsck/repair?check=1", headers=BEARER)
+                assert "This store cannot be repaired from here" in shown.body
+                assert '<button class="danger">' not in shown.body
+        finally:
+            store.close()
+
+
+def test_results_are_told_apart() -> None:
+    """What a repair has ended, and what is there yet."""
+    assert jobs_module.is_repaired(Repaired("done"))
+    assert jobs_module.is_left(LeftAlone("not ours"))
+    assert jobs_module.is_left(None)

@@ -1,0 +1,226 @@
+"""The overview, transactions and keys, by what a person sees of them in a browser."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.console.conftest import NARROW, Browse, Picture, Serve
+from tests.console.crashing import BYTES, HOSTILE, QUOTES, SCRIPT, crash_client
+from txn import AssertionFailedError, Exact, Key, Mutation, connect
+from txn.protocol.phases import Status
+from txn.text import escape
+
+TRANSFERS = 60  # more than a page of the search
+
+
+@pytest.fixture(scope="module")
+def url(serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A bank, one transfer that was refused, and three clients that have died on their way."""
+    store = f"embedded://{tmp_path_factory.mktemp('looking')}/store"
+    with connect(store, table="accounts") as engine:
+        engine.ensure_table("accounts", ["d"])
+        alice, bob = Key("alice", "d", "balance"), Key("bob", "d", "balance")
+        engine.commit([Mutation(alice, "100"), Mutation(bob, "100")])
+        for number in range(TRANSFERS):
+            with_alice = Exact(alice, f"{100 - number:03}")
+            values = [Mutation(alice, f"{99 - number:03}"), Mutation(bob, f"{101 + number:03}")]
+            engine.commit(values, [with_alice], labels={"job": "transfer"})
+        with pytest.raises(AssertionFailedError):
+            engine.commit([Mutation(bob, "000")], [Exact(alice, "100")], labels={"job": "refused"})
+    crash_client(store, Status.LOCKED, HOSTILE)
+    crash_client(store, Status.ASSERTED, [b"pears"])
+    crash_client(store, Status.CLEANING, [b"plums"])
+    return serve(store).url
+
+
+def test_the_overview_tells_what_is_going_on(url: str, browse: Browse, picture: Picture) -> None:
+    """How much is committed, how far transactions came, and which have been left by their owner."""
+    page = browse(f"{url}/")
+    unfinished = page.get_by_role("region", name="Longest unfinished")
+    expect(unfinished.get_by_role("row")).to_have_count(4)
+    expect(unfinished).to_contain_text("2-ASSERTED")
+    funnel = page.get_by_role("row", name=re.compile("^5-COMPLETE"))
+    expect(funnel).to_contain_text(f"{TRANSFERS + 1}")
+    expect(page.get_by_role("row", name="accounts/alice/d:balance")).to_be_visible()
+    expect(page.get_by_role("row", name="assertion failed 1")).to_be_visible()
+    expect(page.get_by_role("img", name=re.compile("in each minute"))).to_be_visible()
+    picture(page, "overview")
+
+
+def test_the_overview_stays_up_to_date_and_can_be_paused(
+    serve: Serve, browse: Browse, tmp_path: Path
+) -> None:
+    """A person reads without loading the page again, and stops it where that disturbs."""
+    store = f"embedded://{tmp_path}/store"
+    with connect(store, table="stock") as engine:
+        engine.ensure_table("stock", ["d"])
+        engine.commit([Mutation(Key("pears", "d", "left"), "5")])
+        page = browse(serve(store).url + "/")
+        expect(page.get_by_role("row", name="stock/pears/d:left")).to_be_visible()
+        engine.commit([Mutation(Key("plums", "d", "left"), "5")])
+        expect(page.get_by_role("row", name="stock/plums/d:left")).to_be_visible()
+        page.get_by_role("button", name="Pause").click()
+        expect(page.get_by_role("button", name="Resume")).to_be_visible()
+        engine.commit([Mutation(Key("figs", "d", "left"), "5")])
+        page.wait_for_timeout(4_000)  # two times as long as a part takes to be sent again
+        expect(page.get_by_role("row", name="stock/figs/d:left")).to_have_count(0)
+        page.get_by_role("button", name="Resume").click()
+        expect(page.get_by_role("row", name="stock/figs/d:left")).to_be_visible()
+
+
+def test_transactions_are_searched_page_by_page(url: str, browse: Browse, picture: Picture) -> None:
+    """From the newest on; the rest is a click away, and each is shown once."""
+    page = browse(f"{url}/transactions?label=job%3Dtransfer")
+    rows = page.get_by_role("region", name="Transactions").locator("tbody tr")
+    expect(rows).to_have_count(50)
+    first = rows.locator("td:first-child a").evaluate_all("all => all.map((each) => each.href)")
+    page.get_by_role("link", name="Look further back").click()
+    expect(rows).to_have_count(TRANSFERS - 50)
+    rest = rows.locator("td:first-child a").evaluate_all("all => all.map((each) => each.href)")
+    assert len({*first, *rest}) == TRANSFERS
+    expect(page.get_by_role("main")).to_contain_text("the beginning of the table")
+    page.goto(f"{url}/transactions")
+    picture(page, "transactions", is_whole=False)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "count"),
+    [
+        ("Status", "7-ABORTED", 1),
+        ("Status", "unfinished", 3),
+        ("Table", "stock", 3),
+        ("Key", "stock/pears/d:count", 1),
+        ("Label", "refused", 1),
+        ("Silent for at least", "30d", 0),
+    ],
+)
+def test_a_search_finds_what_was_asked_for(
+    field: str, value: str, count: int, url: str, browse: Browse
+) -> None:
+    """By each of the fields that there are."""
+    page = browse(f"{url}/transactions")
+    input_ = page.get_by_label(field)
+    if field == "Status":
+        input_.select_option(value)
+    else:
+        input_.fill(value)
+    page.get_by_role("button", name="Search").click()
+    if count:
+        expect(page.get_by_role("region", name="Transactions").locator("tbody tr")).to_have_count(
+            count
+        )
+    else:
+        expect(page.get_by_text("None was found")).to_be_visible()
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [("Key", "no key", "a key is table/row/family:column"), ("Changed within", "soon", "duration")],
+)
+def test_what_is_no_search_is_refused_in_words(
+    field: str, value: str, words: str, url: str, browse: Browse
+) -> None:
+    """And what was typed is still there to be mended."""
+    page = browse(f"{url}/transactions", allowed=("400",))
+    page.get_by_label(field).fill(value)
+    page.get_by_role("button", name="Search").click()
+    expect(page.get_by_role("alert")).to_contain_text(words)
+    expect(page.get_by_label(field)).to_have_value(value)
+
+
+def test_a_transaction_is_explained(url: str, browse: Browse, picture: Picture) -> None:
+    """Its phases, what it changes, why it was aborted, and what becomes of it."""
+    page = browse(f"{url}/transactions?status=2-ASSERTED")
+    page.locator("tbody td:first-child a").click()
+    expect(page.get_by_role("img", name=re.compile("0-WRITTEN at .*2-ASSERTED at"))).to_be_visible()
+    expect(page.get_by_role("row", name=re.compile("^fsck "))).to_contain_text("roll it forward")
+    change = page.get_by_role("region", name="Mutations").get_by_role("row", name="stock/pears")
+    expect(change).to_contain_text("held")
+    picture(page, "transaction")
+    page.goto(f"{url}/transactions?status=7-ABORTED")
+    page.locator("tbody td:first-child a").click()
+    expect(page.get_by_role("row", name=re.compile("^Aborted because"))).to_contain_text("seen")
+    verdict = page.get_by_role("region", name="Assertions").locator("tbody tr")
+    expect(verdict).to_contain_text(["accounts/alice/d:balance = 100"])
+    expect(verdict.locator("td").last).to_have_text("failed")
+
+
+def test_a_transaction_that_is_gone_is_said_to_be(url: str, browse: Browse) -> None:
+    """A link may be older than the retention."""
+    page = browse(f"{url}/transaction?id=transaction.{0:013}.{0:032}", allowed=("404",))
+    expect(page.get_by_role("main")).to_contain_text("there is no such transaction")
+
+
+def test_a_key_tells_who_holds_it(url: str, browse: Browse, picture: Picture) -> None:
+    """And the way from its transactions back to it."""
+    page = browse(f"{url}/key")
+    page.get_by_label("Key").fill("stock/pears/d:count")
+    page.get_by_role("button", name="Show").click()
+    expect(page.get_by_role("row", name=re.compile("^Lock held by"))).to_contain_text("2-ASSERTED")
+    page.get_by_label("Key").fill("accounts/alice/d:balance")
+    page.get_by_role("button", name="Show").click()
+    expect(page.get_by_role("row", name=re.compile("^Value"))).to_contain_text("040")
+    expect(page.get_by_role("row", name=re.compile("^Lock free"))).to_be_visible()
+    last = page.get_by_role("region", name="Last transactions").locator("tbody tr")
+    expect(last).to_have_count(10)
+    picture(page, "key")
+    page.get_by_label("Table").fill("accounts")
+    page.get_by_role("button", name="List").click()
+    expect(page.get_by_role("region", name="Keys").locator("tbody tr")).to_have_count(2)
+
+
+@pytest.mark.parametrize("row", [SCRIPT, QUOTES, BYTES])
+def test_a_hostile_row_key_is_shown_and_not_run(row: bytes, url: str, browse: Browse) -> None:
+    """Rows are written by whoever uses the store, and read by whoever may repair it."""
+    page = browse(f"{url}/transactions?table=stock&status=1-LOCKED")
+    page.locator("tbody td:first-child a").click()
+    link = page.get_by_role("region", name="Mutations").get_by_role("link").nth(HOSTILE.index(row))
+    expect(link).to_contain_text(escape(row))
+    link.click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text(escape(row))
+    expect(page.get_by_role("row", name=re.compile("^Lock held by"))).to_be_visible()
+    expect(page.locator("main script, main img")).to_have_count(0)
+
+
+@pytest.mark.parametrize("path", ["/", "/transactions", "/key?table=accounts"])
+def test_a_narrow_screen_scrolls_tables_and_not_the_page(
+    path: str, url: str, browse: Browse
+) -> None:
+    """On a phone a page that is wider than the screen is no page."""
+    page = browse(url + path, viewport=NARROW)
+    expect(page.get_by_role("heading", level=1)).to_be_visible()
+    overflow = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    assert page.evaluate(overflow) <= 0
+
+
+def test_a_search_needs_no_mouse(url: str, browse: Browse) -> None:
+    """A slash leads to the search, Enter sends it, and the first link skips what is on each
+    page."""
+    page = browse(f"{url}/transactions")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the page")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("main")).to_be_focused()
+    page.keyboard.press("/")
+    expect(page.get_by_label("Id, or a piece of it")).to_be_focused()
+    page.keyboard.press("Tab")
+    page.keyboard.type("stock/pears/d:count")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("region", name="Transactions").locator("tbody tr")).to_have_count(1)
+
+
+def test_the_theme_follows_the_system_and_the_person(url: str, browse: Browse) -> None:
+    """Dark where the system is, and the other one after a click, also on the next page."""
+    page = browse(f"{url}/transactions", color_scheme="dark")
+    ground = "getComputedStyle(document.body).backgroundColor"
+    dark = page.evaluate(ground)
+    page.get_by_role("button", name="Light").click()
+    light = page.evaluate(ground)
+    assert (dark, light) == ("rgb(20, 24, 29)", "rgb(255, 255, 255)")
+    page.reload()
+    expect(page.get_by_role("button", name="Dark")).to_be_visible()
+    assert page.evaluate(ground) == light

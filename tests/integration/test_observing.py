@@ -1,0 +1,280 @@
+"""Metrics and spans between processes: what `txn serve` shows, and what goes over `txn://`."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import thriftpy2
+from opentelemetry.trace import SpanKind
+
+from tests.integration.serving import client, raw, served
+from tests.tracing import (
+    PROVIDER,
+    SPANS_VARIABLE,
+    Spans,
+    attribute,
+    id_of,
+    parent_of,
+    read_spans,
+    traced,
+)
+from txn import AssertionFailedError, Exact, InvalidRequestError, Key, Mutation, NotApplied, connect
+from txn.clock import SystemClock
+from txn.emulator.serving import Hosted
+from txn.server.ports import ServedInterface, Server, listen
+from txn.service import messages
+from txn.service.messages import IDL
+from txn.service.server import Transactional
+from txn.stores.local import LocalStore
+from txn.tables.kv.memory import MemoryStore
+
+X, Y = (Key(row, "d", "v", "data") for row in "xy")
+
+
+# ------------------------------------------------------------------------------------ metrics
+
+
+def read_metrics(uri: str) -> str:
+    with urllib.request.urlopen(uri, timeout=60) as answer:
+        assert answer.headers["Content-Type"].startswith("text/plain")
+        text: str = answer.read().decode()
+        return text
+
+
+def value(page: str, sample: str) -> float:
+    (found,) = re.findall(rf"^{re.escape(sample)} (\S+)$", page, re.MULTILINE)
+    return float(found)
+
+
+COMMITTED = 'hbase_txn_commit_seconds_count{outcome="committed"}'
+
+
+def commit(uri: str, count: int) -> None:
+    with connect(uri, table="data") as engine:
+        for number in range(count):
+            engine.commit([Mutation(Key(f"{os.getpid()} {number}", "d", "v"), "1")])
+
+
+def test_a_server_shows_what_becomes_of_its_transactions(tmp_path: Path) -> None:
+    """A client sees only its own."""
+    arguments = ("--transactional", "0", "--metrics", "0")
+    with served("memory://", tmp_path / "log", *arguments) as server:
+        with connect(server.uris["transactional"], table="data") as engine:
+            engine.ensure_table("data", ["d"])
+            engine.commit([Mutation(X, "1")])
+            with pytest.raises(AssertionFailedError):
+                engine.commit([], [Exact(X, "2")])
+        with raw(server.ports["metrics"]):  # one who says nothing keeps nobody
+            page = read_metrics(server.uris["metrics"])
+        assert value(page, COMMITTED) == 1
+        assert value(page, 'hbase_txn_commit_seconds_count{outcome="assertion"}') == 1
+        assert value(page, 'hbase_txn_store_seconds_count{call="together",outcome="done"}') >= 1
+        assert server.stop() == 0
+    assert server.log.read_text() == ""
+
+
+def test_each_worker_shows_the_sums_of_all(tmp_path: Path) -> None:
+    """Whichever worker answers, and also what one had counted that has died."""
+    arguments = ("--transactional", "0", "--metrics", "0", "--workers", "3")
+    store = f"embedded://{tmp_path}/store?sync=off"
+    with served(store, tmp_path / "log", *arguments) as server:
+        uri, metrics = server.uris["transactional"], server.uris["metrics"]
+        with connect(uri, table="data") as engine:
+            engine.ensure_table("data", ["d"])
+        with ThreadPoolExecutor(6) as pool:  # each a connection of its own
+            list(pool.map(lambda _: commit(uri, 5), range(6)))
+        assert {value(read_metrics(metrics), COMMITTED) for _ in range(12)} == {30}
+        children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
+        for pid in children.read_text().split():
+            os.kill(int(pid), signal.SIGKILL)
+        commit(uri, 1)
+        assert value(read_metrics(metrics), COMMITTED) == 31
+        assert server.stop() == 0
+
+
+def test_metrics_without_transactions_are_refused() -> None:
+    """A port that shows nothing would be taken for a server on which nothing happens."""
+    with pytest.raises(InvalidRequestError, match="metrics are of transactions"):
+        Hosted("memory://", {"thrift2": 0}, metrics=0)
+
+
+# -------------------------------------------------------------------------------------- spans
+
+
+@pytest.fixture
+def spans() -> Iterator[Spans]:
+    with traced() as found:
+        yield found
+
+
+@contextmanager
+def endpoint(service: ServedInterface | None = None) -> Iterator[str]:
+    """The service in this process, as it is now or as it was."""
+    hosted = Transactional(LocalStore(MemoryStore(), SystemClock()))
+    with Server([(listen("127.0.0.1", 0), service or hosted.service)]) as server:
+        yield f"txn://127.0.0.1:{server.ports[0]}"
+    hosted.flush()
+
+
+def test_a_server_s_span_is_a_child_of_its_client_s(spans: Spans) -> None:
+    """One trace from who asked to who did it."""
+    with endpoint() as uri, connect(uri, table="data") as engine:
+        engine.ensure_table("data", ["d"])
+        with spans.tracer.start_as_current_span("caller") as caller:
+            done = engine.commit([Mutation(X, "1")])
+        with pytest.raises(AssertionFailedError):
+            engine.commit([], [Exact(X, "2")])
+    here, there, refused, refusing = spans.commits()
+    assert (here.kind, there.kind) == (SpanKind.CLIENT, SpanKind.INTERNAL)
+    assert parent_of(here) == id_of(caller)
+    assert parent_of(there) == id_of(here)
+    assert [event.name for event in here.events] == []
+    assert "decide" in [event.name for event in there.events]
+    assert attribute(here, "txn.transaction") == done.transaction.decode()
+    assert attribute(there, "txn.transaction") == done.transaction.decode()
+    assert parent_of(refusing) == id_of(refused)
+    assert [attribute(span, "txn.outcome") for span in (refused, refusing)] == ["assertion"] * 2
+
+
+def test_workers_send_their_spans_before_they_end(
+    spans: Spans, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They begin as forks of a process that traces already, and end without Python's own end."""
+    (tmp_path / "sitecustomize.py").write_text(PROVIDER)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv(SPANS_VARIABLE, str(tmp_path / "spans"))
+    store = f"embedded://{tmp_path}/store?sync=off"
+    arguments = ("--transactional", "0", "--workers", "2")
+    with served(store, tmp_path / "log", *arguments) as server:
+        with connect(server.uris["transactional"], table="data") as engine:
+            engine.ensure_table("data", ["d"])
+            engine.commit([Mutation(X, "1")])
+        assert server.stop() == 0
+    (here,) = spans.commits()
+    (there,) = read_spans(tmp_path / "spans")
+    assert there["parent_id"] == f"0x{id_of(here):016x}"
+    assert there["context"]["trace_id"] == f"0x{here.context.trace_id:032x}"
+
+
+def test_futures_and_many_have_each_a_child_of_their_own(spans: Spans) -> None:
+    """They go to the server in one message, of callers that know nothing of each other."""
+    with endpoint() as uri, connect(uri, table="data") as engine:
+        engine.ensure_table("data", ["d"])
+        callers, futures = [], []
+        for number in range(5):
+            with spans.tracer.start_as_current_span(f"caller {number}") as caller:
+                callers.append(id_of(caller))
+                key = Key(str(number), "d", "v", "data")
+                futures.append(engine.submit(([Mutation(key, "1")], [])))
+        for future in futures:
+            future.result(60)
+        engine.commit_many([([Mutation(X, "1")], []), ([Mutation(Y, "1")], [Exact(Y, "2")])])
+    found = spans.commits()
+    clients = [span for span in found if span.kind is SpanKind.CLIENT]
+    parents = sorted(parent_of(span) or 0 for span in found if span.kind is SpanKind.INTERNAL)
+    assert len(clients) == 7
+    assert [parent_of(span) for span in clients[:5]] == callers
+    assert parents == sorted(map(id_of, clients))
+    assert [attribute(span, "txn.outcome") for span in clients[5:]] == ["committed", "assertion"]
+
+
+def test_a_server_that_is_gone_is_told_as_what_did_not_happen(spans: Spans) -> None:
+    """Nothing was sent, and it is safe to send it again."""
+    with endpoint() as uri:
+        pass
+    with connect(uri, table="data") as engine, pytest.raises(NotApplied):
+        engine.commit([Mutation(X, "1")], deadline_ms=500)
+    (span,) = spans.commits()
+    assert attribute(span, "txn.happened") == "no"
+    assert attribute(span, "error.type") == "NotApplied"
+
+
+@pytest.fixture(scope="module")
+def older(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+    """The interface as it was before requests had the field `trace`."""
+    text = Path(messages.__file__).with_name("transactional.thrift").read_text()
+    lines = [line for line in text.splitlines() if "map<string, string> trace" not in line]
+    assert len(lines) == len(text.splitlines()) - 2
+    path = tmp_path_factory.mktemp("older") / "older.thrift"
+    path.write_text("\n".join(lines))
+    module: ModuleType = thriftpy2.load(str(path), module_name="txn_older_thrift")
+    return module
+
+
+class OlderServer:
+    """A server that knows no traces: what it has read of a message has no such field."""
+
+    def __init__(self, kinds: ModuleType) -> None:
+        self._kinds = kinds
+        self._now = Transactional(LocalStore(MemoryStore(), SystemClock()))
+        self.seen: list[set[str]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._now, name)
+
+    def commit(self, mutations: Any, assertions: Any, given: Any) -> Any:
+        self.seen.append(set(vars(given)))
+        done = self._now.commit(mutations, assertions, IDL.Options(**vars(given)))
+        return self._kinds.Committed(**vars(done))
+
+    def commitMany(self, requests: Any, given: Any) -> list[Any]:
+        self.seen += [set(vars(each)) for each in requests]
+        wanted = [IDL.Request(**vars(each)) for each in requests]
+        results = self._now.commitMany(wanted, IDL.Options(**vars(given)))
+        return [
+            self._kinds.Result(self._kinds.Committed(**vars(each.committed))) for each in results
+        ]
+
+
+def test_an_older_server_does_not_look_at_the_trace(spans: Spans, older: ModuleType) -> None:
+    """Clients may be newer than their server."""
+    handler = OlderServer(older)
+    service = ServedInterface(older.Transactional, handler)
+    with endpoint(service) as uri, connect(uri, table="data") as engine:
+        engine.ensure_table("data", ["d"])
+        with spans.tracer.start_as_current_span("caller"):
+            assert engine.commit([Mutation(X, "1")]).complete
+            (done,) = engine.commit_many([([Mutation(Y, "1")], [])])
+            assert not isinstance(done, Exception)
+    assert len(handler.seen) == 2
+    assert all("trace" not in fields and "once" in fields for fields in handler.seen)
+    kinds = {span.kind: parent_of(span) for span in spans.commits()}
+    assert kinds[SpanKind.INTERNAL] is None  # it began a trace of its own
+
+
+def test_an_older_client_is_served_as_ever(spans: Spans, older: ModuleType) -> None:
+    """Servers may be newer than their clients, as any Thrift client is."""
+    with endpoint() as uri:
+        with connect(uri) as engine:
+            engine.ensure_table("data", ["d"])
+        spans.clear()
+        with client(int(uri.rpartition(":")[2]), service=older.Transactional) as plain:
+            key = older.Key(b"x", b"d", b"v", b"data")
+            assert plain.commit([older.Mutation(key, b"1")], None, older.Options()).complete
+            (done,) = plain.commitMany([older.Request([older.Mutation(key, b"2")])], None)
+            assert done.committed.complete
+    assert [parent_of(span) for span in spans.commits()] == [None, None]
+
+
+def test_a_trace_that_makes_no_sense_does_not_matter(spans: Spans) -> None:
+    """Anybody may send anything, and the commit is what counts."""
+    with endpoint() as uri:
+        with connect(uri) as engine:
+            engine.ensure_table("data", ["d"])
+        spans.clear()
+        with client(int(uri.rpartition(":")[2]), service=IDL.Transactional) as plain:
+            mutation = IDL.Mutation(IDL.Key(b"x", b"d", b"v", b"data"), b"1")
+            for trace in ({"traceparent": "00-1"}, {"": ""}, {"traceparent": "x" * 10_000}):
+                done = plain.commit([mutation], None, IDL.Options(trace=trace))
+                assert done.complete
+    assert [parent_of(span) for span in spans.commits()] == [None] * 3

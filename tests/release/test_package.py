@@ -1,0 +1,202 @@
+"""What is published, as it is built and as it is found by who installs it and nothing else."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+from packaging.metadata import Metadata
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+from packaging.utils import canonicalize_name
+
+from tests.docs.blocks import list_python
+from tests.release.building import (
+    EXTRAS,
+    PACKAGES,
+    PROJECT,
+    ROOT,
+    Distributions,
+    Environment,
+    clean_environ,
+    list_sdist,
+    read_metadata,
+    read_wheel,
+    tracked_files,
+)
+
+COMMAND = "from recovery.commands import main; sys.argv[1:] = "
+EXAMPLES = list_python(ROOT / "README.md")
+MAKES = "embedded:///tmp/"
+PYTHON_VERSION = "Programming Language :: Python :: 3."
+PRELUDE = "from typing import Any\nspark: Any\nframe: Any\n"
+"""What README's example of Spark takes for given."""
+
+REVEALED = """
+from recovery import check
+from txn import connect
+
+reveal_type(check)
+reveal_type(connect)
+"""
+
+LIST_MODULES = """
+import atexit, json, runpy, sys
+atexit.register(lambda: print(json.dumps(sorted({name.partition(".")[0] for name in sys.modules}))))
+"""
+
+
+def test_the_wheel_has_what_git_has_and_nothing_else(built: Distributions) -> None:
+    """Who installs misses a template that is not packaged; no other test does."""
+    files = {name for name in read_wheel(built.wheel) if ".dist-info/" not in name}
+    assert files == set(tracked_files(*PACKAGES))
+    assert {f"{package}/py.typed" for package in PACKAGES} <= files
+    assert {Path(name).suffix for name in files} >= {".lock", ".proto", ".thrift", ".typed", ".xml"}
+
+
+def test_the_sdist_makes_the_wheel_that_the_checkout_makes(built: Distributions) -> None:
+    """Distributions build from the sdist, and it knows no git."""
+    assert read_wheel(built.wheel) == read_wheel(built.direct)
+
+
+def test_the_sdist_has_no_tests_and_what_a_reader_wants(built: Distributions) -> None:
+    """They need the whole checkout; the licence must come with every copy."""
+    files = set(list_sdist(built.sdist))
+    assert {"LICENSE", "README.md", "pyproject.toml"} <= files
+    assert {name.partition("/")[0] for name in files if "/" in name} == {
+        *PACKAGES,
+        "hbase_txn.egg-info",
+    }
+
+
+def test_the_metadata_is_what_an_index_takes(built: Distributions) -> None:
+    """It is checked on upload, when the version is already tagged."""
+    metadata = Metadata.from_email(read_metadata(built.wheel), validate=True)
+    assert str(metadata.version) == PROJECT["version"]
+    assert not metadata.version.is_devrelease
+    assert metadata.description_content_type == "text/markdown"
+    assert metadata.description == (ROOT / "README.md").read_text()
+    assert metadata.license_expression == "Apache-2.0"
+    assert sorted(metadata.provides_extra or []) == sorted(EXTRAS)
+
+
+def test_pythons_that_are_promised_are_the_ones_that_are_tried() -> None:
+    """The classifiers, what pip lets in, and what `make` looks for say the same."""
+    minors = [
+        int(line.removeprefix(PYTHON_VERSION))
+        for line in PROJECT["classifiers"]
+        if line.startswith(PYTHON_VERSION)
+    ]
+    assert minors == [11, 12, 13, 14]
+    assert SpecifierSet(PROJECT["requires-python"]) == SpecifierSet(f">=3.{minors[0]}")
+    sought = re.findall(r"\bpython3\.(\d+)", (ROOT / "Makefile").read_text())
+    assert set(map(str, minors)) <= set(sought)
+
+
+def test_the_changes_of_the_version_are_told() -> None:
+    """Who upgrades looks there first."""
+    heads = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    assert heads[0] == "Unreleased"
+    assert re.fullmatch(rf"{re.escape(PROJECT['version'])} - \d{{4}}-\d\d-\d\d", heads[1])
+
+
+def test_the_first_example_runs_without_an_extra(core: Environment, tmp_path: Path) -> None:
+    """`pip install hbase-txn` gives this much, says README."""
+    done = core.run_program(EXAMPLES[0].replace(MAKES, f"embedded://{tmp_path}/"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("nothing was written:")
+
+
+def test_the_command_is_there_and_says_its_version(core: Environment) -> None:
+    """The script is made from an entry point, which an editable install does not try."""
+    shown = core.run("txn", "--help")
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "fsck" in shown.stdout
+    assert core.run("txn", "--version").stdout == f"hbase-txn {PROJECT['version']}\n"
+
+
+def test_examples_are_typed_for_who_installs(core: Environment, tmp_path: Path) -> None:
+    """Without py.typed, or with a name that is left without a type, `mypy --strict` complains there
+    and not here."""
+    programs = []
+    for number, example in enumerate(EXAMPLES):
+        programs.append(tmp_path / f"example_{number}.py")
+        programs[-1].write_text((PRELUDE if "register(spark)" in example else "") + example)
+    programs.append(tmp_path / "revealed.py")
+    programs[-1].write_text(REVEALED)
+    done = run_mypy(core, *programs)
+    assert done.stdout.count("error:") == 0, done.stdout
+    assert re.findall(r'Revealed type is ".* -> (\S+)"', done.stdout) == [
+        "typing.Iterator[recovery.findings.Finding]",
+        "txn.client.engine.Engine",
+    ]
+
+
+def test_a_wrong_call_is_seen_from_outside(core: Environment, tmp_path: Path) -> None:
+    """Else the test above would pass for a package whose types are all unknown."""
+    program = tmp_path / "wrong.py"
+    program.write_text("from txn import Key, Mutation\nMutation(Key('a', 'b', 'c'), 17)\n")
+    done = run_mypy(core, program)
+    assert done.returncode == 1
+    assert "[arg-type]" in done.stdout
+
+
+def run_mypy(core: Environment, *programs: Path) -> subprocess.CompletedProcess[str]:
+    """Run the mypy of the tests on programs of the environment, in which it is not installed."""
+    arguments = ["--strict", "--config-file=", "--cache-dir", core.folder / "mypy"]
+    return subprocess.run(
+        [sys.executable, "-m", "mypy", *arguments, "--python-executable", core.python, *programs],
+        cwd=programs[0].parent,
+        env=clean_environ(),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        EXAMPLES[0],
+        f"{COMMAND}['--help']; main()",
+        f"{EXAMPLES[0]}\n{COMMAND}['ls', '--store', '{MAKES}bank']; main()",
+    ],
+    ids=["the first example", "help", "a command"],
+)
+def test_what_needs_no_extra_imports_none(program: str, tmp_path: Path) -> None:
+    """Here all are installed: an import at the wrong place costs each start of a program."""
+    done = subprocess.run(
+        [sys.executable, "-c", LIST_MODULES + program.replace(MAKES, f"embedded://{tmp_path}/")],
+        cwd=ROOT,
+        env=os.environ | {"COLUMNS": "80"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    imported = set(json.loads(done.stdout.splitlines()[-1]))
+    assert {"txn", "msgpack"} <= imported
+    assert imported & modules_of_extras() == set()
+
+
+def modules_of_extras() -> set[str]:
+    """The modules of what the extras name, but not those that every installation has."""
+    core = {read_name(line) for line in PROJECT["dependencies"]} | {PROJECT["name"]}
+    named = {
+        read_name(line) for lines in PROJECT["optional-dependencies"].values() for line in lines
+    }
+    return {
+        module
+        for module, distributions in packages_distributions().items()
+        if named.difference(core).intersection(map(canonicalize_name, distributions))
+    }
+
+
+def read_name(requirement: str) -> str:
+    return canonicalize_name(Requirement(requirement).name)

@@ -1,0 +1,125 @@
+"""What the console makes of the metrics of servers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from recovery.console.gateways import EVERY_MS, Gateways
+from txn.clock import ManualClock
+from txn.errors import InvalidRequestError
+
+pytestmark = pytest.mark.fast
+
+Page = list[str]
+
+
+@pytest.fixture
+def page() -> Page:
+    """What the server tells: the last text."""
+    return [""]
+
+
+@pytest.fixture
+def address(page: Page) -> Iterator[str]:
+    """A server on this machine that shows the page."""
+
+    class Answer(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(page[-1].encode())
+
+        def log_message(self, *_: object) -> None:
+            """Print nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Answer) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/metrics"
+        server.shutdown()
+        thread.join()
+
+
+def tell(conflicts: int, helped: int) -> str:
+    return (
+        "# TYPE hbase_txn_conflicts counter\n"
+        f'hbase_txn_conflicts_total{{table="stock"}} {conflicts}\n'
+        "# TYPE hbase_txn_helped counter\n"
+        f'hbase_txn_helped_total{{action="rolled back"}} {helped}\n'
+        "# TYPE other counter\nother_total 7\n"
+    )
+
+
+def test_what_servers_count_is_told_from_the_first_look_on(address: str, page: Page) -> None:
+    """Counters are of the server's whole life; what a person wants to know is of now."""
+    clock = ManualClock()
+    gateways = Gateways([address], clock)
+    for conflicts, helped in ((100, 3), (105, 3), (106, 4)):
+        page.append(tell(conflicts, helped))
+        gateways.refresh()
+        clock.advance(EVERY_MS)
+    told = gateways.tell()
+    assert told is not None
+    assert (told.conflicts, told.helped) == ({"stock": 6}, {"rolled back": 1})
+
+
+def test_a_server_that_began_again_has_counted_from_zero(address: str, page: Page) -> None:
+    """A counter that falls is no conflict that went away."""
+    clock = ManualClock()
+    gateways = Gateways([address], clock)
+    for conflicts in (100, 2):
+        page.append(tell(conflicts, 0))
+        gateways.refresh()
+        clock.advance(EVERY_MS)
+    told = gateways.tell()
+    assert told is not None
+    assert told.conflicts == {"stock": 2}
+
+
+def test_a_server_is_not_asked_at_each_look(address: str, page: Page) -> None:
+    """Looks come every second; so many requests would only disturb."""
+    clock = ManualClock()
+    gateways = Gateways([address], clock)
+    page.append(tell(1, 0))
+    gateways.refresh()
+    page.append(tell(2, 0))
+    clock.advance(EVERY_MS - 1)
+    gateways.refresh()
+    told = gateways.tell()
+    assert told is not None
+    assert told.conflicts == {}
+
+
+@pytest.mark.parametrize("text", ["no metrics {", "hbase_txn_conflicts_total{ 1"])
+def test_a_server_that_tells_nonsense_is_named(text: str, address: str, page: Page) -> None:
+    """The page is shown all the same."""
+    page.append(text)
+    gateways = Gateways([address], ManualClock())
+    gateways.refresh()
+    told = gateways.tell()
+    assert told is not None
+    assert list(told.silent) == [address]
+
+
+def test_a_server_that_does_not_answer_is_named() -> None:
+    """Port 1 is nobody's."""
+    gateways = Gateways(["http://127.0.0.1:1/metrics"], ManualClock())
+    gateways.refresh()
+    told = gateways.tell()
+    assert told is not None
+    assert "refused" in told.silent["http://127.0.0.1:1/metrics"]
+
+
+def test_no_server_tells_nothing() -> None:
+    """Then the page has no such part."""
+    assert Gateways([], ManualClock()).tell() is None
+
+
+def test_an_address_that_is_none_is_refused() -> None:
+    """Such as a file, which would be read."""
+    with pytest.raises(InvalidRequestError, match=r"file:///etc/passwd"):
+        Gateways(["file:///etc/passwd"], ManualClock())

@@ -1,0 +1,160 @@
+"""One key looked at, in both protocols, and the rows of a data table a page at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from recovery.console.bounds import LookLimits, Stop
+from recovery.console.keys import list_table_keys, look_at_key
+from tests.unit.worlds import TABLE, World, X, Y, Z, after_status
+from txn.assertions import Some
+from txn.model import Cell, Delete, Edit, Key, Mutation
+from txn.protocol.attempt import ProtocolName
+from txn.protocol.lock_cells import read_lock
+from txn.protocol.phases import Status
+from txn.testing.counting import CountingStore
+from txn.testing.faulty import Crash, Fault, Reply
+
+both = pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
+
+
+def left_by(world: World, status: Status) -> bytes:
+    """Let a client of X and Y die with its row in this status; return the row key."""
+    world.clock.advance(1)
+    after_status(world, status, Fault(reply=Reply.CRASH))
+    with pytest.raises(Crash):
+        world.client(world.faults, seed=50).commit([Mutation(X, b"2"), Mutation(Y, b"2")])
+    world.faults.crashed, world.faults.plan = False, lambda call: Fault()
+    return world.rows()[-1].row_key
+
+
+@both
+def test_a_key_is_shown_with_who_wrote_it(protocol: ProtocolName) -> None:
+    """Its value, a free lock, and the transactions that named it, the newest first."""
+    world = World(protocol=protocol)
+    first = world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
+    world.clock.advance(5)
+    second = world.engine.commit([Mutation(Z, b"1"), Mutation(Y, b"2")], [Some(X)])
+    found = look_at_key(world.engine.context, X)
+    assert found.is_there
+    assert found.value == Cell(b"1", first.timestamp)
+    assert (found.holder, found.holder_row) == (b"", None)
+    assert found.is_ours is True
+    assert [row.row_key for row in found.transactions.rows] == [
+        second.transaction,
+        first.transaction,
+    ]
+    if protocol == "fenced":
+        assert found.count == read_lock(found.lock, found.lock_cell).taken == 2
+        assert found.tag is None
+    else:
+        assert found.count is None
+        assert found.tag is not None
+        assert found.tag.timestamp == first.timestamp
+    few = look_at_key(world.engine.context, X, count=1)
+    assert [row.row_key for row in few.transactions.rows] == [second.transaction]
+
+
+@both
+@pytest.mark.parametrize("status", [Status.ASSERTED, Status.COMPLETE])
+def test_a_held_key_is_shown_with_its_holder(protocol: ProtocolName, status: Status) -> None:
+    """And how far that one has come."""
+    world = World(protocol=protocol)
+    world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
+    row_key = left_by(world, status)
+    found = look_at_key(world.engine.context, X)
+    if status is Status.COMPLETE:
+        assert (found.holder, found.holder_row) == (b"", None)
+        assert found.value is not None
+        assert found.value.value == b"2"
+    else:
+        assert found.holder == row_key
+        assert found.holder_row is not None
+        assert found.holder_row.status is Status.ASSERTED
+    assert found.is_ours is True
+
+
+@both
+def test_a_value_that_was_put_past_the_protocol_is_not_ours(protocol: ProtocolName) -> None:
+    """Where no transaction has left a mark nobody can tell."""
+    world = World(protocol=protocol)
+    world.put(Z, b"1")
+    assert look_at_key(world.engine.context, Z).is_ours is None
+    world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
+    world.clock.advance(60_000)
+    world.put(X, b"past")
+    found = look_at_key(world.engine.context, X)
+    assert found.value is not None
+    assert (found.value.value, found.is_ours) == (b"past", False)
+    assert look_at_key(world.engine.context, Y).is_ours is True
+
+
+@both
+def test_a_deleted_key_is_ours(protocol: ProtocolName) -> None:
+    """Its marks tell of the delete."""
+    world = World(protocol=protocol)
+    world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
+    world.clock.advance(5)
+    world.engine.commit([Delete(X), Delete(Y)])
+    found = look_at_key(world.engine.context, X)
+    assert (found.value, found.is_ours) == (None, True)
+
+
+@both
+def test_a_lock_that_says_nothing_is_shown_as_it_is(protocol: ProtocolName) -> None:
+    """It is somebody's data, or damage: a person decides."""
+    world = World(protocol=protocol)
+    lock = world.engine.context.rules.lock_of(X)
+    world.store.write([Edit(lock, b"zebra crossing", 5)])
+    found = look_at_key(world.engine.context, X)
+    assert (found.holder, found.holder_row, found.count) == (b"zebra crossing", None, None)
+
+
+def test_a_key_of_a_table_that_is_not_there_is_said_to_be_so() -> None:
+    """What names it may still be found."""
+    world = World()
+    found = look_at_key(world.engine.context, Key("x", "d", "x", "gone"))
+    assert not found.is_there
+    assert (found.value, found.is_ours, found.transactions.rows) == (None, None, [])
+
+
+@both
+def test_a_table_is_listed_in_pages(protocol: ProtocolName) -> None:
+    """Values with who holds them; no lock and no tag among them."""
+    world = World(protocol=protocol)
+    keys = [Key(f"r{row:02}", "d", name, TABLE) for row in range(12) for name in ("a", "b")]
+    world.engine.commit([Mutation(key, b"1") for key in keys])
+    context = world.engine.context
+    found, start, pages = [], b"", 0
+    while True:
+        page = list_table_keys(context, TABLE, start, count=5)
+        found += [each.key for each in page.keys]
+        pages += 1
+        if page.next is None:
+            break
+        assert page.stopped is Stop.FOUND
+        start = page.next
+    assert (found, pages) == (keys, 3)
+    row_key = left_by(world, Status.ASSERTED)
+    holders = {each.key: each.holder for each in list_table_keys(context, TABLE, b"r11").keys}
+    assert holders == {keys[-2]: b"", keys[-1]: b""}
+    held = look_at_key(context, X).holder
+    assert held == row_key
+    assert list_table_keys(context, TABLE, families=[b"e"]).keys == []
+
+
+def test_a_page_of_a_table_is_bounded() -> None:
+    """In bytes and time, but for its first row; in calls, however long the table is."""
+    world = World()
+    rows: list[Any] = [Key(f"r{row:04}", "d", "a", TABLE) for row in range(3_000)]
+    world.store.write([Edit(key, b"x" * 1_000, 5) for key in rows])
+    store = CountingStore(world.store)
+    context = replace(world.engine.context, store=store)
+    page = list_table_keys(context, TABLE, limits=LookLimits(bytes_=10_000))
+    assert (page.next, page.stopped, page.rows) == (b"r0010", Stop.BYTES, 10)
+    page = list_table_keys(context, TABLE, limits=LookLimits(ms=0))
+    assert (page.next, page.stopped) == (b"r0001", Stop.TIME)
+    assert store.calls == {"scan": 2}

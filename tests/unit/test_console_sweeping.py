@@ -1,0 +1,131 @@
+"""The unfinished of a whole table: found in steps, counted, the oldest kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+
+from recovery.console.sweeping import UNKNOWN, Sweep, Unfinished
+from tests.unit.test_console_browsing import NOW_MS, TXN, Fetching, Rows
+from txn.model import Edit, Row
+from txn.protocol.phases import Status
+from txn.protocol.row import column, new_row_key
+from txn.protocol.rules import FENCED
+
+
+def sweep_all(sweep: Sweep, ms: int = 1_000) -> Unfinished:
+    """Go on to the end of a round."""
+    while not (found := sweep.advance(ms)).is_complete:
+        pass
+    return found
+
+
+def test_the_unfinished_are_counted_and_the_oldest_are_kept() -> None:
+    """In all buckets, whenever they were begun."""
+    rows = Rows()
+    rows.put([new_row_key(NOW_MS - at, at) for at in range(500)])
+    old = rows.put([b"01." + new_row_key(NOW_MS - 10**9, 1)], Status.LOCKED, at_ms=5)
+    ahead = rows.put([new_row_key(NOW_MS + 10**9, 1)], Status.ASSERTED, at_ms=3)
+    rows.put([b"00." + new_row_key(NOW_MS - at, at) for at in range(9)], Status.WRITTEN)
+    rows.put([new_row_key(NOW_MS, 7_777)], Status.ABORTED)
+    sweep = Sweep(rows.context, keep=3)
+    found = sweep_all(sweep)
+    assert found.statuses == {"0-WRITTEN": 9, "1-LOCKED": 1, "2-ASSERTED": 1}
+    assert found.rows == 11
+    assert [head.row_key for head in found.oldest[:2]] == [*ahead, *old]
+    assert [(head.status, head.since) for head in found.oldest[:2]] == [
+        (Status.ASSERTED, 3),
+        (Status.LOCKED, 5),
+    ]
+    assert len(found.oldest) == 3
+    assert sweep.latest == found
+
+
+def test_a_round_begins_anew() -> None:
+    """What has finished meanwhile is gone from the next one."""
+    rows = Rows()
+    (row_key,) = rows.put([new_row_key(NOW_MS, 1)], Status.LOCKED)
+    sweep = Sweep(rows.context)
+    assert sweep_all(sweep).rows == 1
+    rows.put([row_key], Status.COMPLETE, at_ms=NOW_MS + 1)
+    rows.clock.advance(5)
+    found = sweep_all(sweep)
+    assert (found.rows, found.oldest, found.as_of) == (0, (), NOW_MS + 5)
+    assert sweep_all(Sweep(Rows().context)).rows == 0
+
+
+def test_what_is_finished_is_not_sent() -> None:
+    """However many there are: a store sends what it does not leave out."""
+    rows = Rows()
+    rows.put([new_row_key(NOW_MS - 100 * at, at) for at in range(20_000)])
+    rows.put([new_row_key(NOW_MS - 100_000, 77_777)], Status.PUT)
+    store = Fetching(rows.store)
+    found = sweep_all(Sweep(replace(rows.context, store=store)))
+    assert found.rows == 1
+    assert store.rows < 50
+    assert store.calls["scan"] < 50
+
+
+class Pondering(Fetching):
+    """A store that takes a millisecond for each row that it passes."""
+
+    def __init__(self, rows: Rows) -> None:
+        super().__init__(rows.store)
+        self.slowest = 0
+        self._rows_of = rows
+
+    def scan(self, *args: Any, **options: Any) -> Iterator[Row]:
+        table, start, stop = args[:3]
+        if len(args) > 4 and args[4]:  # the filter has to look at each
+            passed = sum(1 for _ in self._rows_of.store.scan(table, start, stop, args[3]))
+            self.slowest = max(self.slowest, passed)
+            self._rows_of.clock.advance(passed)
+        yield from super().scan(*args, **options)
+
+
+def test_a_step_takes_about_the_time_that_it_is_given() -> None:
+    """It goes on where it stopped; gaps are leapt over."""
+    rows, chance = Rows(), Random(1)
+    for far in (0, 10**7, 10**10):
+        keys = [new_row_key(NOW_MS - far - 10 * at, chance.getrandbits(99)) for at in range(3_000)]
+        rows.put(keys)
+        rows.put(keys[::500], Status.LOCKED, at_ms=NOW_MS + 1)
+    store = Pondering(rows)
+    sweep = Sweep(replace(rows.context, store=store))
+    steps = []
+    while True:
+        began_ms = rows.clock.monotonic_ms()
+        found = sweep.advance(400)
+        steps.append(rows.clock.monotonic_ms() - began_ms)
+        if found.is_complete:
+            break
+        assert sweep.latest is None
+    assert found.statuses == {"1-LOCKED": 18}
+    assert len(steps) > 10
+    assert max(steps) <= 1_000
+    assert found.stretches < 200
+
+
+def test_a_status_of_a_newer_version_is_counted_as_unknown() -> None:
+    """Nobody knows whether it is finished."""
+    rows = Rows()
+    strange = column(TXN, new_row_key(NOW_MS, 1), b"status")
+    rows.store.write([Edit(strange, b"9-NEW", NOW_MS)])
+    found = sweep_all(Sweep(rows.context))
+    assert (found.statuses, found.oldest) == ({UNKNOWN: 1}, ())
+
+
+@pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
+def test_a_status_is_as_old_as_the_server_says(protocol: str) -> None:
+    """The timestamp of a fenced one is its owner's."""
+    rows = Rows()
+    row_key = new_row_key(NOW_MS, 1)
+    cells = {b"status": (b"2-ASSERTED", 7), Status.ASSERTED.at: (b"", 9)}
+    rows.store.write([Edit(column(TXN, row_key, name), *cell) for name, cell in cells.items()])
+    fenced = protocol == "fenced"
+    context = replace(rows.context, rules=FENCED) if fenced else rows.context
+    assert sweep_all(Sweep(context)).oldest[0].since == (9 if fenced else 7)

@@ -1,0 +1,144 @@
+"""The store that tells how long its calls take, and what became of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.unit.worlds import TABLE, BreakingOff, World, X
+from txn import InvalidRequestError, MaybeApplied, Mutation, NotApplied
+from txn.client.engine import Engine
+from txn.client.measured import MeasuredStore
+from txn.clock import ManualClock
+from txn.model import Check, Edit, Family
+from txn.spark.workers import EventCounter
+from txn.stores import open_store
+from txn.testing.counting import CountingStore
+from txn.testing.faulty import Fault, FaultyStore, Reply
+from txn.watch import Event, StoreCall, silent
+
+
+def told(events: list[Event]) -> list[tuple[str, str, int]]:
+    return [(e.call, e.outcome, e.items) for e in events if isinstance(e, StoreCall)]
+
+
+def test_each_call_is_told_once_and_passed_on_as_it_is() -> None:
+    """A store that nobody watches and one that is watched must do the same."""
+    below, events = CountingStore(open_store("memory://", ManualClock())), list[Event]()
+    store = MeasuredStore(below, events.append)
+    store.ensure_table(TABLE, {b"d": Family()})
+    store.write([Edit(X, b"1", 5), Edit(X, b"2", 6)])
+    assert store.check_and_put([Check(X, b"2", ((X, b"3"),))]) == [True]
+    found = store.read([X], [X.lock])
+    assert found[X] is not None and found[X].value == b"3"
+    assert [row.row for row in store.scan(TABLE)] == [b"x"]
+    assert store.describe(TABLE) == {b"d": Family()}
+    assert store.find_splits(TABLE, 3) == below.find_splits(TABLE, 3)
+    store.compact(TABLE, 1)
+    assert store.features == below.features
+    assert told(events) == [
+        ("ensure_table", "done", 1),
+        ("write", "done", 2),
+        ("check_and_put", "done", 1),
+        ("read", "done", 2),
+        ("scan", "done", 1),
+        ("describe", "done", 1),
+        ("find_splits", "done", 1),
+        ("compact", "done", 1),
+    ]
+    assert {name for name, _, _ in told(events)} == set(below.calls)
+    assert all(e.elapsed_ms >= 0 for e in events if isinstance(e, StoreCall))
+    store.close()
+
+
+def test_what_a_failed_call_has_done_is_told_in_three_ways() -> None:
+    """Who looks at a graph must not take one that may have been applied for one that was not."""
+    faulty, events = FaultyStore(open_store("memory://", ManualClock())), list[Event]()
+    store = MeasuredStore(faulty, events.append)
+    store.ensure_table(TABLE, {b"d": Family()})
+    faulty.plan = lambda call: Fault(frozenset(), Reply.NOT_APPLIED)
+    with pytest.raises(NotApplied) as first:
+        store.read([X])
+    assert first.value.call == "read"
+    faulty.plan = lambda call: Fault(frozenset(), Reply.MAYBE_APPLIED)
+    with pytest.raises(MaybeApplied):
+        store.write([Edit(X, b"1", 5)])
+    with pytest.raises(MaybeApplied):
+        list(store.scan(TABLE))
+    faulty.plan = lambda call: Fault()
+    with pytest.raises(InvalidRequestError):
+        store.write([Edit(X._replace(row=b"r" * 40_000), b"1", 5)])
+    assert told(events)[1:] == [
+        ("read", "not applied", 1),
+        ("write", "maybe applied", 1),
+        ("scan", "maybe applied", 0),
+        ("write", "refused", 1),
+    ]
+
+
+def test_nothing_is_told_of_a_scan_that_was_left() -> None:
+    """Its end may come when garbage is collected, in the middle of the watch's own work."""
+    inner, events = open_store("memory://", ManualClock()), list[Event]()
+    store = MeasuredStore(inner, events.append)
+    store.ensure_table(TABLE, {b"d": Family()})
+    store.write([Edit(X, b"1", 5)])
+    events.clear()
+    rows = store.scan(TABLE)
+    assert next(rows).row == b"x"
+    del rows
+    assert events == []
+
+
+def test_what_is_done_together_is_told_when_it_is_over() -> None:
+    """A watch that commits would wait in there for itself."""
+    inner, events = open_store("memory://", ManualClock()), list[Event]()
+    store = MeasuredStore(inner, events.append)
+    store.ensure_table(TABLE, {b"d": Family()})
+    events.clear()
+    seen: list[int] = []
+
+    def work() -> None:
+        store.together(lambda: store.write([Edit(X, b"1", 5)]))
+        seen.append(len(events))
+
+    store.together(work)
+    assert seen == [0]
+    assert told(events) == [("write", "done", 1), ("together", "done", 1)]
+    events.clear()
+    with pytest.raises(ZeroDivisionError):
+        store.together(lambda: seen.append(1 // 0))
+    assert told(events) == [("together", "refused", 1)]
+    store.write([Edit(X, b"1", 5)])
+    assert told(events)[1:] == [("write", "done", 1)]
+
+
+def test_an_engine_measures_what_is_watched_and_nothing_else() -> None:
+    """Nobody pays for what nobody looks at."""
+    world = World()
+    below = CountingStore(world.store)
+    watched = world.client(below, seed=3)  # type: ignore[arg-type]
+    below.reset()
+    world.events.clear()
+    watched.commit([Mutation(X, b"1")])
+    calls = Counter(name for name, _, _ in told(world.events))
+    assert calls["check_and_put"] > 1
+    # One `together` within another just runs, and is no call of its own.
+    assert {**calls, "together": 2} == below.calls
+    world.watch = silent  # type: ignore[method-assign]
+    plain = world.client(below, seed=4)  # type: ignore[arg-type]
+    assert plain.context.store is below
+    counting = Engine(below, watch=EventCounter(), clock=world.clock)
+    assert counting.context.store is below
+
+
+def test_a_scan_that_breaks_off_tells_how_far_it_came() -> None:
+    """It is the store that failed, after many rows, and not its first answer."""
+    world = World()
+    for name in "xyz":
+        world.put(X._replace(row=name.encode()), b"1")
+    events: list[Event] = []
+    store = MeasuredStore(BreakingOff(world.store, rows=2), events.append)
+    with pytest.raises(NotApplied):
+        list(store.scan(TABLE))
+    assert told(events) == [("scan", "not applied", 2)]

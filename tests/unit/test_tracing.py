@@ -1,0 +1,369 @@
+"""Traces: a span for each request, by the SDK of OpenTelemetry itself."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
+from opentelemetry.trace import SpanKind, StatusCode, get_current_span
+
+from tests.tracing import Spans, attribute, id_of, parent_of, traced
+from tests.unit.worlds import TABLE, World, X, Y, after_status, stopped_at
+from txn import (
+    AbortedError,
+    AssertionFailedError,
+    CommitOutcomeUnknown,
+    ConflictError,
+    CorruptRowError,
+    DeadlineError,
+    Exact,
+    InvalidRequestError,
+    Key,
+    MaybeApplied,
+    Mutation,
+    NotApplied,
+    StoreError,
+    Version,
+    connect,
+    connect_async,
+)
+from txn.errors import StoreClosedError
+from txn.protocol.phases import Status
+from txn.testing.faulty import Fault, Reply
+from txn.tracing import (
+    capture_trace,
+    continue_trace,
+    continue_traces,
+    explain_failure,
+    flush_traces,
+)
+from txn.watch import Phase, name_outcome
+
+SECRET = b"nobody's business"
+PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+@pytest.fixture
+def spans() -> Iterator[Spans]:
+    with traced() as found:
+        yield found
+
+
+def names(span: ReadableSpan) -> list[str]:
+    return [event.name for event in span.events]
+
+
+def told(span: ReadableSpan) -> str:
+    return span.to_json()
+
+
+def test_a_commit_is_a_span_with_its_phases(spans: Spans) -> None:
+    """What a person looks for who asks where the time went."""
+    world = World()
+    with spans.tracer.start_as_current_span("caller") as caller:
+        done = world.engine.commit([Mutation(X, SECRET), Mutation(Y, b"2")], [Version(X, None)])
+    (span,) = spans.commits()
+    assert parent_of(span) == id_of(caller)
+    assert span.kind is SpanKind.INTERNAL
+    assert dict(span.attributes or {}) == {
+        "db.system.name": "hbase",
+        "db.operation.name": "commit",
+        "db.operation.batch.size": 2,
+        "db.collection.name": "data",
+        "txn.keys": 2,
+        "txn.outcome": "committed",
+        "txn.happened": "yes",
+        "txn.transaction": done.transaction.decode(),
+        "txn.tries": 1,
+    }
+    assert span.status.status_code is StatusCode.UNSET
+    assert names(span) == ["write", "lock", "assert", "decide", "put", "clean", "unlock"]
+    times = [event.timestamp for event in span.events]
+    assert times == sorted(times)
+    assert span.start_time is not None and span.end_time is not None
+    assert span.start_time <= times[0] <= times[-1] <= span.end_time
+    assert SECRET.decode() not in told(span)
+
+
+def test_phases_of_a_local_transaction_have_their_own_times(spans: Spans) -> None:
+    """They are told when it is over, and were not all at that moment."""
+    with connect("memory://", table="t") as engine:
+        engine.ensure_table("t", ["d"])
+        engine.commit([Mutation(Key("x", "d", "c"), "1")])
+    (span,) = spans.commits()
+    times = [event.timestamp for event in span.events]
+    assert len(times) == len(set(times)) == 7
+    assert times == sorted(times)
+
+
+def test_one_that_meets_a_holder_tells_of_it_and_of_its_tries(spans: Spans) -> None:
+    """The key and the transaction in the way are what has to be looked at."""
+    world = World()
+    holder = stopped_at(world, Status.ASSERTED)
+    spans.clear()
+    world.engine.commit([Mutation(X, b"3")])
+    (span,) = spans.commits()
+    assert attribute(span, "txn.tries") == 2
+    (conflict,) = [event for event in span.events if event.name == "conflict"]
+    assert conflict.attributes == {"txn.key": "data/x/d:x", "txn.holder": holder.decode()}
+
+
+def test_a_call_that_is_sent_again_is_an_event(spans: Spans) -> None:
+    """A commit that took a second since its store failed is not slow by itself."""
+    world = World()
+    after_status(world, Status.COMPLETE, Fault(frozenset(), Reply.NOT_APPLIED))
+    world.engine.commit([Mutation(X, b"3")])
+    (span,) = spans.commits()
+    (retry,) = [event for event in span.events if event.name == "retry"]
+    assert retry.attributes == {"txn.store.call": "check_and_put"}
+
+
+def test_what_did_not_happen_is_said_so_without_values(spans: Spans) -> None:
+    """An error on a span says whether it is safe to do it again; values are nobody's business."""
+    world = World()
+    world.put(X, SECRET)
+    with pytest.raises(AssertionFailedError):
+        world.engine.commit([Mutation(X, SECRET + b"2")], [Exact(X, SECRET + b"1")])
+    (span,) = spans.commits()
+    assert attribute(span, "txn.outcome") == "assertion"
+    assert attribute(span, "txn.happened") == "no"
+    assert attribute(span, "error.type") == "AssertionFailedError"
+    assert span.status.status_code is StatusCode.ERROR
+    assert span.status.description is not None
+    assert span.status.description.startswith("it did not happen: AssertionFailedError: ")
+    (event,) = [event for event in span.events if event.name == "exception"]
+    assert event.attributes is not None
+    assert event.attributes["exception.message"] == "assertion failed: data/x/d:x"
+    assert SECRET.decode() not in told(span)
+
+
+def test_what_may_have_happened_is_said_so(spans: Spans) -> None:
+    """Such a request must not be sent again before its outcome has been asked for."""
+    world = World()
+    after_status(world, Status.ASSERTED, Fault(frozenset(), Reply.MAYBE_APPLIED))
+    fail = world.faults.plan
+
+    def plan(call: object) -> Fault:
+        fault = fail(call)  # type: ignore[arg-type]
+        if fault.reply is Reply.MAYBE_APPLIED:
+            world.faults.plan = lambda call: Fault(frozenset(), Reply.MAYBE_APPLIED)
+        return fault
+
+    world.faults.plan = plan
+    with pytest.raises(CommitOutcomeUnknown) as error:
+        world.engine.commit([Mutation(X, b"1")])
+    (span,) = spans.commits()
+    assert attribute(span, "txn.happened") == "maybe"
+    assert attribute(span, "txn.transaction") == error.value.transaction.decode()
+    assert span.status.description is not None
+    assert span.status.description.startswith("it may have happened: CommitOutcomeUnknown")
+
+
+def test_futures_have_the_span_of_who_asked_for_them(spans: Spans) -> None:
+    """They go together in a thread of the engine's own, under no span at all."""
+    world = World()
+    callers = []
+    futures = []
+    came, go = threading.Event(), threading.Event()
+
+    def hold(event: object) -> None:
+        if isinstance(event, Phase):
+            came.set()
+            assert go.wait(60)
+
+    world.watch = hold  # type: ignore[method-assign]
+    engine = world.client(seed=7)
+    first = engine.submit(([Mutation(Key("first", "d", "x", TABLE), b"1")], []))
+    assert came.wait(60)
+    for number in range(3):
+        with spans.tracer.start_as_current_span(f"caller {number}") as caller:
+            callers.append(caller)
+            futures.append(engine.submit(([Mutation(Key(str(number), "d", "x"), b"1")], [])))
+    go.set()
+    done = [each.result(60) for each in (first, *futures)]
+    engine.close()
+    found = {attribute(span, "txn.transaction"): span for span in spans.commits()}
+    assert [parent_of(found[each.transaction.decode()]) for each in done] == [
+        None,
+        *map(id_of, callers),
+    ]
+    assert all("decide" in names(span) for span in found.values())
+
+
+def test_tasks_have_the_span_of_who_awaits(spans: Spans) -> None:
+    """Some of their work is done by threads, which know nothing of tasks."""
+
+    async def work(name: str) -> int:
+        async with connect_async(f"memory://{name}", table="t") as engine:
+            await engine.ensure_table("t", ["d"])
+            with spans.tracer.start_as_current_span("task") as task:
+                await engine.commit([Mutation(Key("x", "d", "c"), "1")])
+                await engine.commit_many([([Mutation(Key("x", "d", "c"), "2")], [])])
+                async with engine.transaction() as t:
+                    t.put(Key("x", "d", "c"), "3")
+            return id_of(task)
+
+    task = asyncio.run(work("traced-tasks"))
+    assert [parent_of(span) for span in spans.commits()] == [task] * 3
+
+
+def test_each_request_of_many_has_its_own_span(spans: Spans) -> None:
+    """One that fails among others must not be told with theirs."""
+    world = World()
+    world.engine.commit_many([([Mutation(X, b"1")], []), ([Mutation(Y, b"1")], [Exact(Y, b"2")])])
+    assert [attribute(span, "txn.outcome") for span in spans.commits()] == [
+        "committed",
+        "assertion",
+    ]
+    (decide,) = [event for event in spans.commits()[0].events if event.name == "decide"]
+    assert decide.attributes is not None
+    assert decide.attributes["txn.batch.transactions"] == 1
+    (write,) = [event for event in spans.commits()[1].events if event.name == "write"]
+    assert write.attributes is not None
+    assert write.attributes["txn.batch.transactions"] == 2
+
+
+def test_a_future_that_is_refused_or_cancelled_ends_its_span(spans: Spans) -> None:
+    """A span that is never ended is never seen."""
+    world = World()
+    came, go = threading.Event(), threading.Event()
+
+    def hold(event: object) -> None:
+        if isinstance(event, Phase):
+            came.set()
+            assert go.wait(60)
+
+    world.watch = hold  # type: ignore[method-assign]
+    engine = world.client(seed=7)
+    first = threading.Thread(target=engine.commit, args=([Mutation(X, b"1")],))
+    first.start()
+    assert came.wait(60)
+    assert engine.submit(([Mutation(Y, b"2")], [])).cancel()
+    (cancelled,) = spans.commits()
+    assert attribute(cancelled, "txn.outcome") == "cancelled"
+    assert attribute(cancelled, "txn.happened") == "no"
+    go.set()
+    first.join(60)
+    engine.close()
+    with pytest.raises(StoreClosedError):
+        engine.submit(([Mutation(X, b"1")], []))
+    last = spans.commits()[-1]
+    assert attribute(last, "txn.outcome") == "failed"
+    assert attribute(last, "txn.happened") == "no"
+
+
+def test_one_that_is_not_sampled_costs_no_events_and_passes_on_its_context() -> None:
+    """What a server decides about its own span depends on it."""
+    with traced() as spans:
+        spans.provider.sampler = ALWAYS_OFF
+        world = World()
+        world.engine.commit([Mutation(X, b"1")])
+        assert spans.commits() == []
+
+
+def test_a_context_goes_elsewhere_as_text(spans: Spans) -> None:
+    """W3C's own, which any other program understands."""
+    assert capture_trace() == {}
+    with spans.tracer.start_as_current_span("driver") as driver:
+        headers = capture_trace()
+    context = driver.get_span_context()
+    ids = f"{context.trace_id:032x}-{context.span_id:016x}-{context.trace_flags:02x}"
+    assert headers == {"traceparent": f"00-{ids}"}
+    world = World()
+    with continue_trace(headers):
+        world.engine.commit([Mutation(X, b"1")])
+    world.engine.commit([Mutation(X, b"2")])
+    first, second = spans.commits()
+    assert (parent_of(first), parent_of(second)) == (id_of(driver), None)
+    assert not get_current_span().get_span_context().is_valid
+
+
+@pytest.mark.parametrize("bad", [{"traceparent": "nonsense"}, {b"traceparent": b"\xff"}, {}, None])
+def test_bad_headers_harm_nobody(spans: Spans, bad: dict[str, str] | None) -> None:
+    """They come from clients, and a commit must not fail for want of a trace."""
+    world = World()
+    with continue_trace(bad), continue_traces([bad]):
+        world.engine.commit([Mutation(X, b"1")])
+    (span,) = spans.commits()
+    assert parent_of(span) is None
+
+
+def test_headers_are_each_of_a_request_of_its_own(spans: Spans) -> None:
+    """A server gets the requests of many callers in one message."""
+    world = World()
+    with continue_traces([{"traceparent": PARENT}, None]):
+        world.engine.commit_many([([Mutation(X, b"1")], []), ([Mutation(Y, b"1")], [])])
+        world.engine.commit([Mutation(X, b"2")])  # of another number: these are not for it
+    assert [parent_of(span) for span in spans.commits()] == [0xB7AD6B7169203331, None, None]
+
+
+def test_what_has_ended_is_sent_where_a_process_may_be_killed() -> None:
+    """Spark kills its workers, and what they had not sent is lost."""
+    flushed: list[int] = []
+
+    class Sending(TracerProvider):
+        def force_flush(self, timeout_millis: int = 30_000) -> bool:
+            flushed.append(timeout_millis)
+            return True
+
+    flush_traces()
+    with traced() as spans, pytest.MonkeyPatch.context() as patch:
+        sending = Sending()
+        patch.setattr("opentelemetry.trace._TRACER_PROVIDER", sending)
+        flush_traces()
+        assert spans.commits() == []
+    sending.shutdown()
+    assert len(flushed) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome", "text"),
+    [
+        (ConflictError("held", key=X, holder=b"h"), "conflict", "held: key data/x/d:x, holder h"),
+        (DeadlineError("too late"), "deadline", "too late"),
+        (AbortedError("no such table"), "aborted", "no such table"),
+        (InvalidRequestError("bad", name="x"), "invalid", "bad name='x'"),
+        (NotApplied("the store is away"), "failed", "the store is away"),
+        (CorruptRowError("odd"), "failed", "odd"),
+        (StoreError("x" * 9_000), "failed", "x" * 500),
+        (CommitOutcomeUnknown(b"t"), "unknown", "commit outcome unknown transaction=b't'"),
+        (KeyboardInterrupt(SECRET.decode()), "unknown", "broken off"),
+    ],
+)
+def test_each_error_has_an_outcome_and_a_text(
+    error: BaseException, outcome: str, text: str
+) -> None:
+    """The three ways in which a commit ends must be told apart by whoever looks."""
+    assert name_outcome(error) == outcome
+    assert explain_failure(error) == text
+
+
+def test_a_lost_answer_is_told_by_its_cause_s_name() -> None:
+    """Its text may be that of a server, and have anything in it."""
+    error = CommitOutcomeUnknown(b"t")
+    error.__cause__ = MaybeApplied(SECRET.decode())
+    assert explain_failure(error) == "the answer was lost: MaybeApplied"
+
+
+@pytest.mark.parametrize("first", ["", "from opentelemetry import trace;"])
+def test_a_process_without_a_provider_does_nothing(first: str) -> None:
+    """Nor does it import what it may not have: most programs do not trace."""
+    program = (
+        f"import sys; {first} from txn import connect, Key, Mutation\n"
+        "from txn.tracing import begin_traces, capture_trace\n"
+        "with connect('memory://', table='t') as engine:\n"
+        "    engine.ensure_table('t', ['d'])\n"
+        "    engine.commit([Mutation(Key('x', 'd', 'c'), '1')])\n"
+        "assert begin_traces([None], remote=True) == [None], capture_trace() == {}\n"
+        "print('opentelemetry.trace' in sys.modules, 'opentelemetry.sdk' in sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False
+    )
+    assert (done.stdout.split(), done.stderr) == ([str(bool(first)), "False"], "")

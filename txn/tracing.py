@@ -1,0 +1,289 @@
+"""A span of OpenTelemetry for each request of a commit, where the program has set up a provider.
+
+Nothing has to be turned on: a process in which nobody has imported `opentelemetry.trace` cannot
+have a provider, and where it has none, nothing is done. The context of the caller is the parent,
+and goes as W3C's headers to servers and to the tasks of Spark. No value of a cell is ever told,
+only keys.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError, Future
+from contextlib import contextmanager
+from functools import cache
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from txn.errors import (
+    AbortedError,
+    AssertionFailedError,
+    CommitOutcomeUnknown,
+    TxnError,
+)
+from txn.host.extras import import_extra
+from txn.model import Key
+from txn.request import Committed, Request
+from txn.text import escape, key_text, reason_text
+from txn.watch import CommitOutcome, Conflict, Event, Phase, Retried, Watch, name_outcome
+
+if TYPE_CHECKING:
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Span, Tracer
+
+Headers = Mapping[str, str]
+"""W3C's `traceparent`, and `tracestate` if there is one."""
+
+W3C = ("traceparent", "tracestate")
+NAME = "txn.commit"
+SYSTEM = "hbase"
+API = "opentelemetry.trace"
+PARENTS = "txn.parents"
+KEYS_TOLD = 10
+LONGEST = 500
+FLUSH_MS = 5_000
+
+HAPPENED: Mapping[CommitOutcome, str] = {"committed": "yes", "repeated": "yes", "unknown": "maybe"}
+"""Whether what was asked for was written; of all other outcomes: no, and it never will be."""
+
+
+class Trace:
+    """The span of one request, from its call to its result."""
+
+    __slots__ = ("_span",)
+
+    def __init__(self, span: Span) -> None:
+        self._span = span
+
+    @property
+    def is_recording(self) -> bool:
+        """Whether anybody will see what is told."""
+        return self._span.is_recording()
+
+    @property
+    def headers(self) -> Headers:
+        """What makes the spans of a server children of this one."""
+        from opentelemetry.trace import set_span_in_context  # noqa: PLC0415
+
+        return _inject(set_span_in_context(self._span))
+
+    def tell(self, event: Event) -> None:
+        """Tell what happened to the request, or to the batch that it is in."""
+        match event:
+            case Phase(name, outcome, transactions, failed, elapsed_ms):
+                facts: dict[str, Any] = {"txn.phase.outcome": outcome}
+                facts |= {"txn.batch.transactions": transactions, "txn.batch.failed": failed}
+                if elapsed_ms is not None:
+                    facts["txn.phase.seconds"] = elapsed_ms / 1000
+                self._span.add_event(name, facts, event.at_ns)
+            case Conflict(_, key, holder):
+                facts = {"txn.key": key_text(key), "txn.holder": escape(holder)}
+                self._span.add_event("conflict", facts, event.at_ns)
+            case Retried(call):
+                self._span.add_event("retry", {"txn.store.call": call}, event.at_ns)
+
+    def end(
+        self,
+        result: Committed | BaseException,
+        *,
+        transaction: bytes | None = None,
+        tries: int | None = None,
+    ) -> None:
+        """End the span, with what has become of the request. transaction: the row key of what did
+        not commit."""
+        from opentelemetry.trace import StatusCode  # noqa: PLC0415
+
+        outcome = name_outcome(result)
+        happened = HAPPENED.get(outcome, "no")
+        row_key = getattr(result, "transaction", None) or transaction
+        self._span.set_attribute("txn.outcome", outcome)
+        self._span.set_attribute("txn.happened", happened)
+        if row_key is not None:
+            self._span.set_attribute("txn.transaction", escape(row_key))
+        if tries is not None:
+            self._span.set_attribute("txn.tries", tries)
+        if isinstance(result, BaseException):
+            kind, text = type(result).__name__, explain_failure(result)
+            self._span.set_attribute("error.type", kind)
+            self._span.add_event("exception", {"exception.type": kind, "exception.message": text})
+            said = "it may have happened" if happened == "maybe" else "it did not happen"
+            self._span.set_status(StatusCode.ERROR, f"{said}: {kind}: {text}")
+        self._span.end()
+
+    def end_future(self, future: Future[Committed]) -> None:
+        """End the span with what a future tells that is done."""
+        try:
+            self.end(future.result())
+        except (TxnError, CancelledError) as error:
+            self.end(error)
+
+
+def begin_traces(requests: Sequence[Request], *, remote: bool) -> list[Trace | None]:
+    """Begin a span for each request, under the context of this thread. remote: whether a request is
+    sent to a server for it. Each is to be ended."""
+    tracer = _find_tracer()
+    if tracer is None:
+        return [None] * len(requests)
+    from opentelemetry.context import get_value  # noqa: PLC0415
+    from opentelemetry.trace import SpanKind  # noqa: PLC0415
+
+    given: Any = get_value(PARENTS)
+    parents = given if given and len(given) == len(requests) else [None] * len(requests)
+    kind = SpanKind.CLIENT if remote else SpanKind.INTERNAL
+    return [
+        Trace(tracer.start_span(NAME, parent, kind, _describe(request)))
+        for request, parent in zip(requests, parents, strict=True)
+    ]
+
+
+def list_headers(traces: Sequence[Trace | None]) -> list[Headers | None]:
+    """Return the headers of each span, for the server that carries out its request."""
+    return [None if trace is None else trace.headers for trace in traces]
+
+
+def watch_batch(traces: Mapping[bytes, Trace], watch: Watch) -> Watch:
+    """Return a watch that tells of a batch to the spans of its requests, by the row keys of their
+    transactions, and all of it to another watch as well."""
+
+    def tell(event: Event) -> None:
+        watch(event)
+        match event:
+            case Phase(outcome="started"):
+                return
+            case Conflict(transaction):
+                if (trace := traces.get(transaction)) is not None:
+                    trace.tell(event)
+            case _:
+                for trace in traces.values():
+                    trace.tell(event)
+
+    return tell
+
+
+def capture_trace() -> dict[str, str]:
+    """Return the context of this thread as W3C's headers, for a task or a process elsewhere; empty
+    where there is none."""
+    if API not in sys.modules:
+        return {}
+    from opentelemetry.context import get_current  # noqa: PLC0415
+
+    return dict(_inject(get_current()))
+
+
+@contextmanager
+def continue_trace(headers: Headers | None) -> Iterator[None]:
+    """Go on under the context that was captured elsewhere, if this process traces at all."""
+    if not headers or not _has_api():
+        yield
+        return
+    from opentelemetry.context import attach, detach  # noqa: PLC0415
+
+    token = attach(_extract(headers))
+    try:
+        yield
+    finally:
+        detach(token)
+
+
+@contextmanager
+def continue_traces(headers: Sequence[Headers | None]) -> Iterator[None]:
+    """The same for each of the requests that are committed together next."""
+    if not any(headers) or not _has_api():
+        yield
+        return
+    from opentelemetry.context import attach, detach, set_value  # noqa: PLC0415
+
+    token = attach(set_value(PARENTS, [_extract(each) if each else None for each in headers]))
+    try:
+        yield
+    finally:
+        detach(token)
+
+
+def flush_traces() -> None:
+    """Have ended spans sent, where the process may be killed before it would do that by itself."""
+    if _find_tracer() is not None:
+        from opentelemetry.trace import get_tracer_provider  # noqa: PLC0415
+
+        flush = getattr(get_tracer_provider(), "force_flush", None)
+        if flush is not None:
+            flush(FLUSH_MS)
+
+
+def explain_failure(error: BaseException) -> str:
+    """Return why a request was not committed, without values of cells. What is not known here may
+    have any text, and is told by its name alone."""
+    match error:
+        case AssertionFailedError():
+            keys = [key_text(key) for key in islice(error.seen, KEYS_TOLD)]
+            text = f"assertion failed: {', '.join(keys)}"
+        case AbortedError():
+            text = reason_text(error)
+        case CommitOutcomeUnknown() if error.__cause__ is not None:
+            text = f"the answer was lost: {type(error.__cause__).__name__}"
+        case TxnError():
+            text = str(error)
+        case _:
+            text = "broken off"
+    return text[:LONGEST]
+
+
+def _describe(request: Request) -> dict[str, Any]:
+    keys: Sequence[Key] = request.keys
+    tables = {key.table or b"" for key in keys}
+    facts: dict[str, Any] = {"db.system.name": SYSTEM, "db.operation.name": "commit"}
+    facts["txn.keys"] = len(keys)
+    if len(request.mutations) > 1:
+        facts["db.operation.batch.size"] = len(request.mutations)
+    if len(tables) == 1:
+        facts["db.collection.name"] = escape(tables.pop())
+    return facts
+
+
+def _find_tracer() -> Tracer | None:
+    """Return what makes spans; None where the program has set up nothing that would."""
+    if API not in sys.modules:
+        return None
+    with import_extra("otel"):
+        from opentelemetry import trace  # noqa: PLC0415
+
+    provider = trace.get_tracer_provider()
+    return None if isinstance(provider, trace.ProxyTracerProvider) else _make_tracer(provider)
+
+
+@cache
+def _make_tracer(provider: Any) -> Tracer:
+    tracer: Tracer = provider.get_tracer("txn")
+    return tracer
+
+
+def _has_api() -> bool:
+    """Whether there is the API. Headers have come: a provider may still be set up, in a task."""
+    try:
+        import opentelemetry.trace  # noqa: F401, PLC0415
+    except ModuleNotFoundError:
+        return False
+    return True
+
+
+def _inject(context: Context) -> Headers:
+    headers: dict[str, str] = {}
+    _make_propagator().inject(headers, context)
+    return headers
+
+
+def _extract(headers: Headers) -> Context:
+    known = {name: text for name, text in headers.items() if isinstance(text, str)}
+    context: Context = _make_propagator().extract(known)
+    return context
+
+
+@cache
+def _make_propagator() -> Any:
+    """W3C's, whatever the program has chosen: both sides of a wire have to use the same."""
+    from opentelemetry.trace.propagation.tracecontext import (  # noqa: PLC0415
+        TraceContextTextMapPropagator,
+    )
+
+    return TraceContextTextMapPropagator()
