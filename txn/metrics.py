@@ -175,7 +175,7 @@ class Metrics:
         return escape(table)
 
 
-def render(registry: CollectorRegistry | None = None) -> tuple[bytes, str]:
+def render_metrics(registry: CollectorRegistry | None = None) -> tuple[bytes, str]:
     """Return what Prometheus reads at `/metrics`, and its content type. None: what all processes
     have counted that share a folder, or else this one."""
     return generate_latest(registry or _choose_registry()), CONTENT_TYPE_LATEST

@@ -12,6 +12,7 @@ import typer
 from recovery.commands.common import JsonOption, StoreOption, parse_age, print_json
 from recovery.commands.protocol import WORDS, parse_protocol
 from txn.host.extras import require_extra
+from txn.host.tokens import read_token
 from txn.server.options import MEGABYTE, Limits, Options
 
 DEFAULTS = Limits()
@@ -69,7 +70,6 @@ def serve(
     """
     with require_extra("emulator"):
         from txn.emulator import serving  # noqa: PLC0415
-        from txn.service.store import read_token  # noqa: PLC0415
     asked = {"thrift1": thrift1, "thrift2": thrift2, "transactional": transactional}
     hosted = serving.Hosted(
         store,

@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from recovery.console.settings import Settings, is_loopback
+from recovery.console.settings import ConsoleSettings, is_loopback
 
 LOGIN = "/login"
 STATIC = "/static/"
@@ -46,10 +46,10 @@ HEADERS = {
 }
 
 
-class Sessions:
+class Logins:
     """Who has shown the token. They are kept in memory: a restart ends them."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ConsoleSettings) -> None:
         self._token = settings.token
         self._ends: dict[str, float] = {}
         self._guess = asyncio.Lock()
@@ -89,10 +89,10 @@ class Sessions:
         return hmac.compare_digest(shown.encode(), self._token.encode())
 
 
-class Gate:
+class AccessGate:
     """Lets a request through to the pages, or says what is missing; adds the headers of all."""
 
-    def __init__(self, app: ASGIApp, settings: Settings, sessions: Sessions) -> None:
+    def __init__(self, app: ASGIApp, settings: ConsoleSettings, sessions: Logins) -> None:
         self._app = app
         self._settings = settings
         self._sessions = sessions

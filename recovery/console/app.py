@@ -18,12 +18,12 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from recovery.console import pages
-from recovery.console.access import LOGIN, SESSION_S, Gate, Sessions, find_way_back
+from recovery.console.access import LOGIN, SESSION_S, AccessGate, Logins, find_way_back
 from recovery.console.live import Streams
 from recovery.console.rendering import respond
 from recovery.console.sources import Console
 from txn.errors import InvalidRequestError, TxnError
-from txn.metrics import render
+from txn.metrics import render_metrics
 
 LOG = logging.getLogger("txn.console")
 LOOKS, ACTIONS, PARTS = pages.LOOKS, pages.ACTIONS, pages.PARTS
@@ -32,7 +32,7 @@ LONGEST_FORM = 65_536
 
 def make_app(console: Console) -> Starlette:
     """Return the application over an open store."""
-    sessions = Sessions(console.settings)
+    sessions = Logins(console.settings)
     streams = Streams(PARTS)
 
     async def show_login(request: Request) -> Response:
@@ -66,7 +66,7 @@ def make_app(console: Console) -> Starlette:
     def tell_metrics(request: Request) -> Response:
         """Answer Prometheus."""
         console.background.visit()
-        body, kind = render(console.registry)
+        body, kind = render_metrics(console.registry)
         return Response(body, media_type=kind)
 
     app = Starlette(
@@ -79,7 +79,7 @@ def make_app(console: Console) -> Starlette:
             Route("/logout", log_out, methods=["POST"]),
             Mount("/static", StaticFiles(directory=str(files("recovery.console") / "static"))),
         ],
-        middleware=[Middleware(Gate, settings=console.settings, sessions=sessions)],
+        middleware=[Middleware(AccessGate, settings=console.settings, sessions=sessions)],
         exception_handlers={
             InvalidRequestError: _show_error,
             TxnError: _show_error,

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from recovery.console.recent import Recent
-from recovery.console.settings import Settings
+from recovery.console.settings import ConsoleSettings
 from recovery.opening import open_lease_look, open_lock_look
 from txn.locks.line import list_denying
 from txn.locks.manager import Lock, LockLook, SeenLocks
@@ -67,7 +67,7 @@ class SeenLeases(NamedTuple):
 class LockClaims:
     """The locks of the manager that a console was given, or of its own store."""
 
-    def __init__(self, settings: Settings, context: Context) -> None:
+    def __init__(self, settings: ConsoleSettings, context: Context) -> None:
         self._uri = settings.locks
         self._context = context
         self._ends = ExitStack()
@@ -104,7 +104,7 @@ class LockClaims:
 class LeaseClaims:
     """The leases that a console was told of, if it was."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: ConsoleSettings) -> None:
         self._url = settings.leases
         self._recent = Recent(self._see)
 

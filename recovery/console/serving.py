@@ -11,7 +11,7 @@ from dataclasses import replace
 import uvicorn
 
 from recovery.console.app import make_app
-from recovery.console.settings import Settings
+from recovery.console.settings import ConsoleSettings
 from recovery.console.sources import Console, open_console
 from txn.server.ports import listen
 
@@ -20,7 +20,7 @@ GRACE_S = 5
 MOST_AT_ONCE = 100
 
 
-def serve_console(settings: Settings, ready: Callable[[str], None]) -> None:
+def serve_console(settings: ConsoleSettings, ready: Callable[[str], None]) -> None:
     """Serve until SIGTERM or SIGINT. `ready` is called with the address once the store is open."""
     for each in ENDS_FOR:  # uvicorn raises it again once it has ended: the store is to be closed
         signal.signal(each, lambda *_: sys.exit(0))

@@ -14,7 +14,7 @@ PORT = 8611
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ConsoleSettings:
     """store, transactions: as `--store` and `--transactions` take them. locks: the URI of a lock
     manager; None: the store's own table of locks, if it has one. leases: the URL of a database of
     leases; None: none are shown.

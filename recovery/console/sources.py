@@ -15,7 +15,7 @@ from recovery.console.claims import LeaseClaims, LockClaims
 from recovery.console.examination import Examination
 from recovery.console.exposing import Findings, measure
 from recovery.console.jobs import Jobs
-from recovery.console.settings import Settings
+from recovery.console.settings import ConsoleSettings
 from recovery.opening import open_store_of
 from txn.policy import Policy
 from txn.protocol.attempt import Context
@@ -27,7 +27,7 @@ PATIENT = Policy(store_patience_ms=1_000)
 class Console:
     """The store of a console, and what has been found out about it."""
 
-    def __init__(self, settings: Settings, opened: Context) -> None:
+    def __init__(self, settings: ConsoleSettings, opened: Context) -> None:
         counted, self.registry = measure(opened)
         context = replace(counted, policy=PATIENT)
         self.settings = settings
@@ -47,7 +47,7 @@ class Console:
 
 
 @contextmanager
-def open_console(settings: Settings) -> Iterator[Console]:
+def open_console(settings: ConsoleSettings) -> Iterator[Console]:
     """Open the store and look in the background until the block is left."""
     with ExitStack() as ends:
         context = ends.enter_context(open_store_of(settings.store, settings.transactions))

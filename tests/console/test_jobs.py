@@ -17,7 +17,7 @@ import uvicorn
 from recovery.console import jobs as jobs_module
 from recovery.console.app import make_app
 from recovery.console.jobs import Jobs, JobUnderWayError
-from recovery.console.settings import Settings
+from recovery.console.settings import ConsoleSettings
 from recovery.console.sources import Console
 from recovery.findings import Finding, Kind, LeftAlone, Repaired
 from recovery.fsck import RETENTION_MS
@@ -91,7 +91,7 @@ def serve_here(context: Context) -> Iterator[str]:
     """Serve a console in a thread of this process; return its address."""
     with listen("127.0.0.1", 0) as listening:
         port = listening.getsockname()[1]
-        console = Console(Settings("memory://", TOKEN, port=port), context)
+        console = Console(ConsoleSettings("memory://", TOKEN, port=port), context)
         config = uvicorn.Config(make_app(console), log_config=None, access_log=False)
         server = uvicorn.Server(config)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})

@@ -144,8 +144,8 @@ def test_programs_are_observed_as_the_page_says(tmp_path: Path) -> None:
         "    engine.ensure_table('t', ['d'])\n"
         "    engine.commit([Mutation(Key('row', 'd', 'x', 't'), '1')])\n"
         "provider.shutdown()\n"
-        "from txn.metrics import render\n"
-        "print(render()[0].decode())\n"
+        "from txn.metrics import render_metrics\n"
+        "print(render_metrics()[0].decode())\n"
     )
     program = "\n".join([metrics, traces, "from txn import Key, Mutation", rest])
     said = subprocess.run(

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from tests.unit.worlds import World, X, Y, Z, after_status, stopped_at
 from txn import AssertionFailedError, Exact, Key, Mutation
 from txn.client.engine import Engine
-from txn.metrics import MOST_TABLES, OTHER, Metrics, make_metrics_app, render
+from txn.metrics import MOST_TABLES, OTHER, Metrics, make_metrics_app, render_metrics
 from txn.protocol.phases import Status
 from txn.stores import open_store
 from txn.testing.faulty import Fault, Reply
@@ -156,7 +156,7 @@ def test_a_page_for_prometheus_is_rendered() -> None:
     """The console and the server show the same."""
     registry = CollectorRegistry()
     run(registry)
-    page, kind = render(registry)
+    page, kind = render_metrics(registry)
     assert kind.startswith("text/plain")
     assert b'hbase_txn_conflicts_total{table="data"} 1.0\n' in page
     started: list[str] = []

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import socket
 import struct
+from urllib.error import HTTPError
 from urllib.request import urlopen
 
 TIMEOUT_S = 3
@@ -49,6 +50,9 @@ def data_node_is_known(namenode_http_port: int) -> bool:
     try:
         with urlopen(url, timeout=TIMEOUT_S) as answer:
             beans = json.load(answer)["beans"]
+    except HTTPError as error:
+        error.close()  # it is an answer, with a connection and a file
+        return False
     except (OSError, ValueError):
         return False
     return any(bean.get("NumLiveDataNodes", 0) > 0 for bean in beans)

@@ -22,6 +22,7 @@ from txn.errors import (
     TxnError,
     annotate,
 )
+from txn.host.tokens import read_token
 from txn.model import Cell, Check, Columns, Edit, Family, Key, Row, Unless, check_unless
 from txn.service.messages import FIELDS, IDL, UNKNOWN_KIND, pack_key, unpack_cells, unpack_error
 from txn.service.store_messages import (
@@ -62,19 +63,6 @@ def parse_server(parts: SplitResult) -> tuple[Gateway, str | None]:
     if "timeout_ms" not in options:
         gateway = replace(gateway, timeout_ms=TIMEOUT_MS)
     return gateway, token
-
-
-def read_token(path: Path) -> str:
-    """Return the token in a file: its text, without white space around it."""
-    try:
-        token = path.read_text().strip()
-    except (OSError, UnicodeError) as error:
-        raise InvalidRequestError(
-            "cannot read the token", file=str(path), cause=str(error)
-        ) from error
-    if not token:
-        raise InvalidRequestError("the token's file is empty", file=str(path))
-    return token
 
 
 class RemoteService:

@@ -16,7 +16,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 LOOKS: Mapping[str, Look] = {
     "/": overview.show_overview,
-    "/transactions": transactions.list_transactions,
+    "/transactions": transactions.show_transactions,
     "/key": keys.show_key,
     "/transaction": transactions.show_transaction,
     "/locks": locks.show_locks_page,

@@ -23,7 +23,7 @@ MOST_KEYS = 200
 UNFINISHED, NO_STATUS = "unfinished", "none"
 
 
-def list_transactions(request: Request) -> Response:
+def show_transactions(request: Request) -> Response:
     """The search; with nothing asked for, the newest."""
     given = {name: request.query_params.get(name, "").strip() for name in FIELDS}
     console = request.app.state.console
