@@ -13,7 +13,7 @@ import uvicorn
 from recovery.console.app import make_app
 from recovery.console.settings import ConsoleSettings
 from recovery.console.sources import Console, open_console
-from txn.server.ports import listen
+from txn.server.listening import listen
 
 ENDS_FOR = (signal.SIGINT, signal.SIGTERM)
 GRACE_S = 5

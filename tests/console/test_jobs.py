@@ -31,7 +31,7 @@ from txn.policy import Policy
 from txn.protocol.attempt import Context
 from txn.protocol.phases import Status
 from txn.protocol.rules import FENCED, SIX_PHASE
-from txn.server.ports import listen
+from txn.server.listening import listen
 from txn.stores import open_store
 from txn.testing.faulty import Call, Fault, FaultyStore, Reply
 from txn.watch import silent

@@ -24,8 +24,9 @@ from thriftpy2.transport import TCyMemoryBuffer
 
 from tests.integration.serving import ECHO, MODES, PATIENCE_S, client, echo_server, raw, rest
 from txn import InvalidRequestError
+from txn.server.listening import listen
 from txn.server.options import Limits, Options
-from txn.server.ports import listen, server_tls_context
+from txn.server.ports import server_tls_context
 
 TLS = Path(__file__).with_name("tls")
 WHOLE = ECHO.Whole(

@@ -53,7 +53,8 @@ from txn.model import Check, Row
 from txn.protocol.attempt import ProtocolName
 from txn.protocol.row import Buffer, decode_marker, decode_row, encode_buffer, marker_key
 from txn.request import Ack
-from txn.server.ports import Server, listen
+from txn.server.listening import listen
+from txn.server.ports import Server
 from txn.service import server as transactional
 from txn.service.messages import (
     IDL,

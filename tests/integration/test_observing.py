@@ -31,7 +31,8 @@ from tests.tracing import (
 from txn import AssertionFailedError, Exact, InvalidRequestError, Key, Mutation, NotApplied, connect
 from txn.clock import SystemClock
 from txn.emulator.serving import Hosted
-from txn.server.ports import ServedInterface, Server, listen
+from txn.server.listening import listen
+from txn.server.ports import ServedInterface, Server
 from txn.service import messages
 from txn.service.messages import IDL
 from txn.service.server import Transactional

@@ -27,7 +27,8 @@ from txn.model import Edit, Family
 from txn.protocol.attempt import Context, ProtocolName
 from txn.protocol.phases import Status
 from txn.protocol.rules import SIX_PHASE
-from txn.server.ports import Server, listen
+from txn.server.listening import listen
+from txn.server.ports import Server
 from txn.service.messages import IDL
 from txn.service.server import PAGE_BYTES, PAGE_ROWS, Transactional
 from txn.service.store import RemoteService, ServedStore, parse_server

@@ -17,8 +17,9 @@ from txn.emulator.thrift2 import service as thrift2
 from txn.emulator.workers import Supervisor, serve_here
 from txn.errors import InvalidRequestError
 from txn.protocol.attempt import ProtocolName
+from txn.server.listening import listen
 from txn.server.options import Options
-from txn.server.ports import ServedInterface, Server, listen, server_tls_context
+from txn.server.ports import ServedInterface, Server, server_tls_context
 from txn.service.server import Transactional
 from txn.stores import open_ordered
 from txn.stores.local import LocalStore

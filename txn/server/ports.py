@@ -20,7 +20,6 @@ from txn.errors import InvalidRequestError, annotate
 from txn.server.connection import ClientConnection, Interface, Memory, Shared, Telling
 from txn.server.options import Limits, Options
 
-BACKLOG = 1024
 PAUSE_MS = 50
 
 
@@ -34,17 +33,6 @@ class ServedInterface(NamedTuple):
     kind: Any
     handler: object
     long: frozenset[str] = frozenset()
-
-
-def listen(bind: str, port: int) -> socket.socket:
-    """Return a socket that will listen on the port; 0 picks one that is free."""
-    family = socket.AF_INET6 if ":" in bind else socket.AF_INET
-    try:
-        return socket.create_server((bind, port), family=family, backlog=BACKLOG)
-    except (OSError, OverflowError) as error:
-        raise InvalidRequestError(
-            "cannot listen", bind=bind, port=port, cause=str(error)
-        ) from error
 
 
 def server_tls_context(options: Options) -> ssl.SSLContext | None:

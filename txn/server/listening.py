@@ -1,0 +1,20 @@
+"""Sockets that listen, for servers of any kind."""
+
+from __future__ import annotations
+
+import socket
+
+from txn.errors import InvalidRequestError
+
+BACKLOG = 1024
+
+
+def listen(bind: str, port: int) -> socket.socket:
+    """Return a socket that will listen on the port; 0 picks one that is free."""
+    family = socket.AF_INET6 if ":" in bind else socket.AF_INET
+    try:
+        return socket.create_server((bind, port), family=family, backlog=BACKLOG)
+    except (OSError, OverflowError) as error:
+        raise InvalidRequestError(
+            "cannot listen", bind=bind, port=port, cause=str(error)
+        ) from error
