@@ -23,7 +23,8 @@ TOP = {"index.md": "README.md", "changes.md": "CHANGELOG.md"}
 LINK = re.compile(r"(?<=\]\()([^)#:\s]+)(?:#([\w-]+))?(?=\))")
 API = {
     "transactions": ("txn",),
-    "stores": ("txn.stores", "txn.stores.base", "txn.clock", "txn.watch", "txn.metrics"),
+    "stores": ("txn.stores", "txn.stores.base", "txn.clock", "txn.watch"),
+    "observing": ("txn.metrics", "txn.tracing"),
     "locks": ("txn.locks", "txn.locks.spark", "txn.locks.hive.sql", "txn.locks.hive.model"),
     "leases": ("txn.leases", "txn.leases.service"),
     "spark": ("txn.spark", "txn.spark.codecs", "txn.spark.mapping", "txn.spark.reader"),

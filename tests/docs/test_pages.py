@@ -5,8 +5,11 @@ A page is followed here, or tried by tests of its own, which ask for more than t
 
 from __future__ import annotations
 
+import os
 import re
 import socket
+import subprocess
+import sys
 import tomllib
 import uuid
 from collections.abc import Callable, Iterator
@@ -17,11 +20,10 @@ from typing import Any
 import happybase
 import pytest
 
-from tests.docs.blocks import ROOT, Reader, list_blocks, reader
+from tests.docs.blocks import ROOT, Reader, list_blocks, list_python, reader
 from tests.integration.hbase import HBase
 from tests.integration.installed import install_plugin
 from txn import Key, Mutation, connect
-from txn.metrics import render_metrics
 from txn.pytest_plugin import RunningEmulator, start_emulator
 
 DOCS = ROOT / "docs"
@@ -30,6 +32,7 @@ EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["option
 ELSEWHERE = {
     "README.md": "test_readme.py, test_leases.py, test_locks.py, test_spark_pages.py",
     "howto/spark.md": "test_spark_pages.py",
+    "observing.md": "here, in a process of its own, and test_spark_pages.py",
     "leases.md": "test_leases.py, test_spark_pages.py",
     "locks.md": "test_locks.py, test_locks_spark.py",
     "spark.md": "test_spark_pages.py",
@@ -127,21 +130,33 @@ def test_the_server_of_transactions_takes_what_its_page_shows(
     names["engine"].close()
 
 
-def test_observing_counts_what_an_engine_does(here: Here, tmp_path: Path) -> None:
-    """Without a server or a library of one's own."""
-    names: dict[str, Any] = {}
-    follow(here, "observing.md", instead={"/data": f"{tmp_path}/data"}, names=names)
-    with names["engine"] as engine:
-        engine.ensure_table("t", ["d"])
-        engine.commit([Mutation(Key("row", "d", "x", "t"), "1")])
-    body, _ = render_metrics()
-    assert b'hbase_txn_commit_seconds_count{outcome="committed"} 1.0' in body
-
-
 @pytest.mark.parametrize("page", ["gathering.md", "operations.md", "testing.md"])
 def test_a_page_does_what_its_own_assertions_say(page: str, here: Here, tmp_path: Path) -> None:
     """Who copies an example must not be the first to run it."""
     follow(here, page, instead={"/tmp/": f"{tmp_path}/"})
+
+
+def test_programs_are_observed_as_the_page_says(tmp_path: Path) -> None:
+    """In a process of its own: what counts and what traces is there once in each."""
+    metrics, traces, _ = list_python(DOCS / "observing.md")
+    rest = (
+        "with engine, trace.get_tracer('page').start_as_current_span('request'):\n"
+        "    engine.ensure_table('t', ['d'])\n"
+        "    engine.commit([Mutation(Key('row', 'd', 'x', 't'), '1')])\n"
+        "provider.shutdown()\n"
+        "from txn.metrics import render_metrics\n"
+        "print(render_metrics()[0].decode())\n"
+    )
+    program = "\n".join([metrics, traces, "from txn import Key, Mutation", rest])
+    said = subprocess.run(
+        [sys.executable, "-c", program.replace("/data", f"{tmp_path}/data")],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert re.search(r"^hbase_txn_commit_seconds_count.* 1.0$", said.stdout, re.MULTILINE)
+    assert len(re.findall(r'"trace_id"', said.stdout)) >= 2  # the request's span, and the commit's
 
 
 @pytest.mark.fast

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, Row, SparkSession
 
 from tests.docs.blocks import ROOT, Block, Reader, list_blocks, list_python, reader
-from txn import Key, connect
+from txn import Exact, Key, Mutation, connect
 from txn.leases import exclusive, open_leases
+from txn.spark import commit_partition
 
 DOCS = ROOT / "docs"
 ROWS = [("1", "new", 5, "a"), ("2", "old", 7, "a")]
@@ -103,6 +105,24 @@ def test_each_program_of_the_page_about_spark_runs(somebody: Reader, spark: Spar
         assert {row.row for row in engine.scan()} == {b"1", b"2"}
     assert somebody.names["summary"].committed == 0  # `commit_partition` had the same tokens
     assert somebody.names["summary"].repeated == 2
+
+
+def test_the_page_about_observing_hands_a_trace_to_tasks(somebody: Reader) -> None:
+    """With no trace at hand, as for most, it changes nothing."""
+    (block,) = (each for each in list_blocks(DOCS / "observing.md") if "frame.rdd" in each.code)
+    uri, where = somebody.names["uri"], somebody.names["where"]
+
+    def to_request(row: Row) -> tuple[list[Mutation], list[Exact]]:
+        key = Key(row["id"], "f", "state", "rows")
+        return [Mutation(key, "seen")], [Exact(key, row["state"])]
+
+    somebody.names |= {"partial": partial, "commit_partition": commit_partition}
+    somebody.names |= {"to_request": to_request, "where": where}
+    somebody.instead = {"to_request=...": "to_request=to_request"}
+    somebody.do(block)
+    with connect(uri, table="rows") as engine:
+        cells = [cell.value for row in engine.scan() for cell in row.cells.values()]
+    assert cells.count(b"seen") == len(ROWS)
 
 
 def do(somebody: Reader, block: Block, spark: SparkSession) -> None:
