@@ -73,13 +73,14 @@ def test_each_logger_is_in_the_table() -> None:
 
 
 def test_the_library_sets_up_no_handler() -> None:
-    """Where lines go, and which, is the program's to say; `txn serve` is a program."""
+    """Where lines go, and which, is the program's to say; `txn serve` and `txn console` are programs."""
     found = {
         f"{path.relative_to(ROOT)}: {call}"
         for path in sources("txn", "recovery")
         for call in re.findall(r"basicConfig|dictConfig|setLevel|\w*Handler\(\)", path.read_text())
     }
     assert found == {
+        "recovery/commands/console.py: basicConfig",
         "recovery/commands/serve.py: basicConfig",
         "txn/__init__.py: NullHandler()",
         "txn/locks/zookeeper/keeper.py: NullHandler()",
