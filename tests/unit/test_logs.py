@@ -73,7 +73,7 @@ def test_each_logger_is_in_the_table() -> None:
 
 
 def test_the_library_sets_up_no_handler() -> None:
-    """Where lines go, and which, is the program's to say; `txn serve` and `txn console` are programs."""
+    """Where lines go, and which, is the program's to say; these two are programs."""
     found = {
         f"{path.relative_to(ROOT)}: {call}"
         for path in sources("txn", "recovery")
