@@ -16,11 +16,11 @@ from recovery.commands.common import (
     TransactionsOption,
     print_json,
 )
+from recovery.console.settings import PORT, ConsoleSettings
 from txn.errors import InvalidRequestError
 from txn.host.extras import require_extra
 from txn.host.tokens import read_token
 
-PORT = 8611
 FileOption = Annotated[Path | None, typer.Option(metavar="FILE")]
 
 
@@ -63,7 +63,6 @@ def console(
     """
     with require_extra("console"):
         from recovery.console.serving import serve_console  # noqa: PLC0415
-        from recovery.console.settings import ConsoleSettings  # noqa: PLC0415
     token = secrets.token_urlsafe(16) if token_file is None else read_token(token_file)
     settings = ConsoleSettings(
         store, token, transactions, locks, leases, bind, port, tls_cert, tls_key, metrics or ()

@@ -19,6 +19,7 @@ from starlette.staticfiles import StaticFiles
 
 from recovery.console import pages
 from recovery.console.access import LOGIN, SESSION_S, AccessGate, Logins, find_way_back
+from recovery.console.jobs import JobUnderWayError
 from recovery.console.live import Streams
 from recovery.console.rendering import respond
 from recovery.console.sources import Console
@@ -125,6 +126,8 @@ def _show_error(request: Request, error: Exception) -> Response:
             status, words = error.status_code, str(error.detail)
         case InvalidRequestError():
             status, words = 400, str(error)
+        case JobUnderWayError():
+            status, words = 409, str(error)
         case _:
             status, words = 503, str(error)
     title = HTTPStatus(status).phrase

@@ -4,8 +4,8 @@ of them at most. Nothing is opened before somebody looks, and looking makes and 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from txn.leases import Lease
-    from txn.leases.service import LeaseService
 
 MOST_SHOWN = 1_000
 
@@ -116,15 +115,10 @@ class LeaseClaims:
         """Nothing stays open between two looks."""
 
     def _see(self) -> SeenLeases:
-        with self._open() as service:
-            found = service.list_lease(most=MOST_SHOWN + 1)
-            return SeenLeases(found[:MOST_SHOWN], service.now(), len(found) <= MOST_SHOWN)
-
-    @contextmanager
-    def _open(self) -> Iterator[LeaseService]:
         assert self._url is not None
         with open_lease_look(self._url) as service:
-            yield service
+            found = service.list_lease(most=MOST_SHOWN + 1)
+            return SeenLeases(found[:MOST_SHOWN], service.now(), len(found) <= MOST_SHOWN)
 
 
 def make_tree(seen: SeenLocks) -> LockTree:

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from recovery.console.jobs import JobUnderWayError
 from recovery.console.pages.fields import parse_tables
 from recovery.console.rendering import respond
 
@@ -21,8 +20,5 @@ def show_doctor(request: Request) -> Response:
 def run_doctor(request: Request, form: Mapping[str, str]) -> Response:
     """Examine the store and some tables."""
     tables = parse_tables(form.get("tables", ""))
-    try:
-        request.app.state.console.examination.run(tables)
-    except JobUnderWayError as error:
-        return respond("error.html", request, {"title": "Conflict", "words": str(error)}, 409)
+    request.app.state.console.examination.run(tables)
     return RedirectResponse("/doctor", 303)

@@ -71,10 +71,7 @@ def start_check(request: Request, form: Mapping[str, str]) -> Response:
     console = request.app.state.console
     grace_ms, tables = parse_grace(form.get("grace", "")), parse_tables(form.get("tables", ""))
     require_tables(console.context, tables)
-    try:
-        console.jobs.start(grace_ms, tables)
-    except JobUnderWayError as error:
-        return _refuse(request, error)
+    console.jobs.start(grace_ms, tables)
     return RedirectResponse("/fsck", 303)
 
 
@@ -108,16 +105,13 @@ def start_repair(request: Request, form: Mapping[str, str]) -> Response:
     """Begin to repair one finding, or all that a fresh check finds."""
     jobs: Jobs = request.app.state.console.jobs
     if jobs.is_running:
-        return _refuse(request, JobUnderWayError("nothing was begun: a job is under way already"))
+        raise JobUnderWayError("nothing was begun: a job is under way already")
     report = jobs.find_report(parse_number(form.get("check", "")))
     one = _find_one(report, form.get("finding"))
-    try:
-        if one is None:
-            jobs.start(report.grace_ms, report.tables, repairs=True)
-        else:
-            jobs.start_one(report, one.kept)
-    except JobUnderWayError as error:
-        return _refuse(request, error)
+    if one is None:
+        jobs.start(report.grace_ms, report.tables, repairs=True)
+    else:
+        jobs.start_one(report, one.kept)
     return RedirectResponse("/fsck", 303)
 
 
@@ -170,7 +164,3 @@ def _find_one(report: FsckReport, number: str | None) -> ListedFinding | None:
     if at >= len(report.kept):
         raise InvalidRequestError(NOT_KEPT)
     return _show(at, report.kept[at])
-
-
-def _refuse(request: Request, error: JobUnderWayError) -> Response:
-    return respond("error.html", request, {"title": "Conflict", "words": str(error)}, 409)
