@@ -16,19 +16,20 @@ from txn.clock import SystemClock
 from txn.errors import InvalidRequestError
 from txn.host.extras import require_extra
 from txn.locks.manager import LockLook
+from txn.locks.opening import ZOOKEEPER
 from txn.locks.stored.look import StoredLook
 from txn.policy import Policy
-from txn.protocol.attempt import Context
+from txn.protocol.attempt import Context, Rules
 from txn.protocol.rules import SIX_PHASE, find_rules, require_features
 from txn.request import TRANSACTIONS
 from txn.stores import open_store
+from txn.stores.base import Store
 from txn.watch import silent
 
 if TYPE_CHECKING:
     from txn.leases.service import LeaseService
 
 SQLITE = "sqlite:///"
-ZOOKEEPER = "zookeeper"
 
 
 def must_exist(uri: str) -> None:
@@ -50,9 +51,15 @@ def open_any_store(uri: str, transactions: str) -> Iterator[Context]:
     clock = SystemClock()
     with closing(open_store(uri, clock)) as store:
         table = transactions.encode()
-        rules = find_rules(store, table) if store.describe(table) else None
-        rules = rules or SIX_PHASE
+        rules = find_usual_rules(store, table)
         yield Context(store, table, clock, random.SystemRandom(), Policy(), silent, rules)
+
+
+def find_usual_rules(store: Store, table: bytes) -> Rules:
+    """Return the rules of the database with this transaction table; the usual ones where there is
+    none, or its protocol is not written down."""
+    rules = find_rules(store, table) if store.describe(table) else None
+    return rules or SIX_PHASE
 
 
 @contextmanager

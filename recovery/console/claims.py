@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from recovery.console.recent import Recent
 from recovery.console.settings import ConsoleSettings
-from recovery.opening import open_lease_look, open_lock_look
+from recovery.opening import find_usual_rules, open_lease_look, open_lock_look
 from txn.locks.line import list_denying
 from txn.locks.manager import Lock, LockLook, SeenLocks
 from txn.locks.stored.look import StoredLook
 from txn.protocol.attempt import Context
-from txn.protocol.rules import SIX_PHASE, find_rules
 from txn.request import TRANSACTIONS
 
 if TYPE_CHECKING:
@@ -151,5 +150,4 @@ def _of_locks(context: Context) -> Context:
     table = TRANSACTIONS.encode()
     if table == context.table:
         return context
-    rules = find_rules(context.store, table) if context.store.describe(table) else None
-    return replace(context, table=table, rules=rules or SIX_PHASE)
+    return replace(context, table=table, rules=find_usual_rules(context.store, table))
