@@ -6,13 +6,13 @@ what happened between. Nothing here writes.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from itertools import islice, pairwise
-from typing import assert_never
+from typing import TypeVar, assert_never
 
 from recovery.findings import Finding, Kind
 from recovery.fsck import GRACE_MS, RETENTION_MS, judge
@@ -38,6 +38,10 @@ from txn.request import Request
 from txn.spans import Span
 from txn.text import LONGEST_REASON, assertion_text
 
+T = TypeVar("T")
+
+VERSIONS = 10  # of a key, among which the one that was replaced is looked for
+
 
 @dataclass(frozen=True, slots=True)
 class StatusTime:
@@ -54,7 +58,8 @@ class ValueChange:
 
     new: the value; None for a delete. replaced: the timestamp of the version that it replaces, 0
     where there was none; None before the decision. old: that version (before the decision: the
-    newest one), unless it has been overwritten. held: its lock is the transaction's now.
+    newest one), if it is among the newest VERSIONS that the store keeps and no deletion hides.
+    held: its lock is the transaction's now.
     """
 
     key: Key
@@ -165,7 +170,7 @@ def explain(
         lease_ms=row.buffer.lease_ms if row.buffer else None,
         beat=row.beat or None,
         timestamp=row.plan.timestamp if row.plan else None,
-        changes=_changes(row, request, data, held),
+        changes=_changes(context, row, request, data, held),
         assertions=request.assertions,
         verdicts=_judge_assertions(row, request.assertions, data),
         keys=keys,
@@ -200,15 +205,22 @@ def _find_promise_ms(context: Context, request: Request) -> int | None:
 
 
 def _read(context: Context, keys: Sequence[Key]) -> dict[Key, Cell | None]:
-    """Return the keys and their locks; without those of a table that is gone or disabled."""
+    """Return the keys and their locks."""
     lock_of = context.rules.lock_of
     cells = dict.fromkeys(cell for key in keys for cell in (key, lock_of(key)))
-    data: dict[Key, Cell | None] = {}
+    return _read_tables(context, cells, context.store.read)
+
+
+def _read_tables(
+    context: Context, keys: Collection[Key], read: Callable[[Collection[Key]], Mapping[Key, T]]
+) -> dict[Key, T]:
+    """Return what is read of keys, table by table; nothing of one that is gone or disabled."""
+    found: dict[Key, T] = {}
     for table in dict.fromkeys(key.table for key in keys):
-        wanted = [cell for cell in cells if cell.table == table]
+        wanted = [key for key in keys if key.table == table]
         with suppress(TableUnavailable):
-            data |= call_store(context, partial(context.store.read, wanted))
-    return data
+            found |= call_store(context, partial(read, wanted))
+    return found
 
 
 def _judge_assertions(
@@ -250,17 +262,35 @@ def _statuses(row: TransactionRow) -> tuple[StatusTime, ...]:
 
 
 def _changes(
-    row: TransactionRow, request: Request, data: Mapping[Key, Cell | None], held: tuple[Key, ...]
+    context: Context,
+    row: TransactionRow,
+    request: Request,
+    data: Mapping[Key, Cell | None],
+    held: tuple[Key, ...],
 ) -> tuple[ValueChange, ...]:
-    replaced: tuple[int | None, ...] = (None,) * len(request.mutations)
+    replaced: dict[Key, int] = {}
     if row.plan is not None and len(row.plan.replaced) == len(request.mutations):
-        replaced = row.plan.replaced
-    undecided = row.status is not None and row.status.is_undecided
-    changes = []
-    for mutation, version in zip(request.mutations, replaced, strict=True):
-        now = data.get(mutation.key)
-        is_old = now is not None and (now.timestamp == version or undecided)
-        new = None if isinstance(mutation, Delete) else mutation.value
-        key = mutation.key
-        changes.append(ValueChange(key, new, version, now if is_old else None, key in held))
-    return tuple(changes)
+        keys = (mutation.key for mutation in request.mutations)
+        replaced = dict(zip(keys, row.plan.replaced, strict=True))
+    old = _read_replaced(context, {key: replaced[key] for key in replaced if key in data})
+    if row.status is not None and row.status.is_undecided:
+        old = data
+    return tuple(
+        ValueChange(
+            mutation.key,
+            new=None if isinstance(mutation, Delete) else mutation.value,
+            replaced=replaced.get(mutation.key),
+            old=old.get(mutation.key),
+            held=mutation.key in held,
+        )
+        for mutation in request.mutations
+    )
+
+
+def _read_replaced(context: Context, wanted: Mapping[Key, int]) -> Mapping[Key, Cell | None]:
+    """Return the versions of these timestamps, as far as they can be seen; of 0 there is none."""
+    store, keys = context.store, [key for key, timestamp in wanted.items() if timestamp]
+    found = _read_tables(context, keys, lambda keys: store.read_versions(keys, VERSIONS))
+    return {
+        key: cell for key, cells in found.items() for cell in cells if cell.timestamp == wanted[key]
+    }

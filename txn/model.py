@@ -157,6 +157,12 @@ class Unless(NamedTuple):
         return cell is not None and cell.value in self.values
 
 
+def check_count(count: int) -> None:
+    """Raise InvalidRequestError unless it is a number of versions that HBase can be asked for."""
+    if not 1 <= count < 1 << 31:
+        raise InvalidRequestError("not a number of versions, from 1 to 2147483647", count=count)
+
+
 def check_unless(columns: Columns, unless: Unless | None) -> None:
     """Raise InvalidRequestError where a scan that names columns does not read what it is to judge
     rows by."""

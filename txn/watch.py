@@ -48,6 +48,7 @@ Action = Literal["rolled forward", "rolled back", "freed"]
 
 CallName = Literal[
     "read",
+    "read_versions",
     "write",
     "check_and_put",
     "scan",

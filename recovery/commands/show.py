@@ -131,7 +131,7 @@ def _old(change: ValueChange, undecided: bool) -> str:
     if change.old is not None:
         return shorten(change.old.value)
     if change.replaced:
-        return f"version {change.replaced}, overwritten"
+        return f"version {change.replaced}, not kept"
     return "none" if change.replaced == 0 or undecided else ""
 
 

@@ -114,6 +114,8 @@ def _visit(page: pages.Look) -> pages.Endpoint:
 def _act(action: pages.Action) -> pages.Endpoint:
     async def endpoint(request: Request) -> Response:
         form = await read_form(request)
+        host = request.client.host if request.client else "nowhere"
+        LOG.warning("%s is asked for from %s", request.url.path, host)
         return await run_in_threadpool(action, request, form)
 
     return endpoint

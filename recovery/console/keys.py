@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from recovery.console.bounds import Budget, LookLimits, Stop
 from recovery.console.browsing import DEFAULT, TransactionPage, WantedTransactions, browse
+from recovery.inspect import VERSIONS
 from recovery.scan import find_transaction
 from recovery.tables import is_foreign
 from txn.errors import CorruptRowError, TableUnavailable
@@ -30,7 +31,8 @@ class KeyLook:
     """A key and what guards it.
 
     is_there: whether its table and family are; else nothing else is known.
-    value: its newest version. lock: the lock cell, of the key or, fenced, of its row and family,
+    value: its newest version; earlier: those before it that can be seen, newest first, of the
+    newest VERSIONS. lock: the lock cell, of the key or, fenced, of its row and family,
     and lock_cell: what is in it. count: how often a fenced lock was taken; None: it is none, or
     says nothing known. tag: of the six-phase protocol.
     holder: who has the lock, empty where it is free; holder_row: that one's row, if it has one.
@@ -42,6 +44,7 @@ class KeyLook:
     key: Key
     is_there: bool
     value: Cell | None
+    earlier: list[Cell]
     lock: Key
     lock_cell: Cell | None
     count: int | None
@@ -82,13 +85,15 @@ def look_at_key(
         cells = call_store(context, lambda: context.store.read([key, lock, tag]))
     except TableUnavailable:
         is_there, cells = False, {key: None, lock: None, tag: None}
+    value = cells[key]
     holder = holder_of(lock, cells[lock])
     row = find_transaction(context, holder) if is_row_key(holder) else None
     fenced = _read_count(lock, cells[lock]) if context.rules.locks_rows else None
     return KeyLook(
         key,
         is_there,
-        value=cells[key],
+        value=value,
+        earlier=[] if value is None else _read_before(context, key, value.timestamp),
         lock=lock,
         lock_cell=cells[lock],
         count=None if fenced is None else fenced.taken,
@@ -127,6 +132,11 @@ def list_table_keys(
                 holder = holder_of(lock, row.cells.get(lock))
                 keys.append(ListedKey(key, row.cells[key], holder))
     return KeyPage(keys, None, budget.rows, None)
+
+
+def _read_before(context: Context, key: Key, timestamp: int) -> list[Cell]:
+    versions = call_store(context, lambda: context.store.read_versions([key], VERSIONS))[key]
+    return [cell for cell in versions if cell.timestamp < timestamp]
 
 
 def _read_count(lock: Key, cell: Cell | None) -> FencedLock | None:

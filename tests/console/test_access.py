@@ -98,6 +98,13 @@ def test_what_comes_by_another_way_needs_the_token(
     assert ask(url, headers=headers | bearer).status == 200
 
 
+def test_the_log_has_what_was_asked_for_and_from_where(console: ServedConsole) -> None:
+    """Who finds a transaction repaired wants to know where that came from."""
+    bearer = {"Authorization": f"Bearer {console.token}"}
+    assert ask(f"{console.url}/fsck/repair", "POST", {"check": "998"}, bearer).status != 401
+    assert "/fsck/repair is asked for from 127.0.0.1" in console.log.read_text()
+
+
 def test_from_elsewhere_looking_needs_the_token(strict: ServedConsole) -> None:
     """All that there is, live parts included."""
     paths = [*pages.LOOKS, *(f"/live/{part}" for part in pages.PARTS), "/metrics", "/nothing"]

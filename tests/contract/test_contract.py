@@ -68,6 +68,7 @@ def running(body: object) -> Iterator[None]:
 def test_an_empty_batch_does_nothing(subject: Subject) -> None:
     """The protocol calls with what there is, without asking whether there is anything."""
     assert subject.store.read([]) == {}
+    assert subject.store.read_versions([], 3) == {}
     subject.store.write([])
     assert subject.store.check_and_put([]) == []
 
@@ -148,6 +149,57 @@ def test_an_empty_value_is_read_with_its_timestamp(subject: Subject) -> None:
     key = subject.key("r", "x_tag")
     subject.store.write([Edit(key, b"", 10)])
     assert subject.get(key) == Cell(b"", 10)
+
+
+# --- read_versions ------------------------------------------------------------------------------
+
+
+def test_versions_come_newest_first_and_at_most_so_many_of_each(subject: Subject) -> None:
+    """What stood there before is asked for by people, also of many keys."""
+    x, y, absent = subject.key("r", "x"), subject.key("r", "y"), subject.key("s", "z", "e")
+    edits = [Edit(x, b"2", 20), Edit(x, b"", 10), Edit(x, b"3", 30), Edit(y, b"only", 5)]
+    subject.store.write(edits)
+    cells = [Cell(b"3", 30), Cell(b"2", 20), Cell(b"", 10)]
+    for count in (1, 2, 3, 10):
+        found = subject.store.read_versions([absent, x, y], count)
+        assert found == {absent: [], x: cells[:count], y: [Cell(b"only", 5)]}
+
+
+def test_versions_are_those_that_the_family_keeps_and_no_marker_hides(subject: Subject) -> None:
+    """A version that a reader of HBase cannot see is not shown here either."""
+    kept, single = subject.key("r", "x"), subject.key("r", "x", "e")
+    for timestamp in (10, 20, 30, 40):
+        value = b"%d" % timestamp
+        subject.store.write([Edit(kept, value, timestamp), Edit(single, value, timestamp)])
+    found = subject.store.read_versions([kept, single], 10)
+    assert [cell.timestamp for cell in found[kept]] == [40, 30, 20]
+    assert found[single] == [Cell(b"40", 40)]
+    subject.store.write([Edit(kept, None, 30), Edit(single, None, 40)])
+    assert subject.store.read_versions([kept, single], 10) == {
+        kept: [Cell(b"40", 40)],
+        single: [],
+    }
+
+
+def test_versions_of_many_rows_and_tables_are_told_apart(subject: Subject) -> None:
+    """Two tables may have the same row, and a request of thousands of rows is cut."""
+    table = b"other-" + subject.table
+    subject.maker.ensure_table(table, {b"d": Family()})
+    here = [subject.key(b"%04d" % number, "x") for number in range(1_100)]
+    there = here[0]._replace(table=table)
+    subject.store.write([Edit(key, key.row, 10) for key in here])
+    subject.store.write([Edit(there, b"there", 7)])
+    found = subject.store.read_versions([*here, there, here[0]], 2)
+    assert found == {key: [Cell(key.row, 10)] for key in here} | {there: [Cell(b"there", 7)]}
+
+
+@pytest.mark.parametrize("count", [0, -1, 1 << 31])
+def test_a_number_of_versions_that_nobody_can_ask_for_is_refused(
+    subject: Subject, count: int
+) -> None:
+    """HBase takes 0 for something of its own, and a gateway has 32 bits for it."""
+    with pytest.raises(InvalidRequestError, match=f"versions.*count={count}"):
+        subject.store.read_versions([subject.key("r", "x")], count)
 
 
 # --- write --------------------------------------------------------------------------------------
@@ -652,6 +704,8 @@ def test_an_absent_table_or_family_is_named(subject: Subject) -> None:
     with pytest.raises(TableUnavailable, match=r"no such table.*'nowhere'") as caught:
         subject.store.read([key, Key("r", "d", "x", "nowhere")])
     assert caught.value.table == b"nowhere"
+    with pytest.raises(TableUnavailable, match=r"no such family.*'nothing'"):
+        subject.store.read_versions([key, other], 3)
     with pytest.raises(TableUnavailable, match=r"no such family.*'nothing'") as caught:
         subject.store.write([Edit(key, b"1", 1), Edit(other, b"1", 1)])
     assert caught.value.table == subject.table
@@ -672,6 +726,7 @@ def test_a_disabled_table_is_the_store_s_trouble(subject: Subject) -> None:
     calls: list[Callable[[Key], object]] = [
         lambda key: store.read([well, key]),
         lambda key: store.read([well], [key]),
+        lambda key: store.read_versions([well, key], 3),
         lambda key: store.write([Edit(well, b"1", 1), Edit(key, b"1", 1)]),
         lambda key: store.check_and_put([put_if(key, b"", (key, b"1"))]),
         lambda key: list(store.scan(table)),

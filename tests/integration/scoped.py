@@ -41,6 +41,10 @@ class ScopedStore:
         found = self._inner.read(*there, beside=beside)
         return {key: found[self._there(key)] for keys in groups for key in keys}
 
+    def read_versions(self, keys: Collection[Key], count: int) -> dict[Key, list[Cell]]:
+        found = self._inner.read_versions([self._there(key) for key in keys], count)
+        return {key: found[self._there(key)] for key in keys}
+
     def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
         there = [edit._replace(key=self._there(edit.key)) for edit in edits]
         self._inner.write(there, by_row=by_row)

@@ -59,6 +59,22 @@ def test_a_key_is_shown_with_who_wrote_it(protocol: ProtocolName) -> None:
 
 
 @both
+def test_a_key_is_shown_with_the_versions_before_it(protocol: ProtocolName) -> None:
+    """As many as its family keeps, and none of a key that was deleted."""
+    world = World(protocol=protocol)
+    for value in (b"0", b"1", b"2", b"3"):
+        world.clock.advance(5)
+        world.engine.commit([Mutation(X, value), Mutation(Y, value)])
+    found = look_at_key(world.engine.context, X)
+    assert [cell.value for cell in found.earlier] == [b"2", b"1"]
+    assert [row.plan and row.plan.timestamp for row in found.transactions.rows][1:3] == [
+        cell.timestamp for cell in found.earlier
+    ]
+    world.engine.commit([Delete(X), Delete(Y)])
+    assert look_at_key(world.engine.context, X).earlier == []
+
+
+@both
 @pytest.mark.parametrize("status", [Status.ASSERTED, Status.COMPLETE])
 def test_a_held_key_is_shown_with_its_holder(protocol: ProtocolName, status: Status) -> None:
     """And how far that one has come."""

@@ -12,7 +12,8 @@ from recovery.inspect import AssertionVerdict, Explanation, explain
 from tests.unit.worlds import TAKEN, World, X, Y, Z, after_status, stopped_at
 from txn.assertions import And, Assertion, Exact, Some
 from txn.errors import AssertionFailedError
-from txn.model import Delete, Edit, Key, Mutation
+from txn.model import Cell, Delete, Edit, Key, Mutation
+from txn.protocol.attempt import ProtocolName
 from txn.protocol.phases import Status
 from txn.protocol.row import RowState, column
 from txn.testing.counting import CountingStore
@@ -52,7 +53,7 @@ def test_a_finished_commit_is_explained() -> None:
 
 @pytest.mark.parametrize("status", list(Status)[:5])
 def test_old_and_new_values_stand_side_by_side(status: Status) -> None:
-    """The old value is there for as long as it is the newest version."""
+    """Also once the new one has been put: the version that it replaces is kept beside it."""
     world = World()
     first = world.engine.commit([Mutation(X, b"1")])
     world.clock.advance(1)
@@ -64,12 +65,28 @@ def test_old_and_new_values_stand_side_by_side(status: Status) -> None:
     (change,) = found.changes
     assert change.new == b"2"
     assert change.replaced == (first.timestamp if status.is_decided else None)
-    has_old = status in (Status.WRITTEN, Status.LOCKED, Status.ASSERTED)
-    assert (change.old is not None and change.old.value == b"1") == has_old
+    assert change.old == Cell(b"1", first.timestamp)
     assert change.held == (status is not Status.WRITTEN)
     assert found.held == ((X,) if change.held else ())
     assert found.finding is not None
     assert found.finding.kind.remedy in found.advice
+
+
+@pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
+def test_a_replaced_value_is_shown_for_as_long_as_the_store_keeps_it(
+    protocol: ProtocolName,
+) -> None:
+    """A family has three versions; who looks later sees which one it was, and no other value."""
+    world = World(protocol=protocol)
+    done = []
+    for value in (b"0", b"1", b"2", b"3"):
+        world.clock.advance(5)
+        done.append(world.engine.commit([Mutation(X, value), Mutation(Y, value)]))
+    shown = [explained(world, each.transaction).changes[0] for each in done]
+    assert [change.replaced for change in shown] == [0, *(each.timestamp for each in done[:3])]
+    assert [change.old and change.old.value for change in shown] == [None, None, b"1", b"2"]
+    world.engine.commit([Delete(X)])
+    assert explained(world, done[3].transaction).changes[0].old is None
 
 
 def test_a_live_transaction_is_not_threatened() -> None:

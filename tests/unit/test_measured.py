@@ -32,6 +32,7 @@ def test_each_call_is_told_once_and_passed_on_as_it_is() -> None:
     assert store.check_and_put([Check(X, b"2", ((X, b"3"),))]) == [True]
     found = store.read([X], [X.lock])
     assert found[X] is not None and found[X].value == b"3"
+    assert [cell.value for cell in store.read_versions([X], 2)[X]] == [b"3", b"2"]
     assert [row.row for row in store.scan(TABLE)] == [b"x"]
     assert store.describe(TABLE) == {b"d": Family()}
     assert store.find_splits(TABLE, 3) == below.find_splits(TABLE, 3)
@@ -42,6 +43,7 @@ def test_each_call_is_told_once_and_passed_on_as_it_is() -> None:
         ("write", "done", 2),
         ("check_and_put", "done", 1),
         ("read", "done", 2),
+        ("read_versions", "done", 1),
         ("scan", "done", 1),
         ("describe", "done", 1),
         ("find_splits", "done", 1),

@@ -14,6 +14,7 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import SpanKind, StatusCode, get_current_span
 
 from tests.tracing import Spans, attribute, id_of, parent_of, traced
+from tests.unit import parted
 from tests.unit.worlds import TABLE, World, X, Y, after_status, stopped_at
 from txn import (
     AbortedError,
@@ -22,6 +23,7 @@ from txn import (
     ConflictError,
     CorruptRowError,
     DeadlineError,
+    Engine,
     Exact,
     InvalidRequestError,
     Key,
@@ -33,6 +35,7 @@ from txn import (
     connect,
     connect_async,
 )
+from txn.client.parts import PartsClient
 from txn.errors import StoreClosedError
 from txn.protocol.phases import Status
 from txn.testing.faulty import Fault, Reply
@@ -43,7 +46,7 @@ from txn.tracing import (
     explain_failure,
     flush_traces,
 )
-from txn.watch import Phase, name_outcome
+from txn.watch import Ended, Event, Phase, name_outcome
 
 SECRET = b"nobody's business"
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -112,6 +115,31 @@ def test_one_that_meets_a_holder_tells_of_it_and_of_its_tries(spans: Spans) -> N
     assert attribute(span, "txn.tries") == 2
     (conflict,) = [event for event in span.events if event.name == "conflict"]
     assert conflict.attributes == {"txn.key": "data/x/d:x", "txn.holder": holder.decode()}
+
+
+def test_a_transaction_in_parts_has_one_span(spans: Spans) -> None:
+    """Of its commit: the tasks that wrote its parts are the program's own."""
+    events: list[Event] = []
+    with parted.open_rows("six-phase") as engine:
+        client = PartsClient(Engine(engine.context.store, table="rows", watch=events.append))
+        begun = [client.begin(once=once) for once in (b"token", b"token", None)]
+        times = [client.write(begun[0], 0, 0, [Mutation(parted.X, SECRET)])]
+        spans.clear()
+        done = client.commit(begun[0], [1], max(times))
+        again = client.commit(begun[1], [], 0)
+        client.abort(begun[2], "not wanted")
+        with pytest.raises(ConflictError):
+            client.commit(begun[2], [], 0)
+    assert again.transaction == done.transaction == begun[0]
+    first, second, third = spans.commits()
+    assert names(first)[-3:] == ["put", "clean", "unlock"]
+    assert attribute(first, "txn.transaction") == begun[0].decode()
+    assert [attribute(span, "txn.outcome") for span in (first, second, third)] == [
+        event.outcome for event in events if isinstance(event, Ended)
+    ]
+    assert attribute(second, "txn.happened") == "yes"
+    assert (third.status.status_code, attribute(third, "txn.happened")) == (StatusCode.ERROR, "no")
+    assert SECRET.decode() not in "".join(map(told, (first, second, third)))
 
 
 def test_a_call_that_is_sent_again_is_an_event(spans: Spans) -> None:

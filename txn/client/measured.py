@@ -44,6 +44,12 @@ class MeasuredStore:
         items = sum(map(len, groups))
         return self._measure("read", items, lambda: self._inner.read(*groups, beside=beside))
 
+    def read_versions(self, keys: Collection[Key], count: int) -> dict[Key, list[Cell]]:
+        def call() -> dict[Key, list[Cell]]:
+            return self._inner.read_versions(keys, count)
+
+        return self._measure("read_versions", len(keys), call)
+
     def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
         def call() -> None:
             self._inner.write(edits, durable=durable, by_row=by_row)

@@ -5,13 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from threading import Event, Thread
 
 from txn.assertions import Assertion
 from txn.client.engine import Engine
+from txn.clock import measure_ms
 from txn.errors import AbortedError, InvalidRequestError, StoreError
 from txn.model import Delete, Mutation, as_bytes, check_whole
-from txn.protocol.attempt import Transaction, load_transaction
+from txn.protocol.attempt import Context, Transaction, load_transaction
 from txn.protocol.beats import put_beats
 from txn.protocol.parts import begin_whole, decide_whole, write_part
 from txn.protocol.phases import Status
@@ -20,8 +22,10 @@ from txn.protocol.resolve import Resolver
 from txn.protocol.row import MOST_PARTS, decode_marker, marker_key, part_key
 from txn.protocol.row_cells import read_rows
 from txn.protocol.waiting import Contention
-from txn.request import Ack, Committed, bind_request
+from txn.request import Ack, Committed, Request, bind_request
 from txn.text import reason_text
+from txn.tracing import begin_traces, watch_batch
+from txn.watch import Ended, guard, name_outcome
 
 
 class PartsClient:
@@ -84,15 +88,38 @@ class PartsClient:
             check_whole("counts", count, 0)
             if count > MOST_PARTS:
                 raise InvalidRequestError("too many parts", count=count, limit=MOST_PARTS)
+        began_ms = measure_ms()
+        (trace,) = begin_traces([Request(())], remote=False)  # what is in parts has no keys here
+        context = self._context
+        if trace is not None:
+            watch = watch_batch({transaction: trace}, context.watch)
+            context = replace(context, watch=guard(watch))
+
+        def tell(result: Committed | BaseException) -> None:
+            self._context.watch(Ended(name_outcome(result), 1, measure_ms() - began_ms))
+            if trace is not None:
+                trace.end(result, transaction=transaction, tries=1)
+
         try:
-            t = decide_whole(self._context, transaction, counts, timestamp, self._contention)
+            done = self._commit(context, transaction, counts, timestamp, ack)
+        except BaseException as error:
+            tell(error)
+            raise
+        tell(done)
+        return done
+
+    def _commit(
+        self, context: Context, transaction: bytes, counts: Sequence[int], timestamp: int, ack: Ack
+    ) -> Committed:
+        try:
+            t = decide_whole(context, transaction, counts, timestamp, self._contention)
         except AbortedError as error:
             once = self._abort(transaction, reason_text(error)).request.once
             if once is None or (first := self.find_committed(once)) is None:
                 raise
             return first
         if ack == "complete":
-            finish_or_leave(self._context, "roll forward", roll_forward, [t])
+            finish_or_leave(context, "roll forward", roll_forward, [t])
         return Committed(t.row_key, t.decided.timestamp, complete=t.is_finished)
 
     def abort(self, transaction: bytes, reason: str) -> bool:

@@ -36,6 +36,7 @@ from txn.service.messages import (
 from txn.service.store_messages import (
     pack_families,
     pack_page,
+    pack_versions,
     unpack_check,
     unpack_columns,
     unpack_edit,
@@ -167,6 +168,11 @@ class Transactional:
     def storeRead(self, keys: Sequence[Any], given: Any) -> list[Any]:
         """The newest versions of the keys."""
         return pack_cells(self._store.read([unpack_key(key) for key in keys]))
+
+    @answer_call
+    def storeVersions(self, keys: Sequence[Any], count: int, given: Any) -> list[Any]:
+        """The visible versions of the keys, at most so many of each."""
+        return pack_versions(self._store.read_versions([*map(unpack_key, keys)], count))
 
     @answer_call
     def storeWrite(

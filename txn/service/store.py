@@ -23,7 +23,18 @@ from txn.errors import (
     annotate,
 )
 from txn.host.tokens import read_token
-from txn.model import Cell, Check, Columns, Edit, Family, Key, Row, Unless, check_unless
+from txn.model import (
+    Cell,
+    Check,
+    Columns,
+    Edit,
+    Family,
+    Key,
+    Row,
+    Unless,
+    check_count,
+    check_unless,
+)
 from txn.service.messages import FIELDS, IDL, UNKNOWN_KIND, pack_key, unpack_cells, unpack_error
 from txn.service.store_messages import (
     pack_check,
@@ -33,6 +44,7 @@ from txn.service.store_messages import (
     pack_unless,
     unpack_families,
     unpack_page,
+    unpack_versions,
 )
 from txn.stores.base import Feature
 from txn.stores.gateway import Gateway, GatewayError, Service, parse_gateway
@@ -119,6 +131,17 @@ class ServedStore:
             return {}
         packed = [pack_key(_require_table(key)) for key in dict.fromkeys(keys)]
         found = unpack_cells(self._ask("storeRead", CALLS.storeRead_args, packed, repeat=True))
+        return {key: found[key] for key in keys}
+
+    def read_versions(self, keys: Collection[Key], count: int) -> dict[Key, list[Cell]]:
+        """Read them in one request."""
+        check_count(count)
+        if not keys:
+            return {}
+        packed = [pack_key(_require_table(key)) for key in dict.fromkeys(keys)]
+        found = unpack_versions(
+            self._ask("storeVersions", CALLS.storeVersions_args, packed, count, repeat=True)
+        )
         return {key: found[key] for key in keys}
 
     def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:

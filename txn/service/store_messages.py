@@ -7,11 +7,27 @@ from dataclasses import astuple
 from typing import Any
 
 from txn.errors import InvalidRequestError
-from txn.model import Check, Columns, Edit, Family, Row, Unless
+from txn.model import Cell, Check, Columns, Edit, Family, Key, Row, Unless
 from txn.service.messages import IDL, pack_cells, pack_key, unpack_cells, unpack_key
 
 # Those of a Family, in their order, as the interface names them.
 SETTINGS = ("versions", "ttlMs", "keepDeletesMs", "durability", "newVersionBehavior", "replicas")
+
+
+def pack_versions(found: Mapping[Key, Sequence[Cell]]) -> list[Any]:
+    """Return the messages of the versions of keys."""
+    return [
+        IDL.Versions(pack_key(key), [IDL.Cell(*cell) for cell in cells])
+        for key, cells in found.items()
+    ]
+
+
+def unpack_versions(packed: Sequence[Any]) -> dict[Key, list[Cell]]:
+    """Return the versions of the keys of messages."""
+    return {
+        unpack_key(each.key): [Cell(cell.value, cell.timestamp) for cell in each.cells]
+        for each in packed
+    }
 
 
 def pack_edit(edit: Edit) -> Any:

@@ -172,6 +172,12 @@ struct Edit {
   3: optional binary value
 }
 
+// The versions of a key, newest first.
+struct Versions {
+  1: required Key key
+  2: required list<Cell> cells
+}
+
 // If the key has the expected value (empty: or none), put and make the edits; all of one row.
 struct Check {
   1: required Key key
@@ -247,6 +253,11 @@ service Transactional {
 
   // The newest versions of the keys as they are now, whatever is under way.
   list<Found> storeRead(1: required list<Key> keys, 2: Options options)
+    throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: StoreFailed store,
+            4: Corrupt corrupt)
+
+  // The visible versions of the keys as they are now, at most `count` of each.
+  list<Versions> storeVersions(1: required list<Key> keys, 2: required i32 count, 3: Options options)
     throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: StoreFailed store,
             4: Corrupt corrupt)
 

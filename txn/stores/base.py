@@ -45,6 +45,12 @@ class Store(Protocol):
         `beside` is run once, before the reading or meanwhile, where that saves waiting; what it
         raises is raised."""
 
+    def read_versions(self, keys: Collection[Key], count: int) -> dict[Key, list[Cell]]:
+        """Return the visible versions of each key, newest first, at most so many of each, and of
+        those that its family keeps; of an absent key none. Those of one row and family come from
+        one instant, but for a gateway of Thrift 1. The protocol needs the newest alone: this is
+        for people, who ask what was there before. A count below 1 is an InvalidRequestError."""
+
     def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
         """Write puts and delete-column markers at their own timestamps.
         Repeating the call changes nothing, but for the times of puts without one. With by_row the

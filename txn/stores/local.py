@@ -47,6 +47,13 @@ class LocalStore:
         except Refused as error:
             _raise_meaning(error)
 
+    def read_versions(self, keys: Collection[Key], count: int) -> dict[Key, list[Cell]]:
+        """Read in one local transaction."""
+        try:
+            return self._tables.read_versions(keys, count)
+        except Refused as error:
+            _raise_meaning(error)
+
     def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
         """Write all the edits in one local transaction."""
         try:

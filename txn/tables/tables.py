@@ -19,6 +19,7 @@ from txn.model import (
     Key,
     Row,
     Unless,
+    check_count,
     check_targets,
     check_unless,
 )
@@ -53,6 +54,26 @@ class TableStore(catalog.OnCatalog):
                     stem, oldest = cell_key(place, row, b""), find_oldest(place, now)
                 state = get(stem + column)
                 found[key] = None if state is None else newest(state, oldest)
+            return found
+
+        return self._store.read(body)
+
+    def read_versions(self, keys: Collection[Key], count: int) -> dict[Key, list[Cell]]:
+        """Return the visible versions of each key, newest first, at most so many of each."""
+        check_count(count)
+
+        def body(reader: Reader) -> dict[Key, list[Cell]]:
+            known, now = self._load(reader), self._clock.wall_ms()
+            found: dict[Key, list[Cell]] = {}
+            for key in keys:
+                row, family, column, table = key
+                place = _find_place(known, table, family)
+                found[key] = cells.versions(
+                    reader.get(cell_key(place, row, column)) or b"",
+                    find_oldest(place, now),
+                    limit=min(count, place.versions),
+                    at_least=place.min_versions,
+                )
             return found
 
         return self._store.read(body)

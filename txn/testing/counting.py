@@ -53,6 +53,10 @@ class CountingStore:
         self.trace.append(Counted("read", tuple(key for keys in groups for key in keys)))
         return self._inner.read(*groups, beside=beside)
 
+    def read_versions(self, keys: Collection[Key], count: int) -> dict[Key, list[Cell]]:
+        self.trace.append(Counted("read_versions", tuple(keys)))
+        return self._inner.read_versions(keys, count)
+
     def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
         self.trace.append(Counted("write", tuple(edits)))
         self._inner.write(edits, durable=durable, by_row=by_row)

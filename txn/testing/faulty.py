@@ -133,6 +133,10 @@ class FaultyStore:
             found.update(self._inner.read(keys))
         return found
 
+    def read_versions(self, keys: Collection[Key], count: int) -> dict[Key, list[Cell]]:
+        _report(self._fault("read_versions", tuple(keys)))
+        return self._inner.read_versions(keys, count)
+
     def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
         fault = self._fault("write", tuple(edits), by_row)
         for _ in range(1 + fault.twice):

@@ -29,7 +29,10 @@ def show_key(request: Request) -> Response:
     facts |= {"wrong": None, "further": None}
     try:
         if text:
-            facts["look"] = look_at_key(console.context, parse_key(text), console.limits)
+            look = look_at_key(console.context, parse_key(text), console.limits)
+            rows = look.transactions.rows
+            writers = {row.plan.timestamp: row.row_key for row in rows if row.plan}
+            facts |= {"look": look, "writers": writers}
         elif table:
             name = unescape(table)
             page = list_table_keys(console.context, name, unescape(start), console.limits)

@@ -59,6 +59,13 @@ def complete(keys: Collection[Key], parts: Sequence[Mapping[Key, Cell]]) -> dict
     return cells
 
 
+def complete_versions(
+    keys: Collection[Key], parts: Sequence[Mapping[Key, list[Cell]]]
+) -> dict[Key, list[Cell]]:
+    found = {key: cells for part in parts for key, cells in part.items()}
+    return {key: found.get(key, []) for key in keys}
+
+
 def row_after(row: bytes) -> bytes:
     """Return the least row that comes after this one, of those that HBase takes."""
     if len(row) < MAX_ROW:

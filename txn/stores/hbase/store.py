@@ -29,6 +29,7 @@ from txn.model import (
     Key,
     Row,
     Unless,
+    check_count,
     check_targets,
     check_unless,
 )
@@ -38,6 +39,7 @@ from txn.stores.hbase.places import (
     Places,
     check_place,
     complete,
+    complete_versions,
     first_line,
     group_by_table,
     is_legal,
@@ -68,6 +70,11 @@ class Dialect(Protocol):
 
     def read(self, table: bytes, rows: Places) -> list[Job[dict[Key, Cell]]]:
         """Return jobs that read the newest versions; together they find all keys that exist."""
+
+    def read_versions(
+        self, table: bytes, rows: Places, count: int
+    ) -> list[Job[dict[Key, list[Cell]]]]:
+        """Return jobs that read so many versions; together they find all keys that exist."""
 
     def write(self, table: bytes, edits: Sequence[Edit], by_row: bool) -> list[Job[None]]:
         """Return jobs that put and mark; no cell has two edits of one kind and timestamp.
@@ -140,6 +147,25 @@ class HBaseStore:
                 self._raise_meaning(error, keys)
                 raise
         return complete(keys, found)
+
+    def read_versions(self, keys: Collection[Key], count: int) -> dict[Key, list[Cell]]:
+        """Read them with the requests of `read`, but for Thrift 1: there with one for each key."""
+        check_count(count)
+        tables = group_by_table(keys)
+
+        def jobs() -> list[Job[dict[Key, list[Cell]]]]:
+            return [
+                job
+                for table, rows in tables.items()
+                for job in self._dialect.read_versions(table, rows, count)
+            ]
+
+        try:
+            found = self._pool.run(jobs, repeat=True)
+        except FAILURES as error:
+            self._raise_meaning(error, keys)
+            raise
+        return complete_versions(keys, found)
 
     def _read_group(
         self, keys: Collection[Key], tables: Mapping[bytes, Places]

@@ -47,6 +47,12 @@ class Thrift1:
             for start in range(0, len(names), ROWS_A_REQUEST)
         ]
 
+    def read_versions(
+        self, table: bytes, rows: Places, count: int
+    ) -> list[Job[dict[Key, list[Cell]]]]:
+        """One getVer for each key."""
+        return [_read_versions(table, key, count) for keys in rows.values() for key in keys]
+
     def write(self, table: bytes, edits: Sequence[Edit], by_row: bool) -> list[Job[None]]:
         """One mutateRowsTs for all the edits of the same timestamp."""
         times: dict[int | None, dict[bytes, list[Mutation]]] = {}
@@ -140,6 +146,11 @@ def _column(key: Key) -> bytes:
 def _read(table: bytes, rows: Sequence[bytes], columns: Sequence[bytes]) -> Job[dict[Key, Cell]]:
     found = yield _call("getRowsWithColumns", table, list(rows), list(columns), {})
     return {key: cell for result in found for key, cell in _cells(table, result).items()}
+
+
+def _read_versions(table: bytes, key: Key, count: int) -> Job[dict[Key, list[Cell]]]:
+    found = yield _call("getVer", table, key.row, _column(key), count, {})
+    return {key: [Cell(cell.value, cell.timestamp) for cell in found]}
 
 
 def _cells(table: bytes, result: TRowResult) -> dict[Key, Cell]:

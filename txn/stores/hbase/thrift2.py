@@ -35,6 +35,7 @@ def _narrow(kind: Any, *fields: str) -> Any:
 TColumn = _narrow(IDL.TColumn, "family", "qualifier", "timestamp")
 TColumnValue = _narrow(IDL.TColumnValue, "family", "qualifier", "value", "timestamp")
 TGet = _narrow(IDL.TGet, "row", "columns")
+TGetVersions = _narrow(IDL.TGet, "row", "columns", "maxVersions")
 TPut = _narrow(IDL.TPut, "row", "columnValues")
 TDelete = _narrow(IDL.TDelete, "row", "columns", "deleteType")
 
@@ -53,13 +54,13 @@ class Thrift2:
 
     def read(self, table: bytes, rows: Places) -> list[Job[dict[Key, Cell]]]:
         """One getMultiple, or several for many rows."""
-        if len(rows) <= ROWS_A_REQUEST:
-            return [_read(table, rows)] if rows else []
-        names = list(rows)
-        return [
-            _read(table, {row: rows[row] for row in names[start : start + ROWS_A_REQUEST]})
-            for start in range(0, len(names), ROWS_A_REQUEST)
-        ]
+        return [_read(table, part) for part in _divide(rows)]
+
+    def read_versions(
+        self, table: bytes, rows: Places, count: int
+    ) -> list[Job[dict[Key, list[Cell]]]]:
+        """One getMultiple, or several for many rows."""
+        return [_read_versions(table, part, count) for part in _divide(rows)]
 
     def write(self, table: bytes, edits: Sequence[Edit], by_row: bool) -> list[Job[None]]:
         """One put, or a putMultiple for several rows, and one deleteMultiple, or several for many
@@ -195,13 +196,19 @@ def _done(request: Request) -> Job[None]:
     yield request
 
 
+def _divide(rows: Places) -> list[Places]:
+    if len(rows) <= ROWS_A_REQUEST:
+        return [rows] if rows else []
+    names = list(rows)
+    return [
+        {row: rows[row] for row in names[start : start + ROWS_A_REQUEST]}
+        for start in range(0, len(names), ROWS_A_REQUEST)
+    ]
+
+
 def _read(table: bytes, rows: Places) -> Job[dict[Key, Cell]]:
-    gets = [TGet(row, [TColumn(key[1], key[2]) for key in keys]) for row, keys in rows.items()]
-    found = yield _call("getMultiple", table, gets)
-    if len(found) != len(gets):
-        raise GatewayError(
-            annotate("rows are missing from the answer", asked=len(gets), got=len(found))
-        )
+    gets = [TGet(row, _list_columns(keys)) for row, keys in rows.items()]
+    found = yield from _get(table, gets)
     return {
         new_tuple(Key, (row, cell.family, cell.qualifier, table)): new_tuple(
             Cell, (cell.value, cell.timestamp)
@@ -209,6 +216,30 @@ def _read(table: bytes, rows: Places) -> Job[dict[Key, Cell]]:
         for row, result in zip(rows, found, strict=True)
         for cell in result.columnValues
     }
+
+
+def _read_versions(table: bytes, rows: Places, count: int) -> Job[dict[Key, list[Cell]]]:
+    gets = [TGetVersions(row, _list_columns(keys), count) for row, keys in rows.items()]
+    found = yield from _get(table, gets)
+    versions: dict[Key, list[Cell]] = {}
+    for row, result in zip(rows, found, strict=True):
+        for cell in result.columnValues:
+            key = Key(row, cell.family, cell.qualifier, table)
+            versions.setdefault(key, []).append(Cell(cell.value, cell.timestamp))
+    return versions
+
+
+def _list_columns(keys: Sequence[Key]) -> list[Any]:
+    return [TColumn(key[1], key[2]) for key in keys]
+
+
+def _get(table: bytes, gets: Sequence[Any]) -> Job[Sequence[Any]]:
+    found: Sequence[Any] = yield _call("getMultiple", table, gets)
+    if len(found) != len(gets):
+        raise GatewayError(
+            annotate("rows are missing from the answer", asked=len(gets), got=len(found))
+        )
+    return found
 
 
 def _parts(items: list[Any], size: int) -> Iterable[list[Any]]:

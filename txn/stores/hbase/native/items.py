@@ -35,17 +35,33 @@ class ReadRow:
         self.table, self.row, self._keys = table, row, keys
 
     def fill(self, entry: Any, index: int) -> None:
-        get = entry.action.add(index=index).get
-        get.row = self.row
-        families: dict[bytes, Any] = {}
-        for _, family, column, _ in self._keys:
-            wanted = families.get(family)
-            if wanted is None:
-                wanted = families[family] = get.column.add(family=family).qualifier
-            wanted.append(column)
+        _name_columns(entry.action.add(index=index).get, self.row, self._keys)
 
     def read(self, answer: Any, cells: Cells) -> dict[Key, Cell]:
         return cells.take(answer.result.associated_cell_count, self.table)
+
+
+class ReadVersions:
+    """Gets versions of some columns of a row, at most so many of each. Its answer: newest first."""
+
+    __slots__ = ("_count", "_keys", "row", "table")
+    is_apart = False
+    size = 0
+
+    def __init__(self, table: bytes, row: bytes, keys: Sequence[Key], count: int) -> None:
+        self.table, self.row, self._keys, self._count = table, row, keys, count
+
+    def fill(self, entry: Any, index: int) -> None:
+        get = entry.action.add(index=index).get
+        _name_columns(get, self.row, self._keys)
+        get.max_versions = self._count
+
+    def read(self, answer: Any, cells: Cells) -> dict[Key, list[Cell]]:
+        found: dict[Key, list[Cell]] = {}
+        for _ in range(answer.result.associated_cell_count):
+            ((key, cell),) = cells.take(1, self.table).items()
+            found.setdefault(key, []).append(cell)
+        return found
 
 
 class WriteRow:
@@ -117,7 +133,7 @@ class CheckRow:
         return bool(answer.processed)
 
 
-Item = ReadRow | WriteRow | CheckRow
+Item = ReadRow | ReadVersions | WriteRow | CheckRow
 
 
 class Failed:
@@ -182,6 +198,16 @@ def _read_list(
 
 def _decode_error(pair: Any) -> RemoteError:
     return RemoteError(pair.name, pair.value)
+
+
+def _name_columns(get: Any, row: bytes, keys: Sequence[Key]) -> None:
+    get.row = row
+    families: dict[bytes, Any] = {}
+    for _, family, column, _ in keys:
+        wanted = families.get(family)
+        if wanted is None:
+            wanted = families[family] = get.column.add(family=family).qualifier
+        wanted.append(column)
 
 
 def _mutate(mutation: Any, row: bytes, kind: int, columns: Columns) -> None:

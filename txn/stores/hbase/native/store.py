@@ -24,6 +24,7 @@ from txn.model import (
     Key,
     Row,
     Unless,
+    check_count,
     check_targets,
     check_unless,
 )
@@ -31,7 +32,7 @@ from txn.stores.base import Feature
 from txn.stores.hbase.native.batch import Batches
 from txn.stores.hbase.native.cells import Cells
 from txn.stores.hbase.native.connection import RemoteError
-from txn.stores.hbase.native.items import CheckRow, ReadRow, WriteRow
+from txn.stores.hbase.native.items import CheckRow, ReadRow, ReadVersions, WriteRow
 from txn.stores.hbase.native.messages import PB
 from txn.stores.hbase.native.regions import BY_NAME, PAUSES, Location, Regions
 from txn.stores.hbase.native.registry import Registry
@@ -43,6 +44,7 @@ from txn.stores.hbase.native.target import Target
 from txn.stores.hbase.places import (
     check_place,
     complete,
+    complete_versions,
     first_line,
     group_by_table,
     keep_between,
@@ -90,6 +92,13 @@ class NativeStore:
         first = self._try(lambda: run(wanted[0], once=False, beside=beside, due_ms=due_ms), keys)
         rest = self._try(lambda: run_in_turn(wanted[1:], due_ms=due_ms), keys)
         return complete(keys, [*first, *(cells for part in rest for cells in part)])
+
+    def read_versions(self, keys: Collection[Key], count: int) -> dict[Key, list[Cell]]:
+        """Read with one request to each server."""
+        check_count(count)
+        items = [ReadVersions(*place, count) for place in _list_places(keys)]
+        found = self._try(lambda: self._batches.run(items, once=False), keys)
+        return complete_versions(keys, found)
 
     def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
         """Write with one request to each server."""
@@ -260,8 +269,12 @@ class NativeStore:
 
 
 def _list_reads(keys: Collection[Key]) -> list[ReadRow]:
+    return [ReadRow(*place) for place in _list_places(keys)]
+
+
+def _list_places(keys: Collection[Key]) -> list[tuple[bytes, bytes, list[Key]]]:
     return [
-        ReadRow(table, row, part)
+        (table, row, part)
         for table, rows in group_by_table(keys).items()
         for row, part in rows.items()
     ]
