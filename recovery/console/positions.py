@@ -56,8 +56,15 @@ def find_buckets(context: Context) -> tuple[bytes, ...]:
 
 
 def _find_first(context: Context, start: bytes, stop: bytes) -> bytes | None:
+    """Return the first row that is a transaction's, or lies behind those of its bucket. A foreign
+    one may stand among them, and before all of them."""
     rows = stored_rows(context, Span(context.table, start, stop), cells=STATUS_CELLS)
-    return next((row.row for row in rows), None)
+    keys = (row.row for row in rows)
+    return next((key for key in keys if is_row_key(key) or not _stands_among(key)), None)
+
+
+def _stands_among(row_key: bytes) -> bool:
+    return row_key.startswith(NAME) or row_key.startswith(NAME, 3)
 
 
 def _find_next_bucket(row_key: bytes) -> bytes | None:

@@ -37,15 +37,14 @@ class Unfinished:
     """What is not finished in a table, as far as a round has come.
 
     as_of: when the round began, and looked_ms: when it came so far. statuses: how many rows have
-    each; oldest: those that have had theirs for longest. stretches: how many there were to look
-    at. is_complete: whether the round has come to the end of the table.
+    each; oldest: those that have had theirs for longest. is_complete: whether the round has come to
+    the end of the table.
     """
 
     as_of: int
     looked_ms: int
     statuses: Mapping[str, int]
     oldest: tuple[Head, ...]
-    stretches: int
     is_complete: bool
 
     @property
@@ -62,7 +61,6 @@ class _Round:
     places: list[tuple[bytes, bytes]]
     statuses: Counter[str] = field(default_factory=Counter)
     oldest: list[tuple[int, bytes, Head]] = field(default_factory=list)
-    stretches: int = 0
 
 
 class Sweep:
@@ -79,24 +77,30 @@ class Sweep:
 
     def advance(self, ms: int) -> Unfinished:
         """Go on from where it stopped, for about this time, or to the end of the table; the call
-        after that begins the next round. A step that takes longer makes the next ones shorter."""
+        after that begins the next round. A step that takes longer makes the next ones shorter. One
+        that fails ends its round, of which it may have counted a part: the next call begins one."""
         clock = self._context.clock
         due_ms = clock.monotonic_ms() + ms
-        if self._round is None:
-            firsts = find_firsts(self._context)
-            places = [(row, row[: row.index(NAME)] + BEHIND) for row in firsts.values()]
-            self._round = _Round(clock.wall_ms(), places[::-1])
-        now = self._round
+        now, self._round = self._round or self._begin(), None
         while now.places:
             began_ms = clock.monotonic_ms()
-            self._pass_stretch(now)
-            self._adapt(clock.monotonic_ms() - began_ms, ms)
+            try:
+                self._pass_stretch(now)
+            finally:  # what has failed may have been too long
+                self._adapt(clock.monotonic_ms() - began_ms, ms)
             if clock.monotonic_ms() >= due_ms:
                 break
         found = self._tell(now)
         if found.is_complete:
-            self._round, self.latest = None, found
+            self.latest = found
+        else:
+            self._round = now
         return found
+
+    def _begin(self) -> _Round:
+        firsts = find_firsts(self._context)
+        places = [(row, row[: row.index(NAME)] + BEHIND) for row in firsts.values()]
+        return _Round(self._context.clock.wall_ms(), places[::-1])
 
     def _pass_stretch(self, now: _Round) -> None:
         start, behind = now.places.pop()
@@ -104,7 +108,6 @@ class Sweep:
         stop_ms = int(start[len(prefix) + len(NAME) :][:13]) + self._stretch_ms
         stop = behind if stop_ms >= END_MS else prefix + NAME + b"%013d" % stop_ms
         found = self._look_at(now, Span(self._context.table, start, stop))
-        now.stretches += 1
         if stop < behind and not found:
             rows = stored_rows(
                 self._context, Span(self._context.table, stop, behind), cells=STATUS_CELLS
@@ -151,6 +154,5 @@ class Sweep:
             self._context.clock.wall_ms(),
             dict(now.statuses),
             tuple(oldest),
-            now.stretches,
             not now.places,
         )

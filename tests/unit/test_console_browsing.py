@@ -409,6 +409,18 @@ def test_rows_without_a_status_are_shown() -> None:
     ) == [done]
 
 
+def test_rows_of_others_are_no_transactions() -> None:
+    """Also where they begin as those do, and come before all of them."""
+    rows = Rows()
+    (done,) = rows.put([b"03." + new_row_key(NOW_MS, 1)])
+    strange = [b"transaction.0junk", b"03.transaction.0junk", b"05.transaction.x", b"03.zebra"]
+    rows.store.write([Edit(column(TXN, row, b"status"), b"x", 1) for row in strange])
+    assert find_buckets(rows.context) == (b"03.",)
+    assert list_keys_found(rows.context) == [done]
+    (plain,) = rows.put([new_row_key(NOW_MS - 1, 1)])
+    assert list_keys_found(rows.context) == [done, plain]
+
+
 def test_a_look_for_the_young_stops_where_rows_were_begun_before() -> None:
     """What was begun long ago and ended just now comes behind that, for who wants it."""
     rows = Rows()

@@ -11,10 +11,12 @@ import pytest
 
 from recovery.console.sweeping import UNKNOWN, Sweep, Unfinished
 from tests.unit.test_console_browsing import NOW_MS, TXN, Fetching, Rows
+from txn.errors import StoreError
 from txn.model import Edit, Row
 from txn.protocol.phases import Status
 from txn.protocol.row import column, new_row_key
 from txn.protocol.rules import FENCED
+from txn.testing.faulty import Fault, FaultyStore, Reply
 
 
 def sweep_all(sweep: Sweep, ms: int = 1_000) -> Unfinished:
@@ -107,7 +109,37 @@ def test_a_step_takes_about_the_time_that_it_is_given() -> None:
     assert found.statuses == {"1-LOCKED": 18}
     assert len(steps) > 10
     assert max(steps) <= 1_000
-    assert found.stretches < 200
+    assert store.calls["scan"] < 400
+
+
+def test_a_step_that_fails_leaves_no_round_that_seems_whole() -> None:
+    """What it had not looked at would be missing, and what it had, counted twice."""
+    rows = Rows()
+    rows.put([new_row_key(NOW_MS - at, at) for at in range(5)], Status.LOCKED)
+    faulty = FaultyStore(rows.store, lambda call: Fault())
+    sweep = Sweep(replace(rows.context, store=faulty))
+    failing = Fault(frozenset(), Reply.NOT_APPLIED)
+    for failed in (1, 2):  # the look for buckets, and the first stretch
+        scans = iter(range(1, 10))
+        faulty.plan = lambda call, at=failed, seen=scans: (  # type: ignore[misc]
+            failing if next(seen, 99) > at else Fault()
+        )
+        with pytest.raises(StoreError):
+            sweep.advance(1_000)
+        assert sweep.latest is None
+    faulty.plan = lambda call: Fault()
+    found = sweep_all(sweep)
+    assert (found.statuses, found.is_complete) == ({"1-LOCKED": 5}, True)
+
+
+@pytest.mark.parametrize("prefix", [b"", b"00."])
+def test_rows_of_others_hide_nothing(prefix: bytes) -> None:
+    """Anybody can put a row there that begins as a transaction's does."""
+    rows = Rows()
+    rows.put([prefix + new_row_key(NOW_MS, 1)], Status.LOCKED)
+    for junk in (b"transaction.0junk", b"transaction.", b"transaction.zebra"):
+        rows.store.write([Edit(column(TXN, prefix + junk, b"status"), b"x", NOW_MS)])
+    assert sweep_all(Sweep(rows.context)).statuses == {"1-LOCKED": 1}
 
 
 def test_a_status_of_a_newer_version_is_counted_as_unknown() -> None:
