@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from recovery.console.bounds import Budget, LookLimits, Stop
+from recovery.bounds import Budget, LookLimits, Stop
 from recovery.console.positions import (
     AGE_CELLS,
     BEHIND,
@@ -43,7 +43,6 @@ from txn.spans import Span
 ALL_COLUMNS = (*COLUMNS, *(status.at for status in Status))
 MOST_AT_ONCE = 1_000
 FIRST_WINDOW_MS = 10_000
-FIRST_CHUNK, LAST_CHUNK = 4, 64
 DEFAULT = LookLimits()
 _PIECE = re.compile(
     rb"(\d\d\.)?(?:transaction\.(\d{0,13})|(\d{13}))(?:\.([0-9a-f]{0,32}(?:\.part-[\d-]*)?))?"
@@ -346,14 +345,12 @@ class _Look:
         if self._wanted.needs_request:
             yield from (decode_row(each.cells) for each in found)
             return
-        at, size = 0, FIRST_CHUNK
-        while at < len(found):
-            for row in self._read_whole([each.cells.row for each in found[at : at + size]]):
+        for some in self._budget.divide(found):
+            for row in self._read_whole([each.cells.row for each in some]):
                 self._budget.spend(row, again=True)
                 decoded = decode_row(row)
                 is_there = bool(row.cells) and self._wanted.takes_status(decoded, self._now_ms)
                 yield decoded if is_there else None
-            at, size = at + size, min(2 * size, LAST_CHUNK)
 
     def _read_whole(self, row_keys: list[bytes]) -> list[Row]:
         table = self._context.table

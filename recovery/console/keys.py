@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from recovery.console.bounds import Budget, LookLimits, Stop
+from recovery.bounds import Budget, LookLimits, Stop
 from recovery.console.browsing import DEFAULT, TransactionPage, WantedTransactions, browse
 from recovery.inspect import VERSIONS
 from recovery.scan import find_transaction

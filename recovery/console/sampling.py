@@ -19,6 +19,7 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
+from recovery.bounds import Budget, LookLimits
 from recovery.console.positions import NAME, find_buckets, list_transactions
 from txn.errors import CorruptRowError, InvalidRequestError
 from txn.model import Key, Row
@@ -57,7 +58,6 @@ OVERTAKEN = re.compile(
     r"assertion failed: assertion (?P<key>.+?) has (?:version \d+|no version), seen "
 )
 _KEY = re.compile(r": key (?P<key>.+?)(?:, holder .*)?\Z", re.DOTALL)
-FIRST_CHUNK = 4
 _MOST_WORDS = 80
 NO_STATUS = "no status"
 
@@ -66,7 +66,7 @@ NO_STATUS = "no status"
 class SampleSize:
     """How much is read of a minute, in all buckets: rows of which the status and the reason, and
     rows whose requests are read, up to these bytes. most_keys: how many keys of a request count;
-    kept: how many keys, labels and reasons are kept of a minute, and told of an hour."""
+    kept: how many keys and reasons are kept of a minute, and told of an hour."""
 
     rows: int = 200
     whole_rows: int = 40
@@ -103,9 +103,8 @@ class Hour:
     """The last hour, as far as it was sampled: the oldest minute first.
 
     as_of: when it was sampled last, by our clock. missing: how many minutes were not sampled yet.
-    keys: which were named most often, in the requests that were read, whole_rows of them;
-    labels: `name=value` of these. reasons: why transactions were aborted, estimated, by the first
-    words. conflicts_by_table: estimated.
+    keys: which were named most often, in the requests that were read, whole_rows of them. reasons:
+    why transactions were aborted, estimated, by the first words. conflicts_by_table: estimated.
     """
 
     as_of: int
@@ -113,7 +112,6 @@ class Hour:
     missing: int = MINUTES
     whole_rows: int = 0
     keys: tuple[tuple[Key, int], ...] = ()
-    labels: tuple[tuple[str, int], ...] = ()
     reasons: tuple[tuple[str, int], ...] = ()
     conflicts_by_table: tuple[tuple[bytes, int], ...] = ()
 
@@ -144,13 +142,11 @@ class _Sample:
     tables: defaultdict[bytes, float] = field(default_factory=_make_weights)
     reasons: defaultdict[str, float] = field(default_factory=_make_weights)
     keys: Counter[Key] = field(default_factory=Counter)
-    labels: Counter[str] = field(default_factory=Counter)
 
     def trim(self, kept: int) -> None:
         """Keep what came most often."""
         self.reasons = defaultdict(float, _list_most(self.reasons, kept))
         self.keys = Counter(dict(self.keys.most_common(kept)))
-        self.labels = Counter(dict(self.labels.most_common(kept)))
 
 
 class Sampler:
@@ -213,16 +209,16 @@ class Sampler:
     def _sample_requests(self, found: _Sample, row_keys: Sequence[bytes], bytes_: int) -> None:
         """Count what the requests of these rows name, until there are so many bytes: few of them
         are read at first, since one may have ten megabytes."""
-        at, size = 0, FIRST_CHUNK
-        while at < len(row_keys) and bytes_ > 0:
-            asked = [
-                column(self._context.table, row, b"buffer") for row in row_keys[at : at + size]
-            ]
+        budget = Budget(self._context.clock, LookLimits(len(row_keys) + 1, bytes_))
+        for some in budget.divide(row_keys):
+            if budget.over:
+                break
+            asked = [column(self._context.table, row, b"buffer") for row in some]
             cells = call_store(self._context, partial(self._context.store.read, asked))
-            for cell in filter(None, cells.values()):
-                bytes_ -= len(cell.value)
-                self._count_request(found, cell.value)
-            at, size = at + size, 2 * size
+            for key, cell in cells.items():
+                if cell is not None:
+                    budget.spend(Row(key.row, {key: cell}))
+                    self._count_request(found, cell.value)
 
     def _count_request(self, found: _Sample, encoded: bytes) -> None:
         try:
@@ -231,7 +227,6 @@ class Sampler:
             return
         found.whole_rows += 1
         found.keys.update(islice(request.keys, self._size.most_keys))
-        found.labels.update(f"{name}={text}" for name, text in request.labels.items())
 
     def _list_rows(self, found: _Sample, prefix: bytes) -> Iterator[Row]:
         """Yield the outcomes of a minute in a bucket, without rows of parts."""
@@ -247,12 +242,10 @@ class Sampler:
     def _sum_up(self, now_ms: int) -> Hour:
         samples = [self._samples[at] for at in sorted(self._samples)]
         keys: Counter[Key] = Counter()
-        labels: Counter[str] = Counter()
         reasons: defaultdict[str, float] = _make_weights()
         tables: defaultdict[bytes, float] = _make_weights()
         for each in samples:
             keys.update(each.keys)
-            labels.update(each.labels)
             _add_weights(reasons, each.reasons)
             _add_weights(tables, each.tables)
         told = self._size.told
@@ -262,7 +255,6 @@ class Sampler:
             MINUTES - len(samples),
             sum(each.whole_rows for each in samples),
             tuple(keys.most_common(told)),
-            tuple(labels.most_common(told)),
             tuple((words, round(number)) for words, number in _list_most(reasons, told)),
             tuple((table, round(number)) for table, number in _list_most(tables, told)),
         )

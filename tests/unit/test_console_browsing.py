@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from recovery.console.bounds import Budget, LookLimits, Stop
+from recovery.bounds import MOST_AT_ONCE, Budget, LookLimits, Stop
 from recovery.console.browsing import TransactionPage, WantedTransactions, browse
 from recovery.console.positions import PARTS_PASSED, Positions, find_buckets
 from recovery.scan import AHEAD_MS
 from tests.unit.worlds import TABLE, World, X, Y, after_status
 from txn.clock import ManualClock
 from txn.errors import InvalidRequestError
-from txn.model import Edit, Family, Key, Mutation, Row
+from txn.model import Cell, Edit, Family, Key, Mutation, Row
 from txn.policy import Policy
 from txn.protocol.attempt import Context
 from txn.protocol.phases import Status
@@ -283,6 +283,40 @@ def test_a_page_is_bounded_in_bytes() -> None:
         assert pages[0].stopped is Stop.BYTES
 
 
+class Weighing(CountingStore):
+    """A store that tells how many bytes it has returned, in all and in one call at most."""
+
+    largest = 0
+    total = 0
+
+    def read(self, *groups: Any, **options: Any) -> dict[Key, Cell | None]:
+        found = super().read(*groups, **options)
+        self._weigh([cell for cell in found.values() if cell])
+        return found
+
+    def read_versions(self, keys: Any, count: int) -> dict[Key, list[Cell]]:
+        found = super().read_versions(keys, count)
+        self._weigh([cell for cells in found.values() for cell in cells])
+        return found
+
+    def _weigh(self, cells: list[Cell]) -> None:
+        size = sum(len(cell.value) for cell in cells)
+        self.total, self.largest = self.total + size, max(self.largest, size)
+
+
+def test_few_rows_are_read_at_once() -> None:
+    """Behind small ones there may be large ones, which nobody knows before they are there."""
+    rows = Rows()
+    rows.put([new_row_key(NOW_MS - at, at) for at in range(20)])
+    big = Request((Mutation(X, b"x" * 100_000),))
+    rows.put([new_row_key(NOW_MS - at, at) for at in range(20, 80)], request=big)
+    store = Weighing(rows.store)
+    page = browse(replace(rows.context, store=store), ALL, limits=replace(MOST, bytes_=1_000_000))
+    assert page.stopped is Stop.BYTES
+    assert store.largest < (MOST_AT_ONCE + 1) * 100_000
+    assert store.total < 1_000_000 + store.largest
+
+
 def test_a_page_is_bounded_in_time() -> None:
     """A slow store is looked at in short steps."""
     rows = Rows()
@@ -516,3 +550,18 @@ def test_a_budget_says_which_limit_is_reached() -> None:
     assert (budget.rows, budget.over) == (1, Stop.TIME)
     budget.spend(row)
     assert budget.over is Stop.ROWS
+
+
+def test_what_is_read_together_is_as_much_as_the_last_ones_promise() -> None:
+    """Small rows are not to cost a call each, and large ones not to come in one call."""
+    key = Key("x", "d", "x", "data")
+    budget = Budget(ManualClock(), replace(MOST, bytes_=10_000))
+    sizes = []
+    for some in budget.divide(range(60)):
+        sizes.append(len(some))
+        for number in some:
+            budget.spend(Row(b"r", {key: Cell(b"x" * (500 if number > 20 else 1), 1)}))
+    assert sizes[:6] == [1, 2, 4, 8, 8, 8]
+    assert set(sizes[7:]) == {1}
+    fresh = Budget(ManualClock(), MOST)
+    assert [len(some) for some in fresh.divide(range(8), cost=4)] == [1, 2, 2, 2, 1]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from recovery.console.bounds import LookLimits, Stop
+from recovery.bounds import LookLimits, Stop
 from recovery.console.keys import list_table_keys, look_at_key
 from tests.unit.worlds import TABLE, World, X, Y, Z, after_status
 from txn.assertions import Some

@@ -113,26 +113,25 @@ def test_the_cost_of_a_refresh_is_not_that_of_the_table() -> None:
         assert hour.missing == 0
         costs.append((sum(store.calls.values()), store.rows))
     assert [calls for calls, _ in costs] == [costs[0][0]] * 2
-    assert costs[1][0] <= 5 * MINUTES + 5
+    assert costs[1][0] <= 10 * MINUTES
     assert costs[1][1] <= MINUTES * 201
 
 
-def test_the_hottest_keys_and_labels_are_told() -> None:
+def test_the_hottest_keys_are_told() -> None:
     """Of what was read wholly, which is bounded in rows and bytes."""
     rows = Rows()
     hot, cold = Key("hot", "d", "x", "data"), Key("cold", "d", "x", "data")
     for at in range(30):
         keys = [hot, cold] if at % 3 == 0 else [hot]
-        request = Request(tuple(Mutation(key, b"1") for key in keys), labels={"job": f"j{at % 2}"})
+        request = Request(tuple(Mutation(key, b"1") for key in keys))
         rows.put([new_row_key(THIS - PAST + at, at)], request=request)
     hour = sample_all(rows)
     assert hour.keys == ((hot, 30), (cold, 10))
-    assert hour.labels == (("job=j0", 15), ("job=j1", 15))
     assert hour.whole_rows == 30
     few = sample_all(rows, size=SampleSize(whole_rows=6, told=1))
     assert (few.whole_rows, few.keys) == (6, ((hot, 6),))
     small = sample_all(rows, size=SampleSize(bytes_=1))
-    assert small.whole_rows == 4
+    assert small.whole_rows == 1
     narrow = sample_all(rows, size=SampleSize(most_keys=1))
     assert narrow.keys == ((hot, 30),)
 

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import TypeVar
 
 from txn.clock import Clock
 from txn.model import Row, cell_bytes
+
+T = TypeVar("T")
+
+MOST_AT_ONCE = 8
+"""So many rows or values are read in one call at most: any of them may have ten megabytes, and how
+many it has nobody knows before."""
 
 
 class Stop(Enum):
@@ -47,6 +55,19 @@ class Budget:
         self.rows += not again
         self.bytes_ += size
         return size
+
+    def divide(self, items: Sequence[T], cost: int = 1) -> Iterator[Sequence[T]]:
+        """Yield the items, few at a time: at first one, then as many as promise, by the bytes that
+        were spent on the last ones, no more than is left of the limit. cost: how many values are
+        read of each. Whoever takes them ends where the budget is over."""
+        at, size, most = 0, 1, max(1, MOST_AT_ONCE // cost)
+        while at < len(items):
+            before = self.bytes_
+            yield items[at : at + size]
+            at += size
+            each = max(1, (self.bytes_ - before) // size)
+            room = max(0, self.limits.bytes_ - self.bytes_) // each
+            size = max(1, min(2 * size, most, room))
 
     @property
     def over(self) -> Stop | None:
