@@ -116,6 +116,8 @@ def explanation_document(found: Explanation) -> Document:
         "mutations": [_change_document(change) for change in found.changes],
         "assertions": [assertion_text(assertion) for assertion in found.assertions],
         "verdicts": [verdict.value for verdict in found.verdicts],
+        "keys": len(found.keys),
+        "keys_read": found.keys_read,
         "locks_held": [key_text(key) for key in found.held],
         "has_ranges": found.has_ranges,
         "reason": found.reason,
@@ -163,6 +165,7 @@ def _change_document(change: ValueChange) -> Document:
         "delete": change.new is None,
         "old": escape(change.old.value) if change.old else None,
         "old_timestamp": change.old.timestamp if change.old else None,
+        "old_unseen": change.unseen.value if change.unseen else None,
         "replaced": change.replaced,
         "held": change.held,
     }

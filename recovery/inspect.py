@@ -14,12 +14,13 @@ from functools import partial
 from itertools import islice, pairwise
 from typing import TypeVar, assert_never
 
+from recovery.bounds import Budget, LookLimits
 from recovery.findings import Finding, Kind
 from recovery.fsck import GRACE_MS, RETENTION_MS, judge
 from recovery.scan import STATUS, find_transaction
 from txn.assertions import Assertion, holds, list_keys
 from txn.errors import TableUnavailable
-from txn.model import Cell, Delete, Key, Mutation
+from txn.model import Cell, Delete, Key, Mutation, Row
 from txn.protocol.attempt import Context, call_store
 from txn.protocol.lock_cells import holder_of
 from txn.protocol.phases import Status
@@ -41,6 +42,11 @@ from txn.text import LONGEST_REASON, assertion_text
 T = TypeVar("T")
 
 VERSIONS = 10  # of a key, among which the one that was replaced is looked for
+COUNTS = (2, 4, VERSIONS)
+"""How many are read of a key, one after the other, until it is found: each may be large."""
+
+LIMITS = LookLimits(rows=1_000, bytes_=64_000_000, ms=30_000)
+"""What is read of a transaction's keys. It may have 100,000, and each a value of any size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,20 +58,30 @@ class StatusTime:
     after_ms: int | None
 
 
+class Unseen(Enum):
+    """Why an old version is not known. NOT_READ: a limit was reached, or its table does not answer.
+    NOT_KEPT: the store has dropped it, or a deletion hides it."""
+
+    NOT_READ = "not read"
+    NOT_KEPT = "not kept"
+    NOT_AMONG = f"not among the newest {VERSIONS}"
+
+
 @dataclass(frozen=True, slots=True)
 class ValueChange:
     """What a mutation does to its key.
 
     new: the value; None for a delete. replaced: the timestamp of the version that it replaces, 0
     where there was none; None before the decision. old: that version (before the decision: the
-    newest one), if it is among the newest VERSIONS that the store keeps and no deletion hides.
-    held: its lock is the transaction's now.
+    newest one); unseen: why it is not known, if it is not and there may be one. held: its lock is
+    the transaction's now.
     """
 
     key: Key
     new: bytes | None
     replaced: int | None
     old: Cell | None
+    unseen: Unseen | None
     held: bool
 
 
@@ -87,8 +103,8 @@ class Explanation:
 
     once_retention_ms: for how long its token may come again; None: for ever. timestamp: of the
     commit; None before the decision. verdicts: one for each assertion. keys: all that it locks;
-    keys_read: of how many of them, the first ones, cells were read; held: which of these it has
-    locked now.
+    keys_read: of how many of them, the first ones, cells were read, or asked for where a table is
+    gone; held: which of these it has locked now.
     has_ranges: whether it looks, under its locks, at ranges that it has scanned.
     whole: of a part, its transaction; follows: whether the part is yet what that one's row says, as
     state and status have it. parts: how many each task has written of one that is in parts;
@@ -145,19 +161,22 @@ def explain(
     *,
     grace_ms: int = GRACE_MS,
     retention_ms: int = RETENTION_MS,
-    most_keys: int | None = None,
+    limits: LookLimits = LIMITS,
+    most_parts: int | None = None,
 ) -> Explanation | None:
-    """Return the transaction explained, or None if it has no row. most_keys: read the cells of the
-    first so many of its keys only, and no more rows of parts; it may have 100,000 of either."""
+    """Return the transaction explained, or None if it has no row. limits: of the first so many of
+    its keys cells are read, and no more bytes, and for no longer. most_parts: no more rows of parts
+    are counted; it may have 100,000."""
     row = find_transaction(context, row_key)
     if row is None:
         return None
     request = row.buffer.request if row.buffer else Request(())
     keys = request.keys
-    data = _read(context, keys[:most_keys])
-    locks = {key: context.rules.lock_of(key) for key in keys[:most_keys]}
+    budget = Budget(context.clock, limits)
+    keys_read, data = _read(context, keys[: limits.rows], budget)
+    locks = {key: context.rules.lock_of(key) for key in keys[:keys_read]}
     held = tuple(key for key, lock in locks.items() if holder_of(lock, data.get(lock)) == row_key)
-    parts = None if row.parts is None else _list_parts(context, row_key, most_keys)
+    parts = None if row.parts is None else _list_parts(context, row_key, most_parts)
     return Explanation(
         row_key,
         state=row.state,
@@ -170,11 +189,11 @@ def explain(
         lease_ms=row.buffer.lease_ms if row.buffer else None,
         beat=row.beat or None,
         timestamp=row.plan.timestamp if row.plan else None,
-        changes=_changes(context, row, request, data, held),
+        changes=_changes(row, request, held, _find_old(context, row, request, data, budget)),
         assertions=request.assertions,
         verdicts=_judge_assertions(row, request.assertions, data),
         keys=keys,
-        keys_read=len(locks),
+        keys_read=keys_read,
         held=held,
         has_ranges=row.has_ranges,
         reason=row.reason,
@@ -204,11 +223,28 @@ def _find_promise_ms(context: Context, request: Request) -> int | None:
     return next((decode_marker(value).retention_ms for value in values), None)
 
 
-def _read(context: Context, keys: Sequence[Key]) -> dict[Key, Cell | None]:
-    """Return the keys and their locks."""
+def _read(
+    context: Context, keys: Sequence[Key], budget: Budget
+) -> tuple[int, dict[Key, Cell | None]]:
+    """Return how many of the keys were read, and them with their locks."""
     lock_of = context.rules.lock_of
-    cells = dict.fromkeys(cell for key in keys for cell in (key, lock_of(key)))
-    return _read_tables(context, cells, context.store.read)
+    found: dict[Key, Cell | None] = {}
+    number = 0
+    for some in budget.divide(keys):
+        if budget.over:
+            break
+        cells = dict.fromkeys(cell for key in some for cell in (key, lock_of(key)))
+        read = _read_tables(context, cells, context.store.read)
+        for key, cell in read.items():
+            _spend(budget, key, [cell] if cell else ())
+        found |= read
+        number += len(some)
+    return number, found
+
+
+def _spend(budget: Budget, key: Key, cells: Sequence[Cell]) -> None:
+    for cell in cells:
+        budget.spend(Row(key.row, {key: cell}), again=True)  # keys are counted by who asks
 
 
 def _read_tables(
@@ -262,35 +298,68 @@ def _statuses(row: TransactionRow) -> tuple[StatusTime, ...]:
 
 
 def _changes(
+    row: TransactionRow,
+    request: Request,
+    held: Collection[Key],
+    old: Mapping[Key, Cell | Unseen | None],
+) -> tuple[ValueChange, ...]:
+    replaced = _list_replaced(row, request)
+    changes = []
+    for mutation in request.mutations:
+        key, cell = mutation.key, old.get(mutation.key)
+        change = ValueChange(
+            key,
+            new=None if isinstance(mutation, Delete) else mutation.value,
+            replaced=replaced.get(key),
+            old=None if isinstance(cell, Unseen) else cell,
+            unseen=cell if isinstance(cell, Unseen) else None,
+            held=key in held,
+        )
+        changes.append(change)
+    return tuple(changes)
+
+
+def _list_replaced(row: TransactionRow, request: Request) -> Mapping[Key, int]:
+    """Return the timestamps of the versions that are replaced, as the plan has them."""
+    if row.plan is None or len(row.plan.replaced) != len(request.mutations):
+        return {}
+    keys = (mutation.key for mutation in request.mutations)
+    return dict(zip(keys, row.plan.replaced, strict=True))
+
+
+def _find_old(
     context: Context,
     row: TransactionRow,
     request: Request,
     data: Mapping[Key, Cell | None],
-    held: tuple[Key, ...],
-) -> tuple[ValueChange, ...]:
-    replaced: dict[Key, int] = {}
-    if row.plan is not None and len(row.plan.replaced) == len(request.mutations):
-        keys = (mutation.key for mutation in request.mutations)
-        replaced = dict(zip(keys, row.plan.replaced, strict=True))
-    old = _read_replaced(context, {key: replaced[key] for key in replaced if key in data})
+    budget: Budget,
+) -> Mapping[Key, Cell | Unseen | None]:
+    """Return what keys had before, or why that is not known. data: what they have now."""
     if row.status is not None and row.status.is_undecided:
-        old = data
-    return tuple(
-        ValueChange(
-            mutation.key,
-            new=None if isinstance(mutation, Delete) else mutation.value,
-            replaced=replaced.get(mutation.key),
-            old=old.get(mutation.key),
-            held=mutation.key in held,
-        )
-        for mutation in request.mutations
-    )
+        return {m.key: data.get(m.key, Unseen.NOT_READ) for m in request.mutations}
+    wanted = {key: at for key, at in _list_replaced(row, request).items() if at}
+    found: dict[Key, Cell | Unseen | None] = dict.fromkeys(wanted, Unseen.NOT_READ)
+    newest = {key: data[key] for key in wanted if key in data}
+    for key, cell in newest.items():
+        found[key] = _pick([cell] if cell else [], 1, wanted[key])
+    for count in COUNTS:
+        due = [key for key in newest if found[key] is Unseen.NOT_READ]
+        for some in budget.divide(due, count):
+            if budget.over:
+                return found
+            read = partial(context.store.read_versions, count=count)
+            for key, cells in _read_tables(context, some, read).items():
+                _spend(budget, key, cells)
+                found[key] = _pick(cells, count, wanted[key])
+    return found
 
 
-def _read_replaced(context: Context, wanted: Mapping[Key, int]) -> Mapping[Key, Cell | None]:
-    """Return the versions of these timestamps, as far as they can be seen; of 0 there is none."""
-    store, keys = context.store, [key for key, timestamp in wanted.items() if timestamp]
-    found = _read_tables(context, keys, lambda keys: store.read_versions(keys, VERSIONS))
-    return {
-        key: cell for key, cells in found.items() for cell in cells if cell.timestamp == wanted[key]
-    }
+def _pick(cells: Sequence[Cell], count: int, timestamp: int) -> Cell | Unseen:
+    """Return the version of a timestamp among the newest so many of a key; NOT_READ: it may come
+    behind them."""
+    for cell in cells:
+        if cell.timestamp <= timestamp:
+            return cell if cell.timestamp == timestamp else Unseen.NOT_KEPT
+    if len(cells) < count:
+        return Unseen.NOT_KEPT
+    return Unseen.NOT_AMONG if count == VERSIONS else Unseen.NOT_READ

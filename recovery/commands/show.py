@@ -120,7 +120,10 @@ def _locks(found: Explanation) -> str:
     """How many keys it has locked; those that it only asserts by name, the others stand below."""
     mutated = {change.key for change in found.changes}
     others = [key_text(key) for key in found.held if key not in mutated]
-    return ", ".join([f"{len(found.held)} of {len(found.keys)}", *others])
+    of = f"{len(found.held)} of {len(found.keys)}"
+    if found.keys_read < len(found.keys):
+        of += f", of the first {found.keys_read:,} that were looked at"
+    return ", ".join([of, *others])
 
 
 def _timestamp(timestamp: int) -> str:
@@ -130,8 +133,9 @@ def _timestamp(timestamp: int) -> str:
 def _old(change: ValueChange, undecided: bool) -> str:
     if change.old is not None:
         return shorten(change.old.value)
-    if change.replaced:
-        return f"version {change.replaced}, not kept"
+    if change.unseen is not None:
+        version = f"version {change.replaced}, " if change.replaced else ""
+        return version + change.unseen.value
     return "none" if change.replaced == 0 or undecided else ""
 
 

@@ -7,17 +7,20 @@ from dataclasses import replace
 import pytest
 
 from recovery import Kind, check, repair
+from recovery.bounds import MOST_AT_ONCE, LookLimits
 from recovery.documents import explanation_document
-from recovery.inspect import AssertionVerdict, Explanation, explain
-from tests.unit.worlds import TAKEN, World, X, Y, Z, after_status, stopped_at
+from recovery.inspect import VERSIONS, AssertionVerdict, Explanation, Unseen, explain
+from tests.unit.test_console_browsing import Weighing
+from tests.unit.worlds import TABLE, TAKEN, World, X, Y, Z, after_status, stopped_at
 from txn.assertions import And, Assertion, Exact, Some
 from txn.errors import AssertionFailedError
-from txn.model import Cell, Delete, Edit, Key, Mutation
+from txn.model import Cell, Delete, Edit, Family, Key, Mutation
 from txn.protocol.attempt import ProtocolName
 from txn.protocol.phases import Status
 from txn.protocol.row import RowState, column
+from txn.stores import open_store
 from txn.testing.counting import CountingStore
-from txn.testing.faulty import Crash, Fault, Reply
+from txn.testing.faulty import Crash, Fault, FaultyStore, Reply
 
 
 def explained(world: World, row_key: bytes, grace_ms: int = 0) -> Explanation:
@@ -85,8 +88,75 @@ def test_a_replaced_value_is_shown_for_as_long_as_the_store_keeps_it(
     shown = [explained(world, each.transaction).changes[0] for each in done]
     assert [change.replaced for change in shown] == [0, *(each.timestamp for each in done[:3])]
     assert [change.old and change.old.value for change in shown] == [None, None, b"1", b"2"]
+    assert [change.unseen for change in shown] == [None, Unseen.NOT_KEPT, None, None]
     world.engine.commit([Delete(X)])
-    assert explained(world, done[3].transaction).changes[0].old is None
+    change = explained(world, done[3].transaction).changes[0]
+    assert (change.old, change.unseen) == (None, Unseen.NOT_KEPT)
+
+
+def test_a_version_that_was_not_looked_for_is_not_called_lost() -> None:
+    """A person would give it up; and where it was replaced long ago the store may have it yet."""
+    world = World()
+    store = open_store("memory://", world.clock)
+    store.ensure_table(TABLE, {b"d": Family(versions=50)})
+    engine = world.client(FaultyStore(store))
+    done = []
+    for number in range(VERSIONS + 2):
+        world.clock.advance(5)
+        done.append(engine.commit([Mutation(X, b"%d" % number), Mutation(Y, b"1")]).transaction)
+
+    def look(at: int, **limits: int) -> tuple[Cell | None, Unseen | None]:
+        found = explain(engine.context, done[at], limits=LookLimits(**limits))
+        assert found is not None
+        return found.changes[0].old and found.changes[0].old.value, found.changes[0].unseen
+
+    assert [look(at) for at in (0, 1, 2, 3)] == [
+        (None, None),
+        (None, Unseen.NOT_AMONG),
+        (None, Unseen.NOT_AMONG),
+        (b"2", None),
+    ]
+    assert look(-1) == (b"10", None)
+    assert look(-1, bytes_=10) == (None, Unseen.NOT_READ)
+    assert look(-1, rows=0) == (None, Unseen.NOT_READ)
+
+
+def test_what_a_decided_transaction_has_not_put_yet_is_not_read_again() -> None:
+    """The newest version is the one that it replaces."""
+    world = World()
+    world.put(X, b"1")
+    row_key = stopped_at(world, Status.ASSERTED, X)
+    counting = CountingStore(world.store)
+    found = explain(replace(world.engine.context, store=counting), row_key)
+    assert found is not None
+    assert found.changes[0].old is not None and found.changes[0].old.value == b"1"
+    assert counting.calls["read_versions"] == 0
+
+
+@pytest.mark.parametrize("status", [Status.LOCKED, Status.COMPLETE])
+def test_an_explanation_is_bounded_in_bytes(status: Status) -> None:
+    """A transaction of 200 keys of ten megabytes is looked at, too, by a process of less."""
+    world = World()
+    keys = [Key(f"{number:03}", "d", "x", TABLE) for number in range(200)]
+    for _ in range(2):
+        world.clock.advance(5)
+        world.engine.commit([Mutation(key, b"x" * 20_000) for key in keys])
+    world.clock.advance(5)
+    after_status(world, status, Fault(reply=Reply.CRASH))
+    with pytest.raises(Crash):
+        world.client(world.faults, seed=50).commit([Mutation(key, b"2") for key in keys])
+    row_key = world.rows()[-1].row_key
+    store = Weighing(world.store)
+    context = replace(world.engine.context, store=store)
+    found = explain(context, row_key, limits=LookLimits(bytes_=200_000))
+    assert found is not None
+    assert store.largest < (MOST_AT_ONCE + 2) * 20_000
+    assert store.total <= 200_000 + store.largest
+    assert 0 < found.keys_read <= 200
+    told = {change.unseen for change in found.changes[found.keys_read :]}
+    assert told <= {Unseen.NOT_READ}
+    assert found.changes[0].old is not None
+    assert found.changes[-1].unseen is Unseen.NOT_READ
 
 
 def test_a_live_transaction_is_not_threatened() -> None:
@@ -180,7 +250,7 @@ def test_of_many_keys_the_first_ones_are_read() -> None:
     row_key = undecided(world, [Some(Y), Some(Z)])
     counting = CountingStore(world.store)
     context = replace(world.engine.context, store=counting)
-    found = explain(context, row_key, most_keys=2)
+    found = explain(context, row_key, limits=LookLimits(rows=2))
     assert found is not None
     assert (found.keys, found.keys_read) == ((X, Y, Z), 2)
     assert found.verdicts == (AssertionVerdict.HOLDS, AssertionVerdict.UNKNOWN)
@@ -246,6 +316,7 @@ def test_a_transaction_whose_table_is_gone_is_explained_without_its_cells() -> N
     found = explain(context, row_key)
     assert found is not None
     assert [(change.key, change.new, change.old) for change in found.changes] == [(X, b"2", None)]
+    assert found.changes[0].unseen in (None, Unseen.NOT_READ)
     world.faults.crashed, world.faults.plan = False, lambda call: Fault()
     found = explain(context, undecided(world, [~Some(Y)]))
     assert found is not None

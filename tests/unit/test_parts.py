@@ -427,7 +427,7 @@ def test_a_transaction_is_explained_with_how_many_parts_it_has(
     assert look() == ((), 2, first)
     client.commit(transaction, [0, 2], 0)
     assert look() == ((0, 2), 2, first)
-    few = explain(engine.context, transaction, most_keys=1)  # it may have 100,000
+    few = explain(engine.context, transaction, most_parts=1)  # it may have 100,000
     assert few is not None and (few.part_rows, few.first_part) == (1, first)
     row = explain(engine.context, engine.commit([Mutation(Z, "1"), Mutation(W, "1")]).transaction)
     assert row is not None and (row.parts, row.part_rows) == (None, None)

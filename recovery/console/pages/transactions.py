@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -55,13 +56,14 @@ def show_transaction(request: Request) -> Response:
     row_key = unescape(request.query_params.get("id", ""))
     if not is_row_key(row_key):
         raise InvalidRequestError("not a transaction's row key", given=row_key)
-    context = request.app.state.console.context
-    found = explain(context, row_key, most_keys=MOST_KEYS)
+    console = request.app.state.console
+    limits = replace(console.limits, rows=MOST_KEYS)
+    found = explain(console.context, row_key, limits=limits, most_parts=MOST_KEYS)
     if found is None:
         raise HTTPException(404, "there is no such transaction, or not any more")
     facts = {
         "found": found,
-        "timeline": draw_timeline(found, context.clock.wall_ms()),
+        "timeline": draw_timeline(found, console.context.clock.wall_ms()),
         "changes": found.changes[:MOST_KEYS],
         "assertions": list(zip(found.assertions, found.verdicts, strict=True))[:MOST_KEYS],
         "most": MOST_KEYS,
