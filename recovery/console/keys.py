@@ -6,16 +6,16 @@ read after it. Nothing here writes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from recovery.bounds import Budget, LookLimits, Stop
 from recovery.console.browsing import DEFAULT, TransactionPage, WantedTransactions, browse
-from recovery.inspect import VERSIONS
+from recovery.inspect import COUNTS
 from recovery.scan import find_transaction
 from recovery.tables import is_foreign
 from txn.errors import CorruptRowError, TableUnavailable
-from txn.model import RESERVED, Cell, Key
+from txn.model import RESERVED, Cell, Key, Row
 from txn.protocol.attempt import Context, call_store
 from txn.protocol.lock_cells import FencedLock, holder_of, read_lock
 from txn.protocol.ranges import stored_rows
@@ -24,6 +24,8 @@ from txn.protocol.row import TransactionRow, is_row_key
 from txn.spans import Span
 
 ROWS = 50
+MOST_VALUES = 1_000
+"""So many are listed on a page: one row may have 100,000."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +34,9 @@ class KeyLook:
 
     is_there: whether its table and family are; else nothing else is known.
     value: its newest version; earlier: those before it that can be seen, newest first, of the
-    newest VERSIONS. lock: the lock cell, of the key or, fenced, of its row and family,
-    and lock_cell: what is in it. count: how often a fenced lock was taken; None: it is none, or
+    newest VERSIONS, and no more bytes than a look may take; are_all: there are no others.
+    lock: the lock cell, of the key or, fenced, of its row and family, and lock_cell: what is in it.
+    count: how often a fenced lock was taken; None: it is none, or
     says nothing known. tag: of the six-phase protocol.
     holder: who has the lock, empty where it is free; holder_row: that one's row, if it has one.
     is_ours: whether the value is what the last transaction on the key has left, as its tag or lock
@@ -45,6 +48,7 @@ class KeyLook:
     is_there: bool
     value: Cell | None
     earlier: list[Cell]
+    are_all: bool
     lock: Key
     lock_cell: Cell | None
     count: int | None
@@ -67,12 +71,14 @@ class ListedKey:
 @dataclass(frozen=True, slots=True)
 class KeyPage:
     """Values of a data table, in the order of rows. next: the row from which to go on; None: the
-    end of the table was reached. rows: how many were looked at, also without any value."""
+    end of the table was reached. rows: how many were looked at, also without any value. cut: how
+    many more values the last row has, which no page lists."""
 
     keys: list[ListedKey]
     next: bytes | None
     rows: int
     stopped: Stop | None
+    cut: int = 0
 
 
 def look_at_key(
@@ -88,12 +94,14 @@ def look_at_key(
     value = cells[key]
     holder = holder_of(lock, cells[lock])
     row = find_transaction(context, holder) if is_row_key(holder) else None
+    earlier, are_all = _read_before(context, key, value, limits)
     fenced = _read_count(lock, cells[lock]) if context.rules.locks_rows else None
     return KeyLook(
         key,
         is_there,
         value=value,
-        earlier=[] if value is None else _read_before(context, key, value.timestamp),
+        earlier=earlier,
+        are_all=are_all,
         lock=lock,
         lock_cell=cells[lock],
         count=None if fenced is None else fenced.taken,
@@ -112,31 +120,50 @@ def list_table_keys(
     limits: LookLimits = DEFAULT,
     *,
     count: int = ROWS,
-    families: Sequence[bytes] | None = None,
 ) -> KeyPage:
     """Return the values of the first so many rows from a row on, as they are stored: not of one
-    instant. Locks and tags are no values. families: only of these, which the store sends all the
-    same."""
+    instant. Locks and tags are no values. A page has MOST_VALUES at most: a row that does not fit
+    any more is left to the next page, and one that fits on none is cut."""
     budget = Budget(context.clock, limits)
-    lock_of = context.rules.lock_of
     keys: list[ListedKey] = []
     for row in stored_rows(context, Span(table, start)):
         stop = Stop.FOUND if budget.rows >= count else budget.over
         if budget.rows and stop is not None:
             return KeyPage(keys, row.row, budget.rows, stop)
+        values = sorted(key for key in row.cells if not key.column.endswith(RESERVED))
+        if keys and len(keys) + len(values) > MOST_VALUES:
+            return KeyPage(keys, row.row, budget.rows, Stop.FOUND)
         budget.spend(row)
-        for key in sorted(row.cells):
-            is_wanted = families is None or key.family in families
-            if is_wanted and not key.column.endswith(RESERVED):
-                lock = lock_of(key)
-                holder = holder_of(lock, row.cells.get(lock))
-                keys.append(ListedKey(key, row.cells[key], holder))
+        keys += (_list_value(context, key, row) for key in values[:MOST_VALUES])
+        if cut := len(values[MOST_VALUES:]):
+            return KeyPage(keys, row.row + b"\0", budget.rows, Stop.FOUND, cut)
     return KeyPage(keys, None, budget.rows, None)
 
 
-def _read_before(context: Context, key: Key, timestamp: int) -> list[Cell]:
-    versions = call_store(context, lambda: context.store.read_versions([key], VERSIONS))[key]
-    return [cell for cell in versions if cell.timestamp < timestamp]
+def _list_value(context: Context, key: Key, row: Row) -> ListedKey:
+    lock = context.rules.lock_of(key)
+    return ListedKey(key, row.cells[key], holder_of(lock, row.cells.get(lock)))
+
+
+def _read_before(
+    context: Context, key: Key, value: Cell | None, limits: LookLimits
+) -> tuple[list[Cell], bool]:
+    """Return the versions before this one, and whether they are all. The first one at first, and
+    more where what was read promises to be within the limit: each may have ten megabytes."""
+    if value is None:
+        return [], True
+    versions: list[Cell] = []
+    are_all = False
+    for count in COUNTS:
+        size = sum(len(cell.value) for cell in versions)
+        if size * count > limits.bytes_ * max(1, len(versions)):
+            break
+        read = partial(context.store.read_versions, [key], count)
+        versions = call_store(context, read)[key]
+        are_all = len(versions) < count
+        if are_all:
+            break
+    return [cell for cell in versions if cell.timestamp < value.timestamp], are_all
 
 
 def _read_count(lock: Key, cell: Cell | None) -> FencedLock | None:

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
-from recovery.console.background import Background
 from recovery.bounds import LookLimits
+from recovery.console.background import Background
 from recovery.console.claims import LeaseClaims, LockClaims
 from recovery.console.examination import Examination
 from recovery.console.exposing import Findings, measure

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,11 @@ from playwright.sync_api import expect
 
 from tests.console.conftest import NARROW, Browse, Picture, Serve
 from tests.console.crashing import BYTES, HOSTILE, QUOTES, SCRIPT, crash_client
+from tests.console.visits import ask
 from txn import AssertionFailedError, Exact, Key, Mutation, connect
+from txn.model import Family
 from txn.protocol.phases import Status
+from txn.stores import open_store
 from txn.text import escape
 
 TRANSFERS = 60  # more than a page of the search
@@ -178,6 +182,26 @@ def test_a_key_tells_who_holds_it(url: str, browse: Browse, picture: Picture) ->
     page.get_by_label("Table").fill("accounts")
     page.get_by_role("button", name="List").click()
     expect(page.get_by_role("region", name="Keys").locator("tbody tr")).to_have_count(2)
+
+
+def test_pages_say_what_they_leave_out(serve: Serve, tmp_path: Path) -> None:
+    """What is not on a page must not be taken for what is not there."""
+    store = f"embedded://{tmp_path}/store"
+    wide = [Key("row", "d", f"{number:04}", "wide") for number in range(1_007)]
+    with closing(open_store(store)) as opened:
+        opened.ensure_table(b"wide", {b"d": Family(versions=30)})
+    with connect(store, table="wide") as engine:
+        for number in range(12):
+            engine.commit([Mutation(wide[0], f"{number}")])
+        done = engine.commit([Mutation(key, "x") for key in wide]).transaction
+    url = serve(store).url
+    listed = ask(f"{url}/key?table=wide").body
+    assert "The last row has 7 more values, which are not listed" in listed
+    assert "Further rows" in listed
+    key = ask(f"{url}/key?key=wide/row/d:0000").body
+    assert "There may be more: those before these were not read." in key
+    explained = ask(f"{url}/transaction?id={done.decode()}").body
+    assert "0 of 1,007 keys, of the first 200 that were looked at" in explained
 
 
 @pytest.mark.parametrize("row", [SCRIPT, QUOTES, BYTES])

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from recovery.bounds import LookLimits, Stop
-from recovery.console.keys import list_table_keys, look_at_key
+from recovery.console.keys import MOST_VALUES, list_table_keys, look_at_key
+from recovery.inspect import VERSIONS
+from tests.unit.test_console_browsing import Weighing
 from tests.unit.worlds import TABLE, World, X, Y, Z, after_status
 from txn.assertions import Some
-from txn.model import Cell, Delete, Edit, Key, Mutation
+from txn.model import Cell, Delete, Edit, Family, Key, Mutation
 from txn.protocol.attempt import ProtocolName
 from txn.protocol.lock_cells import read_lock
 from txn.protocol.phases import Status
@@ -67,11 +69,32 @@ def test_a_key_is_shown_with_the_versions_before_it(protocol: ProtocolName) -> N
         world.engine.commit([Mutation(X, value), Mutation(Y, value)])
     found = look_at_key(world.engine.context, X)
     assert [cell.value for cell in found.earlier] == [b"2", b"1"]
+    assert found.are_all
     assert [row.plan and row.plan.timestamp for row in found.transactions.rows][1:3] == [
         cell.timestamp for cell in found.earlier
     ]
     world.engine.commit([Delete(X), Delete(Y)])
     assert look_at_key(world.engine.context, X).earlier == []
+
+
+@pytest.mark.parametrize(
+    ("size", "kept", "shown"), [(1, 30, VERSIONS - 1), (1, VERSIONS, 9), (1, 5, 4), (10_000, 30, 3)]
+)
+def test_of_the_versions_before_some_are_read_and_it_is_told(
+    size: int, kept: int, shown: int
+) -> None:
+    """Each may have ten megabytes; and what was not read may be there all the same."""
+    world = World()
+    world.store.ensure_table(b"deep", {b"d": Family(versions=50)})
+    key = Key("x", "d", "x", "deep")
+    for number in range(kept):
+        world.store.write([Edit(key, b"x" * size, 100 + number)])
+    store = Weighing(world.store)
+    context = replace(world.engine.context, store=store)
+    found = look_at_key(context, key, LookLimits(bytes_=50_000))
+    assert [cell.timestamp for cell in found.earlier] == [98 + kept - at for at in range(shown)]
+    assert found.are_all is (kept < VERSIONS)
+    assert store.largest <= 50_000
 
 
 @both
@@ -159,7 +182,25 @@ def test_a_table_is_listed_in_pages(protocol: ProtocolName) -> None:
     assert holders == {keys[-2]: b"", keys[-1]: b""}
     held = look_at_key(context, X).holder
     assert held == row_key
-    assert list_table_keys(context, TABLE, families=[b"e"]).keys == []
+
+
+def test_a_row_of_many_columns_is_cut_and_it_is_told() -> None:
+    """A page of 100,000 lines is no page; the rows behind it are reached all the same."""
+    world = World()
+    few = [Key(row, "d", "c", TABLE) for row in ("a", "z")]
+    many = [Key("m", "d", f"{number:04}", TABLE) for number in range(MOST_VALUES + 7)]
+    world.store.write([Edit(key, b"1", 5) for key in (*few, *many)])
+    context, found, start, cuts = world.engine.context, [], b"", []
+    while True:
+        page = list_table_keys(context, TABLE, start)
+        assert len(page.keys) <= MOST_VALUES
+        found += [each.key for each in page.keys]
+        cuts.append(page.cut)
+        if page.next is None:
+            break
+        start = page.next
+    assert found == [few[0], *many[:MOST_VALUES], few[1]]
+    assert cuts == [0, 7, 0]
 
 
 def test_a_page_of_a_table_is_bounded() -> None:
