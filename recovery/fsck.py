@@ -15,6 +15,7 @@ from recovery.findings import Finding, Kind, LeftAlone, NothingToDo, Repaired, R
 from recovery.markers import find_expired_marker, retire_keys
 from recovery.scan import (
     MARKERS,
+    Between,
     Looked,
     find_transaction,
     list_rows,
@@ -63,6 +64,7 @@ def check(
     scan: Collection[bytes] = (),
     looked: Looked = lambda table: None,
     young: Young | None = None,
+    between: Between = lambda: None,
 ) -> Iterator[Finding]:
     """Yield what a crash left: first transaction rows, then keys of the tables to scan.
 
@@ -70,13 +72,16 @@ def check(
     retention_ms: how long finished rows are kept; below LONGEST_REQUEST_MS only where no client is
     at work.
     young: counts what is unfinished and no finding, since it is younger than the grace.
+    between: is called now and then, also while no row is looked at; what it raises ends the check.
     Memory is bounded, and nothing is written. Raises StoreError, or InvalidRequestError for an
     absent table.
     """
     young = Young() if young is None else young
     require_tables(context, scan)
     ages = Ages(grace_ms, retention_ms)
-    yield from check_transactions(context, Span(context.table), ages, looked, young)
+    yield from check_transactions(
+        context, Span(context.table), ages, looked, young, between=between
+    )
     for span in list_data(context, scan):
         yield from check_data(context, span, ages, looked, young)
 
@@ -95,12 +100,18 @@ def list_data(context: Context, scan: Collection[bytes]) -> Iterator[Span]:
 
 
 def check_transactions(
-    context: Context, span: Span, ages: Ages, looked: Looked, young: Young
+    context: Context,
+    span: Span,
+    ages: Ages,
+    looked: Looked,
+    young: Young,
+    *,
+    between: Between = lambda: None,
 ) -> Iterator[Finding]:
     """Yield what `check` finds in a part of the transaction table. Finished rows that are younger
     than the retention are not looked at: see `list_suspects`."""
     is_over = lru_cache(1)(partial(_is_over, context))  # parts stand behind each other
-    for row in list_suspects(context, span, ages.retention_ms, looked):
+    for row in list_suspects(context, span, ages.retention_ms, looked, between):
         if is_row_key(row.row):
             yield from _check_row(context, row, ages, young, is_over)
         elif found := find_expired_marker(context, row, ages.retention_ms):

@@ -43,6 +43,12 @@ BY_VALUE = {status.encoded: status for status in Status}
 Looked = Callable[[bytes], None]
 """Is told the table of each row that was looked at, for a progress bar."""
 
+Between = Callable[[], None]
+"""Is called now and then, also where there is nothing to tell; what it raises ends the look."""
+
+FIRST_STRETCH_MS, LONGEST_STRETCH_MS = 1_000, 6 * 3_600_000
+SCAN_MS = 500
+
 
 @dataclass(frozen=True, slots=True)
 class Summary:
@@ -75,6 +81,24 @@ class Head(NamedTuple):
     since: int
 
 
+class Stretch:
+    """For how long a time of beginnings rows are scanned at once. A store that leaves out most of
+    them does not say how much it passes over on the way: so that is as long as the last scans
+    allow. ms: how long it is now."""
+
+    def __init__(self, longest_ms: int) -> None:
+        self.ms = FIRST_STRETCH_MS
+        self._longest_ms = longest_ms
+
+    def adapt(self, took_ms: int, wanted_ms: int) -> None:
+        """Take into account for how long the last one was scanned, and that it shall be no more
+        than half of this."""
+        if took_ms > wanted_ms // 2:
+            self.ms = max(1, self.ms // 4)
+        elif took_ms < wanted_ms // 8:
+            self.ms = min(2 * self.ms, self._longest_ms)
+
+
 def list_rows(
     context: Context,
     wanted: Span,
@@ -94,15 +118,21 @@ def leave_out(statuses: Iterable[Status]) -> Unless:
 
 
 def list_suspects(
-    context: Context, wanted: Span, retention_ms: int, looked: Looked
+    context: Context,
+    wanted: Span,
+    retention_ms: int,
+    looked: Looked,
+    between: Between = lambda: None,
 ) -> Iterator[Row]:
     """Yield the rows of a span of the transaction table, but for those that are finished and were
-    begun within the retention, which the store leaves out by itself.
+    begun within the retention, which the store leaves out by itself: so for long there may be none,
+    and `between` is called.
 
     When a row was begun is told by its key, and by its owner's clock. Where that was behind, the
     row is yielded all the same. Where it was ahead, the row is yielded later by as much, and no
     more than the retention and AHEAD_MS: what lies further ahead than that is yielded.
     """
+    stretch = Stretch(LONGEST_STRETCH_MS)
     at: bytes | None = wanted.start
     while at is not None:
         now_ms = context.clock.wall_ms()
@@ -111,7 +141,9 @@ def list_suspects(
         for row in stored_rows(context, span):
             young = _find_young(replace(span, start=row.row), old_ms, now_ms + AHEAD_MS)
             if young is not None:
-                yield from list_rows(context, young, looked, leave_out(FINISHED))
+                for part in _divide(context, young, stretch):
+                    between()
+                    yield from list_rows(context, part, looked, leave_out(FINISHED))
                 at = young.stop if young.stop != span.stop else None
                 break
             looked(wanted.table)
@@ -125,6 +157,19 @@ def _find_young(span: Span, old_ms: int, ahead_ms: int) -> Span | None:
         return None
     stop = span.start[: span.start.index(_NAME)] + _NAME + b"%013d" % ahead_ms
     return replace(span, stop=stop if span.stop is None else min(stop, span.stop))
+
+
+def _divide(context: Context, young: Span, stretch: Stretch) -> Iterator[Span]:
+    """Yield a span of young rows in parts, as they can be scanned."""
+    at, behind = young.start, young.stop or b""
+    prefix, ms = at[: at.index(_NAME)] + _NAME, created_ms(at)
+    while at < behind:
+        ms += stretch.ms
+        stop = min(behind, prefix + b"%013d" % ms)
+        began_ms = context.clock.monotonic_ms()
+        yield replace(young, start=at, stop=stop)
+        stretch.adapt(context.clock.monotonic_ms() - began_ms, SCAN_MS)
+        at = stop
 
 
 def list_heads(

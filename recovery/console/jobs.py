@@ -37,10 +37,11 @@ class CancelledError(Exception):
 
 @dataclass(slots=True)
 class KeptFinding:
-    """A finding, and what a repair came to."""
+    """A finding, and what a repair came to. trouble: why that failed, if it did."""
 
     finding: Finding
     result: Result | None
+    trouble: str | None = None
 
 
 @dataclass(slots=True)
@@ -66,10 +67,14 @@ class FsckReport:
 
     def look_at(self, table: bytes) -> None:
         """Count a row of a table."""
-        if self.is_cancelled:
-            raise CancelledError
+        self.require_going()
         self.rows += 1
         self.table = table
+
+    def require_going(self) -> None:
+        """Raise CancelledError if somebody has asked for the end."""
+        if self.is_cancelled:
+            raise CancelledError
 
     def add(self, finding: Finding, result: Result | None) -> None:
         """Count a finding, and keep it if it is one of the first."""
@@ -131,7 +136,7 @@ class Jobs:
         self._numbers += 1
         now_ms = self._context.clock.wall_ms()
         report = FsckReport(self._numbers, now_ms, repairs, grace_ms, tables)
-        self._begin(lambda: self._look(report), report, writes=repairs)
+        self._begin(lambda: self._look(report), report, report)
 
     def start_one(self, report: FsckReport, kept: KeptFinding) -> None:
         """Begin to repair one finding of the last check."""
@@ -139,20 +144,23 @@ class Jobs:
         def work() -> None:
             kept.result = repair(self._context, kept.finding)
 
-        self._begin(work, report, writes=True)
+        self._begin(work, report, kept)
 
     def cancel(self) -> None:
         """Ask the job to end; what it has repaired stays so."""
-        report = self.report
-        if report is not None and self.is_running:
-            report.is_cancelled = True
+        if self.report is not None:
+            self.report.is_cancelled = True
 
     def close(self) -> None:
         """End, in the middle of a look but of no repair."""
         self.cancel()
         self._worker.shutdown()
 
-    def _begin(self, work: Callable[[], None], report: FsckReport, *, writes: bool) -> None:
+    def _begin(
+        self, work: Callable[[], None], report: FsckReport, told: FsckReport | KeptFinding
+    ) -> None:
+        """Begin a job. told: what has its trouble."""
+        writes = report.repairs or told is not report
         if writes:
             require_features(self._context, self._context.rules)
         with self._guard:
@@ -161,21 +169,23 @@ class Jobs:
                 raise JobUnderWayError(f"nothing was begun: {what} is under way already")
             self.report, self.is_writing = report, writes
             report.is_cancelled = False
-            self._job = self._worker.submit(self._run, work, report)
+            self._job = self._worker.submit(self._run, work, report, told)
 
-    def _run(self, work: Callable[[], None], report: FsckReport) -> None:
-        before, report.trouble = report.trouble, "it failed; the log of the console says why"
+    def _run(
+        self, work: Callable[[], None], report: FsckReport, told: FsckReport | KeptFinding
+    ) -> None:
+        told.trouble = "it failed; the log of the console says why"
         try:
             work()
         except CancelledError:
-            report.trouble = "it was cancelled"
+            told.trouble = "it was cancelled"
         except TxnError as error:
-            report.trouble = str(error)
+            told.trouble = str(error)
         except Exception:
             LOG.exception("a job failed")
             raise
         else:
-            report.trouble = before  # of the check, where this was the repair of one finding
+            told.trouble = None
         finally:
             report.ended_ms = report.ended_ms or self._context.clock.wall_ms()
 
@@ -186,14 +196,17 @@ class Jobs:
             scan=report.tables,
             looked=report.look_at,
             young=report.young,
+            between=report.require_going,
         )
-        if not report.repairs:
+        if report.repairs:
+            for finding, result in repair_all(self._context, findings):
+                report.add(finding, result)
+        else:
             for finding in findings:
                 report.add(finding, None)
-            return
-        for finding, result in repair_all(self._context, findings):
-            report.add(finding, result)
-        compact(self._context, tables=report.tables)
+        report.require_going()
+        if report.repairs:
+            compact(self._context, tables=report.tables)
 
 
 def is_left(result: Result | None) -> bool:

@@ -5,6 +5,7 @@ Here the console runs in this process, over a store that stands still when a tes
 
 from __future__ import annotations
 
+import itertools
 import random
 import threading
 import time
@@ -148,6 +149,25 @@ def test_a_check_that_is_cancelled_says_so(store: StandingStore, context: Contex
         assert "nothing was left behind" not in ask(f"{url}/fsck").body
 
 
+@pytest.mark.parametrize("repairs", [False, True])
+def test_a_job_is_cancelled_while_it_finds_nothing(
+    store: StandingStore, jobs: Jobs, repairs: bool
+) -> None:
+    """A store passes over what has finished; and the console cannot end before its job does."""
+    scans = itertools.count()
+
+    def cancel_within(call: Call) -> Fault:
+        if call.method == "scan" and next(scans) > 0:
+            jobs.cancel()
+        return Fault()
+
+    store.plan = cancel_within
+    jobs.start(0, (), repairs=repairs)
+    wait_until_over(jobs)
+    assert jobs.report is not None
+    assert (jobs.report.rows, jobs.report.trouble) == (1, "it was cancelled")
+
+
 def test_a_repair_is_cancelled_only_by_those_who_may_repair(
     store: StandingStore, context: Context
 ) -> None:
@@ -252,6 +272,27 @@ def test_the_repair_of_one_finding_leaves_the_rest_of_the_report(
     wait_until_over(jobs)
     assert [type(each.result) for each in report.kept] == [Repaired, type(None)]
     assert (jobs.find_report(1), report.ended_ms, report.trouble) == (report, ended_ms, None)
+
+
+def test_the_repair_of_one_finding_that_fails_is_told_beside_it(
+    store: StandingStore, context: Context
+) -> None:
+    """What the check has found is whole all the same, and stays so after the next repair."""
+    crash_engine(store, Status.LOCKED, [b"one"])
+    with serve_here(context) as url:
+        post(f"{url}/fsck", {"grace": "0s"})
+        wait_for_page(url, "What the last check found")
+        plan, store.plan = store.plan, lambda call: Fault(frozenset(), Reply.NOT_APPLIED)
+        one = {"check": "1", "finding": "0"}
+        assert post(f"{url}/fsck/repair", one, BEARER).status == 303
+        failed = wait_for_page(url, "The repair failed: ").body
+        assert "It ended early" not in failed
+        assert "Repair…" in failed
+        store.plan = plan
+        assert post(f"{url}/fsck/repair", one, BEARER).status == 303
+        ended = wait_for_page(url, "rolled back").body
+        assert "It ended early" not in ended
+        assert "The repair failed" not in ended
 
 
 def test_a_job_that_is_under_way_keeps_its_report(store: StandingStore, jobs: Jobs) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, pairwise
+from typing import Any
 
 import pytest
 
@@ -265,6 +266,44 @@ def test_an_unfinished_row_is_found_among_finished_ones_of_every_bucket() -> Non
     part = Span(b"txn", keys[3], max(keys) + b"\0")
     some = {row.row for row in list_suspects(context, part, DAY_MS, lambda table: None)}
     assert some == {name for name in names if name in part_of(part, names)}
+
+
+class Pondering(CountingStore):
+    """A store that takes ten milliseconds for each row that it leaves out."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world.store)
+        self._world = world
+
+    def scan(self, *args: Any) -> Iterator[Row]:
+        if args[4] is not None:
+            self._world.clock.advance(10 * sum(1 for _ in self._world.store.scan(*args[:4])))
+        yield from super().scan(*args)
+
+
+def test_a_look_can_be_ended_while_there_is_nothing_to_tell() -> None:
+    """A quiet table of 100 million rows is one long scan that yields none of them."""
+    world = World()
+    done = world.engine.commit([Mutation(X, b"1")]).transaction
+    world.clock.advance(DAY_MS)
+    now_ms = world.clock.wall_ms()
+    for uid in range(2_000):
+        copy_row(world, done, now_ms - DAY_MS // 2 + uid * 10_000, uid, 1)
+    store = Pondering(world)
+    context, times = replace(world.engine.context, store=store), [now_ms]
+
+    def between() -> None:
+        times.append(world.clock.wall_ms())
+
+    rows: list[str] = []
+    looks = check(context, looked=lambda _: rows.append(""), between=between)
+    assert [found.kind for found in looks] == [Kind.EXPIRED]
+    assert len(rows) == 2  # that one, and what tells of the protocol
+    assert max(later - before for before, later in pairwise(times)) < 1_000
+    assert store.calls["scan"] < 250
+    times[:] = []
+    assert len(list(check(world.engine.context, between=between))) == 1
+    assert len(times) < 30  # where the store is quick
 
 
 def part_of(span: Span, names: list[bytes]) -> list[bytes]:
