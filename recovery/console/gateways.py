@@ -3,11 +3,19 @@ of the dead that they ended. A store does not keep these."""
 
 from __future__ import annotations
 
-import urllib.request
+import io
+import math
+import socket
+import time
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from itertools import pairwise
+from typing import Any
+from urllib.parse import urlsplit
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -59,8 +67,8 @@ class Gateways:
             try:
                 said.append((self._clock.wall_ms(), fetch_counts(address)))
                 self._silent.pop(address, None)
-            except (OSError, ValueError) as error:
-                self._silent[address] = str(error)
+            except (OSError, ValueError, HTTPException) as error:
+                self._silent[address] = str(error) or type(error).__name__
             while said and said[0][0] < self._clock.wall_ms() - KEPT_MS:
                 said.popleft()
 
@@ -80,12 +88,73 @@ class Gateways:
 
 
 def fetch_counts(address: str) -> Counts:
-    """Return what a server counts, or raise OSError or ValueError."""
-    with urllib.request.urlopen(address, timeout=TIMEOUT_S) as answer:
-        text = answer.read(LONGEST).decode()
-    return {
+    """Return what a server counts, or raise OSError, ValueError or HTTPException."""
+    text = _fetch(address).decode()
+    counts = {
         (sample.name, sample.labels.get(LABELS[sample.name], "")): sample.value
         for family in text_string_to_metric_families(text)
         for sample in family.samples
         if sample.name in LABELS
     }
+    if not all(map(math.isfinite, counts.values())):
+        raise ValueError("a count is no number")
+    return counts
+
+
+def _fetch(address: str) -> bytes:
+    due_s = time.monotonic() + TIMEOUT_S
+    parts = urlsplit(address)
+    make = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+    with closing(make(parts.netloc, timeout=TIMEOUT_S)) as connection:
+        connection.connect()
+        connection.sock = _Hurried(connection.sock, due_s)
+        connection.request("GET", (parts.path or "/") + (f"?{parts.query}" if parts.query else ""))
+        answer = connection.getresponse()
+        if answer.status != HTTPStatus.OK:
+            raise ValueError(f"it answers {answer.status} {answer.reason}")
+        text = answer.read(LONGEST)
+        if answer.length:
+            raise ValueError(f"its answer was cut off, or is longer than {LONGEST:,} bytes")
+        return text
+
+
+class _Hurried:
+    """A connection whose answer is waited for until a time, as `http.client` uses a socket."""
+
+    def __init__(self, connection: socket.socket, due_s: float) -> None:
+        self._connection = connection
+        self._due_s = due_s
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        """Return what reads from it."""
+        return io.BufferedReader(_Pieces(self._connection, self._due_s))
+
+
+class _Pieces(io.RawIOBase):
+    """What a server sends, up to a time. A socket has only a limit for each piece, so that one that
+    sends a byte now and then would never be given up."""
+
+    def __init__(self, connection: socket.socket, due_s: float) -> None:
+        self._connection = connection
+        self._raw = connection.makefile("rb", buffering=0)
+        self._due_s = due_s
+
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        """Read what there is, or wait for it until the time."""
+        left_s = self._due_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError(f"it has not answered wholly within {TIMEOUT_S:g} s")
+        self._connection.settimeout(left_s)
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        """Let the connection be closed."""
+        self._raw.close()
+        super().close()

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import socket
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from socketserver import BaseRequestHandler, ThreadingTCPServer
 
 import pytest
 
+from recovery.console import gateways as gateways_module
 from recovery.console.gateways import EVERY_MS, Gateways
 from txn.clock import ManualClock
 from txn.errors import InvalidRequestError
@@ -103,6 +108,72 @@ def test_a_server_that_tells_nonsense_is_named(text: str, address: str, page: Pa
     told = gateways.tell()
     assert told is not None
     assert list(told.silent) == [address]
+
+
+@contextmanager
+def answering(work: Callable[[socket.socket], None]) -> Iterator[str]:
+    """A server on this machine that does this with each connection."""
+
+    class Handler(BaseRequestHandler):
+        def handle(self) -> None:
+            self.request.recv(1_000)
+            with suppress(OSError):
+                work(self.request)
+
+    with ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}/metrics"
+        server.shutdown()
+        thread.join()
+
+
+def drip(connection: socket.socket, words: bytes) -> None:
+    for byte in words:
+        connection.sendall(bytes([byte]))
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (b"garbage\r\n", "garbage"),
+        (b"", "Remote end closed"),
+        (b"HTTP/1.1 503 Busy\r\n\r\n", "it answers 503 Busy"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nx", "cut off"),
+        (b"HTTP/1.1 200 OK\r\n\r\n\xff", "utf-8"),
+        (b'HTTP/1.0 200 OK\r\n\r\nhbase_txn_conflicts_total{table="t"} NaN\n', "no number"),
+    ],
+)
+def test_a_server_that_answers_anything_else_keeps_no_other_from_being_asked(
+    words: bytes, why: str, address: str, page: Page
+) -> None:
+    """An address may be anybody's, such as that of a server which is none of HTTP."""
+    page.append(tell(1, 0))
+    with answering(lambda connection: connection.sendall(words)) as other:
+        gateways = Gateways([other, address], ManualClock())
+        gateways.refresh()
+        told = gateways.tell()
+    assert told is not None
+    assert list(told.silent) == [other]
+    assert why in told.silent[other]
+    assert told.since_ms is not None
+
+
+@pytest.mark.parametrize("begin", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 9000\r\n\r\n"])
+def test_a_server_that_answers_slowly_is_not_waited_for(
+    begin: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A byte a second is an answer to each wait, and never one to the question."""
+    monkeypatch.setattr(gateways_module, "TIMEOUT_S", 0.3)
+    with answering(lambda connection: drip(connection, begin + b"x" * 100)) as slow:
+        gateways = Gateways([slow], ManualClock())
+        began_s = time.monotonic()
+        gateways.refresh()
+        assert time.monotonic() - began_s < 2
+        told = gateways.tell()
+    assert told is not None
+    assert list(told.silent) == [slow]
 
 
 def test_a_server_that_does_not_answer_is_named() -> None:
