@@ -46,8 +46,8 @@ Looked = Callable[[bytes], None]
 Between = Callable[[], None]
 """Is called now and then, also where there is nothing to tell; what it raises ends the look."""
 
-FIRST_STRETCH_MS, LONGEST_STRETCH_MS = 1_000, 6 * 3_600_000
 SCAN_MS = 500
+"""For half of so long a scan should go on that may yield nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +81,13 @@ class Head(NamedTuple):
     since: int
 
 
-class Stretch:
+class Reach:
     """For how long a time of beginnings rows are scanned at once. A store that leaves out most of
     them does not say how much it passes over on the way: so that is as long as the last scans
     allow. ms: how long it is now."""
 
-    def __init__(self, longest_ms: int) -> None:
-        self.ms = FIRST_STRETCH_MS
+    def __init__(self, first_ms: int, longest_ms: int) -> None:
+        self.ms = first_ms
         self._longest_ms = longest_ms
 
     def adapt(self, took_ms: int, wanted_ms: int) -> None:
@@ -132,7 +132,7 @@ def list_suspects(
     row is yielded all the same. Where it was ahead, the row is yielded later by as much, and no
     more than the retention and AHEAD_MS: what lies further ahead than that is yielded.
     """
-    stretch = Stretch(LONGEST_STRETCH_MS)
+    reach = Reach(first_ms=600_000, longest_ms=6 * 3_600_000)
     at: bytes | None = wanted.start
     while at is not None:
         now_ms = context.clock.wall_ms()
@@ -141,7 +141,7 @@ def list_suspects(
         for row in stored_rows(context, span):
             young = _find_young(replace(span, start=row.row), old_ms, now_ms + AHEAD_MS)
             if young is not None:
-                for part in _divide(context, young, stretch):
+                for part in _divide(context, young, reach):
                     between()
                     yield from list_rows(context, part, looked, leave_out(FINISHED))
                 at = young.stop if young.stop != span.stop else None
@@ -159,16 +159,16 @@ def _find_young(span: Span, old_ms: int, ahead_ms: int) -> Span | None:
     return replace(span, stop=stop if span.stop is None else min(stop, span.stop))
 
 
-def _divide(context: Context, young: Span, stretch: Stretch) -> Iterator[Span]:
+def _divide(context: Context, young: Span, reach: Reach) -> Iterator[Span]:
     """Yield a span of young rows in parts, as they can be scanned."""
     at, behind = young.start, young.stop or b""
     prefix, ms = at[: at.index(_NAME)] + _NAME, created_ms(at)
     while at < behind:
-        ms += stretch.ms
+        ms += reach.ms
         stop = min(behind, prefix + b"%013d" % ms)
         began_ms = context.clock.monotonic_ms()
         yield replace(young, start=at, stop=stop)
-        stretch.adapt(context.clock.monotonic_ms() - began_ms, SCAN_MS)
+        reach.adapt(context.clock.monotonic_ms() - began_ms, SCAN_MS)
         at = stop
 
 

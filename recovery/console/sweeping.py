@@ -20,7 +20,7 @@ from recovery.console.positions import (
     STATUS_CELLS,
     find_firsts,
 )
-from recovery.scan import BY_VALUE, NOTHING, STATUS, Head, Stretch, leave_out
+from recovery.scan import BY_VALUE, NOTHING, STATUS, Head, Reach, leave_out
 from txn.model import Row
 from txn.protocol.attempt import Context
 from txn.protocol.phases import FINISHED
@@ -28,7 +28,6 @@ from txn.protocol.ranges import stored_rows
 from txn.protocol.row import is_row_key
 from txn.spans import Span
 
-LONGEST_STRETCH_MS = 600_000
 UNKNOWN = "unknown status"
 
 
@@ -72,7 +71,7 @@ class Sweep:
         self._context = context
         self._keep = keep
         self._round: _Round | None = None
-        self._stretch = Stretch(LONGEST_STRETCH_MS)
+        self._reach = Reach(first_ms=1_000, longest_ms=600_000)
         self._cells = AGE_CELLS if context.rules.locks_rows else STATUS_CELLS
 
     def advance(self, ms: int) -> Unfinished:
@@ -87,7 +86,7 @@ class Sweep:
             try:
                 self._pass_stretch(now)
             finally:  # what has failed may have been too long
-                self._stretch.adapt(clock.monotonic_ms() - began_ms, ms)
+                self._reach.adapt(clock.monotonic_ms() - began_ms, ms)
             if clock.monotonic_ms() >= due_ms:
                 break
         found = self._tell(now)
@@ -105,7 +104,7 @@ class Sweep:
     def _pass_stretch(self, now: _Round) -> None:
         start, behind = now.places.pop()
         prefix = start[: start.index(NAME)]
-        stop_ms = int(start[len(prefix) + len(NAME) :][:13]) + self._stretch.ms
+        stop_ms = int(start[len(prefix) + len(NAME) :][:13]) + self._reach.ms
         stop = behind if stop_ms >= END_MS else prefix + NAME + b"%013d" % stop_ms
         found = self._look_at(now, Span(self._context.table, start, stop))
         if stop < behind and not found:

@@ -402,6 +402,21 @@ def test_ls_leaves_out_parts_unless_they_are_asked_for(uri: str, run: Run) -> No
     assert "3 parts" in text and "in parts" in text
 
 
+def test_show_says_how_many_keys_it_has_looked_at(uri: str, run: Run) -> None:
+    """A transaction may have 100,000 of them, each with values of any size."""
+    with connect(uri, table="stock") as engine:
+        engine.ensure_table("stock", ["d"])
+        mutations = [Mutation(Key(f"{number}", "d", "x"), "1") for number in range(1_001)]
+        for _ in range(2):
+            done = engine.commit(mutations).transaction.decode()
+    assert "0 of 1001, of the first 1,000 that were looked at" in run("show", done).stdout
+    document = json.loads(run("show", done, "--json").stdout)
+    assert (document["keys"], document["keys_read"]) == (1_001, 1_000)
+    changes = document["mutations"]
+    assert [change["old_unseen"] for change in changes] == [None] * 1_000 + ["not read"]
+    assert all(change["old"] == "1" for change in changes[:1_000])
+
+
 def test_show_means_the_transaction_and_tells_of_its_parts(uri: str, run: Run) -> None:
     """By any piece of its key, with which each of its parts begins as well."""
     with connect(uri) as engine:

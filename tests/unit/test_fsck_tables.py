@@ -315,7 +315,7 @@ def test_a_third_version_under_a_commit_in_flight_is_reported() -> None:
 
 def test_what_changes_between_the_looks_is_no_finding() -> None:
     """A commit may happen whole between the scan of a key and the look at its holder."""
-    for number in range(1, 12):
+    for number in range(1, 14):
         world = World()
         late_put(world)  # so that there is something to look at again
         stopped_at(world, Status.PUT, Y)
