@@ -67,7 +67,7 @@ def run_browser() -> Iterator[Browser]:
         browser = playwright.chromium.launch(
             executable_path=program,
             args=ARGUMENTS,
-            chromium_sandbox=os.geteuid() != 0,  # which it cannot have as root
+            chromium_sandbox=False,  # it sees our own pages, and root and many machines have none
             env={**os.environ, **variables},
         )
         try:
