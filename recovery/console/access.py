@@ -5,6 +5,9 @@ of the loopback and through no proxy: a page elsewhere that points its name at t
 the second. All else needs the token: shown once in a form, and remembered by a cookie that other
 sites cannot send, or with each request as `Authorization: Bearer`. Nothing is written by a GET, and
 a POST that a browser sends must come from a page of ours.
+
+What is asked for is `scope["path"]`, by which it is routed. `request.url` is no place to look for it:
+that has the header `Host` in it, and so whatever a visitor likes.
 """
 
 from __future__ import annotations
@@ -114,7 +117,7 @@ class AccessGate:
 
     def _refuse(self, request: Request) -> Response | None:
         """Return what is answered instead of the page; None: the page may be had."""
-        path, is_look = request.url.path, request.method in ("GET", "HEAD")
+        path, is_look = request.scope["path"], request.method in ("GET", "HEAD")
         if not is_look and not self._comes_from_here(request):
             return PlainTextResponse("this was sent by a page of another site\n", 403)
         if path == LOGIN or path.startswith(STATIC) or request.state.is_known:
@@ -122,9 +125,7 @@ class AccessGate:
         if (is_look or path in LOOKS_BY_POST) and self._is_here(request):
             return None
         if "text/html" in request.headers.get("accept", ""):
-            back = request.url.path if is_look else "/"
-            back += f"?{request.url.query}" if is_look and request.url.query else ""
-            return RedirectResponse(f"{LOGIN}?next={quote(back, safe='')}", 303)
+            return RedirectResponse(f"{LOGIN}?next={quote(name_way_back(request), safe='')}", 303)
         refusal = "nothing was done: show the token as Authorization: Bearer\n"
         return PlainTextResponse(refusal, 401, {"WWW-Authenticate": "Bearer"})
 
@@ -143,6 +144,14 @@ class AccessGate:
             return site == "same-origin"
         origin = request.headers.get("origin")
         return origin is not None and urlsplit(origin).netloc == request.headers.get("host")
+
+
+def name_way_back(request: Request) -> str:
+    """Return where a visitor comes back to after the login: the same look, or the first page."""
+    if request.method not in ("GET", "HEAD"):
+        return "/"
+    asked = request.scope["query_string"].decode("latin-1")
+    return quote(request.scope["path"]) + (f"?{asked}" if asked else "")
 
 
 def find_way_back(given: str) -> str:

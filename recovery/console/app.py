@@ -53,7 +53,7 @@ def make_app(console: Console) -> Starlette:
             max_age=SESSION_S,
             httponly=True,
             samesite="strict",
-            secure=request.url.scheme == "https",
+            secure=request.scope["scheme"] == "https",
         )
         return answer
 
@@ -115,7 +115,7 @@ def _act(action: pages.Action) -> pages.Endpoint:
     async def endpoint(request: Request) -> Response:
         form = await read_form(request)
         host = request.client.host if request.client else "nowhere"
-        LOG.warning("%s is asked for from %s", request.url.path, host)
+        LOG.warning("%s is asked for from %s", request.scope["path"], host)
         return await run_in_threadpool(action, request, form)
 
     return endpoint
@@ -137,6 +137,6 @@ def _show_error(request: Request, error: Exception) -> Response:
 
 
 def _show_fault(request: Request, error: Exception) -> Response:
-    LOG.error("a page failed: %s", request.url.path, exc_info=error)
+    LOG.error("a page failed: %s", request.scope["path"], exc_info=error)
     words = "this page failed; the log of the console says why"
     return respond("error.html", request, {"title": "Internal Server Error", "words": words}, 500)

@@ -100,7 +100,7 @@ def render(template: str, request: Request, facts: Mapping[str, Any]) -> str:
     """Return a template filled in."""
     console = request.app.state.console
     common = {
-        "path": request.url.path,
+        "path": request.scope["path"],
         "store": console.settings.store_name,
         "is_known": request.state.is_known,
         "now": console.context.clock.wall_ms(),

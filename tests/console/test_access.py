@@ -113,6 +113,20 @@ def test_from_elsewhere_looking_needs_the_token(strict: ServedConsole) -> None:
     assert ask(f"{strict.url}/locks", headers=bearer).status == 200
 
 
+@pytest.mark.parametrize("host", ["x/static/?", "x/static/#", "x/login?", "x\\static\\?"])
+@pytest.mark.parametrize("path", ["/transactions", "/static/../transactions", "/log%09in"])
+def test_no_host_and_no_spelling_makes_a_page_another_one(
+    host: str, path: str, strict: ServedConsole
+) -> None:
+    """What is let in without a token is told by the path that is routed, and by nothing that a
+    visitor can write beside it: Starlette 1.0.0 takes the host unseen for a part of its URL, and
+    URLs are read without the tabs in them."""
+    opened = ask(f"{strict.url}{path}", headers={"Host": host})
+    assert opened.status == (404 if path.startswith("/static/") else 401)
+    written = post(f"{strict.url}/doctor", {}, {"Host": host, "Authorization": "x"})
+    assert written.status == 401
+
+
 def test_to_be_seen_from_elsewhere_a_console_needs_a_token_of_its_own(store: str) -> None:
     """A token that is made anew and printed would be in a log, and be another after a restart."""
     command = [sys.executable, "-c", "from recovery.commands import main; main()", "console"]
