@@ -16,10 +16,9 @@ import asyncio
 import hmac
 import secrets
 import time
-from http.cookies import CookieError, SimpleCookie
 from urllib.parse import quote, urlsplit
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -34,6 +33,7 @@ LOOKS_BY_POST = frozenset({"/fsck", "/fsck/cancel", "/logout"})
 SESSION_S = 12 * 3600
 MOST_SESSIONS = 1_000
 PAUSE_S = 0.5
+FOREIGN = "nothing was done: no page of this console sent it, and it does not show the token\n"
 FORWARDED = ("forwarded", "x-forwarded-for", "x-real-ip", "via")
 
 HEADERS = {
@@ -58,16 +58,15 @@ class Logins:
         self._guess = asyncio.Lock()
         self.cookie = f"txn-console-{settings.port}"  # cookies do not tell ports apart
 
-    def knows(self, headers: Headers) -> bool:
+    def knows(self, request: Request) -> bool:
         """Whether a request shows the token, or the cookie of somebody who did."""
-        scheme, _, shown = headers.get("authorization", "").partition(" ")
-        if scheme.lower() == "bearer" and self._matches(shown.strip()):
-            return True
-        try:
-            morsel = SimpleCookie(headers.get("cookie", "")).get(self.cookie)
-        except CookieError:
-            return False
-        return morsel is not None and self._ends.get(morsel.value, 0) > time.monotonic()
+        session = request.cookies.get(self.cookie, "")
+        return self.is_shown(request) or self._ends.get(session, 0) > time.monotonic()
+
+    def is_shown(self, request: Request) -> bool:
+        """Whether a request shows the token itself, as no browser does by itself."""
+        scheme, _, shown = request.headers.get("authorization", "").partition(" ")
+        return scheme.lower() == "bearer" and self._matches(shown.strip())
 
     async def begin(self, shown: str) -> str | None:
         """Return a new session for who shows the token. Guesses are taken one by one, with a pause
@@ -111,7 +110,7 @@ class AccessGate:
             await send(message)
 
         request = Request(scope)
-        request.state.is_known = self._sessions.knows(request.headers)
+        request.state.is_known = self._sessions.knows(request)
         answer = self._refuse(request)
         await (answer or self._app)(scope, receive, send_guarded)
 
@@ -119,7 +118,7 @@ class AccessGate:
         """Return what is answered instead of the page; None: the page may be had."""
         path, is_look = request.scope["path"], request.method in ("GET", "HEAD")
         if not is_look and not self._comes_from_here(request):
-            return PlainTextResponse("this was sent by a page of another site\n", 403)
+            return PlainTextResponse(FOREIGN, 403)
         if path == LOGIN or path.startswith(STATIC) or request.state.is_known:
             return None
         if (is_look or path in LOOKS_BY_POST) and self._is_here(request):
@@ -137,7 +136,7 @@ class AccessGate:
 
     def _comes_from_here(self, request: Request) -> bool:
         """Browsers tell where a form was. What is no browser shows the token itself."""
-        if "authorization" in request.headers:
+        if self._sessions.is_shown(request):
             return True
         site = request.headers.get("sec-fetch-site")
         if site is not None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from recovery.console import pages
-from recovery.console.access import HEADERS
+from recovery.console.access import FOREIGN, HEADERS
 from tests.console.conftest import Serve
 from tests.console.crashing import crash_client
 from tests.console.served import ServedConsole
@@ -184,7 +184,7 @@ def test_what_a_page_of_another_site_sends_is_refused(
     sent = {name: value.format(origin=console.url) for name, value in headers.items()}
     cookie = {"Cookie": log_in(console).cookie}
     answer = ask(f"{console.url}{path}", "POST", {"check": "1"}, sent | cookie)
-    assert (answer.status, answer.body) == (403, "this was sent by a page of another site\n")
+    assert (answer.status, answer.body) == (403, FOREIGN)
 
 
 @pytest.mark.parametrize(
@@ -225,6 +225,29 @@ def test_the_token_lets_in_by_itself_or_by_a_cookie(
     assert try_repair({"Cookie": cookie} | same).status == 400
     assert post(f"{console.url}/logout", {}, {"Cookie": cookie}).status == 303
     assert try_repair({"Cookie": cookie} | same).status == 401
+
+
+@pytest.mark.parametrize("shown", ["Basic dXNlcjpzZWNyZXQ=", "Bearer wrong", "x"])
+def test_a_header_that_is_not_the_token_lets_in_no_other_site(
+    shown: str, console: ServedConsole
+) -> None:
+    """A browser sends the header by itself where a proxy has asked for a password, and another
+    port of this machine is the same site, to which it sends the cookie as well."""
+    foreign = {"Origin": "http://127.0.0.1:9", "Cookie": log_in(console).cookie}
+    for site in ({"Sec-Fetch-Site": "same-site"}, {}):
+        sent = {"Authorization": shown} | foreign | site
+        answer = ask(f"{console.url}/doctor", "POST", {}, sent)
+        assert (answer.status, answer.body) == (403, FOREIGN)
+    from_here = {"Authorization": shown, "Cookie": foreign["Cookie"], "Origin": console.url}
+    assert ask(f"{console.url}/fsck/repair", "POST", {"check": "999"}, from_here).status == 400
+
+
+@pytest.mark.parametrize("other", ['prefs={"theme":"dark"}', "a[b]=1", "no-name", "a=\"b; c=\"d"])
+def test_a_strange_cookie_beside_it_ends_no_session(other: str, console: ServedConsole) -> None:
+    """Cookies do not tell ports apart, so those of whatever else this machine serves come too."""
+    session = log_in(console).cookie
+    for cookie in (f"{other}; {session}", f"{session}; {other}"):
+        assert "Log out" in ask(f"{console.url}/fsck", headers={"Cookie": cookie}).body
 
 
 def log_in(console: ServedConsole) -> Answer:
