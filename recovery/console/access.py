@@ -92,7 +92,8 @@ class Logins:
 
 
 class AccessGate:
-    """Lets a request through to the pages, or says what is missing; adds the headers of all."""
+    """Lets a request through to the pages, or says what is missing; adds the headers of all. It
+    stands before the whole application, so that answers about its faults have them, too."""
 
     def __init__(self, app: ASGIApp, settings: ConsoleSettings, sessions: Logins) -> None:
         self._app = app
@@ -129,8 +130,10 @@ class AccessGate:
         return PlainTextResponse(refusal, 401, {"WWW-Authenticate": "Bearer"})
 
     def _is_here(self, request: Request) -> bool:
-        host = request.headers.get("host", "")
-        name = urlsplit(f"//{host}").hostname or ""
+        try:
+            name = urlsplit(f"//{request.headers.get('host', '')}").hostname or ""
+        except ValueError:  # as for `[`
+            return False
         is_direct = not any(name in request.headers for name in FORWARDED)
         return self._settings.is_local and is_direct and is_loopback(name)
 
@@ -141,8 +144,8 @@ class AccessGate:
         site = request.headers.get("sec-fetch-site")
         if site is not None:
             return site == "same-origin"
-        origin = request.headers.get("origin")
-        return origin is not None and urlsplit(origin).netloc == request.headers.get("host")
+        _, _, host = request.headers.get("origin", "").partition("://")
+        return host != "" and host == request.headers.get("host")
 
 
 def name_way_back(request: Request) -> str:
@@ -155,6 +158,9 @@ def name_way_back(request: Request) -> str:
 
 def find_way_back(given: str) -> str:
     """Return where a visitor goes after the login: a page of ours, whatever is given."""
-    parts = urlsplit(given)
+    try:
+        parts = urlsplit(given)
+    except ValueError:  # as for `//[`
+        return "/"
     is_ours = given.startswith("/") and not given.startswith(("//", "/\\"))
     return given if is_ours and not (parts.scheme or parts.netloc) else "/"

@@ -11,7 +11,6 @@ from urllib.parse import parse_qs
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Mount, Route
@@ -31,8 +30,8 @@ LOOKS, ACTIONS, PARTS = pages.LOOKS, pages.ACTIONS, pages.PARTS
 LONGEST_FORM = 65_536
 
 
-def make_app(console: Console) -> Starlette:
-    """Return the application over an open store."""
+def make_app(console: Console) -> AccessGate:
+    """Return the application over an open store, behind the gate that all requests pass."""
     sessions = Logins(console.settings)
     streams = Streams(PARTS)
 
@@ -80,7 +79,6 @@ def make_app(console: Console) -> Starlette:
             Route("/logout", log_out, methods=["POST"]),
             Mount("/static", StaticFiles(directory=str(files("recovery.console") / "static"))),
         ],
-        middleware=[Middleware(AccessGate, settings=console.settings, sessions=sessions)],
         exception_handlers={
             InvalidRequestError: _show_error,
             TxnError: _show_error,
@@ -89,7 +87,7 @@ def make_app(console: Console) -> Starlette:
         },
     )
     app.state.console = console
-    return app
+    return AccessGate(app, console.settings, sessions)
 
 
 async def read_form(request: Request) -> Mapping[str, str]:

@@ -77,6 +77,7 @@ def test_on_the_loopback_looking_needs_nothing(host: str, console: ServedConsole
         {"Host": "127.0.0.1.rebound.example"},
         {"Host": "10.0.0.7:8611"},
         {"Host": ""},
+        {"Host": "["},
         {"X-Forwarded-For": "127.0.0.1"},
         {"X-Real-IP": "127.0.0.1"},
         {"Forwarded": "for=127.0.0.1"},
@@ -280,6 +281,8 @@ def test_a_wrong_token_begins_no_session(console: ServedConsole) -> None:
         "javascript:alert(1)",
         "/\t/elsewhere.example",
         "\\\\elsewhere.example",
+        "//[",
+        "//[]/",
         "",
         "fsck",
     ],
@@ -327,6 +330,15 @@ def test_refusals_have_the_headers(strict: ServedConsole) -> None:
     ):
         assert answer.status in {303, 401, 403}
         assert wanted <= answer.headers.items()
+
+
+def test_a_host_an_origin_and_a_way_back_may_be_anything(console: ServedConsole) -> None:
+    """What cannot be read is refused, and does not fail: the log is not for strangers to fill."""
+    assert ask(f"{console.url}/login?next=//%5B").status == 200
+    for origin in ("http://[", "[", "http://", "//", ""):
+        sent = {"Origin": origin, "Cookie": log_in(console).cookie}
+        assert ask(f"{console.url}/doctor", "POST", {}, sent).status == 403
+    assert "Traceback" not in console.log.read_text()
 
 
 def test_a_form_that_is_too_long_is_refused(console: ServedConsole) -> None:
