@@ -6,8 +6,8 @@ the second. All else needs the token: shown once in a form, and remembered by a 
 sites cannot send, or with each request as `Authorization: Bearer`. Nothing is written by a GET, and
 a POST that a browser sends must come from a page of ours.
 
-What is asked for is `scope["path"]`, by which it is routed. `request.url` is no place to look for it:
-that has the header `Host` in it, and so whatever a visitor likes.
+What is asked for is `scope["path"]`, by which it is routed. `request.url` is no place to look for
+it: that has the header `Host` in it, and so whatever a visitor likes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ HEADERS = {
         "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
+    "Referrer-Policy": "same-origin",  # with "no-referrer" a form of ours is not told from others
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
@@ -144,7 +144,7 @@ class AccessGate:
         site = request.headers.get("sec-fetch-site")
         if site is not None:
             return site == "same-origin"
-        _, _, host = request.headers.get("origin", "").partition("://")
+        _, _, host = _origin(request).partition("://")
         return host != "" and host == request.headers.get("host")
 
 
@@ -156,6 +156,11 @@ def name_way_back(request: Request) -> str:
     return quote(request.scope["path"]) + (f"?{asked}" if asked else "")
 
 
+def is_encrypted(request: Request) -> bool:
+    """Return whether the browser of a form speaks TLS, with us or with a proxy before us."""
+    return request.scope["scheme"] == "https" or _origin(request).startswith("https://")
+
+
 def find_way_back(given: str) -> str:
     """Return where a visitor goes after the login: a page of ours, whatever is given."""
     try:
@@ -164,3 +169,8 @@ def find_way_back(given: str) -> str:
         return "/"
     is_ours = given.startswith("/") and not given.startswith(("//", "/\\"))
     return given if is_ours and not (parts.scheme or parts.netloc) else "/"
+
+
+def _origin(request: Request) -> str:
+    """Return the site that a form was on, as its browser says; nothing where it says none."""
+    return request.headers.get("origin", "")

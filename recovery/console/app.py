@@ -17,7 +17,14 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from recovery.console import pages
-from recovery.console.access import LOGIN, SESSION_S, AccessGate, Logins, find_way_back
+from recovery.console.access import (
+    LOGIN,
+    SESSION_S,
+    AccessGate,
+    Logins,
+    find_way_back,
+    is_encrypted,
+)
 from recovery.console.jobs import JobUnderWayError
 from recovery.console.live import Streams
 from recovery.console.rendering import respond
@@ -52,7 +59,7 @@ def make_app(console: Console) -> AccessGate:
             max_age=SESSION_S,
             httponly=True,
             samesite="strict",
-            secure=request.scope["scheme"] == "https",
+            secure=is_encrypted(request),
         )
         return answer
 

@@ -243,7 +243,7 @@ def test_a_header_that_is_not_the_token_lets_in_no_other_site(
     assert ask(f"{console.url}/fsck/repair", "POST", {"check": "999"}, from_here).status == 400
 
 
-@pytest.mark.parametrize("other", ['prefs={"theme":"dark"}', "a[b]=1", "no-name", "a=\"b; c=\"d"])
+@pytest.mark.parametrize("other", ['prefs={"theme":"dark"}', "a[b]=1", "no-name", 'a="b; c="d'])
 def test_a_strange_cookie_beside_it_ends_no_session(other: str, console: ServedConsole) -> None:
     """Cookies do not tell ports apart, so those of whatever else this machine serves come too."""
     session = log_in(console).cookie
@@ -261,6 +261,18 @@ def test_the_cookie_is_for_this_site_and_no_script(console: ServedConsole) -> No
     facts = {each.strip().lower() for each in answer.headers["set-cookie"].split(";")[1:]}
     assert {"httponly", "samesite=strict", "path=/", "max-age=43200"} <= facts
     assert answer.headers["location"] == "/fsck"
+
+
+@pytest.mark.parametrize(
+    ("origin", "is_kept"), [("https://127.0.0.1", True), ("http://127.0.0.1", False), ("", False)]
+)
+def test_the_cookie_is_for_tls_alone_where_the_browser_speaks_it(
+    origin: str, is_kept: bool, console: ServedConsole
+) -> None:
+    """A proxy before the console ends TLS: what the browser spoke is told by where its form was."""
+    sent = {"token": console.token or ""}
+    answer = post(f"{console.url}/login", sent, {"Origin": origin} if origin else {})
+    assert ("secure" in answer.headers["set-cookie"].lower().split("; ")) is is_kept
 
 
 def test_a_wrong_token_begins_no_session(console: ServedConsole) -> None:

@@ -27,9 +27,8 @@ from txn.watch import silent
 
 @pytest.fixture
 def console() -> Iterator[Console]:
-    context = Context(
-        open_store("memory://"), b"txn", SystemClock(), random.Random(1), Policy(), silent, SIX_PHASE
-    )
+    store, clock = open_store("memory://"), SystemClock()
+    context = Context(store, b"txn", clock, random.Random(1), Policy(), silent, SIX_PHASE)
     console = Console(ConsoleSettings("memory://", "token"), context)
     yield console
     console.close()
