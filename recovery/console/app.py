@@ -26,7 +26,7 @@ from recovery.console.access import (
     is_encrypted,
 )
 from recovery.console.jobs import JobUnderWayError
-from recovery.console.live import Streams
+from recovery.console.live import LiveParts
 from recovery.console.rendering import respond
 from recovery.console.sources import Console
 from txn.errors import InvalidRequestError, TxnError
@@ -40,7 +40,6 @@ LONGEST_FORM = 65_536
 def make_app(console: Console) -> AccessGate:
     """Return the application over an open store, behind the gate that all requests pass."""
     sessions = Logins(console.settings)
-    streams = Streams(PARTS)
 
     async def show_login(request: Request) -> Response:
         """Ask for the token, or take it."""
@@ -81,7 +80,7 @@ def make_app(console: Console) -> AccessGate:
             *(Route(path, _visit(page), methods=["GET"]) for path, page in LOOKS.items()),
             *(Route(path, _act(action), methods=["POST"]) for path, action in ACTIONS.items()),
             Route("/metrics", tell_metrics, methods=["GET"]),
-            Route("/live/{part}", streams.send, methods=["GET"]),
+            Route("/live/{part}", LiveParts(PARTS).send, methods=["GET"]),
             Route(LOGIN, show_login, methods=["GET", "POST"]),
             Route("/logout", log_out, methods=["POST"]),
             Mount("/static", StaticFiles(directory=str(files("recovery.console") / "static"))),
