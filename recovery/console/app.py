@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -35,6 +36,8 @@ from txn.metrics import render_metrics
 LOG = logging.getLogger("txn.console")
 LOOKS, ACTIONS, PARTS = pages.LOOKS, pages.ACTIONS, pages.PARTS
 LONGEST_FORM = 65_536
+FORM_S = 10.0
+"""For how long a form may take to come."""
 
 
 def make_app(console: Console) -> AccessGate:
@@ -97,12 +100,18 @@ def make_app(console: Console) -> AccessGate:
 
 
 async def read_form(request: Request) -> Mapping[str, str]:
-    """Return the fields of a form, each once; InvalidRequestError for what is longer than one."""
+    """Return the fields of a form, each once; InvalidRequestError for what is longer than one, or
+    does not come."""
     body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > LONGEST_FORM:
-            raise InvalidRequestError("the form is too long", limit=LONGEST_FORM)
+    try:
+        async with asyncio.timeout(FORM_S):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > LONGEST_FORM:
+                    raise InvalidRequestError("the form is too long", limit=LONGEST_FORM)
+    except TimeoutError:
+        words = "nothing was done: the form did not come"
+        raise InvalidRequestError(words, limit_s=FORM_S) from None
     fields = parse_qs(body.decode(errors="replace"), keep_blank_values=True)
     return {name: values[-1] for name, values in fields.items()}
 
