@@ -103,7 +103,7 @@ def test_a_hidden_tab_asks_for_nothing(
     asked.clear()
     change("figs")
     page.wait_for_timeout(4_500)  # two times as long as it takes to be asked for again
-    assert asked == []
+    assert [each for each in asked if "/live/" in each] == []
     expect(page.get_by_role("row", name="stock/figs/d:left")).to_have_count(0)
     page.evaluate(turn, False)
     show_row(page, "figs")
