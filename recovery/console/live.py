@@ -7,10 +7,10 @@ browser has six for all its tabs, and each event is asked for by somebody who ma
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from hashlib import blake2b
 
-from sse_starlette import ServerSentEvent
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
@@ -19,6 +19,7 @@ from txn.errors import TxnError
 
 Part = Callable[[Request], str]
 EVERY_MS = 2_000
+LINE_BREAK = re.compile(r"\r\n|\r|\n")
 
 
 class LiveParts:
@@ -33,15 +34,21 @@ class LiveParts:
         if part is None:
             return PlainTextResponse("there is no such part\n", 404)
         event = await run_in_threadpool(_look, part, request)
-        return Response(event.encode(), media_type="text/event-stream")
+        return Response(event, media_type="text/event-stream")
 
 
-def _look(part: Part, request: Request) -> ServerSentEvent:
+def _look(part: Part, request: Request) -> str:
     try:
         now = part(request)
     except TxnError as error:
-        return ServerSentEvent(str(error), event="trouble", retry=EVERY_MS)
+        return _write_event("trouble", str(error))
     mark = blake2b(now.encode(), digest_size=16).hexdigest()
     if request.headers.get("last-event-id") == mark:
-        return ServerSentEvent("as it was", event="same", retry=EVERY_MS)
-    return ServerSentEvent(now, event="part", id=mark, retry=EVERY_MS)
+        return _write_event("same", "as it was")
+    return _write_event("part", now, f"id: {mark}")
+
+
+def _write_event(name: str, text: str, *more: str) -> str:
+    """Return an event as HTML's standard has it: a line of data for each line, however broken."""
+    data = (f"data: {line}" for line in LINE_BREAK.split(text))
+    return "\n".join([f"event: {name}", f"retry: {EVERY_MS}", *more, *data, "", ""])
