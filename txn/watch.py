@@ -217,6 +217,6 @@ def guard(watch: Watch) -> Watch:
         try:
             watch(event)
         except Exception:
-            LOG.exception("the watch failed at %r", event)
+            LOG.exception("the watch failed at an event: %s", type(event).__name__)
 
     return watch if watch is silent else tell
