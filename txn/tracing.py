@@ -10,17 +10,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from txn.errors import TxnError
 from txn.host.extras import import_extra
 from txn.model import Key
 from txn.request import Committed, Request
 from txn.text import escape, explain_failure, holder_text, key_text
-from txn.watch import CommitOutcome, Conflict, Event, Phase, Retried, Watch, name_outcome
+from txn.watch import CommitOutcome, Conflict, Event, Phase, Retried, Watch, name_outcome, result_of
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -105,10 +104,7 @@ class Trace:
 
     def end_future(self, future: Future[Committed]) -> None:
         """End the span with what a future tells that is done."""
-        try:
-            self.end(future.result())
-        except (TxnError, CancelledError) as error:
-            self.end(error)
+        self.end(result_of(future))
 
 
 def begin_traces(requests: Sequence[Request], *, remote: bool) -> list[Trace | None]:

@@ -7,7 +7,7 @@ for those of the batch that it is called in, and for `flush`, it would wait in v
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from logging import getLogger
 from typing import Literal
@@ -175,6 +175,13 @@ def wants_calls(watch: Watch) -> bool:
     """Whether calls of the store are to be measured for it. Who does without saves the time, and
     has an attribute of this name that is false."""
     return watch is not silent and bool(getattr(watch, "wants_calls", True))
+
+
+def result_of(future: Future[Committed]) -> Committed | BaseException:
+    """Return what a future tells that is done, whatever it raises."""
+    if future.cancelled():
+        return CancelledError()
+    return future.exception() or future.result()
 
 
 def name_outcome(result: Committed | BaseException) -> CommitOutcome:

@@ -14,7 +14,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from tests.unit.worlds import World, X, Y, Z, after_status, stopped_at
-from txn import AssertionFailedError, Exact, Key, Mutation
+from txn import AssertionFailedError, DeadlineError, Exact, Key, Mutation
 from txn.client.engine import Engine
 from txn.metrics import MOST_TABLES, OTHER, Metrics, make_metrics_app, render_metrics
 from txn.protocol.phases import Status
@@ -26,6 +26,7 @@ from txn.watch import (
     CallOutcome,
     CommitOutcome,
     Conflict,
+    Ended,
     Event,
     Phase,
     PhaseName,
@@ -166,6 +167,29 @@ def test_what_is_rare_is_there_from_the_start() -> None:
     for queue in get_args(QueueName):
         assert sample(registry, "queue_length", queue=queue) == 0
     assert len(render_metrics(registry)[0].splitlines()) < 400
+
+
+@pytest.mark.parametrize("call", ["commit", "commit_many", "submit"])
+def test_a_request_that_is_late_at_once_was_not_begun(call: str) -> None:
+    """Tries beyond the requests are read as repetitions after conflicts; this had none at all."""
+    world = World()
+    world.events.clear()
+    request = ([Mutation(X, b"1")], [])
+    match call:
+        case "commit":
+            with pytest.raises(DeadlineError):
+                world.engine.commit(*request, deadline_ms=0)
+        case "commit_many":
+            (result,) = world.engine.commit_many([request], deadline_ms=[0])
+            assert isinstance(result, DeadlineError)
+        case _:
+            assert isinstance(
+                world.engine.submit(request, deadline_ms=0).exception(60), DeadlineError
+            )
+    world.engine.close()
+    ended = [event for event in world.events if isinstance(event, Ended)]
+    assert [(event.outcome, event.tries) for event in ended] == [("deadline", 0)]
+    assert not any(isinstance(event, Phase) and event.transactions for event in world.events)
 
 
 def test_queues_are_empty_when_all_is_done() -> None:

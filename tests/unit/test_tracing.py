@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import CancelledError, Future
 
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -40,9 +41,11 @@ from txn.client.parts import PartsClient
 from txn.errors import StoreClosedError
 from txn.protocol.attempt import ProtocolName
 from txn.protocol.phases import Status
+from txn.request import Committed, bind_request
 from txn.testing.faulty import Fault, Reply
 from txn.text import explain_failure
 from txn.tracing import (
+    begin_traces,
     capture_trace,
     continue_trace,
     continue_traces,
@@ -315,6 +318,18 @@ def test_a_future_that_is_refused_or_cancelled_ends_its_span(spans: Spans) -> No
     last = spans.commits()[-1]
     assert attribute(last, "txn.outcome") == "failed"
     assert attribute(last, "txn.happened") == "no"
+
+
+@pytest.mark.parametrize("error", [KeyError("x"), KeyboardInterrupt(), CancelledError()])
+def test_a_future_ends_its_span_whatever_it_raises(spans: Spans, error: BaseException) -> None:
+    """Also with a mistake of the library's own, of which one wants to know most."""
+    (trace,) = begin_traces([bind_request([Mutation(X, b"1")])], remote=True)
+    future: Future[Committed] = Future()
+    assert trace is not None
+    future.add_done_callback(trace.end_future)
+    future.set_exception(error)
+    (span,) = spans.commits()
+    assert attribute(span, "error.type") == type(error).__name__
 
 
 def test_one_that_is_not_sampled_costs_no_events_and_passes_on_its_context() -> None:
