@@ -101,7 +101,15 @@ class CommitOutcomeUnknown(TxnError):
 
 
 class CorruptRowError(TxnError):
-    """Stored bytes do not decode: keep the row and look at it. It is never deleted or guessed."""
+    """Stored bytes do not decode: keep the row and look at it. It is never deleted or guessed.
+
+    place: the row key of the transaction, or the key of the cell, where that is known. The message
+    may have the bytes as well: it is no line for a log.
+    """
+
+    def __init__(self, message: str = "", **facts: object) -> None:
+        super().__init__(message, **facts)
+        self.place = facts.get("row") or facts.get("transaction") or facts.get("key")
 
 
 class StoreError(TxnError):

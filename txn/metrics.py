@@ -7,18 +7,25 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any, assert_never
+from threading import Lock
+from typing import Any, assert_never, get_args
 
 from txn.host.extras import import_extra
+from txn.host.forks import Forked
 from txn.text import escape
 from txn.watch import (
+    Action,
+    CallName,
+    CommitOutcome,
     Conflict,
     Ended,
     Event,
     Gathered,
     Helped,
     Phase,
+    PhaseName,
     Queued,
+    QueueName,
     Retried,
     StoreCall,
 )
@@ -51,7 +58,7 @@ SHARED_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 be set before this module is imported."""
 
 
-class Metrics:
+class Metrics(Forked):
     """Counts requests, phases, conflicts, help given, calls of the store, batches and queues. One
     for a registry, which any number of engines may share."""
 
@@ -126,8 +133,42 @@ class Metrics:
         self._tables: set[bytes] = set()
         # Finding a child by its labels costs more than counting with it.
         self._children: dict[tuple[object, ...], Any] = {}
+        self._make_children()
+        self._has_foreign = False  # the queues are those of the process that this was forked from
+        self._lock = Lock()
+        self.expect_forks()
+
+    def _make_children(self) -> None:
+        """Let what may be rare begin with 0: Prometheus sees no increase in a series that begins
+        with its first event. The calls by outcome would be most of the page, and are left out."""
+        for outcome in get_args(CommitOutcome):
+            self._child(self._commits, outcome)
+        for phase in get_args(PhaseName):
+            self._child(self._transactions, phase, "done")
+            self._child(self._transactions, phase, "failed")
+        for action in get_args(Action):
+            self._child(self._helped, action)
+        for call in get_args(CallName):
+            self._child(self._retries, call)
+        for queue in get_args(QueueName):
+            self._child(self._queues, queue)
+
+    def after_fork(self, in_child: bool) -> None:
+        """Forget in a child what waits, with its first event: a thread that it does not have may
+        hold the locks of what counts."""
+        if in_child:
+            self._has_foreign, self._lock = True, Lock()
+
+    def _empty_queues(self) -> None:
+        with self._lock:  # nobody counts in a queue until all are empty
+            if self._has_foreign:
+                for queue in get_args(QueueName):
+                    self._child(self._queues, queue).set(0)
+                self._has_foreign = False
 
     def __call__(self, event: Event) -> None:
+        if self._has_foreign:
+            self._empty_queues()
         match event:
             case Phase() | StoreCall() | Retried():
                 self._count_work(event)
@@ -147,11 +188,13 @@ class Metrics:
 
     def _count_work(self, event: Phase | StoreCall | Retried) -> None:
         match event:
+            case Phase(outcome="started"):
+                pass
             case Phase(name, outcome, transactions, failed, elapsed_ms):
+                self._child(self._transactions, name, "done").inc(transactions - failed)
+                self._child(self._transactions, name, "failed").inc(failed)
                 if elapsed_ms is not None:
                     self._child(self._seconds, name, outcome).observe(elapsed_ms / 1000)
-                    self._child(self._transactions, name, "done").inc(transactions - failed)
-                    self._child(self._transactions, name, "failed").inc(failed)
             case StoreCall(call, outcome, items, elapsed_ms):
                 self._child(self._calls, call, outcome).observe(elapsed_ms / 1000)
                 self._child(self._items, call).inc(items)

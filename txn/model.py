@@ -6,6 +6,7 @@ cells are tuples because they are hashed and compared more than anything else in
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import NamedTuple, Self, get_args
@@ -18,6 +19,11 @@ Value = bytes
 LOCK_SUFFIX = b"_lock"
 TAG_SUFFIX = b"_tag"
 RESERVED = (LOCK_SUFFIX, TAG_SUFFIX)
+
+ROW_KEY = re.compile(
+    rb"((?:\d\d\.)?transaction\.(\d{13})\.[0-9a-f]{32})(?:\.part-(\d{5})-(\d{5}))?"
+)
+"""The row key of a transaction, as docs/row-format.md has it."""
 
 MAX_ROW = 32_767
 MAX_COLUMN = 32_767

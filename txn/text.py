@@ -1,4 +1,5 @@
-r"""Bytes, keys, assertions and why a transaction was aborted, as text for people.
+r"""Bytes, keys, assertions and why a transaction was aborted, as text for people; and, without
+values of cells, for logs and traces.
 
 Bytes are UTF-8 where that is printable, else `\xNN`; a backslash is `\\`. So no text is ambiguous,
 and the commands take what they print. A key is `table/row/family:column`: the table ends at the
@@ -8,16 +9,24 @@ first slash and the row at the last one, so that only a slash in a column must b
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import islice
 
 from txn.assertions import And, Assertion, Exact, GreaterThan, Not, Operand, Or, Some, Version, fold
-from txn.errors import AbortedError, InvalidRequestError
-from txn.model import Cell, Key
+from txn.errors import (
+    AbortedError,
+    AssertionFailedError,
+    CommitOutcomeUnknown,
+    CorruptRowError,
+    InvalidRequestError,
+    TxnError,
+)
+from txn.model import ROW_KEY, Cell, Key
 
 LONGEST = 60
 LONGEST_REASON = 2_000
 CELLS_TOLD = 10
+LONGEST_FAILURE = 500
 
 _ESCAPE = re.compile(rb"\\(?:x([0-9a-fA-F]{2})|(\\)|.?)", re.DOTALL)
 
@@ -95,6 +104,48 @@ def reason_text(error: AbortedError) -> str:
     facts = ", ".join(f"{name} {_fact_text(fact)}" for name, fact in error.facts.items())
     text = f"{error.words}: {facts}" if facts else error.words
     return text if len(text) <= LONGEST_REASON else f"{text[:LONGEST_REASON]}…"
+
+
+def holder_text(holder: bytes) -> str:
+    """Return the row key of who holds a lock. What else stands in a lock cell may be a value of
+    somebody's: of that it only tells that it is none."""
+    return escape(holder) if ROW_KEY.fullmatch(holder) else f"no row key, {len(holder):,} bytes"
+
+
+def name_failure(error: BaseException) -> str:
+    """Return an error's class, and why it was raised, without values of cells."""
+    return f"{type(error).__name__}: {explain_failure(error)}"
+
+
+def explain_failure(error: BaseException) -> str:
+    """Return why something failed, without values of cells. What is not known here may have any
+    text, and is told by its name alone."""
+    match error:
+        case AssertionFailedError():
+            keys = [key_text(key) for key in islice(error.seen, CELLS_TOLD)]
+            text = f"assertion failed: {', '.join(keys)}"
+        case AbortedError():
+            text = ", ".join([error.words, *_list_told(error)])
+        case CommitOutcomeUnknown() if error.__cause__ is not None:
+            text = f"the answer was lost: {type(error.__cause__).__name__}"
+        case CorruptRowError():
+            where = f": {_fact_text(error.place)}" if error.place else ""
+            text = f"stored bytes do not decode{where}"
+        case TxnError():
+            text = str(error)
+        case _:
+            text = "broken off"
+    return text[:LONGEST_FAILURE]
+
+
+def _list_told(error: AbortedError) -> Iterator[str]:
+    for name, fact in error.facts.items():
+        if isinstance(fact, Key):
+            yield f"{name} {key_text(fact)}"
+        elif name == "holder" and isinstance(fact, bytes):
+            yield f"{name} {holder_text(fact)}"
+    if "cause" in error.facts:
+        yield f"cause {type(error.__cause__).__name__}"
 
 
 def _fact_text(fact: object) -> str:

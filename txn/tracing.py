@@ -10,23 +10,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import Future
 from contextlib import contextmanager
 from functools import cache
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from txn.errors import (
-    AbortedError,
-    AssertionFailedError,
-    CommitOutcomeUnknown,
-    TxnError,
-)
 from txn.host.extras import import_extra
 from txn.model import Key
 from txn.request import Committed, Request
-from txn.text import escape, key_text, reason_text
-from txn.watch import CommitOutcome, Conflict, Event, Phase, Retried, Watch, name_outcome
+from txn.text import escape, explain_failure, holder_text, key_text
+from txn.watch import CommitOutcome, Conflict, Event, Phase, Retried, Watch, name_outcome, result_of
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -40,8 +33,6 @@ NAME = "txn.commit"
 SYSTEM = "hbase"
 API = "opentelemetry.trace"
 PARENTS = "txn.parents"
-KEYS_TOLD = 10
-LONGEST = 500
 FLUSH_MS = 5_000
 
 HAPPENED: Mapping[CommitOutcome, str] = {"committed": "yes", "repeated": "yes", "unknown": "maybe"}
@@ -78,7 +69,7 @@ class Trace:
                     facts["txn.phase.seconds"] = elapsed_ms / 1000
                 self._span.add_event(name, facts, event.at_ns)
             case Conflict(_, key, holder):
-                facts = {"txn.key": key_text(key), "txn.holder": escape(holder)}
+                facts = {"txn.key": key_text(key), "txn.holder": holder_text(holder)}
                 self._span.add_event("conflict", facts, event.at_ns)
             case Retried(call):
                 self._span.add_event("retry", {"txn.store.call": call}, event.at_ns)
@@ -113,10 +104,7 @@ class Trace:
 
     def end_future(self, future: Future[Committed]) -> None:
         """End the span with what a future tells that is done."""
-        try:
-            self.end(future.result())
-        except (TxnError, CancelledError) as error:
-            self.end(error)
+        self.end(result_of(future))
 
 
 def begin_traces(requests: Sequence[Request], *, remote: bool) -> list[Trace | None]:
@@ -209,24 +197,6 @@ def flush_traces() -> None:
         flush = getattr(get_tracer_provider(), "force_flush", None)
         if flush is not None:
             flush(FLUSH_MS)
-
-
-def explain_failure(error: BaseException) -> str:
-    """Return why a request was not committed, without values of cells. What is not known here may
-    have any text, and is told by its name alone."""
-    match error:
-        case AssertionFailedError():
-            keys = [key_text(key) for key in islice(error.seen, KEYS_TOLD)]
-            text = f"assertion failed: {', '.join(keys)}"
-        case AbortedError():
-            text = reason_text(error)
-        case CommitOutcomeUnknown() if error.__cause__ is not None:
-            text = f"the answer was lost: {type(error.__cause__).__name__}"
-        case TxnError():
-            text = str(error)
-        case _:
-            text = "broken off"
-    return text[:LONGEST]
 
 
 def _describe(request: Request) -> dict[str, Any]:

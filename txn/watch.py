@@ -7,7 +7,7 @@ for those of the batch that it is called in, and for `flush`, it would wait in v
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, field
 from logging import getLogger
 from typing import Literal
@@ -177,6 +177,13 @@ def wants_calls(watch: Watch) -> bool:
     return watch is not silent and bool(getattr(watch, "wants_calls", True))
 
 
+def result_of(future: Future[Committed]) -> Committed | BaseException:
+    """Return what a future tells that is done, whatever it raises."""
+    if future.cancelled():
+        return CancelledError()
+    return future.exception() or future.result()
+
+
 def name_outcome(result: Committed | BaseException) -> CommitOutcome:
     """Return how a request has ended. What is no error of this library has broken it off, at a
     point that is not known."""
@@ -217,6 +224,6 @@ def guard(watch: Watch) -> Watch:
         try:
             watch(event)
         except Exception:
-            LOG.exception("the watch failed at %r", event)
+            LOG.exception("the watch failed at an event: %s", type(event).__name__)
 
     return watch if watch is silent else tell

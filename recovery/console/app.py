@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -11,16 +12,22 @@ from urllib.parse import parse_qs
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
-from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from recovery.console import pages
-from recovery.console.access import LOGIN, SESSION_S, AccessGate, Logins, find_way_back
+from recovery.console.access import (
+    LOGIN,
+    SESSION_S,
+    AccessGate,
+    Logins,
+    find_way_back,
+    is_encrypted,
+)
 from recovery.console.jobs import JobUnderWayError
-from recovery.console.live import Streams
+from recovery.console.live import LiveParts
 from recovery.console.rendering import respond
 from recovery.console.sources import Console
 from txn.errors import InvalidRequestError, TxnError
@@ -29,12 +36,13 @@ from txn.metrics import render_metrics
 LOG = logging.getLogger("txn.console")
 LOOKS, ACTIONS, PARTS = pages.LOOKS, pages.ACTIONS, pages.PARTS
 LONGEST_FORM = 65_536
+FORM_S = 10.0
+"""For how long a form may take to come."""
 
 
-def make_app(console: Console) -> Starlette:
-    """Return the application over an open store."""
+def make_app(console: Console) -> AccessGate:
+    """Return the application over an open store, behind the gate that all requests pass."""
     sessions = Logins(console.settings)
-    streams = Streams(PARTS)
 
     async def show_login(request: Request) -> Response:
         """Ask for the token, or take it."""
@@ -53,7 +61,7 @@ def make_app(console: Console) -> Starlette:
             max_age=SESSION_S,
             httponly=True,
             samesite="strict",
-            secure=request.url.scheme == "https",
+            secure=is_encrypted(request),
         )
         return answer
 
@@ -75,12 +83,11 @@ def make_app(console: Console) -> Starlette:
             *(Route(path, _visit(page), methods=["GET"]) for path, page in LOOKS.items()),
             *(Route(path, _act(action), methods=["POST"]) for path, action in ACTIONS.items()),
             Route("/metrics", tell_metrics, methods=["GET"]),
-            Route("/live/{part}", streams.send, methods=["GET"]),
+            Route("/live/{part}", LiveParts(PARTS).send, methods=["GET"]),
             Route(LOGIN, show_login, methods=["GET", "POST"]),
             Route("/logout", log_out, methods=["POST"]),
             Mount("/static", StaticFiles(directory=str(files("recovery.console") / "static"))),
         ],
-        middleware=[Middleware(AccessGate, settings=console.settings, sessions=sessions)],
         exception_handlers={
             InvalidRequestError: _show_error,
             TxnError: _show_error,
@@ -89,16 +96,22 @@ def make_app(console: Console) -> Starlette:
         },
     )
     app.state.console = console
-    return app
+    return AccessGate(app, console.settings, sessions)
 
 
 async def read_form(request: Request) -> Mapping[str, str]:
-    """Return the fields of a form, each once; InvalidRequestError for what is longer than one."""
+    """Return the fields of a form, each once; InvalidRequestError for what is longer than one, or
+    does not come."""
     body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > LONGEST_FORM:
-            raise InvalidRequestError("the form is too long", limit=LONGEST_FORM)
+    try:
+        async with asyncio.timeout(FORM_S):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > LONGEST_FORM:
+                    raise InvalidRequestError("the form is too long", limit=LONGEST_FORM)
+    except TimeoutError:
+        words = "nothing was done: the form did not come"
+        raise InvalidRequestError(words, limit_s=FORM_S) from None
     fields = parse_qs(body.decode(errors="replace"), keep_blank_values=True)
     return {name: values[-1] for name, values in fields.items()}
 
@@ -115,7 +128,7 @@ def _act(action: pages.Action) -> pages.Endpoint:
     async def endpoint(request: Request) -> Response:
         form = await read_form(request)
         host = request.client.host if request.client else "nowhere"
-        LOG.warning("%s is asked for from %s", request.url.path, host)
+        LOG.warning("%s is asked for from %s", request.scope["path"], host)
         return await run_in_threadpool(action, request, form)
 
     return endpoint
@@ -137,6 +150,6 @@ def _show_error(request: Request, error: Exception) -> Response:
 
 
 def _show_fault(request: Request, error: Exception) -> Response:
-    LOG.error("a page failed: %s", request.url.path, exc_info=error)
+    LOG.error("a page failed: %s", request.scope["path"], exc_info=error)
     words = "this page failed; the log of the console says why"
     return respond("error.html", request, {"title": "Internal Server Error", "words": words}, 500)

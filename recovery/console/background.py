@@ -14,6 +14,7 @@ from recovery.scan import find_transaction
 from txn.errors import TxnError
 from txn.protocol.attempt import Context
 from txn.protocol.row import TransactionRow
+from txn.text import name_failure
 
 LOG = logging.getLogger("txn.console")
 STEP_MS = 300
@@ -68,7 +69,7 @@ class Background:
                 self._take_step()
                 self.trouble = None
             except TxnError as error:
-                LOG.warning("the store cannot be looked at: %s", error)
+                LOG.warning("the store cannot be looked at: %s", name_failure(error))
                 self.trouble = str(error)
             except Exception:  # what is shown would only grow old, and nobody would know
                 LOG.exception("a look failed")

@@ -12,6 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
+from recovery.console.access import name_way_back
 from recovery.inspect import Explanation
 from recovery.text import count_text, duration_text, labels_text, time_text
 from txn.model import Key
@@ -100,7 +101,8 @@ def render(template: str, request: Request, facts: Mapping[str, Any]) -> str:
     """Return a template filled in."""
     console = request.app.state.console
     common = {
-        "path": request.url.path,
+        "path": request.scope["path"],
+        "back": name_way_back(request),
         "store": console.settings.store_name,
         "is_known": request.state.is_known,
         "now": console.context.clock.wall_ms(),

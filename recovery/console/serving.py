@@ -2,39 +2,79 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
-import socket
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from recovery.console.app import make_app
 from recovery.console.settings import ConsoleSettings
 from recovery.console.sources import Console, open_console
+from txn.errors import InvalidRequestError
 from txn.server.listening import listen
 
 ENDS_FOR = (signal.SIGINT, signal.SIGTERM)
 GRACE_S = 5
 MOST_AT_ONCE = 100
+REQUEST_S = 10.0
+"""For how long a connection may wait for the whole head of its next request."""
+
+
+class PromptProtocol(H11Protocol):
+    """HTTP/1.1 that closes connections on which no request comes. By itself uvicorn waits for the
+    first one for ever, as for one that has begun, and counts all that wait among `MOST_AT_ONCE`."""
+
+    _waiting: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._await_request()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._await_request()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def _await_request(self) -> None:
+        self._stop_waiting()
+        self._waiting = self.loop.call_later(REQUEST_S, self._close_if_idle)
+
+    def _stop_waiting(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+
+    def _close_if_idle(self) -> None:
+        if self.cycle is None or self.cycle.response_complete:
+            self.transport.close()
 
 
 def serve_console(settings: ConsoleSettings, ready: Callable[[str], None]) -> None:
-    """Serve until SIGTERM or SIGINT. `ready` is called with the address once the store is open."""
+    """Serve until SIGTERM or SIGINT. `ready` is called with the address once all is there that it
+    takes to answer."""
     for each in ENDS_FOR:  # uvicorn raises it again once it has ended: the store is to be closed
         signal.signal(each, lambda *_: sys.exit(0))
     with listen(settings.bind, settings.port) as listening:
         settings = replace(settings, port=listening.getsockname()[1])
         with open_console(settings) as console:
+            server = make_server(console)
             ready(settings.address)
-            _run(console, listening)
+            server.run(sockets=[listening])
 
 
-def _run(console: Console, listening: socket.socket) -> None:
+def make_server(console: Console) -> uvicorn.Server:
+    """Return what serves a console; InvalidRequestError if it cannot show its certificate."""
     settings = console.settings
     config = uvicorn.Config(
         make_app(console),
+        http=PromptProtocol,
+        ws="none",
         log_config=None,
         access_log=False,
         server_header=False,
@@ -44,4 +84,13 @@ def _run(console: Console, listening: socket.socket) -> None:
         ssl_certfile=settings.tls_cert,
         ssl_keyfile=settings.tls_key,
     )
-    uvicorn.Server(config).run(sockets=[listening])
+    try:
+        config.load()
+    except OSError as error:  # which tells no file; errors of SSL are such as well
+        raise InvalidRequestError(
+            "cannot use the certificate or its key",
+            cert=str(settings.tls_cert),
+            key=str(settings.tls_key),
+            cause=str(error),
+        ) from error
+    return uvicorn.Server(config)

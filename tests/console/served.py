@@ -1,4 +1,5 @@
-"""A `txn console` in a process of its own, as a person starts it."""
+"""A `txn console` in a process of its own, as a person starts it; and one in this process, over a
+store of the test's own."""
 
 from __future__ import annotations
 
@@ -7,12 +8,20 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from recovery.console.serving import make_server
+from recovery.console.settings import ConsoleSettings
+from recovery.console.sources import Console
+from txn.protocol.attempt import Context
+from txn.server.listening import listen
+
 PATIENCE_S = 60
+TOKEN = "token"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,3 +59,20 @@ def serve_store(store: str, log: Path, *arguments: str) -> Iterator[ServedConsol
         process.kill()
         process.wait(PATIENCE_S)
         process.stdout.close()
+
+
+@contextmanager
+def serve_here(context: Context) -> Iterator[str]:
+    """Serve a console in a thread of this process, with `TOKEN`; return its address."""
+    with listen("127.0.0.1", 0) as listening:
+        port = listening.getsockname()[1]
+        console = Console(ConsoleSettings("memory://", TOKEN, port=port), context)
+        server = make_server(console)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            server.should_exit = True
+            thread.join()
+            console.close()

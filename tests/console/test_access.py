@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from recovery.console import pages
-from recovery.console.access import HEADERS
+from recovery.console.access import FOREIGN, HEADERS
 from tests.console.conftest import Serve
 from tests.console.crashing import crash_client
 from tests.console.served import ServedConsole
@@ -77,6 +77,7 @@ def test_on_the_loopback_looking_needs_nothing(host: str, console: ServedConsole
         {"Host": "127.0.0.1.rebound.example"},
         {"Host": "10.0.0.7:8611"},
         {"Host": ""},
+        {"Host": "["},
         {"X-Forwarded-For": "127.0.0.1"},
         {"X-Real-IP": "127.0.0.1"},
         {"Forwarded": "for=127.0.0.1"},
@@ -111,6 +112,20 @@ def test_from_elsewhere_looking_needs_the_token(strict: ServedConsole) -> None:
     assert {path: ask(strict.url + path).status for path in paths} == dict.fromkeys(paths, 401)
     bearer = {"Authorization": f"Bearer {strict.token}"}
     assert ask(f"{strict.url}/locks", headers=bearer).status == 200
+
+
+@pytest.mark.parametrize("host", ["x/static/?", "x/static/#", "x/login?", "x\\static\\?"])
+@pytest.mark.parametrize("path", ["/transactions", "/static/../transactions", "/log%09in"])
+def test_no_host_and_no_spelling_makes_a_page_another_one(
+    host: str, path: str, strict: ServedConsole
+) -> None:
+    """What is let in without a token is told by the path that is routed, and by nothing that a
+    visitor can write beside it: Starlette 1.0.0 takes the host unseen for a part of its URL, and
+    URLs are read without the tabs in them."""
+    opened = ask(f"{strict.url}{path}", headers={"Host": host})
+    assert opened.status == (404 if path.startswith("/static/") else 401)
+    written = post(f"{strict.url}/doctor", {}, {"Host": host, "Authorization": "x"})
+    assert written.status == 401
 
 
 def test_to_be_seen_from_elsewhere_a_console_needs_a_token_of_its_own(store: str) -> None:
@@ -170,7 +185,7 @@ def test_what_a_page_of_another_site_sends_is_refused(
     sent = {name: value.format(origin=console.url) for name, value in headers.items()}
     cookie = {"Cookie": log_in(console).cookie}
     answer = ask(f"{console.url}{path}", "POST", {"check": "1"}, sent | cookie)
-    assert (answer.status, answer.body) == (403, "this was sent by a page of another site\n")
+    assert (answer.status, answer.body) == (403, FOREIGN)
 
 
 @pytest.mark.parametrize(
@@ -213,6 +228,29 @@ def test_the_token_lets_in_by_itself_or_by_a_cookie(
     assert try_repair({"Cookie": cookie} | same).status == 401
 
 
+@pytest.mark.parametrize("shown", ["Basic dXNlcjpzZWNyZXQ=", "Bearer wrong", "x"])
+def test_a_header_that_is_not_the_token_lets_in_no_other_site(
+    shown: str, console: ServedConsole
+) -> None:
+    """A browser sends the header by itself where a proxy has asked for a password, and another
+    port of this machine is the same site, to which it sends the cookie as well."""
+    foreign = {"Origin": "http://127.0.0.1:9", "Cookie": log_in(console).cookie}
+    for site in ({"Sec-Fetch-Site": "same-site"}, {}):
+        sent = {"Authorization": shown} | foreign | site
+        answer = ask(f"{console.url}/doctor", "POST", {}, sent)
+        assert (answer.status, answer.body) == (403, FOREIGN)
+    from_here = {"Authorization": shown, "Cookie": foreign["Cookie"], "Origin": console.url}
+    assert ask(f"{console.url}/fsck/repair", "POST", {"check": "999"}, from_here).status == 400
+
+
+@pytest.mark.parametrize("other", ['prefs={"theme":"dark"}', "a[b]=1", "no-name", 'a="b; c="d'])
+def test_a_strange_cookie_beside_it_ends_no_session(other: str, console: ServedConsole) -> None:
+    """Cookies do not tell ports apart, so those of whatever else this machine serves come too."""
+    session = log_in(console).cookie
+    for cookie in (f"{other}; {session}", f"{session}; {other}"):
+        assert "Log out" in ask(f"{console.url}/fsck", headers={"Cookie": cookie}).body
+
+
 def log_in(console: ServedConsole) -> Answer:
     return post(f"{console.url}/login", {"token": console.token or "", "next": "/fsck"})
 
@@ -223,6 +261,18 @@ def test_the_cookie_is_for_this_site_and_no_script(console: ServedConsole) -> No
     facts = {each.strip().lower() for each in answer.headers["set-cookie"].split(";")[1:]}
     assert {"httponly", "samesite=strict", "path=/", "max-age=43200"} <= facts
     assert answer.headers["location"] == "/fsck"
+
+
+@pytest.mark.parametrize(
+    ("origin", "is_kept"), [("https://127.0.0.1", True), ("http://127.0.0.1", False), ("", False)]
+)
+def test_the_cookie_is_for_tls_alone_where_the_browser_speaks_it(
+    origin: str, is_kept: bool, console: ServedConsole
+) -> None:
+    """A proxy before the console ends TLS: what the browser spoke is told by where its form was."""
+    sent = {"token": console.token or ""}
+    answer = post(f"{console.url}/login", sent, {"Origin": origin} if origin else {})
+    assert ("secure" in answer.headers["set-cookie"].lower().split("; ")) is is_kept
 
 
 def test_a_wrong_token_begins_no_session(console: ServedConsole) -> None:
@@ -243,6 +293,8 @@ def test_a_wrong_token_begins_no_session(console: ServedConsole) -> None:
         "javascript:alert(1)",
         "/\t/elsewhere.example",
         "\\\\elsewhere.example",
+        "//[",
+        "//[]/",
         "",
         "fsck",
     ],
@@ -290,6 +342,15 @@ def test_refusals_have_the_headers(strict: ServedConsole) -> None:
     ):
         assert answer.status in {303, 401, 403}
         assert wanted <= answer.headers.items()
+
+
+def test_a_host_an_origin_and_a_way_back_may_be_anything(console: ServedConsole) -> None:
+    """What cannot be read is refused, and does not fail: the log is not for strangers to fill."""
+    assert ask(f"{console.url}/login?next=//%5B").status == 200
+    for origin in ("http://[", "[", "http://", "//", ""):
+        sent = {"Origin": origin, "Cookie": log_in(console).cookie}
+        assert ask(f"{console.url}/doctor", "POST", {}, sent).status == 403
+    assert "Traceback" not in console.log.read_text()
 
 
 def test_a_form_that_is_too_long_is_refused(console: ServedConsole) -> None:

@@ -10,19 +10,15 @@ import random
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
-import uvicorn
 
 from recovery.console import jobs as jobs_module
-from recovery.console.app import make_app
 from recovery.console.jobs import Jobs, JobUnderWayError
-from recovery.console.settings import ConsoleSettings
-from recovery.console.sources import Console
 from recovery.findings import Finding, Kind, LeftAlone, Repaired
 from recovery.fsck import RETENTION_MS
 from tests.console.crashing import crash_client, crash_engine
+from tests.console.served import TOKEN, serve_here
 from tests.console.visits import Answer, ask, post
 from tests.integration.emulator import emulated
 from txn import Engine, Key, Mutation, connect
@@ -32,12 +28,10 @@ from txn.policy import Policy
 from txn.protocol.attempt import Context
 from txn.protocol.phases import Status
 from txn.protocol.rules import FENCED, SIX_PHASE
-from txn.server.listening import listen
 from txn.stores import open_store
 from txn.testing.faulty import Call, Fault, FaultyStore, Reply
 from txn.watch import silent
 
-TOKEN = "token"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 PATIENCE_S = 60
 
@@ -85,24 +79,6 @@ def jobs(context: Context, store: StandingStore) -> Iterator[Jobs]:
     yield jobs
     store.let.set()
     jobs.close()
-
-
-@contextmanager
-def serve_here(context: Context) -> Iterator[str]:
-    """Serve a console in a thread of this process; return its address."""
-    with listen("127.0.0.1", 0) as listening:
-        port = listening.getsockname()[1]
-        console = Console(ConsoleSettings("memory://", TOKEN, port=port), context)
-        config = uvicorn.Config(make_app(console), log_config=None, access_log=False)
-        server = uvicorn.Server(config)
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{port}"
-        finally:
-            server.should_exit = True
-            thread.join()
-            console.close()
 
 
 def wait_until_over(jobs: Jobs) -> None:

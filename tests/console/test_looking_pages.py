@@ -13,8 +13,9 @@ from tests.console.conftest import NARROW, Browse, Picture, Serve
 from tests.console.crashing import BYTES, HOSTILE, QUOTES, SCRIPT, crash_client
 from tests.console.visits import ask
 from txn import AssertionFailedError, Exact, Key, Mutation, connect
-from txn.model import Family
+from txn.model import Edit, Family
 from txn.protocol.phases import Status
+from txn.protocol.row import FAMILY
 from txn.stores import open_store
 from txn.text import escape
 
@@ -74,6 +75,27 @@ def test_the_overview_stays_up_to_date_and_can_be_paused(
         expect(page.get_by_role("row", name="stock/figs/d:left")).to_have_count(0)
         page.get_by_role("button", name="Resume").click()
         expect(page.get_by_role("row", name="stock/figs/d:left")).to_be_visible()
+
+
+def test_a_status_that_nobody_knows_leads_to_no_search(
+    serve: Serve, browse: Browse, tmp_path: Path
+) -> None:
+    """As a newer version may have written: no search finds it, so the link led to an error."""
+    uri = f"embedded://{tmp_path}/store"
+    crash_client(uri, Status.LOCKED, [b"pears"])
+    crash_client(uri, Status.ASSERTED, [b"plums"])
+    store = open_store(uri)
+    try:
+        row = next(each.row for each in store.scan(b"txn") if b"transaction." in each.row)
+        store.write([Edit(Key(row, FAMILY, b"status", b"txn"), b"9-NEW", 2**62)])
+    finally:
+        store.close()
+    page = browse(serve(uri).url + "/")
+    expect(page.get_by_role("rowheader", name="unknown status")).to_be_visible()
+    expect(page.get_by_role("link", name="unknown status")).to_have_count(0)
+    page.get_by_role("link", name="2-ASSERTED").click()
+    rows = page.get_by_role("region", name="Transactions").locator("tbody tr")
+    expect(rows).to_have_count(1)
 
 
 def test_transactions_are_searched_page_by_page(url: str, browse: Browse, picture: Picture) -> None:

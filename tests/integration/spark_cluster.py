@@ -34,7 +34,6 @@ HOSTS = "hosts"
 """The same on two addresses of this machine, which Spark takes for two hosts: only so does a task
 that straggles get a copy, as that is never where the task itself is."""
 ADDRESSES = ("127.0.0.1", "127.0.0.2")
-STARTS_WITHIN_S = 120
 ENDS_WITHIN_S = 60
 HAPPENS_WITHIN_S = 300  # the first task of a job needs its time on a busy machine
 EXECUTOR = "CoarseGrainedExecutorBackend"
@@ -65,7 +64,7 @@ class Application:
         self._process.stdin.write(json.dumps([function, arguments]) + "\n")
         self._process.stdin.flush()
 
-    def wait(self, within_s: float = STARTS_WITHIN_S) -> Any:
+    def wait(self, within_s: float = HAPPENS_WITHIN_S) -> Any:
         """Return what the function returned, or raise JobFailedError."""
         try:
             line = self._answers.get(timeout=within_s)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from textwrap import dedent
 
 import pytest
 
@@ -57,3 +61,78 @@ def test_a_signal_that_asks_for_the_end_is_heard_whatever_workers_do(
         process.send_signal(signal.SIGTERM)
         assert process.wait(120) == 0
         assert time.monotonic() - asked < 100
+
+
+BUSY = """
+    import logging, os, sys, threading, time
+    threading.Thread(target=time.sleep, args=(1_000,), daemon=True).start()  # blocks no signal
+    from txn.clock import SystemClock
+    from txn.emulator.workers import Supervisor, serve_here
+
+    def start():
+        print("starts", os.getpid(), flush=True)
+        return lambda: print("stopped", flush=True)
+
+    def ready():
+        print("ready", flush=True)
+
+    def chore():
+        print("busy", flush=True)
+        time.sleep(2)
+        print("rests", flush=True)
+        return 600_000
+
+    {serve}
+"""
+HERE = "serve_here(start, ready, chore)"
+TWO = "Supervisor(start, 2, 600_000, SystemClock(), logging.getLogger()).run(ready, chore)"
+
+
+@contextmanager
+def busy(serve: str) -> Iterator[tuple[subprocess.Popen[str], Callable[[str], list[str]]]]:
+    """Serve beside a thread from before, as one that sends traces; give what reads lines to one."""
+    script = dedent(BUSY).format(serve=serve)
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as p:
+        assert p.stdout is not None
+        out = p.stdout
+
+        def read_to(last: str) -> list[str]:
+            lines = [out.readline().strip()]
+            while not lines[-1].startswith(last):
+                assert lines[-1], "it has ended"
+                lines.append(out.readline().strip())
+            return lines
+
+        try:
+            yield p, read_to
+        finally:
+            p.kill()
+
+
+@pytest.mark.parametrize(("serve", "count"), [(HERE, 1), (TWO, 2)], ids=["alone", "with workers"])
+def test_a_signal_that_a_thread_from_before_takes_ends_it_in_order(serve: str, count: int) -> None:
+    """The system gives it to any thread that does not block it, while the main one is at work: by
+    default that kills, and what was under way is lost, with the spans of it."""
+    with busy(serve) as (process, read_to):
+        read_to("busy")
+        process.send_signal(signal.SIGTERM)
+        for _ in range(count):
+            read_to("stopped")
+        assert process.wait(120) == 0
+
+
+def test_a_worker_that_ends_is_replaced_although_another_thread_is_told() -> None:
+    """It would be missed until the next page is to be compacted, which may be in ten minutes."""
+    with busy(TWO) as (process, read_to):
+        _, pid = read_to("starts")[-1].split()
+        read_to("busy")
+        os.kill(int(pid), signal.SIGKILL)
+        read_to("rests")
+        died = time.monotonic()
+        read_to("starts")
+        assert time.monotonic() - died < 100
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(120) == 0

@@ -27,7 +27,7 @@ from txn.model import Check, Edit, Family, Key
 from txn.stores import open_store
 from txn.stores.base import Store
 from txn.tables.kv.lmdb import LmdbStore
-from txn.tables.kv.ordered import Writer
+from txn.tables.kv.ordered import Reader, Writer
 
 TABLE = b"t"
 MEGABYTE = 1024 * 1024
@@ -382,13 +382,48 @@ def test_a_fork_beside_busy_threads_is_as_good(path: str) -> None:
             return count
 
         counts = [pool.submit(work, f"thread {number}") for number in range(4)]
-        for number in range(30):
-            key = cell(f"child {number}", "x")
-            Child(lambda tell, key=key: store.write([Edit(key, b"1", 1)])).join()  # type: ignore[misc]
-        stop.set()
+        try:
+            for number in range(30):
+
+                def write(tell: Callable[[bytes], None], number: int = number) -> None:
+                    signal.alarm(60)
+                    store.write([Edit(cell(f"child {number}", "x"), b"1", 1)])
+
+                Child(write).join()
+        finally:
+            stop.set()
         expected = [b"%d" % count.result(60) for count in counts]
         assert values(store, *(cell(f"thread {number}", "x") for number in range(4))) == expected
         assert values(store, *(cell(f"child {number}", "x") for number in range(30))) == [b"1"] * 30
+
+
+def test_a_fork_beside_a_thread_that_waits_to_be_alone_is_as_good(path: str) -> None:
+    """That thread is not in the child, where nobody may wait for it to have been alone."""
+    store = LmdbStore(path, sync=False)
+    for number in range(20):
+        leave, was_alone = threading.Event(), threading.Event()
+
+        def stay(_: Reader, leave: threading.Event = leave) -> None:
+            assert leave.wait(60)
+
+        def grow(was_alone: threading.Event = was_alone) -> None:
+            with store._shared._alone():
+                was_alone.set()
+
+        def body(tell: Callable[[bytes], None], key: bytes = b"%d" % number) -> None:
+            signal.alarm(10)
+            store.write(lambda writer: writer.put(key, b"1"))
+
+        threads = [threading.Thread(target=store.read, args=(stay,)), threading.Thread(target=grow)]
+        for thread in threads:
+            thread.start()
+        threading.Timer(0.05, leave.set).start()
+        Child(body).join()
+        assert was_alone.wait(60)
+        for thread in threads:
+            thread.join()
+        assert store.read(lambda one, key=b"%d" % number: one.get(key)) == b"1"
+    store.close()
 
 
 def test_a_child_hands_over_commits_although_a_thread_of_its_parent_did(path: str) -> None:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import signal
+import socket
+import struct
+import threading
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,7 +22,7 @@ import pytest
 import thriftpy2
 from opentelemetry.trace import SpanKind
 
-from tests.integration.serving import client, raw, served
+from tests.integration.serving import client, raw, rest, served
 from tests.tracing import (
     PROVIDER,
     SPANS_VARIABLE,
@@ -29,7 +34,8 @@ from tests.tracing import (
     traced,
 )
 from txn import AssertionFailedError, Exact, InvalidRequestError, Key, Mutation, NotApplied, connect
-from txn.clock import SystemClock
+from txn.clock import SystemClock, poll
+from txn.emulator import exposing
 from txn.emulator.serving import Hosted
 from txn.server.listening import listen
 from txn.server.ports import ServedInterface, Server
@@ -101,6 +107,87 @@ def test_each_worker_shows_the_sums_of_all(tmp_path: Path) -> None:
         commit(uri, 1)
         assert value(read_metrics(metrics), COMMITTED) == 31
         assert server.stop() == 0
+
+
+@contextmanager
+def page(app: Any) -> Iterator[int]:
+    """The server that shows metrics, in this process; its port."""
+    server = exposing._Server(listen("127.0.0.1", 0), app)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def hello(environ: Any, start: Any) -> list[bytes]:
+    start("200 OK", [("Content-Type", "text/plain")])
+    return [b"hello"]
+
+
+def reset(connected: socket.socket) -> None:
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connected.close()
+
+
+def test_strangers_at_the_port_of_metrics_fill_no_log(
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each that was silent, or broke off, was a traceback on the error output."""
+    caplog.set_level(logging.INFO)
+    monkeypatch.setattr(exposing._Handler, "timeout", 0.1)
+    with page(hello) as port:
+        with raw(port) as silent:
+            assert rest(silent) == b""
+        with raw(port) as broken:
+            broken.sendall(b"GET")
+            reset(broken)
+        assert read_metrics(f"http://127.0.0.1:{port}") == "hello"
+    assert (capsys.readouterr().err, caplog.text) == ("", "")
+
+
+def test_a_page_that_cannot_be_made_is_told_once_a_second(
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is a mistake of somebody's, who has to know of it; and asked for as often as one likes."""
+
+    def fail(environ: Any, start: Any) -> list[bytes]:
+        raise ZeroDivisionError
+
+    with page(fail) as port:
+        for _ in range(3):
+            with pytest.raises(urllib.error.HTTPError):
+                read_metrics(f"http://127.0.0.1:{port}")
+    assert 1 <= caplog.text.count("metrics cannot be shown") < 3
+    assert "ZeroDivisionError" in caplog.text
+    assert capsys.readouterr().err == ""
+
+
+def test_who_asks_for_metrics_beyond_a_limit_is_turned_away(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each keeps a thread for as long as it is silent."""
+    monkeypatch.setattr(exposing, "MOST_AT_ONCE", 2)
+    with page(hello) as port:
+        with raw(port) as first, raw(port) as second:
+            with raw(port) as third:
+                assert rest(third) == b""
+            for connected in (first, second):
+                connected.sendall(b"GET / HTTP/1.0\r\n\r\n")
+                assert rest(connected).endswith(b"hello")
+        assert poll(lambda: has_room(port), 60_000)
+    assert "too many ask for metrics at a time" in caplog.text
+
+
+def has_room(port: int) -> bool:
+    with suppress(OSError):
+        return read_metrics(f"http://127.0.0.1:{port}") == "hello"
+    return False
 
 
 def test_metrics_without_transactions_are_refused() -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import pytest
 
 from tests.unit.worlds import TABLE, BreakingOff, World, X
-from txn import InvalidRequestError, MaybeApplied, Mutation, NotApplied
+from txn import InvalidRequestError, MaybeApplied, Mutation, NotApplied, TxnError
 from txn.client.engine import Engine
 from txn.client.measured import MeasuredStore
 from txn.clock import ManualClock
@@ -77,6 +78,52 @@ def test_what_a_failed_call_has_done_is_told_in_three_ways() -> None:
         ("scan", "maybe applied", 0),
         ("write", "refused", 1),
     ]
+
+
+class Breaking(CountingStore):
+    """A store whose writes take effect, and then raise; atomic or not."""
+
+    def __init__(self, error: type[BaseException], *, atomic: bool) -> None:
+        super().__init__(open_store("memory://", ManualClock()))
+        self._error = error
+        if not atomic:
+            self.features -= {"atomic_together"}
+
+    def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
+        super().write(edits, durable=durable, by_row=by_row)
+        raise self._error
+
+
+@pytest.mark.parametrize(
+    ("error", "atomic", "outcomes"),
+    [
+        (KeyboardInterrupt, True, ["maybe applied", "maybe applied", "maybe applied"]),
+        (KeyboardInterrupt, False, ["maybe applied", "maybe applied", "maybe applied"]),
+        (OSError, True, ["maybe applied", "refused", "refused"]),
+        (OSError, False, ["maybe applied", "maybe applied", "maybe applied"]),
+        (TxnError, True, ["refused", "refused", "refused"]),
+        (TxnError, False, ["refused", "refused", "maybe applied"]),
+        (NotApplied, True, ["not applied", "not applied", "not applied"]),
+        (NotApplied, False, ["not applied", "not applied", "maybe applied"]),
+    ],
+)
+def test_only_what_certainly_had_no_effect_is_told_so(
+    error: type[BaseException], atomic: bool, outcomes: list[str]
+) -> None:
+    """An interrupt may come when the write is there already; and only an atomic store undoes what
+    was done together before. Of a write alone, one within, and all that was done together."""
+    events: list[Event] = []
+    store = MeasuredStore(Breaking(error, atomic=atomic), events.append)
+    store.ensure_table(TABLE, {b"d": Family()})
+    events.clear()
+
+    def write() -> None:
+        store.write([Edit(X, b"1", 5)])
+
+    for call in (write, lambda: store.together(write)):
+        with pytest.raises(error):
+            call()
+    assert [outcome for _, outcome, _ in told(events)] == outcomes
 
 
 def test_nothing_is_told_of_a_scan_that_was_left() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, get_args
 
@@ -12,7 +14,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from tests.unit.worlds import World, X, Y, Z, after_status, stopped_at
-from txn import AssertionFailedError, Exact, Key, Mutation
+from txn import AssertionFailedError, DeadlineError, Exact, Key, Mutation
 from txn.client.engine import Engine
 from txn.metrics import MOST_TABLES, OTHER, Metrics, make_metrics_app, render_metrics
 from txn.protocol.phases import Status
@@ -20,12 +22,15 @@ from txn.stores import open_store
 from txn.testing.faulty import Fault, Reply
 from txn.watch import (
     Action,
+    CallName,
     CallOutcome,
     CommitOutcome,
     Conflict,
+    Ended,
     Event,
     Phase,
     PhaseName,
+    Queued,
     QueueName,
     Retried,
     StoreCall,
@@ -123,12 +128,92 @@ def test_what_a_client_meets_shows_in_the_counters() -> None:
     assert sample(registry, "gathered_transactions_sum") == 4
 
 
+@pytest.mark.parametrize(
+    ("last", "assertions", "phase"),
+    [("decide", [], "roll forward"), ("assert", [Exact(X, b"-")], "roll back")],
+)
+def test_what_is_left_to_others_is_counted(last: str, assertions: list[Exact], phase: str) -> None:
+    """The page says to have an alert on it: nothing else tells that keys may stay locked."""
+    registry = CollectorRegistry()
+    metrics, world = Metrics(registry), World()
+
+    def watch(event: Event) -> None:
+        metrics(event)
+        if isinstance(event, Phase) and event.name == last and event.outcome != "started":
+            world.faults.plan = lambda call: Fault(frozenset(), Reply.NOT_APPLIED)
+
+    world.watch = watch  # type: ignore[method-assign]
+    engine = world.client(world.faults, seed=2)
+    with suppress(AssertionFailedError):
+        assert not engine.commit([Mutation(X, b"1")], assertions).complete
+    assert sample(registry, "phase_transactions_total", phase=phase, outcome="failed") == 1
+    assert sample(registry, "phase_transactions_total", phase=phase, outcome="done") == 0
+    assert sample(registry, "phase_seconds_count", phase=phase, outcome="failed") is None
+
+
+def test_what_is_rare_is_there_from_the_start() -> None:
+    """Prometheus sees no increase in a series whose first value is 1: the first would be missed."""
+    registry = CollectorRegistry()
+    Metrics(registry)
+    for outcome in get_args(CommitOutcome):
+        assert sample(registry, "commit_seconds_count", outcome=outcome) == 0
+    for phase in get_args(PhaseName):
+        for end in ("done", "failed"):
+            assert sample(registry, "phase_transactions_total", phase=phase, outcome=end) == 0
+    for action in get_args(Action):
+        assert sample(registry, "helped_total", action=action) == 0
+    for call in get_args(CallName):
+        assert sample(registry, "store_retries_total", call=call) == 0
+    for queue in get_args(QueueName):
+        assert sample(registry, "queue_length", queue=queue) == 0
+    assert len(render_metrics(registry)[0].splitlines()) < 400
+
+
+@pytest.mark.parametrize("call", ["commit", "commit_many", "submit"])
+def test_a_request_that_is_late_at_once_was_not_begun(call: str) -> None:
+    """Tries beyond the requests are read as repetitions after conflicts; this had none at all."""
+    world = World()
+    world.events.clear()
+    request = ([Mutation(X, b"1")], [])
+    match call:
+        case "commit":
+            with pytest.raises(DeadlineError):
+                world.engine.commit(*request, deadline_ms=0)
+        case "commit_many":
+            (result,) = world.engine.commit_many([request], deadline_ms=[0])
+            assert isinstance(result, DeadlineError)
+        case _:
+            assert isinstance(
+                world.engine.submit(request, deadline_ms=0).exception(60), DeadlineError
+            )
+    world.engine.close()
+    ended = [event for event in world.events if isinstance(event, Ended)]
+    assert [(event.outcome, event.tries) for event in ended] == [("deadline", 0)]
+    assert not any(isinstance(event, Phase) and event.transactions for event in world.events)
+
+
 def test_queues_are_empty_when_all_is_done() -> None:
     """A queue that seemed to grow would wake somebody at night for nothing."""
     registry = CollectorRegistry()
     run(registry)
     assert sample(registry, "queue_length", queue="line") == 0
     assert sample(registry, "queue_length", queue="decided") == 0
+
+
+def test_a_child_of_a_fork_has_empty_queues_and_its_parent_keeps_its_own() -> None:
+    """What waits is its parent's, and never leaves the queues of the child, which would be too long
+    for ever."""
+    registry = CollectorRegistry()
+    metrics = Metrics(registry)
+    metrics(Queued("line", 3))
+    metrics(Queued("decided", 2))
+    child = os.fork()
+    if not child:
+        metrics(Queued("line", 1))
+        lengths = [sample(registry, "queue_length", queue=each) for each in get_args(QueueName)]
+        os._exit(0 if lengths == [1, 0, 0] else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert sample(registry, "queue_length", queue="line") == 3
 
 
 def test_phases_are_measured_below_a_millisecond() -> None:

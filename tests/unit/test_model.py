@@ -18,6 +18,7 @@ from txn.model import (
     Key,
     Mutation,
     cell_bytes,
+    check_count,
     check_key,
     check_targets,
     check_value,
@@ -159,3 +160,16 @@ def test_a_checked_write_is_of_its_own_row() -> None:
     for check in strange:
         with pytest.raises(InvalidRequestError, match="one row"):
             check_targets(check)
+
+
+@pytest.mark.parametrize("count", [0, -1, 1 << 31])
+def test_a_number_of_versions_that_hbase_cannot_be_asked_for_is_refused(count: int) -> None:
+    """A gateway has 32 bits for it, and takes 0 for something of its own."""
+    with pytest.raises(InvalidRequestError, match=f"count={count}"):
+        check_count(count)
+
+
+@pytest.mark.parametrize("count", [1, (1 << 31) - 1])
+def test_any_other_number_of_versions_is_taken(count: int) -> None:
+    """Both ends belong to it."""
+    check_count(count)

@@ -222,6 +222,34 @@ def test_a_decision_that_is_not_answered_is_unknown() -> None:
     assert world.values([key("x")]) == {key("x"): b"1"}
 
 
+@pytest.mark.parametrize("decided_by", ["this call", "an earlier one"])
+def test_a_decision_whose_row_cannot_be_read_is_unknown(decided_by: str) -> None:
+    """It may have been taken, so nobody is told that the store failed before it."""
+    world = World()
+    later: list[str] = []  # calls from the one on whose answer is lost
+
+    def fail(call: Call) -> Fault:
+        is_decision = asks_for(Status.ASSERTED)(call) and not later
+        if later or is_decision:
+            later.append(call.method)
+        if is_decision:
+            return Fault(reply=Reply.MAYBE_APPLIED)
+        # One read tells that the status has changed; what was decided is in the next one.
+        return Fault(frozenset(), Reply.NOT_APPLIED) if later.count("read") > 1 else NO_FAULT
+
+    client = PartsClient(world.client(fail)[0])
+    transaction = client.begin()
+    newest = client.write(transaction, 0, 0, [Mutation(key("x"), b"1")])
+    if decided_by == "an earlier one":
+        PartsClient(world.client()[0]).commit(transaction, [1], newest, ack="decided")
+        later += ["read"]
+    with pytest.raises(CommitOutcomeUnknown) as caught:
+        client.commit(transaction, [1], newest)
+    assert caught.value.transaction == transaction
+    world.mend()
+    assert world.values([key("x")]) == {key("x"): b"1"}
+
+
 def test_a_decision_that_does_not_decode_is_unknown(engine: Engine, client: PartsClient) -> None:
     """It was taken; what was decided nobody can tell."""
     transaction, newest = write_two(client)

@@ -300,6 +300,19 @@ def test_before_the_decision_those_that_need_the_table_abort(
     assert sorted(map(str, world.statuses())) == ["5-COMPLETE", "7-ABORTED"]
 
 
+@pytest.mark.parametrize(("before", "phase"), [("write", "lock"), ("decide", "put")])
+def test_a_phase_that_a_table_stops_counts_those_that_need_it_alone(
+    before: str, phase: str
+) -> None:
+    """The others go through it again, and would count as failed and as done."""
+    world = Tables()
+    world.when[before] = world.disable
+    world.engine.commit_many([(BOTH, []), ([Mutation(Y, b"1")], []), ([Mutation(Z, b"1")], [])])
+    ended = [e for e in world.events if isinstance(e, Phase) and e.outcome != "started"]
+    told = [(e.outcome, e.transactions, e.failed) for e in ended if e.name == phase]
+    assert told == [("failed", 1, 1), ("done", 2, 0)]
+
+
 def test_a_table_that_was_dropped_is_told_at_the_door_from_then_on() -> None:
     """Its author can do something about it; and nothing more is written."""
     world = Tables()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import CancelledError, Future
 
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
@@ -37,18 +39,22 @@ from txn import (
 )
 from txn.client.parts import PartsClient
 from txn.errors import StoreClosedError
+from txn.protocol.attempt import ProtocolName
 from txn.protocol.phases import Status
+from txn.request import Committed, bind_request
 from txn.testing.faulty import Fault, Reply
+from txn.text import explain_failure
 from txn.tracing import (
+    begin_traces,
     capture_trace,
     continue_trace,
     continue_traces,
-    explain_failure,
     flush_traces,
 )
-from txn.watch import Ended, Event, Phase, name_outcome
+from txn.watch import Conflict, Ended, Event, Helped, Phase, name_outcome
 
 SECRET = b"nobody's business"
+ROW = b"transaction.1700000000000." + b"0" * 32
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
 
@@ -64,6 +70,13 @@ def names(span: ReadableSpan) -> list[str]:
 
 def told(span: ReadableSpan) -> str:
     return span.to_json()
+
+
+def blamed() -> ConflictError:
+    """What is raised where the holder of a lock cannot be ended."""
+    error = ConflictError("held", key=X)
+    error.blame(CorruptRowError("odd", value=SECRET))
+    return error
 
 
 def test_a_commit_is_a_span_with_its_phases(spans: Spans) -> None:
@@ -115,6 +128,27 @@ def test_one_that_meets_a_holder_tells_of_it_and_of_its_tries(spans: Spans) -> N
     assert attribute(span, "txn.tries") == 2
     (conflict,) = [event for event in span.events if event.name == "conflict"]
     assert conflict.attributes == {"txn.key": "data/x/d:x", "txn.holder": holder.decode()}
+
+
+@pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
+def test_what_others_wrote_into_a_lock_is_told_to_nobody(
+    spans: Spans, protocol: ProtocolName, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is a value of somebody who does not know what the cell is for."""
+    caplog.set_level(logging.DEBUG)
+    world = World(protocol=protocol)
+    world.put(world.engine.context.rules.lock_of(X), SECRET)
+
+    def stumble(event: Event) -> None:
+        if isinstance(event, Conflict | Helped):
+            raise ZeroDivisionError
+
+    world.watch = stumble  # type: ignore[method-assign]
+    world.client(seed=7).commit_many([([Mutation(X, b"1")], [])])
+    assert "the watch failed at an event: Conflict" in caplog.text
+    (span,) = spans.commits()
+    assert "conflict" in names(span)
+    assert SECRET.decode() not in told(span) + caplog.text
 
 
 def test_a_transaction_in_parts_has_one_span(spans: Spans) -> None:
@@ -286,6 +320,18 @@ def test_a_future_that_is_refused_or_cancelled_ends_its_span(spans: Spans) -> No
     assert attribute(last, "txn.happened") == "no"
 
 
+@pytest.mark.parametrize("error", [KeyError("x"), KeyboardInterrupt(), CancelledError()])
+def test_a_future_ends_its_span_whatever_it_raises(spans: Spans, error: BaseException) -> None:
+    """Also with a mistake of the library's own, of which one wants to know most."""
+    (trace,) = begin_traces([bind_request([Mutation(X, b"1")])], remote=True)
+    future: Future[Committed] = Future()
+    assert trace is not None
+    future.add_done_callback(trace.end_future)
+    future.set_exception(error)
+    (span,) = spans.commits()
+    assert attribute(span, "error.type") == type(error).__name__
+
+
 def test_one_that_is_not_sampled_costs_no_events_and_passes_on_its_context() -> None:
     """What a server decides about its own span depends on it."""
     with traced() as spans:
@@ -353,12 +399,28 @@ def test_what_has_ended_is_sent_where_a_process_may_be_killed() -> None:
 @pytest.mark.parametrize(
     ("error", "outcome", "text"),
     [
-        (ConflictError("held", key=X, holder=b"h"), "conflict", "held: key data/x/d:x, holder h"),
+        (
+            ConflictError("held", key=X, holder=ROW),
+            "conflict",
+            f"held, key data/x/d:x, holder {ROW.decode()}",
+        ),
+        (
+            ConflictError("held", key=X, holder=SECRET),
+            "conflict",
+            "held, key data/x/d:x, holder no row key, 17 bytes",
+        ),
+        (blamed(), "conflict", "held, key data/x/d:x, cause CorruptRowError"),
         (DeadlineError("too late"), "deadline", "too late"),
         (AbortedError("no such table"), "aborted", "no such table"),
         (InvalidRequestError("bad", name="x"), "invalid", "bad name='x'"),
         (NotApplied("the store is away"), "failed", "the store is away"),
-        (CorruptRowError("odd"), "failed", "odd"),
+        (CorruptRowError("odd", value=SECRET), "failed", "stored bytes do not decode"),
+        (
+            CorruptRowError("odd", row=ROW, cause=SECRET),
+            "failed",
+            f"stored bytes do not decode: {ROW.decode()}",
+        ),
+        (CorruptRowError("odd", key=X), "failed", "stored bytes do not decode: data/x/d:x"),
         (StoreError("x" * 9_000), "failed", "x" * 500),
         (CommitOutcomeUnknown(b"t"), "unknown", "commit outcome unknown transaction=b't'"),
         (KeyboardInterrupt(SECRET.decode()), "unknown", "broken off"),

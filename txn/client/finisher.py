@@ -40,10 +40,11 @@ class Finisher(Forked):
         self.expect_forks()
 
     def after_fork(self, in_child: bool) -> None:
-        """Take a new lock in a child: a thread that it does not have may hold the old one. What was
-        released there its parent tells."""
+        """Take a new lock in a child: a thread that it does not have may hold the old one. What
+        waits is its parent's to finish, and counts in no queue of the child."""
         if in_child:
-            self._lock, self._hurry, self._released = Lock(), Event(), []
+            self._lock, self._hurry = Lock(), Event()
+            self._decided, self._released = [], []
 
     def submit(self, context: Context, transactions: Sequence[Transaction]) -> None:
         """Roll the transactions forward soon; where too many wait, wait for these first."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -49,7 +49,7 @@ from txn.reading.rows import read_view, scan_rows
 from txn.request import Ack, Committed, Outcome, Request, lock_request
 from txn.spans import Span
 from txn.tracing import Trace, begin_traces, watch_batch
-from txn.watch import Ended, guard, name_outcome, silent
+from txn.watch import Ended, guard, name_outcome, result_of, silent
 
 LOOKS = 8
 """How often a block looks at keys in demand, of which somebody holds one: it would be overtaken."""
@@ -223,10 +223,7 @@ class LocalBackend:
     def _tell_future(self, w: Wanted) -> None:
         """Tell of a future that is done."""
         assert w.future is not None
-        try:
-            self._tell_result(w, w.future.result())
-        except (TxnError, CancelledError) as error:
-            self._tell_result(w, error)
+        self._tell_result(w, result_of(w.future))
 
     def _tell_result(self, w: Wanted, result: Committed | BaseException) -> None:
         if self._context.watch is not silent:
@@ -258,7 +255,7 @@ class LocalBackend:
 
     def _is_open(self, w: Wanted) -> bool:
         """Whether the request is to be tried, for the first time or again."""
-        if not w.tries or w.is_aside:
+        if w.is_aside or (not w.tries and w.attempt.failure is None):
             return True
         is_conflict = isinstance(w.attempt.failure, ConflictError)
         is_worth_it = w.tries < self._context.policy.attempts
@@ -287,14 +284,16 @@ class LocalBackend:
     def _commit_together(self, batch: Sequence[Wanted]) -> None:
         """Try a batch once, and wait for nobody: one whose keys are in demand, and held just now,
         stands aside before anything is written."""
+        due: list[Attempt] = []
         aside: list[Attempt] = []
         try:
             for w in batch:
                 self._begin_again(w)
                 w.rounds += 1
+            due = fail_late(self._context, [w.attempt for w in batch])
             self._run(
                 self._watch_batch(batch),
-                [w.attempt for w in batch],
+                due,
                 batch[0].ack,
                 patient=False,
                 meet=lambda some: aside.extend(self._contention.stand_aside(some)),
@@ -303,9 +302,10 @@ class LocalBackend:
             leave_unknown([w.attempt for w in batch], error)
             raise
         finally:
+            tried = set(due).difference(aside)
             for w in batch:
                 w.is_aside = w.attempt in aside
-                w.tries += not w.is_aside
+                w.tries += w.attempt in tried
 
     def _commit_alone(self, w: Wanted) -> None:
         """Try a request until it is done with, and wait for whoever is in its way."""
@@ -314,8 +314,9 @@ class LocalBackend:
             if w.tries:
                 self._context.clock.sleep_ms(policy.backoff.pause_ms(w.tries, self._context.random))
             self._begin_again(w)
-            w.tries += 1
-            self._run(self._watch_batch([w]), [w.attempt], w.ack, patient=w.tries > 1)
+            due = fail_late(self._context, [w.attempt])
+            w.tries += len(due)
+            self._run(self._watch_batch([w]), due, w.ack, patient=w.tries > 1)
 
     def _tell(self, w: Wanted) -> None:
         """Settle the future of a request; one that is not done with goes on alone."""
@@ -345,12 +346,11 @@ class LocalBackend:
         patient: bool,
         meet: Callable[[Sequence[Attempt]], None] | None = None,
     ) -> None:
-        """Run the phases of attempts. meet: what is done first about keys in demand; None: their
-        holders are waited for."""
+        """Run the phases of attempts that are not late. meet: what is done first about keys in
+        demand; None: their holders are waited for."""
         finish = self._finisher.release if ack == "complete" else self._finisher.submit
         try:
-            due = fail_late(context, attempts)
-            live = run_for_available(meet or self._contention.wait_for_hot_keys, due)
+            live = run_for_available(meet or self._contention.wait_for_hot_keys, attempts)
             commit(context, live, self._contention, patient, finish)
             self._contention.learn(live)
         except TxnError as error:  # before the decision, so nothing of these was written
@@ -384,7 +384,7 @@ class LocalBackend:
         request = lock_request(keys)
         for _ in self._context.tries(most=self._context.policy.attempts):
             t = self._begin(request, due_ms)
-            self._run(self._context, [t], "complete", patient=True)
+            self._run(self._context, fail_late(self._context, [t]), "complete", patient=True)
             if not isinstance(t.failure, ConflictError) or is_late(self._context, t):
                 break
         if t.failure is not None:

@@ -11,11 +11,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from txn.clock import measure_ms
-from txn.errors import NotApplied, StoreError
+from txn.errors import NotApplied, StoreError, TxnError
 from txn.model import Cell, Check, Columns, Edit, Family, Key, Row, Unless
 from txn.stores.base import Feature, Store
 from txn.watch import CallName, CallOutcome, StoreCall, Watch
 
+ATOMIC: Feature = "atomic_together"
 T = TypeVar("T")
 
 
@@ -74,7 +75,7 @@ class MeasuredStore:
         try:
             rows = self._inner.scan(table, start, stop, columns, unless)
         except BaseException as error:
-            outcome = _judge_error(error, "scan")
+            outcome = self._judge(error, "scan")
             self._tell(StoreCall("scan", outcome, 0, measure_ms() - began_ms))
             raise
         return self._tell_scan(rows)
@@ -122,7 +123,7 @@ class MeasuredStore:
         try:
             result = call()
         except BaseException as error:
-            self._tell(StoreCall(name, _judge_error(error, name), items, measure_ms() - began_ms))
+            self._tell(StoreCall(name, self._judge(error, name), items, measure_ms() - began_ms))
             raise
         self._tell(StoreCall(name, "done", items, measure_ms() - began_ms))
         return result
@@ -137,7 +138,7 @@ class MeasuredStore:
                 row = next(rows, None)
             except BaseException as error:
                 elapsed_ms += measure_ms() - began_ms
-                self._tell(StoreCall("scan", _judge_error(error, "scan"), found, elapsed_ms))
+                self._tell(StoreCall("scan", self._judge(error, "scan"), found, elapsed_ms))
                 raise
             elapsed_ms += measure_ms() - began_ms
             if row is None:
@@ -152,10 +153,17 @@ class MeasuredStore:
         else:
             self._told.later.append(event)
 
-
-def _judge_error(error: BaseException, name: CallName) -> CallOutcome:
-    """Return what an error says of the call, and let it say which one it was."""
-    if not isinstance(error, StoreError):
-        return "refused"
-    error.call = error.call or name
-    return "not applied" if isinstance(error, NotApplied) else "maybe applied"
+    def _judge(self, error: BaseException, name: CallName) -> CallOutcome:
+        """Return what an error says of the call, and let it say which one it was. One that is none
+        of the library's may come at any point, as an interrupt does. What is done `together` an
+        atomic store undoes, whatever its work raises; any other has done a part of it."""
+        is_atomic = ATOMIC in self.features
+        if isinstance(error, StoreError):
+            error.call = error.call or name
+        if name == "together" and not is_atomic:
+            return "maybe applied"
+        if isinstance(error, StoreError):
+            return "not applied" if isinstance(error, NotApplied) else "maybe applied"
+        is_together = name == "together" or self._told.later is not None
+        is_undone = is_together and is_atomic and isinstance(error, Exception)
+        return "refused" if is_undone or isinstance(error, TxnError) else "maybe applied"

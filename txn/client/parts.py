@@ -89,8 +89,9 @@ class PartsClient:
             if count > MOST_PARTS:
                 raise InvalidRequestError("too many parts", count=count, limit=MOST_PARTS)
         began_ms = measure_ms()
-        (trace,) = begin_traces([Request(())], remote=False)  # what is in parts has no keys here
         context = self._context
+        is_remote = "remote_calls" in context.store.features
+        (trace,) = begin_traces([Request(())], remote=is_remote)  # its keys are in its parts
         if trace is not None:
             watch = watch_batch({transaction: trace}, context.watch)
             context = replace(context, watch=guard(watch))
@@ -114,7 +115,7 @@ class PartsClient:
         try:
             t = decide_whole(context, transaction, counts, timestamp, self._contention)
         except AbortedError as error:
-            once = self._abort(transaction, reason_text(error)).request.once
+            once = self._abort(context, transaction, reason_text(error)).request.once
             if once is None or (first := self.find_committed(once)) is None:
                 raise
             return first
@@ -124,7 +125,7 @@ class PartsClient:
 
     def abort(self, transaction: bytes, reason: str) -> bool:
         """Abort it, with all its parts, unless it was decided; return whether it is aborted."""
-        status = self._abort(transaction, reason).status
+        status = self._abort(self._context, transaction, reason).status
         return status is None or not status.is_decided
 
     def find_committed(self, once: str | bytes) -> Committed | None:
@@ -135,13 +136,13 @@ class PartsClient:
             return None
         return Committed(decode_marker(cell.value).transaction, cell.timestamp, repeated=True)
 
-    def _abort(self, transaction: bytes, reason: str) -> Transaction:
-        row = read_rows(self._context, [transaction])[transaction]
-        t = load_transaction(self._context, row)
+    def _abort(self, context: Context, transaction: bytes, reason: str) -> Transaction:
+        row = read_rows(context, [transaction])[transaction]
+        t = load_transaction(context, row)
         was_aborted = t.status is Status.ABORTED
-        roll_back(self._context, [t], lambda _: reason)
+        roll_back(context, [t], lambda _: reason)
         if was_aborted:  # by who met one of its parts, and has left the others
-            release_parts(self._context, transaction, reason)
+            release_parts(context, transaction, reason)
         return t
 
     @contextmanager

@@ -19,6 +19,7 @@ from txn.tables.tables import TableStore
 
 PAGE_REST_MS = 100
 ROUND_REST_MS = 600_000
+LOOK_AGAIN_MS = 1_000  # a signal that another thread took just before does not wake this one
 
 Chore = Callable[[], int]
 """Does a little work; returns for how many milliseconds there is none."""
@@ -26,11 +27,14 @@ Chore = Callable[[], int]
 
 def wait(awaited: Collection[int], chore: Chore) -> int:
     """Return the first of these blocked signals that comes; until then, see to the chore."""
+    rest_ms = 0
     while True:
-        rest_ms = chore()
-        came = signal.sigtimedwait(awaited, rest_ms / 1000)
+        if rest_ms <= 0:
+            rest_ms = chore()
+        came = signal.sigtimedwait(awaited, min(rest_ms, LOOK_AGAIN_MS) / 1000)
         if came is not None:
             return came.si_signo
+        rest_ms -= LOOK_AGAIN_MS
 
 
 class Sweeper:

@@ -4,7 +4,8 @@ The supervisor listens, serves nobody, and forks: all workers accept from the sa
 a client that comes while a worker dies is served by another. A worker that ends by itself is
 replaced. None outlives the supervisor: each notices that the pipe between them has been closed.
 Signals that ask for the end are blocked, to be taken between two pieces of work; what may last long
-looks for them meanwhile.
+looks for them meanwhile. A thread from before, such as one that sends traces, does not block them,
+and passes on what it takes.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import os
 import select
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
@@ -32,8 +33,8 @@ Work = Callable[[], Callable[[], object]]
 
 
 def serve_here(start: Work, ready: Callable[[], None], chore: Chore) -> None:
-    """Serve in this process until a signal asks for the end. No threads may be running yet."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, ASKS_TO_END)
+    """Serve in this process until a signal asks for the end."""
+    _await(ASKS_TO_END)
     stop = start()
     ready()
     wait(ASKS_TO_END, chore)
@@ -41,8 +42,8 @@ def serve_here(start: Work, ready: Callable[[], None], chore: Chore) -> None:
 
 
 class Supervisor:
-    """Keeps so many workers alive until a signal asks for the end. No threads may be running.
-    forget: is told of each process that has ended."""
+    """Keeps so many workers alive until a signal asks for the end. No threads may be running but
+    such as a fork can do without. forget: is told of each process that has ended."""
 
     def __init__(
         self,
@@ -66,8 +67,7 @@ class Supervisor:
     def run(self, ready: Callable[[], None], chore: Chore) -> None:
         """Start the workers, call `ready` once all serve, and see to them until the end."""
         awaited = {*ASKS_TO_END, signal.SIGCHLD}
-        signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
-        signal.signal(signal.SIGCHLD, lambda number, frame: None)  # ignored it would not be awaited
+        _await(awaited)
         starting = [self._fork() for _ in range(self._count)]
         if self._all_serve(starting):
             ready()
@@ -150,6 +150,19 @@ class Supervisor:
             self._log.warning(annotate("a worker did not end: killed", pid=pid))
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
+
+
+def _await(signals: Collection[int]) -> None:
+    """Have signals wait for this thread, which must be the main one, until it asks for them."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    for number in signals:
+        signal.signal(number, _pass_on)
+
+
+def _pass_on(number: int, frame: object) -> None:
+    """Let a signal wait here, where it is blocked, that a thread took which does not block it.
+    Without a handler that would be the end of the process, or, of SIGCHLD, nothing."""
+    signal.pthread_kill(threading.get_ident(), number)
 
 
 def _has_signal() -> bool:

@@ -7,6 +7,7 @@ from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar, cast
 
 from txn.clock import measure_ms
+from txn.errors import TableUnavailable
 from txn.protocol.attempt import Context, Transaction
 from txn.watch import Phase, PhaseName, PhaseOutcome, silent
 
@@ -31,6 +32,10 @@ def announce(name: PhaseName) -> Callable[[Work[T, P]], Work[T, P]]:
             live: list[T] = []
             try:
                 live = work(context, transactions, *args, **kwargs)
+            except TableUnavailable as error:
+                # The others go through the phase again, without those that need the table.
+                count = sum(t.needs(error.table) for t in transactions) or count
+                raise
             finally:
                 elapsed_ms = measure_ms() - started_ms
                 outcome: PhaseOutcome = "done" if live or not count else "failed"

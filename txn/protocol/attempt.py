@@ -44,6 +44,7 @@ from txn.protocol.row import (
 from txn.request import Request, add_marker
 from txn.spans import Span
 from txn.stores.base import Feature, Store
+from txn.text import name_failure
 from txn.watch import LOG, CallName, Retried, Watch
 
 if TYPE_CHECKING:
@@ -433,7 +434,9 @@ def call_store(context: Context, call: Callable[[], T]) -> T:
 def tell_retry(context: Context, error: StoreError) -> None:
     """Tell the watch which call of the store is sent again: where nobody knows, it is the change of
     a row's status, which has come to nothing."""
-    LOG.debug("a call of the store is sent again: call=%s cause=%r", error.call, error)
+    LOG.debug(
+        "a call of the store is sent again: call=%s cause=%s", error.call, name_failure(error)
+    )
     context.watch(Retried(cast(CallName, error.call or "check_and_put")))
 
 

@@ -11,7 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from txn.errors import AbortedError, CommitOutcomeUnknown, ConflictError, InvalidRequestError
+from txn.errors import (
+    AbortedError,
+    CommitOutcomeUnknown,
+    ConflictError,
+    InvalidRequestError,
+    StoreError,
+)
 from txn.model import Key
 from txn.protocol.attempt import (
     Attempt,
@@ -89,7 +95,7 @@ def decide_whole(
 
     Raises what makes that it did not commit, an AbortedError; or CommitOutcomeUnknown.
     """
-    row = read_rows(context, [whole])[whole]
+    row = _read_whole(context, whole)
     if row.status is not None and row.status.is_decided:
         return _load_decided(context, row)
     if row.state is not RowState.UNDECIDED or row.buffer is None or row.parts is None:
@@ -110,8 +116,16 @@ def decide_whole(
     if t.failure is not None:
         raise t.failure
     if t.decided_ms is None:  # the answer was lost, or somebody else has decided in its name
-        return _load_decided(context, read_rows(context, [whole])[whole])
+        return _load_decided(context, _read_whole(context, whole))
     return t
+
+
+def _read_whole(context: Context, whole: bytes) -> TransactionRow:
+    """Read the row of a transaction that may be decided, by this call or an earlier one."""
+    try:
+        return read_rows(context, [whole])[whole]
+    except StoreError as error:
+        raise CommitOutcomeUnknown(whole) from error
 
 
 def _load_decided(context: Context, row: TransactionRow) -> Transaction:

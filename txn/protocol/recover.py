@@ -40,7 +40,7 @@ from txn.protocol.row import (
 )
 from txn.protocol.row_cells import read_rows
 from txn.spans import Span
-from txn.text import reason_text
+from txn.text import name_failure, reason_text
 from txn.watch import Phase, PhaseName
 
 Finish = Callable[[Context, Sequence[Transaction]], None]
@@ -273,5 +273,8 @@ def _leave(
     named = ", ".join(left[:MOST_NAMED]) + (", ..." if len(left) > MOST_NAMED else "")
     level, trace = (WARNING, None) if isinstance(cause, TxnError) else (ERROR, cause)
     LOG.log(
-        level, "%s of %d left to others: %s cause=%r", name, len(left), named, cause, exc_info=trace
+        level,
+        "%s of %d left to others: %s cause=%s",
+        *(name, len(left), named, name_failure(cause)),
+        exc_info=trace,
     )

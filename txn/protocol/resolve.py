@@ -18,6 +18,7 @@ from txn.protocol.phases import Status
 from txn.protocol.recover import roll_back, roll_forward
 from txn.protocol.row import RowState, TransactionRow
 from txn.protocol.row_cells import read_rows
+from txn.text import holder_text
 from txn.watch import LOG, Action, Helped
 
 REMEMBERED = 10_000
@@ -131,5 +132,5 @@ def free_for_holder(context: Context, holder: bytes, locks: Mapping[Key, Cell]) 
 
 def tell_help(context: Context, holder: bytes, done: Action) -> None:
     """Tell the watch and the log what was done for somebody else."""
-    LOG.info("helped another client: %s transaction=%r", done, holder)
+    LOG.info("helped another client: %s transaction=%s", done, holder_text(holder))
     context.watch(Helped(holder, done))

@@ -31,7 +31,7 @@ import msgpack
 
 from txn.assertions import COMPOUNDS, LEAVES, Assertion, fold, make_leaf
 from txn.errors import CorruptRowError, InvalidRequestError
-from txn.model import MAX_CELL, Cell, Delete, Key, Mutation, Row, new_tuple
+from txn.model import MAX_CELL, ROW_KEY, Cell, Delete, Key, Mutation, Row, new_tuple
 from txn.protocol.phases import Status
 from txn.request import Request
 
@@ -42,9 +42,6 @@ MAX_BUFFER = MAX_CELL - 256  # the cell's key has its share
 OPEN = b"-"
 """What the cell `parts` says before the decision."""
 _FRAME = struct.Struct(">BI")
-_ROW_KEY = re.compile(
-    rb"((?:\d\d\.)?transaction\.(\d{13})\.[0-9a-f]{32})(?:\.part-(\d{5})-(\d{5}))?"
-)
 _COUNTS = re.compile(rb"\d{1,6}(?: \d{1,6})*")
 _PROMISE = re.compile(rb"[1-9][0-9]{0,15}")
 
@@ -162,12 +159,12 @@ def new_row_key(wall_ms: int, uid: int, buckets: int = 1) -> bytes:
 
 def is_row_key(row: bytes) -> bool:
     """Return whether this is the row key of a transaction."""
-    return _ROW_KEY.fullmatch(row) is not None
+    return ROW_KEY.fullmatch(row) is not None
 
 
 def created_ms(row_key: bytes) -> int:
     """Return when the owner's clock says that it began the transaction (ms since the epoch)."""
-    match = _ROW_KEY.fullmatch(row_key)
+    match = ROW_KEY.fullmatch(row_key)
     if match is None:
         raise InvalidRequestError("not a transaction row key", row=row_key)
     return int(match[2])
@@ -182,7 +179,7 @@ def whole_of(row_key: bytes) -> bytes | None:
     """Return the row key of the transaction that a part is of; None for any other row key."""
     if b".part-" not in row_key:
         return None
-    match = _ROW_KEY.fullmatch(row_key)
+    match = ROW_KEY.fullmatch(row_key)
     return match[1] if match is not None and match[3] is not None else None
 
 
@@ -346,7 +343,7 @@ def follow(part: TransactionRow, whole: TransactionRow) -> TransactionRow:
 
 def _is_counted(part: TransactionRow, whole: TransactionRow) -> bool:
     """Whether a part is one of those that were decided."""
-    match = _ROW_KEY.fullmatch(part.row_key)
+    match = ROW_KEY.fullmatch(part.row_key)
     assert match is not None
     task, number = int(match[3]), int(match[4])
     counts = whole.parts or ()

@@ -13,7 +13,7 @@ from recovery.console.drawing import TONES, draw_bars
 from recovery.console.rendering import render, respond
 from recovery.console.sampling import MINUTE_MS, MINUTES, Hour, Minute, find_last_minute
 from recovery.console.sources import Console
-from recovery.console.sweeping import Unfinished
+from recovery.console.sweeping import UNKNOWN, Unfinished
 from txn.protocol.phases import FENCED_STEPS, STEPS, Status
 from txn.protocol.row import TransactionRow
 
@@ -73,6 +73,7 @@ def render_overview(request: Request) -> str:
         "funnel": make_funnel(hour, FENCED_PATH if is_fenced else PATH),
         "unfinished": unfinished,
         "waiting": list_waiting(console, unfinished),
+        "unknown": UNKNOWN,
         "oldest": [describe_owner(row, console.context.clock.wall_ms()) for row in found.oldest],
         "shown": SHOWN,
         "told": found.gateways.tell(),

@@ -22,32 +22,41 @@ function tell(words) {
   trouble.hidden = !words;
 }
 
+// Each answer has one event and ends; the browser asks again by itself, unless it was refused.
 function watch(part) {
   const stream = new EventSource(part.dataset.live);
-  stream.addEventListener("part", (event) => {
-    tell("");
-    replace(part, event.data);
-    if (part.querySelector("[data-over]")) { stream.close(); streams.delete(part); }
-  });
-  stream.addEventListener("trouble", (event) => tell(event.data));
-  stream.onerror = () => tell("The console does not answer; what is shown is old.");
+  let isAnswered = false;
+  const hear = (name, act) => stream.addEventListener(name, (event) => { isAnswered = true; act(event); });
+  hear("part", (event) => { tell(""); replace(part, event.data); });
+  hear("same", () => tell(""));
+  hear("trouble", (event) => tell(event.data));
+  stream.onerror = () => {
+    if (!isAnswered) tell("The console does not answer; what is shown is old.");
+    isAnswered = false;
+    if (stream.readyState === EventSource.CLOSED) setTimeout(() => { if (streams.get(part) === stream) watch(part); }, 10_000);
+  };
   streams.set(part, stream);
 }
 
 const parts = [...document.querySelectorAll("[data-live]")];
+let isPaused = false;
 
-function setPaused(paused) {
+function follow() {
   streams.forEach((stream) => stream.close());
   streams.clear();
-  pause.setAttribute("aria-pressed", String(paused));
-  pause.textContent = paused ? "Resume" : "Pause";
-  if (!paused) parts.forEach(watch);
+  if (!isPaused && !document.hidden) parts.forEach(watch);
 }
 
 if (parts.length) {
   pause.hidden = false;
-  pause.addEventListener("click", () => setPaused(pause.getAttribute("aria-pressed") !== "true"));
-  setPaused(false);
+  pause.addEventListener("click", () => {
+    isPaused = !isPaused;
+    pause.setAttribute("aria-pressed", String(isPaused));
+    pause.textContent = isPaused ? "Resume" : "Pause";
+    follow();
+  });
+  document.addEventListener("visibilitychange", follow);
+  follow();
 }
 
 function setTheme(name) {

@@ -158,7 +158,7 @@ class _Shared:
         self.lock = threading.RLock()
         self._changed = threading.Condition(self.lock)
         self._active: list[int] = []  # the thread of each
-        self._waiting = 0
+        self._waiting: set[int] = set()  # the threads that let nobody enter
         self._closed = False
         self._inherited: _Files | None = None
         self._files: _Files | None = None
@@ -252,9 +252,9 @@ class _Shared:
     def before_fork(self) -> None:
         """Close, if transactions end in time, and keep everyone out until after the fork."""
         self.lock.acquire()
-        self._waiting += 1
+        self._waiting.add(threading.get_ident())
         self._changed.wait_for(self._may_fork, FORK_PATIENCE_S)
-        self._waiting -= 1
+        self._waiting.discard(threading.get_ident())
         if not self._active:
             self._shut()
 
@@ -265,8 +265,10 @@ class _Shared:
 
     def after_fork(self, in_child: bool) -> None:
         """Let everyone in again; in the child only if the environment was closed."""
-        if in_child and self._files is not None:
-            self._inherited, self._files = self._files, None
+        if in_child:
+            self._waiting.clear()  # those threads are its parent's
+            if self._files is not None:
+                self._inherited, self._files = self._files, None
         self._changed.notify_all()
         self.lock.release()
 
@@ -288,12 +290,12 @@ class _Shared:
     def _pause(self) -> Iterator[None]:
         """Let nobody enter meanwhile."""
         with self.lock:
-            self._waiting += 1
+            self._waiting.add(threading.get_ident())
         try:
             yield
         finally:
             with self.lock:
-                self._waiting -= 1
+                self._waiting.discard(threading.get_ident())
                 self._changed.notify_all()
 
     @contextmanager
