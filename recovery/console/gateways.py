@@ -3,19 +3,14 @@ of the dead that they ended. A store does not keep these."""
 
 from __future__ import annotations
 
-import io
 import math
-import socket
 import time
+import urllib.request
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass, field
-from http import HTTPStatus
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from http.client import HTTPException
 from itertools import pairwise
-from typing import Any
-from urllib.parse import urlsplit
 
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -102,59 +97,14 @@ def fetch_counts(address: str) -> Counts:
 
 
 def _fetch(address: str) -> bytes:
+    """Read in pieces: the timeout is for each, and a byte a second would never be given up."""
     due_s = time.monotonic() + TIMEOUT_S
-    parts = urlsplit(address)
-    make = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-    with closing(make(parts.netloc, timeout=TIMEOUT_S)) as connection:
-        connection.connect()
-        connection.sock = _Hurried(connection.sock, due_s)
-        connection.request("GET", (parts.path or "/") + (f"?{parts.query}" if parts.query else ""))
-        answer = connection.getresponse()
-        if answer.status != HTTPStatus.OK:
-            raise ValueError(f"it answers {answer.status} {answer.reason}")
-        text = answer.read(LONGEST)
+    text = bytearray()
+    with urllib.request.urlopen(address, timeout=TIMEOUT_S) as answer:
+        while piece := answer.read1(65_536):
+            text += piece
+            if time.monotonic() > due_s or len(text) > LONGEST:
+                raise ValueError(f"it told no end within {TIMEOUT_S:g} s and {LONGEST:,} bytes")
         if answer.length:
-            raise ValueError(f"its answer was cut off, or is longer than {LONGEST:,} bytes")
-        return text
-
-
-class _Hurried:
-    """A connection whose answer is waited for until a time, as `http.client` uses a socket."""
-
-    def __init__(self, connection: socket.socket, due_s: float) -> None:
-        self._connection = connection
-        self._due_s = due_s
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._connection, name)
-
-    def makefile(self, _mode: str) -> io.BufferedReader:
-        """Return what reads from it."""
-        return io.BufferedReader(_Pieces(self._connection, self._due_s))
-
-
-class _Pieces(io.RawIOBase):
-    """What a server sends, up to a time. A socket has only a limit for each piece, so that one that
-    sends a byte now and then would never be given up."""
-
-    def __init__(self, connection: socket.socket, due_s: float) -> None:
-        self._connection = connection
-        self._raw = connection.makefile("rb", buffering=0)
-        self._due_s = due_s
-
-    def readable(self) -> bool:
-        """It is."""
-        return True
-
-    def readinto(self, buffer: Any) -> int | None:
-        """Read what there is, or wait for it until the time."""
-        left_s = self._due_s - time.monotonic()
-        if left_s <= 0:
-            raise TimeoutError(f"it has not answered wholly within {TIMEOUT_S:g} s")
-        self._connection.settimeout(left_s)
-        return self._raw.readinto(buffer)
-
-    def close(self) -> None:
-        """Let the connection be closed."""
-        self._raw.close()
-        super().close()
+            raise ValueError("its answer was cut off")
+    return bytes(text)

@@ -139,7 +139,7 @@ def drip(connection: socket.socket, words: bytes) -> None:
     [
         (b"garbage\r\n", "garbage"),
         (b"", "Remote end closed"),
-        (b"HTTP/1.1 503 Busy\r\n\r\n", "it answers 503 Busy"),
+        (b"HTTP/1.1 503 Busy\r\n\r\n", "503: Busy"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nx", "cut off"),
         (b"HTTP/1.1 200 OK\r\n\r\n\xff", "utf-8"),
         (b'HTTP/1.0 200 OK\r\n\r\nhbase_txn_conflicts_total{table="t"} NaN\n', "no number"),
@@ -160,13 +160,15 @@ def test_a_server_that_answers_anything_else_keeps_no_other_from_being_asked(
     assert told.since_ms is not None
 
 
-@pytest.mark.parametrize("begin", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 9000\r\n\r\n"])
-def test_a_server_that_answers_slowly_is_not_waited_for(
-    begin: bytes, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_that_answers_slowly_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A byte a second is an answer to each wait, and never one to the question."""
     monkeypatch.setattr(gateways_module, "TIMEOUT_S", 0.3)
-    with answering(lambda connection: drip(connection, begin + b"x" * 100)) as slow:
+
+    def answer(connection: socket.socket) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 9000\r\n\r\n")
+        drip(connection, b"x" * 100)
+
+    with answering(answer) as slow:
         gateways = Gateways([slow], ManualClock())
         began_s = time.monotonic()
         gateways.refresh()
