@@ -343,11 +343,11 @@ def _find_old(
     for key, cell in newest.items():
         found[key] = _pick([cell] if cell else [], 1, wanted[key])
     for count in COUNTS:
+        read = partial(context.store.read_versions, count=count)
         due = [key for key in newest if found[key] is Unseen.NOT_READ]
         for some in budget.divide(due, count):
             if budget.over:
                 return found
-            read = partial(context.store.read_versions, count=count)
             for key, cells in _read_tables(context, some, read).items():
                 _spend(budget, key, cells)
                 found[key] = _pick(cells, count, wanted[key])

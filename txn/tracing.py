@@ -19,7 +19,17 @@ from txn.host.extras import import_extra
 from txn.model import Key
 from txn.request import Committed, Request
 from txn.text import escape, explain_failure, holder_text, key_text
-from txn.watch import CommitOutcome, Conflict, Event, Phase, Retried, Watch, name_outcome, result_of
+from txn.watch import (
+    CommitOutcome,
+    Conflict,
+    Event,
+    Phase,
+    Retried,
+    Watch,
+    guard,
+    name_outcome,
+    result_of,
+)
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -130,9 +140,12 @@ def list_headers(traces: Sequence[Trace | None]) -> list[Headers | None]:
     return [None if trace is None else trace.headers for trace in traces]
 
 
-def watch_batch(traces: Mapping[bytes, Trace], watch: Watch) -> Watch:
+def watch_batch(known: Mapping[bytes, Trace | None], watch: Watch) -> Watch:
     """Return a watch that tells of a batch to the spans of its requests, by the row keys of their
-    transactions, and all of it to another watch as well."""
+    transactions, and all of it to another watch as well: just that one where nobody will see it."""
+    traces = {key: trace for key, trace in known.items() if trace and trace.is_recording}
+    if not traces:
+        return watch
 
     def tell(event: Event) -> None:
         watch(event)
@@ -146,7 +159,7 @@ def watch_batch(traces: Mapping[bytes, Trace], watch: Watch) -> Watch:
                 for trace in traces.values():
                     trace.tell(event)
 
-    return tell
+    return guard(tell)
 
 
 def capture_trace() -> dict[str, str]:

@@ -49,7 +49,7 @@ from txn.reading.rows import read_view, scan_rows
 from txn.request import Ack, Committed, Outcome, Request, lock_request
 from txn.spans import Span
 from txn.tracing import Trace, begin_traces, watch_batch
-from txn.watch import Ended, guard, name_outcome, result_of, silent
+from txn.watch import Ended, name_outcome, result_of, silent
 
 LOOKS = 8
 """How often a block looks at keys in demand, of which somebody holds one: it would be overtaken."""
@@ -234,10 +234,9 @@ class LocalBackend:
 
     def _watch_batch(self, some: Sequence[Wanted]) -> Context:
         """Return what the phases work with, whose watch tells the spans of these requests too."""
-        traces = {w.attempt.row_key: w.trace for w in some if w.trace and w.trace.is_recording}
-        if not traces:
-            return self._context
-        return replace(self._context, watch=guard(watch_batch(traces, self._context.watch)))
+        context = self._context
+        watch = watch_batch({w.attempt.row_key: w.trace for w in some}, context.watch)
+        return context if watch is context.watch else replace(context, watch=watch)
 
     def _begin(self, request: Request, due_ms: int, spans: Sequence[Span] = ()) -> Attempt:
         return begin_attempt(self._context, request, due_ms, spans)

@@ -25,7 +25,7 @@ from txn.protocol.waiting import Contention
 from txn.request import Ack, Committed, Request, bind_request
 from txn.text import reason_text
 from txn.tracing import begin_traces, watch_batch
-from txn.watch import Ended, guard, name_outcome
+from txn.watch import Ended, name_outcome
 
 
 class PartsClient:
@@ -89,12 +89,10 @@ class PartsClient:
             if count > MOST_PARTS:
                 raise InvalidRequestError("too many parts", count=count, limit=MOST_PARTS)
         began_ms = measure_ms()
-        context = self._context
-        is_remote = "remote_calls" in context.store.features
+        is_remote = "remote_calls" in self._context.store.features
         (trace,) = begin_traces([Request(())], remote=is_remote)  # its keys are in its parts
-        if trace is not None:
-            watch = watch_batch({transaction: trace}, context.watch)
-            context = replace(context, watch=guard(watch))
+        watch = watch_batch({transaction: trace}, self._context.watch)
+        context = replace(self._context, watch=watch)
 
         def tell(result: Committed | BaseException) -> None:
             self._context.watch(Ended(name_outcome(result), 1, measure_ms() - began_ms))

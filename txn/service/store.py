@@ -129,7 +129,7 @@ class ServedStore:
     def _read_group(self, keys: Collection[Key]) -> dict[Key, Cell | None]:
         if not keys:
             return {}
-        packed = [pack_key(_require_table(key)) for key in dict.fromkeys(keys)]
+        packed = _pack_keys(keys)
         found = unpack_cells(self._ask("storeRead", CALLS.storeRead_args, packed, repeat=True))
         return {key: found[key] for key in keys}
 
@@ -138,10 +138,9 @@ class ServedStore:
         check_count(count)
         if not keys:
             return {}
-        packed = [pack_key(_require_table(key)) for key in dict.fromkeys(keys)]
-        found = unpack_versions(
-            self._ask("storeVersions", CALLS.storeVersions_args, packed, count, repeat=True)
-        )
+        arguments = (_pack_keys(keys), count)
+        answer = self._ask("storeVersions", CALLS.storeVersions_args, *arguments, repeat=True)
+        found = unpack_versions(answer)
         return {key: found[key] for key in keys}
 
     def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
@@ -230,6 +229,10 @@ class ServedStore:
             raise
         except StoreError as error:  # the server's store failed, at any point of the work
             raise MaybeApplied(str(error)) from error
+
+
+def _pack_keys(keys: Collection[Key]) -> list[Any]:
+    return [pack_key(_require_table(key)) for key in dict.fromkeys(keys)]
 
 
 def _require_table(key: Key) -> Key:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Protocol, TypeVar
 
 from txn.clock import Clock
@@ -133,11 +134,15 @@ class HBaseStore:
             if early is not None and len(groups) == 1:
                 return complete(groups[0], early)
         if len(groups) == 1:
-            return complete(groups[0], self._read_group(groups[0], tables[0]))
+            return complete(groups[0], self._read_with(groups[0], partial(self._reads, tables[0])))
         keys = [key for part in groups for key in part]
         if not self._fits_one_connection(groups, tables):
             parts = zip(groups, tables, strict=True)
-            found = [part for group, table in parts for part in self._read_group(group, table)]
+            found = [
+                part
+                for group, places in parts
+                for part in self._read_with(group, partial(self._reads, places))
+            ]
         else:
             try:
                 found = self._pool.run_in_turn(
@@ -160,18 +165,11 @@ class HBaseStore:
                 for job in self._dialect.read_versions(table, rows, count)
             ]
 
-        try:
-            found = self._pool.run(jobs, repeat=True)
-        except FAILURES as error:
-            self._raise_meaning(error, keys)
-            raise
-        return complete_versions(keys, found)
+        return complete_versions(keys, self._read_with(keys, jobs))
 
-    def _read_group(
-        self, keys: Collection[Key], tables: Mapping[bytes, Places]
-    ) -> list[dict[Key, Cell]]:
+    def _read_with(self, keys: Collection[Key], jobs: Callable[[], Sequence[Job[T]]]) -> list[T]:
         try:
-            return self._pool.run(lambda: self._reads(tables), repeat=True)
+            return self._pool.run(jobs, repeat=True)
         except FAILURES as error:
             self._raise_meaning(error, keys)
             raise
