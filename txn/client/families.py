@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from txn.errors import InvalidRequestError
 from txn.model import Delete, Family, Key, find_delete_refusal, find_refusal
-from txn.protocol.attempt import Context, call_store
+from txn.protocol.attempt import Context, describe_table
 from txn.request import Request
 
 
@@ -27,11 +27,7 @@ class Families:
         known = self._known.get((table, key.family))
         if known is not None:
             return known
-        families = call_store(self._context, lambda: self._context.store.describe(table))
-        if families is None:
-            raise InvalidRequestError(
-                "no such table: create it with ensure_table", table=table, key=key
-            )
+        families = describe_table(self._context, table)
         family = families.get(key.family)
         if family is None:
             raise InvalidRequestError(
@@ -42,12 +38,10 @@ class Families:
         return family
 
     def table(self, table: bytes) -> None:
-        """Raise InvalidRequestError unless there is such a table."""
-        if table in self._tables:
-            return
-        if call_store(self._context, lambda: self._context.store.describe(table)) is None:
-            raise InvalidRequestError("no such table: create it with ensure_table", table=table)
-        self._tables.add(table)
+        """Raise InvalidRequestError unless there is such a table, of this database or of none."""
+        if table not in self._tables:
+            describe_table(self._context, table)
+            self._tables.add(table)
 
     def forget(self, table: bytes) -> None:
         """Look again when somebody next asks for the table, which is gone."""

@@ -23,11 +23,12 @@ from txn.errors import (
     CommitOutcomeUnknown,
     ConflictError,
     CorruptRowError,
+    InvalidRequestError,
     TableUnavailable,
     TxnError,
 )
 from txn.host.crew import Crew
-from txn.model import Cell, Family, Key, Row
+from txn.model import Cell, Family, Key, Row, plain_table
 from txn.protocol.attempt import (
     Attempt,
     Context,
@@ -85,9 +86,16 @@ class Wanted(InLine):
 class LocalBackend:
     """Commits and reads with the protocol. Its transaction table is made where it is missing."""
 
-    def __init__(self, context: Context, protocol: ProtocolName | None) -> None:
+    def __init__(self, context: Context, protocol: ProtocolName | None, *, create: bool) -> None:
         splits = [b"%02d." % bucket for bucket in range(1, context.buckets)]
-        context.store.ensure_table(context.table, {FAMILY: Family(versions=1)}, splits)
+        own = Family(versions=1, owner=plain_table(context.table))
+        if create:
+            context.store.ensure_table(context.table, {FAMILY: own}, splits)
+        elif context.store.describe(context.table) is None:
+            raise InvalidRequestError(
+                "no such transaction table: name another, or make this one with `txn init`",
+                transactions=context.table,
+            )
         self._context = context = replace(context, rules=choose_rules(context, protocol))
         self._families = Families(context)
         self._resolver = Resolver(context)
@@ -452,7 +460,8 @@ class LocalBackend:
 
     def ensure_table(self, table: bytes, families: Collection[bytes]) -> None:
         """Create the table and those of its families that are missing."""
-        self._context.store.ensure_table(table, {family: Family() for family in families})
+        own = Family(owner=plain_table(self._context.table))
+        self._context.store.ensure_table(table, dict.fromkeys(families, own))
 
     def flush(self) -> None:
         """Wait until everything that was submitted or committed is complete, or left to others."""

@@ -120,6 +120,9 @@ class Resolver:
 
 def make_corrupt_error(row: TransactionRow) -> CorruptRowError:
     """Return the error of a row of which nobody can know what it decided: fsck reports it."""
+    if row.elsewhere is not None:
+        words = "another database holds a lock in this table: use its transaction table"
+        return CorruptRowError(words, transactions=row.elsewhere, row=row.row_key)
     cause = row.corrupt or "the plan is missing, or does not fit the buffer"
     return CorruptRowError("transaction row does not decode", row=row.row_key, cause=cause)
 

@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from txn.model import Cell, Key, Row
+from txn.model import Cell, Key, Row, plain_table
 from txn.protocol.attempt import Context, call_store
 from txn.protocol.phases import Status
-from txn.protocol.row import TransactionRow, column, decode_row, follow, status_key, whole_of
+from txn.protocol.row import (
+    TransactionRow,
+    column,
+    decode_row,
+    follow,
+    name_database,
+    status_key,
+    whole_of,
+)
 
 COLUMNS = (b"status", b"buffer", b"plan", b"reason", b"beat", b"ranges", b"parts")
 OPEN_TO_BOTH = (Status.WRITTEN.encoded, Status.LOCKED.encoded)
@@ -73,4 +81,8 @@ def decode_rows(
 
 def _decode(context: Context, row_key: bytes, found: Mapping[Key, Cell | None]) -> TransactionRow:
     own = [column(context.table, row_key, name) for name in COLUMNS]
-    return decode_row(Row(row_key, {key: cell for key in own if (cell := found[key]) is not None}))
+    cells = {key: cell for key in own if (cell := found[key]) is not None}
+    database = None if cells else name_database(row_key)
+    if database is not None and database != plain_table(context.table):
+        return TransactionRow(row_key, elsewhere=database)
+    return decode_row(Row(row_key, cells))

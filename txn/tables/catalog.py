@@ -150,30 +150,40 @@ def ensure(
 ) -> None:
     """Create the table and the families that are missing, in the caller's transaction.
 
-    Raise InvalidRequestError where an existing family's settings differ, or a name is illegal.
+    Raise InvalidRequestError where an existing family's settings or owner differ, or a name is
+    illegal. A family without an owner gets the one that is given.
     """
     table = known.tables.get(name)
     existing = {} if table is None else dict(table.families)
-    merged = {
-        family: FamilySettings(
-            versions=given.versions, ttl_ms=given.ttl_ms, configuration=KEEPS_MARKERS
-        )
-        for family, given in families.items()
-    } | existing
-    check_names(name, merged)
+    found = {family: entries.family(settings) for family, settings in existing.items()}
+    merged = existing.copy()
     for family, given in families.items():
-        if family in existing and given != entries.family(existing[family]):
+        refuse_other_owner(name, found.values(), given.owner)
+        known_one = found.get(family, given)
+        if replace(known_one, owner=given.owner) != given:
             raise InvalidRequestError(
                 "the family exists with other settings",
                 table=name,
                 family=family,
-                existing=entries.family(existing[family]),
+                existing=known_one,
                 given=given,
             )
+        settings = existing.get(family) or FamilySettings(
+            versions=given.versions, ttl_ms=given.ttl_ms, configuration=KEEPS_MARKERS
+        )
+        merged[family] = give_owner(settings, given.owner or known_one.owner)
+    check_names(name, merged)
     if table is None:
         save(writer, known, name, TableEntry(next_number(known), merged))
     elif merged != existing:
         alter(writer, known, name, merged)
+
+
+def give_owner(settings: FamilySettings, owner: bytes | None) -> FamilySettings:
+    """Return the settings of a family that belongs to this database; None: to none."""
+    others = tuple(pair for pair in settings.configuration if pair[0] != OWNER)
+    owned = ((OWNER, owner.decode()),) if owner else ()
+    return replace(settings, configuration=others + owned)
 
 
 def alter(
