@@ -22,6 +22,7 @@ from txn.model import (
     Key,
     find_delete_refusal,
     find_refusal,
+    plain_table,
 )
 from txn.protocol.attempt import Context
 from txn.protocol.lock_cells import FREE
@@ -128,6 +129,18 @@ def _table(
     for name, family in sorted(families.items()):
         about = f"{_name(table)}, family {name.decode(errors='replace')}"
         yield from _family(about, family, "describe" in context.store.features)
+        if owner := _find_wrong_owner(context, family):
+            mend = f"name the right transaction table, or: txn table take-over {_plain(table)}"
+            yield Diagnosis(about, Verdict.WRONG, owner, mend)
+
+
+def _find_wrong_owner(context: Context, family: Family) -> str | None:
+    """Return to whom a family belongs, if that is not this database."""
+    if family.owner == plain_table(context.table) or "describe" not in context.store.features:
+        return None
+    if family.owner is None:
+        return "belongs to no database: one with another transaction table would not be refused"
+    return f"belongs to the database with the transaction table {_plain(family.owner)}"
 
 
 def _family(about: str, family: Family, shown: bool) -> Iterator[Diagnosis]:
@@ -208,4 +221,8 @@ def _exchange(context: Context, key: Key, value: bytes) -> Cell | None:
 
 
 def _name(table: bytes) -> str:
-    return f"table {table.decode(errors='replace')}"
+    return f"table {_plain(table)}"
+
+
+def _plain(table: bytes) -> str:
+    return table.decode(errors="replace")

@@ -22,7 +22,6 @@ from txn.errors import (
     AssertionFailedError,
     CommitOutcomeUnknown,
     ConflictError,
-    CorruptRowError,
     InvalidRequestError,
     TableUnavailable,
     TxnError,
@@ -39,7 +38,7 @@ from txn.protocol.attempt import (
 )
 from txn.protocol.commit import commit, run_for_available
 from txn.protocol.lock_cells import holder_of
-from txn.protocol.resolve import Resolver
+from txn.protocol.resolve import Resolver, make_corrupt_error
 from txn.protocol.row import FAMILY, RowState, decode_marker, marker_key
 from txn.protocol.row_cells import read_rows
 from txn.protocol.rules import choose_rules
@@ -96,7 +95,9 @@ class LocalBackend:
                 "no such transaction table: name another, or make this one with `txn init`",
                 transactions=context.table,
             )
-        self._context = context = replace(context, rules=choose_rules(context, protocol))
+        self._context = context = replace(
+            context, rules=choose_rules(context, protocol, create=create)
+        )
         self._families = Families(context)
         self._resolver = Resolver(context)
         self._contention = Contention(context, self._resolver.settle)
@@ -364,7 +365,7 @@ class LocalBackend:
             for t in attempts:
                 t.failure = t.failure or error
         for t in attempts:
-            self._resolver.blame(t.failure)
+            t.failure = self._resolver.blame(t.failure)
             if t.failure is not None and isinstance(t.failure.__cause__, TableUnavailable):
                 self._families.forget(t.failure.__cause__.table)
 
@@ -447,7 +448,7 @@ class LocalBackend:
         row = read_rows(self._context, [row_key])[row_key]
         match row.state:
             case RowState.UNREADABLE if row.status is None:
-                raise CorruptRowError(str(row.corrupt), row=row_key)
+                raise make_corrupt_error(row)
             case RowState.DEBRIS:
                 return Outcome.UNKNOWN
             case RowState.UNDECIDED:

@@ -103,8 +103,8 @@ class TransactionRow:
     parts: how many parts each task has written of a transaction in parts, none before the decision;
     None: it has no parts. follows: whether it is a part that has not followed its transaction yet,
     from which it then has what it is told to be: see `follow`.
-    elsewhere: of a row that is absent: the transaction table of another database, which its row key
-    names. What it decided is written there.
+    elsewhere: of an absent row whose key names another database: the transaction table of that one,
+    where its decision is written, and of this one.
     """
 
     row_key: bytes
@@ -120,7 +120,7 @@ class TransactionRow:
     has_ranges: bool = False
     parts: tuple[int, ...] | None = None
     follows: bool = False
-    elsewhere: bytes | None = None
+    elsewhere: tuple[bytes, bytes] | None = None
 
     @property
     def state(self) -> RowState:

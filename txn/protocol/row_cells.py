@@ -82,7 +82,8 @@ def decode_rows(
 def _decode(context: Context, row_key: bytes, found: Mapping[Key, Cell | None]) -> TransactionRow:
     own = [column(context.table, row_key, name) for name in COLUMNS]
     cells = {key: cell for key in own if (cell := found[key]) is not None}
-    database = None if cells else name_database(row_key)
-    if database is not None and database != plain_table(context.table):
-        return TransactionRow(row_key, elsewhere=database)
+    theirs, ours = name_database(row_key), plain_table(context.table)
+    if not cells and theirs not in (None, ours):
+        assert theirs is not None
+        return TransactionRow(row_key, elsewhere=(theirs, ours))
     return decode_row(Row(row_key, cells))

@@ -19,7 +19,17 @@ from typing import NamedTuple
 
 from txn.clock import Clock
 from txn.errors import InvalidRequestError
-from txn.model import KEEP_DELETES_MS, MAX_FAMILY, MAX_ROW, MAX_TABLE, Family, Key
+from txn.model import (
+    KEEP_DELETES_MS,
+    MAX_FAMILY,
+    MAX_ROW,
+    MAX_TABLE,
+    OWNER,
+    Family,
+    Key,
+    plain_table,
+    refuse_other_owner,
+)
 from txn.tables import entries
 from txn.tables.entries import TableEntry
 from txn.tables.kv.ordered import OrderedStore, Reader, Writer
@@ -36,7 +46,6 @@ _TABLE_STOP = CATALOG + b"table!"
 _GARBAGE = CATALOG + b"garbage "
 _GARBAGE_STOP = CATALOG + b"garbage!"
 _ROW_END = b"\0\0"
-_DEFAULT = b"default:"
 SWEEP_KEYS = 5_000
 
 
@@ -231,7 +240,7 @@ def _remove_some(writer: Writer, garbage: bytes) -> None:
 
 def plain(name: bytes) -> bytes:
     """Return the name of a table as it is kept: without the default namespace."""
-    return name.removeprefix(_DEFAULT)
+    return plain_table(name)
 
 
 def escape_row(row: bytes) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from txn.clock import Clock
@@ -93,6 +93,13 @@ def refuse_family(table: bytes, name: bytes, family: Family) -> None:
     reason = find_refusal(family)
     if reason is not None:
         raise InvalidRequestError(reason, table=table, family=name)
+
+
+def alter_owner(table: bytes, families: Iterable[bytes], owner: bytes) -> str:
+    """Return the command of the HBase shell that lets a table belong to a database."""
+    entry = f"CONFIGURATION => {{'{OWNER}' => '{owner.decode()}'}}"
+    parts = [f"{{NAME => '{name.decode()}', {entry}}}" for name in families]
+    return f"alter '{table.decode()}', {', '.join(parts)}"
 
 
 def _owner_entry(family: Family) -> str:

@@ -11,6 +11,7 @@ from txn.clock import Clock
 from txn.errors import (
     MaybeApplied,
     NotApplied,
+    StoreError,
     TableUnavailable,
     TxnError,
     annotate,
