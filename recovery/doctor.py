@@ -129,18 +129,10 @@ def _table(
     for name, family in sorted(families.items()):
         about = f"{_name(table)}, family {name.decode(errors='replace')}"
         yield from _family(about, family, "describe" in context.store.features)
-        if owner := _find_wrong_owner(context, family):
-            mend = f"name the right transaction table, or: txn table take-over {_plain(table)}"
-            yield Diagnosis(about, Verdict.WRONG, owner, mend)
-
-
-def _find_wrong_owner(context: Context, family: Family) -> str | None:
-    """Return to whom a family belongs, if that is not this database."""
-    if family.owner == plain_table(context.table) or "describe" not in context.store.features:
-        return None
-    if family.owner is None:
-        return "belongs to no database: one with another transaction table would not be refused"
-    return f"belongs to the database with the transaction table {_plain(family.owner)}"
+        if family.owner not in (None, plain_table(context.table)):
+            seen = f"belongs to the database with the transaction table {_plain(family.owner)}"
+            mend = f"name that transaction table, or: txn table take-over {_plain(table)}"
+            yield Diagnosis(about, Verdict.WRONG, seen, mend)
 
 
 def _family(about: str, family: Family, shown: bool) -> Iterator[Diagnosis]:
@@ -160,7 +152,8 @@ def _family(about: str, family: Family, shown: bool) -> Iterator[Diagnosis]:
         found.append(Diagnosis(about, Verdict.CAUTION, seen, mend))
     yield from found
     if not found:
-        yield Diagnosis(about, Verdict.FINE, "is safe for transactions")
+        owner = "" if family.owner else "; belongs to no database yet (txn table take-over)"
+        yield Diagnosis(about, Verdict.FINE, f"is safe for transactions{owner}")
 
 
 def _mend_refused(family: Family) -> str:

@@ -14,7 +14,7 @@ from txn.errors import InvalidRequestError
 from txn.model import plain_table
 from txn.protocol.attempt import Context, call_store
 from txn.spans import Span
-from txn.stores.base import Owned
+from txn.stores.base import TableOwners
 from txn.stores.hbase.schema import alter_owner
 
 
@@ -27,7 +27,7 @@ def find_owners(context: Context, table: bytes) -> set[bytes | None]:
     return {family.owner for family in families.values()}
 
 
-def find_obstacles(context: Context, table: bytes) -> Iterator[str]:
+def find_locks_held(context: Context, table: bytes) -> Iterator[str]:
     """Yield why a table cannot change hands now, each with what to do about it. All of the table is
     read."""
     yield from list_cells_in_the_way(context, Span(table), retention_ms=0)
@@ -41,11 +41,11 @@ def take_over(context: Context, table: bytes) -> int:
     """
     store, owner = context.store, plain_table(context.table)
     if find_owners(context, table) != {owner}:
-        if not isinstance(store, Owned):
+        if not isinstance(store, TableOwners):
             families = call_store(context, lambda: store.describe(table)) or {}
             raise InvalidRequestError(
-                "a gateway cannot change a table's owner: open the store as hbase://, or use the "
-                "HBase shell",
+                "the store cannot change the owner of a table: use hbase://, the "
+                "store behind a server, or the HBase shell",
                 command=alter_owner(table, families, owner),
             )
         store.set_owner(table, owner)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from random import Random
 
 import pytest
 
 from recovery import check, repair
 from recovery.findings import Kind, LeftAlone
-from recovery.takeover import find_obstacles, find_owners, take_over
+from recovery.takeover import find_locks_held, find_owners, take_over
 from tests.unit.worlds import POLICY, TABLE, World, X, Y, stopped_at
 from txn.client.connect import connect
 from txn.client.engine import Engine
@@ -19,6 +20,7 @@ from txn.protocol.attempt import ProtocolName
 from txn.protocol.phases import Status
 from txn.protocol.row import name_database, part_key, strip_database, whole_of
 from txn.spans import Span
+from txn.testing.faulty import FaultyStore
 
 BOTH: list[ProtocolName] = ["six-phase", "fenced"]
 
@@ -26,7 +28,7 @@ BOTH: list[ProtocolName] = ["six-phase", "fenced"]
 def open_other(world: World, protocol: ProtocolName | None = None) -> Engine:
     """An engine on the same store whose transaction table has another name."""
     return Engine(
-        world.store,
+        FaultyStore(world.store),
         table=TABLE,
         transactions="t2",
         policy=POLICY,
@@ -82,6 +84,17 @@ def test_ensure_table_gives_an_owner_to_a_table_of_none(world: World) -> None:
     assert world.store.describe(TABLE) == {b"d": Family(owner=b"txn")}
 
 
+def test_the_first_commit_gives_an_owner_where_that_costs_nothing(world: World) -> None:
+    """Tables that other programs made through the emulator would belong to nobody for ever."""
+    engine = Engine(world.store, clock=world.clock)
+    engine.read([X])
+    assert find_owners(engine.context, TABLE) == {None}
+    engine.commit([Mutation(X, "1")])
+    assert find_owners(engine.context, TABLE) == {b"txn"}
+    with pytest.raises(InvalidRequestError):
+        open_other(world).read([X])
+
+
 def test_the_default_namespace_is_the_same_database(world: World) -> None:
     """`default:txn` and `txn` are one table."""
     world.engine.ensure_table("owned", ["d"])
@@ -112,6 +125,24 @@ def test_a_lock_of_another_database_is_kept(world: World) -> None:
 
 
 @pytest.mark.usefixtures("rows_for_all")
+@pytest.mark.parametrize("rule", [True, False], ids=["with", "without"])
+def test_a_lock_without_a_database_would_be_freed(
+    world: World, rule: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tooth of the rule: without the name, a decided commit is overwritten before it is put."""
+    if not rule:
+        monkeypatch.setattr("txn.protocol.row_cells.name_database", lambda row_key: None)
+    stopped_at(world, Status.ASSERTED)
+    other = open_other(world)
+    try:
+        other.commit([Mutation(X, "9"), Mutation(Y, "9")])
+    except AbortedError:
+        assert rule
+    else:
+        assert not rule
+
+
+@pytest.mark.usefixtures("rows_for_all")
 def test_fsck_reports_a_lock_of_another_database_and_keeps_it(world: World) -> None:
     holder = stopped_at(world, Status.ASSERTED)
     other = open_other(world)
@@ -128,13 +159,13 @@ def test_a_table_changes_hands_when_it_is_quiet(world: World) -> None:
     stopped_at(world, Status.ASSERTED)
     other = open_other(world, "fenced" if world.protocol == "six-phase" else "six-phase")
     world.clock.advance(1_000)
-    (obstacle,) = find_obstacles(other.context, TABLE)
+    (obstacle,) = find_locks_held(other.context, TABLE)
     assert "fsck" in obstacle
     for found in check(world.engine.context, grace_ms=0, scan=[TABLE]):
         repair(world.engine.context, found)
     world.clock.advance(1_000)
-    assert list(find_obstacles(other.context, TABLE)) == []
-    take_over(other.context, TABLE)
+    assert list(find_locks_held(other.context, TABLE)) == []
+    take_over(replace(other.context, store=world.store), TABLE)
     assert find_owners(other.context, TABLE) == {b"t2"}
     assert other.read([X])[X].value == b"2"  # type: ignore[union-attr]
     other.commit([Mutation(X, "3")])

@@ -445,7 +445,7 @@ def describe_table(context: Context, table: bytes) -> Mapping[bytes, Family]:
     it belongs to another database."""
     found = call_store(context, lambda: context.store.describe(table))
     if found is None:
-        raise InvalidRequestError("no such table: create it with ensure_table", table=table)
+        raise InvalidRequestError("no such table", table=table)
     refuse_other_owner(table, found.values(), context.table)
     return found
 

@@ -117,7 +117,7 @@ class Store(Protocol):
 
 
 @runtime_checkable
-class Owned(Protocol):
+class TableOwners(Protocol):
     """A store that can change which database a table belongs to."""
 
     def set_owner(self, table: bytes, owner: bytes) -> None:
