@@ -24,6 +24,7 @@ from txn.protocol.row import (
     decode_row,
     follow,
     is_row_key,
+    strip_database,
     whole_of,
 )
 from txn.protocol.row_cells import read_rows
@@ -225,7 +226,7 @@ def find(context: Context, piece: bytes, looked: Looked = lambda table: None) ->
         yield piece
         return
     for row in list_rows(context, Span(context.table), looked):
-        is_wanted = (whole_of(row.row) is not None) is (b"-" in piece)
+        is_wanted = (whole_of(row.row) is not None) is reaches_part(piece)
         if is_wanted and is_row_key(row.row) and has_piece(row.row, piece):
             yield row.row
 
@@ -270,7 +271,13 @@ def _pass(table: bytes) -> None:
 
 def has_piece(row_key: bytes, piece: bytes) -> bool:
     """Whether a transaction is meant by a piece of its row key: see `find`."""
+    row_key, piece = strip_database(row_key), strip_database(piece)
     name = row_key[row_key.index(_NAME) :]
     _, time, uid = name.split(b".", 2)
     begins = (row_key, name, time + b"." + uid, uid)
     return row_key.endswith(piece) or any(text.startswith(piece) for text in begins)
+
+
+def reaches_part(piece: bytes) -> bool:
+    """Return whether a piece of a row key reaches into what a part has behind its transaction."""
+    return b"-" in strip_database(piece)
