@@ -186,6 +186,7 @@ def test_a_bad_cell_is_named(spark: SparkSession, uri: str) -> None:
     ("options", "words"),
     [
         ({"table": "absent"}, "no such table"),
+        ({"transactions": "mistyped"}, "no such transaction table.*mistyped"),
         ({"columns": "v string=x:v"}, "no such family"),
         ({"columns": "v=d:v"}, "has no type"),
         ({"colums": "v=d:v"}, "unknown option"),
@@ -202,6 +203,16 @@ def test_what_cannot_be_read_is_told_before_any_task(
         engine.ensure_table("t", ["d"])
     with pytest.raises(PySparkException, match=words):
         frame(spark, uri, **options).count()
+    with connect(uri) as engine:
+        assert engine.context.store.describe(b"mistyped") is None
+
+
+def test_a_mistyped_store_is_not_made(spark: SparkSession, tmp_path: Path) -> None:
+    """An empty result, and a folder that nobody wanted, would be all that tells of it."""
+    register(spark)
+    with pytest.raises(PySparkException, match="no such store"):
+        frame(spark, f"embedded://{tmp_path}/mistyped").count()
+    assert not (tmp_path / "mistyped").exists()
 
 
 @of_one
