@@ -50,7 +50,7 @@ MEANINGS = {
     "spark.sql.path.enabled": "",
 }
 # Statements that name tables and read none.
-LOOKS_ONLY = NOTHING | {"UNCACHE"}
+LOOKS_ONLY = NOTHING | {"EXPLAIN", "UNCACHE"}
 _RELATION = re.compile(r"'UnresolvedRelation \[([^\]]*)\]")
 _COMMON = re.compile(r"\bCTE \[([^\]]*)\]")
 _SETS = re.compile(r"\bset\b", re.IGNORECASE)

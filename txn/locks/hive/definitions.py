@@ -19,7 +19,7 @@ Touches = list[Touch]
 DATABASE = ("DATABASE", "SCHEMA", "NAMESPACE")
 # Change no data and read none, whatever they say; what they set has been read before them.
 NOTHING = frozenset(
-    {"ADD", "DESC", "DESCRIBE", "EXPLAIN", "GRANT", "LIST", "RELOAD", "RESET", "REVOKE", "SET",
+    {"ADD", "DESC", "DESCRIBE", "GRANT", "LIST", "RELOAD", "RESET", "REVOKE", "SET",
      "SHOW", "USE"}
 )  # fmt: skip
 
@@ -68,7 +68,8 @@ CACHE [LAZY] TABLE <name> [OPTIONS <group>] [AS] <query>
 CLEAR CACHE
 COMMENT ON TABLE <table> IS (<text>|NULL)
 COMMENT ON <db> <database> IS (<text>|NULL)
-CREATE [OR REPLACE] [TEMPORARY] (FUNCTION|MACRO) <anything>
+CREATE [OR REPLACE] [TEMPORARY] FUNCTION [IF NOT EXISTS] <name> AS <text> [USING <files>]
+CREATE [OR REPLACE] [TEMPORARY] (FUNCTION|MACRO) [IF NOT EXISTS] <name> <group> <anything>
 CREATE (ROLE|CATALOG|RESOURCE|APPLICATION|SCHEDULED) <anything>
 CREATE [REMOTE] <db> [IF NOT EXISTS] <database> {<clause>}
 CREATE [OR REPLACE] {<kind>} TABLE [IF NOT EXISTS] <table> [<group>] {<clause>} [AS <query>|<bare>]
@@ -78,11 +79,12 @@ CREATE TEMPORARY {<kind>} TABLE [IF NOT EXISTS] <name> LIKE (FILE <word> <text>|
 CREATE [OR REPLACE] [MATERIALIZED] VIEW [IF NOT EXISTS] <table> [<group>] {<clause>} AS <query>
 CREATE [OR REPLACE] [GLOBAL] <temp> VIEW [IF NOT EXISTS] <name> [<group>] {<clause>} [AS <query>]
 DECLARE [OR REPLACE] [VARIABLE|VAR] <names> [<type>] [(DEFAULT|=) <values>]
-DROP [TEMPORARY] (FUNCTION|MACRO|VARIABLE) <anything>
+DROP [TEMPORARY] (FUNCTION|MACRO|VARIABLE) [IF EXISTS] <name>
 DROP (ROLE|CATALOG|RESOURCE|APPLICATION|SCHEDULED) <anything>
 DROP <db> [IF EXISTS] <database> [CASCADE|RESTRICT]
 DROP (TABLE|VIEW|MATERIALIZED VIEW) [IF EXISTS] <table> [PURGE]
 EXPLAIN ANALYZE <statement>
+EXPLAIN {<how>} <explained>
 EXPORT TABLE <read> TO <text> [FOR [METADATA] REPLICATION <group>]
 IMPORT [EXTERNAL] TABLE <object> FROM <text> [LOCATION <text>]
 LOAD DATA [LOCAL] INPATH <text> [OVERWRITE] INTO TABLE <object> [INPUTFORMAT <text> SERDE <text>]
@@ -132,8 +134,11 @@ _PARTS = {
     "delimiter": "(FIELDS|COLLECTION ITEMS|MAP KEYS|LINES) TERMINATED BY <text>"
     "|ESCAPED BY <text>|NULL DEFINED AS <text>",
     "field": "<name> <type> [NOT NULL] [DEFAULT <value>] [COMMENT <text>] [FIRST|AFTER <name>]",
+    "files": "(JAR|FILE|ARCHIVE) <text> {, (JAR|FILE|ARCHIVE) <text>}",
     "flag": "ENABLE|DISABLE|VALIDATE|NOVALIDATE|RELY|NORELY|[NOT] ENFORCED",
     "format": "INPUTFORMAT <text> OUTPUTFORMAT <text> [SERDE <text>]|<word>",
+    "how": "AST|AUTHORIZATION|CBO|CODEGEN|COST|DEPENDENCY|DETAIL|EXTENDED|FORMATTED|JOINCOST|LOCKS"
+    "|LOGICAL|REOPTIMIZATION|VECTORIZATION",
     "kind": "EXTERNAL|MANAGED|TRANSACTIONAL",
     "names": "<name> {, <name>}",
     "schema": "BINDING|COMPENSATION|[TYPE] EVOLUTION",
@@ -227,6 +232,12 @@ def _query(words: Words) -> Touches:
     return query_touches(words.rest(), words.database)
 
 
+def _explain(words: Words) -> Touches:
+    """EXPLAIN looks at nothing but the catalogue; what it explains must be understood."""
+    statement_touches(words.rest(), words.database)
+    return []
+
+
 def _values(words: Words) -> Touches:
     """What the values read that variables are given; in ORDER BY no word can be a name for one."""
     return query_touches(f"SELECT 1 ORDER BY {words.rest()}", words.database)
@@ -237,6 +248,7 @@ _TOUCHES: dict[str, tuple[str, Callable[[Words], Touches]]] = {
     "again": (_DOTTED, lambda words: _change_and_read(words.table())),
     "bare": (_BARE, _query),
     "database": (_DOTTED, lambda words: [Change(words.database_path())]),
+    "explained": (r" .+", _explain),
     "keep": (_OBJECT, lambda words: [Keep(words.table(), words.partition())]),
     "kept": (_DOTTED, lambda words: [Keep(words.database_path())]),
     "object": (_OBJECT, lambda words: [Change(words.table(), words.partition())]),

@@ -45,7 +45,8 @@ _REWRITES: list[Rewrite] = [
         (r" FOR (?:SYSTEM_)?VERSION(?= AS OF )", lambda words, text: "VERSION"),
         (r" FOR TIMESTAMP(?= AS OF )", lambda words, text: "TIMESTAMP"),
         (
-            r" (?:MAP|REDUCE)(?: (?!(?:USING|SELECT|FROM|MAP|REDUCE)\b)\S+)+(?= USING ')",
+            r" (?:MAP|REDUCE)(?: (?!(?:USING|ROW|SELECT|FROM|MAP|REDUCE)\b)\S+)+"
+            r"(?= USING '| ROW FORMAT )",
             lambda words, text: f"SELECT TRANSFORM({text})",
         ),
     )
