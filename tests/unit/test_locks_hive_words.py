@@ -12,7 +12,7 @@ import pytest
 
 from txn.errors import InvalidRequestError
 from txn.locks.hive.model import Catalog, Column, Functions, Table, Tables
-from txn.locks.hive.parameters import bind
+from txn.locks.hive.parameters import bind_values
 from txn.locks.hive.sql import requests
 from txn.locks.requests import Path, path
 
@@ -318,7 +318,7 @@ def test_a_function_that_nobody_knows_is_refused(sql: str) -> None:
 )  # fmt: skip
 def test_a_marker_is_given_its_value(sql: str, args: Any, expected: str) -> None:
     """What has no certain spelling stays a marker, which says nothing about a partition."""
-    assert bind(sql, args) == expected
+    assert bind_values(sql, args) == expected
 
 
 @pytest.mark.parametrize(
@@ -334,7 +334,7 @@ def test_a_marker_is_given_its_value(sql: str, args: Any, expected: str) -> None
 )
 def test_names_and_partitions_come_from_the_values(sql: str, args: Any, expected: str) -> None:
     """What is locked must be what the statement runs on."""
-    assert locks(bind(sql, args), KNOWN) == expected
+    assert locks(bind_values(sql, args), KNOWN) == expected
 
 
 @pytest.mark.parametrize(
@@ -353,4 +353,4 @@ def test_names_and_partitions_come_from_the_values(sql: str, args: Any, expected
 def test_values_that_give_no_certain_name_are_refused(sql: str, args: Any) -> None:
     """Better no job than one on a table that is not locked."""
     with pytest.raises(InvalidRequestError):
-        requests(bind(sql, args))
+        requests(bind_values(sql, args))

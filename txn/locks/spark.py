@@ -28,7 +28,7 @@ from txn.locks.requests import LockRequest, Mode, Path
 
 with import_extra("locks"):
     from txn.locks.hive.definitions import NOTHING
-    from txn.locks.hive.parameters import Args, bind
+    from txn.locks.hive.parameters import Args, bind_values
     from txn.locks.hive.words import SESSION_CATALOGS, split, statements
 
 with import_extra("spark"):
@@ -157,7 +157,7 @@ def session_requests(spark: SparkSession, sql: str, args: Args | None = None) ->
     the session replaces them. args: values of markers, as `spark.sql` takes them."""
     text = replace_variables(spark, sql)
     _check_session(spark, text)
-    text = bind(text, args)
+    text = bind_values(text, args)
     settings = {DATABASE_SETTING: spark.catalog.currentDatabase()}
     each = list(statements(text, settings))
     catalog = SessionCatalog(spark, {words.database for words in each})

@@ -163,7 +163,7 @@ def statement_touches(statement: str, database: str) -> Touches:
     shape = words.shape()
     for form in forms:
         if match := form.fullmatch(shape.text):
-            return list(_matched(words, shape, match))
+            return list(_list_touches(words, shape, match))
     if words.accept("SET", "CATALOG") or words.accept("SET", "PATH"):
         words.refuse("only the session's own catalogue is known")
     if words.key in NOTHING:
@@ -171,7 +171,7 @@ def statement_touches(statement: str, database: str) -> Touches:
     return refuse_statement(statement) if forms else query_touches(statement, database)
 
 
-def _matched(words: Words, shape: Shape, match: re.Match[str]) -> Iterator[Touch]:
+def _list_touches(words: Words, shape: Shape, match: re.Match[str]) -> Iterator[Touch]:
     """What a statement of this form touches, in the order in which it is named."""
     parts: list[Spec] = []
     for role, text in match.groupdict().items():

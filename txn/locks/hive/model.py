@@ -68,14 +68,14 @@ class Keep:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class FunctionCall:
     """Calls a function, which may read tables. name: as written. database: of names without one."""
 
     name: tuple[str, ...]
     database: str
 
 
-Touch = Read | Change | Restore | Keep | Call
+Touch = Read | Change | Restore | Keep | FunctionCall
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ _WORD = re.compile(r"[\w`]")
 _PLAIN = re.compile(r"[^\\'$\x00-\x1f]*")
 
 
-def bind(sql: str, args: Args | None = None) -> str:
+def bind_values(sql: str, args: Args | None = None) -> str:
     """Return a text with the values of its markers, and with the names that IDENTIFIER gives.
 
     args: as `spark.sql` takes them, by name or in order.

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from sqlglot import TokenType, exp
 from sqlglot.errors import SqlglotError
 
-from txn.locks.hive.model import Call, Change, Constant, ConstantKind, Read, Touch
+from txn.locks.hive.model import Change, Constant, ConstantKind, FunctionCall, Read, Touch
 from txn.locks.hive.words import (
     Rewrite,
     Statements,
@@ -82,9 +82,9 @@ def _parse(statement: str) -> exp.Expr:
     return tree
 
 
-def _calls(tree: exp.Expr, statement: str, database: str) -> Iterator[Call]:
+def _calls(tree: exp.Expr, statement: str, database: str) -> Iterator[FunctionCall]:
     """The functions that are called by name; what is written like one in a hint is none."""
-    found: dict[Call, None] = {}
+    found: dict[FunctionCall, None] = {}
     for call in tree.find_all(exp.Anonymous):
         if call.find_ancestor(exp.Hint):
             continue
@@ -98,7 +98,7 @@ def _calls(tree: exp.Expr, statement: str, database: str) -> Iterator[Call]:
         named = tuple(filter(None, parts))
         if len(named) > 3:
             refuse_statement(statement, "not understood", at=".".join(named))
-        found[Call(named, database)] = None
+        found[FunctionCall(named, database)] = None
     return iter(found)
 
 

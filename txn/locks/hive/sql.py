@@ -16,11 +16,11 @@ from txn.errors import InvalidRequestError
 from txn.host.extras import import_extra
 from txn.locks.hive.functions import BUILT_IN
 from txn.locks.hive.model import (
-    Call,
     Catalog,
     Change,
     Column,
     Constant,
+    FunctionCall,
     Functions,
     Keep,
     Read,
@@ -87,7 +87,7 @@ def object_path(table: Path, spec: Spec, known: Table | None) -> Path:
 
 
 def _locks(touch: Touch, catalog: Catalog, depth: int) -> Iterator[LockRequest]:
-    if isinstance(touch, Call):
+    if isinstance(touch, FunctionCall):
         yield from _call(touch, catalog, depth)
         return
     known = catalog.table(touch.table) if len(touch.table.parts) > 1 else None
@@ -126,7 +126,7 @@ def _query(view: Table, name: Path, catalog: Catalog, depth: int) -> Iterator[Lo
         yield from _locks(touch, catalog, depth + 1)
 
 
-def _call(call: Call, catalog: Catalog, depth: int) -> Iterator[LockRequest]:
+def _call(call: FunctionCall, catalog: Catalog, depth: int) -> Iterator[LockRequest]:
     """What a function needs that the statement calls: nothing, if it is not one of a user."""
     name = Path(call.name if len(call.name) > 1 else (call.database, *call.name))
     found = catalog.functions(name) if isinstance(catalog, Functions) else ()
