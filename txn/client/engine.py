@@ -21,7 +21,7 @@ from txn.client.turns import Turn
 from txn.clock import Clock, SystemClock
 from txn.errors import InvalidRequestError, TxnError
 from txn.model import Cell, Delete, Key, Mutation, Row, as_bytes, check_choice
-from txn.policy import Policy
+from txn.policy import Pace, Policy
 from txn.protocol.attempt import Context, ProtocolName
 from txn.protocol.rules import SIX_PHASE
 from txn.reading.keys import Snapshot
@@ -94,6 +94,16 @@ class Engine:
     def context(self) -> Context:
         """The store, the transaction table, the clock and the policy, as recovery needs them."""
         return self._backend.context
+
+    @property
+    def pace(self) -> Pace:
+        """The clock, the chance and the policy by which blocks are run again."""
+        return self._backend.pace
+
+    @property
+    def backend(self) -> Backend:
+        """What commits and reads what is valid."""
+        return self._backend
 
     # ----------------------------------------------------------------------------- committing
 
@@ -170,18 +180,22 @@ class Engine:
 
     # -------------------------------------------------------------------------------- reading
 
-    def read(self, keys: Collection[Key]) -> dict[Key, Cell | None]:
+    def read(
+        self, keys: Collection[Key], *, deadline_ms: int | None = None
+    ) -> dict[Key, Cell | None]:
         """Return the keys' cells as of one instant: every transaction wholly or not at all.
 
+        deadline_ms: how long it may take; then DeadlineError. None: what the policy allows.
         It waits for no writer but one that has scanned a range and is about to decide. Only where
         writers leave it no such instant, again and again, does it take the locks; then it may raise
         what `commit` raises.
         """
+        check_deadline(deadline_ms)
         bound = {key: bind_key(key, self._table) for key in keys}
         wanted = list(dict.fromkeys(bound.values()))
         for key in wanted:
             self._backend.check_key(key)
-        found = self._backend.read(wanted)
+        found = self._backend.read(wanted, deadline_ms)
         return {key: found[wanted_key] for key, wanted_key in bound.items()}
 
     def scan(
@@ -193,6 +207,7 @@ class Engine:
         prefix: str | bytes | None = None,
         columns: Columns | None = None,
         snapshot: bool = False,
+        deadline_ms: int | None = None,
     ) -> Iterator[Row]:
         """Yield the rows from start (included) to stop (excluded), or with the prefix, in order,
         with those of their cells, or of the (family, column) pairs, that have a value.
@@ -200,12 +215,14 @@ class Engine:
         Each row is as of one instant during the scan, as in `read`. Two rows may be
         of different instants: a transaction may be seen in one and not in another, and rows that
         come behind the scan are not seen. With snapshot=True all rows are of one instant, up to
-        10,000 of them; ConflictError where writers leave no such instant.
+        10,000 of them; ConflictError where writers leave no such instant. deadline_ms: until the
+        last row; then DeadlineError.
         """
+        check_deadline(deadline_ms)
         wanted = make_span(table or self._table, start, stop, prefix, columns)
         if not snapshot:
-            return self._backend.scan(wanted)
-        return group_by_row(self._backend.view((), [wanted])[1][0])
+            return (row for row in self._backend.scan(wanted, deadline_ms) if row.cells)
+        return group_by_row(self._backend.view((), [wanted], deadline_ms)[1][0])
 
     # --------------------------------------------------------------------------- interactively
 
@@ -221,8 +238,9 @@ class Engine:
         """Return a transaction for one `with` block, which commits it at its end.
 
         A block that wrote nothing writes nothing, `once` or not: it ends when all that it read is
-        seen to have been so at one instant. deadline_ms: for the commit, until its decision; None:
-        the policy's. 0 or less, a budget that is spent: DeadlineError, and nothing is written.
+        seen to have been so at one instant. deadline_ms: for the commit, until its decision, and
+        for each read; None: the policy's. 0 or less, a budget that is spent: DeadlineError, and
+        nothing is written.
         """
         check_deadline(deadline_ms)
         return self.begin_block(
@@ -253,7 +271,7 @@ class Engine:
             )
             return self._backend.commit(bound, ack, spans, left_ms(), known)
 
-        return OptimisticTransaction(self._backend, self._table, commit, turn)
+        return OptimisticTransaction(self._backend, self._table, commit, turn, left_ms)
 
     def run(
         self,
@@ -280,7 +298,7 @@ class Engine:
             labels=labels,
             ack=ack,
         )
-        return run_block(begin, function, self.context, attempts, deadline_ms)
+        return run_block(begin, function, self.pace, attempts, deadline_ms)
 
     def outcome(self, transaction: str | bytes) -> Outcome:
         """Return what has become of a transaction, by its row key."""

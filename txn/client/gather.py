@@ -53,6 +53,10 @@ class InLine:
     weight: int = 0
     future: Future[Committed] | None = None
 
+    def goes_with(self, other: InLine) -> bool:
+        """Whether both may be in one batch."""
+        return self.ack == other.ack
+
 
 W = TypeVar("W", bound=InLine)
 
@@ -100,7 +104,7 @@ class _Batch(Generic[W]):
         if not self.items:
             return True
         is_small = self.size + len(w.units) <= PORTION and self.weight + w.weight <= MOST_BYTES
-        return is_small and w.ack == self.items[0].ack
+        return is_small and w.goes_with(self.items[0])
 
     def add(self, w: W, place: _Place[W]) -> None:
         self.items.append(w)

@@ -114,9 +114,11 @@ class AsyncEngine:
 
     # -------------------------------------------------------------------------------- reading
 
-    async def read(self, keys: Collection[Key]) -> dict[Key, Cell | None]:
+    async def read(
+        self, keys: Collection[Key], *, deadline_ms: int | None = None
+    ) -> dict[Key, Cell | None]:
         """Return the keys' cells as of one instant: see `Engine.read`."""
-        return await self.work(partial(self.engine.read, keys))
+        return await self.work(partial(self.engine.read, keys, deadline_ms=deadline_ms))
 
     async def scan(
         self,
@@ -127,10 +129,18 @@ class AsyncEngine:
         prefix: str | bytes | None = None,
         columns: Columns | None = None,
         snapshot: bool = False,
+        deadline_ms: int | None = None,
     ) -> AsyncIterator[Row]:
         """Yield rows in order, as `Engine.scan` does."""
         scan = partial(
-            self.engine.scan, table, start, stop, prefix=prefix, columns=columns, snapshot=snapshot
+            self.engine.scan,
+            table,
+            start,
+            stop,
+            prefix=prefix,
+            columns=columns,
+            snapshot=snapshot,
+            deadline_ms=deadline_ms,
         )
         rows = await self.work(scan)
         while page := await self.work(lambda: list(islice(rows, PAGE_ROWS))):
@@ -171,8 +181,7 @@ class AsyncEngine:
     ) -> T:
         """Await a function with a transaction, commit, and return what the function returned; do
         all of it again on a ConflictError: see `Engine.run`."""
-        context = await self.work(lambda: self.engine.context)  # a server may be asked for it
-        repeats = Repeats(context, attempts, deadline_ms)
+        repeats = Repeats(self.engine.pace, attempts, deadline_ms)
         while repeats.begin():
             try:
                 async with self._begin(

@@ -8,18 +8,28 @@ token, no request without it does anything.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import wraps
-from itertools import islice
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from txn.client.engine import Engine
+from txn.client.local import LocalBackend
+from txn.clock import Clock
 from txn.errors import InvalidRequestError, TxnError
 from txn.model import Row, cell_bytes
 from txn.protocol.attempt import ProtocolName
 from txn.protocol.ranges import stored_rows
-from txn.protocol.row import decode_row
-from txn.request import Ack, Committed, Outcome, Request
+from txn.protocol.row import FAMILY, column, decode_row
+from txn.request import (
+    TRANSACTIONS,
+    Ack,
+    Committed,
+    Outcome,
+    Request,
+    bind_request,
+    check_deadline,
+)
 from txn.server.ports import ServedInterface
 from txn.service.messages import (
     IDL,
@@ -41,18 +51,24 @@ from txn.service.store_messages import (
     unpack_columns,
     unpack_edit,
     unpack_families,
+    unpack_span,
     unpack_unless,
 )
 from txn.spans import Span
 from txn.stores.base import Store
+from txn.stores.hbase.places import row_after
 from txn.tracing import continue_trace, continue_traces, flush_traces
 from txn.watch import Watch, silent
 
-MARGIN_MS = 60_000  # how far the server's clock may have been set back since a request was sent
-LOOK_AT = 100_000  # rows, before the search for a request is given up
+NEAR_MS = 1_000  # in which a request mostly comes to its transaction
+MARGIN_MS = 64_000  # how far the server's clock may have been set since a request was sent
+SETTLE_MS = 10_000  # before the search for a request is given up
+LATEST_MS = 9_999_999_999_999
 PAGE_ROWS = 500
 PAGE_BYTES = 1_000_000
-LONG = frozenset({"storeScan", "storeCompact"})
+PAGE_MS = 2_000  # before a page is sent as it is
+VIEW_BYTES = 64_000_000
+LONG = frozenset({"scan", "view", "storeScan", "storeCompact"})
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -83,12 +99,18 @@ class Transactional:
         store: Store,
         *,
         token: str | None = None,
+        transactions: str | bytes = TRANSACTIONS,
         protocol: ProtocolName | None = None,
         watch: Watch = silent,
+        clock: Clock | None = None,
     ) -> None:
         self._store = store
         self._token = None if token is None else token.encode()
-        self._engine = Engine(store, protocol=protocol, watch=watch)
+        self._engine = Engine(
+            store, transactions=transactions, protocol=protocol, watch=watch, clock=clock
+        )
+        assert isinstance(self._engine.backend, LocalBackend)
+        self._backend = self._engine.backend
 
     @property
     def service(self) -> ServedInterface:
@@ -126,6 +148,33 @@ class Transactional:
         return pack_committed(done)
 
     @answer_call
+    def commitScanned(
+        self,
+        mutations: Sequence[Any],
+        assertions: Sequence[Any] | None,
+        scanned: Sequence[Any],
+        given: Any,
+    ) -> Any:
+        """Commit what has scanned ranges, if nothing has come into these."""
+        options = given or IDL.Options()
+        asked = _request(mutations, assertions, options, options.request)
+        spans = [unpack_span(each) for each in scanned]
+        check_deadline(options.withinMs)
+        request = bind_request(
+            asked.mutations,
+            asked.assertions,
+            once=asked.once,
+            labels=asked.labels,
+            once_retention_ms=asked.once_retention_ms,
+        )
+        self._backend.check_request(request)
+        for span in spans:
+            self._backend.check_span(span)
+        with continue_trace(options.trace):
+            done = self._backend.commit(request, _ack(options), spans, options.withinMs, {})
+        return pack_committed(done)
+
+    @answer_call
     def commitMany(self, requests: Sequence[Any], given: Any) -> list[Any]:
         """Commit independent requests together; a result for each."""
         options = given or IDL.Options()
@@ -143,7 +192,30 @@ class Transactional:
     @answer_call
     def read(self, keys: Sequence[Any], given: Any) -> list[Any]:
         """The keys' cells as of one instant."""
-        return pack_cells(self._engine.read([unpack_key(key) for key in keys]))
+        wanted = [unpack_key(key) for key in keys]
+        return pack_cells(self._engine.read(wanted, deadline_ms=_within(given)))
+
+    @answer_call
+    def scan(self, span: Any, given: Any) -> Any:
+        """The first rows of a range that have a value, up to a page of them."""
+        rows = self._backend.scan(unpack_span(span), _within(given))
+        return self._make_page(rows)
+
+    @answer_call
+    def view(self, keys: Sequence[Any], spans: Sequence[Any], given: Any) -> Any:
+        """Cells of keys and of ranges as of one instant."""
+        wanted = [unpack_key(key) for key in keys]
+        for key in wanted:
+            self._backend.check_key(key)
+        ranges = [unpack_span(each) for each in spans]
+        found, parts = self._backend.view(wanted, ranges, _within(given), VIEW_BYTES)
+        return IDL.View(pack_cells(found), [pack_cells(part) for part in parts])
+
+    @answer_call
+    def database(self, given: Any) -> Any:
+        """What the database is."""
+        context = self._engine.context
+        return IDL.Database(context.table, context.rules.name)
 
     @answer_call
     def outcome(self, transaction: bytes, given: Any) -> int:
@@ -154,7 +226,8 @@ class Transactional:
     @answer_call
     def settle(self, request: bytes, ago_ms: int, given: Any) -> Any:
         """What has become of a request, as far as its transactions' rows tell."""
-        outcome, committed = self._find_request(request, ago_ms)
+        within_ms = min(_within(given) or SETTLE_MS, SETTLE_MS)
+        outcome, committed = self._find_request(request, ago_ms, within_ms)
         return IDL.Settled(OUTCOMES[outcome], committed and pack_committed(committed))
 
     @answer_call
@@ -200,15 +273,9 @@ class Transactional:
         left_out: Sequence[bytes] | None = None,
     ) -> Any:
         """The first rows of a range, up to a page of them."""
-        page: list[Row] = []
-        size = 0
         unless = unpack_unless(judged, left_out)
-        for row in self._store.scan(table, start, stop, unpack_columns(columns), unless):
-            page.append(row)
-            size += sum(cell_bytes(key, cell.value) for key, cell in row.cells.items())
-            if len(page) == PAGE_ROWS or size >= PAGE_BYTES:
-                return pack_page(page, more=True)
-        return pack_page(page, more=False)
+        rows = self._store.scan(table, start, stop, unpack_columns(columns), unless)
+        return self._make_page(rows)
 
     @answer_call
     def storeDescribe(self, table: bytes, given: Any) -> Any:
@@ -228,26 +295,79 @@ class Transactional:
 
     # ------------------------------------------------------------------------------ details
 
-    def _find_request(self, request: bytes, ago_ms: int) -> tuple[Outcome, Committed | None]:
-        """Look for the request among the transactions begun since it was sent. They are this
-        server's, whose row keys have no bucket. An aborted attempt tells nothing: another may
-        follow."""
+    def _make_page(self, rows: Iterable[Row]) -> Any:
+        """Return the first rows that have cells, as many as fit, or are found in time."""
+        clock, page, size = self._engine.context.clock, [], 0
+        due_ms = clock.monotonic_ms() + PAGE_MS
+        for row in rows:
+            if row.cells:
+                page.append(row)
+                size += sum(cell_bytes(key, cell.value) for key, cell in row.cells.items())
+            is_full = len(page) == PAGE_ROWS or size >= PAGE_BYTES
+            if is_full or clock.monotonic_ms() >= due_ms:
+                return pack_page(page, row_after(row.row))
+        return pack_page(page, None)
+
+    def _find_request(
+        self, request: bytes, ago_ms: int, within_ms: int
+    ) -> tuple[Outcome, Committed | None]:
+        """Look for the request among the transactions begun about when it was sent, the nearest
+        ones first, however many there are of others. They are this server's, whose row keys have
+        no bucket. An aborted attempt tells nothing: another may follow."""
         context = self._engine.context
-        since_ms = max(0, context.clock.wall_ms() - max(0, ago_ms) - MARGIN_MS)
-        wanted, outcome = request.decode(errors="replace"), Outcome.UNKNOWN
-        begun = Span(context.table, b"transaction.%013d" % since_ms, b"transaction/")
-        for row in islice(stored_rows(context, begun), LOOK_AT):
-            found = decode_row(row)
-            if found.buffer is None or found.status is None:
-                continue
-            if found.buffer.request.labels.get(REQUEST_LABEL) != wanted:
-                continue
-            if found.status.is_decided and found.plan is not None:
-                timestamp, complete = found.plan.timestamp, found.status.is_finished
-                return Outcome.COMMITTED, Committed(row.row, timestamp, complete=complete)
-            if found.status.is_undecided:
-                outcome = Outcome.UNDECIDED
+        context = replace(context, policy=replace(context.policy, deadline_ms=within_ms))
+        due_ms = context.clock.monotonic_ms() + within_ms
+        sent_ms = context.clock.wall_ms() - max(0, ago_ms)
+        name, outcome = request.decode(errors="replace"), Outcome.UNKNOWN
+        columns = [(FAMILY, each) for each in (b"buffer", b"plan", b"status")]
+        for start, stop in _list_windows(sent_ms):
+            for row in stored_rows(context, Span(context.table, start, stop), cells=columns):
+                if context.clock.monotonic_ms() >= due_ms:
+                    return outcome, None
+                found, done = _judge_row(row, context.table, name)
+                if done is not None:
+                    return found, done
+                if found is Outcome.UNDECIDED:
+                    outcome = found
         return outcome, None
+
+
+def _judge_row(row: Row, table: bytes, name: str) -> tuple[Outcome, Committed | None]:
+    """Return what a transaction's row tells of the request with this name."""
+    buffer = row.cells.get(column(table, row.row, b"buffer"))
+    if buffer is None or name.encode() not in buffer.value:
+        return Outcome.UNKNOWN, None  # to decode each would take most of the time
+    found = decode_row(row)
+    if found.buffer is None or found.status is None:
+        return Outcome.UNKNOWN, None
+    if found.buffer.request.labels.get(REQUEST_LABEL) != name:
+        return Outcome.UNKNOWN, None
+    if found.status.is_decided and found.plan is not None:
+        complete = found.status.is_finished
+        return Outcome.COMMITTED, Committed(row.row, found.plan.timestamp, complete=complete)
+    return Outcome.UNDECIDED if found.status.is_undecided else Outcome.UNKNOWN, None
+
+
+def _list_windows(sent_ms: int) -> Iterator[tuple[bytes, bytes]]:
+    """Yield ranges of row keys, which together are all that may be of a request that was sent at
+    that time, the likely ones first."""
+    near_ms = NEAR_MS
+    yield _begun_at(sent_ms - near_ms), _begun_at(sent_ms + near_ms)
+    while near_ms < MARGIN_MS:
+        yield _begun_at(sent_ms + near_ms), _begun_at(sent_ms + 2 * near_ms)
+        yield _begun_at(sent_ms - 2 * near_ms), _begun_at(sent_ms - near_ms)
+        near_ms *= 2
+    yield _begun_at(sent_ms + near_ms), b"transaction/"
+
+
+def _begun_at(wall_ms: int) -> bytes:
+    return b"transaction.%013d" % min(max(0, wall_ms), LATEST_MS)
+
+
+def _within(options: Any) -> int | None:
+    """Return how long the answer may take."""
+    within_ms: int | None = None if options is None else options.withinMs
+    return within_ms
 
 
 def _request(
