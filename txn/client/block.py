@@ -53,8 +53,8 @@ class OptimisticTransaction:
         backend: Backend,
         table: bytes | None,
         commit: Commit,
+        left_ms: Callable[[], int | None],
         turn: Turn | None = None,
-        left_ms: Callable[[], int | None] = lambda: None,
     ) -> None:
         self._backend = backend
         self._left_ms = left_ms

@@ -271,7 +271,7 @@ class Engine:
             )
             return self._backend.commit(bound, ack, spans, left_ms(), known)
 
-        return OptimisticTransaction(self._backend, self._table, commit, turn, left_ms)
+        return OptimisticTransaction(self._backend, self._table, commit, left_ms, turn)
 
     def run(
         self,
