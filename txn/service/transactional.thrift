@@ -3,6 +3,9 @@
 // Every request may be sent as it stands by any Thrift client: commit(mutations) is enough. Numbers
 // once given are never given again; new fields are optional.
 
+namespace java hbasetxn
+namespace go hbasetxn
+
 struct Key {
   1: required binary row
   2: required binary family
