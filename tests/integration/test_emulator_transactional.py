@@ -9,6 +9,7 @@ import heapq
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, closing, contextmanager
@@ -375,6 +376,42 @@ def test_a_commit_is_found_among_those_of_a_busy_server() -> None:
         assert (lost(), done.repeated) == (1, False)
         assert engine.read([X]) == {X: Cell(b"1", done.timestamp)}
         assert busy.rows < 100_000
+
+
+def test_many_commits_are_found_among_those_of_a_busy_server_in_one_look() -> None:
+    """A look for each would take longer than anybody waits."""
+    busy = Busy(MemoryStore(), SystemClock())
+    with endpoint(busy) as (uri, _), lossy(uri, b"commitMany") as (engine, lost):
+        engine.ensure_table("data", ["d"])
+        keys = [Key(f"{number}", "d", "v", "data") for number in range(200)]
+        results = engine.commit_many([([Mutation(key, "1")], []) for key in keys])
+        assert (lost(), {type(each) for each in results}) == (1, {Committed})
+        assert [each.timestamp for each in results if isinstance(each, Committed)] == [
+            cell and cell.timestamp for cell in engine.read(keys).values()
+        ]
+        assert busy.rows < 100_000
+
+
+def test_a_commit_that_is_under_way_when_its_connection_breaks_is_waited_for() -> None:
+    """Its row says so, and it has time."""
+    with (
+        endpoint(protocol="six-phase") as (uri, store),
+        wire(int(uri.rpartition(":")[2])) as between,
+        connect(f"txn://127.0.0.1:{between.port}", table="data") as engine,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        engine.ensure_table("data", ["d"])
+        holder = locked_by_somebody(store)
+        waiting = pool.submit(engine.commit, [Mutation(X, "1")], deadline_ms=60_000)
+        while not any(row.row != holder for row in store.scan(b"txn", *ROWS)):
+            time.sleep(0.01)
+        for each in list(between._open):
+            each.shutdown(socket.SHUT_RDWR)
+        time.sleep(3)  # longer than a request is looked for of which nothing is seen
+        assert not waiting.done()
+        store.check_and_put([Check(X.lock, holder, ((X.lock, b""),))])
+        assert waiting.result(120).timestamp
+        assert (cell := engine.read([X])[X]) is not None and cell.value == b"1"
 
 
 @pytest.mark.parametrize("set_ms", [-50_000, 50_000])

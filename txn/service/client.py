@@ -14,13 +14,12 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
-from txn.backoff import Backoff
 from txn.client.gather import Gatherer, InLine
 from txn.client.turns import Turn
 from txn.clock import Clock, SystemClock
@@ -43,8 +42,8 @@ from txn.reading.keys import Snapshot
 from txn.request import TRANSACTIONS, Ack, Committed, Outcome, Request
 from txn.service.messages import (
     IDL,
-    OUTCOMES,
     UNKNOWN_KIND,
+    name_part,
     pack_assertions,
     pack_key,
     pack_mutation,
@@ -53,6 +52,7 @@ from txn.service.messages import (
     unpack_committed,
     unpack_result,
 )
+from txn.service.settling import KNOWN, SETTLING, TRIES, Settler, make_unknown
 from txn.service.store import CALLS, RemoteService, ServedStore, is_unsupported, parse_server
 from txn.service.store_messages import pack_span, unpack_page
 from txn.spans import Span
@@ -63,14 +63,11 @@ from txn.watch import silent
 
 NAME = b"request."
 LATE = "deadline passed before anything was sent"
-SETTLE_TRIES = 6
-SETTLING = Backoff(first_ms=20, longest_ms=640)
 PATIENCE_MS = 10_000  # for what became of a commit that has no deadline
 ANSWER_MS = 1_000  # how long after a deadline its answer may come
 SETTLE_MS = 500  # and then what became of it
 APART_MS = 500  # how far the deadlines of a batch may lie apart: all wait for the last one
 ACKS = {"complete": IDL.Ack.COMPLETE, "decided": IDL.Ack.DECIDED}
-KNOWN = {number: outcome for outcome, number in OUTCOMES.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +117,7 @@ class RemoteBackend:
         self._clock = clock or SystemClock()
         self._chance = chance or random.SystemRandom()
         self._service = RemoteService(gateway, token, self._clock)
+        self._settler = Settler(self._service, self._clock, self._chance)
         self.pace = Pace(self._clock, self._chance, Policy())
         self._database: tuple[bytes, Rules] | None = None
         lanes = self.pace.policy.lanes
@@ -197,7 +195,7 @@ class RemoteBackend:
             if request.once is not None:
                 done = self._send_again(send, until_ms if due_ms is None else due_ms)
             if done is None:
-                done = self._find_committed(name, sent_ms, SETTLE_TRIES, until_ms)
+                done = self._settler.find_committed(name, sent_ms, until_ms)
             if done is None:
                 raise CommitOutcomeUnknown(name) from lost
             return done
@@ -232,10 +230,11 @@ class RemoteBackend:
             if len(answers) != len(requests):
                 raise MaybeApplied(UNKNOWN_KIND)
         except MaybeApplied as lost:
-            settle_ms = PATIENCE_MS if wait_ms is None else SETTLE_MS
-            return self._find_all_committed(name, sent_ms, len(requests), settle_ms, lost)
+            now_ms = self._clock.monotonic_ms()
+            until_ms = now_ms + PATIENCE_MS if wait_ms is None else sent_ms + wait_ms + SETTLE_MS
+            return self._settler.find_all_committed(name, sent_ms, len(requests), until_ms, lost)
         return [
-            _unpack_part(packed, _name_part(name, number)) for number, packed in enumerate(answers)
+            _unpack_part(packed, name_part(name, number)) for number, packed in enumerate(answers)
         ]
 
     def submit(self, request: Request, ack: Ack, deadline_ms: int | None) -> Future[Committed]:
@@ -351,7 +350,7 @@ class RemoteBackend:
             began_ms = int(key.split(b".")[1])
         except ValueError as error:
             raise InvalidRequestError("not a name of a request", given=key) from error
-        return self._ask_settled(key, self._clock.wall_ms() - began_ms)[0]
+        return self._settler.ask(key, self._clock.wall_ms() - began_ms)[0]
 
     def ensure_table(self, table: bytes, families: Collection[bytes]) -> None:
         """Create the table and those of its families that are missing."""
@@ -398,7 +397,7 @@ class RemoteBackend:
     def _send_again(self, send: Callable[[int], Committed], until_ms: int) -> Committed | None:
         """Send a request with a `once` token again. Only a commit tells what became of the first:
         it may still be under way where this one is refused."""
-        for _ in SETTLING.tries(self._clock, self._chance, most=SETTLE_TRIES):
+        for _ in SETTLING.tries(self._clock, self._chance, most=TRIES):
             left_ms = until_ms - self._clock.monotonic_ms()
             if left_ms <= 0:
                 return None
@@ -409,42 +408,6 @@ class RemoteBackend:
             except TxnError:  # invalid, too: the first one may have been valid
                 return None
         return None
-
-    def _find_committed(
-        self, name: bytes, sent_ms: int, tries: int, until_ms: int
-    ) -> Committed | None:
-        """Look for the request's transactions, for a moment; None: it is not known to be done."""
-        for _ in SETTLING.tries(self._clock, self._chance, most=tries):
-            now_ms = self._clock.monotonic_ms()
-            left_ms = until_ms - now_ms
-            if left_ms <= 0:
-                break
-            with suppress(TxnError):
-                _, done = self._ask_settled(name, now_ms - sent_ms, left_ms)
-                if done is not None:
-                    return done
-        return None
-
-    def _find_all_committed(
-        self, name: bytes, sent_ms: int, count: int, settle_ms: int, lost: MaybeApplied
-    ) -> list[Committed | TxnError]:
-        due_ms = self._clock.monotonic_ms() + settle_ms
-        results: list[Committed | TxnError] = []
-        for number in range(count):
-            part = _name_part(name, number)
-            tries = SETTLE_TRIES if number == 0 else 1
-            done = self._find_committed(part, sent_ms, tries, due_ms)
-            results.append(done or _make_unknown(part, lost))
-        return results
-
-    def _ask_settled(
-        self, name: bytes, ago_ms: int, deadline_ms: int | None = None
-    ) -> tuple[Outcome, Committed | None]:
-        options = self._service.options(withinMs=deadline_ms)
-        arguments = CALLS.settle_args(name, ago_ms, options)
-        settled = self._service.ask("settle", arguments, repeat=True, within_ms=deadline_ms)
-        done = settled.committed and unpack_committed(settled.committed)
-        return KNOWN[settled.outcome], done
 
     # ------------------------------------------------------------------------------ details
 
@@ -483,19 +446,8 @@ def _end_traces(
                 trace.end(results[number] if results else error)
 
 
-def _name_part(name: bytes, number: int) -> bytes:
-    """Return the name of one request of many, as the server gives it."""
-    return b"%b/%d" % (name, number)
-
-
 def _unpack_part(packed: Any, name: bytes) -> Committed | TxnError:
     try:
         return unpack_result(packed)
     except MaybeApplied as error:
-        return _make_unknown(name, error)
-
-
-def _make_unknown(name: bytes, cause: MaybeApplied) -> CommitOutcomeUnknown:
-    error = CommitOutcomeUnknown(name)
-    error.__cause__ = cause
-    return error
+        return make_unknown(name, error)

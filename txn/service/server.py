@@ -35,6 +35,7 @@ from txn.service.messages import (
     IDL,
     OUTCOMES,
     REQUEST_LABEL,
+    name_part,
     pack_cells,
     pack_committed,
     pack_error,
@@ -62,6 +63,7 @@ from txn.watch import Watch, silent
 
 NEAR_MS = 1_000  # in which a request mostly comes to its transaction
 MARGIN_MS = 64_000  # how far the server's clock may have been set since a request was sent
+MOST_SETTLED = 1_000_000  # as many as a request may have items
 SETTLE_MS = 10_000  # before the search for a request is given up
 LATEST_MS = 9_999_999_999_999
 PAGE_ROWS = 500
@@ -180,7 +182,7 @@ class Transactional:
         options = given or IDL.Options()
         wanted = [
             _request(
-                r.mutations, r.assertions, r, options.request and b"%b/%d" % (options.request, i)
+                r.mutations, r.assertions, r, options.request and name_part(options.request, i)
             )
             for i, r in enumerate(requests)
         ]
@@ -226,9 +228,16 @@ class Transactional:
     @answer_call
     def settle(self, request: bytes, ago_ms: int, given: Any) -> Any:
         """What has become of a request, as far as its transactions' rows tell."""
-        within_ms = min(_within(given) or SETTLE_MS, SETTLE_MS)
-        outcome, committed = self._find_request(request, ago_ms, within_ms)
-        return IDL.Settled(OUTCOMES[outcome], committed and pack_committed(committed))
+        (settled,) = self._find_requests([request], ago_ms, given)
+        return settled
+
+    @answer_call
+    def settleMany(self, request: bytes, count: int, ago_ms: int, given: Any) -> list[Any]:
+        """The same of all requests of a commitMany, in one look."""
+        if not 0 < count <= MOST_SETTLED:
+            raise InvalidRequestError("too many requests", count=count, limit=MOST_SETTLED)
+        names = [name_part(request, number) for number in range(count)]
+        return self._find_requests(names, ago_ms, given)
 
     @answer_call
     def ensureTable(self, table: bytes, families: Sequence[bytes], given: Any) -> None:
@@ -308,44 +317,53 @@ class Transactional:
                 return pack_page(page, row_after(row.row))
         return pack_page(page, None)
 
-    def _find_request(
-        self, request: bytes, ago_ms: int, within_ms: int
-    ) -> tuple[Outcome, Committed | None]:
-        """Look for the request among the transactions begun about when it was sent, the nearest
+    def _find_requests(self, names: Sequence[bytes], ago_ms: int, given: Any) -> list[Any]:
+        """Look for requests among the transactions begun about when they were sent, the nearest
         ones first, however many there are of others. They are this server's, whose row keys have
         no bucket. An aborted attempt tells nothing: another may follow."""
+        within_ms = min(_within(given) or SETTLE_MS, SETTLE_MS)
+        settled = {_label(name): IDL.Settled(IDL.Outcome.UNKNOWN) for name in names}
+        left = set(settled)
+        for label, outcome, done in self._judge_rows(
+            names[0].partition(b"/")[0], ago_ms, within_ms
+        ):
+            if label in left:
+                settled[label] = IDL.Settled(OUTCOMES[outcome], done and pack_committed(done))
+                left.difference_update([label] if done else ())
+            if not left:
+                break
+        return [settled[_label(name)] for name in names]
+
+    def _judge_rows(
+        self, name: bytes, ago_ms: int, within_ms: int
+    ) -> Iterator[tuple[str, Outcome, Committed | None]]:
+        """Yield what rows tell of requests of this name, or of parts of it, until it is late."""
         context = self._engine.context
+        clock, table = context.clock, context.table
         context = replace(context, policy=replace(context.policy, deadline_ms=within_ms))
-        due_ms = context.clock.monotonic_ms() + within_ms
-        sent_ms = context.clock.wall_ms() - max(0, ago_ms)
-        name, outcome = request.decode(errors="replace"), Outcome.UNKNOWN
+        due_ms = clock.monotonic_ms() + within_ms
         columns = [(FAMILY, each) for each in (b"buffer", b"plan", b"status")]
-        for start, stop in _list_windows(sent_ms):
-            for row in stored_rows(context, Span(context.table, start, stop), cells=columns):
-                if context.clock.monotonic_ms() >= due_ms:
-                    return outcome, None
-                found, done = _judge_row(row, context.table, name)
-                if done is not None:
-                    return found, done
-                if found is Outcome.UNDECIDED:
-                    outcome = found
-        return outcome, None
+        for start, stop in _list_windows(clock.wall_ms() - max(0, ago_ms)):
+            for row in stored_rows(context, Span(table, start, stop), cells=columns):
+                if clock.monotonic_ms() >= due_ms:
+                    return
+                buffer = row.cells.get(column(table, row.row, b"buffer"))
+                # To decode each would take most of the time.
+                if buffer and _label(name).encode() in buffer.value and (told := _judge_row(row)):
+                    yield told
 
 
-def _judge_row(row: Row, table: bytes, name: str) -> tuple[Outcome, Committed | None]:
-    """Return what a transaction's row tells of the request with this name."""
-    buffer = row.cells.get(column(table, row.row, b"buffer"))
-    if buffer is None or name.encode() not in buffer.value:
-        return Outcome.UNKNOWN, None  # to decode each would take most of the time
+def _judge_row(row: Row) -> tuple[str, Outcome, Committed | None] | None:
+    """Return the name of the request that a transaction's row is of, and what it tells of it."""
     found = decode_row(row)
     if found.buffer is None or found.status is None:
-        return Outcome.UNKNOWN, None
-    if found.buffer.request.labels.get(REQUEST_LABEL) != name:
-        return Outcome.UNKNOWN, None
+        return None
+    label = found.buffer.request.labels.get(REQUEST_LABEL, "")
     if found.status.is_decided and found.plan is not None:
         complete = found.status.is_finished
-        return Outcome.COMMITTED, Committed(row.row, found.plan.timestamp, complete=complete)
-    return Outcome.UNDECIDED if found.status.is_undecided else Outcome.UNKNOWN, None
+        done = Committed(row.row, found.plan.timestamp, complete=complete)
+        return label, Outcome.COMMITTED, done
+    return (label, Outcome.UNDECIDED, None) if found.status.is_undecided else None
 
 
 def _list_windows(sent_ms: int) -> Iterator[tuple[bytes, bytes]]:
@@ -358,6 +376,10 @@ def _list_windows(sent_ms: int) -> Iterator[tuple[bytes, bytes]]:
         yield _begun_at(sent_ms - 2 * near_ms), _begun_at(sent_ms - near_ms)
         near_ms *= 2
     yield _begun_at(sent_ms + near_ms), b"transaction/"
+
+
+def _label(name: bytes) -> str:
+    return name.decode(errors="replace")
 
 
 def _begun_at(wall_ms: int) -> bytes:
@@ -376,7 +398,7 @@ def _request(
     """Return the request of these parts. terms: what tells its token and labels."""
     labels = dict(terms.labels or {})
     if name is not None:
-        labels[REQUEST_LABEL] = name.decode(errors="replace")
+        labels[REQUEST_LABEL] = _label(name)
     changes = tuple(map(unpack_mutation, mutations))
     wanted = tuple(unpack_assertions(assertions))
     return Request(changes, wanted, terms.once, labels, terms.onceRetentionMs)

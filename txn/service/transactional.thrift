@@ -299,6 +299,12 @@ service Transactional {
     throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: StoreFailed store,
             4: Corrupt corrupt)
 
+  // The same of the requests of a commitMany, in their order, by its name and their count.
+  list<Settled> settleMany(1: required binary request, 2: required i32 count,
+                           3: required i64 agoMs, 4: Options options)
+    throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: StoreFailed store,
+            4: Corrupt corrupt)
+
   // Create the table and those of its families that are missing.
   void ensureTable(1: required binary table, 2: required list<binary> families, 3: Options options)
     throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: StoreFailed store,
