@@ -35,8 +35,8 @@ def run(*command: str | Path, environ: dict[str, str] | None = None) -> str:
     return done.stdout
 
 
-def generate_java(folder: Path) -> None:
-    """Let Thrift's own compiler make the Java classes of the interface."""
+def generate_java(folder: Path) -> str:
+    """Let Thrift's own compiler make the Java classes of the interface; return its version."""
     program, environ = shutil.which("thrift"), {}
     if program is None:
         root = cache_folder() / PACKAGE
@@ -45,16 +45,25 @@ def generate_java(folder: Path) -> None:
         program, environ = str(root / "usr/bin/thrift"), library_path(root)
     options = "java:generated_annotations=suppress"
     run(program, "--gen", options, "-out", folder, IDL, environ=environ or None)
+    return run(program, "--version", environ=environ or None).split()[-1]
+
+
+def list_jars(version: str) -> list[jars.Jar]:
+    """Return what a client is compiled and run with, the compiler last: of Thrift's libraries the
+    one for what its compiler of that version makes."""
+    locked = jars.parse_lock(JARS.read_text())
+    wanted = [jar for jar in locked if "libthrift" not in jar.name or f"-{version}." in jar.name]
+    assert len(wanted) == 4, f"no library is locked for Thrift {version}"
+    return wanted
 
 
 @pytest.fixture(scope="module")
 def transfer(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
     """The program of the guide, compiled; its Java, its class path, and the table that it has."""
     folder, table = tmp_path_factory.mktemp("java"), f"accounts-{uuid4().hex}"
-    generate_java(folder)
+    locked = list_jars(generate_java(folder))
     (program,) = (block.code for block in list_blocks(GUIDE) if block.language == "java")
     (folder / "Transfer.java").write_text(program.replace('"accounts"', f'"{table}"'))
-    locked = jars.parse_lock(JARS.read_text())
     class_path = ":".join([str(folder), *map(str, jars.fetch(jars=locked))])
     java = find_java_home() / "bin" / "java"
     compiler = ("-jar", jars.fetch(jars=locked[-1:])[0], "-17", "-nowarn")
