@@ -452,9 +452,10 @@ def test_a_search_for_a_request_is_given_up_in_time() -> None:
 @pytest.mark.parametrize("once", [None, "token"])
 @pytest.mark.parametrize("many", [False, True])
 def test_a_server_that_admits_us_no_longer_does_not_make_a_commit_invalid(
-    once: str | None, many: bool
+    once: str | None, many: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An invalid request wrote nothing. This one did, before the server came with another token."""
+    monkeypatch.setattr("txn.service.client.PATIENCE_MS", 1_000)
     store = LocalStore(MemoryStore(), SystemClock())
     hosted = Transactional(store, token="first")
 

@@ -52,7 +52,7 @@ from txn.service.messages import (
     unpack_committed,
     unpack_result,
 )
-from txn.service.settling import KNOWN, SETTLING, TRIES, Settler, make_unknown
+from txn.service.settling import KNOWN, SETTLING, Settler, make_unknown
 from txn.service.store import CALLS, RemoteService, ServedStore, is_unsupported, parse_server
 from txn.service.store_messages import pack_span, unpack_page
 from txn.spans import Span
@@ -193,7 +193,8 @@ class RemoteBackend:
             until_ms = now_ms + PATIENCE_MS if due_ms is None else due_ms + ANSWER_MS + SETTLE_MS
             done = None
             if request.once is not None:
-                done = self._send_again(send, until_ms if due_ms is None else due_ms)
+                last_ms = now_ms + PATIENCE_MS
+                done = self._send_again(send, last_ms if due_ms is None else min(due_ms, last_ms))
             if done is None:
                 done = self._settler.find_committed(name, sent_ms, until_ms)
             if done is None:
@@ -397,7 +398,7 @@ class RemoteBackend:
     def _send_again(self, send: Callable[[int], Committed], until_ms: int) -> Committed | None:
         """Send a request with a `once` token again. Only a commit tells what became of the first:
         it may still be under way where this one is refused."""
-        for _ in SETTLING.tries(self._clock, self._chance, most=TRIES):
+        for _ in SETTLING.tries(self._clock, self._chance, due_ms=until_ms):
             left_ms = until_ms - self._clock.monotonic_ms()
             if left_ms <= 0:
                 return None

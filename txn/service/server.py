@@ -61,7 +61,7 @@ from txn.stores.hbase.places import row_after
 from txn.tracing import continue_trace, continue_traces, flush_traces
 from txn.watch import Watch, silent
 
-NEAR_MS = 1_000  # in which a request mostly comes to its transaction
+NEAR_MS = 100  # in which a request mostly comes to its transaction
 MARGIN_MS = 64_000  # how far the server's clock may have been set since a request was sent
 MOST_SETTLED = 1_000_000  # as many as a request may have items
 SETTLE_MS = 10_000  # before the search for a request is given up

@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from txn.backoff import Backoff
 from txn.clock import Clock
-from txn.errors import CommitOutcomeUnknown, MaybeApplied, TxnError
+from txn.errors import CommitOutcomeUnknown, MaybeApplied, StoreError, TxnError
 from txn.request import Committed, Outcome
 from txn.service.messages import OUTCOMES, UNKNOWN_KIND, name_part, unpack_committed
 from txn.service.store import CALLS, RemoteService
@@ -63,19 +62,22 @@ class Settler:
         sent_ms: int,
         until_ms: int,
     ) -> list[Committed | None]:
-        """Ask what has become of requests, again for as long as one is seen to be under way; where
-        none is, a few times, since it may still be on its way, or between two attempts."""
+        """Ask what has become of requests, again for as long as one is seen to be under way, or the
+        server is away; else a few times, since they may be on their way, or between attempts."""
         found: list[Settled] = []
         seen = 0
         for number in SETTLING.tries(self._clock, self._chance, due_ms=until_ms):
             now_ms = self._clock.monotonic_ms()
             if now_ms >= until_ms:
                 break
-            with suppress(TxnError):
+            try:
                 found = ask(now_ms - sent_ms, until_ms - now_ms)
-                if all(done for _, done in found):
-                    break
-            if any(outcome is Outcome.UNDECIDED for outcome, _ in found):
+                is_open = any(outcome is Outcome.UNDECIDED for outcome, _ in found)
+            except TxnError as error:
+                is_open = isinstance(error, StoreError)
+            if found and all(done for _, done in found):
+                break
+            if is_open:
                 seen = number
             if number >= seen + TRIES:
                 break
