@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, get_args
 
@@ -92,6 +92,12 @@ def endpoint(
     with Server([(listen("127.0.0.1", 0), hosted.service)]) as server:
         yield f"txn://127.0.0.1:{server.ports[0]}", store
     hosted.flush()
+
+
+def find_port() -> int:
+    with listen("127.0.0.1", 0) as free:
+        port: int = free.getsockname()[1]
+    return port
 
 
 def plain(uri: str) -> AbstractContextManager[Any]:
@@ -412,6 +418,38 @@ def test_a_commit_that_is_under_way_when_its_connection_breaks_is_waited_for() -
         store.check_and_put([Check(X.lock, holder, ((X.lock, b""),))])
         assert waiting.result(120).timestamp
         assert (cell := engine.read([X])[X]) is not None and cell.value == b"1"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("many", [False, True])
+def test_a_commit_is_found_when_its_server_has_been_started_again(
+    tmp_path: Path, many: bool
+) -> None:
+    """It was killed as it answered, and is away for as long as that takes."""
+    store, log = f"embedded://{tmp_path}/store", tmp_path / "log"
+    port = find_port()
+    options = ("--transactional", str(port))
+    with ExitStack() as ends, wire(port) as between, ThreadPoolExecutor(1) as pool:
+        first = ends.enter_context(served(store, log, *options))
+
+        def lose(answer: bytes) -> bool:
+            if b"commit" in answer:
+                first.process.kill()
+            return b"commit" in answer
+
+        engine = ends.enter_context(connect(f"txn://127.0.0.1:{between.port}", table="data"))
+        engine.ensure_table("data", ["d"])
+        between.lose = lose
+        if many:
+            done = pool.submit(engine.commit_many, [([Mutation(X, "1")], [])])
+        else:
+            done = pool.submit(lambda: [engine.commit([Mutation(X, "1")])])
+        first.process.wait(120)
+        time.sleep(2)
+        between.lose = lambda answer: False
+        ends.enter_context(served(store, log, *options))
+        (result,) = done.result(120)
+        assert isinstance(result, Committed)
 
 
 @pytest.mark.parametrize("set_ms", [-50_000, 50_000])
