@@ -140,6 +140,20 @@ def test_each_call_to_a_stopped_server_ends_soon_after_its_deadline(stopped: str
     assert {name: s for name, s in late.items() if s > LATE_S + SLACK_S} == {}
 
 
+async def read_many(uri: str, count: int) -> list[Any]:
+    async with connect_async(uri, table="data") as engine:
+        calls = (engine.read([X], deadline_ms=TIME_MS) for _ in range(count))
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+
+def test_a_task_that_waits_for_a_thread_has_no_more_time_for_that(stopped: str) -> None:
+    """There are sixteen threads: those behind them would come to the server one after the other."""
+    began = time.monotonic()
+    results = asyncio.run(read_many(stopped, 400))
+    assert {type(each) for each in results} == {DeadlineError}
+    assert time.monotonic() - began < LATE_S + SLACK_S
+
+
 def test_a_future_does_not_wait_for_those_that_have_more_time(
     stopped: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,7 +31,7 @@ from txn.client.engine import RUN_ATTEMPTS, Engine, Given
 from txn.client.turns import Turn
 from txn.errors import ConflictError, TxnError
 from txn.model import Cell, Delete, Key, Mutation, Row, as_bytes, check_whole
-from txn.request import Ack, Committed, Outcome, Request
+from txn.request import Ack, Committed, Outcome, Request, check_deadline
 from txn.spans import Columns
 
 THREADS = 16
@@ -108,8 +108,11 @@ class AsyncEngine:
     ) -> list[Committed | TxnError]:
         """Commit many independent transactions together: see `Engine.commit_many`."""
         wanted = list(requests)
+        times = None if deadline_ms is None else [self._count_down(each) for each in deadline_ms]
         return await self.work(
-            partial(self.engine.commit_many, wanted, ack=ack, deadline_ms=deadline_ms)
+            lambda: self.engine.commit_many(
+                wanted, ack=ack, deadline_ms=None if times is None else [left() for left in times]
+            )
         )
 
     # -------------------------------------------------------------------------------- reading
@@ -118,7 +121,8 @@ class AsyncEngine:
         self, keys: Collection[Key], *, deadline_ms: int | None = None
     ) -> dict[Key, Cell | None]:
         """Return the keys' cells as of one instant: see `Engine.read`."""
-        return await self.work(partial(self.engine.read, keys, deadline_ms=deadline_ms))
+        left_ms = self._count_down(deadline_ms)
+        return await self.work(lambda: self.engine.read(keys, deadline_ms=left_ms()))
 
     async def scan(
         self,
@@ -133,16 +137,10 @@ class AsyncEngine:
     ) -> AsyncIterator[Row]:
         """Yield rows in order, as `Engine.scan` does."""
         scan = partial(
-            self.engine.scan,
-            table,
-            start,
-            stop,
-            prefix=prefix,
-            columns=columns,
-            snapshot=snapshot,
-            deadline_ms=deadline_ms,
+            self.engine.scan, table, start, stop, prefix=prefix, columns=columns, snapshot=snapshot
         )
-        rows = await self.work(scan)
+        left_ms = self._count_down(deadline_ms)
+        rows = await self.work(lambda: scan(deadline_ms=left_ms()))
         while page := await self.work(lambda: list(islice(rows, PAGE_ROWS))):
             for row in page:
                 yield row
@@ -225,6 +223,14 @@ class AsyncEngine:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    def _count_down(self, deadline_ms: int | None) -> Callable[[], int | None]:
+        """Return what tells how many ms are left, however long a thread has to be waited for."""
+        check_deadline(deadline_ms)
+        if deadline_ms is None:
+            return lambda: None
+        due_ms = self.engine.pace.clock.monotonic_ms() + deadline_ms
+        return lambda: due_ms - self.engine.pace.clock.monotonic_ms()
 
     async def work(self, function: Callable[[], T]) -> T:
         """Call a function that blocks in one of the threads, in the task's context. Cancelled, it
