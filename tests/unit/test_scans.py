@@ -22,6 +22,7 @@ from tests.unit.worlds import (
     stopped_at,
 )
 from txn.assertions import Exact
+from txn.client.block import OptimisticTransaction
 from txn.client.engine import Engine
 from txn.errors import ConflictError, DeadlineError, InvalidRequestError, NotApplied
 from txn.model import (
@@ -160,6 +161,21 @@ def test_a_read_is_not_tried_longer_than_it_may_take() -> None:
         with pytest.raises(NotApplied):
             read()
         assert 0 < world.clock.monotonic_ms() - began_ms <= 200
+
+
+def test_a_block_may_read_for_longer_than_the_policy_gives_a_commit() -> None:
+    """Only a deadline of its own is for its reads as well."""
+    world = World()
+    filled(world, "a", "b")
+
+    def block(t: OptimisticTransaction) -> list[bytes | None]:
+        found = [t.get(key("a"))]
+        world.clock.advance(POLICY.deadline_ms)
+        return [*found, t.get(key("b"))]
+
+    assert world.engine.run(block) == [b"1", b"1"]
+    with pytest.raises(DeadlineError, match="before anything was read"):
+        world.engine.run(block, deadline_ms=POLICY.deadline_ms)
 
 
 def test_a_view_may_be_bounded_in_bytes() -> None:

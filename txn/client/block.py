@@ -53,11 +53,11 @@ class OptimisticTransaction:
         backend: Backend,
         table: bytes | None,
         commit: Commit,
-        left_ms: Callable[[], int | None],
+        read_ms: Callable[[], int | None],
         turn: Turn | None = None,
     ) -> None:
         self._backend = backend
-        self._left_ms = left_ms
+        self._read_ms = read_ms
         self._table = table
         self._commit_block = commit
         self._read: Snapshot = {}
@@ -85,7 +85,7 @@ class OptimisticTransaction:
         if new:
             for key in new:
                 self._backend.check_key(key)
-            found = self._backend.look(new, self._turn, self._left_ms())
+            found = self._backend.look(new, self._turn, self._read_ms())
             self._read.update((key, found[key]) for key in new)
             has_locks = len(found) > len(new)
             if has_locks:
@@ -111,7 +111,7 @@ class OptimisticTransaction:
         """
         self._check_open()
         wanted = make_span(table or self._table, start, stop, prefix, columns)
-        stored = (row for row in self._backend.scan(wanted, self._left_ms()) if row.cells)
+        stored = (row for row in self._backend.scan(wanted, self._read_ms()) if row.cells)
         rows = list(islice(stored, SNAPSHOT_ROWS + 1))
         if len(rows) > SNAPSHOT_ROWS:
             raise InvalidRequestError(
@@ -204,7 +204,7 @@ class OptimisticTransaction:
             return
         asserted = (key for assertion in self._required for key in list_keys(assertion))
         wanted = list(dict.fromkeys((*self._read, *asserted)))
-        cells, parts = self._backend.view(wanted, self._spans, self._left_ms())
+        cells, parts = self._backend.view(wanted, self._spans, self._read_ms())
         for part in parts:
             cells = {**part, **cells}
         come = [Version(key, None) for part in parts for key in part if key not in self._read]
@@ -265,6 +265,7 @@ class Repeats:
     """How often, and for how long, a block is done again. deadline_ms: None: the policy's."""
 
     def __init__(self, pace: Pace, attempts: int, deadline_ms: int | None) -> None:
+        self._is_limited = deadline_ms is not None
         deadline_ms = pace.policy.deadline_ms if deadline_ms is None else deadline_ms
         check_whole("attempts", attempts, 1)
         check_deadline(deadline_ms)
@@ -277,6 +278,11 @@ class Repeats:
     def left_ms(self) -> int:
         """Return how much time is left."""
         return self._due_ms - self._pace.clock.monotonic_ms()
+
+    def read_ms(self) -> int | None:
+        """Return how long a read may take: what is left where a deadline was given. The policy's is
+        for commits alone, so that a block may read for longer."""
+        return self.left_ms() if self._is_limited else None
 
     def begin(self) -> bool:
         """Whether there is time for another attempt."""
@@ -303,7 +309,7 @@ class Repeats:
 
 
 def run_block(
-    begin: Callable[[Callable[[], int]], OptimisticTransaction],
+    begin: Callable[[Callable[[], int], Callable[[], int | None]], OptimisticTransaction],
     function: Callable[[OptimisticTransaction], T],
     pace: Pace,
     attempts: int,
@@ -311,12 +317,12 @@ def run_block(
 ) -> T:
     """Run the function in transactions until one commits; return what it returned there.
 
-    begin: makes a transaction, which asks how many ms are left when it commits.
+    begin: makes a transaction, which asks how many ms are left when it commits, and for a read.
     """
     repeats = Repeats(pace, attempts, deadline_ms)
     while repeats.begin():
         try:
-            with begin(repeats.left_ms) as t:
+            with begin(repeats.left_ms, repeats.read_ms) as t:
                 return function(t)
         except ConflictError as error:
             pace.clock.sleep_ms(repeats.note(error))

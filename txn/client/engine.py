@@ -245,6 +245,7 @@ class Engine:
         check_deadline(deadline_ms)
         return self.begin_block(
             lambda: deadline_ms,
+            lambda: deadline_ms,
             once=once,
             once_retention_ms=once_retention_ms,
             labels=labels,
@@ -254,6 +255,7 @@ class Engine:
     def begin_block(
         self,
         left_ms: Callable[[], int | None],
+        read_ms: Callable[[], int | None],
         *,
         once: str | bytes | None = None,
         once_retention_ms: int | None = None,
@@ -261,8 +263,8 @@ class Engine:
         ack: Ack = "complete",
         turn: Turn | None = None,
     ) -> OptimisticTransaction:
-        """Return a transaction which asks how many ms are left when it commits. `transaction` and
-        `run` are made of it; turn: how it takes turns at keys in demand."""
+        """Return a transaction which asks how many ms are left when it commits, and how many a read
+        may take. `transaction` and `run` are made of it; turn: how it takes turns at hot keys."""
         check_choice("ack", ack, Ack)
 
         def commit(request: Request, spans: Sequence[Span], known: Snapshot) -> Committed:
@@ -271,7 +273,7 @@ class Engine:
             )
             return self._backend.commit(bound, ack, spans, left_ms(), known)
 
-        return OptimisticTransaction(self._backend, self._table, commit, left_ms, turn)
+        return OptimisticTransaction(self._backend, self._table, commit, read_ms, turn)
 
     def run(
         self,
@@ -287,9 +289,9 @@ class Engine:
         """Call a function with a transaction, commit, and return what the function returned.
 
         On a ConflictError all of it is done again, after a pause, so the function should have no
-        other effects. deadline_ms: for all attempts together; None: the policy's; 0 or less:
-        DeadlineError at once. Raises the last ConflictError, DeadlineError, and whatever else
-        `commit` and the function raise.
+        other effects. deadline_ms: for all attempts together, reads included; None: the policy's,
+        for commits alone; 0 or less: DeadlineError at once. Raises the last ConflictError,
+        DeadlineError, and whatever else `commit` and the function raise.
         """
         begin = partial(
             self.begin_block,

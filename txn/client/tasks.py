@@ -160,6 +160,7 @@ class AsyncEngine:
         `Engine.transaction`. Tasks take no turns at keys in demand, as threads do."""
         return self._begin(
             lambda: deadline_ms,
+            lambda: deadline_ms,
             once=once,
             once_retention_ms=once_retention_ms,
             labels=labels,
@@ -184,6 +185,7 @@ class AsyncEngine:
             try:
                 async with self._begin(
                     repeats.left_ms,
+                    repeats.read_ms,
                     once=once,
                     once_retention_ms=once_retention_ms,
                     labels=labels,
@@ -194,9 +196,9 @@ class AsyncEngine:
                 await asyncio.sleep(repeats.note(error) / 1000)
         raise repeats.make_error()
 
-    def _begin(self, left_ms: Callable[[], int | None], **arguments: Any) -> AsyncTransaction:
+    def _begin(self, *times: Callable[[], int | None], **arguments: Any) -> AsyncTransaction:
         # A thread that waited for a turn would be missing to whoever has it.
-        block = self.engine.begin_block(left_ms, turn=Turn(waits=False), **arguments)
+        block = self.engine.begin_block(*times, turn=Turn(waits=False), **arguments)
         return AsyncTransaction(block, self.work)
 
     # ------------------------------------------------------------------------ tables and ending
