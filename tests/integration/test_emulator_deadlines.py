@@ -179,6 +179,14 @@ def test_a_future_whose_time_is_over_is_not_sent() -> None:
         assert isinstance(result, DeadlineError)
 
 
+def test_of_many_those_that_are_late_are_not_sent_with_the_others(stopped: str) -> None:
+    """They did not happen, whatever became of the others."""
+    with connect(stopped, table="data") as engine:
+        given = [(PUT, []), ([Mutation(Key("y", "d", "v"), "1")], [])]
+        late, sent = engine.commit_many(given, deadline_ms=[0, TIME_MS])
+        assert isinstance(late, DeadlineError) and isinstance(sent, CommitOutcomeUnknown)
+
+
 @contextmanager
 def dripping() -> Iterator[int]:
     """A port whose server answers a byte at a time, for ever."""

@@ -217,9 +217,28 @@ class RemoteBackend:
         deadlines_ms: Sequence[int | None],
         traces: Sequence[Trace | None],
     ) -> list[Committed | TxnError]:
+        due = [n for n, time in enumerate(deadlines_ms) if time is None or time > 0]
+        results: list[Committed | TxnError] = [DeadlineError(LATE) for _ in requests]
+        if due:
+            sent = self._send_many(
+                [requests[n] for n in due],
+                ack,
+                [deadlines_ms[n] for n in due],
+                [traces[n] for n in due],
+            )
+            for n, result in zip(due, sent, strict=True):
+                results[n] = result
+        return results
+
+    def _send_many(
+        self,
+        requests: Sequence[Request],
+        ack: Ack,
+        deadlines_ms: Sequence[int | None],
+        traces: Sequence[Trace | None],
+    ) -> list[Committed | TxnError]:
+        """Send requests that are not late."""
         name, sent_ms = self._name(), self._clock.monotonic_ms()
-        if all(time is not None and time <= 0 for time in deadlines_ms):
-            return [DeadlineError(LATE) for _ in requests]
         arguments = CALLS.commitMany_args(
             list(map(pack_request, requests, deadlines_ms, list_headers(traces))),
             self._service.options(ack=ACKS[ack], request=name),
