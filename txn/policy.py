@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from random import Random
 
 from txn.backoff import Backoff
+from txn.clock import Clock
 from txn.model import check_whole
 
 STORE_PAUSE_MS = 1_000
@@ -61,3 +63,12 @@ class Policy:
     def store_backoff(self) -> Backoff:
         """The pauses between tries at a store that fails."""
         return _make_backoff(self.first_pause_ms, max(self.longest_pause_ms, STORE_PAUSE_MS))
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How a client waits between its tries: by which clock, chance and policy."""
+
+    clock: Clock
+    random: Random
+    policy: Policy

@@ -70,6 +70,17 @@ def frame(spark: SparkSession, uri: str, **options: Any) -> DataFrame:
     return spark.read.format("txn").options(**given).load()
 
 
+def test_rows_are_read_through_a_server(spark: SparkSession, txn_server: str) -> None:
+    """Its scans are those of a store; there is nothing by which to divide them."""
+    register(spark)
+    table = f"read-{uuid.uuid4().hex[:8]}"
+    with connect(txn_server, table=table) as engine:
+        engine.ensure_table(table, ["d"])
+        engine.commit([Mutation(Key(f"{i:04}", "d", "v"), f"text {i}") for i in range(1_200)])
+    rows = frame(spark, txn_server, table=table, columns="v string=d:v").collect()
+    assert [(row.id, row.v) for row in rows] == [(f"{i:04}", f"text {i}") for i in range(1_200)]
+
+
 def stop_at(uri: str, status: Status, mutations: list[Mutation]) -> None:
     """Let a client die right after its transaction came to a status."""
     faults = FaultyStore(open_store(uri))
