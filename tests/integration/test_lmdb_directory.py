@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import sys
@@ -129,6 +130,26 @@ def test_a_file_cut_short_is_an_error_to_every_process_and_kills_none(path: str)
         LmdbStore(path, sync=False)
 
 
+def test_a_reader_whose_lock_file_was_replaced_is_told_after_the_next_commit(path: str) -> None:
+    """It would see none of them, and writers would use the pages that it reads."""
+    store = LmdbStore(path, sync=False)
+    put(store, b"1")
+    os.unlink(Path(path) / "lock.mdb")
+    write = """
+        import sys
+        from txn.tables.kv.lmdb import LmdbStore
+        store = LmdbStore(sys.argv[1], sync=False)
+        store.write(lambda writer: writer.put(b"k", b"2"))
+    """
+    run(write, path)
+    with pytest.raises(StoreClosedError, match="the store's lock file was replaced"):
+        get(store)
+    store.close()
+    store = LmdbStore(path, sync=False)
+    assert get(store) == b"2"
+    store.close()
+
+
 # --- reader slots -------------------------------------------------------------------------------
 
 
@@ -204,6 +225,24 @@ def _list_slots(store: LmdbStore) -> list[str]:
     files = store._shared._files
     assert files is not None
     return files.environment.readers().splitlines()[1:]
+
+
+def test_a_process_of_the_same_number_in_another_container_is_a_clear_error(path: str) -> None:
+    """LMDB tells processes by their numbers, and each container may have a process 1."""
+    LmdbStore(path, sync=False).close()
+
+    def hold(tell: Tell) -> None:
+        file = os.open(os.path.join(path, "lock.mdb"), os.O_RDWR)
+        fcntl.lockf(file, fcntl.LOCK_EX, 1, os.getppid())
+        tell(b".")
+        wait_for_ever()
+
+    other = Child(hold)
+    assert other.hear(1) == b"."
+    with pytest.raises(NotApplied, match=f"process of the same number.* process={os.getpid()}$"):
+        LmdbStore(path, sync=False)
+    other.kill()
+    LmdbStore(path, sync=False).close()
 
 
 # --- without the right to write -----------------------------------------------------------------

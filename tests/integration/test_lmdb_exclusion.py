@@ -108,10 +108,9 @@ def test_an_engine_opens_and_reads_beside_a_stopped_writer(path: str) -> None:
 @pytest.mark.usefixtures("hasty")
 def test_a_reader_without_the_right_to_write_and_a_writer_keep_each_other_out(path: str) -> None:
     """It has no slot by which LMDB would spare its pages."""
-    LmdbStore(path, sync=False).close()
-    store = LmdbStore(path, sync=False, read_only=True)
     stopped = writing(path, stop_oneself)
     wait_until_stopped(stopped)
+    store = LmdbStore(path, sync=False, read_only=True)
     with pytest.raises(NotApplied, match=f"writing to the store .* process={stopped.pid}$"):
         get(store)
     os.kill(stopped.pid, signal.SIGCONT)

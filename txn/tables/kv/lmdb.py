@@ -211,6 +211,7 @@ class _Shared:
         try:
             with files.writing:
                 files.check()
+                files.check_lock()
                 result = self._change(files, body)
             if self.opening.sync and is_durable():
                 self._apply(lambda: files.environment.sync(True))

@@ -10,6 +10,7 @@ to. Instead each of its read transactions keeps the writers out.
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from contextlib import AbstractContextManager, nullcontext, suppress
@@ -54,10 +55,7 @@ class LmdbFiles:
         self.writing: AbstractContextManager[None] = nullcontext()
         self._data = os.path.join(path, data_file.NAME)
         self._lock = None if opening.read_only else os.path.join(path, lock_file.NAME)
-        self._checked = (
-            0,
-            0,
-        )  # the commit and the size that were found whole, if the file is short
+        self._checked = 0, 0  # the commit, and the size of a file that lacks free pages only
         self._file = exclusion.open_file(path, may_write=not opening.read_only)
         try:
             with self._lock_opening(opening):
@@ -83,15 +81,20 @@ class LmdbFiles:
 
     def _open(self, opening: Opening, map_size: int, last: LastUse | None) -> None:
         number = self._prepare(opening, is_new=last is None)
-        self._inode, self._size = _identify(self._data)
+        self._inode, self._size = self._identify(self._data)
         if last is not None and (last.inode != self._inode or last.number > number):
             raise self._lose("the store was replaced")
         self.environment = _open_environment(opening, map_size)
-        if self._lock is not None:
-            self._lock_inode, self._lock_size = _identify(self._lock)
-            directory.complete_directory(opening.path)
         self.max_readers: int = self.environment.info()["max_readers"]
         self._page_bytes: int = self.environment.stat()["psize"]
+        if self._lock is None:
+            return
+        try:
+            self._lock_inode, self._lock_size = self._identify(self._lock)
+            directory.complete_directory(opening.path)
+        except BaseException:
+            self.environment.close()
+            raise
 
     def _prepare(self, opening: Opening, *, is_new: bool) -> int:
         """Return the number of the newest commit, after making what a new store lacks."""
@@ -105,24 +108,25 @@ class LmdbFiles:
         return number
 
     def check(self) -> None:
-        """Raise StoreClosedError unless the files are those that were opened, and as long."""
+        """Raise StoreClosedError unless the data file is the one that was opened, and as long."""
         known = self._size  # before the look: another thread may look later, and come first
-        try:
-            inode, size = _identify(self._data)
-            if inode != self._inode:
-                raise self._lose("the store was replaced")
-            if size < known:
-                raise self._lose("the store's data file was cut short")
-            self._size = size
-            if self._lock is not None:
-                inode, size = _identify(self._lock)
-                if inode != self._lock_inode:
-                    raise self._lose("the store's lock file was replaced")
-                if size < self._lock_size:
-                    os.truncate(self._lock, self._lock_size)  # else LMDB could not even be closed
-                    raise self._lose("the store's lock file was cut short")
-        except FileNotFoundError as error:
-            raise self._lose("the store was moved or deleted") from error
+        inode, size = self._identify(self._data)
+        if inode != self._inode:
+            raise self._lose("the store was replaced")
+        if size < known:
+            raise self._lose("the store's data file was cut short")
+        self._size = size
+
+    def check_lock(self) -> None:
+        """Raise StoreClosedError unless the lock file is the one that was opened, and as long."""
+        if self._lock is None:
+            return
+        inode, size = self._identify(self._lock)
+        if inode != self._lock_inode:
+            raise self._lose("the store's lock file was replaced")
+        if size < self._lock_size:
+            os.truncate(self._lock, self._lock_size)  # else LMDB could not even be closed
+            raise self._lose("the store's lock file was cut short")
 
     def check_transaction(self, transaction: lmdb.Transaction[bytes], *, writes: bool) -> None:
         """Raise StoreClosedError unless LMDB's newest commit fits a transaction that has just
@@ -131,21 +135,28 @@ class LmdbFiles:
         newest, before = info["last_txnid"], transaction.id() - writes
         if newest < before or (writes and newest > before):
             raise self._lose("something else has changed the store's data file")
+        if newest > before:  # so it is beside a writer that has just ended, or without the lock
+            self.check_lock()
         whole = (info["last_pgno"] + 1) * self._page_bytes
-        if whole > self._size and (newest, self._size) != self._checked:
+        if whole > self._size:
+            self._check_short(newest, whole, writes)
+
+    def _check_short(self, newest: int, whole: int, writes: bool) -> None:
+        if (newest, self._size) != self._checked:
             try:
                 data_file.check_data_file(self._data, may_write=False)
             except NotApplied as error:
                 raise self._lose("the store's data file was cut short") from error
             self._checked = newest, self._size
-        if whole > self._size and writes:
-            with suppress(OSError):  # it only spares the next ones the longer check
+        if writes:
+            with suppress(OSError):  # it only spares the next ones this check
                 data_file.extend_data_file(self._data, whole)
 
     def close(self) -> LastUse:
         """Close the files; return what a later opening has to find."""
         number = 0
         with suppress(StoreClosedError, lmdb.Error):  # where it is spoilt, any file will do
+            self.check_lock()
             self.check()
             number = self.environment.info()["last_txnid"]
         self.environment.close()
@@ -156,14 +167,17 @@ class LmdbFiles:
         if self._file is not None:
             os.close(self._file)
 
+    def _identify(self, path: str) -> tuple[tuple[int, int], int]:
+        """Return the file's device and inode, and its size."""
+        try:
+            found = os.stat(path)
+        except FileNotFoundError as error:
+            raise self._lose("the store was moved or deleted") from error
+        return (found.st_dev, found.st_ino), found.st_size
+
     def _lose(self, reason: str) -> StoreClosedError:
         self.lost = f"{reason} while this process used it: close it in every process, and open it"
         return StoreClosedError(self.lost, file=self._data)
-
-
-def _identify(path: str) -> tuple[tuple[int, int], int]:
-    found = os.stat(path)
-    return (found.st_dev, found.st_ino), found.st_size
 
 
 def _open_environment(opening: Opening, map_size: int) -> lmdb.Environment:
@@ -191,6 +205,15 @@ def _open_environment(opening: Opening, map_size: int) -> lmdb.Environment:
             if slots is not None:
                 break
             slots = _free_dead_slots(opening.path)
+        except lmdb.Error as error:
+            if os.strerror(errno.EAGAIN) not in str(error):
+                raise
+            raise NotApplied(
+                "another process of the same number uses the store: let containers that share a "
+                "store share their process numbers, too",
+                path=opening.path,
+                process=os.getpid(),
+            ) from error
         else:
             return environment
     raise refuse_reader(opening.path, slots)
