@@ -257,6 +257,17 @@ def test_a_lock_file_that_is_gone_or_cut_is_an_error(
     again.close()
 
 
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_replaced_file_of_writers_locks_is_an_error(path: Path, read_only: bool) -> None:
+    """Processes would hold the lock of one file each."""
+    store = LmdbStore(str(path), sync=False, read_only=read_only)
+    (path / "writer.lock").unlink()
+    (path / "writer.lock").touch()
+    with pytest.raises(StoreClosedError, match="lock file was replaced"):
+        get(store) if read_only else put(store)
+    store.close()
+
+
 def test_a_moved_directory_is_an_error_until_it_is_opened_there(
     store: LmdbStore, path: Path
 ) -> None:

@@ -118,7 +118,10 @@ class LmdbFiles:
         self._size = size
 
     def check_lock(self) -> None:
-        """Raise StoreClosedError unless the lock file is the one that was opened, and as long."""
+        """Raise StoreClosedError unless the files of locks are those that were opened, and LMDB's
+        is as long."""
+        if self._file is not None and not os.fstat(self._file).st_nlink:
+            raise self._lose("the store's lock file was replaced")
         if self._lock is None:
             return
         inode, size = self._identify(self._lock)
@@ -135,7 +138,7 @@ class LmdbFiles:
         newest, before = info["last_txnid"], transaction.id() - writes
         if newest < before or (writes and newest > before):
             raise self._lose("something else has changed the store's data file")
-        if newest > before:  # so it is beside a writer that has just ended, or without the lock
+        if newest > before or self._lock is None:  # a writer has just ended, or there is no lock
             self.check_lock()
         whole = (info["last_pgno"] + 1) * self._page_bytes
         if whole > self._size:
