@@ -237,6 +237,17 @@ def test_an_older_state_in_the_same_file_is_an_error(store: LmdbStore, data: Pat
             call(store)
 
 
+def test_a_newer_state_in_the_same_file_is_an_error(store: LmdbStore, path: Path) -> None:
+    """A backup that is copied over a new store, which a process already has open."""
+    backup = path.with_name("backup")
+    fill(backup, 200)
+    with open(path / "data.mdb", "r+b") as file:
+        file.write((backup / "data.mdb").read_bytes())
+    for call in (get, put):
+        with pytest.raises(StoreClosedError, match="something else has changed"):
+            call(store)
+
+
 @pytest.mark.parametrize("what", ["replaced", "cut short"])
 def test_a_lock_file_that_is_gone_or_cut_is_an_error(
     store: LmdbStore, path: Path, what: str

@@ -136,13 +136,21 @@ class LmdbFiles:
         begun, after `check`, and all pages of it are in the file."""
         info = self.environment.info()
         newest, before = info["last_txnid"], transaction.id() - writes
-        if newest < before or (writes and newest > before):
+        if newest < before or (newest > before and (writes or self._is_stuck(before, newest))):
             raise self._lose("something else has changed the store's data file")
         if newest > before or self._lock is None:  # a writer has just ended, or there is no lock
             self.check_lock()
         whole = (info["last_pgno"] + 1) * self._page_bytes
         if whole > self._size:
             self._check_short(newest, whole, writes)
+
+    def _is_stuck(self, before: int, newest: int) -> bool:
+        """Return whether LMDB's lock file tells of a commit that is not one of the last two, and
+        goes on to. The last one it may not know: a writer is killed before it tells."""
+        if newest == before + 1:
+            return False
+        with self.environment.begin() as later:
+            return later.id() == before
 
     def _check_short(self, newest: int, whole: int, writes: bool) -> None:
         if (newest, self._size) != self._checked:
