@@ -17,6 +17,7 @@ from txn.tables.kv import data_file, exclusion, lock_file
 
 FORMAT = 1
 
+_SHOWN = 5  # names of files, in an error
 _NAME = "format"
 _ASIDE = ".format-"
 _BEGUN = ".format-begun"
@@ -35,7 +36,8 @@ def prepare_directory(path: str, create: bool) -> str:
         text = _read(path)
         if text is None:
             if not create:
-                raise InvalidRequestError("no such store", path=path)
+                found = sorted(os.listdir(path))[:_SHOWN] if os.path.exists(path) else None
+                raise InvalidRequestError("no such store", path=path, contains=found or None)
             _begin(path)
     except (FileExistsError, NotADirectoryError) as error:
         raise NotApplied("the store's path is not a directory", path=path) from error
@@ -109,7 +111,7 @@ def _begin(path: str) -> None:
     others = set(names).difference(asides, _FILES if asides else ())
     if others and not is_complete(path):  # another process may have made it just now
         raise NotApplied(
-            "the directory is not a store of ours", path=path, contains=sorted(others)[:5]
+            "the directory is not a store of ours", path=path, contains=sorted(others)[:_SHOWN]
         )
     os.close(os.open(os.path.join(path, _BEGUN), os.O_WRONLY | os.O_CREAT, 0o644))
 
