@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from importlib.metadata import PackageNotFoundError, version
 
-from txn.errors import InvalidRequestError, StoreError
+from txn.errors import InvalidRequestError, ReadOnlyError, StoreError
 from txn.model import (
     KEEP_DELETES_MS,
     Cell,
@@ -62,7 +62,12 @@ def examine(context: Context, tables: Sequence[bytes] = ()) -> Iterator[Diagnosi
     yield _versions()
     try:
         yield from _check_reach(context)
-        yield from _transaction_table(context)
+        try:
+            yield from _transaction_table(context)
+        except ReadOnlyError:
+            seen = "can only be read here: its clock and its manners are not seen"
+            mend = "open it where it may be written to"
+            yield Diagnosis("store", Verdict.CAUTION, seen, mend)
         for table in tables:
             yield from _table(context, table, context.store.describe(table))
     except StoreError as error:

@@ -150,10 +150,16 @@ class TableStore(catalog.OnCatalog):
         return {name: entries.family(settings) for name, settings in found.families.items()}
 
     def ensure_table(self, table: bytes, families: Mapping[bytes, Family]) -> None:
-        """Create the table and the families that are missing."""
-        self._store.write(
-            lambda writer: catalog.ensure(writer, self._load(writer), table, families)
-        )
+        """Create the table and the families that are missing. No writer is waited for where
+        nothing is."""
+
+        def is_missing(reader: Reader) -> bool:
+            return catalog.find_missing(self._load(reader), table, families) is not None
+
+        if self._store.read(is_missing):
+            self._store.write(
+                lambda writer: catalog.ensure(writer, self._load(writer), table, families)
+            )
 
     def set_owner(self, table: bytes, owner: bytes) -> None:
         """Let all families of a table belong to a database; `table not found`."""
