@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,16 +18,17 @@ import pytest
 
 from tests.integration.emulator import emulated
 from tests.integration.hbase import HBase
+from tests.integration.serving import PATIENCE_S, client
 from txn import Delete, Exact, Key, Mutation, connect
-from txn.clock import ManualClock, SystemClock
-from txn.emulator.scanners import Scan, ScannerLimits, Scanners
+from txn.clock import SystemClock
 from txn.emulator.thrift1 import service as thrift1
 from txn.emulator.thrift2 import service as thrift2
-from txn.errors import StoreError
+from txn.server.listening import listen
+from txn.server.ports import ServedInterface, Server
 from txn.tables.admin import Admin
 from txn.tables.kv.memory import MemoryStore
 from txn.tables.kv.ordered import Reader
-from txn.tables.operations import FamilySettings, Put, Range, Selection
+from txn.tables.operations import FamilySettings, Put
 from txn.tables.rows import Rows
 
 R = TypeVar("R")
@@ -145,67 +147,65 @@ def test_a_list_of_tables_is_of_one_instant(listed: Callable[[Any, Any], object]
     assert store.table is None
 
 
-# --- scanners ------------------------------------------------------------------------------------
+# --- replies that do not arrive ------------------------------------------------------------------
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
+class Gated(MemoryStore):
+    """A store whose reads wait for the test."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered, self.let = threading.Event(), threading.Event()
+        self.let.set()
+
+    def read(self, body: Callable[[Reader], R]) -> R:
+        self.entered.set()
+        assert self.let.wait(PATIENCE_S)
+        return super().read(body)
 
 
-def opened(clock: ManualClock, limits: ScannerLimits) -> Scanners:
-    """Scanners of a table `t` of a hundred rows."""
-    store = MemoryStore()
+OPENINGS: dict[str, tuple[Any, Callable[[Any], int], str, str]] = {
+    "thrift1": (
+        thrift1,
+        lambda c: c.scannerOpenWithScan(b"t", thrift1.IDL.TScan(), {}),
+        "scannerGetList",
+        "nbRows",
+    ),
+    "thrift2": (
+        thrift2,
+        lambda c: c.openScanner(b"t", thrift2.IDL.TScan()),
+        "getScannerRows",
+        "numRows",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", OPENINGS)
+@pytest.mark.parametrize(("value_bytes", "rows"), [(2_000_000, 20), (1, 4)], ids=str)
+def test_rows_of_a_reply_that_nobody_took_are_returned_again(
+    kind: str, value_bytes: int, rows: int
+) -> None:
+    """A client that gave up waiting, and comes back by another connection, misses none: neither
+    where it was gone before a small reply, nor where it left in the middle of a large one."""
+    service, start, method, count_name = OPENINGS[kind]
+    store, clock = Gated(), SystemClock()
     Admin(store, clock).create(b"t", {b"d": FamilySettings()})
-    rows = Rows(store, clock)
-    rows.mutate(b"t", [(b"%02d" % n, [Put(b"d", b"x", b"v" * 100)]) for n in range(100)])
-    return Scanners(rows, clock, limits)
-
-
-ALL = Scan(b"t", Range(), Selection())
-
-
-def test_a_scanner_ends_with_its_lease(clock: ManualClock) -> None:
-    """Clients that went away must not be remembered for ever; using a scanner renews it."""
-    scanners = opened(clock, ScannerLimits(lease_ms=1000))
-    used, forgotten = scanners.open(ALL), scanners.open(ALL)
-    clock.advance(900)
-    assert scanners.next(used, 1) is not None
-    clock.advance(900)
-    assert scanners.next(forgotten, 1) is None
-    assert scanners.next(used, 1) is not None
-    assert not scanners.close(forgotten)
-
-
-def test_a_scanner_of_another_worker_is_not_taken_for_one_of_ours(clock: ManualClock) -> None:
-    """A client that comes back to another worker must not be given what somebody else scans."""
-    limits = ScannerLimits()
-    here, there = opened(clock, limits), opened(clock, limits)
-    number = there.open(ALL)
-    here.open(ALL)
-    assert here.next(number, 1) is None
-    assert not here.close(number)
-
-
-def test_only_so_many_scanners_are_open(clock: ManualClock) -> None:
-    """Opening without closing must not take all memory; the others go on."""
-    scanners = opened(clock, ScannerLimits(open=2, lease_ms=1000))
-    first = scanners.open(ALL)
-    scanners.open(ALL)
-    with pytest.raises(StoreError, match="too many open scanners"):
-        scanners.open(ALL)
-    assert scanners.close(first)
-    scanners.open(ALL)
-    clock.advance(1001)
-    scanners.open(ALL)
-
-
-def test_a_reply_is_bounded(clock: ManualClock) -> None:
-    """A client that asks for a whole table in one reply is told to ask for less."""
-    scanners = opened(clock, ScannerLimits(reply_bytes=5000))
-    number = scanners.open(ALL)
-    with pytest.raises(ValueError, match="ask for fewer"):
-        scanners.next(number, 100)
-    found = scanners.next(scanners.open(ALL), 10)
-    assert found is not None
-    assert len(found[1]) == 10
+    puts = [Put(b"d", b"x", bytes(value_bytes))]
+    Rows(store, clock).mutate(b"t", [(b"%03d" % number, puts) for number in range(rows)])
+    served = ServedInterface(service.SERVICE, service.handler(store, clock))
+    with Server([(listen("127.0.0.1", 0), served)]) as server:
+        (port,) = server.ports
+        with client(port, service=service.SERVICE) as before:
+            number = start(before)
+            [first] = getattr(before, method)(number, 1)
+        with client(port, service=service.SERVICE) as impatient:
+            store.entered.clear()
+            store.let.clear()
+            impatient._send(method, id=number, scannerId=number, **{count_name: rows - 2})
+            assert store.entered.wait(PATIENCE_S)
+        store.let.set()
+        with server._changed:
+            assert server._changed.wait_for(lambda: not server._connections, PATIENCE_S)
+        with client(port, service=service.SERVICE) as after:
+            others = getattr(after, method)(number, rows)
+    assert [each.row for each in [first, *others]] == [b"%03d" % number for number in range(rows)]

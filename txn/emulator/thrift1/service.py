@@ -30,6 +30,7 @@ from txn.tables.operations import (
     Operation,
     Put,
     Remove,
+    Result,
     Selection,
 )
 from txn.tables.refusal import Refused
@@ -264,11 +265,10 @@ class Scanning1:
         return self.scannerGetList(number, 1)
 
     def scannerGetList(self, number: int, count: int) -> list[Any]:
-        found = self._scanners.next(number, count)
+        found = self._scanners.next(number, count, _show)
         if found is None:
             raise _unknown()
-        scan, results = found
-        return convert.row_results(results, in_order=scan.in_order)
+        return found
 
     def scannerClose(self, number: int) -> None:
         if not self._scanners.close(number):
@@ -279,6 +279,10 @@ class Scanning1:
     ) -> int:
         selection = convert.select_columns(columns, until)
         return self._scanners.open(Scan(check_table(table), range_of(*rows), selection))
+
+
+def _show(scan: Scan, results: list[Result]) -> list[Any]:
+    return convert.row_results(results, in_order=scan.in_order)
 
 
 def _unknown() -> Exception:

@@ -167,10 +167,10 @@ class Scanning2:
         return self._scanners.open(convert.scan_of(table, scan))
 
     def getScannerRows(self, number: int, count: int) -> list[Any]:
-        found = self._scanners.next(number, count)
+        found = self._scanners.next(number, count, lambda _, results: convert.results(results))
         if found is None:
             raise IDL.TIllegalArgument(message="Invalid scanner Id")
-        return convert.results(found[1])
+        return found
 
     def closeScanner(self, number: int) -> None:
         """Close it; as in HBase 2, one that is unknown may have expired and is no error."""
