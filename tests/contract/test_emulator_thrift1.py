@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.both import Both, both, fresh
+from tests.contract.both import NOW_MS, TTLS, Both, both, fresh
 from tests.integration.hbase import HBase
 from txn.emulator.thrift1.convert import IDL
 
@@ -328,6 +328,22 @@ def test_a_put_is_checked(
         two.ask("checkAndPut", table, filled, column, expected, mutation, {})
         two.ask("getVer", table, filled, b"d:x", 9, {})
         two.ask("getRow", table, filled, {})
+
+
+@pytest.mark.parametrize("ttl", TTLS)
+def test_cells_may_have_a_ttl_of_their_own(two: Both, table: bytes, row: bytes, ttl: bytes) -> None:
+    """What a cell hid is seen again when it is over; deletes are of what is seen."""
+    attributes, at, other = {b"_ttl": ttl}, NOW_MS - 60_000, fresh("row")
+    two.ask("mutateRowTs", table, row, [put(b"d:x", b"old")], at - 1, {})
+    two.ask("mutateRowTs", table, row, [put(b"d:x", b"new"), put(b"d:y")], at, attributes)
+    two.ask("mutateRowsTs", table, [IDL.BatchMutation(other, [put(b"d:x")])], at, attributes)
+    two.ask("checkAndPut", table, other, b"d:y", b"", put(b"d:z"), attributes)
+    two.ask("checkAndPut", table, row, b"d:x", b"old", put(b"d:z"), {})
+    for each in (row, other):
+        two.ask("getRow", table, each, {})
+        two.ask("getVer", table, each, b"d:x", 9, {})
+    two.ask("mutateRowTs", table, row, [put(b"d:x", b"late")], at - 2, {})
+    two.ask("getVer", table, row, b"d:x", 9, {})
 
 
 @pytest.mark.parametrize("mutation", [put(b"d"), put(b"z:x")])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.contract.both import Both, both, fresh
+from tests.contract.both import NOW_MS, TTLS, Both, both, fresh
 from tests.integration.hbase import HBase
 from txn.emulator.thrift2.convert import IDL
 
@@ -326,6 +326,29 @@ def test_values_are_appended_to(two: Both, table: bytes, row: bytes) -> None:
         two.ask("append", table, IDL.TAppend(row, cells))
     two.ask("append", table, IDL.TAppend(row, [cell(b"d:b", b"4")], returnResults=False))
     two.ask("get", table, get(row))
+
+
+@pytest.mark.parametrize("ttl", TTLS)
+def test_cells_may_have_a_ttl_of_their_own(two: Both, table: bytes, row: bytes, ttl: bytes) -> None:
+    """Puts of all kinds, counts and appends; those two keep the TTL of what they change."""
+    attributes, at, other = {b"_ttl": ttl}, NOW_MS - 60_000, fresh("row")
+    brief, plain = {"attributes": attributes, "timestamp": at}, {"timestamp": at - 1}
+    two.ask("put", table, put(row, cell(b"d:x", b"old"), **plain))
+    two.ask("put", table, put(row, cell(b"d:x", b"new"), cell(b"e:z"), **brief))
+    two.ask("putMultiple", table, [put(other, cell(b"d:x"), **brief)])
+    both_puts = put(row, cell(b"d:p"), **brief), put(row, cell(b"d:q"), **plain)
+    two.ask("mutateRow", table, mutations(row, *both_puts))
+    where = (table, other, b"d", b"none", None)
+    two.ask("checkAndPut", *where, put(other, cell(b"d:y"), **brief))
+    everything(two, table, row, other)
+    two.ask("append", table, IDL.TAppend(row, [cell(b"d:x", b"er")]))
+    counted = [IDL.TColumnIncrement(b"d", b"c")]
+    two.ask("increment", table, IDL.TIncrement(row, counted, attributes=attributes))
+    two.ask("append", table, IDL.TAppend(row, [cell(b"d:a")], attributes=attributes))
+    two.ask("deleteSingle", table, delete(row, column(b"d:x"), kind=Delete.DELETE_COLUMN))
+    scan = IDL.TScan(startRow=row, stopRow=row, filterString=b"ValueFilter(!=, 'binary:v')")
+    two.ask("getScannerResults", table, scan, 9)
+    everything(two, table, row)
 
 
 # --- scanners ------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ import pytest
 
 from txn.clock import ManualClock
 from txn.errors import InvalidRequestError
-from txn.model import Cell, Check, Edit, Key
+from txn.model import Cell, Check, Edit, Key, Unless
 from txn.tables.admin import Admin
 from txn.tables.kv.lmdb import LmdbStore
 from txn.tables.kv.memory import MemoryStore
@@ -21,6 +21,7 @@ from txn.tables.operations import (
     FamilySettings,
     Operation,
     Put,
+    Range,
     Remove,
     Selection,
 )
@@ -167,6 +168,49 @@ def test_a_compaction_forgets_markers_and_what_has_expired(world: World) -> None
     assert list(world.store.read(lambda reader: list(reader.keys(b"", b"\xff")))) == empty
     world.do(Put(b"d", b"x", b"seen", 7))
     assert world.seen() == [(b"x", 7, b"seen")]
+
+
+def test_a_cell_with_a_ttl_of_its_own_is_gone_after_it_for_everybody(world: World) -> None:
+    """For reads of both kinds, scans, conditions, checks of transactions, and compactions."""
+    world.do(Put(b"d", b"x", b"1", ttl_ms=100), Put(b"d", b"n", b"2"))
+    world.clock.advance(100)
+    assert world.tables.read([X]) == {X: Cell(b"1", 1_000)}
+    assert not world.tables.check_and_put([Check(X, b"", ((X, b"3"),))])[0]
+    world.clock.advance(1)
+    assert world.seen() == [(b"n", 1_000, b"2")]
+    assert world.seen(Selection(((b"d", b"x"),))) == []
+    assert world.tables.read([X]) == {X: None}
+    assert world.tables.read_versions([X], 3) == {X: []}
+    for columns in (None, {(b"d", b"x"), (b"d", b"n"), (b"e", b"x")}, {(b"d", b"x"), (b"d", b"n")}):
+        [row] = world.tables.scan(T, columns=columns)
+        assert [key.column for key in row.cells] == [b"n"]
+    [row] = world.tables.scan(T, unless=Unless(b"d", b"x", frozenset([b"1"])))
+    assert [key.column for key in row.cells] == [b"n"]
+    [result] = world.rows.scan(T, Range(), ALL, limit_rows=9).results
+    assert [version.column for version in result.versions] == [b"n"]
+    assert world.rows.check_and_mutate(T, b"r", Condition(b"d", b"x"), [Put(b"d", b"y", b"4")])
+    assert world.tables.check_and_put([Check(X, b"", ((X, b"3"),))])[0]
+    assert world.tables.read([X]) == {X: Cell(b"3", 1_101)}
+
+
+def test_a_cell_whose_own_ttl_is_over_is_compacted_away(world: World) -> None:
+    """Else what was to be gone would fill the disk."""
+    empty = world.store.read(lambda reader: list(reader.keys(b"", b"\xff")))
+    world.do(Put(b"d", b"x", b"1", ttl_ms=100))
+    world.clock.advance(101)
+    world.tables.compact(T)
+    assert world.store.read(lambda reader: list(reader.keys(b"", b"\xff"))) == empty
+
+
+def test_what_is_added_to_keeps_its_ttl_unless_it_is_given_another(world: World) -> None:
+    """As in HBase, whose counters carry it on."""
+    world.do(Add(b"d", b"x", 1, ttl_ms=100), Append(b"d", b"y", b"1", ttl_ms=100))
+    world.do(Add(b"d", b"x", 1), Append(b"d", b"y", b"1"), Add(b"d", b"z", 1, ttl_ms=100))
+    world.do(Add(b"d", b"z", 1, ttl_ms=500))
+    world.clock.advance(200)
+    assert world.seen(Selection()) == [(b"z", 1_001, bytes([0, 0, 0, 0, 0, 0, 0, 2]))]
+    world.do(Add(b"d", b"x", 1))
+    assert world.seen(Selection())[0] == (b"x", 1_200, bytes([0, 0, 0, 0, 0, 0, 0, 1]))
 
 
 def test_versions_that_must_stay_outlive_the_ttl(world: World) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from txn.model import MAX_ROW
 from txn.tables.operations import MAX_TIMESTAMP, Range
 from txn.tables.refusal import Refused
@@ -19,6 +21,17 @@ def range_of(start: bytes | None, stop: bytes | None, *, reverse: bool = False) 
     if max(len(first), len(last)) > MAX_ROW:
         raise Refused("illegal argument", "a row is at most 32767 bytes", bytes=len(first))
     return Range(first, last, include_stop=bool(first) and first == last, reverse=reverse)
+
+
+def ttl_of(attributes: Mapping[bytes, bytes] | None) -> int | None:
+    """Return the TTL (ms) that a mutation's attributes give to its cells; None: they give none."""
+    given = (attributes or {}).get(b"_ttl")
+    if given is None:
+        return None
+    if len(given) < 8:
+        raise Refused("do not retry", "a _ttl is 8 bytes", bytes=len(given))
+    ttl_ms = int.from_bytes(given[:8], signed=True)
+    return None if ttl_ms == MAX_TIMESTAMP else ttl_ms
 
 
 def batch_of(size: int | None) -> int | None:

@@ -92,8 +92,10 @@ class RowChange:
         return resolved
 
     def _compute(self, operation: Add | Append) -> Put:
-        found = self._newest(operation.family, operation.column)
+        found, ttl_ms = self._newest(operation.family, operation.column), operation.ttl_ms
         old = b"" if found is None else found[0][1]
+        if ttl_ms is None and found is not None:
+            ttl_ms = cells.find_ttl(self._state(operation.family, operation.column), found[0][0])
         if isinstance(operation, Append):
             value = old + operation.value
         elif found is None:
@@ -103,7 +105,7 @@ class RowChange:
         else:
             value = _long(int.from_bytes(old) + operation.by)
         above = 0 if found is None else found[0][0] + 1
-        put = Put(operation.family, operation.column, value, max(self._now, above))
+        put = Put(operation.family, operation.column, value, max(self._now, above), ttl_ms)
         _check_size(self._row, put)
         return put
 
@@ -125,15 +127,21 @@ class RowChange:
         self, family: bytes, column: bytes, limit: int = 1
     ) -> list[tuple[int, bytes]] | None:
         place = self._place(family)
-        state = self._writer.get(catalog.cell_key(place, self._row, column)) or b""
         oldest = 0 if place.ttl_ms is None else self._now - place.ttl_ms
         found = cells.versions(
-            state, oldest, limit=min(limit, place.versions), at_least=place.min_versions
+            self._state(family, column),
+            oldest,
+            self._now,
+            limit=min(limit, place.versions),
+            at_least=place.min_versions,
         )
         return [(cell.timestamp, cell.value) for cell in found] or None
 
+    def _state(self, family: bytes, column: bytes) -> bytes:
+        return self._writer.get(catalog.cell_key(self._place(family), self._row, column)) or b""
+
     def _put(self, put: Put) -> None:
-        family, column, value, timestamp = put
+        family, column, value, timestamp, ttl_ms = put
         _check_size(self._row, put)
         place = self._place(family)
         masks_key = catalog.masks_key(place, self._row)
@@ -142,7 +150,10 @@ class RowChange:
             return
         name = catalog.cell_key(place, self._row, column)
         old = self._writer.get(name) or b""
-        self._store(name, old, cells.put_version(old, timestamp or 0, value, place.versions))
+        new = cells.put_version(
+            old, timestamp or 0, value, place.versions, self._now, ttl_ms=ttl_ms
+        )
+        self._store(name, old, new)
 
     def _remove(self, remove: Remove) -> None:
         family, column, timestamp, exact = remove

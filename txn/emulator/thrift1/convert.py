@@ -74,7 +74,9 @@ def select_columns(columns: Columns, until: int = MAX_TIMESTAMP, versions: int =
     )
 
 
-def changes(mutations: Iterable[Any], timestamp: int | None) -> tuple[list[Remove], list[Put]]:
+def changes(
+    mutations: Iterable[Any], timestamp: int | None, ttl_ms: int | None
+) -> tuple[list[Remove], list[Put]]:
     """Return the deletions and the puts among the mutations of a row; families are not put."""
     removes: list[Remove] = []
     puts: list[Put] = []
@@ -83,7 +85,7 @@ def changes(mutations: Iterable[Any], timestamp: int | None) -> tuple[list[Remov
         if mutation.isDelete:
             removes.append(Remove(family, qualifier, timestamp))
         elif qualifier is not None:
-            puts.append(Put(family, qualifier, mutation.value or b"", timestamp))
+            puts.append(Put(family, qualifier, mutation.value or b"", timestamp, ttl_ms))
     return removes, puts
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from txn.clock import Clock
-from txn.emulator.arguments import check_time, range_of
+from txn.emulator.arguments import check_time, range_of, ttl_of
 from txn.emulator.pacing import PacedRows
 from txn.emulator.places import check_table
 from txn.emulator.refusals import Internal, change_all, join_services, refuse_as_many
@@ -127,12 +127,17 @@ class Data1:
         self.mutateRowTs(table, row, mutations, MAX_TIMESTAMP, attributes)
 
     def mutateRowTs(
-        self, table: bytes, row: bytes, mutations: Sequence[Any], timestamp: int, _: Attributes
+        self,
+        table: bytes,
+        row: bytes,
+        mutations: Sequence[Any],
+        timestamp: int,
+        attributes: Attributes,
     ) -> None:
         """The deletes, then the puts, which come later and so survive them."""
         if not row:
             raise Refused("illegal argument", "a row is 1 to 32767 bytes", bytes=0)
-        removes, puts = convert.changes(mutations, check_time(timestamp))
+        removes, puts = convert.changes(mutations, check_time(timestamp), ttl_of(attributes))
         durable = convert.is_durable(mutations)
         if removes:
             self._rows.mutate(table, [(row, removes)], durable=durable)
@@ -143,16 +148,16 @@ class Data1:
         self.mutateRowsTs(table, batches, MAX_TIMESTAMP, attributes)
 
     def mutateRowsTs(
-        self, table: bytes, batches: Sequence[Any], timestamp: int, _: Attributes
+        self, table: bytes, batches: Sequence[Any], timestamp: int, attributes: Attributes
     ) -> None:
         """The puts of all rows, then the deletes, which therefore hide them."""
         changes: list[tuple[bytes, Sequence[Operation]]] = []
-        durable = False
+        at, ttl_ms, durable = check_time(timestamp), ttl_of(attributes), False
         for batch in batches:
             for mutation in batch.mutations:
                 if not mutation.isDelete:
                     convert.cell_of(mutation.column)
-            removes, puts = convert.changes(batch.mutations, check_time(timestamp))
+            removes, puts = convert.changes(batch.mutations, at, ttl_ms)
             if removes or puts:
                 changes.append((batch.row or b"", [*puts, *removes]))
             durable = durable or convert.is_durable(batch.mutations)
@@ -176,14 +181,14 @@ class Data1:
         remove = Remove(timestamp=check_time(timestamp))
         self._rows.mutate(table, [(row, [remove])])
 
-    def checkAndPut(
+    def checkAndPut(  # noqa: PLR0917  (they are the interface's)
         self,
         table: bytes,
         row: bytes,
         column: bytes,
         value: bytes | None,
         mutation: Any,
-        _: Attributes,
+        attributes: Attributes,
     ) -> bool:
         target = convert.cell_of(mutation.column)
         family, qualifier = convert.cell_of(column)
@@ -191,7 +196,7 @@ class Data1:
             table,
             row,
             Condition(family, qualifier, "=", value),
-            [Put(*target, mutation.value or b"")],
+            [Put(*target, mutation.value or b"", ttl_ms=ttl_of(attributes))],
             durable=mutation.writeToWAL,
         )
 

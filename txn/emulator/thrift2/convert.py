@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from txn.emulator.arguments import batch_of, check_time, range_of
+from txn.emulator.arguments import batch_of, check_time, range_of, ttl_of
 from txn.emulator.places import check_table
 from txn.emulator.refusals import (
     Internal,
@@ -117,9 +117,16 @@ def puts_of(put: Any) -> list[Operation]:
     """Return the operations of a TPut."""
     if not put.columnValues or not all(cell.family for cell in put.columnValues):
         raise Internal("no columns to insert, or no family")
+    ttl_ms = ttl_of(put.attributes)
     return [
-        Put(cell.family, cell.qualifier, cell.value, _first_time(cell.timestamp, put.timestamp))
-        for cell in put.columnValues
+        Put(
+            each.family,
+            each.qualifier,
+            each.value,
+            _first_time(each.timestamp, put.timestamp),
+            ttl_ms,
+        )
+        for each in put.columnValues
     ]
 
 
@@ -164,8 +171,9 @@ def adds_of(increment: Any) -> list[Operation]:
     """Return the operations of a TIncrement."""
     if not increment.columns:
         raise Internal("no columns to increment")
+    ttl_ms = ttl_of(increment.attributes)
     return [
-        Add(column.family, column.qualifier, 1 if column.amount is None else column.amount)
+        Add(column.family, column.qualifier, 1 if column.amount is None else column.amount, ttl_ms)
         for column in increment.columns
     ]
 
@@ -174,7 +182,8 @@ def appends_of(append: Any) -> list[Operation]:
     """Return the operations of a TAppend; their timestamps mean nothing."""
     if not append.columns:
         raise Internal("no columns to append to")
-    return [Append(cell.family, cell.qualifier, cell.value) for cell in append.columns]
+    ttl_ms = ttl_of(append.attributes)
+    return [Append(cell.family, cell.qualifier, cell.value, ttl_ms) for cell in append.columns]
 
 
 def operator_of(number: int) -> Operator:
