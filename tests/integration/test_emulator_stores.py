@@ -13,8 +13,10 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import pytest
+from thriftpy2.thrift import TApplicationException
 
 from tests.integration.emulator import emulated
 from tests.integration.hbase import HBase
@@ -145,6 +147,50 @@ def test_a_list_of_tables_is_of_one_instant(listed: Callable[[Any, Any], object]
     store.table = b"a"
     listed(one, two)
     assert store.table is None
+
+
+def test_what_hbase_tries_for_a_minute_is_refused_at_once(emulator: HBase, accounts: str) -> None:
+    """With the error that it ends with there: a batch with a filter of whole rows, a TTL that is no
+    number, and a put at a negative time."""
+    table, one, two = accounts.encode(), thrift1.IDL, thrift2.IDL
+    rows, odd = b"PageFilter(1)", {b"_ttl": b"1234567"}
+    put = one.Mutation(column=b"d:balance", value=b"1")
+    with client(urlsplit(emulator.thrift1).port or 0, service=thrift1.SERVICE) as first:
+        number = first.scannerOpenWithScan(table, one.TScan(batchSize=1, filterString=rows), {})
+        for method, arguments in (
+            ("scannerGetList", [number, 1]),
+            ("mutateRow", [table, b"r", [put], odd]),
+            ("checkAndPut", [table, b"r", b"d:balance", b"", put, odd]),
+        ):
+            with pytest.raises(one.IOError, match="RetriesExhaustedException") as caught:
+                getattr(first, method)(*arguments)
+            assert caught.value.canRetry
+    cells = [two.TColumnValue(b"d", b"balance", b"1")]
+    late = [two.TColumnValue(b"d", b"balance", b"1", -1)]
+    with client(urlsplit(emulator.thrift2).port or 0, service=thrift2.SERVICE) as second:
+        for method, arguments in (
+            ("getScannerResults", [table, two.TScan(batchSize=1, filterString=rows), 1]),
+            ("put", [table, two.TPut(b"r", cells, attributes=odd)]),
+            ("put", [table, two.TPut(b"r", late)]),
+        ):
+            with pytest.raises(two.TIOError, match="Failed 1 action") as failed:
+                getattr(second, method)(*arguments)
+            assert failed.value.canRetry
+        assert not second.exists(table, two.TGet(b"r"))
+
+
+def test_what_a_request_lacks_is_told_in_a_line(
+    emulator: HBase, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A client that makes a mistake fills no log with tracebacks."""
+    port = urlsplit(emulator.thrift1).port or 0
+    with client(port, service=thrift1.SERVICE) as incomplete:
+        for _ in range(3):
+            with pytest.raises(TApplicationException, match="missing argument='row'"):
+                incomplete.getRow(b"t", None, {})
+    told = [record for record in caplog.records if "getRow" in record.getMessage()]
+    assert len(told) <= 1
+    assert not any(record.exc_info for record in told)
 
 
 # --- replies that do not arrive ------------------------------------------------------------------

@@ -9,8 +9,9 @@ import pytest
 
 from txn.clock import ManualClock
 from txn.errors import InvalidRequestError
-from txn.model import Cell, Check, Edit, Key, Unless
+from txn.model import MAX_CELL, Cell, Check, Edit, Key, Unless
 from txn.tables.admin import Admin
+from txn.tables.changes import MAX_COLUMN
 from txn.tables.kv.lmdb import LmdbStore
 from txn.tables.kv.memory import MemoryStore
 from txn.tables.kv.ordered import OrderedStore
@@ -233,8 +234,10 @@ def test_versions_that_must_stay_outlive_the_ttl(world: World) -> None:
         (b"r" * 32_768, Put(b"d", b"x", b"1"), "illegal argument"),
         (b"r", Put(b"q", b"x", b"1"), "no such column family"),
         (b"r", Remove(b"q"), "no such column family"),
-        (b"r", Put(b"d", b"x", b"1", -1), "illegal argument"),
-        (b"r", Put(b"d", b"x", bytes(10 * 1024 * 1024)), "illegal argument"),
+        (b"r", Put(b"d", b"x", b"1", -1), "retries exhausted"),
+        (b"r", Put(b"d", b"x", bytes(MAX_CELL - 26)), "do not retry"),
+        (b"r", Append(b"d", b"x", bytes(MAX_CELL - 26)), "do not retry"),
+        (b"r", Put(b"d", b"x" * (MAX_COLUMN + 1), b"1"), "illegal argument"),
     ],
 )
 def test_what_hbase_refuses_is_refused_with_its_reason(
@@ -245,6 +248,28 @@ def test_what_hbase_refuses_is_refused_with_its_reason(
         world.do(Put(b"d", b"x", b"undone"), operation, row=row)
     assert caught.value.reason == reason
     assert world.seen() == []
+
+
+def test_a_cell_may_be_as_large_as_hbase_takes_it(world: World) -> None:
+    """And a value that is appended to may not become larger."""
+    largest = bytes(MAX_CELL - 27)  # 20 bytes, 4 for the length, and three names of one byte
+    world.do(Put(b"d", b"x", largest))
+    with pytest.raises(Refused, match=r"the cell is too large .* limit=10485760"):
+        world.do(Append(b"d", b"x", b"1"))
+    assert world.seen() == [(b"x", 1_000, largest)]
+
+
+def test_a_column_may_be_longer_than_a_row(world: World) -> None:
+    """Also beside others that begin in the same way, and in a long row, read in both directions."""
+    row, long = b"\0" * 32_767, b"c" * MAX_COLUMN
+    names = [long[:-1], long, long[:-1] + b"d"]
+    world.do(*[Put(b"d", name, b"1") for name in names], row=row)
+    assert [name for name, *_ in world.seen(row=row)] == names
+    for reverse in (False, True):
+        page = world.rows.scan(T, Range(reverse=reverse), ALL, limit_rows=9)
+        assert [version.column for version in page.results[0].versions] == names
+    world.do(Remove(b"d", long), row=row)
+    assert [name for name, *_ in world.seen(row=row)] == [names[0], names[2]]
 
 
 def test_a_disabled_table_refuses_reads_and_writes_of_all_kinds(world: World) -> None:

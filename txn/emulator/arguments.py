@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
-from txn.model import MAX_ROW
-from txn.tables.operations import MAX_TIMESTAMP, Range
+from txn.model import MAX_CELL, MAX_ROW
+from txn.tables.changes import key_value_bytes
+from txn.tables.operations import MAX_TIMESTAMP, Put, Range
 from txn.tables.refusal import Refused
 
 
 def check_time(timestamp: int) -> int | None:
     """Return the timestamp, None for HBase's "now"."""
     refuse_negative(timestamp)
+    return time_of(timestamp)
+
+
+def time_of(timestamp: int) -> int | None:
+    """Return the timestamp as it is, None for HBase's "now"."""
     return None if timestamp == MAX_TIMESTAMP else timestamp
 
 
@@ -29,9 +35,19 @@ def ttl_of(attributes: Mapping[bytes, bytes] | None) -> int | None:
     if given is None:
         return None
     if len(given) < 8:
-        raise Refused("do not retry", "a _ttl is 8 bytes", bytes=len(given))
+        raise Refused("retries exhausted", "a _ttl is 8 bytes", bytes=len(given))
     ttl_ms = int.from_bytes(given[:8], signed=True)
     return None if ttl_ms == MAX_TIMESTAMP else ttl_ms
+
+
+def check_sizes(row: bytes, puts: Iterable[Put]) -> None:
+    """Refuse the puts that HBase's own client does not send; those of servers are not many more."""
+    for family, column, value, *_ in puts:
+        size = key_value_bytes(row, family, column, value)
+        if size > MAX_CELL:
+            raise Refused(
+                "illegal argument", "the cell is too large", cell_bytes=size, limit=MAX_CELL
+            )
 
 
 def batch_of(size: int | None) -> int | None:

@@ -217,6 +217,7 @@ class ClientConnection:
             with method.turn:
                 returned = method.run(*[given[name] for name in method.names])
         except TApplicationException as error:
+            self._tell(annotate("refused a request", method=name, answer=error.message))
             return error
         except Exception as error:  # noqa: BLE001  (whatever it is, the others are served)
             for field, kind in method.errors:

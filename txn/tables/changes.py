@@ -8,11 +8,11 @@ mutation is masked. The new version of an Add or Append is above the one it repl
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import assert_never
 
-from txn.model import MAX_CELL, MAX_COLUMN, Key, cell_bytes
+from txn.model import MAX_CELL
 from txn.tables import catalog, cells
 from txn.tables.catalog import Place, TableCatalog
 from txn.tables.cells import CellVersion
@@ -20,7 +20,26 @@ from txn.tables.kv.ordered import Writer
 from txn.tables.operations import MAX_TIMESTAMP, Add, Append, Operation, Put, Remove
 from txn.tables.refusal import Refused
 
+MAX_COLUMN = 131_072
+"""HBase takes whatever makes no cell too large; our keys are walked through in pieces."""
+KEY_VALUE_OVERHEAD = 20
+_LENGTH_OVERHEAD = 4
 _LONG = 8
+
+
+def key_value_bytes(row: bytes, family: bytes, column: bytes, value: bytes) -> int:
+    """Return the size of a cell as HBase's clients count it; its servers add 4 for the length."""
+    return KEY_VALUE_OVERHEAD + len(row) + len(family) + len(column) + len(value)
+
+
+def check_cells(row: bytes, operations: Iterable[Operation]) -> None:
+    """Refuse the cells that HBase's servers refuse, whatever is there."""
+    for operation in operations:
+        if isinstance(operation, (Put, Append)):
+            _check_size(row, operation)
+        timestamp = operation.timestamp if isinstance(operation, Put) else None
+        if timestamp is not None and not 0 <= timestamp <= MAX_TIMESTAMP:
+            raise Refused("retries exhausted", "timestamps are not negative", timestamp=timestamp)
 
 
 def prepare_changes(
@@ -142,7 +161,6 @@ class RowChange:
 
     def _put(self, put: Put) -> None:
         family, column, value, timestamp, ttl_ms = put
-        _check_size(self._row, put)
         place = self._place(family)
         masks_key = catalog.masks_key(place, self._row)
         masks = None if masks_key is None else self._writer.get(masks_key)
@@ -202,16 +220,18 @@ def _check(known: TableCatalog, table: bytes, operation: Operation) -> None:
     if family is not None and (table, family) not in known.places:
         raise known.missing(table, family)
     if isinstance(column, bytes) and len(column) > MAX_COLUMN:
-        raise Refused("illegal argument", "the column is too long", bytes=len(column))
-    timestamp = operation.timestamp if isinstance(operation, (Put, Remove)) else None
+        raise Refused(
+            "illegal argument", "the column is too long", bytes=len(column), limit=MAX_COLUMN
+        )
+    timestamp = operation.timestamp if isinstance(operation, Remove) else None
     if timestamp is not None and not 0 <= timestamp <= MAX_TIMESTAMP:
         raise Refused("illegal argument", "timestamps are not negative", timestamp=timestamp)
 
 
-def _check_size(row: bytes, put: Put) -> None:
-    size = cell_bytes(Key._make((row, put.family, put.column, None)), put.value)
+def _check_size(row: bytes, put: Put | Append) -> None:
+    size = key_value_bytes(row, put.family, put.column, put.value) + _LENGTH_OVERHEAD
     if size > MAX_CELL:
-        raise Refused("illegal argument", "the cell is too large", cell_bytes=size, limit=MAX_CELL)
+        raise Refused("do not retry", "the cell is too large", cell_bytes=size, limit=MAX_CELL)
 
 
 def _long(number: int) -> bytes:

@@ -14,7 +14,7 @@ from txn.tables.filters.parsing import Filter
 
 MAX_TIMESTAMP = (1 << 63) - 1
 
-Operator = Literal["<", "<=", "=", "!=", ">=", ">"]
+Operator = Literal["<", "<=", "=", "!=", ">=", ">", "no-op"]
 
 
 class Result(NamedTuple):
@@ -117,7 +117,8 @@ class Condition:
 
     As in HBase the expected value stands on the left: `value operator cell`. A value of None or
     of no bytes is HBase's null check: it holds for an absent or empty cell, or with `!=` for any
-    other. An absent cell never holds against any other value, `!=` included. since, until: the
+    other. An absent cell never holds against any other value, `!=` included. HBase refuses "no-op"
+    only where there are two values to compare. since, until: the
     timestamps that are looked at.
     """
 

@@ -21,7 +21,9 @@ from txn.tables.operations import MAX_TIMESTAMP, Put, Range, Remove, Result, Sel
 IDL: ModuleType = thriftpy2.load(
     str(Path(__file__).with_name("hbase1.thrift")), module_name="txn_emulator_hbase1_thrift"
 )
-DECLARING = frozenset({"createTable", "mutateRow", "mutateRowTs", "checkAndPut"})
+DECLARING = frozenset(
+    {"createTable", "mutateRow", "mutateRowTs", "mutateRows", "mutateRowsTs", "checkAndPut"}
+)
 """The methods that answer an illegal argument with the exception that the interface has for it."""
 
 SEVERAL = "org.apache.hadoop.hbase.client.RetriesExhaustedWithDetailsException"
@@ -32,7 +34,7 @@ def explain_error(method: str, error: TxnError) -> Exception:
     """Return what HBase's Thrift 1 gateway raises for an error."""
     if isinstance(error, Several):
         return make_io_error(f"{SEVERAL}: {error}", can_retry=True)
-    final = isinstance(error, InvalidRequestError)
+    final = isinstance(error, InvalidRequestError) and reason_of(error) != "retries exhausted"
     if isinstance(error, InvalidRequestError) and reason_of(error) == "illegal argument":
         if method not in DECLARING:
             return make_internal(method, error)

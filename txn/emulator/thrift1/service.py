@@ -11,15 +11,23 @@ from collections.abc import Sequence
 from typing import Any
 
 from txn.clock import Clock
-from txn.emulator.arguments import check_time, range_of, ttl_of
+from txn.emulator.arguments import check_sizes, check_time, range_of, ttl_of
 from txn.emulator.pacing import PacedRows
 from txn.emulator.places import check_table
-from txn.emulator.refusals import Internal, change_all, join_services, refuse_as_many
+from txn.emulator.refusals import (
+    Internal,
+    change_all,
+    fail_internally,
+    join_services,
+    refuse_as_many,
+    require,
+)
 from txn.emulator.scanners import Scan, ScannerLimits, Scanners
 from txn.emulator.thrift1 import convert
 from txn.emulator.thrift1.convert import IDL, Columns
 from txn.emulator.thrift1.tables import Tables1
 from txn.tables.admin import Admin
+from txn.tables.catalog import check_row
 from txn.tables.cells import CellVersion
 from txn.tables.kv.ordered import OrderedStore
 from txn.tables.operations import (
@@ -138,6 +146,7 @@ class Data1:
         if not row:
             raise Refused("illegal argument", "a row is 1 to 32767 bytes", bytes=0)
         removes, puts = convert.changes(mutations, check_time(timestamp), ttl_of(attributes))
+        check_sizes(row, puts)
         durable = convert.is_durable(mutations)
         if removes:
             self._rows.mutate(table, [(row, removes)], durable=durable)
@@ -152,14 +161,21 @@ class Data1:
     ) -> None:
         """The puts of all rows, then the deletes, which therefore hide them."""
         changes: list[tuple[bytes, Sequence[Operation]]] = []
-        at, ttl_ms, durable = check_time(timestamp), ttl_of(attributes), False
+        durable = False
+        with refuse_as_many():
+            ttl_ms = ttl_of(attributes)
         for batch in batches:
+            require(batch, "row", "mutations")
             for mutation in batch.mutations:
                 if not mutation.isDelete:
                     convert.cell_of(mutation.column)
+            with fail_internally():
+                check_row(batch.row)
+                at = check_time(timestamp)
             removes, puts = convert.changes(batch.mutations, at, ttl_ms)
+            check_sizes(batch.row, puts)
             if removes or puts:
-                changes.append((batch.row or b"", [*puts, *removes]))
+                changes.append((batch.row, [*puts, *removes]))
             durable = durable or convert.is_durable(batch.mutations)
         if changes:
             change_all(self._rows, table, changes, durable=durable)
@@ -192,12 +208,11 @@ class Data1:
     ) -> bool:
         target = convert.cell_of(mutation.column)
         family, qualifier = convert.cell_of(column)
+        put = Put(*target, mutation.value or b"", ttl_ms=ttl_of(attributes))
+        check_sizes(row, [put])
+        condition = Condition(family, qualifier, "=", value)
         return self._rows.check_and_mutate(
-            table,
-            row,
-            Condition(family, qualifier, "=", value),
-            [Put(*target, mutation.value or b"", ttl_ms=ttl_of(attributes))],
-            durable=mutation.writeToWAL,
+            table, row, condition, [put], durable=mutation.writeToWAL
         )
 
     # ------------------------------------------------------------------------- counting
@@ -210,7 +225,7 @@ class Data1:
     def increment(self, asked: Any) -> None:
         if not asked.table or not asked.row:
             raise Internal("an increment needs a table and a row")
-        self._add(asked.table, asked.row, Add(*convert.cell_of(asked.column), asked.ammount))
+        self._add(asked.table, asked.row, Add(*convert.cell_of(asked.column), asked.ammount or 0))
 
     def incrementRows(self, asked: Sequence[Any]) -> None:
         for increment in asked:
@@ -219,6 +234,7 @@ class Data1:
     def append(self, asked: Any) -> list[Any]:
         if not asked.table or not asked.row:
             raise Internal("an append needs a table and a row")
+        require(asked, "columns", "values")
         if len(asked.columns) != len(asked.values):
             raise Internal("an append needs as many values as columns")
         appends = [
