@@ -140,7 +140,9 @@ def test_a_version_with_a_ttl_of_its_own_uncovers_what_it_hid() -> None:
 @pytest.mark.parametrize("ttl_ms", [cells.FOREVER - 1, -1, 0])
 def test_a_ttl_that_ends_before_now_or_beyond_64_bits_is_over(ttl_ms: int) -> None:
     """Java's sum of timestamp and TTL begins again from below."""
-    assert cells.newest(cells.put_version(b"", 10, b"v", 1, ttl_ms=ttl_ms), 0, 11) is None
+    assert cells.versions(cells.put_version(b"", 10, b"v", 1, ttl_ms=ttl_ms), 0, 11) == []
+    state = cells.put_version(cells.put_version(b"", 10, b"old", 1), 20, b"older", 2)
+    assert cells.put_version(state, 20, b"v", 2, 21, ttl_ms=ttl_ms) is state
 
 
 def test_some_versions_never_expire() -> None:
@@ -232,7 +234,8 @@ def test_any_history_reads_as_from_the_whole_list_of_arrivals(
 def _step(column: Column, state: bytes, step: str, time: int, other: object) -> bytes:
     match step, other:
         case "put", (bytes(value), (int() | None) as ttl):
-            column.puts.append((time, value, ttl))
+            if ttl is None or time + ttl >= column.now:
+                column.puts.append((time, value, ttl))
             return cells.put_version(state, time, value, column.limit, column.now, ttl_ms=ttl)
         case "compact", int(purge_before):
             column.compact(time, purge_before, 1)

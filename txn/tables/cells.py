@@ -108,11 +108,14 @@ def put_version(
     *,
     ttl_ms: int | None = None,
 ) -> bytes:
-    """Return the state after a put, of at most `limit` versions; the same object if unchanged."""
+    """Return the state after a put, of at most `limit` versions; the same object if unchanged, as
+    by one whose TTL is over already."""
     if len(value) > MAX_SIZE:
         raise InvalidRequestError("value is too large", bytes=len(value), limit=MAX_SIZE)
     if ttl_ms is None:
         head = _pack(timestamp, len(value))
+    elif _is_over(timestamp + ttl_ms, now_ms):
+        return state
     else:
         head = _pack(timestamp, _TTL | _TTL_SIZE + len(value)) + _TTL_FORM.pack(ttl_ms)
     if not state:
@@ -231,9 +234,12 @@ def _read_ttl(state: bytes, at: int) -> int:
 
 
 def _has_expired(state: bytes, at: int, timestamp: int, now_ms: int) -> bool:
-    """Return whether a version is over whose TTL stands there; a sum beyond 64 bits is negative."""
-    ends_ms = timestamp + _read_ttl(state, at)
-    return ends_ms > FOREVER or ends_ms < now_ms
+    """Return whether a version is over whose TTL stands there."""
+    return _is_over(timestamp + _read_ttl(state, at), now_ms)
+
+
+def _is_over(ends_ms: int, now_ms: int) -> bool:
+    return ends_ms > FOREVER or ends_ms < now_ms  # Java's sum beyond 64 bits is negative
 
 
 def _newer(state: bytes, timestamp: int, now_ms: int = 0) -> tuple[int, int]:
