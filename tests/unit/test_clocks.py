@@ -314,8 +314,16 @@ def test_a_clock_that_was_set_deletes_nothing_by_age(protocol: ProtocolName, hou
         assert {type(repair(context, finding)) for finding in findings} == {Repaired}
 
 
-def test_a_clock_that_was_set_while_an_engine_runs_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the same one, and by those that come after it, on."""
+def test_a_clock_that_is_not_the_stores_deletes_nothing_by_age() -> None:
+    """A program may open a store on this machine with one clock and an engine with another."""
+    world = Embedded()
+    ahead = Engine(world.store, policy=POLICY, clock=Offset(world.machine, DAY_MS))
+    with pytest.raises(AbortedError, match=r"differ, and nothing was written.*ahead_ms=86400000"):
+        compact(ahead.context)
+
+
+def test_a_clock_that_was_set_while_an_engine_runs_is_seen() -> None:
+    """At the next repair, and no more once it is right."""
     world = Embedded()
     engine = world.start()
     engine.commit([Mutation(X, b"1")])

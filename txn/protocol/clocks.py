@@ -5,7 +5,7 @@ what they stamp: a cell in the row of the protocol's name, in which every client
 two requests, at first and every few minutes, and at once when the time of day was set meanwhile,
 which the monotonic clock shows; in between it costs nothing.
 
-What a store on this machine stamps is by the same clock. There a cell says what both clocks were
+What a store on this machine stamps is by the same clock. There another cell says what both were
 when the store was first written to since the machine has booted; so a time of day that was set
 later shows. Nobody can tell which of the two was right: no commit is refused there, only deleting
 by age.
@@ -97,10 +97,12 @@ def check_clock(context: Context) -> None:
     trust, clock = context.trust, context.clock
     is_due = trust.offset_ms is None or clock.monotonic_ms() >= trust.due_ms
     if is_due or abs(trust.find_step_ms(clock)) > STEP_MS:
-        words, measure = (WAS_SET, note_clock) if is_local(context) else (DIFFERS, measure_skew)
         now_ms = clock.monotonic_ms()
         offset_ms = clock.wall_ms() - now_ms  # one that is set meanwhile is compared again
-        _refuse(words, call_store(context, partial(measure, context)), context.policy.skew_ms)
+        limit_ms = context.policy.skew_ms
+        _refuse(DIFFERS, call_store(context, partial(measure_skew, context)), limit_ms)
+        if is_local(context):
+            _refuse(WAS_SET, call_store(context, partial(note_clock, context)), limit_ms)
         trust.offset_ms, trust.due_ms = offset_ms, now_ms + COMPARE_EACH_MS
 
 
