@@ -21,7 +21,7 @@ from txn import clock as clock_module
 from txn.client.engine import Engine
 from txn.client.parts import PartsClient
 from txn.clock import Clock, SystemClock
-from txn.errors import AbortedError, ConflictError, InvalidRequestError, StoreError
+from txn.errors import AbortedError, ConflictError, InvalidRequestError, NotApplied, StoreError
 from txn.model import Cell, Delete, Edit, Family, Mutation
 from txn.protocol import clocks
 from txn.protocol.attempt import ProtocolName
@@ -29,7 +29,7 @@ from txn.protocol.clocks import accept_clock, check_clock, decode_note, find_ste
 from txn.protocol.commit import make_conflict
 from txn.protocol.row import column
 from txn.stores import open_store
-from txn.testing.faulty import Call, Fault, FaultyStore
+from txn.testing.faulty import Call, Fault, FaultyStore, Reply
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
@@ -138,6 +138,30 @@ def test_a_clock_that_is_set_is_compared_at_once(offset_ms: int) -> None:
         world.other.commit([Mutation(X, b"2")])
     world.own.offset_ms = offset_ms // 20
     assert world.other.commit([Mutation(X, b"3")]).complete
+
+
+def test_a_server_that_does_not_tell_its_time_stops_nobody_whose_clock_was_right() -> None:
+    """That region may be away, and those of the commit not. It is asked again a minute later."""
+    world = Servers()
+    refuse = Fault(frozenset(), Reply.NOT_APPLIED)
+    is_asked = 0
+
+    def plan(call: Call) -> Fault:
+        nonlocal is_asked
+        item = call.items[0] if call.items else None
+        asks = isinstance(item, Edit) and item.key.column == b"clock"
+        is_asked += asks
+        return refuse if asks else Fault()
+
+    world.other.commit([Mutation(X, b"1")])
+    world.faulty.plan = plan
+    for wait_ms, asked in ((clocks.COMPARE_EACH_MS, 1), (0, 1), (clocks.TRY_AGAIN_MS, 2)):
+        world.clock.advance(wait_ms)
+        assert world.other.commit([Mutation(X, b"2")]).complete
+        assert is_asked == asked
+    world.own.offset_ms = 2_000  # it was set, by whatever: now it has to be known
+    with pytest.raises(NotApplied):
+        world.other.commit([Mutation(X, b"3")])
 
 
 def test_a_client_that_was_stopped_for_long_compares_and_goes_on() -> None:

@@ -28,6 +28,7 @@ ROW = b"protocol"
 """The row of the protocol's name: nobody takes it for a transaction's."""
 
 COMPARE_EACH_MS = 300_000
+TRY_AGAIN_MS = 60_000
 STEP_MS = 1_000
 """A time of day that was set by more than this is compared again."""
 
@@ -93,17 +94,26 @@ def check_commit_clock(context: Context) -> None:
 def check_clock(context: Context) -> None:
     """Raise AbortedError where this client's clock and the store's time differ by more than the
     policy's skew: nothing was done then. It may write, so whoever only looks does not call it.
-    Raises StoreError where the store does not answer."""
+    Raises StoreError where the store does not answer; but a clock that was right a few minutes ago,
+    and was not set, is believed meanwhile."""
     trust, clock = context.trust, context.clock
-    is_due = trust.offset_ms is None or clock.monotonic_ms() >= trust.due_ms
-    if is_due or abs(trust.find_step_ms(clock)) > STEP_MS:
-        now_ms = clock.monotonic_ms()
-        offset_ms = clock.wall_ms() - now_ms  # one that is set meanwhile is compared again
-        limit_ms = context.policy.skew_ms
-        _refuse(DIFFERS, call_store(context, partial(measure_skew, context)), limit_ms)
-        if is_local(context):
-            _refuse(WAS_SET, call_store(context, partial(note_clock, context)), limit_ms)
-        trust.offset_ms, trust.due_ms = offset_ms, now_ms + COMPARE_EACH_MS
+    if trust.offset_ms is None or abs(trust.find_step_ms(clock)) > STEP_MS:
+        call_store(context, partial(_compare, context))
+    elif clock.monotonic_ms() >= trust.due_ms:
+        try:
+            _compare(context)
+        except StoreError:
+            trust.due_ms = clock.monotonic_ms() + TRY_AGAIN_MS
+
+
+def _compare(context: Context) -> None:
+    trust, clock, limit_ms = context.trust, context.clock, context.policy.skew_ms
+    now_ms = clock.monotonic_ms()
+    offset_ms = clock.wall_ms() - now_ms  # one that is set meanwhile is compared again
+    _refuse(DIFFERS, measure_skew(context), limit_ms)
+    if is_local(context):
+        _refuse(WAS_SET, note_clock(context), limit_ms)
+    trust.offset_ms, trust.due_ms = offset_ms, now_ms + COMPARE_EACH_MS
 
 
 def is_local(context: Context) -> bool:
