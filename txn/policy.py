@@ -26,7 +26,9 @@ class Policy:
     deadline_ms: from the call until the decision; past it the attempt aborts.
     lease_ms: how long an undecided row must be seen unchanged before others may abort it.
     courtesy_ms: how long a decided row must be seen unchanged before others finish it.
-    skew_ms: how far a cell may lie in the locks' future before its transaction refuses it.
+    skew_ms: how far this machine's clock may be from the store's time before the client refuses to
+        choose timestamps, or to delete what is old, by it. If that is more than 30 days, commits
+        follow cells that lie as far ahead.
     first_pause_ms, longest_pause_ms: backoff between tries; it doubles, with jitter.
     store_patience_ms: how long a failing call of the store is sent again before its error is
         reported, but never longer than deadline_ms. A gateway restarts in about 10 s.
