@@ -15,7 +15,7 @@ from recovery.findings import Finding, Kind, Young
 from recovery.scan import newest_old_ms
 from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Delete, Key, Row
 from txn.protocol.attempt import Context
-from txn.protocol.phases import Status
+from txn.protocol.phases import FINISHED, Status
 from txn.protocol.retire import Guarded, look_at_keys
 from txn.protocol.row import RowState, TransactionRow, is_row_key
 from txn.protocol.row_cells import read_rows
@@ -130,13 +130,9 @@ def _judge_row(
     item: Guarded, holder: TransactionRow | None, doomed: Doomed
 ) -> Iterator[tuple[int, Finding]]:
     """Yield what is wrong with a key, with the time since when; 0 where that does not matter."""
-    key, lock, tag = item.key, item.lock, item.tag
-    if lock and item.holder:
-        if holder is None:
-            yield 0, Finding(Kind.FOREIGN_CELL, None, key.lock, make_facts(lock))
-        elif holder.is_over or doomed(holder):
-            facts = orphan_facts(lock, holder)
-            yield lock.timestamp, Finding(Kind.ORPHAN_LOCK, item.holder, key, facts)
+    key, tag = item.key, item.tag
+    if item.lock and item.holder:
+        yield from judge_lock(key, item.lock, key.lock, holder, doomed)
     if tag and tag.value:
         if not tag.value.isdigit():
             yield 0, Finding(Kind.FOREIGN_CELL, None, key.tag, make_facts(tag))
@@ -146,9 +142,19 @@ def _judge_row(
         yield 0, Finding(Kind.FOREIGN_VERSION, None, key, _versions(item, holder))
 
 
-def orphan_facts(lock: Cell, holder: TransactionRow) -> dict[str, object]:
-    """Return what is told of a lock whose holder is over."""
-    return {"since": lock.timestamp, "status": str(holder.status) if holder.status else "no row"}
+def judge_lock(
+    key: Key, cell: Cell, lock: Key, holder: TransactionRow | None, doomed: Doomed
+) -> Iterator[tuple[int, Finding]]:
+    """Yield what is wrong with a lock of a key that is not free, with the time since when."""
+    if holder is None:
+        yield 0, Finding(Kind.FOREIGN_CELL, None, lock, make_facts(cell))
+    elif holder.is_over or doomed(holder):
+        status = str(holder.status) if holder.status else "no row"
+        facts = {"since": cell.timestamp, "status": status}
+        yield cell.timestamp, Finding(Kind.ORPHAN_LOCK, holder.row_key, key, facts)
+    elif holder.state is RowState.UNREADABLE and holder.said in FINISHED:
+        # The rows of those that say that they are finished are not looked at while they are young.
+        yield cell.timestamp, Finding(Kind.UNREADABLE, holder.row_key, key, {"cause": holder.cause})
 
 
 def make_facts(cell: Cell) -> dict[str, object]:

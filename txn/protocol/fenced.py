@@ -116,7 +116,7 @@ class FencedRules:
     def gone_until(self, key: Key, cell: Cell) -> int:
         """Return what is above all that any client writes there, early or late."""
         if key.column in OWN_TIMES and is_row_key(key.row):
-            return created_ms(key.row) + PLACES[Status.ABORTED]
+            return max(cell.timestamp, created_ms(key.row) + PLACES[Status.ABORTED])
         return cell.timestamp
 
     def free_own(self, context: Context, transactions: Sequence[Transaction]) -> None:

@@ -9,7 +9,10 @@ from txn.protocol.attempt import Context, call_store
 from txn.protocol.phases import Status
 from txn.protocol.row import TransactionRow, column, decode_row, follow, status_key, whole_of
 
-COLUMNS = (b"status", b"buffer", b"plan", b"reason", b"beat", b"ranges", b"parts")
+COLUMNS = (
+    *(b"status", b"buffer", b"plan", b"reason", b"beat", b"ranges", b"parts"),
+    *(status.at for status in Status),
+)
 OPEN_TO_BOTH = (Status.WRITTEN.encoded, Status.LOCKED.encoded)
 
 
