@@ -91,7 +91,7 @@ EXPLAINED: Mapping[Kind, Explained] = {
     ),
     Kind.UNREADABLE: Explained(
         Severity.REPORT_ONLY,
-        "its row does not decode, or is of a newer format, and it may be committed",
+        "its row does not decode, contradicts itself or is of a newer format, and may be committed",
         "nothing: the row is kept with its locks, for a newer version or a person",
     ),
     Kind.EXPIRED_MARKER: Explained(
@@ -122,7 +122,7 @@ EXPLAINED: Mapping[Kind, Explained] = {
     ),
     Kind.FOREIGN_CELL: Explained(
         Severity.REPORT_ONLY,
-        "a column ending in _lock or _tag holds what the protocol never writes there",
+        "a lock, a tag or the marker of a token holds what the protocol never writes there",
         "nothing: it may be somebody's data",
     ),
     Kind.FOREIGN_VERSION: Explained(

@@ -32,12 +32,19 @@ from recovery.scan import (
     newest_old_ms,
 )
 from recovery.tables import BATCH, check_rows, is_stale
-from recovery.units import check_units
+from recovery.units import check_counts, check_units
 from txn.errors import AbortedError, CorruptRowError, TableUnavailable
 from txn.model import Cell, Edit, Key, Row
-from txn.protocol.attempt import Context, call_store, describe_table, load_transaction
+from txn.protocol.attempt import (
+    Context,
+    Transaction,
+    call_store,
+    describe_table,
+    load_transaction,
+)
 from txn.protocol.clocks import check_clock
 from txn.protocol.lock_cells import FREE
+from txn.protocol.phases import Status
 from txn.protocol.ranges import stored_rows
 from txn.protocol.recover import roll_back, roll_forward
 from txn.protocol.resolve import free_for_holder
@@ -52,7 +59,9 @@ LONGEST_REQUEST_MS = 3_600_000
 """For how long a request may be under way: a gateway repeats one for 20 minutes, and its sender
 may have been stopped. A shorter retention is right only where no client is at work."""
 CROWDS = frozenset({Kind.EXPIRED, Kind.DEBRIS, Kind.EXPIRED_MARKER, Kind.VACANT_KEY})
-NO_PLAN = "the plan is missing, or does not fit the buffer"
+ENDS = (b"status", Status.COMPLETE.at, Status.ABORTED.at)
+"""The cells that tell that a transaction is over."""
+UNCHANGED = "it does not change, since a cell of it has a timestamp that the protocol never writes"
 BRING_BACK = (
     "it waits for its table: enable it, or make it again with its families, repair, and drop it "
     "again if it is not wanted"
@@ -94,6 +103,8 @@ def check(
     )
     for span in list_data(context, scan):
         yield from check_data(context, span, ages, looked, young)
+    if context.rules.locks_rows and scan:
+        yield from check_counts(context, scan)
 
 
 def require_tables(context: Context, scan: Collection[bytes]) -> None:
@@ -190,7 +201,7 @@ def judge(
         case RowState.DEBRIS:
             return _since(Kind.DEBRIS, row, row.newest <= old_ms, {"newest": row.newest})
         case RowState.UNREADABLE:
-            facts = _list_facts(row) | {"cause": row.corrupt or NO_PLAN}
+            facts = _list_facts(row) | {"status": str(row.said), "cause": row.cause}
             return _since(Kind.UNREADABLE, row, alive_at <= silent_ms, facts)
         case RowState.UNDECIDED | RowState.DECIDED | RowState.ABORTING as state:
             return _since(Kind(state.value), row, alive_at <= silent_ms, _list_facts(row))
@@ -199,8 +210,8 @@ def judge(
 
 
 def repair(context: Context, finding: Finding) -> Result:
-    """Act on one finding. Afterwards it is no more, unless it was LeftAlone, as is one whose table
-    is gone or disabled, and all while this machine's clock is wrong.
+    """Act on one finding, and look whether it is no more. It is LeftAlone where it stays, as is one
+    whose table is gone or disabled, and all while this machine's clock is wrong.
 
     Raises StoreError where the store does not answer; then anybody can repair it again.
     """
@@ -313,7 +324,7 @@ def _end(context: Context, finding: Finding) -> Result:
     if row.is_over:
         return NothingToDo("it is finished")
     if state is RowState.UNREADABLE:
-        return LeftAlone(row.corrupt or NO_PLAN)
+        return LeftAlone(str(row.cause))
     was_undecided = finding.kind is Kind.UNDECIDED
     if state is not RowState.ABORTING and was_undecided and not _is_as_found(row, finding):
         return NothingToDo("its owner has moved on")
@@ -325,11 +336,19 @@ def _end(context: Context, finding: Finding) -> Result:
             roll_back(context, [t], lambda _: "fsck: its owner had stopped")
     except CorruptRowError as error:  # a part of it does not decode
         return LeftAlone(str(error))
+    return _look_at_end(context, row, t)
+
+
+def _look_at_end(context: Context, row: TransactionRow, t: Transaction) -> Result:
+    """Return whether a transaction that was found in a row, and was taken to its end, has ended."""
     if t.unread is not None:
         return LeftAlone(str(t.unread))
     if t.status is not None and not t.status.is_finished:
         return NothingToDo(f"its owner took it to {t.status} meanwhile")
-    return Repaired("rolled forward" if state is RowState.DECIDED else "rolled back")
+    now = read_rows(context, [row.row_key])[row.row_key]
+    if not now.is_over:
+        return LeftAlone(f"{UNCHANGED}: it is at {now.status} since {now.status_at}")
+    return Repaired("rolled forward" if row.state is RowState.DECIDED else "rolled back")
 
 
 def _is_as_found(row: TransactionRow, finding: Finding) -> bool:
@@ -385,11 +404,16 @@ def _retire(context: Context, findings: Sequence[Finding]) -> list[Result]:
 
 
 def delete_cells(context: Context, rows: Iterable[Row]) -> None:
-    """Delete the cells of rows, so that what comes later stays, and what is late does not."""
+    """Delete the cells of rows, so that what comes later stays, and what is late does not. A crash
+    in between leaves no row that tells of a decision and not of its end: each goes at once, or what
+    tells of its end goes last."""
     cells = [item for row in rows for item in row.cells.items()]
     edits = [Edit(key, None, context.rules.gone_until(key, cell)) for key, cell in cells]
-    if edits:
-        call_store(context, lambda: context.store.write(edits, durable=False))
+    by_row = "row_mutations" in context.store.features
+    ends = [edit for edit in edits if not by_row and edit.key.column in ENDS]
+    others = [edit for edit in edits if by_row or edit.key.column not in ENDS]
+    for some in filter(None, (others, ends)):
+        call_store(context, partial(context.store.write, some, durable=False, by_row=by_row))
 
 
 def _free(context: Context, finding: Finding) -> Result:
@@ -400,7 +424,8 @@ def _free(context: Context, finding: Finding) -> Result:
     if not read_rows(context, [finding.transaction])[finding.transaction].is_over:
         return NothingToDo("its holder is not finished")
     free_for_holder(context, finding.transaction, {finding.key.lock: found.lock})
-    return Repaired("freed")
+    now = look_at_keys(context, [finding.key])[finding.key]
+    return LeftAlone(UNCHANGED) if now.lock == found.lock else Repaired("freed")
 
 
 def _empty(context: Context, finding: Finding) -> Result:
@@ -414,4 +439,5 @@ def _empty(context: Context, finding: Finding) -> Result:
         return NothingToDo("the tag is its holder's")
     edit = Edit(finding.key.tag, FREE, found.tag.timestamp)
     call_store(context, lambda: context.store.write([edit], durable=False))
-    return Repaired("emptied")
+    now = look_at_keys(context, [finding.key])[finding.key]
+    return LeftAlone(UNCHANGED) if now.tag == found.tag else Repaired("emptied")

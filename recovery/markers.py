@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from recovery.findings import Finding, Kind, LeftAlone, NothingToDo, Repaired, Result
 from recovery.scan import MARKERS, newest_old_ms
-from txn.errors import InvalidRequestError
+from recovery.tables import make_facts
+from txn.errors import CorruptRowError, InvalidRequestError
 from txn.model import Cell, Check, Edit, Key, Row
 from txn.protocol.attempt import Context, call_store
 from txn.protocol.lock_cells import FREE, holder_of, read_lock
@@ -41,14 +42,18 @@ class Marked(NamedTuple):
 
 
 def find_expired_marker(context: Context, row: Row, retention_ms: int) -> Finding | None:
-    """Return the finding of a marker's row in the transaction table, if its promise has run out
-    and nothing has touched it for the retention."""
+    """Return the finding of a marker's row in the transaction table, if it is no marker, or its
+    promise has run out and nothing has touched it for the retention."""
     key = marker_key(context.table, row.row.removeprefix(MARKERS[0]))
     if not row.row.startswith(MARKERS[0]) or (value := row.cells.get(key)) is None:
         return None
     guards = context.rules.guards_of(key)
     item = Marked(key, value, {guard: row.cells.get(guard) for guard in guards})
-    now_ms, promised_ms = context.clock.wall_ms(), decode_marker(value.value).retention_ms
+    now_ms = context.clock.wall_ms()
+    try:
+        promised_ms = decode_marker(value.value).retention_ms
+    except CorruptRowError:
+        return Finding(Kind.FOREIGN_CELL, None, key, make_facts(value))
     if promised_ms is None or value.timestamp + promised_ms > now_ms:
         return None
     if not item.is_free or item.newest > newest_old_ms(now_ms, retention_ms):

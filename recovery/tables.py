@@ -15,7 +15,7 @@ from recovery.findings import Finding, Kind, Young
 from recovery.scan import newest_old_ms
 from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Delete, Key, Row
 from txn.protocol.attempt import Context
-from txn.protocol.phases import Status
+from txn.protocol.phases import FINISHED, Status
 from txn.protocol.retire import Guarded, look_at_keys
 from txn.protocol.row import RowState, TransactionRow, is_row_key
 from txn.protocol.row_cells import read_rows
@@ -130,9 +130,9 @@ def _judge_row(
     item: Guarded, holder: TransactionRow | None, doomed: Doomed
 ) -> Iterator[tuple[int, Finding]]:
     """Yield what is wrong with a key, with the time since when; 0 where that does not matter."""
-    key, lock, tag = item.key, item.lock, item.tag
-    if lock and item.holder:
-        yield from judge_lock(key, key.lock, lock, holder, doomed)
+    key, tag = item.key, item.tag
+    if item.lock and item.holder:
+        yield from judge_lock(key, item.lock, key.lock, holder, doomed)
     if tag and tag.value:
         if not tag.value.isdigit():
             yield 0, Finding(Kind.FOREIGN_CELL, None, key.tag, make_facts(tag))
@@ -143,10 +143,10 @@ def _judge_row(
 
 
 def judge_lock(
-    key: Key, lock: Key, cell: Cell, holder: TransactionRow | None, doomed: Doomed
+    key: Key, cell: Cell, lock: Key, holder: TransactionRow | None, doomed: Doomed
 ) -> Iterator[tuple[int, Finding]]:
-    """Yield what is wrong with a lock that is held, with the time since when; 0 where that does not
-    matter. holder: None where the cell names no transaction."""
+    """Yield what is wrong with a lock of a key that is not free, with the time since when; 0 where
+    that does not matter. holder: None where the cell names no transaction."""
     since = cell.timestamp
     if holder is None:
         yield 0, Finding(Kind.FOREIGN_CELL, None, lock, make_facts(cell))
@@ -155,6 +155,9 @@ def judge_lock(
     elif holder.is_over or doomed(holder):
         facts = {"since": since, "status": str(holder.status) if holder.status else "no row"}
         yield since, Finding(Kind.ORPHAN_LOCK, holder.row_key, key, facts)
+    elif holder.state is RowState.UNREADABLE and holder.said in FINISHED:
+        # The rows of those that say that they are finished are not looked at while they are young.
+        yield since, Finding(Kind.UNREADABLE, holder.row_key, key, {"cause": holder.cause})
 
 
 def make_facts(cell: Cell) -> dict[str, object]:

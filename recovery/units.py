@@ -7,15 +7,18 @@ row, then its cells again. Only what is the same both times is judged.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from itertools import islice
 from typing import NamedTuple
 
 from recovery.findings import Finding, Kind, Young
-from recovery.tables import BATCH, Doomed, judge_lock, take_old
+from recovery.scan import transactions
+from recovery.tables import BATCH, Doomed, judge_lock, make_facts, take_old
+from txn.errors import CorruptRowError
 from txn.model import RESERVED, Cell, Key, Row
 from txn.protocol.attempt import Context, call_store
-from txn.protocol.lock_cells import UNIT_LOCK, holder_of
+from txn.protocol.lock_cells import UNIT_LOCK, holder_of, read_lock
 from txn.protocol.row import TransactionRow, is_row_key
 from txn.protocol.row_cells import read_rows
 
@@ -88,7 +91,40 @@ def _judge_unit(
     """Yield what is wrong with a lock, with the time since when; 0 where that does not matter."""
     lock, cell = unit.lock, unit.cell
     if unit.holder:
-        yield from judge_lock(lock._replace(column=b""), lock, cell, holder, doomed)
+        yield from judge_lock(lock._replace(column=b""), cell, lock, holder, doomed)
     for key, value in unit.newer.items():
         facts = {"version": value.timestamp, "below": cell.timestamp}
         yield 0, Finding(Kind.FOREIGN_VERSION, None, key, facts)
+
+
+def check_counts(context: Context, tables: Collection[bytes]) -> Iterator[Finding]:
+    """Yield the locks of these tables that say less than they said when a transaction had them,
+    which its row tells for as long as it is kept. A count only grows: a lock that went back, or is
+    gone, may be granted to somebody who has read the unit before."""
+    counts: dict[Key, int] = {}
+    for row in transactions(context):
+        for lock, count in _list_counts(context, row):
+            if lock.table in tables:
+                counts[lock] = max(count, counts.get(lock, 0))
+        if len(counts) >= BATCH:
+            yield from _find_lower(context, counts)
+            counts.clear()
+    yield from _find_lower(context, counts)
+
+
+def _list_counts(context: Context, row: TransactionRow) -> Iterator[tuple[Key, int]]:
+    if row.plan is None or row.buffer is None:
+        return
+    locks = dict.fromkeys(map(context.rules.lock_of, row.buffer.request.keys))
+    for lock, held in zip(locks, row.plan.locks, strict=False):
+        with suppress(CorruptRowError):
+            yield lock, read_lock(lock, Cell(held, 0)).taken
+
+
+def _find_lower(context: Context, counts: Mapping[Key, int]) -> Iterator[Finding]:
+    found = call_store(context, lambda: context.store.read(list(counts))) if counts else {}
+    for lock, cell in found.items():
+        with suppress(CorruptRowError):  # which is a finding of the scan
+            if read_lock(lock, cell).taken < counts[lock]:
+                facts = make_facts(cell or Cell(b"", 0)) | {"taken": counts[lock]}
+                yield Finding(Kind.FOREIGN_CELL, None, lock, facts)

@@ -26,9 +26,9 @@ from recovery.purge import LOST, UNFINISHED, purge_row, purge_token
 from recovery.scan import find_transaction, whole_row
 from recovery.text import duration_text, time_text
 from txn.documents import Document
-from txn.errors import InvalidRequestError
+from txn.errors import CorruptRowError, InvalidRequestError
 from txn.protocol.attempt import Context
-from txn.protocol.row import decode_marker, decode_row
+from txn.protocol.row import Marker, decode_marker, decode_row
 from txn.text import escape, unescape
 
 RECENT = "Be sure that its client has ended: it was changed in the last"
@@ -89,7 +89,10 @@ def _row(context: Context, part: str, unfinished: bool, yes: bool) -> tuple[Docu
 def _token(context: Context, token: bytes, yes: bool) -> tuple[Document, Result]:
     cell = find_marker(context, token).value
     assert cell is not None
-    marker = decode_marker(cell.value)
+    try:
+        marker = decode_marker(cell.value)
+    except CorruptRowError:  # which a person may remove all the same
+        marker = Marker(cell.value)
     told = {
         "once": escape(token),
         "transaction": escape(marker.transaction),

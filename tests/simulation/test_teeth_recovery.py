@@ -15,6 +15,7 @@ from txn import (
     AbortedError,
     Cell,
     Committed,
+    Exact,
     Mutation,
     Outcome,
     Policy,
@@ -25,6 +26,7 @@ from txn.model import Edit, Family
 from txn.protocol import attempt as attempt_module
 from txn.protocol import commit as commit_module
 from txn.protocol import resolve
+from txn.protocol import row as row_module
 from txn.protocol.phases import FINISHED, Status
 from txn.protocol.row import TransactionRow, column, created_ms
 from txn.tables.admin import Admin
@@ -136,6 +138,29 @@ def test_a_decided_row_that_does_not_decode_keeps_its_locks(rule: bool, monkeypa
     world.memory.write([Edit(column(TRANSACTIONS, row_key, b"buffer"), b"\x09new", later_ms)])
     engine, _ = world.client(policy=Policy(deadline_ms=1000, attempts=2))
     (result,) = engine.commit_many([([Mutation(X, b"2")], [])])
+    assert isinstance(result, AbortedError if rule else Committed)
+    assert world.values([X.lock]) == {X.lock: row_key if rule else b""}
+
+
+@with_and_without
+@pytest.mark.parametrize("status", [None, b"1-LOCKED"], ids=["lost", "set back"])
+def test_any_sign_of_a_decision_counts(
+    rule: bool, status: bytes | None, monkeypatch: Patch
+) -> None:
+    """Its client was told that it has committed. Taken for undecided, or for what is left of a row
+    that was deleted, it would be overwritten unseen."""
+    if not rule:
+        monkeypatch.setattr(row_module, "_was_decided", lambda *args: False)
+    world = World()
+    world.engine().commit([Mutation(X, b"0")])
+    stopped, _ = world.client(when(lambda call: call.method == "write", Fault(NONE, Reply.CRASH)))
+    with pytest.raises(Crash):
+        stopped.commit([Mutation(X, b"1")])
+    (row_key,) = (row.row_key for row in world.rows() if row.status is Status.ASSERTED)
+    later_ms = world.clock.wall_ms() + 1
+    world.memory.write([Edit(column(TRANSACTIONS, row_key, b"status"), status, later_ms)])
+    engine, _ = world.client(policy=Policy(deadline_ms=60_000, attempts=2))
+    (result,) = engine.commit_many([([Mutation(X, b"2")], [Exact(X, b"0")])])
     assert isinstance(result, AbortedError if rule else Committed)
     assert world.values([X.lock]) == {X.lock: row_key if rule else b""}
 

@@ -49,7 +49,8 @@ def step_plainly(
         return
     now_ms = context.clock.wall_ms()
     for t in transactions:
-        puts = [*cells(t), (status_key(context.table, t.row_key), new.value)]
+        began = column(context.table, t.row_key, new.at)
+        puts = [*cells(t), (began, FREE), (status_key(context.table, t.row_key), new.value)]
         context.store.write([Edit(name, value, now_ms) for name, value in puts])
         t.status = new
 

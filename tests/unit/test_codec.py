@@ -48,6 +48,13 @@ def test_a_plan_survives_its_bytes(timestamp: int, replaced: tuple[int, ...]) ->
     assert decode_plan(encode_plan(Plan(timestamp, replaced))) == Plan(timestamp, replaced)
 
 
+@pytest.mark.parametrize("plan", [Plan(0, ()), Plan(-1, ()), Plan(2**63, ()), Plan(9, (-1,))])
+def test_a_plan_of_timestamps_that_are_none_does_not_decode(plan: Plan) -> None:
+    """No store takes them: whoever carried it out would stop half-way."""
+    with pytest.raises(CorruptRowError):
+        decode_plan(encode_plan(plan))
+
+
 @given(buffers, st.data())
 def test_one_flipped_bit_is_noticed(buffer: Buffer, data: st.DataObject) -> None:
     """A damaged buffer must be reported, not rolled forward."""

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 import pytest
 
 from recovery import Finding, Kind, LeftAlone, NothingToDo, Repaired, check, repair, summary
+from recovery.fsck import delete_cells
 from recovery.scan import find
 from tests.unit.test_fsck import HOUR_MS, UNFINISHED, found, left_at, mended, put_column
 from tests.unit.worlds import TABLE, World, X, Y, Z
 from txn.assertions import Some
 from txn.errors import ConflictError, NotApplied, StoreError
 from txn.model import Check, Edit, Mutation
+from txn.protocol.attempt import ProtocolName
 from txn.protocol.phases import Status
 from txn.protocol.row import column
+from txn.request import Outcome
 from txn.testing.counting import CountingStore
 from txn.testing.faulty import Call, Crash, Fault, FaultyStore, Reply, at
 
@@ -271,3 +275,50 @@ def repaired_twice_at_once(world: World, number: int, finding: Finding) -> bool:
 
     repair(replace(world.engine.context, store=FaultyStore(world.store, plan)), finding)
     return bool(done)
+
+
+@pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
+@pytest.mark.parametrize("back", [status for status in Status if status is not Status.PART])
+def test_what_has_ended_is_not_ended_again(protocol: ProtocolName, back: Status) -> None:
+    """Its status was set back by hand; that it is complete is told by another cell."""
+    world = World(protocol=protocol)
+    done = world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
+    status = column(b"txn", done.transaction, b"status")
+    world.store.write([Edit(status, back.value, world.clock.wall_ms() + 60_000)])
+    assert found(world, grace_ms=0, scan=[TABLE]) == []
+    assert world.engine.outcome(done.transaction) is Outcome.COMMITTED
+    world.clock.advance(25 * HOUR_MS)
+    assert [*mended(world), world.rows()] == [Repaired("deleted"), []]
+
+
+def test_a_repair_that_changes_nothing_says_so() -> None:
+    """What somebody has put or deleted at a later time hides what is put in its place."""
+    world = World(protocol="fenced")
+    row_key = world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")]).transaction
+    at_ms = world.clock.wall_ms() + 60_000
+    status, end = (column(b"txn", row_key, name) for name in (b"status", Status.COMPLETE.at))
+    world.store.write([Edit(end, None, at_ms), Edit(status, Status.ASSERTED.value, at_ms)])
+    for _ in range(2):
+        (finding,) = found(world, grace_ms=0)
+        assert isinstance(repair(world.engine.context, finding), LeftAlone)
+
+
+@pytest.mark.parametrize("one_cell", [True, False])
+def test_a_deletion_that_stops_leaves_no_decision(one_cell: bool) -> None:
+    """What is left of a finished row is that it is over, or nothing."""
+    done = World()
+    row_key = done.engine.commit([Mutation(X, b"1")]).transaction
+    (row,) = done.store.scan(b"txn", row_key, row_key + b"\0")
+    for number in range(1, 3):
+        for applied in range(len(row.cells)):
+            world = World()
+            world.engine.commit([Mutation(X, b"1")])
+            world.clock.advance(25 * HOUR_MS)
+            store = FaultyStore(
+                world.store, at({number: Fault(frozenset(range(applied)), Reply.CRASH)})
+            )
+            if one_cell:
+                store.features -= {"row_mutations"}
+            with suppress(Crash):
+                delete_cells(replace(world.engine.context, store=store), [row])
+            assert [each for each in world.rows() if not each.is_over] == []

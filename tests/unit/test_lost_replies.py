@@ -266,7 +266,7 @@ def test_a_no_from_a_server_that_is_behind_is_asked_again() -> None:
             if steps and not behind:
                 behind.append(item.key)
                 world.store.check_and_put([Check(item.key, b"0-WRITTEN", ((item.key, b"?"),))])
-        if call.method == "read" and call.items == tuple(behind):
+        if call.method == "read" and behind and call.items[0] == behind[0]:
             world.store.check_and_put([Check(behind[0], b"?", ((behind[0], b"0-WRITTEN"),))])
         return Fault()
 

@@ -304,7 +304,7 @@ def test_a_part_is_what_its_transaction_says() -> None:
     part = TransactionRow(part_key(WHOLE, 1, 2), Status.PART, follows=True)
     whole = TransactionRow(WHOLE, Status.WRITTEN, parts=())
     assert follow(part, TransactionRow(WHOLE)).status is Status.ABORTING
-    assert follow(part, whole).status is Status.ABORTING  # it has no buffer: it is debris
+    assert follow(part, whole).status is Status.WRITTEN  # without its buffer it may still decide
     unreadable = replace(whole, status=None, corrupt="junk")
     assert follow(part, unreadable).state is RowState.UNREADABLE
     decided = replace(

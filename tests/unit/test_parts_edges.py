@@ -7,16 +7,17 @@ from typing import Any, get_args
 
 import pytest
 
-from recovery import LeftAlone, Repaired, check, repair
+from recovery import Kind, LeftAlone, Repaired, check, repair
 from recovery.purge import purge_row
 from recovery.scan import whole_row
 from tests.simulation.puppets import asks_for, when
 from tests.simulation.world import World, key
-from tests.unit.parted import X, Y, make_client, open_rows, row_of, values
+from tests.unit.parted import X, Y, Z, make_client, open_rows, row_of, values
 from tests.unit.worlds import POLICY
 from txn import (
     CommitOutcomeUnknown,
     ConflictError,
+    CorruptRowError,
     Engine,
     InvalidRequestError,
     Mutation,
@@ -276,3 +277,36 @@ def test_a_marker_that_is_held_for_long_is_waited_for_until_the_deadline(
         client.commit(transaction, [2], newest)
     waited_ms = engine.context.clock.monotonic_ms() - began_ms
     assert waited_ms >= POLICY.deadline_ms - POLICY.longest_pause_ms
+
+
+def decide_and_lose(engine: Engine, client: PartsClient, name: bytes) -> bytes:
+    """Decide a transaction of two parts, whose row then loses a cell."""
+    transaction, newest = write_two(client)
+    client.commit(transaction, [2], newest, ack="decided")
+    lost = column(b"txn", transaction, name)
+    engine.context.store.write([Edit(lost, None, engine.context.clock.wall_ms() + 9)])
+    return transaction
+
+
+def test_what_is_not_known_to_be_aborted_is_not_called_so(
+    engine: Engine, client: PartsClient
+) -> None:
+    """Its status is lost, and it may be committed."""
+    transaction = decide_and_lose(engine, client, b"status")
+    with pytest.raises(CorruptRowError):
+        client.abort(transaction, "by hand")
+    with pytest.raises(CommitOutcomeUnknown):
+        client.commit(transaction, [2], 0)
+    with pytest.raises(CorruptRowError):
+        client.write(transaction, 1, 0, [Mutation(Z, b"1")])
+
+
+def test_a_transaction_that_has_lost_its_counts_is_left_alone(
+    engine: Engine, client: PartsClient
+) -> None:
+    """Without them it looks like one of no keys, and its parts like those that do not count."""
+    decide_and_lose(engine, client, b"parts")
+    (finding,) = (each for each in check(engine.context, grace_ms=0) if each.kind is Kind.DECIDED)
+    assert isinstance(repair(engine.context, finding), LeftAlone)
+    with pytest.raises(CorruptRowError):
+        engine.read([X])

@@ -298,8 +298,8 @@ def test_a_row_that_goes_between_the_looks_is_read_again() -> None:
     def delete_after_first_look(call: Call) -> Fault:
         looks.append(call)
         if len(looks) == 4:
-            now = world.clock.wall_ms() + 1
-            world.store.write([Edit(column(b"txn", holder, b"status"), None, now)])
+            cells = [item for row in world.store.scan(b"txn", holder) for item in row.cells.items()]
+            world.store.write([Edit(key, None, cell.timestamp) for key, cell in cells])
         return Fault()
 
     engine = world.client(world.faults, seed=2)

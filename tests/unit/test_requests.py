@@ -18,7 +18,7 @@ from txn.clock import ManualClock
 from txn.errors import AssertionFailedError
 from txn.model import Check, Family
 from txn.protocol.phases import Status
-from txn.protocol.row import status_key
+from txn.protocol.row import new_row_key, status_key
 from txn.stores import open_store
 from txn.testing.counting import CountingStore
 from txn.testing.faulty import Crash, Fault, FaultyStore, Reply, at
@@ -157,7 +157,7 @@ def test_a_read_of_a_key_with_a_ghost_s_lock_is_four_gets(
     engine: Engine, counting: CountingStore
 ) -> None:
     """The key and its lock; its tag as well; the holder; all of it again at once. No waiting."""
-    counting.check_and_put([Check(key(1).lock, b"", ((key(1).lock, b"somebody"),))])
+    counting.check_and_put([Check(key(1).lock, b"", ((key(1).lock, new_row_key(1, 1)),))])
     counting.reset()
     engine.read([key(1)])
     assert counting.calls == {"read": 4}

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.worlds import World, X
+from tests.unit.worlds import World, X, stopped_at
 from txn import Engine, InvalidRequestError
 from txn.clock import ManualClock
 from txn.errors import CorruptRowError
 from txn.model import Edit, Mutation
 from txn.protocol.attempt import ProtocolName
 from txn.protocol.lock_cells import unit_lock
+from txn.protocol.phases import Status
+from txn.protocol.row import RowState, column
 from txn.protocol.rules import FENCED, PROTOCOLS, SIX_PHASE, find_rules, protocol_key
 from txn.stores import open_store
 from txn.testing.faulty import Call, Fault, FaultyStore, Reply
@@ -138,3 +140,28 @@ def test_each_protocol_names_its_locks() -> None:
     assert (SIX_PHASE.lock_of(X), SIX_PHASE.locks_rows) == (X.lock, False)
     assert FENCED.guards_of(X) == (FENCED.lock_of(X),) == (unit_lock(X),)
     assert FENCED.locks_rows
+
+
+@pytest.mark.parametrize("status", [Status.LOCKED, Status.ASSERTED])
+def test_who_writes_one_cell_at_a_time_dates_the_rows_of_others(status: Status) -> None:
+    """The row tells the time of each status, and is taken for damaged where one is missing."""
+    world = World()
+    row_key = stopped_at(world, status)
+    helper = world.client(Lacking(world), seed=9)
+    helper.commit([Mutation(X, b"3")])
+    (row,) = (row for row in world.rows() if row.is_dated)
+    assert (row.row_key, row.state) == (row_key, RowState.FINISHED)
+    assert row.status in row.began
+
+
+def test_a_plan_of_who_writes_one_cell_at_a_time_is_no_decision() -> None:
+    """It is there before its status, which may never come."""
+    world = World()
+    world.client(Lacking(world), seed=9).commit([Mutation(X, b"1")])
+    (row,) = world.rows()
+    status = column(b"txn", row.row_key, b"status")
+    world.store.write([Edit(status, b"1-LOCKED", world.clock.wall_ms() + 1)])
+    (row,) = world.rows()
+    assert row.plan is not None and row.state is RowState.UNDECIDED
+    world.store.write([Edit(status, None, world.clock.wall_ms() + 1)])
+    assert [row.state for row in world.rows()] == [RowState.UNREADABLE]

@@ -55,10 +55,12 @@ def test_each_status_calls_for_something(status: Status) -> None:
     assert changed.state is STATES[status]
 
 
-def test_a_row_without_status_or_without_buffer_is_debris() -> None:
-    """A decided row always has both, so such a row is what is left of a finished one."""
+def test_a_row_without_status_is_debris_and_one_without_buffer_is_what_its_status_says() -> None:
+    """The one can never decide; the owner of the other still may, and then nobody can finish it."""
     assert TransactionRow(b"row").state is RowState.DEBRIS
-    assert TransactionRow(b"row", Status.LOCKED).state is RowState.DEBRIS
+    assert TransactionRow(b"row", Status.LOCKED).state is RowState.UNDECIDED
+    assert TransactionRow(b"row", Status.ABORTING).state is RowState.ABORTING
+    assert TransactionRow(b"row", Status.ASSERTED).state is RowState.UNREADABLE
     assert TransactionRow(b"row", Status.COMPLETE).state is RowState.FINISHED
 
 

@@ -23,6 +23,7 @@ from txn.errors import (
     AssertionFailedError,
     CommitOutcomeUnknown,
     ConflictError,
+    CorruptRowError,
     DeadlineError,
     InvalidRequestError,
     TableUnavailable,
@@ -42,7 +43,7 @@ from txn.protocol.attempt import (
 from txn.protocol.commit import commit, run_for_available
 from txn.protocol.lock_cells import holder_of
 from txn.protocol.resolve import Resolver, make_corrupt_error
-from txn.protocol.row import FAMILY, RowState, decode_marker, marker_key
+from txn.protocol.row import FAMILY, RowState, decode_marker, is_row_key, marker_key
 from txn.protocol.row_cells import read_rows
 from txn.protocol.rules import choose_rules
 from txn.protocol.waiting import Contention, fail_late
@@ -274,7 +275,10 @@ class LocalBackend:
         """Whether the request is to be tried, for the first time or again."""
         if w.is_aside or (not w.tries and w.attempt.failure is None):
             return True
-        is_conflict = isinstance(w.attempt.failure, ConflictError)
+        failure = w.attempt.failure
+        is_conflict = isinstance(failure, ConflictError)
+        if isinstance(failure, ConflictError) and failure.holder and not is_row_key(failure.holder):
+            return False  # nobody ever gives back what is no lock
         is_worth_it = w.tries < self._context.policy.attempts
         return is_conflict and is_worth_it and not is_late(self._context, w.attempt)
 
@@ -383,10 +387,14 @@ class LocalBackend:
             return Committed(t.row_key, t.decided.timestamp, complete=t.is_finished)
         if isinstance(t.failure, AssertionFailedError) and t.request.once is not None:
             # That there is no marker yet is asserted first: if there is one, that is what failed.
-            first = t.seen.get(marker_key(self._context.table, t.request.once))
-            if first is not None:
-                transaction = decode_marker(first.value).transaction
-                return Committed(transaction, first.timestamp, repeated=True)
+            marker = marker_key(self._context.table, t.request.once)
+            first = t.seen.get(marker)
+            try:
+                if first is not None:
+                    transaction = decode_marker(first.value, marker).transaction
+                    return Committed(transaction, first.timestamp, repeated=True)
+            except CorruptRowError as error:
+                return error
         return t.failure
 
     # -------------------------------------------------------------------------------- reading
@@ -483,7 +491,7 @@ class LocalBackend:
         """Return what has become of a transaction, by its row key."""
         row = read_rows(self._context, [row_key])[row_key]
         match row.state:
-            case RowState.UNREADABLE if row.status is None:
+            case RowState.UNREADABLE if row.status is None or not row.tells_decision:
                 raise make_corrupt_error(row)
             case RowState.DEBRIS:
                 return Outcome.UNKNOWN

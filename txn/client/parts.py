@@ -18,8 +18,8 @@ from txn.protocol.beats import put_beats
 from txn.protocol.parts import begin_whole, decide_whole, write_part
 from txn.protocol.phases import Status
 from txn.protocol.recover import finish_or_leave, release_parts, roll_back, roll_forward
-from txn.protocol.resolve import Resolver
-from txn.protocol.row import MOST_PARTS, decode_marker, marker_key, part_key
+from txn.protocol.resolve import Resolver, make_corrupt_error
+from txn.protocol.row import MOST_PARTS, RowState, decode_marker, marker_key, part_key
 from txn.protocol.row_cells import read_rows
 from txn.protocol.waiting import Contention
 from txn.request import Ack, Committed, Request, bind_request
@@ -132,10 +132,13 @@ class PartsClient:
         cell = self._engine.read([marker])[marker]
         if cell is None:
             return None
-        return Committed(decode_marker(cell.value).transaction, cell.timestamp, repeated=True)
+        transaction = decode_marker(cell.value, marker).transaction
+        return Committed(transaction, cell.timestamp, repeated=True)
 
     def _abort(self, context: Context, transaction: bytes, reason: str) -> Transaction:
         row = read_rows(context, [transaction])[transaction]
+        if row.state is RowState.UNREADABLE:
+            raise make_corrupt_error(row)
         t = load_transaction(context, row)
         was_aborted = t.status is Status.ABORTED
         roll_back(context, [t], lambda _: reason)

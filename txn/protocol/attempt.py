@@ -28,12 +28,13 @@ from txn.errors import (
 from txn.model import LOOKS_WITHIN_MS, Cell, Check, Edit, Family, Key, refuse_other_owner
 from txn.policy import Policy
 from txn.protocol.lock_cells import FREE, holder_of
-from txn.protocol.phases import IllegalStepError, Status, Steps, check_step
+from txn.protocol.phases import DONE, IllegalStepError, Status, Steps, check_step
 from txn.protocol.row import (
     Buffer,
     Marker,
     Plan,
     TransactionRow,
+    column,
     decode_status,
     encode_buffer,
     encode_marker,
@@ -104,6 +105,8 @@ class Transaction:
     unread: why its status could not be seen at the last look; None if it could.
     plan: what was decided. held: the lock cells that it may hold.
     parts: where its request is in parts, how many each task has written; none before the decision.
+    is_dated: whether its row tells the time of each status, as those do of stores that write many
+    cells in one step; then whoever steps it tells it.
     locks: the lock cell of each key that it mutates or asserts, as lock_of tells them. units: those
     cells, in the order of the request, each with its keys.
     """
@@ -114,6 +117,7 @@ class Transaction:
     plan: Plan | None = None
     parts: tuple[int, ...] | None = None
     unread: CorruptRowError | None = None
+    is_dated: bool = False
     held: set[Key] = field(default_factory=set)
     lock_of: Callable[[Key], Key] = attrgetter("lock")
     locks: dict[Key, Key] = field(init=False)
@@ -208,6 +212,7 @@ def begin_attempt(
     return Attempt(
         row_key,
         request,
+        is_dated="multi_cell_check" in context.store.features,
         lock_of=context.rules.lock_of,
         buffer=buffer,
         lease_ms=lease_ms,
@@ -228,7 +233,11 @@ def load_transaction(context: Context, row: TransactionRow) -> Transaction:
     request = row.buffer.request if row.buffer else Request(())
     lock_of = context.rules.lock_of
     status = Status.PART if row.follows else row.status
-    t = Transaction(row.row_key, request, status, row.plan, row.parts, lock_of=lock_of)
+    t = Transaction(
+        *(row.row_key, request, status, row.plan, row.parts),
+        is_dated=row.is_dated,
+        lock_of=lock_of,
+    )
     t.held.update(t.locks.values())
     return t
 
@@ -385,14 +394,20 @@ def fail_aborted(transactions: Sequence[Attempt], reached: Status) -> list[Attem
 
 
 def read_statuses(context: Context, transactions: Sequence[Transaction]) -> None:
-    """Set each transaction's status to what its row says, or where that is nothing known, leave
-    it and set `unread`: a bad row is no other transaction's trouble."""
-    keys = {t: status_key(context.table, t.row_key) for t in transactions}
-    cells = context.store.read(list(keys.values()))
-    for t, key in keys.items():
+    """Set each transaction's status to what its row says, or where that is nothing known, or denies
+    a decision, leave it and set `unread`: a bad row is no other transaction's trouble."""
+    table, sign = context.table, Status.ASSERTED.at
+    keys = {t: (status_key(table, t.row_key), column(table, t.row_key, sign)) for t in transactions}
+    cells = context.store.read([key for pair in keys.values() for key in pair])
+    for t, (key, decided_at) in keys.items():
         cell, t.unread = cells[key], None
         try:
-            t.status = decode_status(cell.value) if cell and cell.value else None
+            status = decode_status(cell.value) if cell and cell.value else None
+            if cells[decided_at] and not (status and status.is_decided):
+                raise CorruptRowError(f"the status is {status or 'missing'} after a decision")
+            if status in DONE and t.is_dated and not cells[decided_at]:
+                raise CorruptRowError(f"the status is {status} without a decision")
+            t.status = status
         except CorruptRowError as error:
             t.unread = CorruptRowError(str(error), transaction=t.row_key)
 

@@ -35,7 +35,7 @@ from txn.protocol.attempt import (
 )
 from txn.protocol.beats import PORTION, TOO_LATE, beat, beat_between, show_life, split_portions
 from txn.protocol.clocks import check_commit_clock, judge_ahead, uncover_locks
-from txn.protocol.lock_cells import FREE
+from txn.protocol.lock_cells import FREE, make_foreign_error
 from txn.protocol.phases import Status
 from txn.protocol.ranges import find_phantom
 from txn.protocol.recover import Finish, finish_or_leave, release_aborted, roll_forward
@@ -239,6 +239,7 @@ def assert_under_locks(context: Context, transactions: Sequence[Attempt]) -> lis
     for t in live:
         t.seen = {key: cells[key] for key in t.keys}
         t.plan, t.failure = _judge(context, t, cells, tags)
+        t.failure = t.failure or _refuse_foreign_tags(t, cells)
     return [t for t in live if t.failure is None]
 
 
@@ -318,6 +319,18 @@ def _judge(
         return None, far
     replaced = (t.seen[mutation.key] for mutation in t.request.mutations)
     return Plan(newest + 1, tuple(cell.timestamp if cell else 0 for cell in replaced)), None
+
+
+def _refuse_foreign_tags(t: Attempt, cells: Mapping[Key, Cell | None]) -> AbortedError | None:
+    """Return the error of an attempt that would replace what is no tag, and may be somebody's."""
+    for tag in (mutation.key.tag for mutation in t.request.mutations):
+        cell = cells[tag]
+        if cell is not None and cell.value and not cell.value.isdigit():
+            error = make_foreign_error("the cell of the tag holds what is no tag", tag, cell)
+            refused = AbortedError(str(error), transaction=t.row_key)
+            refused.__cause__ = error
+            return refused
+    return None
 
 
 def make_conflict(t: Attempt, key: Key, holder: bytes) -> ConflictError:

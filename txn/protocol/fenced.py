@@ -8,9 +8,9 @@ The argument for each rule is in docs/protocol.md, under "Fenced".
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from txn.errors import CorruptRowError, DeadlineError
+from txn.errors import CorruptRowError, DeadlineError, StoreError
 from txn.model import Cell, Check, Edit, Key
 from txn.protocol.alone import commit_alone, is_alone
 from txn.protocol.announce import announce
@@ -42,6 +42,7 @@ from txn.protocol.commit import (
 from txn.protocol.lock_cells import (
     FREE,
     holder_of,
+    make_foreign_error,
     read_lock,
     unit_lock,
 )
@@ -116,7 +117,7 @@ class FencedRules:
     def gone_until(self, key: Key, cell: Cell) -> int:
         """Return what is above all that any client writes there, early or late."""
         if key.column in OWN_TIMES and is_row_key(key.row):
-            return created_ms(key.row) + PLACES[Status.ABORTED]
+            return max(cell.timestamp, created_ms(key.row) + PLACES[Status.ABORTED])
         return cell.timestamp
 
     def free_own(self, context: Context, transactions: Sequence[Transaction]) -> None:
@@ -217,24 +218,57 @@ def finish_units(context: Context, transactions: Sequence[Transaction]) -> list[
     whose decision was answered with yes, not long ago, does so without looking; anybody else may
     come after others, and after delete markers have gone: it compares the lock."""
     edits: list[Edit] = []
-    checks: list[Check] = []
+    checks: dict[Key, Check] = {}
     for t in transactions:
         is_sure = _is_sure(context, t)
         if len(t.decided.locks) != len(t.units):
             raise CorruptRowError("the plan is of another protocol", transaction=t.row_key)
         timestamp = t.decided.timestamp
         for (lock, own), held in zip(list_edits(t, timestamp), t.decided.locks, strict=True):
-            freed = read_lock(lock, Cell(held, timestamp)).give_back()
+            said = read_lock(lock, Cell(held, timestamp))
+            if said.holder != t.row_key:
+                raise CorruptRowError("the plan has another's lock", transaction=t.row_key)
+            freed = said.give_back()
             free = Edit(lock, freed.value, timestamp + 1)
             if is_sure:
                 edits += (*own, free)
             else:
-                checks.append(Check(lock, held, edits=(*own, free)))
+                checks[lock] = Check(lock, held, edits=(*own, free))
     if edits:
         call_store(context, lambda: context.store.write(edits, durable=False, by_row=True))
-    if checks:  # a "no" is as good: somebody else has finished it
-        call_store(context, lambda: context.store.check_and_put(checks, durable=False))
+    _finish_compared(context, checks)
     return list(transactions)
+
+
+def _finish_compared(context: Context, checks: Mapping[Key, Check]) -> None:
+    """Finish units whose locks are still held. A "no" is as good where somebody else has finished
+    it, which the lock tells: it has counted on, or was given back, above what is put here. A lock
+    that is absent is that of a table that was made again. One that went back was changed past the
+    protocol, and nobody knows what was put: CorruptRowError."""
+    found = _ask_to_finish(context, checks)
+    absent = [checks[lock]._replace(expected=FREE) for lock, cell in found.items() if cell is None]
+    found |= _ask_to_finish(context, {check.key: check for check in absent})
+    for lock, cell in found.items():
+        freed = checks[lock].edits[-1]
+        now, last = read_lock(lock, cell), read_lock(lock, Cell(freed.value or FREE, 0))
+        is_past = now.taken > last.taken or (now.taken == last.taken and now.holder == FREE)
+        if cell is not None and not (is_past and cell.timestamp >= (freed.timestamp or 0)):
+            raise make_foreign_error("the lock went back while it was held", lock, cell)
+
+
+def _ask_to_finish(context: Context, checks: Mapping[Key, Check]) -> dict[Key, Cell | None]:
+    """Return the locks of those that were refused, as they are now."""
+
+    def attempt() -> dict[Key, Cell | None]:
+        answers = context.store.check_and_put(list(checks.values()), durable=False)
+        refused = [lock for lock, done in zip(checks, answers, strict=True) if not done]
+        found = context.store.read(refused) if refused else {}
+        for lock, cell in found.items():
+            if (cell.value if cell else FREE) == checks[lock].expected:
+                raise StoreError("lock does not change", key=lock)
+        return found
+
+    return call_store(context, attempt) if checks else {}
 
 
 @announce("unlock")

@@ -16,12 +16,13 @@ import re
 from typing import NamedTuple
 
 from txn.errors import CorruptRowError
-from txn.model import LOCK_SUFFIX, Cell, Key, new_tuple
+from txn.model import LOCK_SUFFIX, ROW_KEY, Cell, Key, new_tuple
 
 FREE = b""
 UNIT_LOCK = LOCK_SUFFIX
 NAMED = 16
 NAME = 8  # hex digits: compared with one other only
+NO_LOCK = "the cell of the lock holds what is no lock"
 _NOBODY = b"-"
 _FENCED = re.compile(rb"(0|[1-9][0-9]{0,18})(?:@([^ ]+))?(?: ([0-9a-f,-]+))?")
 
@@ -84,14 +85,28 @@ def holder_of(lock: Key, cell: Cell | None) -> bytes:
     return cell.value if match is None else match[2] or FREE
 
 
+def require_lock(lock: Key, cell: Cell | None) -> None:
+    """Raise CorruptRowError where a cell in the place of a lock is none: it may be somebody's
+    value, and nobody knows whose the key is."""
+    holder = holder_of(lock, cell)
+    if holder and ROW_KEY.fullmatch(holder) is None:
+        raise make_foreign_error(NO_LOCK, lock, cell)
+
+
+def make_foreign_error(what: str, key: Key, cell: Cell | None) -> CorruptRowError:
+    """Return the error of a cell that says what the protocol never writes there. Of the value it
+    tells the size alone: it may be somebody's, and errors go to the logs of servers and programs.
+    """
+    return CorruptRowError(what, key=key, bytes=len(cell.value) if cell else 0)
+
+
 def read_lock(lock: Key, cell: Cell | None) -> FencedLock:
     """Return what a fenced lock says; CorruptRowError where that is nothing."""
     if cell is None or not cell.value:
         return FencedLock()
     match = _FENCED.fullmatch(cell.value)
     if match is None:
-        # It may be a value of somebody's, and errors go to the logs of servers and programs.
-        raise CorruptRowError("not a lock of the fenced protocol", key=lock, bytes=len(cell.value))
+        raise make_foreign_error("not a lock of the fenced protocol", lock, cell)
     names = tuple(match[3].split(b",")) if match[3] else ()
     return FencedLock(int(match[1]), match[2] or FREE, names)
 

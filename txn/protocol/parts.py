@@ -99,7 +99,8 @@ def decide_whole(
     Raises what makes that it did not commit, an AbortedError; or CommitOutcomeUnknown.
     """
     row = _read_whole(context, whole)
-    if row.status is not None and row.status.is_decided:
+    is_decided = row.status is not None and row.status.is_decided
+    if is_decided or row.state is RowState.UNREADABLE:
         return _load_decided(context, row)
     if row.state is not RowState.UNDECIDED or row.buffer is None or row.parts is None:
         raise ConflictError("aborted by another client", transaction=whole)
@@ -109,6 +110,7 @@ def decide_whole(
         row.buffer.request,
         row.status,
         parts=tuple(counts),
+        is_dated=row.is_dated,
         lock_of=context.rules.lock_of,
         buffer=b"",
         lease_ms=row.buffer.lease_ms,
@@ -157,6 +159,7 @@ def _begin_part(context: Context, row_key: bytes, request: Request, due_ms: int)
     return Attempt(
         row_key,
         request,
+        is_dated=True,
         lock_of=context.rules.lock_of,
         buffer=encode_buffer(Buffer(request, lease_ms)),
         lease_ms=lease_ms,
@@ -172,6 +175,8 @@ def _write_part_row(context: Context, t: Attempt) -> None:
     advance(context, [t], Status.PART, lambda t: [(buffer, t.buffer)])
     _require_part(t)
     row = read_rows(context, [t.row_key])[t.row_key]
+    if row.state is RowState.UNREADABLE:
+        raise make_corrupt_error(row)
     if row.state is not RowState.UNDECIDED or not row.follows:
         raise ConflictError("its transaction is over", transaction=t.row_key)
     if row.buffer != Buffer(t.request, t.lease_ms):

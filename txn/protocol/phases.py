@@ -89,6 +89,9 @@ FENCED_STEPS: dict[Status, frozenset[Status]] = {
 }
 """The steps of the fenced protocol, which goes 0, 2, 5; over 1 where ranges are looked at."""
 
+DONE = frozenset({Status.PUT, Status.CLEANING, Status.COMPLETE})
+"""Which say of work that it was done: no value is put any more, or no lock held."""
+
 FIRST = frozenset({Status.WRITTEN, Status.PART})
 """With which a row begins."""
 

@@ -6,7 +6,7 @@ code, any number of times. The argument for each rule is in docs/protocol.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import islice
 from logging import ERROR, WARNING, getLogger
 
@@ -104,10 +104,20 @@ def follow_decision(context: Context, parts: Sequence[Transaction]) -> None:
 def finish_parts(context: Context, transactions: Sequence[Transaction]) -> None:
     """Finish all parts of decided transactions, and release those that these do not count: when
     this returns none of the parts has anything left to do. Raises CorruptRowError for a part of
-    which nobody knows what it would write."""
+    which nobody knows what it would write, or whether it was decided."""
     for t in transactions:
-        if t.parts is not None and t.status is Status.ASSERTED:
+        if t.status is Status.ASSERTED and t.parts is not None:
             _finish_parts_of(context, t)
+        elif t.status is Status.ASSERTED and not isinstance(t, Attempt):
+            require_no_parts(context, t.row_key, t.keys)
+
+
+def require_no_parts(context: Context, row_key: bytes, keys: Iterable[Key]) -> None:
+    """Raise CorruptRowError for a transaction that has parts, and has lost how many. Such a one has
+    no key of its own but a marker's."""
+    is_bare = all(key.table == context.table for key in keys)
+    if is_bare and next(_list_parts(context, row_key), None):
+        raise CorruptRowError("the counts of its parts are missing", row=row_key)
 
 
 def _finish_parts_of(context: Context, t: Transaction) -> None:
@@ -118,7 +128,7 @@ def _finish_parts_of(context: Context, t: Transaction) -> None:
         rows = [follow(row, whole) for row in some]
         for row in rows:
             if row.state is RowState.UNREADABLE:
-                raise CorruptRowError("part does not decode", row=row.row_key, cause=row.corrupt)
+                raise CorruptRowError("part does not decode", row=row.row_key, cause=row.cause)
         lost = [row for row in rows if row.state is RowState.ABORTING]
         roll_back(context, [load_transaction(context, row) for row in lost], lambda _: NOT_COUNTED)
         found = [load_transaction(context, row) for row in rows if row.state is RowState.DECIDED]

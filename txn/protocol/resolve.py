@@ -21,9 +21,10 @@ from txn.errors import (
 )
 from txn.model import Cell, Key
 from txn.protocol.attempt import Context, free_locks, load_transaction
+from txn.protocol.lock_cells import NO_LOCK, make_foreign_error
 from txn.protocol.phases import Status
 from txn.protocol.recover import roll_back, roll_forward
-from txn.protocol.row import RowState, TransactionRow
+from txn.protocol.row import RowState, TransactionRow, is_row_key
 from txn.protocol.row_cells import read_rows
 from txn.text import holder_text
 from txn.watch import LOG, Action, Helped
@@ -92,6 +93,8 @@ class Resolver:
 
     def _settle(self, row: TransactionRow, locks: Mapping[Key, Cell]) -> bool:
         context = self._context
+        if not is_row_key(row.row_key):
+            raise make_foreign_error(NO_LOCK, *next(iter(locks.items())))
         if row.is_over:
             free_for_holder(context, row.row_key, locks)
             return True
@@ -141,8 +144,7 @@ def make_corrupt_error(row: TransactionRow) -> TxnError:
             transactions=ours,
             transaction=row.row_key,
         )
-    cause = row.corrupt or "the plan is missing, or does not fit the buffer"
-    return CorruptRowError("transaction row does not decode", row=row.row_key, cause=cause)
+    return CorruptRowError("transaction row does not decode", row=row.row_key, cause=row.cause)
 
 
 def free_for_holder(context: Context, holder: bytes, locks: Mapping[Key, Cell]) -> None:

@@ -32,7 +32,7 @@ import msgpack
 from txn.assertions import COMPOUNDS, LEAVES, Assertion, fold, make_leaf
 from txn.errors import CorruptRowError, InvalidRequestError
 from txn.model import MAX_CELL, ROW_KEY, Cell, Delete, Key, Mutation, Row, new_tuple, plain_table
-from txn.protocol.phases import Status
+from txn.protocol.phases import DONE, FIRST, Status
 from txn.request import Request
 
 FAMILY = b"t"
@@ -45,6 +45,7 @@ _FRAME = struct.Struct(">BI")
 _COUNTS = re.compile(rb"\d{1,6}(?: \d{1,6})*")
 _DATABASE = re.compile(rb"@[^@ ]*?(?=\.part-|$)")
 _PROMISE = re.compile(rb"[1-9][0-9]{0,15}")
+_DECIDED = (Status.ASSERTED, Status.PUT, Status.CLEANING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,8 @@ class RowState(Enum):
     """What a transaction row calls for, by anybody who looks at it.
 
     DEBRIS: of a row that was deleted; an absent one, too, can never decide. UNREADABLE: nobody can
-    know what it decided, or what it would write.
+    know what it decided, or what it would write. A row with any evidence of a decision is neither
+    undecided nor debris.
     """
 
     UNDECIDED = "undecided"
@@ -97,8 +99,11 @@ class RowState(Enum):
 class TransactionRow:
     """A transaction row as it was read at one instant.
 
+    status: None where the row has none, or where `corrupt` says why nobody can know it; said: what
+    the cell says all the same.
     status_at, newest: the timestamp (ms) of the status, and the newest one in the row.
-    began: when each phase began, by the server's time. corrupt: what did not decode, and why.
+    began: when each phase began, by the server's time. corrupt: what did not decode, or what
+    contradicts what, and why.
     has_ranges: whether it looks at ranges that it has scanned, between 1-LOCKED and its decision.
     parts: how many parts each task has written of a transaction in parts, none before the decision;
     None: it has no parts. follows: whether it is a part that has not followed its transaction yet,
@@ -109,6 +114,7 @@ class TransactionRow:
 
     row_key: bytes
     status: Status | None = None
+    said: Status | None = None
     status_at: int = 0
     buffer: Buffer | None = None
     plan: Plan | None = None
@@ -130,13 +136,32 @@ class TransactionRow:
             return RowState.UNREADABLE if is_unknown else RowState.DEBRIS
         if self.status.is_finished:
             return RowState.FINISHED
-        if self.buffer is None and self.corrupt is None:
-            return RowState.DEBRIS
         if self.status.is_undecided:
             return RowState.UNDECIDED
         if self.status.is_decided:
-            return RowState.DECIDED if self._has_readable_decision() else RowState.UNREADABLE
+            return RowState.UNREADABLE if self.cause else RowState.DECIDED
         return RowState.ABORTING
+
+    @property
+    def cause(self) -> str | None:
+        """Why nobody can know what was decided, of a row that may be; None: it can be read."""
+        if self.corrupt is not None:  # of one in parts nobody knows which were decided
+            return self.corrupt
+        if self.buffer is None:
+            return "the buffer is missing"
+        if self.plan is None or len(self.plan.replaced) != len(self.buffer.request.mutations):
+            return "the plan is missing, or does not fit the buffer"
+        return None
+
+    @property
+    def tells_decision(self) -> bool:
+        """Whether more than its status tells that it was decided, even if not what."""
+        return self.plan is not None or Status.ASSERTED in self.began
+
+    @property
+    def is_dated(self) -> bool:
+        """Whether the time of each of its statuses is written together with the status."""
+        return not FIRST.isdisjoint(self.began)
 
     @property
     def since(self) -> int:
@@ -149,11 +174,6 @@ class TransactionRow:
     def is_over(self) -> bool:
         """Whether it can do nothing any more: finished, absent, or debris of what is finished."""
         return self.state in (RowState.FINISHED, RowState.DEBRIS)
-
-    def _has_readable_decision(self) -> bool:
-        if self.buffer is None or self.plan is None or self.corrupt is not None:
-            return False  # of one in parts nobody knows which were decided
-        return len(self.plan.replaced) == len(self.buffer.request.mutations)
 
 
 def new_row_key(wall_ms: int, uid: int, buckets: int = 1, database: bytes = b"") -> bytes:
@@ -229,9 +249,12 @@ def encode_marker(marker: Marker) -> bytes:
     return b"%b %d" % (marker.transaction, marker.retention_ms)
 
 
-def decode_marker(value: bytes) -> Marker:
-    """Return what a marker says. A promise that does not decode is none: it is kept for ever."""
+def decode_marker(value: bytes, key: Key | None = None) -> Marker:
+    """Return what a marker says; CorruptRowError, with its key, where it names no transaction. A
+    promise that does not decode is none: it is kept for ever."""
     transaction, _, promise = value.partition(b" ")
+    if not is_row_key(transaction):
+        raise CorruptRowError("a token's marker names no transaction", key=key, bytes=len(value))
     return Marker(transaction, int(promise) if _PROMISE.fullmatch(promise) else None)
 
 
@@ -281,7 +304,11 @@ def decode_plan(encoded: bytes) -> Plan:
     try:
         timestamp, replaced, *locks = body
         versions = tuple(int(version) for version in replaced)
-        return Plan(int(timestamp), versions, *(tuple(map(bytes, each)) for each in locks))
+        plan = Plan(int(timestamp), versions, *(tuple(map(bytes, each)) for each in locks))
+        numbers = (plan.timestamp, *versions)
+        if plan.timestamp == 0 or not all(0 <= number < 1 << 63 for number in numbers):
+            raise ValueError("a timestamp that is none")
+        return plan
     except (TypeError, ValueError) as error:
         raise CorruptRowError("plan has an unknown shape", cause=str(error)) from error
 
@@ -312,14 +339,18 @@ def decode_row(row: Row) -> TransactionRow:
     """Return a transaction row from its cells. It never raises: see `corrupt`."""
     cells = {key.column: cell for key, cell in row.cells.items()}
     newest = max((cell.timestamp for cell in cells.values()), default=0)
-    status = cells.get(b"status")
-    if status is None or not status.value:  # whatever else is there can never be decided
-        return TransactionRow(row.row, newest=newest)
+    cell = cells.get(b"status")
+    has_status = cell is not None and cell.value != b""
     corrupt: list[str] = []
+    said = _decode_cell(decode_status, cell, corrupt) if has_status else None
+    status = said if corrupt else _judge_status(said, cells, whole_of(row.row) is not None, corrupt)
+    if status is None and not corrupt:  # whatever else is there can never be decided
+        return TransactionRow(row.row, newest=newest)
     return TransactionRow(
         row.row,
-        status=_decode_cell(decode_status, status, corrupt),
-        status_at=status.timestamp,
+        status=status,
+        said=said,
+        status_at=cell.timestamp if cell is not None else 0,
         buffer=_decode_cell(decode_buffer, cells.get(b"buffer"), corrupt),
         plan=_decode_cell(decode_plan, cells.get(b"plan"), corrupt),
         reason=cells[b"reason"].value.decode(errors="replace") if b"reason" in cells else None,
@@ -328,9 +359,47 @@ def decode_row(row: Row) -> TransactionRow:
         began=_began(cells),
         has_ranges=b"ranges" in cells,
         parts=_decode_cell(decode_parts, cells.get(b"parts"), corrupt),
-        follows=status.value == Status.PART.encoded,
+        follows=status is Status.PART,
         corrupt="; ".join(corrupt) or None,  # the last: of all that was decoded
     )
+
+
+def _judge_status(
+    said: Status | None, cells: Mapping[bytes, Cell], is_part: bool, corrupt: list[str]
+) -> Status | None:
+    """Return the status that the row has reached, which its other cells tell too. A decision leaves
+    a plan, and each status the time of its own; the last one of these is put when nothing is left
+    to do. Where they contradict the status cell nobody knows: `corrupt` says so."""
+    if Status.COMPLETE.at in cells:
+        return said and Status.COMPLETE
+    if _was_decided(said, cells, is_part):
+        if said is None or not said.is_decided:
+            corrupt.append(f"the status is {said or 'missing'}, and other cells tell of a decision")
+            return None
+    elif Status.ABORTED.at in cells:
+        return said and Status.ABORTED
+    if said in DONE and said.at not in cells and _is_dated(cells):
+        corrupt.append(f"the status is {said}, and no cell tells since when")
+        return None
+    return said
+
+
+def _was_decided(said: Status | None, cells: Mapping[bytes, Cell], is_part: bool) -> bool:
+    """Whether a cell besides the status tells of a decision. A plan does so if it came in the same
+    step: not that of a part, which is there before, nor one from a store that writes cell by cell.
+    """
+    if any(status.at in cells for status in _DECIDED):
+        return True
+    if b"plan" not in cells:
+        return False
+    if is_part:
+        is_open = said is Status.PART or Status.ABORTING.at in cells
+        return not is_open and Status.ABORTED.at not in cells
+    return said is None or _is_dated(cells)
+
+
+def _is_dated(cells: Mapping[bytes, Cell]) -> bool:
+    return any(status.at in cells for status in FIRST)
 
 
 def follow(part: TransactionRow, whole: TransactionRow) -> TransactionRow:
@@ -341,8 +410,7 @@ def follow(part: TransactionRow, whole: TransactionRow) -> TransactionRow:
         return part
     match whole.state:
         case RowState.UNREADABLE:
-            cause = whole.corrupt or "the decision of its transaction does not decode"
-            return replace(part, status=None, corrupt=cause)
+            return replace(part, status=None, corrupt=f"its transaction: {whole.cause}")
         case RowState.UNDECIDED:
             return replace(
                 part,
@@ -351,6 +419,8 @@ def follow(part: TransactionRow, whole: TransactionRow) -> TransactionRow:
                 began=whole.began,
                 beat=whole.beat,
             )
+        case RowState.DECIDED if whole.parts is None:
+            return replace(part, status=None, corrupt="its transaction: the parts are missing")
         case RowState.DECIDED if whole.status is Status.ASSERTED and _is_counted(part, whole):
             plan = part.plan
             if plan is not None and whole.plan is not None:

@@ -17,7 +17,10 @@ from txn.protocol.row import (
     whole_of,
 )
 
-COLUMNS = (b"status", b"buffer", b"plan", b"reason", b"beat", b"ranges", b"parts")
+COLUMNS = (
+    *(b"status", b"buffer", b"plan", b"reason", b"beat", b"ranges", b"parts"),
+    *(status.at for status in Status),
+)
 OPEN_TO_BOTH = (Status.WRITTEN.encoded, Status.LOCKED.encoded)
 
 

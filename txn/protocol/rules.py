@@ -54,7 +54,7 @@ class SixPhaseRules:
 
     def make_step(self, context: Context, t: Transaction, new: Status, cells: Cells) -> Check:
         """Return the compare-and-set of the status, at the server's time."""
-        if "multi_cell_check" in context.store.features:
+        if t.is_dated or "multi_cell_check" in context.store.features:
             cells = [*cells, (column(context.table, t.row_key, new.at), FREE)]
         expected = FREE if t.status is None else t.status.encoded
         status = status_key(context.table, t.row_key)

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from txn.errors import CorruptRowError, TxnError
 from txn.model import Cell, Key, Mutation, Row
 from txn.protocol.attempt import Context, call_store
+from txn.protocol.recover import require_no_parts
 from txn.protocol.row import Buffer, Plan, column, decode_row, part_key, status_key
 from txn.reading.decisions import STATUS, Decided
 
@@ -41,12 +42,13 @@ class KeyChange:
 
 
 class WrittenRow(NamedTuple):
-    """The row of a committed transaction, or of a part of one. parts: how many each task wrote."""
+    """The row of a committed transaction, or of a part of one. parts: how many each task wrote;
+    None: it is in no parts."""
 
     row_key: bytes
     buffer: Buffer
     plan: Plan
-    parts: tuple[int, ...]
+    parts: tuple[int, ...] | None
 
 
 def read_changes(
@@ -87,9 +89,11 @@ def split_part(part: Sequence[Decided], size: int) -> Iterator[list[Decided]]:
 
 def _read_parts(context: Context, row: WrittenRow, is_strict: bool) -> Iterator[WrittenRow]:
     """Yield the rows of a transaction's parts, in the order of the tasks that have written them."""
+    if row.parts is None:
+        require_no_parts(context, row.row_key, row.buffer.request.keys)
     parts = (
         part_key(row.row_key, task, number)
-        for task, count in enumerate(row.parts)
+        for task, count in enumerate(row.parts or ())
         for number in range(count)
     )
     while some := list(islice(parts, PARTS_AT_ONCE)):
@@ -109,8 +113,8 @@ def _read_rows(
         found: dict[Key, Cell] = {key: cell for key in names if (cell := cells[key]) is not None}
         row = decode_row(Row(row_key, found))
         if row.buffer is not None and row.plan is not None and not row.corrupt:
-            rows[row_key] = WrittenRow(row_key, row.buffer, row.plan, row.parts or ())
-        elif status_key(context.table, row_key) in found:
+            rows[row_key] = WrittenRow(row_key, row.buffer, row.plan, row.parts)
+        elif row.corrupt or status_key(context.table, row_key) in found:
             cause = row.corrupt or "buffer or plan is missing"
             raise CorruptRowError(cause, transaction=row_key)
         elif is_strict:

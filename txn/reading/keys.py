@@ -20,6 +20,7 @@ from txn.reading.look import Look, find_holders, hides_values, value_of, were_at
 
 Snapshot = dict[Key, Cell | None]
 
+SIGNS = (b"status", b"ranges", Status.ASSERTED.at)
 UNDECIDED = frozenset(status.value for status in Status if not status.is_decided)
 
 
@@ -87,12 +88,12 @@ def _read(context: Context, cells: Sequence[Key]) -> Snapshot:
 
 def _was_undecided(context: Context, holder: bytes, cells: Snapshot) -> bool:
     """Whether the holder had not decided by this look at its row, nor looked at ranges. One that
-    aborted never did; one that is a part decides with its transaction."""
-    status, ranges = (cells[sign] for sign in _signs(context, [holder])[:2])
-    if status is None or status.value not in UNDECIDED:
+    aborted never did; one that is a part decides with its transaction, until it follows."""
+    status, ranges, decided = (cells[sign] for sign in _signs(context, [holder])[: len(SIGNS)])
+    if status is None or status.value not in UNDECIDED or decided is not None:
         return False
-    if status.value == Status.PART.value and (whole := whole_of(holder)):
-        return _was_undecided(context, whole, cells)
+    if whole := whole_of(holder):
+        return status.value == Status.PART.value and _was_undecided(context, whole, cells)
     return ranges is None or status.value != Status.LOCKED.value
 
 
@@ -100,4 +101,4 @@ def _signs(context: Context, holders: Collection[bytes]) -> list[Key]:
     """Return the cells that tell whether these holders are undecided."""
     wholes = (whole for holder in holders if (whole := whole_of(holder)))
     rows = dict.fromkeys((*holders, *wholes))
-    return [column(context.table, row, name) for row in rows for name in (b"status", b"ranges")]
+    return [column(context.table, row, name) for row in rows for name in SIGNS]

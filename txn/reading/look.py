@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 from txn.model import LOCK_SUFFIX, Cell, Delete, Key
 from txn.protocol.attempt import Rules
-from txn.protocol.lock_cells import holder_of
+from txn.protocol.lock_cells import holder_of, require_lock
 from txn.protocol.phases import Status
 from txn.protocol.ranges import keys_of_cells
 from txn.protocol.resolve import make_corrupt_error
-from txn.protocol.row import RowState, TransactionRow
+from txn.protocol.row import RowState, TransactionRow, is_row_key
 
 Cells = Mapping[Key, Cell | None]
 
@@ -69,6 +69,7 @@ def hides_values(rules: Rules, holder: TransactionRow, cells: Container[Key]) ->
 def value_of(key: Key, look: Look) -> Cell | None:
     """Return what the key is worth, of its own cells and the row of its holder."""
     lock = look.rules.lock_of(key)
+    require_lock(lock, look.cells.get(lock))
     cell, holder = look.cells.get(key), look.rows.get(holder_of(lock, look.cells.get(lock)))
     if holder is None or holder.is_over or holder.status not in (Status.ASSERTED, None):
         return cell
@@ -84,12 +85,19 @@ def value_of(key: Key, look: Look) -> Cell | None:
 
 def list_values(look: Look) -> dict[Key, Cell]:
     """Return the cells of the keys that have a value, in order. One that a holder has decided need
-    not be there yet: the lock of its row and family is."""
+    not be there yet: the lock of its row and family is. A cell in the place of a lock, without a
+    value beside it, may be a column of somebody's: it is passed over."""
     for row in look.rows.values():  # one that nobody can read may hide a key
-        if row.state is RowState.UNREADABLE and row.status in (Status.ASSERTED, None):
+        if row.state is RowState.UNREADABLE:
             raise make_corrupt_error(row)
     buffers = (row.buffer for row in look.rows.values() if row.status is Status.ASSERTED)
     coming = {m.key for buffer in buffers if buffer for m in buffer.request.mutations}
     known = (key for key in coming if look.rules.lock_of(key) in look.cells)
-    found = {key: value_of(key, look) for key in sorted({*keys_of_cells(look.cells), *known})}
+    keys = {key for key in keys_of_cells(look.cells) if key in look.cells or _is_locked(key, look)}
+    found = {key: value_of(key, look) for key in sorted({*keys, *known})}
     return {key: cell for key, cell in found.items() if cell is not None}
+
+
+def _is_locked(key: Key, look: Look) -> bool:
+    lock = look.rules.lock_of(key)
+    return is_row_key(holder_of(lock, look.cells.get(lock)))
