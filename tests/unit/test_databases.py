@@ -40,7 +40,7 @@ def open_other(world: World, protocol: ProtocolName | None = None) -> Engine:
 
 @pytest.fixture(params=BOTH)
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    yield World(protocol=request.param)
+    yield World(protocol=request.param, owner=None)
 
 
 def assert_names_both(error: TxnError, owner: str = "txn") -> None:

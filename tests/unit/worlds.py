@@ -38,16 +38,21 @@ def in_memory() -> tuple[Store, ManualClock]:
 class World:
     """One store, one clock, and any number of clients with stores that can fail.
 
-    opened: gives the store and the clock; the suite on HBase has its own.
+    opened: gives the store and the clock; the suite on HBase has its own. owner: the database that
+    the table belongs to.
     """
 
     opened: ClassVar[Callable[[], tuple[Store, ManualClock]]] = staticmethod(in_memory)
 
     def __init__(
-        self, policy: Policy = POLICY, protocol: ProtocolName | None = None, buckets: int = 1
+        self,
+        policy: Policy = POLICY,
+        protocol: ProtocolName | None = None,
+        buckets: int = 1,
+        owner: bytes | None = b"txn",
     ) -> None:
         self.store, self.clock = World.opened()
-        self.store.ensure_table(TABLE, {b"d": Family()})
+        self.store.ensure_table(TABLE, {b"d": Family(owner=owner)})
         self.policy = policy
         self.protocol = protocol
         self.buckets = buckets
