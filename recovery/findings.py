@@ -37,6 +37,7 @@ class Kind(Enum):
     VACANT_KEY = "vacant-key"
     FOREIGN_CELL = "foreign-cell"
     FOREIGN_VERSION = "foreign-version"
+    FOREIGN_ROW = "foreign-row"
 
     @property
     def meaning(self) -> str:
@@ -122,6 +123,11 @@ EXPLAINED: Mapping[Kind, Explained] = {
         Severity.REPORT_ONLY,
         "the newest version is not the one that the last transaction on this key left",
         "nothing: somebody wrote or deleted past the protocol, and meant something by it",
+    ),
+    Kind.FOREIGN_ROW: Explained(
+        Severity.REPORT_ONLY,
+        "a row of the transaction table that is no transaction, nor anything else of ours",
+        "nothing: it may be somebody's data, written to this table by mistake",
     ),
 }
 

@@ -32,7 +32,7 @@ from txn.protocol.ranges import stored_rows
 from txn.protocol.recover import roll_back, roll_forward
 from txn.protocol.resolve import free_for_holder
 from txn.protocol.retire import look_at_keys
-from txn.protocol.row import RowState, TransactionRow, decode_row, is_row_key, whole_of
+from txn.protocol.row import RowState, TransactionRow, decode_row, is_own, is_row_key, whole_of
 from txn.protocol.row_cells import read_rows
 from txn.spans import Span
 
@@ -114,6 +114,10 @@ def check_transactions(
     for row in list_suspects(context, span, ages.retention_ms, looked, between):
         if is_row_key(row.row):
             yield from _check_row(context, row, ages, young, is_over)
+        elif not is_own(row.row):
+            newest = max(cell.timestamp for cell in row.cells.values())
+            facts = {"cells": len(row.cells), "newest": newest}
+            yield Finding(Kind.FOREIGN_ROW, None, min(row.cells), facts)
         elif found := find_expired_marker(context, row, ages.retention_ms):
             yield found
 
@@ -203,7 +207,7 @@ def _repair(context: Context, kind: Kind, findings: Sequence[Finding]) -> list[R
             return [_empty(context, finding) for finding in findings]
         case Kind.EXPIRED_MARKER | Kind.VACANT_KEY:
             return _retire(context, findings)
-        case Kind.UNREADABLE | Kind.FOREIGN_CELL | Kind.FOREIGN_VERSION:
+        case Kind.UNREADABLE | Kind.FOREIGN_CELL | Kind.FOREIGN_VERSION | Kind.FOREIGN_ROW:
             return [LeftAlone(kind.remedy)] * len(findings)
         case _:
             assert_never(kind)

@@ -23,6 +23,7 @@ from txn.protocol.row import (
     created_ms,
     decode_row,
     follow,
+    is_own,
     is_row_key,
     whole_of,
 )
@@ -65,6 +66,20 @@ class Summary:
     def is_quiet(self) -> bool:
         """Whether nothing is under way and nothing was left: no lock, no tag, all finished."""
         return not (self.unfinished or self.locks or self.tags)
+
+
+@dataclass(slots=True)
+class Foreign:
+    """Rows of the transaction table that are not ours: how many, and the first of them."""
+
+    count: int = 0
+    first: bytes = b""
+
+    def note(self, row: bytes) -> None:
+        """Count a row if it is one."""
+        if not is_own(row):
+            self.first = self.first if self.count else row
+            self.count += 1
 
 
 def newest_old_ms(now_ms: int, age_ms: int) -> int:
@@ -187,9 +202,14 @@ def list_heads(
             yield Head(row.row, status, found.get(status.at, cell).timestamp)
 
 
-def list_without_status(context: Context, looked: Looked) -> Iterator[TransactionRow]:
-    """Yield the transaction rows without a status, or with one that this version does not know."""
+def list_without_status(
+    context: Context, looked: Looked, foreign: Foreign | None = None
+) -> Iterator[TransactionRow]:
+    """Yield the transaction rows without a status, or with one that this version does not know.
+    foreign: counts the rows that are not ours."""
     for row in list_rows(context, Span(context.table), looked, leave_out(Status)):
+        if foreign is not None:
+            foreign.note(row.row)
         if is_row_key(row.row) and (found := decode_row(row)).status is None:
             yield found
 

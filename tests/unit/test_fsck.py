@@ -110,6 +110,21 @@ def test_what_is_finished_within_the_retention_is_not_unfinished() -> None:
     assert (young.counts, young.oldest_ms) == ({}, 0)
 
 
+def test_a_row_that_is_not_ours_is_counted_named_and_left_alone() -> None:
+    """It may be data that somebody writes to the wrong table; what the library keeps is none."""
+    world = World()
+    world.client().commit([Mutation(X, b"1")], once="token")
+    ours = [Key(row, "t", "clock", b"txn") for row in ("doctor", "protocol")]
+    theirs = [Key(row, "t", "x", b"txn") for row in ("apple", "transaction.1", "zebra")]
+    world.store.write([Edit(key, b"1", 5) for key in (*ours, *theirs)])
+    findings = found(world, scan=[TABLE])
+    assert [(f.kind, f.key) for f in findings] == [(Kind.FOREIGN_ROW, key) for key in theirs]
+    assert findings[0].facts == {"cells": 1, "newest": 5}
+    results = [repair(world.engine.context, finding) for finding in findings]
+    assert results == [LeftAlone(Kind.FOREIGN_ROW.remedy)] * 3
+    assert found(world) == findings
+
+
 def test_a_beat_counts_as_a_sign_of_life() -> None:
     """An owner that waits for a lock changes nothing else for as long as it waits."""
     world = World()
