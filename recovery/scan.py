@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Columns, Row, Unless
-from txn.protocol.attempt import Context
+from txn.protocol.attempt import Context, call_store
 from txn.protocol.lock_cells import holder_of
 from txn.protocol.phases import FINISHED, Status
 from txn.protocol.ranges import stored_rows
@@ -25,6 +25,7 @@ from txn.protocol.row import (
     follow,
     is_own,
     is_row_key,
+    status_key,
     whole_of,
 )
 from txn.protocol.row_cells import read_rows
@@ -33,6 +34,7 @@ from txn.spans import Span
 MAX_TIMESTAMP = (1 << 63) - 1
 MARKERS = (b"once.", b"once/")
 BATCH = 200
+MOST_BUCKETS = 100
 AHEAD_MS = 3_600_000
 """By how much a client's clock may be ahead before its rows are looked at one by one."""
 _NAME = b"transaction."
@@ -240,9 +242,15 @@ def find_transaction(context: Context, row_key: bytes) -> TransactionRow | None:
 def find(context: Context, piece: bytes, looked: Looked = lambda table: None) -> Iterator[bytes]:
     """Yield the row keys that end with the piece, or begin with it when their bucket, the word
     `transaction` or the time is left out. Those of parts only where the piece reaches into what
-    these have behind the key of their transaction: nothing else has a `-`."""
-    if is_row_key(piece) and whole_row(context, piece):
-        yield piece
+    these have behind the key of their transaction: nothing else has a `-`. A whole key, which may
+    lack its bucket, is looked up and not searched for."""
+    if is_row_key(piece):
+        if whole_row(context, piece):
+            yield piece
+            return
+        keys = [status_key(context.table, b"%02d.%b" % (n, piece)) for n in range(MOST_BUCKETS)]
+        found = call_store(context, lambda: context.store.read(keys))
+        yield from (key.row for key in keys if found[key])
         return
     for row in list_rows(context, Span(context.table), looked):
         is_wanted = (whole_of(row.row) is not None) is (b"-" in piece)

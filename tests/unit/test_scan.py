@@ -118,6 +118,21 @@ def test_a_transaction_is_found_by_a_part_of_its_key(buckets: int) -> None:
     assert list(find(context, b"nothing")) == []
 
 
+def test_a_whole_row_key_is_looked_up_and_not_searched_for() -> None:
+    """Somebody asks for a transaction that has expired, in a table of a million."""
+    world = World(buckets=100)
+    world.engine.commit([Mutation(X, b"1")])
+    store = CountingStore(world.store)
+    context = replace(world.engine.context, store=store)
+    row_key = world.rows()[0].row_key
+    gone = row_key[:-1] + (b"0" if row_key[-1:] != b"0" else b"1")
+    looked: list[bytes] = []
+    for wanted, found in ((row_key, [row_key]), (row_key[3:], [row_key]), (gone[3:], [])):
+        assert list(find(context, wanted, looked.append)) == found
+    assert looked == []
+    assert store.calls == {"scan": 3, "read": 2}
+
+
 @pytest.mark.parametrize("buckets", [1, 100])
 def test_a_piece_of_a_key_means_a_transaction_and_not_its_parts(buckets: int) -> None:
     """Each part's key begins with that of its transaction; it is found by what comes after that."""
