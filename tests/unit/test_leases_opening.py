@@ -9,7 +9,7 @@ from sqlalchemy import make_url
 
 from txn.errors import InvalidRequestError
 from txn.leases import LeaseAlreadyExistsError, exclusive, migrations, open_leases, opening
-from txn.leases.connections import hide_password
+from txn.leases.databases import hide_password
 from txn.leases.opening import default_url
 
 
