@@ -14,7 +14,6 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
 
 from txn.backoff import Backoff
 from txn.client.gather import Gatherer, InLine
@@ -50,6 +49,7 @@ from txn.service.messages import (
 from txn.service.store import RemoteService, ServedStore, parse_server
 from txn.spans import Span
 from txn.stores.gateway import Gateway
+from txn.stores.options import split_uri
 from txn.tracing import Headers, Trace, begin_traces, list_headers
 from txn.watch import silent
 
@@ -72,7 +72,7 @@ class _Sent(InLine):
 
 def connect_server(uri: str, clock: Clock | None = None) -> RemoteBackend:
     """Return the backend of a server's URI. Nothing is sent yet."""
-    gateway, token = parse_server(urlsplit(uri))
+    gateway, token = parse_server(split_uri(uri))
     return RemoteBackend(gateway, token=token, clock=clock)
 
 

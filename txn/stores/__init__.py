@@ -15,13 +15,14 @@ txn://host:port                 what a `txn serve` has, for recovery; its option
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, unquote
 
 from txn.clock import Clock, SystemClock
 from txn.errors import InvalidRequestError
 from txn.host.extras import require_extra
 from txn.stores.base import Store
 from txn.stores.local import LocalStore
+from txn.stores.options import hide_login, split_uri
 from txn.tables.kv.lmdb import LmdbStore
 from txn.tables.kv.memory import MemoryStore
 from txn.tables.kv.ordered import OrderedStore
@@ -31,10 +32,7 @@ _NAMED: dict[str, MemoryStore] = {}
 
 def open_store(uri: str, clock: Clock | None = None) -> Store:
     """Open the store that the URI names; InvalidRequestError says what is wrong with a bad one."""
-    try:
-        parts = urlsplit(uri)
-    except (ValueError, AttributeError) as error:
-        raise InvalidRequestError("not a URI", given=uri) from error
+    parts = split_uri(uri)
     factory = _FACTORIES.get(parts.scheme)
     if factory is None:
         raise InvalidRequestError(
@@ -45,7 +43,7 @@ def open_store(uri: str, clock: Clock | None = None) -> Store:
 
 def open_ordered(uri: str) -> OrderedStore:
     """Open the keys and values beneath a store on this machine; see `open_store`."""
-    parts = urlsplit(uri)
+    parts = split_uri(uri)
     match parts.scheme:
         case "memory":
             return _open_memory(parts)
@@ -99,7 +97,7 @@ def _open_served(parts: SplitResult, clock: Clock) -> Store:
 
 def _place(parts: SplitResult) -> str:
     """Return the URI without its options, one of which may be a token."""
-    return parts._replace(query="").geturl()
+    return hide_login(parts._replace(query="").geturl())
 
 
 def _options(parts: SplitResult, known: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
