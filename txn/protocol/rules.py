@@ -128,8 +128,7 @@ def choose_rules(context: Context, wanted: ProtocolName | None) -> Rules:
     if rules is None:
         rules = PROTOCOLS[wanted or "six-phase"]
         require_features(context, rules)
-        stored = context.store.scan(context.table)
-        if rules is not SIX_PHASE and any(is_evidence(row.row) for row in stored):
+        if rules is not SIX_PHASE and _has_transactions(context):
             raise InvalidRequestError(
                 "the database has transactions of another protocol: see `txn convert`",
                 table=context.table,
@@ -149,6 +148,10 @@ def choose_rules(context: Context, wanted: ProtocolName | None) -> Rules:
         )
     require_features(context, rules)
     return rules
+
+
+def _has_transactions(context: Context) -> bool:
+    return any(is_evidence(row.row) for row in context.store.scan(context.table))
 
 
 def require_features(context: Context, rules: Rules) -> None:
