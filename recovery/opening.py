@@ -18,7 +18,7 @@ from txn.host.extras import require_extra
 from txn.locks.manager import LockLook
 from txn.locks.opening import ZOOKEEPER
 from txn.locks.stored.look import StoredLook
-from txn.locks.zookeeper.access import parse_place
+from txn.locks.zookeeper.ensemble import parse_ensemble
 from txn.policy import Policy
 from txn.protocol.attempt import Context, Rules
 from txn.protocol.rules import SIX_PHASE, find_rules, require_features
@@ -101,8 +101,8 @@ def open_lock_look(uri: str) -> Iterator[LockLook]:
         with open_any_store(uri, TRANSACTIONS) as context:
             yield StoredLook(context)
         return
-    place = parse_place(parts)
-    with require_extra("zookeeper", hosts=place.hosts):
+    ensemble = parse_ensemble(parts)
+    with require_extra("zookeeper", hosts=ensemble.hosts):
         from txn.locks.zookeeper.look import ZooKeeperLook  # noqa: PLC0415
-    with closing(ZooKeeperLook(place)) as look:
+    with closing(ZooKeeperLook(ensemble)) as look:
         yield look

@@ -10,7 +10,7 @@ from txn.errors import InvalidRequestError
 from txn.host.extras import require_extra
 from txn.locks.manager import LockManager
 from txn.locks.stored.queue import StoredManager
-from txn.locks.zookeeper.access import parse_place
+from txn.locks.zookeeper.ensemble import parse_ensemble
 from txn.stores.options import split_uri
 
 ZOOKEEPER = "zookeeper"
@@ -20,7 +20,7 @@ OF_STORE, OF_ZOOKEEPER = ("lease_ms", "table"), ("session_ms", "base")
 
 def open_manager(uri: str, **details: Any) -> LockManager:
     """Open a lock manager: `zookeeper://host:port,host:port/base` (options in
-    txn/locks/zookeeper/access.py), or any store that `connect` takes, in whose table `locks` they
+    txn/locks/zookeeper/ensemble.py), or any store that `connect` takes, in whose table `locks` they
     are then kept.
 
     details: name (of the owner), waiting, clock, chance; session_ms for ZooKeeper; lease_ms and
@@ -45,9 +45,9 @@ def _open_stored(uri: str, details: dict[str, Any]) -> LockManager:
 
 
 def _open_zookeeper(parts: SplitResult, details: dict[str, Any]) -> LockManager:
-    place = parse_place(parts)
-    with require_extra("zookeeper", hosts=place.hosts):
+    ensemble = parse_ensemble(parts)
+    with require_extra("zookeeper", hosts=ensemble.hosts):
         from txn.locks.zookeeper.queue import ZooKeeperManager  # noqa: PLC0415
-    if place.base and details.setdefault("base", place.base) != place.base:
-        raise InvalidRequestError("two base paths", uri=place.base, base=details["base"])
-    return ZooKeeperManager(place.hosts, access=place.access, **details)
+    if ensemble.base and details.setdefault("base", ensemble.base) != ensemble.base:
+        raise InvalidRequestError("two base paths", uri=ensemble.base, base=details["base"])
+    return ZooKeeperManager(ensemble.hosts, credentials=ensemble.credentials, **details)

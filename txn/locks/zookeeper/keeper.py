@@ -35,7 +35,7 @@ from kazoo.security import CREATOR_ALL_ACL
 from txn.backoff import Backoff
 from txn.clock import Clock
 from txn.errors import InvalidRequestError, NotApplied, StoreClosedError, StoreError
-from txn.locks.zookeeper.access import Access
+from txn.locks.zookeeper.ensemble import Credentials
 
 LOST_REPLY = (
     ConnectionLoss,
@@ -104,7 +104,7 @@ class Keeper:
         session_ms: int,
         clock: Clock,
         connected: Callable[[], None],
-        access: Access,
+        credentials: Credentials,
     ) -> None:
         self.losses = 0
         self._closed = False
@@ -114,7 +114,7 @@ class Keeper:
         self._silent_since_ms: int | None = None
         # The driver's own pauses double without end: it would miss a server that is back.
         pause_s = min(MAX_PAUSE_MS, session_ms / PAUSES_IN_SESSION) / 1000
-        options = _make_options(access)
+        options = _make_options(credentials)
         try:
             self._client = KazooClient(
                 hosts,
@@ -133,7 +133,7 @@ class Keeper:
             self._client.start(timeout=CALL_WITHIN_S)
         except (KazooTimeoutError, KazooException) as error:
             self._client.close()
-            cause = _find_tls_error(self._client.hosts, access) or str(error)
+            cause = _find_tls_error(self._client.hosts, credentials) or str(error)
             raise NotApplied("cannot connect to ZooKeeper", hosts=hosts, cause=cause) from error
 
     def lost_since(self, losses: int) -> bool:
@@ -281,40 +281,40 @@ class Keeper:
             self._silent_since_ms = self._clock.monotonic_ms()
 
 
-def _make_options(access: Access) -> dict[str, Any]:
+def _make_options(credentials: Credentials) -> dict[str, Any]:
     """Return what the driver is told of how we are let in."""
     options: dict[str, Any] = {}
-    if access.user:
-        options["auth_data"] = [("digest", f"{access.user}:{access.password}")]
+    if credentials.user:
+        options["auth_data"] = [("digest", f"{credentials.user}:{credentials.password}")]
         options["default_acl"] = CREATOR_ALL_ACL
-    if access.tls == "on":
-        _make_tls(access)  # the driver would not say that a file is none of its kind
-        options |= {"use_ssl": True, "check_hostname": True, "ca": access.ca or None}
-        options["certfile"] = access.certificate or None
-        options["keyfile"] = access.key or access.certificate or None
+    if credentials.tls == "on":
+        _make_tls(credentials)  # the driver would not say that a file is none of its kind
+        options |= {"use_ssl": True, "check_hostname": True, "ca": credentials.ca or None}
+        options["certfile"] = credentials.certificate or None
+        options["keyfile"] = credentials.key or credentials.certificate or None
     return options
 
 
-def _make_tls(access: Access) -> ssl.SSLContext:
+def _make_tls(credentials: Credentials) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context()
-        if access.ca:
-            context.load_verify_locations(access.ca)
-        if access.certificate:
-            context.load_cert_chain(access.certificate, access.key or None)
+        if credentials.ca:
+            context.load_verify_locations(credentials.ca)
+        if credentials.certificate:
+            context.load_cert_chain(credentials.certificate, credentials.key or None)
     except OSError as error:
-        files = access.ca, access.certificate, access.key
+        files = credentials.ca, credentials.certificate, credentials.key
         raise InvalidRequestError("no certificates", files=files, cause=str(error)) from error
     return context
 
 
-def _find_tls_error(hosts: Sequence[tuple[str, int]], access: Access) -> str | None:
+def _find_tls_error(hosts: Sequence[tuple[str, int]], credentials: Credentials) -> str | None:
     """Return why the first server is no partner for TLS, which the driver does not tell."""
-    if access.tls == "off":
+    if credentials.tls == "off":
         return None
     try:
         with socket.create_connection(hosts[0], TLS_WITHIN_S) as plain:
-            _make_tls(access).wrap_socket(plain, server_hostname=hosts[0][0]).close()
+            _make_tls(credentials).wrap_socket(plain, server_hostname=hosts[0][0]).close()
     except OSError as error:
         return str(error)
     return None

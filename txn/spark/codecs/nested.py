@@ -33,7 +33,7 @@ from pyspark.sql.types import (
 from txn.errors import InvalidRequestError
 from txn.spark.codecs.base import Cells, Codec
 from txn.spark.codecs.plain import IsoCodec
-from txn.spark.codecs.times import list_values
+from txn.spark.codecs.times import list_plain_values
 
 _ESCAPE = re.compile(r"\\(?:u[0-9a-f]{4}|.)")
 
@@ -68,7 +68,7 @@ class JsonCodec(Codec):
         return _write(self.kind, value).encode()
 
     def encode_array(self, values: pa.Array) -> list[bytes | None]:
-        return self.encode_values(list_values(values))
+        return self.encode_values(list_plain_values(values))
 
     def decode(self, data: bytes) -> Any:
         return self.check_value(self._parse(data))

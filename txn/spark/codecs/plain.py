@@ -35,7 +35,7 @@ from txn.spark.codecs.times import (
     count_micros,
     format_date,
     format_time,
-    list_values,
+    list_plain_values,
     parse_date,
     parse_time,
 )
@@ -233,7 +233,7 @@ class IsoCodec(Codec):
         return f"{text}Z".encode() if has_zone else text.encode()
 
     def encode_array(self, values: pa.Array) -> list[bytes | None]:
-        return self.encode_values(list_values(values))
+        return self.encode_values(list_plain_values(values))
 
     def decode(self, data: bytes) -> Any:
         return self.check_value(self.parse(data.decode()))
@@ -263,7 +263,7 @@ class MillisCodec(Codec):
         return struct.pack(">q", count_micros(value, has_zone=True) // 1_000)
 
     def encode_array(self, values: pa.Array) -> list[bytes | None]:
-        return self.encode_values(list_values(values))
+        return self.encode_values(list_plain_values(values))
 
     def decode(self, data: bytes) -> Any:
         return self.decode_array([data])[0].as_py()

@@ -21,7 +21,7 @@ _LEAST, _MOST = ((each - _EPOCH) // _MICROSECOND for each in (datetime.min, date
 _BEYOND = re.compile(r"([+-][0-9]{4,6}|0000)(-.*)", re.DOTALL)
 
 
-def list_values(values: pa.Array) -> list[Any]:
+def list_plain_values(values: pa.Array) -> list[Any]:
     """Return the values of a column, also of a nested one: instants, and times without a zone, as
     microseconds, and dates as days."""
     found: list[Any] = values.cast(_count_times(values.type)).to_pylist()

@@ -31,7 +31,7 @@ ZOOKEEPER_PORT = 2181
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class Credentials:
     """user and password: for digest authentication, if any. certificate: with its key, which may be
     in a file of its own, and is shown to the server. ca: signs the server's, beside those that this
     machine trusts."""
@@ -44,15 +44,15 @@ class Access:
     key: str = ""
 
 
-class Place(NamedTuple):
+class Ensemble(NamedTuple):
     """hosts: `host:port,host:port`. base: the folder of the locks; empty: the usual one."""
 
     hosts: str
     base: str
-    access: Access
+    credentials: Credentials
 
 
-def parse_place(parts: SplitResult) -> Place:
+def parse_ensemble(parts: SplitResult) -> Ensemble:
     """Return the place of a URI; InvalidRequestError says what is wrong with a bad one, and never
     shows its password."""
     login, at, hosts = parts.netloc.rpartition("@")
@@ -72,4 +72,4 @@ def parse_place(parts: SplitResult) -> Place:
         if not user or not password or ":" in user:
             raise InvalidRequestError("write zookeeper://user:password@host:port/base", uri=shown)
         options |= {"user": user, "password": password}
-    return Place(hosts, f"/{folders}" if folders else "", Access(**options))
+    return Ensemble(hosts, f"/{folders}" if folders else "", Credentials(**options))
