@@ -39,7 +39,7 @@ def find_obstacles(
     yield from _list_rows_in_the_way(context)
     require_tables(context, tables)
     for span in _list_spans(context, tables):
-        yield from _list_cells_in_the_way(context, span, retention_ms)
+        yield from list_cells_in_the_way(context, span, retention_ms)
 
 
 def _list_rows_in_the_way(context: Context) -> Iterator[str]:
@@ -59,7 +59,7 @@ def _list_rows_in_the_way(context: Context) -> Iterator[str]:
         )
 
 
-def _list_cells_in_the_way(context: Context, span: Span, retention_ms: int) -> Iterator[str]:
+def list_cells_in_the_way(context: Context, span: Span, retention_ms: int) -> Iterator[str]:
     """Yield what is wrong with a table: keys that are held or written, locks and tags that changed
     not long ago, cells from the future."""
     name, held, young, ahead = span.table.decode(errors="replace"), _Seen(), _Seen(), _Seen()

@@ -23,6 +23,7 @@ from txn.model import (
     Key,
     find_delete_refusal,
     find_refusal,
+    plain_table,
 )
 from txn.protocol.attempt import Context
 from txn.protocol.lock_cells import FREE
@@ -160,6 +161,10 @@ def _table(
     for name, family in sorted(families.items()):
         about = f"{_name(table)}, family {name.decode(errors='replace')}"
         yield from _family(about, family, "describe" in context.store.features)
+        if family.owner not in (None, plain_table(context.table)):
+            seen = f"belongs to the database with the transaction table {_plain(family.owner)}"
+            mend = f"name that transaction table, or: txn table take-over {_plain(table)}"
+            yield Diagnosis(about, Verdict.WRONG, seen, mend)
 
 
 def _family(about: str, family: Family, shown: bool) -> Iterator[Diagnosis]:
@@ -179,7 +184,8 @@ def _family(about: str, family: Family, shown: bool) -> Iterator[Diagnosis]:
         found.append(Diagnosis(about, Verdict.CAUTION, seen, mend))
     yield from found
     if not found:
-        yield Diagnosis(about, Verdict.FINE, "is safe for transactions")
+        owner = "" if family.owner else "; belongs to no database yet (txn table take-over)"
+        yield Diagnosis(about, Verdict.FINE, f"is safe for transactions{owner}")
 
 
 def _mend_refused(family: Family) -> str:
@@ -227,4 +233,8 @@ def _check_manners(context: Context, key: Key) -> Diagnosis:
 
 
 def _name(table: bytes) -> str:
-    return f"table {table.decode(errors='replace')}"
+    return f"table {_plain(table)}"
+
+
+def _plain(table: bytes) -> str:
+    return table.decode(errors="replace")

@@ -35,6 +35,7 @@ class Kind(Enum):
     ORPHAN_LOCK = "orphan-lock"
     STALE_TAG = "stale-tag"
     VACANT_KEY = "vacant-key"
+    FOREIGN_LOCK = "foreign-lock"
     FOREIGN_CELL = "foreign-cell"
     FOREIGN_VERSION = "foreign-version"
     FOREIGN_ROW = "foreign-row"
@@ -113,6 +114,11 @@ EXPLAINED: Mapping[Kind, Explained] = {
         Severity.CLEAN,
         "what a key without a value has left, whose last change is older than the retention",
         "retire it: delete its lock and tag, under its lock",
+    ),
+    Kind.FOREIGN_LOCK: Explained(
+        Severity.REPORT_ONLY,
+        "a lock of another database, whose transaction table the row key of its holder names",
+        "nothing: check that database, with `--transactions`",
     ),
     Kind.FOREIGN_CELL: Explained(
         Severity.REPORT_ONLY,

@@ -207,7 +207,13 @@ def _repair(context: Context, kind: Kind, findings: Sequence[Finding]) -> list[R
             return [_empty(context, finding) for finding in findings]
         case Kind.EXPIRED_MARKER | Kind.VACANT_KEY:
             return _retire(context, findings)
-        case Kind.UNREADABLE | Kind.FOREIGN_CELL | Kind.FOREIGN_VERSION | Kind.FOREIGN_ROW:
+        case (
+            Kind.UNREADABLE
+            | Kind.FOREIGN_LOCK
+            | Kind.FOREIGN_CELL
+            | Kind.FOREIGN_VERSION
+            | Kind.FOREIGN_ROW
+        ):
             return [LeftAlone(kind.remedy)] * len(findings)
         case _:
             assert_never(kind)

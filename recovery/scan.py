@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Columns, Row, Unless
+from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Columns, Row, Unless, plain_table
 from txn.protocol.attempt import Context, call_store
 from txn.protocol.lock_cells import holder_of
 from txn.protocol.phases import FINISHED, Status
@@ -26,6 +26,7 @@ from txn.protocol.row import (
     is_own,
     is_row_key,
     status_key,
+    strip_database,
     whole_of,
 )
 from txn.protocol.row_cells import read_rows
@@ -243,19 +244,28 @@ def find(context: Context, piece: bytes, looked: Looked = lambda table: None) ->
     """Yield the row keys that end with the piece, or begin with it when their bucket, the word
     `transaction` or the time is left out. Those of parts only where the piece reaches into what
     these have behind the key of their transaction: nothing else has a `-`. A whole key, which may
-    lack its bucket, is looked up and not searched for."""
-    if is_row_key(piece):
+    lack its bucket and its database, is looked up and not searched for."""
+    if is_row_key(piece) and (whole_of(piece) or b".part-" not in piece):
         if whole_row(context, piece):
             yield piece
             return
-        keys = [status_key(context.table, b"%02d.%b" % (n, piece)) for n in range(MOST_BUCKETS)]
+        keys = [status_key(context.table, name) for name in _list_names(context, piece)]
         found = call_store(context, lambda: context.store.read(keys))
         yield from (key.row for key in keys if found[key])
         return
     for row in list_rows(context, Span(context.table), looked):
-        is_wanted = (whole_of(row.row) is not None) is (b"-" in piece)
+        is_wanted = (whole_of(row.row) is not None) is reaches_part(piece)
         if is_wanted and is_row_key(row.row) and has_piece(row.row, piece):
             yield row.row
+
+
+def _list_names(context: Context, row_key: bytes) -> list[bytes]:
+    """Return the row keys that may be meant where a bucket, or a database, was left out."""
+    bare = strip_database(row_key)
+    whole = whole_of(bare) or bare
+    named = b"%b@%b%b" % (whole, plain_table(context.table), bare.removeprefix(whole))
+    names = [bare, named]
+    return [*names, *(b"%02d.%b" % (n, name) for n in range(MOST_BUCKETS) for name in names)]
 
 
 def summary(context: Context, tables: Iterable[bytes] = ()) -> Summary:
@@ -298,7 +308,13 @@ def _pass(table: bytes) -> None:
 
 def has_piece(row_key: bytes, piece: bytes) -> bool:
     """Whether a transaction is meant by a piece of its row key: see `find`."""
+    row_key, piece = strip_database(row_key), strip_database(piece)
     name = row_key[row_key.index(_NAME) :]
     _, time, uid = name.split(b".", 2)
     begins = (row_key, name, time + b"." + uid, uid)
     return row_key.endswith(piece) or any(text.startswith(piece) for text in begins)
+
+
+def reaches_part(piece: bytes) -> bool:
+    """Return whether a piece of a row key reaches into what a part has behind its transaction."""
+    return b"-" in strip_database(piece)

@@ -132,11 +132,7 @@ def _judge_row(
     """Yield what is wrong with a key, with the time since when; 0 where that does not matter."""
     key, lock, tag = item.key, item.lock, item.tag
     if lock and item.holder:
-        if holder is None:
-            yield 0, Finding(Kind.FOREIGN_CELL, None, key.lock, make_facts(lock))
-        elif holder.is_over or doomed(holder):
-            facts = orphan_facts(lock, holder)
-            yield lock.timestamp, Finding(Kind.ORPHAN_LOCK, item.holder, key, facts)
+        yield from judge_lock(key, key.lock, lock, holder, doomed)
     if tag and tag.value:
         if not tag.value.isdigit():
             yield 0, Finding(Kind.FOREIGN_CELL, None, key.tag, make_facts(tag))
@@ -146,9 +142,19 @@ def _judge_row(
         yield 0, Finding(Kind.FOREIGN_VERSION, None, key, _versions(item, holder))
 
 
-def orphan_facts(lock: Cell, holder: TransactionRow) -> dict[str, object]:
-    """Return what is told of a lock whose holder is over."""
-    return {"since": lock.timestamp, "status": str(holder.status) if holder.status else "no row"}
+def judge_lock(
+    key: Key, lock: Key, cell: Cell, holder: TransactionRow | None, doomed: Doomed
+) -> Iterator[tuple[int, Finding]]:
+    """Yield what is wrong with a lock that is held, with the time since when; 0 where that does not
+    matter. holder: None where the cell names no transaction."""
+    since = cell.timestamp
+    if holder is None:
+        yield 0, Finding(Kind.FOREIGN_CELL, None, lock, make_facts(cell))
+    elif holder.elsewhere:
+        yield 0, Finding(Kind.FOREIGN_LOCK, holder.row_key, key, {"since": since})
+    elif holder.is_over or doomed(holder):
+        facts = {"since": since, "status": str(holder.status) if holder.status else "no row"}
+        yield since, Finding(Kind.ORPHAN_LOCK, holder.row_key, key, facts)
 
 
 def make_facts(cell: Cell) -> dict[str, object]:

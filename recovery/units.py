@@ -12,7 +12,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from recovery.findings import Finding, Kind, Young
-from recovery.tables import BATCH, Doomed, make_facts, orphan_facts, take_old
+from recovery.tables import BATCH, Doomed, judge_lock, take_old
 from txn.model import RESERVED, Cell, Key, Row
 from txn.protocol.attempt import Context, call_store
 from txn.protocol.lock_cells import UNIT_LOCK, holder_of
@@ -87,12 +87,8 @@ def _judge_unit(
 ) -> Iterator[tuple[int, Finding]]:
     """Yield what is wrong with a lock, with the time since when; 0 where that does not matter."""
     lock, cell = unit.lock, unit.cell
-    if unit.holder and holder is None:
-        yield 0, Finding(Kind.FOREIGN_CELL, None, lock, make_facts(cell))
-    elif holder is not None and (holder.is_over or doomed(holder)):
-        key = lock._replace(column=b"")
-        facts = orphan_facts(cell, holder)
-        yield cell.timestamp, Finding(Kind.ORPHAN_LOCK, unit.holder, key, facts)
+    if unit.holder:
+        yield from judge_lock(lock._replace(column=b""), lock, cell, holder, doomed)
     for key, value in unit.newer.items():
         facts = {"version": value.timestamp, "below": cell.timestamp}
         yield 0, Finding(Kind.FOREIGN_VERSION, None, key, facts)

@@ -7,7 +7,7 @@ cells are tuples because they are hashed and compared more than anything else in
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, Self, get_args
 
@@ -21,9 +21,14 @@ TAG_SUFFIX = b"_tag"
 RESERVED = (LOCK_SUFFIX, TAG_SUFFIX)
 
 ROW_KEY = re.compile(
-    rb"((?:\d\d\.)?transaction\.(\d{13})\.[0-9a-f]{32})(?:\.part-(\d{5})-(\d{5}))?"
+    rb"((?:\d\d\.)?transaction\.(\d{13})\.[0-9a-f]{32}(?:@([^@ ]+?))?)"
+    rb"(?:\.part-(\d{5})-(\d{5}))?"
 )
 """The row key of a transaction, as docs/row-format.md has it."""
+
+OWNER = "hbase-txn.transactions"
+"""The configuration entry of a family that names the transaction table of its database."""
+DEFAULT_NAMESPACE = b"default:"
 
 MAX_ROW = 32_767
 MAX_COLUMN = 32_767
@@ -205,7 +210,8 @@ class Family:
 
     What follows the first two is what a store has found, where it can see it. keep_deletes_ms: how
     long delete markers live; None: for ever, or unknown. durability: only one that loses
-    acknowledged writes. replicas: copies of its regions that may be read.
+    acknowledged writes. replicas: copies of its regions that may be read. owner: the transaction
+    table of the database that it belongs to; None: to none yet, or the store cannot tell.
     """
 
     versions: int = 3
@@ -214,6 +220,29 @@ class Family:
     durability: str | None = None
     new_version_behavior: bool = False
     replicas: int = 1
+    owner: bytes | None = None
+
+
+def plain_table(table: bytes) -> bytes:
+    """Return the one name of a table that has two: without the default namespace."""
+    return table.removeprefix(DEFAULT_NAMESPACE)
+
+
+def refuse_other_owner(
+    table: bytes, families: Iterable[Family], transactions: bytes | None
+) -> None:
+    """Raise InvalidRequestError where a family of the table belongs to another database than that
+    with this transaction table: the two would not see each other's transactions."""
+    ours = None if transactions is None else plain_table(transactions)
+    for family in families:
+        if ours is not None and family.owner not in (None, ours):
+            raise InvalidRequestError(
+                "the table belongs to another database: name its transaction table, or see "
+                "`txn table take-over`",
+                table=table,
+                belongs_to=family.owner,
+                transactions=ours,
+            )
 
 
 def find_refusal(family: Family) -> str | None:

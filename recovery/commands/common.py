@@ -19,7 +19,6 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from recovery.findings import Kind
-from recovery.opening import open_store_of
 from recovery.scan import find, whole_row
 from recovery.text import parse_duration
 from txn.client.connect import connect
@@ -61,9 +60,7 @@ def parse_age(text: str) -> Duration:
 @contextmanager
 def open_engine(uri: str, transactions: str) -> Iterator[Engine]:
     """Open an engine on a store that exists; a server's does the work itself."""
-    with open_store_of(uri, transactions):
-        pass
-    with connect(uri, transactions=transactions) as engine:
+    with connect(uri, transactions=transactions, create=False) as engine:
         yield engine
 
 
@@ -72,6 +69,13 @@ def ask_person(question: str, refusal: str) -> None:
     if not sys.stdin.isatty():
         raise InvalidRequestError(refusal)
     typer.confirm(question, abort=True, err=True)
+
+
+def confirm_stopped(change: str, yes: bool) -> None:
+    """Go on with a change only where a person, or `--yes`, says that no client is connected."""
+    if not yes:
+        text = f"{change}: no client may be connected meanwhile"
+        ask_person(f"{text}. Is that so?", f"{text}. Say --yes if that is so")
 
 
 def find_row_key(context: Context, part: str) -> bytes:

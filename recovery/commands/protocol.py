@@ -12,8 +12,8 @@ from recovery.commands.common import (
     JsonOption,
     StoreOption,
     TransactionsOption,
-    ask_person,
     complain,
+    confirm_stopped,
     parse_age,
     print_json,
 )
@@ -26,7 +26,6 @@ from txn.model import check_choice
 from txn.protocol.attempt import ProtocolName
 
 WORDS = " or ".join(get_args(ProtocolName))
-STOPPED = "no client may be connected meanwhile, and every table that transactions write is named"
 
 
 def parse_protocol(name: str) -> ProtocolName:
@@ -100,7 +99,7 @@ def convert(
         )
         if not obstacles:
             if found != wanted:
-                _confirm(f"from {found} to {wanted}", yes)
+                confirm_stopped(f"from {found} to {wanted}, in every table that is written", yes)
             deleted = convert_database(context, wanted, tables)
     if as_json:
         told = {"found": found, "protocol": found if obstacles else wanted}
@@ -113,9 +112,3 @@ def convert(
             typer.echo(f"{transactions} is {wanted} ({was}); leftover cells deleted: {deleted}")
     if obstacles:
         raise typer.Exit(FOUND)
-
-
-def _confirm(change: str, yes: bool) -> None:
-    if not yes:
-        text = f"{change}: {STOPPED}"
-        ask_person(f"{text}. Is that so?", f"{text}. Say --yes if that is so")

@@ -1,4 +1,4 @@
-"""`txn table`: make the tables that transactions write to."""
+"""`txn table`: make the tables that transactions write to, and let them change hands."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ import typer
 
 from recovery.commands.common import (
     DEFAULT_TRANSACTIONS,
+    FOUND,
     JsonOption,
     StoreOption,
     TransactionsOption,
+    complain,
+    confirm_stopped,
     print_json,
 )
+from recovery.opening import open_store_of
+from recovery.takeover import find_locks_held, find_owners
+from recovery.takeover import take_over as hand_over
 from txn.client.connect import connect
 
-app = typer.Typer(help="Make tables.", no_args_is_help=True)
-
-
-@app.callback()
-def _group() -> None:
-    """Keep `create` a command of its own."""
+app = typer.Typer(help="Make tables, and take them over.", no_args_is_help=True)
 
 
 @app.command("create")
@@ -38,3 +39,37 @@ def create(
         print_json({"table": table, "families": families})
     else:
         typer.echo(f"table {table} has the families {', '.join(families)}")
+
+
+@app.command("take-over")
+def take_over(
+    table: Annotated[str, typer.Argument(help="The name of the table.")],
+    store: StoreOption,
+    transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
+    yes: Annotated[bool, typer.Option("--yes", help="No client is connected.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Let a table belong to the database with this transaction table, whatever it belonged to.
+
+    Exit code 0: it does. 1: refused, with what stands in the way and what to do.
+    """
+    name = table.encode()
+    with open_store_of(store, transactions, mends=True) as context:
+        before = sorted(each.decode() if each else "none" for each in find_owners(context, name))
+        obstacles = list(find_locks_held(context, name))
+        if not obstacles:
+            confirm_stopped(f"{table} from {', '.join(before)} to {transactions}", yes)
+            deleted = hand_over(context, name)
+    if as_json:
+        told = {"table": table, "before": before, "transactions": transactions}
+        print_json(told | {"obstacles": obstacles})
+    elif obstacles:
+        for obstacle in obstacles:
+            complain(obstacle)
+    else:
+        typer.echo(
+            f"{table} belongs to {transactions} (before: {', '.join(before)}); leftover cells "
+            f"deleted: {deleted}"
+        )
+    if obstacles:
+        raise typer.Exit(FOUND)

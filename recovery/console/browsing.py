@@ -25,7 +25,7 @@ from recovery.console.positions import (
     find_firsts,
     list_transactions,
 )
-from recovery.scan import AHEAD_MS, has_piece, leave_out, whole_row
+from recovery.scan import AHEAD_MS, has_piece, leave_out, reaches_part, whole_row
 from txn.model import Columns, Key, Row, Unless
 from txn.protocol.attempt import Context, call_store
 from txn.protocol.phases import Status
@@ -34,6 +34,7 @@ from txn.protocol.row import (
     column,
     decode_row,
     is_row_key,
+    strip_database,
     whole_of,
 )
 from txn.protocol.row_cells import COLUMNS
@@ -43,6 +44,7 @@ from txn.spans import Span
 ALL_COLUMNS = (*COLUMNS, *(status.at for status in Status))
 MOST_AT_ONCE = 1_000
 FIRST_WINDOW_MS = 10_000
+UID_DIGITS = 32
 DEFAULT = LookLimits()
 _PIECE = re.compile(
     rb"(\d\d\.)?(?:transaction\.(\d{0,13})|(\d{13}))(?:\.([0-9a-f]{0,32}(?:\.part-[\d-]*)?))?"
@@ -83,7 +85,7 @@ class WantedTransactions:
     @property
     def looks_at_parts(self) -> bool:
         """Whether rows of parts are wanted: nothing else has a `-`."""
-        return self.with_parts or b"-" in self.id_
+        return self.with_parts or reaches_part(self.id_)
 
     def takes_key(self, row_key: bytes) -> bool:
         """Whether a row is wanted, as far as its key tells."""
@@ -184,7 +186,7 @@ class _Look:
         self._budget = Budget(context.clock, limits)
         self._now_ms = context.clock.wall_ms()
         firsts = find_firsts(context)
-        self._at = Positions(list(firsts))
+        self._at = Positions(list(firsts), context.table)
         self._oldest = min(map(self._at.find_row, firsts.values()), default=0)
         self._spans = _list_spans(self._at, wanted.id_)
         self._at_once = max(1, min(limits.rows, 2 * count))
@@ -371,7 +373,7 @@ class _Look:
 
 def _find_times(piece: bytes) -> tuple[int, int]:
     """Return from when, and until before when, what has the piece was begun."""
-    match = _PIECE.fullmatch(piece)
+    match = _PIECE.fullmatch(strip_database(piece))
     if match is None:
         return 0, END_MS
     digits = match[2] if match[3] is None else match[3]
@@ -380,14 +382,14 @@ def _find_times(piece: bytes) -> tuple[int, int]:
 
 def _list_spans(at: Positions, piece: bytes) -> list[tuple[bytes, bytes]]:
     """Return from where to where in each bucket a row can have the piece."""
-    match = _PIECE.fullmatch(piece)
+    match = _PIECE.fullmatch(strip_database(piece))
     spans = []
     for prefix in at.buckets:
         first, behind = prefix + NAME, prefix + BEHIND
         if match is not None and match[1] not in (None, prefix):
             first = behind
         elif match is not None and match[4]:
-            begins = first + (match[2] or match[3] or b"") + b"." + match[4]
+            begins = first + (match[2] or match[3] or b"") + b"." + match[4][:UID_DIGITS]
             first, behind = begins, begins + b"g"
         spans.append((first, behind))
     return spans

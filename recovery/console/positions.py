@@ -16,11 +16,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from txn.errors import InvalidRequestError
-from txn.model import Columns, Row, Unless
+from txn.model import Columns, Row, Unless, plain_table
 from txn.protocol.attempt import Context
 from txn.protocol.phases import Status
 from txn.protocol.ranges import stored_rows
-from txn.protocol.row import FAMILY, is_row_key, rows_of_parts, whole_of
+from txn.protocol.row import (
+    FAMILY,
+    is_row_key,
+    part_key,
+    rows_of_parts,
+    strip_database,
+    whole_of,
+)
 from txn.spans import Span
 
 NAME = b"transaction."
@@ -31,7 +38,7 @@ AGE_CELLS = [*STATUS_CELLS, *((FAMILY, status.at) for status in Status)]
 END_MS = 10**13
 PARTS_PASSED = 20
 """After so many rows of parts the rest of a transaction's are leapt over."""
-_UID_BITS, _PART_BITS = 128, 34
+_UID_BITS, _PART_BITS = 129, 34  # the last bit of the former: whether a database is named
 _PARTS = 10**5
 _CURSOR = re.compile(rb"\d{13}")
 
@@ -101,7 +108,8 @@ def list_transactions(
 class Positions:
     """The positions of row keys in these buckets, and back."""
 
-    def __init__(self, buckets: Sequence[bytes]) -> None:
+    def __init__(self, buckets: Sequence[bytes], database: bytes = b"") -> None:
+        self._database = b"@" + plain_table(database) if database else b""
         self.buckets = tuple(sorted(buckets, key=lambda prefix: prefix + NAME)) or (b"",)
 
     def find_time(self, ms: int) -> int:
@@ -110,6 +118,7 @@ class Positions:
 
     def find_row(self, row_key: bytes) -> int:
         """Return the position of a row key, also of one in a bucket that is not in use."""
+        is_named, row_key = b"@" in row_key, strip_database(row_key)
         whole = whole_of(row_key) or row_key
         head = whole[: -len(b"%032x" % 0)]
         prefix, ms, uid = head[: head.index(NAME)], int(head[-14:-1]), int(whole[len(head) :], 16)
@@ -117,7 +126,7 @@ class Positions:
         number = (ms * len(self.buckets) + rank) << _UID_BITS
         if prefix not in self.buckets:
             return number << _PART_BITS
-        return (number | uid) << _PART_BITS | _find_part(row_key[len(whole) :])
+        return (number | uid << 1 | is_named) << _PART_BITS | _find_part(row_key[len(whole) :])
 
     def read_cursor(self, cursor: bytes) -> int:
         """Return the position that a cursor says, or raise InvalidRequestError."""
@@ -136,7 +145,7 @@ class Positions:
             ms, rank, uid, part = self._split(((position >> _PART_BITS) + 1) << _PART_BITS)
         if (rank, uid, part) == (0, 0, 0):
             return b"%013d" % ms
-        return self.buckets[rank] + NAME + b"%013d.%032x" % (ms, uid) + _make_suffix(part)
+        return self.buckets[rank] + NAME + b"%013d" % ms + self._make_end(uid, part)
 
     def find_start(self, rank: int, position: int) -> bytes:
         """Return the least row that a bucket can have at or behind a position."""
@@ -147,7 +156,7 @@ class Positions:
             return prefix + BEHIND
         time = prefix + NAME + b"%013d" % ms
         is_inside = rank == other and (uid or part)
-        return time + b".%032x" % uid + _make_suffix(part) if is_inside else time
+        return time + self._make_end(uid, part) if is_inside else time
 
     def find_created_ms(self, position: int) -> int:
         """Return the time of what is at a position."""
@@ -158,17 +167,18 @@ class Positions:
         ms, rank = divmod(number >> _UID_BITS, len(self.buckets))
         return ms, rank, number & ((1 << _UID_BITS) - 1), part
 
+    def _make_end(self, uid: int, part: int) -> bytes:
+        """Return what a row key has behind its time."""
+        whole = b".%032x" % (uid >> 1) + (self._database if uid & 1 else b"")
+        if part == 0:
+            return whole
+        if part > _PARTS**2:
+            return rows_of_parts(whole)[1]
+        return part_key(whole, *divmod(part - 1, _PARTS))
+
 
 def _find_part(suffix: bytes) -> int:
     if not suffix:
         return 0
     task, number = suffix.removeprefix(b".part-").split(b"-")
     return 1 + int(task) * _PARTS + int(number)
-
-
-def _make_suffix(part: int) -> bytes:
-    if part == 0:
-        return b""
-    if part > _PARTS**2:
-        return rows_of_parts(b"")[1]
-    return b".part-%05d-%05d" % divmod(part - 1, _PARTS)

@@ -26,7 +26,9 @@ def test_check_never_writes() -> None:
     damaged = left_at(world, Status.LOCKED)
     world.engine.commit([Mutation(Z, b"1")], once="token")
     put_column(world, damaged, b"buffer", b"junk")
-    world.store.check_and_put([Check(Z.lock, b"", ((Z.lock, damaged[:-1] + b"f"),))])
+    world.store.check_and_put(
+        [Check(Z.lock, b"", ((Z.lock, b"transaction.1700000000000." + b"0" * 32),))]
+    )
     world.store.write([Edit(Z.tag, b"7", world.clock.wall_ms() + 5)])
     counting = CountingStore(world.store)
     context = replace(world.engine.context, store=counting)

@@ -184,6 +184,27 @@ def test_a_new_store_s_directory_says_what_it_is(path: str) -> None:
     assert (Path(path) / "format").read_text() == "hbase-txn embedded store, format 1\n"
 
 
+@pytest.mark.parametrize("kind", ["absent", "empty", "half made", "other files"])
+def test_a_store_that_does_not_exist_is_made_only_on_demand(tmp_path: Path, kind: str) -> None:
+    """Who reads from a mistyped path must neither find an empty store nor leave one behind."""
+    path = tmp_path / "misspelt"
+    names = {"half made": [".format-abc"], "other files": ["letter.txt"]}.get(kind, [])
+    if kind != "absent":
+        path.mkdir()
+    for name in names:
+        (path / name).write_text("")
+    with pytest.raises(InvalidRequestError, match=f"no such store path='{path}'"):
+        open_store(f"embedded://{path}", create=False)
+    assert path.exists() == (kind != "absent")
+    assert not path.exists() or os.listdir(path) == names
+
+
+def test_a_store_that_exists_is_opened_without_a_demand_to_make_it(path: str) -> None:
+    """Commands that look open it so."""
+    open_store(f"embedded://{path}").close()
+    open_store(f"embedded://{path}", create=False).close()
+
+
 def test_a_directory_with_other_files_is_refused(tmp_path: Path) -> None:
     """A mistyped path must not be filled with our files."""
     (tmp_path / "letter.txt").write_text("dear")

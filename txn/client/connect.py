@@ -23,6 +23,7 @@ def connect(
     watch: Watch = silent,
     clock: Clock | None = None,
     protocol: ProtocolName | None = None,
+    create: bool = True,
 ) -> Engine:
     """Open a store, or a server's, by its URI and return an engine on it.
 
@@ -35,12 +36,13 @@ def connect(
     table: what keys without a table mean. transactions: the transaction table, made where missing.
     buckets: how many prefixes spread the transaction rows, 1 to 100. protocol: "six-phase" or
     "fenced", which a new database gets, and which any other must have; None: whichever it has,
-    six-phase for a new one. A server has its own transaction table, buckets, policy, watch and
+    six-phase for a new one. create: whether a missing store or transaction table is made; else it
+    is an InvalidRequestError. A server has its own transaction table, buckets, policy, watch and
     protocol.
     """
     if not (isinstance(uri, str) and uri.startswith("txn:")):
         clock = clock or SystemClock()
-        store = open_store(uri, clock)
+        store = open_store(uri, clock, create=create)
         try:
             return Engine(
                 store,
@@ -51,6 +53,7 @@ def connect(
                 watch=watch,
                 clock=clock,
                 protocol=protocol,
+                create=create,
             )
         except BaseException:
             store.close()

@@ -61,6 +61,7 @@ class Engine:
         clock: Clock | None = None,
         chance: random.Random | None = None,
         protocol: ProtocolName | None = None,
+        create: bool = True,
     ) -> None:
         if not 1 <= buckets <= 100:
             raise InvalidRequestError("buckets must be 1 to 100", buckets=buckets)
@@ -77,7 +78,7 @@ class Engine:
             SIX_PHASE,
             buckets,
         )
-        self._stand_on(LocalBackend(context, protocol), table)
+        self._stand_on(LocalBackend(context, protocol, create=create), table)
 
     @classmethod
     def over(cls, backend: Backend, table: str | bytes | None = None) -> Self:

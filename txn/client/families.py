@@ -6,9 +6,11 @@ changed under running clients.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from txn.errors import InvalidRequestError
-from txn.model import Delete, Family, Key, find_delete_refusal, find_refusal
-from txn.protocol.attempt import Context, call_store
+from txn.model import Delete, Family, Key, find_delete_refusal, find_refusal, plain_table
+from txn.protocol.attempt import Context, describe_table
 from txn.request import Request
 
 
@@ -27,11 +29,7 @@ class Families:
         known = self._known.get((table, key.family))
         if known is not None:
             return known
-        families = call_store(self._context, lambda: self._context.store.describe(table))
-        if families is None:
-            raise InvalidRequestError(
-                "no such table: create it with ensure_table", table=table, key=key
-            )
+        families = describe_table(self._context, table)
         family = families.get(key.family)
         if family is None:
             raise InvalidRequestError(
@@ -41,13 +39,21 @@ class Families:
         self._known[table, key.family] = family
         return family
 
+    def _own(self, key: Key) -> None:
+        """Let the family of a key that is about to be written belong to this database, if it
+        belongs to none. HBase would open the table's regions again: there `txn table take-over`
+        does it."""
+        family, store, table = self.of(key), self._context.store, key.table
+        if family.owner is None and table and "atomic_together" in store.features:
+            owned = replace(family, owner=plain_table(self._context.table))
+            store.ensure_table(table, {key.family: owned})
+            self._known[table, key.family] = owned
+
     def table(self, table: bytes) -> None:
-        """Raise InvalidRequestError unless there is such a table."""
-        if table in self._tables:
-            return
-        if call_store(self._context, lambda: self._context.store.describe(table)) is None:
-            raise InvalidRequestError("no such table: create it with ensure_table", table=table)
-        self._tables.add(table)
+        """Raise InvalidRequestError unless there is such a table, of this database or of none."""
+        if table not in self._tables:
+            describe_table(self._context, table)
+            self._tables.add(table)
 
     def forget(self, table: bytes) -> None:
         """Look again when somebody next asks for the table, which is gone."""
@@ -60,7 +66,7 @@ class Families:
         for key in request.keys:
             if key.table == self._context.table:
                 _refuse(key, "the transaction table is the protocol's alone: it may be read")
-            self.of(key)
+            self._own(key)
         for mutation in request.mutations:
             if isinstance(mutation, Delete):
                 _refuse(mutation.key, find_delete_refusal(self.of(mutation.key)))

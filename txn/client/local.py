@@ -22,12 +22,12 @@ from txn.errors import (
     AssertionFailedError,
     CommitOutcomeUnknown,
     ConflictError,
-    CorruptRowError,
+    InvalidRequestError,
     TableUnavailable,
     TxnError,
 )
 from txn.host.crew import Crew
-from txn.model import Cell, Family, Key, Row
+from txn.model import Cell, Family, Key, Row, plain_table
 from txn.protocol.attempt import (
     Attempt,
     Context,
@@ -38,7 +38,7 @@ from txn.protocol.attempt import (
 )
 from txn.protocol.commit import commit, run_for_available
 from txn.protocol.lock_cells import holder_of
-from txn.protocol.resolve import Resolver
+from txn.protocol.resolve import Resolver, make_corrupt_error
 from txn.protocol.row import FAMILY, RowState, decode_marker, marker_key
 from txn.protocol.row_cells import read_rows
 from txn.protocol.rules import choose_rules
@@ -85,10 +85,19 @@ class Wanted(InLine):
 class LocalBackend:
     """Commits and reads with the protocol. Its transaction table is made where it is missing."""
 
-    def __init__(self, context: Context, protocol: ProtocolName | None) -> None:
+    def __init__(self, context: Context, protocol: ProtocolName | None, *, create: bool) -> None:
         splits = [b"%02d." % bucket for bucket in range(1, context.buckets)]
-        context.store.ensure_table(context.table, {FAMILY: Family(versions=1)}, splits)
-        self._context = context = replace(context, rules=choose_rules(context, protocol))
+        own = Family(versions=1, owner=plain_table(context.table))
+        if create:
+            context.store.ensure_table(context.table, {FAMILY: own}, splits)
+        elif context.store.describe(context.table) is None:
+            raise InvalidRequestError(
+                "no such transaction table: name another, or make this one with `txn init`",
+                transactions=context.table,
+            )
+        self._context = context = replace(
+            context, rules=choose_rules(context, protocol, create=create)
+        )
         self._families = Families(context)
         self._resolver = Resolver(context)
         self._contention = Contention(context, self._resolver.settle)
@@ -356,7 +365,7 @@ class LocalBackend:
             for t in attempts:
                 t.failure = t.failure or error
         for t in attempts:
-            self._resolver.blame(t.failure)
+            t.failure = self._resolver.blame(t.failure)
             if t.failure is not None and isinstance(t.failure.__cause__, TableUnavailable):
                 self._families.forget(t.failure.__cause__.table)
 
@@ -439,7 +448,7 @@ class LocalBackend:
         row = read_rows(self._context, [row_key])[row_key]
         match row.state:
             case RowState.UNREADABLE if row.status is None:
-                raise CorruptRowError(str(row.corrupt), row=row_key)
+                raise make_corrupt_error(row)
             case RowState.DEBRIS:
                 return Outcome.UNKNOWN
             case RowState.UNDECIDED:
@@ -452,7 +461,8 @@ class LocalBackend:
 
     def ensure_table(self, table: bytes, families: Collection[bytes]) -> None:
         """Create the table and those of its families that are missing."""
-        self._context.store.ensure_table(table, {family: Family() for family in families})
+        own = Family(owner=plain_table(self._context.table))
+        self._context.store.ensure_table(table, dict.fromkeys(families, own))
 
     def flush(self) -> None:
         """Wait until everything that was submitted or committed is complete, or left to others."""

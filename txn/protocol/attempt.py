@@ -25,7 +25,7 @@ from txn.errors import (
     TxnError,
     annotate,
 )
-from txn.model import LOOKS_WITHIN_MS, Cell, Check, Edit, Family, Key
+from txn.model import LOOKS_WITHIN_MS, Cell, Check, Edit, Family, Key, refuse_other_owner
 from txn.policy import Policy
 from txn.protocol.lock_cells import FREE, holder_of
 from txn.protocol.phases import IllegalStepError, Status, Steps, check_step
@@ -179,7 +179,7 @@ def begin_attempt(
     """Return a new attempt at the request, with its buffer encoded: InvalidRequestError where that
     is too large. Nothing is written yet."""
     uid = context.random.getrandbits(128)
-    row_key = new_row_key(context.clock.wall_ms(), uid, context.buckets)
+    row_key = new_row_key(context.clock.wall_ms(), uid, context.buckets, context.table)
     if request.once is not None:
         marker = encode_marker(Marker(row_key, request.once_retention_ms))
         request = add_marker(request, marker_key(context.table, request.once), marker)
@@ -441,10 +441,12 @@ def tell_retry(context: Context, error: StoreError) -> None:
 
 
 def describe_table(context: Context, table: bytes) -> Mapping[bytes, Family]:
-    """Return the families of a table; InvalidRequestError where there is none of its name."""
+    """Return the families of a table; InvalidRequestError where there is none of its name, or where
+    it belongs to another database."""
     found = call_store(context, lambda: context.store.describe(table))
     if found is None:
         raise InvalidRequestError("no such table", table=table)
+    refuse_other_owner(table, found.values(), context.table)
     return found
 
 

@@ -55,7 +55,7 @@ class FencedLock(NamedTuple):
 
     def pass_by(self, row_key: bytes) -> FencedLock:
         """Return the lock, which is free, as a transaction without a row leaves it."""
-        return FencedLock(self.taken + 1, FREE, _push(row_key[-NAME:], self.names))
+        return FencedLock(self.taken + 1, FREE, _push(_name(row_key), self.names))
 
     def was_taken_by(self, row_key: bytes, count: int) -> bool | None:
         """Return whether a transaction without a row was the one that made the count; None: nobody
@@ -65,7 +65,7 @@ class FencedLock(NamedTuple):
             return False
         if behind >= NAMED:
             return None
-        return behind < len(self.names) and self.names[behind] == row_key[-NAME:]
+        return behind < len(self.names) and self.names[behind] == _name(row_key)
 
 
 def unit_lock(key: Key) -> Key:
@@ -94,6 +94,10 @@ def read_lock(lock: Key, cell: Cell | None) -> FencedLock:
         raise CorruptRowError("not a lock of the fenced protocol", key=lock, bytes=len(cell.value))
     names = tuple(match[3].split(b",")) if match[3] else ()
     return FencedLock(int(match[1]), match[2] or FREE, names)
+
+
+def _name(row_key: bytes) -> bytes:
+    return row_key.partition(b"@")[0][-NAME:]
 
 
 def _push(name: bytes, names: tuple[bytes, ...]) -> tuple[bytes, ...]:

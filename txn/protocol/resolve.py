@@ -11,7 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from txn.errors import AbortedError, CorruptRowError, StoreClosedError, StoreError, TxnError
+from txn.errors import (
+    AbortedError,
+    CorruptRowError,
+    InvalidRequestError,
+    StoreClosedError,
+    StoreError,
+    TxnError,
+)
 from txn.model import Cell, Key
 from txn.protocol.attempt import Context, free_locks, load_transaction
 from txn.protocol.phases import Status
@@ -50,13 +57,18 @@ class Resolver:
         rows = read_rows(self._context, due) if due else {}
         return {holder for holder, row in rows.items() if self._end_holder(row, holders[holder])}
 
-    def blame(self, failure: TxnError | None) -> None:
-        """Add to an error that names a holder why this one could not be ended, if so it was."""
+    def blame(self, failure: TxnError | None) -> TxnError | None:
+        """Return an error that names a holder with why this one could not be ended, if so it was.
+        A lock of another database is waited for in vain: that is no conflict."""
         if isinstance(failure, AbortedError):
             holder = failure.facts.get("holder")
             cause = self._stuck.get(holder) if isinstance(holder, bytes) else None
-            if cause is not None:
+            if isinstance(cause, InvalidRequestError):
+                failure = AbortedError(str(cause), transaction=failure.transaction)
+                failure.__cause__ = cause
+            elif cause is not None:
                 failure.blame(cause)
+        return failure
 
     def _is_due(self, holder: bytes, now_ms: int) -> bool:
         """Whether to look at the row again: one that lives needs no more than a look now and then,
@@ -70,7 +82,7 @@ class Resolver:
             return self._settle(row, locks)
         except StoreClosedError:
             raise
-        except (StoreError, CorruptRowError) as error:
+        except (StoreError, CorruptRowError, InvalidRequestError) as error:
             if len(self._stuck) >= REMEMBERED:
                 self._stuck.clear()
             self._stuck[row.row_key] = error
@@ -118,8 +130,17 @@ class Resolver:
         return now_ms - seen.since_ms >= patience_ms
 
 
-def make_corrupt_error(row: TransactionRow) -> CorruptRowError:
+def make_corrupt_error(row: TransactionRow) -> TxnError:
     """Return the error of a row of which nobody can know what it decided: fsck reports it."""
+    if row.elsewhere is not None:
+        theirs, ours = row.elsewhere
+        return InvalidRequestError(
+            "a transaction of another database has locked a key of the table: name its "
+            "transaction table",
+            belongs_to=theirs,
+            transactions=ours,
+            transaction=row.row_key,
+        )
     cause = row.corrupt or "the plan is missing, or does not fit the buffer"
     return CorruptRowError("transaction row does not decode", row=row.row_key, cause=cause)
 

@@ -57,7 +57,8 @@ def retire(context: Context, wanted: Mapping[Key, Cell | None], old_ms: int) -> 
     found = look_at_keys(context, wanted)
     due = [item for item in found.values() if _is_due(item, wanted[item.key], old_ms)]
     if due:
-        ours = new_row_key(context.clock.wall_ms(), context.random.getrandbits(128))
+        uid = context.random.getrandbits(128)
+        ours = new_row_key(context.clock.wall_ms(), uid, database=context.table)
         _exchange(context, due, FREE, ours)
         held = [item for item in look_at_keys(context, wanted).values() if item.holder == ours]
         same = [item for item in held if _is_same(item, found[item.key])]

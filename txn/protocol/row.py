@@ -31,7 +31,7 @@ import msgpack
 
 from txn.assertions import COMPOUNDS, LEAVES, Assertion, fold, make_leaf
 from txn.errors import CorruptRowError, InvalidRequestError
-from txn.model import MAX_CELL, ROW_KEY, Cell, Delete, Key, Mutation, Row, new_tuple
+from txn.model import MAX_CELL, ROW_KEY, Cell, Delete, Key, Mutation, Row, new_tuple, plain_table
 from txn.protocol.phases import Status
 from txn.request import Request
 
@@ -45,6 +45,7 @@ OPEN = b"-"
 """What the cell `parts` says before the decision."""
 _FRAME = struct.Struct(">BI")
 _COUNTS = re.compile(rb"\d{1,6}(?: \d{1,6})*")
+_DATABASE = re.compile(rb"@[^@ ]*?(?=\.part-|$)")
 _PROMISE = re.compile(rb"[1-9][0-9]{0,15}")
 
 
@@ -104,6 +105,8 @@ class TransactionRow:
     parts: how many parts each task has written of a transaction in parts, none before the decision;
     None: it has no parts. follows: whether it is a part that has not followed its transaction yet,
     from which it then has what it is told to be: see `follow`.
+    elsewhere: of an absent row whose key names another database: the transaction table of that one,
+    where its decision is written, and of this one.
     """
 
     row_key: bytes
@@ -119,12 +122,14 @@ class TransactionRow:
     has_ranges: bool = False
     parts: tuple[int, ...] | None = None
     follows: bool = False
+    elsewhere: tuple[bytes, bytes] | None = None
 
     @property
     def state(self) -> RowState:
         """What the row calls for: every other place matches on this."""
         if self.status is None:
-            return RowState.UNREADABLE if self.corrupt else RowState.DEBRIS
+            is_unknown = self.corrupt or self.elsewhere
+            return RowState.UNREADABLE if is_unknown else RowState.DEBRIS
         if self.status.is_finished:
             return RowState.FINISHED
         if self.buffer is None and self.corrupt is None:
@@ -153,9 +158,12 @@ class TransactionRow:
         return len(self.plan.replaced) == len(self.buffer.request.mutations)
 
 
-def new_row_key(wall_ms: int, uid: int, buckets: int = 1) -> bytes:
-    """Return a row key for a new transaction; uid has 128 random bits."""
+def new_row_key(wall_ms: int, uid: int, buckets: int = 1, database: bytes = b"") -> bytes:
+    """Return a row key for a new transaction; uid has 128 random bits. It names its database by
+    the transaction table, so that its locks do too."""
     name = b"transaction.%013d.%032x" % (wall_ms, uid)
+    if database:
+        name += b"@" + plain_table(database)
     return name if buckets == 1 else b"%02d." % (uid % buckets) + name
 
 
@@ -184,6 +192,17 @@ def created_ms(row_key: bytes) -> int:
     return int(match[2])
 
 
+def name_database(row_key: bytes) -> bytes | None:
+    """Return the transaction table that a row key names; None: it names none, as older ones."""
+    match = ROW_KEY.fullmatch(row_key)
+    return None if match is None else match[3]
+
+
+def strip_database(row_key: bytes) -> bytes:
+    """Return a row key, or a piece of one, without the name of its database."""
+    return _DATABASE.sub(b"", row_key)
+
+
 def part_key(whole: bytes, task: int, number: int) -> bytes:
     """Return the row key of a part: the how-manyth, from 0, that a task has written."""
     return b"%b.part-%05d-%05d" % (whole, task, number)
@@ -194,7 +213,7 @@ def whole_of(row_key: bytes) -> bytes | None:
     if b".part-" not in row_key:
         return None
     match = ROW_KEY.fullmatch(row_key)
-    return match[1] if match is not None and match[3] is not None else None
+    return match[1] if match is not None and match[4] is not None else None
 
 
 def rows_of_parts(whole: bytes) -> tuple[bytes, bytes]:
@@ -359,7 +378,7 @@ def _is_counted(part: TransactionRow, whole: TransactionRow) -> bool:
     """Whether a part is one of those that were decided."""
     match = ROW_KEY.fullmatch(part.row_key)
     assert match is not None
-    task, number = int(match[3]), int(match[4])
+    task, number = int(match[4]), int(match[5])
     counts = whole.parts or ()
     return task < len(counts) and number < counts[task]
 

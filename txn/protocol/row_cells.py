@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from txn.model import Cell, Key, Row
+from txn.model import Cell, Key, Row, plain_table
 from txn.protocol.attempt import Context, call_store
 from txn.protocol.phases import Status
-from txn.protocol.row import TransactionRow, column, decode_row, follow, status_key, whole_of
+from txn.protocol.row import (
+    TransactionRow,
+    column,
+    decode_row,
+    follow,
+    name_database,
+    status_key,
+    whole_of,
+)
 
 COLUMNS = (b"status", b"buffer", b"plan", b"reason", b"beat", b"ranges", b"parts")
 OPEN_TO_BOTH = (Status.WRITTEN.encoded, Status.LOCKED.encoded)
@@ -73,4 +81,9 @@ def decode_rows(
 
 def _decode(context: Context, row_key: bytes, found: Mapping[Key, Cell | None]) -> TransactionRow:
     own = [column(context.table, row_key, name) for name in COLUMNS]
-    return decode_row(Row(row_key, {key: cell for key in own if (cell := found[key]) is not None}))
+    cells = {key: cell for key in own if (cell := found[key]) is not None}
+    theirs, ours = name_database(row_key), plain_table(context.table)
+    if not cells and theirs not in (None, ours):
+        assert theirs is not None
+        return TransactionRow(row_key, elsewhere=(theirs, ours))
+    return decode_row(Row(row_key, cells))

@@ -120,11 +120,14 @@ def find_rules(store: Store, table: bytes) -> Rules | None:
     return found
 
 
-def choose_rules(context: Context, wanted: ProtocolName | None) -> Rules:
-    """Return the rules of a database, whose transaction table is there, after writing them down in
-    one that has none: those that are wanted, or else of six phases. InvalidRequestError where it
-    has others than are wanted, or the store cannot do what they need."""
+def choose_rules(context: Context, wanted: ProtocolName | None, *, create: bool = True) -> Rules:
+    """Return the rules of a database, whose transaction table is there: those that are wanted, or
+    else of six phases, where it has none. With `create` they are written down there.
+    InvalidRequestError where it has others than are wanted, or the store cannot do what they
+    need."""
     rules = call_store(context, lambda: find_rules(context.store, context.table))
+    if rules is None and not create:
+        rules = SIX_PHASE
     if rules is None:
         rules = PROTOCOLS[wanted or "six-phase"]
         require_features(context, rules)

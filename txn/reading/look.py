@@ -85,6 +85,9 @@ def value_of(key: Key, look: Look) -> Cell | None:
 def list_values(look: Look) -> dict[Key, Cell]:
     """Return the cells of the keys that have a value, in order. One that a holder has decided need
     not be there yet: the lock of its row and family is."""
+    for row in look.rows.values():  # one that nobody can read may hide a key
+        if row.state is RowState.UNREADABLE and row.status in (Status.ASSERTED, None):
+            raise make_corrupt_error(row)
     buffers = (row.buffer for row in look.rows.values() if row.status is Status.ASSERTED)
     coming = {m.key for buffer in buffers if buffer for m in buffer.request.mutations}
     known = (key for key in coming if look.rules.lock_of(key) in look.cells)

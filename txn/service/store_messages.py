@@ -11,7 +11,15 @@ from txn.model import Cell, Check, Columns, Edit, Family, Key, Row, Unless
 from txn.service.messages import IDL, pack_cells, pack_key, unpack_cells, unpack_key
 
 # Those of a Family, in their order, as the interface names them.
-SETTINGS = ("versions", "ttlMs", "keepDeletesMs", "durability", "newVersionBehavior", "replicas")
+SETTINGS = (
+    "versions",
+    "ttlMs",
+    "keepDeletesMs",
+    "durability",
+    "newVersionBehavior",
+    "replicas",
+    "owner",
+)
 
 
 def pack_versions(found: Mapping[Key, Sequence[Cell]]) -> list[Any]:

@@ -22,7 +22,8 @@ YOUNG_OBJECTS = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Where a task finds its store, and how it works there: as `txn.connect` takes them."""
+    """Where a task finds its store, and how it works there: as `txn.connect` takes them. Spark
+    makes no store and no transaction table: a name that is mistyped is an error."""
 
     uri: str
     table: str | bytes | None = None
@@ -37,6 +38,7 @@ class Access:
             transactions=self.transactions,
             policy=self.policy,
             watch=watch,
+            create=False,
         )
 
 

@@ -30,15 +30,19 @@ from txn.tables.kv.ordered import OrderedStore
 _NAMED: dict[str, MemoryStore] = {}
 
 
-def open_store(uri: str, clock: Clock | None = None) -> Store:
-    """Open the store that the URI names; InvalidRequestError says what is wrong with a bad one."""
+def open_store(uri: str, clock: Clock | None = None, *, create: bool = True) -> Store:
+    """Open the store that the URI names; InvalidRequestError says what is wrong with a bad one.
+
+    create: whether an embedded store that does not exist is made. Otherwise it is an
+    InvalidRequestError, and nothing is written.
+    """
     parts = split_uri(uri)
     factory = _FACTORIES.get(parts.scheme)
     if factory is None:
         raise InvalidRequestError(
             "unknown kind of store", uri=_place(parts), known=sorted(_FACTORIES)
         )
-    return factory(parts, clock or SystemClock())
+    return factory(parts, clock or SystemClock(), create)
 
 
 def open_ordered(uri: str) -> OrderedStore:
@@ -48,7 +52,7 @@ def open_ordered(uri: str) -> OrderedStore:
         case "memory":
             return _open_memory(parts)
         case "embedded":
-            return _open_lmdb(parts)
+            return _open_lmdb(parts, create=True)
     raise InvalidRequestError(
         "not a store on this machine", uri=_place(parts), known=["embedded", "memory"]
     )
@@ -60,36 +64,40 @@ def _open_memory(parts: SplitResult) -> MemoryStore:
     return _NAMED.setdefault(name, MemoryStore()).share() if name else MemoryStore()
 
 
-def _open_lmdb(parts: SplitResult) -> LmdbStore:
+def _open_embedded(parts: SplitResult, clock: Clock, create: bool) -> Store:
+    return LocalStore(_open_lmdb(parts, create), clock)
+
+
+def _open_lmdb(parts: SplitResult, create: bool) -> LmdbStore:
     options = _options(parts, {"sync": ("on", "off")})
     path = unquote(parts.path)
     if parts.netloc or path in {"", "/"} or "\0" in path:
         raise InvalidRequestError("write embedded:///path, with three slashes", uri=parts.geturl())
-    return LmdbStore(path, sync=options.get("sync") != "off")
+    return LmdbStore(path, sync=options.get("sync") != "off", create=create)
 
 
-def _native(parts: SplitResult, clock: Clock) -> Store:
+def _native(parts: SplitResult, clock: Clock, _: bool) -> Store:
     with require_extra("hbase", uri=_place(parts)):
         from txn.stores.hbase.native.store import NativeStore  # noqa: PLC0415
         from txn.stores.hbase.native.target import parse_target  # noqa: PLC0415
     return NativeStore(parse_target(parts), clock)
 
 
-def _thrift1(parts: SplitResult, clock: Clock) -> Store:
+def _thrift1(parts: SplitResult, clock: Clock, _: bool) -> Store:
     with require_extra("hbase", uri=_place(parts)):
         from txn.stores.gateway import parse_gateway  # noqa: PLC0415
         from txn.stores.hbase.thrift1 import thrift1_store  # noqa: PLC0415
     return thrift1_store(parse_gateway(parts), clock)
 
 
-def _thrift2(parts: SplitResult, clock: Clock) -> Store:
+def _thrift2(parts: SplitResult, clock: Clock, _: bool) -> Store:
     with require_extra("hbase", uri=_place(parts)):
         from txn.stores.gateway import parse_gateway  # noqa: PLC0415
         from txn.stores.hbase.thrift2 import thrift2_store  # noqa: PLC0415
     return thrift2_store(parse_gateway(parts), clock)
 
 
-def _open_served(parts: SplitResult, clock: Clock) -> Store:
+def _open_served(parts: SplitResult, clock: Clock, _: bool) -> Store:
     with require_extra("emulator", uri=_place(parts)):
         from txn.service.store import served_store  # noqa: PLC0415
     return served_store(parts, clock)
@@ -117,11 +125,11 @@ def _options(parts: SplitResult, known: Mapping[str, tuple[str, ...]]) -> dict[s
     return options
 
 
-_FACTORIES: dict[str, Callable[[SplitResult, Clock], Store]] = {
-    "embedded": lambda parts, clock: LocalStore(_open_lmdb(parts), clock),
+_FACTORIES: dict[str, Callable[[SplitResult, Clock, bool], Store]] = {
+    "embedded": _open_embedded,
     "hbase": _native,
     "hbase+thrift1": _thrift1,
     "hbase+thrift2": _thrift2,
-    "memory": lambda parts, clock: LocalStore(_open_memory(parts), clock),
+    "memory": lambda parts, clock, _: LocalStore(_open_memory(parts), clock),
     "txn": _open_served,
 }

@@ -11,7 +11,7 @@ a checked put of two rows, is an InvalidRequestError, and then nothing was done.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from txn.model import Cell, Check, Columns, Edit, Family, Key, Row, Unless
 
@@ -98,7 +98,8 @@ class Store(Protocol):
         self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes] = ()
     ) -> None:
         """Create the table and the families that are missing. Repeating the call changes nothing.
-        Raise InvalidRequestError where an existing family's settings differ."""
+        Raise InvalidRequestError where an existing family's settings differ, or where the table
+        belongs to another owner. A store on this machine gives an owner to families without one."""
 
     def find_splits(
         self, table: bytes, count: int, start: bytes = b"", stop: bytes | None = None
@@ -113,3 +114,11 @@ class Store(Protocol):
 
     def close(self) -> None:
         """Release connections and files; the store cannot be used afterwards."""
+
+
+@runtime_checkable
+class TableOwners(Protocol):
+    """A store that can change which database a table belongs to."""
+
+    def set_owner(self, table: bytes, owner: bytes) -> None:
+        """Let all families of a table belong to the database with this transaction table."""

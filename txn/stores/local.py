@@ -96,6 +96,13 @@ class LocalStore:
         """Create what is missing; splits mean nothing on one machine."""
         self._tables.ensure_table(table, families)
 
+    def set_owner(self, table: bytes, owner: bytes) -> None:
+        """Change the table's entry in one local transaction."""
+        try:
+            self._tables.set_owner(table, owner)
+        except Refused as error:
+            _raise_meaning(error)
+
     def find_splits(
         self, table: bytes, count: int, start: bytes = b"", stop: bytes | None = None
     ) -> list[bytes]:

@@ -19,7 +19,17 @@ from typing import NamedTuple
 
 from txn.clock import Clock
 from txn.errors import InvalidRequestError
-from txn.model import KEEP_DELETES_MS, MAX_FAMILY, MAX_ROW, MAX_TABLE, Family, Key
+from txn.model import (
+    KEEP_DELETES_MS,
+    MAX_FAMILY,
+    MAX_ROW,
+    MAX_TABLE,
+    OWNER,
+    Family,
+    Key,
+    plain_table,
+    refuse_other_owner,
+)
 from txn.tables import entries
 from txn.tables.entries import TableEntry
 from txn.tables.kv.ordered import OrderedStore, Reader, Writer
@@ -36,7 +46,6 @@ _TABLE_STOP = CATALOG + b"table!"
 _GARBAGE = CATALOG + b"garbage "
 _GARBAGE_STOP = CATALOG + b"garbage!"
 _ROW_END = b"\0\0"
-_DEFAULT = b"default:"
 SWEEP_KEYS = 5_000
 
 
@@ -150,30 +159,40 @@ def ensure(
 ) -> None:
     """Create the table and the families that are missing, in the caller's transaction.
 
-    Raise InvalidRequestError where an existing family's settings differ, or a name is illegal.
+    Raise InvalidRequestError where an existing family's settings or owner differ, or a name is
+    illegal. A family without an owner gets the one that is given.
     """
     table = known.tables.get(name)
     existing = {} if table is None else dict(table.families)
-    merged = {
-        family: FamilySettings(
-            versions=given.versions, ttl_ms=given.ttl_ms, configuration=KEEPS_MARKERS
-        )
-        for family, given in families.items()
-    } | existing
-    check_names(name, merged)
+    found = {family: entries.family(settings) for family, settings in existing.items()}
+    merged = existing.copy()
     for family, given in families.items():
-        if family in existing and given != entries.family(existing[family]):
+        refuse_other_owner(name, found.values(), given.owner)
+        known_one = found.get(family, given)
+        if replace(known_one, owner=given.owner) != given:
             raise InvalidRequestError(
                 "the family exists with other settings",
                 table=name,
                 family=family,
-                existing=entries.family(existing[family]),
+                existing=known_one,
                 given=given,
             )
+        settings = existing.get(family) or FamilySettings(
+            versions=given.versions, ttl_ms=given.ttl_ms, configuration=KEEPS_MARKERS
+        )
+        merged[family] = give_owner(settings, given.owner or known_one.owner)
+    check_names(name, merged)
     if table is None:
         save(writer, known, name, TableEntry(next_number(known), merged))
     elif merged != existing:
         alter(writer, known, name, merged)
+
+
+def give_owner(settings: FamilySettings, owner: bytes | None) -> FamilySettings:
+    """Return the settings of a family that belongs to this database; None: to none."""
+    others = tuple(pair for pair in settings.configuration if pair[0] != OWNER)
+    owned = ((OWNER, owner.decode()),) if owner else ()
+    return replace(settings, configuration=others + owned)
 
 
 def alter(
@@ -221,7 +240,7 @@ def _remove_some(writer: Writer, garbage: bytes) -> None:
 
 def plain(name: bytes) -> bytes:
     """Return the name of a table as it is kept: without the default namespace."""
-    return name.removeprefix(_DEFAULT)
+    return plain_table(name)
 
 
 def escape_row(row: bytes) -> bytes:

@@ -155,6 +155,17 @@ class TableStore(catalog.OnCatalog):
             lambda writer: catalog.ensure(writer, self._load(writer), table, families)
         )
 
+    def set_owner(self, table: bytes, owner: bytes) -> None:
+        """Let all families of a table belong to a database; `table not found`."""
+
+        def body(writer: Writer) -> None:
+            known = self._load(writer)
+            families = known.find(table).families
+            owned = {name: catalog.give_owner(one, owner) for name, one in families.items()}
+            catalog.alter(writer, known, table, owned)
+
+        self._store.write(body)
+
     def compact(self, table: bytes, purge_before_ms: int | None = None) -> None:
         """Do what HBase's major compaction does: drop what has expired, and delete markers.
 

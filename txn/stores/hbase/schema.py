@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from txn.clock import Clock
 from txn.errors import InvalidRequestError, StoreError
-from txn.model import KEEP_DELETES_MS, Family, find_refusal
+from txn.model import KEEP_DELETES_MS, OWNER, Family, find_refusal, refuse_other_owner
 from txn.stores.hbase.places import first_line, is_legal
 
 PURGE_MS = KEEP_DELETES_MS + 3_600_000
@@ -72,8 +72,10 @@ def refuse_change(table: bytes, error: Exception) -> bool:
 def compare_families(
     table: bytes, known: Mapping[bytes, Family], asked: Mapping[bytes, Family]
 ) -> None:
-    """Raise InvalidRequestError where a family that is known has not the settings asked for."""
+    """Raise InvalidRequestError where a family that is known has not the settings asked for, or
+    belongs to another database."""
     for name, family in asked.items():
+        refuse_other_owner(table, known.values(), family.owner)
         found = known.get(name, family)
         if (found.versions, found.ttl_ms) != (family.versions, family.ttl_ms):
             raise InvalidRequestError(
@@ -93,13 +95,24 @@ def refuse_family(table: bytes, name: bytes, family: Family) -> None:
         raise InvalidRequestError(reason, table=table, family=name)
 
 
+def alter_owner(table: bytes, families: Iterable[bytes], owner: bytes) -> str:
+    """Return the command of the HBase shell that lets a table belong to a database."""
+    entry = f"CONFIGURATION => {{'{OWNER}' => '{owner.decode()}'}}"
+    parts = [f"{{NAME => '{name.decode()}', {entry}}}" for name in families]
+    return f"alter '{table.decode()}', {', '.join(parts)}"
+
+
+def _owner_entry(family: Family) -> str:
+    return f", '{OWNER}' => '{family.owner.decode()}'" if family.owner else ""
+
+
 def shell_command(
     verb: str, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes] = ()
 ) -> str:
     """Return the command of the HBase shell that makes such a table, or adds such families."""
     parts = [
         f"{{NAME => '{name.decode()}', VERSIONS => {family.versions}, CONFIGURATION => "
-        f"{{'{PURGE}' => '{family.keep_deletes_ms or PURGE_MS}'}}}}"
+        f"{{'{PURGE}' => '{family.keep_deletes_ms or PURGE_MS}'{_owner_entry(family)}}}}}"
         for name, family in families.items()
     ]
     if splits:

@@ -11,7 +11,7 @@ from typing import Any
 
 from txn.clock import Clock
 from txn.errors import InvalidRequestError, annotate
-from txn.model import Cell, Check, Columns, Edit, Family, Key, Row, new_tuple
+from txn.model import OWNER, Cell, Check, Columns, Edit, Family, Key, Row, new_tuple
 from txn.stores.base import Feature
 from txn.stores.gateway import Gateway, GatewayError, Request, Service
 from txn.stores.hbase.idl import IDL
@@ -143,6 +143,7 @@ class Thrift2:
                 durability=DURABILITIES.get(found.durability),
                 new_version_behavior=_is_true(column.attributes, b"NEW_VERSION_BEHAVIOR"),
                 replicas=int(above.get(b"REGION_REPLICATION", b"1")),
+                owner=(column.configuration or {}).get(OWNER, "").encode() or None,
             )
             for column in found.columns or ()
         }
@@ -264,10 +265,12 @@ def _column(name: bytes, family: Family) -> Any:
         raise InvalidRequestError(
             "a TTL is whole seconds in HBase", family=name, ttl_ms=family.ttl_ms
         )
-    keep_ms = family.keep_deletes_ms or PURGE_MS
+    configuration = {PURGE: str(family.keep_deletes_ms or PURGE_MS)}
+    if family.owner:
+        configuration[OWNER] = family.owner.decode()
     return IDL.TColumnFamilyDescriptor(
         name=name,
-        configuration={PURGE: str(keep_ms)},
+        configuration=configuration,
         maxVersions=family.versions,
         timeToLive=FOREVER_S if family.ttl_ms is None else family.ttl_ms // 1000,
     )

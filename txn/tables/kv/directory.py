@@ -11,7 +11,7 @@ import os
 import re
 import tempfile
 
-from txn.errors import NotApplied
+from txn.errors import InvalidRequestError, NotApplied
 
 FORMAT = 1
 
@@ -21,13 +21,18 @@ _TEXT = "hbase-txn embedded store, format {}\n"
 _PATTERN = re.compile(re.escape(_TEXT).replace(r"\{\}", r"(\d{1,9})"))
 
 
-def prepare_directory(path: str) -> str:
-    """Return the real path of the store's directory, which is made if it is absent or empty."""
+def prepare_directory(path: str, create: bool) -> str:
+    """Return the real path of the store's directory, which is made if it is absent or empty.
+
+    create: otherwise InvalidRequestError is raised, and nothing is written.
+    """
     path = os.path.realpath(path)
     try:
-        os.makedirs(path, exist_ok=True)
         text = _read(path)
         if text is None:
+            if not create:
+                raise InvalidRequestError("no such store", path=path)
+            os.makedirs(path, exist_ok=True)
             _claim(path)
     except (FileExistsError, NotADirectoryError) as error:
         raise NotApplied("the store's path is not a directory", path=path) from error

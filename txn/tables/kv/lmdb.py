@@ -63,10 +63,14 @@ class LmdbStore:
 
     __slots__ = ("_closed", "_joined", "_shared")
 
-    def __init__(self, path: str, *, sync: bool = True, max_readers: int = MAX_READERS) -> None:
+    def __init__(
+        self, path: str, *, create: bool = True, sync: bool = True, max_readers: int = MAX_READERS
+    ) -> None:
+        """create: whether a store that does not exist is made, or an InvalidRequestError."""
         self._closed = False
         self._joined = _Joined()
-        self._shared = _REGISTRY.acquire(directory.prepare_directory(path), sync, max_readers)
+        path = directory.prepare_directory(path, create)
+        self._shared = _REGISTRY.acquire(path, sync, max_readers)
 
     def read(self, body: Callable[[Reader], R]) -> R:
         """Run the function on one instant of the store, beside writers and other readers."""

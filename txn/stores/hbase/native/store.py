@@ -11,6 +11,7 @@ from txn.clock import Clock
 from txn.errors import (
     MaybeApplied,
     NotApplied,
+    StoreError,
     TableUnavailable,
     TxnError,
     annotate,
@@ -165,6 +166,11 @@ class NativeStore:
     ) -> None:
         """Create what is missing, so that delete markers live as long as the protocol asks."""
         make_table(self._tables, self._clock, table, families, splits)
+
+    def set_owner(self, table: bytes, owner: bytes) -> None:
+        """Change the families' configuration: the regions are opened again."""
+        if not self._tables.set_owner(table, owner):
+            raise StoreError("another client changes the table: try again", table=table)
 
     def find_splits(
         self, table: bytes, count: int, start: bytes = b"", stop: bytes | None = None

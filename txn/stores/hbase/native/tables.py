@@ -9,7 +9,7 @@ from typing import Any
 from txn.backoff import Backoff
 from txn.clock import Clock
 from txn.errors import InvalidRequestError, MaybeApplied, NotApplied, StoreError
-from txn.model import Family
+from txn.model import OWNER, Family
 from txn.stores.hbase.native.connection import RemoteError
 from txn.stores.hbase.native.kerberos import Unwelcome
 from txn.stores.hbase.native.messages import PB
@@ -38,21 +38,9 @@ class MasterTables:
 
     def describe(self, table: bytes, within_ms: int | None = None) -> dict[bytes, Family] | None:
         """Return the table's families and their settings, or None for an absent table."""
-        if not is_legal(table):
-            return None
-        request = PB.GetTableDescriptorsRequest()
-        request.table_names.append(_table_name(table))
+        found = self._find_schema(table, within_ms)
         try:
-            due_ms = self._due_ms(within_ms)
-            response = self._ask(
-                "GetTableDescriptors", request, PB.GetTableDescriptorsResponse, due_ms
-            )
-        except RemoteError as error:
-            if error.name == "TableNotFoundException":
-                return None
-            raise MaybeApplied("the master refuses", cause=first_line(error)) from error
-        try:
-            return _read_schema(response.table_schema[0]) if response.table_schema else None
+            return None if found is None else _read_schema(found)
         except ValueError as error:
             raise StoreError("a setting is no number", table=table, cause=str(error)) from error
 
@@ -82,7 +70,33 @@ class MasterTables:
         )
         return self._change(table, "AddColumn", request)
 
+    def set_owner(self, table: bytes, owner: bytes) -> bool:
+        """Change what each family says of its database; False where another client is at it."""
+        schema = self._find_schema(table)
+        if schema is None:
+            raise InvalidRequestError("no such table", table=table)
+        for column in schema.column_families:
+            _set_owner(column, owner)
+        request = PB.ModifyTableRequest(table_name=_table_name(table), table_schema=schema)
+        return self._change(table, "ModifyTable", request)
+
     # ------------------------------------------------------------------------------- details
+
+    def _find_schema(self, table: bytes, within_ms: int | None = None) -> Any:
+        if not is_legal(table):
+            return None
+        request = PB.GetTableDescriptorsRequest()
+        request.table_names.append(_table_name(table))
+        try:
+            due_ms = self._due_ms(within_ms)
+            response = self._ask(
+                "GetTableDescriptors", request, PB.GetTableDescriptorsResponse, due_ms
+            )
+        except RemoteError as error:
+            if error.name == "TableNotFoundException":
+                return None
+            raise MaybeApplied("the master refuses", cause=first_line(error)) from error
+        return response.table_schema[0] if response.table_schema else None
 
     def _change(self, table: bytes, method: str, request: Any) -> bool:
         """Have the master make a change; False where another client is at it."""
@@ -161,7 +175,16 @@ def _column(name: bytes, family: Family) -> Any:
     if family.ttl_ms is not None:
         column.attributes.add(first=b"TTL", second=b"%d" % (family.ttl_ms // 1000))
     column.configuration.add(name=PURGE, value=str(family.keep_deletes_ms or PURGE_MS))
+    if family.owner:
+        column.configuration.add(name=OWNER, value=family.owner.decode())
     return column
+
+
+def _set_owner(column: Any, owner: bytes) -> None:
+    others = [(pair.name, pair.value) for pair in column.configuration if pair.name != OWNER]
+    del column.configuration[:]
+    for name, value in (*others, (OWNER, owner.decode())):
+        column.configuration.add(name=name, value=value)
 
 
 def _read_schema(schema: Any) -> dict[bytes, Family]:
@@ -185,4 +208,5 @@ def _read_family(column: Any, above: Mapping[bytes, bytes], durability: str) -> 
         durability=durability if durability in LOSES else None,
         new_version_behavior=own.get(b"NEW_VERSION_BEHAVIOR", b"").lower() == b"true",
         replicas=int(above.get(b"REGION_REPLICATION", b"1")),
+        owner=configured[OWNER].encode() if configured.get(OWNER) else None,
     )

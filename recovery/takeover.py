@@ -1,0 +1,52 @@
+"""Let a table belong to another database than it did: what stands in the way, and the change.
+
+Two databases, each with its transaction table, do not see each other's transactions. So a family
+names the database that it belongs to, and clients of any other are refused. A table changes hands
+while nobody uses it, and no key of it is locked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from recovery.convert import convert, list_cells_in_the_way
+from txn.errors import InvalidRequestError
+from txn.model import plain_table
+from txn.protocol.attempt import Context, call_store
+from txn.spans import Span
+from txn.stores.base import TableOwners
+from txn.stores.hbase.schema import alter_owner
+
+
+def find_owners(context: Context, table: bytes) -> set[bytes | None]:
+    """Return the transaction tables of the databases that a table's families belong to, None for a
+    family of none. Raises InvalidRequestError for an absent table."""
+    families = call_store(context, lambda: context.store.describe(table))
+    if families is None:
+        raise InvalidRequestError("no such table", table=table)
+    return {family.owner for family in families.values()}
+
+
+def find_locks_held(context: Context, table: bytes) -> Iterator[str]:
+    """Yield why a table cannot change hands now, each with what to do about it. All of the table is
+    read."""
+    yield from list_cells_in_the_way(context, Span(table), retention_ms=0)
+
+
+def take_over(context: Context, table: bytes) -> int:
+    """Let a table that nobody uses, and in whose way nothing stands, belong to this database.
+    Delete what another protocol left beside values, and return how many cells that were.
+
+    Raises InvalidRequestError, with the command for HBase's shell, where the store cannot.
+    """
+    store, owner = context.store, plain_table(context.table)
+    if find_owners(context, table) != {owner}:
+        if not isinstance(store, TableOwners):
+            families = call_store(context, lambda: store.describe(table)) or {}
+            raise InvalidRequestError(
+                "the store cannot change the owner of a table: use hbase://, the "
+                "store behind a server, or the HBase shell",
+                command=alter_owner(table, families, owner),
+            )
+        store.set_owner(table, owner)
+    return convert(context, context.rules.name, [table])

@@ -1,0 +1,198 @@
+"""Two databases, each with a transaction table, in one store: tables and locks name their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from random import Random
+
+import pytest
+
+from recovery import check, repair
+from recovery.findings import Kind, LeftAlone
+from recovery.takeover import find_locks_held, find_owners, take_over
+from tests.unit.worlds import POLICY, TABLE, World, X, Y, stopped_at
+from txn.client.connect import connect
+from txn.client.engine import Engine
+from txn.errors import AbortedError, InvalidRequestError, TxnError
+from txn.model import Family, Key, Mutation
+from txn.protocol.attempt import ProtocolName
+from txn.protocol.phases import Status
+from txn.protocol.row import name_database, part_key, strip_database, whole_of
+from txn.spans import Span
+from txn.testing.faulty import FaultyStore
+
+BOTH: list[ProtocolName] = ["six-phase", "fenced"]
+
+
+def open_other(world: World, protocol: ProtocolName | None = None) -> Engine:
+    """An engine on the same store whose transaction table has another name."""
+    return Engine(
+        FaultyStore(world.store),
+        table=TABLE,
+        transactions="t2",
+        policy=POLICY,
+        clock=world.clock,
+        chance=Random(9),
+        protocol=protocol or world.protocol,
+    )
+
+
+@pytest.fixture(params=BOTH)
+def world(request: pytest.FixtureRequest) -> Iterator[World]:
+    yield World(protocol=request.param)
+
+
+def assert_names_both(error: TxnError, owner: str = "txn") -> None:
+    assert repr(owner.encode()) in str(error)
+    assert "b't2'" in str(error)
+
+
+@pytest.mark.parametrize("protocol", BOTH)
+def test_a_table_of_one_database_refuses_another(world: World, protocol: ProtocolName) -> None:
+    """A mistyped name of the transaction table would make commits that see no locks."""
+    world.engine.ensure_table("owned", ["d"])
+    key = Key("r", "d", "x", "owned")
+    world.engine.commit([Mutation(key, "1")])
+    other = open_other(world, protocol)
+    for call in (
+        lambda: other.commit([Mutation(key, "2")]),
+        lambda: other.read([key]),
+        lambda: list(other.scan("owned")),
+        lambda: other.run(lambda t: t.put(key, t.get(key) or b"")),
+        lambda: other.ensure_table("owned", ["d"]),
+        lambda: other.ensure_table("owned", ["e"]),
+        lambda: list(check(other.context, scan=[b"owned"])),
+    ):
+        with pytest.raises(InvalidRequestError) as caught:
+            call()
+        assert_names_both(caught.value)
+    assert world.engine.read([key])[key].value == b"1"  # type: ignore[union-attr]
+
+
+def test_one_database_uses_no_transaction_table_of_another(world: World) -> None:
+    """Its rows would be data to the one, and decisions to the other."""
+    other = open_other(world)
+    with pytest.raises(InvalidRequestError) as caught:
+        other.commit([Mutation(Key("protocol", "t", "name", "txn"), "odd")])
+    assert_names_both(caught.value)
+
+
+def test_ensure_table_gives_an_owner_to_a_table_of_none(world: World) -> None:
+    assert world.store.describe(TABLE) == {b"d": Family()}
+    world.engine.ensure_table(TABLE, ["d"])
+    assert world.store.describe(TABLE) == {b"d": Family(owner=b"txn")}
+
+
+def test_the_first_commit_gives_an_owner_where_that_costs_nothing(world: World) -> None:
+    """Tables that other programs made through the emulator would belong to nobody for ever."""
+    engine = Engine(world.store, clock=world.clock)
+    engine.read([X])
+    assert find_owners(engine.context, TABLE) == {None}
+    engine.commit([Mutation(X, "1")])
+    assert find_owners(engine.context, TABLE) == {b"txn"}
+    with pytest.raises(InvalidRequestError):
+        open_other(world).read([X])
+
+
+def test_the_default_namespace_is_the_same_database(world: World) -> None:
+    """`default:txn` and `txn` are one table."""
+    world.engine.ensure_table("owned", ["d"])
+    same = Engine(world.store, transactions="default:txn", clock=world.clock)
+    same.ensure_table("owned", ["d"])
+    assert find_owners(same.context, b"owned") == {b"txn"}
+
+
+@pytest.mark.usefixtures("rows_for_all")
+def test_a_lock_of_another_database_is_kept(world: World) -> None:
+    """Where a table tells no owner, its locks do: an absent row is then no sign of an end."""
+    holder = stopped_at(world, Status.ASSERTED)
+    other = open_other(world)
+    with pytest.raises(AbortedError) as committed:
+        other.commit([Mutation(X, "9"), Mutation(Y, "9")], deadline_ms=60_000)
+    assert_names_both(committed.value)
+    with pytest.raises(InvalidRequestError) as read:
+        other.read([X])
+    assert_names_both(read.value)
+    with pytest.raises(InvalidRequestError):
+        list(other.scan(TABLE))
+    with pytest.raises(InvalidRequestError):
+        other.outcome(holder)
+    assert world.holder(X) == holder
+    world.clock.advance(3_600_000)
+    assert world.engine.read([Y])[Y] is None
+    assert world.engine.commit([Mutation(X, "3")]).complete
+
+
+@pytest.mark.usefixtures("rows_for_all")
+@pytest.mark.parametrize("rule", [True, False], ids=["with", "without"])
+def test_a_lock_without_a_database_would_be_freed(
+    world: World, rule: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tooth of the rule: without the name, a decided commit is overwritten before it is put."""
+    if not rule:
+        monkeypatch.setattr("txn.protocol.row_cells.name_database", lambda row_key: None)
+    stopped_at(world, Status.ASSERTED)
+    other = open_other(world)
+    try:
+        other.commit([Mutation(X, "9"), Mutation(Y, "9")])
+    except AbortedError:
+        assert rule
+    else:
+        assert not rule
+
+
+@pytest.mark.usefixtures("rows_for_all")
+def test_fsck_reports_a_lock_of_another_database_and_keeps_it(world: World) -> None:
+    holder = stopped_at(world, Status.ASSERTED)
+    other = open_other(world)
+    (found,) = check(other.context, grace_ms=0, scan=[TABLE])
+    assert (found.kind, found.transaction) == (Kind.FOREIGN_LOCK, holder)
+    assert isinstance(repair(other.context, found), LeftAlone)
+    assert world.holder(X) == holder
+
+
+@pytest.mark.usefixtures("rows_for_all")
+def test_a_table_changes_hands_when_it_is_quiet(world: World) -> None:
+    """By an explicit call alone, and not beside a lock."""
+    world.engine.ensure_table(TABLE, ["d"])
+    stopped_at(world, Status.ASSERTED)
+    other = open_other(world, "fenced" if world.protocol == "six-phase" else "six-phase")
+    world.clock.advance(1_000)
+    (obstacle,) = find_locks_held(other.context, TABLE)
+    assert "fsck" in obstacle
+    for found in check(world.engine.context, grace_ms=0, scan=[TABLE]):
+        repair(world.engine.context, found)
+    world.clock.advance(1_000)
+    assert list(find_locks_held(other.context, TABLE)) == []
+    take_over(replace(other.context, store=world.store), TABLE)
+    assert find_owners(other.context, TABLE) == {b"t2"}
+    assert other.read([X])[X].value == b"2"  # type: ignore[union-attr]
+    other.commit([Mutation(X, "3")])
+    with pytest.raises(InvalidRequestError):
+        world.client().commit([Mutation(X, "4")])
+
+
+def test_a_row_key_names_its_database() -> None:
+    world = World()
+    row_key = world.engine.commit([Mutation(X, "1"), Mutation(Y, "1")]).transaction
+    assert name_database(row_key) == b"txn"
+    assert name_database(strip_database(row_key)) is None
+    part = part_key(row_key, 3, 4)
+    assert (whole_of(part), name_database(part)) == (row_key, b"txn")
+    assert strip_database(part) == part_key(strip_database(row_key), 3, 4)
+    assert Span(b"txn", row_key, part)
+
+
+def test_nothing_is_made_where_nothing_may_be_made(tmp_path: object) -> None:
+    """A reader of a mistyped store or database must not leave one behind."""
+    uri = f"embedded://{tmp_path}/store"
+    with pytest.raises(InvalidRequestError, match="no such store"):
+        connect(uri, create=False)
+    with connect(uri, protocol="fenced") as engine:
+        before = engine.context.store.describe(b"t2")
+    with pytest.raises(InvalidRequestError, match="b'mistyped'"):
+        connect(uri, transactions="mistyped", create=False)
+    with connect(uri, create=False) as engine:
+        assert engine.context.rules.name == "fenced"
+        assert engine.context.store.describe(b"mistyped") is before is None
