@@ -93,7 +93,7 @@ def test_the_health_check_reads_one_row(monkeypatch: pytest.MonkeyPatch) -> None
             for _ in range(5):
                 engine.commit([Mutation(Key("x", "d", "v"), "1")])
         store.reset()
-        monkeypatch.setattr("recovery.opening.open_store", lambda uri, clock, s=store: s)
+        monkeypatch.setattr("recovery.opening.open_store", lambda uri, clock, s=store, **_: s)
         result = CliRunner().invoke(app, command[1:])
         assert result.exit_code == 0, result.output
         assert set(store.calls) <= {"describe", "read", "close"}
