@@ -526,7 +526,7 @@ def test_a_closed_store_says_so(gateway: FakeGateway) -> None:
         ("hbase+thrift2://host?pool=1&pool=2", "an option is there twice"),
         ("hbase+thrift2://host?pool=٣", "not a positive number"),
         ("hbase+thrift2://host ", "not a URI"),
-        ("txn://[::1", "not a URI"),
+        ("txn://[::1?token=secret", r"not a URI given='txn://\[::1\?token=\*\*\*'"),
         ("txn://host:0", "not a port"),
         ("txn://host?token=a&token=b", "give one token"),
         ("txn://host?token=", "give one token"),

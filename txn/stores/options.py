@@ -60,8 +60,9 @@ def read_options(parts: SplitResult, known: Mapping[str, Option]) -> dict[str, A
 
 
 def hide_login(uri: str) -> str:
-    """Return a URI for people to read: without what may be a user and a password."""
-    return re.sub(r"//[^/?#]*@", "//***@", uri)
+    """Return a URI for people to read: without what may be a user, a password or a token."""
+    shown = re.sub(r"//[^/?#]*@", "//***@", uri)
+    return re.sub(r"([?&](?:token|password)=)[^&#]*", r"\1***", shown)
 
 
 def one_of(*values: str) -> Option:
