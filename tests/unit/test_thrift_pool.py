@@ -529,7 +529,7 @@ def test_a_closed_store_says_so(gateway: FakeGateway) -> None:
         ("txn://[::1?token=secret", r"not a URI given='txn://\[::1\?token=\*\*\*'"),
         ("txn://host:0", "not a port"),
         ("txn://host?token=a&token=b", "give one token"),
-        ("txn://host?token=", "give one token"),
+        ("txn://host?token=a&token_file=/b", "give one token"),
         ("hbase+thrift2://host?pools=3", "unknown option.*'pools'.*'pool'"),
         ("hbase+thrift2://host?pool=0", "not a positive number"),
         ("hbase+thrift2://host?timeout_ms=1.5", "not a positive number"),

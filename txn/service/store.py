@@ -66,7 +66,7 @@ def parse_server(parts: SplitResult) -> tuple[Gateway, str | None]:
     """Return where the server of a URI is, and the token it wants. The token is in no message."""
     options = parse_qsl(parts.query, keep_blank_values=True)
     tokens = [(name, value) for name, value in options if name in ("token", "token_file")]
-    if len(tokens) > 1 or not all(value for _, value in tokens):
+    if len(tokens) > 1:
         raise InvalidRequestError("give one token, or one token_file", given=len(tokens))
     token = dict(tokens).get("token")
     if file := dict(tokens).get("token_file"):
