@@ -69,8 +69,8 @@ def parse_server(parts: SplitResult) -> tuple[Gateway, str | None]:
     if len(tokens) > 1:
         raise InvalidRequestError("give one token, or one token_file", given=len(tokens))
     token = dict(tokens).get("token")
-    if file := dict(tokens).get("token_file"):
-        token = read_token(Path(file))
+    if "token_file" in dict(tokens):
+        token = read_token(Path(dict(tokens)["token_file"]))
     others = urlencode([each for each in options if each not in tokens])
     gateway = parse_gateway(parts._replace(query=others), DEFAULT_PORT)
     if "timeout_ms" not in dict(options):
