@@ -64,6 +64,7 @@ def test_the_default_needs_no_setting_up(tmp_path: Path, monkeypatch: pytest.Mon
         ("postgresql+nope://host/name", "not the URL of a database"),
         (" postgresql://host/name", "not the URL of a database"),
         ("postgresql://host/name?colour=red", r"unknown options of PostgreSQL.*colour"),
+        ("postgresql://host/name?port=abc", "not the URL of a PostgreSQL"),
         ("postgresql://host/name?autocommit=1", r"unknown options of PostgreSQL.*autocommit"),
         ("postgresql://host/name?prepare_threshold=x", "prepare_threshold is a whole number"),
     ],

@@ -18,6 +18,7 @@ from tempfile import NamedTemporaryFile
 from typing import Any, Protocol
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, text
+from sqlalchemy.exc import ArgumentError
 
 from txn.errors import InvalidRequestError, StoreError
 from txn.leases.tables import IDS
@@ -48,6 +49,7 @@ LASTING = (
     "no pg_hba.conf entry",
     "does not exist",
     "invalid ",
+    "unrecognized configuration parameter",
 )
 """What is said to whom the server will not let in, its code is not told to clients then; and of
 values of options."""
@@ -138,13 +140,18 @@ class Postgresql:
         if "prepare_threshold" in options:  # the driver's own, and not of its library
             arguments["prepare_threshold"] = _parse_threshold(options.pop("prepare_threshold"))
         _check_options(url, options)
-        engine = create_engine(
-            url.set(query=options),
-            connect_args=arguments,
-            isolation_level="READ COMMITTED",  # whatever the server's default is: see above
-            pool_size=CLIENTS,
-            max_overflow=0,
-        )
+        try:
+            engine = create_engine(
+                url.set(query=options),
+                connect_args=arguments,
+                isolation_level="READ COMMITTED",  # whatever the server's default is: see above
+                pool_size=CLIENTS,
+                max_overflow=0,
+            )
+        except ArgumentError as error:
+            raise InvalidRequestError(
+                "not the URL of a PostgreSQL", url=hide_password(url), cause=str(error)
+            ) from error
         # Before SQLAlchemy asks for anything: it does not expect every encoding.
         event.listen(engine, "connect", _prepare_postgresql, insert=True)
         return engine
