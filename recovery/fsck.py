@@ -312,9 +312,12 @@ def _is_same(cell: Cell, finding: Finding) -> bool:
 
 
 def _delete(context: Context, findings: Sequence[Finding]) -> list[Result]:
-    names = {finding.transaction for finding in findings if finding.transaction is not None}
-    stored = stored_rows(context, Span(context.table, min(names), max(names) + b"\0"))
-    rows = {row.row: row for row in stored if row.row in names}
+    names = sorted({finding.transaction or b"" for finding in findings})
+    rows: dict[bytes, Row] = {}
+    for _, alike in groupby(names, lambda name: name.partition(b"transaction.")[0]):
+        some = list(alike)  # of one bucket: behind them are those that stay
+        stored = stored_rows(context, Span(context.table, some[0], some[-1] + b"\0"))
+        rows |= {row.row: row for row in stored}
     results: list[Result] = []
     same: list[Row] = []
     for finding in findings:

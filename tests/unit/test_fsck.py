@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from recovery import Finding, Kind, LeftAlone, Repaired, Young, check, repair, summary
+from recovery import Finding, Kind, LeftAlone, Repaired, Young, check, repair, repair_all, summary
 from tests.unit.worlds import TABLE, World, X, Y, after_status, stopped_at
 from txn.assertions import Assertion
-from txn.model import Check, Edit, Key, Mutation
+from txn.model import Check, Edit, Key, Mutation, Row
 from txn.protocol.phases import Status
 from txn.protocol.row import column, is_row_key
 from txn.request import Outcome
+from txn.testing.counting import CountingStore
 from txn.testing.faulty import Crash, Fault, Reply
 
 HOUR_MS = 3_600_000
@@ -184,6 +186,33 @@ def test_deleting_a_row_leaves_no_cell_of_it() -> None:
     mended(world, grace_ms=0)
     mended(world, retention_ms=0)
     assert not any(is_row_key(row.row) for row in world.store.scan(b"txn"))
+
+
+def test_deleting_rows_of_several_buckets_reads_none_that_stay() -> None:
+    """The old rows of each bucket stand before its young ones, which may be a million."""
+    world = World(buckets=2)
+    for _ in range(2):
+        for seed in range(20):
+            world.client(seed=seed).commit([Mutation(X, b"1"), Mutation(Y, b"1")])
+        old = len(world.rows())
+        world.clock.advance(25 * HOUR_MS if old == 20 else 0)
+    store = Scanning(world.store)
+    context = replace(world.engine.context, store=store)
+    findings = found(world)
+    assert len({(finding.transaction or b"")[:3] for finding in findings}) == 2
+    assert len(findings) == len(list(repair_all(context, findings))) == store.rows == 20
+    assert len(world.rows()) == 20
+
+
+class Scanning(CountingStore):
+    """Counts the rows that are read by scans."""
+
+    rows = 0
+
+    def scan(self, *args: Any) -> Iterator[Row]:
+        for row in super().scan(*args):
+            self.rows += 1
+            yield row
 
 
 @pytest.mark.parametrize("gone", [b"buffer", b"status"])
