@@ -17,6 +17,7 @@ from recovery.scan import MARKERS, newest_old_ms, transactions
 from txn.errors import InvalidRequestError
 from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Check, Edit, Key
 from txn.protocol.attempt import Context, ProtocolName, Rules, call_store
+from txn.protocol.clocks import check_clock
 from txn.protocol.lock_cells import FREE, UNIT_LOCK, holder_of
 from txn.protocol.ranges import stored_rows
 from txn.protocol.row import whole_of
@@ -85,9 +86,11 @@ def convert(context: Context, wanted: ProtocolName, tables: Collection[bytes] = 
     that is done.
 
     No client may be connected. Raises InvalidRequestError where the store cannot do the protocol,
-    or somebody else has changed it meanwhile.
+    or somebody else has changed it meanwhile, and AbortedError where this machine's clock is wrong,
+    by which `find_obstacles` judges.
     """
     require_features(context, PROTOCOLS[wanted])
+    check_clock(context)
     if context.rules.name != wanted:
         _rename(context, wanted)
     return _clear(context, PROTOCOLS[wanted], tables)

@@ -13,8 +13,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from importlib.metadata import PackageNotFoundError, version
+from itertools import islice
 
-from txn.errors import InvalidRequestError, StoreError
+from recovery.fsck import find_future
+from recovery.text import time_text
+from txn.errors import InvalidRequestError, ReadOnlyError, StoreError
 from txn.model import (
     KEEP_DELETES_MS,
     Check,
@@ -26,9 +29,11 @@ from txn.model import (
     plain_table,
 )
 from txn.protocol.attempt import Context
+from txn.protocol.clocks import ACCEPT, find_step, is_local
 from txn.protocol.lock_cells import FREE
 from txn.protocol.row import DOCTOR_ROW, FAMILY
 from txn.protocol.rules import FENCED, SIX_PHASE, find_rules
+from txn.text import key_text
 
 SKEW_MS = 1_000
 AHEAD_MS = 50
@@ -37,6 +42,7 @@ SLOW_MS = 1_000
 LOOKS = 5
 LEFT_MS = 60_000
 """A cell that is older was left by a doctor that was killed."""
+LOOKED_AHEAD = 200
 PACKAGES = ("hbase-txn", "protobuf", "kazoo", "gssapi", "thriftpy2", "happybase", "lmdb")
 PURGE = "hbase.hstore.time.to.purge.deletes"
 
@@ -65,9 +71,17 @@ def examine(context: Context, tables: Sequence[bytes] = ()) -> Iterator[Diagnosi
     yield _versions()
     try:
         yield from _check_reach(context)
-        yield from _transaction_table(context)
+        try:
+            yield from _transaction_table(context)
+        except ReadOnlyError:
+            seen = "can only be read here: its clock and its manners are not seen"
+            mend = "open it where it may be written to"
+            yield Diagnosis("store", Verdict.CAUTION, seen, mend)
         for table in tables:
-            yield from _table(context, table, context.store.describe(table))
+            families = context.store.describe(table)
+            yield from _table(context, table, families)
+            if families is not None:
+                yield from _look_ahead(context, table)
     except StoreError as error:
         yield Diagnosis("store", Verdict.WRONG, str(error), "see that it runs and can be reached")
     except InvalidRequestError as error:
@@ -107,6 +121,7 @@ def _transaction_table(context: Context) -> Iterator[Diagnosis]:
         return
     yield from _table(context, context.table, families)
     yield _protocol(context)
+    yield from _find_set_clock(context)
     yield from _try_writes(context)
 
 
@@ -208,11 +223,32 @@ def _clock(context: Context, key: Key) -> Diagnosis:
     ahead = "ahead of" if cell.timestamp > after_ms else "behind"
     if skew_ms <= SKEW_MS:
         return Diagnosis("clock", Verdict.FINE, f"the server's is within {SKEW_MS} ms of ours")
-    mend = "set the clocks by NTP: ages are measured by both, and fsck may act early or late"
+    limit_ms = context.policy.skew_ms
+    mend = f"set the clocks by NTP: beyond {limit_ms} ms fsck repairs nothing"
     if context.rules.locks_rows:
-        limit_ms = context.policy.skew_ms
-        mend += f"; a fenced commit refuses cells that lie {limit_ms} ms ahead of its client"
+        mend += ", and a client commits nothing"
     return Diagnosis("clock", Verdict.WRONG, f"the server's is {skew_ms} ms {ahead} ours", mend)
+
+
+def _find_set_clock(context: Context) -> Iterator[Diagnosis]:
+    """On a store of this machine no stamp tells that its clock was set; a note of it does."""
+    step_ms = find_step(context) if is_local(context) else 0
+    if abs(step_ms) > SKEW_MS:
+        seen = f"set by {step_ms} ms since the store was first written to"
+        yield Diagnosis("clock", Verdict.WRONG, seen, f"see that it is right; {ACCEPT}")
+
+
+def _look_ahead(context: Context, table: bytes) -> Iterator[Diagnosis]:
+    rows = islice(context.store.scan(table), LOOKED_AHEAD)
+    ahead = [finding for row in rows for finding in find_future(context, row)]
+    if ahead:
+        first = ahead[0]
+        assert first.key is not None and isinstance(first.facts["until"], int)
+        until = time_text(first.facts["until"])
+        seen = f"of its first {LOOKED_AHEAD} rows {len(ahead)} have cells from the future, such as "
+        seen += f"{key_text(first.key)}, until {until}"
+        mend = f"see them all: txn fsck --scan {table.decode(errors='replace')}"
+        yield Diagnosis(_name(table), Verdict.CAUTION, seen, mend)
 
 
 def _check_manners(context: Context, key: Key) -> Diagnosis:

@@ -39,6 +39,7 @@ class Kind(Enum):
     FOREIGN_CELL = "foreign-cell"
     FOREIGN_VERSION = "foreign-version"
     FOREIGN_ROW = "foreign-row"
+    FUTURE_CELL = "future-cell"
 
     @property
     def meaning(self) -> str:
@@ -135,6 +136,13 @@ EXPLAINED: Mapping[Kind, Explained] = {
         "a row of the transaction table that is no transaction, nor anything else of ours",
         "nothing: it may be somebody's data, written to this table by mistake",
     ),
+    Kind.FUTURE_CELL: Explained(
+        Severity.REPORT_ONLY,
+        "a time in the future, of this cell and perhaps others of its row, or in the row key: a "
+        "wrong clock chose it, or this machine's is behind",
+        "nothing: commits go above what lies up to 30 days ahead, and refuse what lies further; it "
+        "is over at the time that is told as `until`",
+    ),
 }
 
 
@@ -144,7 +152,7 @@ class Finding:
 
     transaction: the row key of the transaction, or of a lock's holder; None where there is none.
     key: the data key; None for findings in the transaction table.
-    facts: what was seen, by name: text, numbers or bytes. Times are server timestamps in ms.
+    facts: what was seen, by name: text, numbers or bytes. Times are timestamps in ms.
     """
 
     kind: Kind

@@ -11,7 +11,16 @@ from functools import lru_cache, partial
 from itertools import groupby, islice
 from typing import NamedTuple, assert_never
 
-from recovery.findings import Finding, Kind, LeftAlone, NothingToDo, Repaired, Result, Young
+from recovery.findings import (
+    Finding,
+    Kind,
+    LeftAlone,
+    NothingToDo,
+    Repaired,
+    Result,
+    Severity,
+    Young,
+)
 from recovery.markers import find_expired_marker, retire_keys
 from recovery.scan import (
     MARKERS,
@@ -24,15 +33,24 @@ from recovery.scan import (
 )
 from recovery.tables import BATCH, check_rows, is_stale
 from recovery.units import check_units
-from txn.errors import CorruptRowError, TableUnavailable
+from txn.errors import AbortedError, CorruptRowError, TableUnavailable
 from txn.model import Cell, Edit, Key, Row
 from txn.protocol.attempt import Context, call_store, describe_table, load_transaction
+from txn.protocol.clocks import check_clock
 from txn.protocol.lock_cells import FREE
 from txn.protocol.ranges import stored_rows
 from txn.protocol.recover import roll_back, roll_forward
 from txn.protocol.resolve import free_for_holder
 from txn.protocol.retire import look_at_keys
-from txn.protocol.row import RowState, TransactionRow, decode_row, is_own, is_row_key, whole_of
+from txn.protocol.row import (
+    RowState,
+    TransactionRow,
+    created_ms,
+    decode_row,
+    is_own,
+    is_row_key,
+    whole_of,
+)
 from txn.protocol.row_cells import read_rows
 from txn.spans import Span
 
@@ -114,6 +132,7 @@ def check_transactions(
     for row in list_suspects(context, span, ages.retention_ms, looked, between):
         if is_row_key(row.row):
             yield from _check_row(context, row, ages, young, is_over)
+            yield from find_future(context, row)
         elif not is_own(row.row):
             newest = max(cell.timestamp for cell in row.cells.values())
             facts = {"cells": len(row.cells), "newest": newest}
@@ -127,22 +146,45 @@ def check_data(
 ) -> Iterator[Finding]:
     """Yield what `check` finds in a part of a table of data."""
     look = check_units if context.rules.locks_rows else check_rows
-    rows = list_rows(context, span, looked)
-    yield from look(
-        context,
-        (row for row in rows if span.table != context.table or not is_row_key(row.row)),
-        grace_ms=ages.grace_ms,
-        retention_ms=ages.retention_ms,
-        doomed=lambda holder: _aborts_blindly(context, holder, ages.grace_ms),
-        young=young,
+    rows = (
+        row
+        for row in list_rows(context, span, looked)
+        if span.table != context.table or not is_row_key(row.row)
     )
+    while some := list(islice(rows, BATCH)):
+        for row in some:
+            yield from find_future(context, row)
+        yield from look(
+            context,
+            some,
+            grace_ms=ages.grace_ms,
+            retention_ms=ages.retention_ms,
+            doomed=lambda holder: _aborts_blindly(context, holder, ages.grace_ms),
+            young=young,
+        )
+
+
+def find_future(context: Context, row: Row) -> Iterator[Finding]:
+    """Yield the finding of a row with cells from the future, by this machine's clock: the one that
+    lies furthest ahead, and how many there are. Of a transaction the row key has a time as well."""
+    now_ms = context.clock.wall_ms()
+    times = {key: cell.timestamp for key, cell in row.cells.items() if cell.timestamp > now_ms}
+    last = max(times, key=times.__getitem__, default=None)
+    until_ms = times[last] if last else 0
+    transaction = row.row if is_row_key(row.row) else None
+    if transaction is not None:
+        last, until_ms = None, max(until_ms, created_ms(transaction))
+    if until_ms > now_ms + context.policy.skew_ms:
+        facts = {"until": until_ms, "cells": len(times)}
+        yield Finding(Kind.FUTURE_CELL, transaction, last, facts)
 
 
 def compact(
     context: Context, *, retention_ms: int = RETENTION_MS, tables: Collection[bytes] = ()
 ) -> None:
     """Drop the delete markers that no request can need any more, in the transaction table and in
-    these. A store that does so by itself is left to it."""
+    these. A store that does so by itself is left to it. AbortedError: see `check_clock`."""
+    check_clock(context)
     purge_before_ms = context.clock.wall_ms() - retention_ms
     for table in dict.fromkeys((context.table, *tables)):
         call_store(context, partial(context.store.compact, table, purge_before_ms))
@@ -170,7 +212,7 @@ def judge(
 
 def repair(context: Context, finding: Finding) -> Result:
     """Act on one finding. Afterwards it is no more, unless it was LeftAlone, as is one whose table
-    is gone or disabled.
+    is gone or disabled, and all while this machine's clock is wrong.
 
     Raises StoreError where the store does not answer; then anybody can repair it again.
     """
@@ -188,7 +230,11 @@ def repair_all(context: Context, findings: Iterable[Finding]) -> Iterator[tuple[
 def _repair_available(context: Context, kind: Kind, findings: Sequence[Finding]) -> list[Result]:
     """Repair them; where a table is gone, leave alone those that need it, and no others."""
     try:
+        if kind.severity is not Severity.REPORT_ONLY:
+            check_clock(context)  # by which they were found to be old
         return _repair(context, kind, findings)
+    except AbortedError as error:
+        return [LeftAlone(str(error))] * len(findings)
     except TableUnavailable as error:
         if len(findings) == 1:
             return [LeftAlone(f"{error}: {BRING_BACK}")]
@@ -213,6 +259,7 @@ def _repair(context: Context, kind: Kind, findings: Sequence[Finding]) -> list[R
             | Kind.FOREIGN_CELL
             | Kind.FOREIGN_VERSION
             | Kind.FOREIGN_ROW
+            | Kind.FUTURE_CELL
         ):
             return [LeftAlone(kind.remedy)] * len(findings)
         case _:

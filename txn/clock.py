@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from functools import cache
 from typing import Protocol
 
 # Where there is one that goes on while the machine is suspended: an owner that sleeps through a
@@ -75,6 +76,21 @@ class ManualClock:
     def set_wall_ms(self, now_ms: int) -> None:
         """Set the time of day, as an operator or NTP would; the monotonic clock stays."""
         self._wall_ms = now_ms
+
+
+def find_origin(clock: Clock) -> bytes:
+    """Return what names the zero of its monotonic time, which all processes of a machine share
+    until it boots anew; b"" where nobody else's can be compared with it."""
+    return _find_boot() if isinstance(clock, SystemClock) else b""
+
+
+@cache
+def _find_boot() -> bytes:
+    try:
+        with open("/proc/sys/kernel/random/boot_id", "rb") as file:
+            return file.read().strip()
+    except FileNotFoundError:  # no Linux
+        return b""
 
 
 def measure_ms() -> float:

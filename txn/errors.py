@@ -38,6 +38,10 @@ class InvalidRequestError(TxnError, ValueError):
     """The request can never succeed as it is: change it. Nothing was written."""
 
 
+class ReadOnlyError(InvalidRequestError):
+    """The store may only be read here: open it where it may be written to. Nothing was written."""
+
+
 class AbortedError(TxnError):
     """The transaction wrote nothing and never will. The subclass says whether to run it again.
 
@@ -122,7 +126,8 @@ class StoreError(TxnError):
 
 
 class StoreClosedError(StoreError):
-    """The store was closed by this program, or busy when it was forked: it can be used no more."""
+    """This program closed the store, or it was busy when the program was forked, or its files were
+    replaced: this object can be used no more. The call had no effect."""
 
 
 class NotApplied(StoreError):

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from random import Random
 
 from txn.backoff import Backoff
+from txn.clock import Clock
 from txn.model import check_whole
 
 STORE_PAUSE_MS = 1_000
@@ -24,7 +26,9 @@ class Policy:
     deadline_ms: from the call until the decision; past it the attempt aborts.
     lease_ms: how long an undecided row must be seen unchanged before others may abort it.
     courtesy_ms: how long a decided row must be seen unchanged before others finish it.
-    skew_ms: how far a cell may lie in the locks' future before its transaction refuses it.
+    skew_ms: how far this machine's clock may be from the store's time before the client refuses to
+        choose timestamps, or to delete what is old, by it. If that is more than 30 days, commits
+        follow cells that lie as far ahead.
     first_pause_ms, longest_pause_ms: backoff between tries; it doubles, with jitter.
     store_patience_ms: how long a failing call of the store is sent again before its error is
         reported, but never longer than deadline_ms. A gateway restarts in about 10 s.
@@ -61,3 +65,12 @@ class Policy:
     def store_backoff(self) -> Backoff:
         """The pauses between tries at a store that fails."""
         return _make_backoff(self.first_pause_ms, max(self.longest_pause_ms, STORE_PAUSE_MS))
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How a client waits between its tries: by which clock, chance and policy."""
+
+    clock: Clock
+    random: Random
+    policy: Policy

@@ -79,7 +79,9 @@ class Trace:
                     facts["txn.phase.seconds"] = elapsed_ms / 1000
                 self._span.add_event(name, facts, event.at_ns)
             case Conflict(_, key, holder):
-                facts = {"txn.key": key_text(key), "txn.holder": holder_text(holder)}
+                facts = {"txn.key": key_text(key)}
+                if holder:  # else it has just let go
+                    facts["txn.holder"] = holder_text(holder)
                 self._span.add_event("conflict", facts, event.at_ns)
             case Retried(call):
                 self._span.add_event("retry", {"txn.store.call": call}, event.at_ns)

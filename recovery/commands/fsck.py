@@ -31,11 +31,13 @@ from recovery.findings import Finding, Kind, LeftAlone, NothingToDo, Repaired, R
 from recovery.fsck import LONGEST_REQUEST_MS, Ages, check, compact, repair_all
 from recovery.opening import open_store_of
 from recovery.text import count_text, duration_text, time_text
+from txn.errors import InvalidRequestError
 from txn.protocol.attempt import Context
+from txn.protocol.clocks import accept_clock, check_clock
 from txn.text import escape, key_text, shorten
 
 LISTED = 20
-TIMES = ("since", "beat", "newest")
+TIMES = ("since", "beat", "newest", "until")
 
 Tally = Counter[tuple[Kind, type[Result] | None]]
 
@@ -61,6 +63,13 @@ def fsck(
     yes: Annotated[
         bool, typer.Option("--yes", help="No client is at work: a retention below 1h is right.")
     ] = False,
+    clock_is_right: Annotated[
+        bool,
+        typer.Option(
+            "--accept-clock",
+            help="An embedded store: this machine's clock, which was set, is right now.",
+        ),
+    ] = False,
     transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
     as_json: JsonOption = False,
     spark: Annotated[
@@ -79,12 +88,16 @@ def fsck(
     repaired. 1: something was found, or with --repair: is left. What is unfinished and younger
     than the grace is told and left alone; it does not change the exit code.
     """
+    if clock_is_right and not do_repair:
+        raise InvalidRequestError("--accept-clock goes with --repair")
     if do_repair and not yes:
         _confirm(parse_age(retention))
     out, tables = console(), [table.encode() for table in scan or ()]
     ages = Ages(parse_age(grace), parse_age(retention))
     with ExitStack() as stack:
         context = stack.enter_context(open_store_of(store, transactions, mends=do_repair))
+        if do_repair:
+            _require_clock(context, clock_is_right)
         if spark is None:
             bar = stack.enter_context(row_bar(out, "fsck", hidden=as_json))
             look = _look_here(context, ages, tables, bar, do_repair)
@@ -139,6 +152,13 @@ def _print_end(
     else:
         out.print(f"clean: nothing was left behind; {_tell_looked(look.rows)}")
     _print_young(out, young, grace_ms)
+
+
+def _require_clock(context: Context, is_right: bool) -> None:
+    """Raise AbortedError where the clock is wrong by which ages are judged."""
+    if is_right:
+        accept_clock(context)
+    check_clock(context)
 
 
 def _confirm(retention_ms: int) -> None:
@@ -196,7 +216,8 @@ def _fact(name: str, fact: object, now_ms: int) -> str:
         case bytes():
             return shorten(fact)
         case int() if name in TIMES:
-            return f"{time_text(fact)} ({duration_text(max(0, now_ms - fact))} ago)"
+            far = duration_text(abs(now_ms - fact))
+            return f"{time_text(fact)} ({f'{far} ago' if fact <= now_ms else f'in {far}'})"
         case _:
             return str(fact)
 

@@ -1,4 +1,5 @@
-"""`txn serve`: HBase's Thrift services without HBase, and transactions over Thrift."""
+"""`txn serve`: HBase's Thrift services without HBase, and transactions over Thrift, with or without
+HBase."""
 
 from __future__ import annotations
 
@@ -9,7 +10,14 @@ from typing import Annotated
 
 import typer
 
-from recovery.commands.common import JsonOption, StoreOption, parse_age, print_json
+from recovery.commands.common import (
+    DEFAULT_TRANSACTIONS,
+    JsonOption,
+    StoreOption,
+    TransactionsOption,
+    parse_age,
+    print_json,
+)
 from recovery.commands.protocol import WORDS, parse_protocol
 from txn.host.extras import require_extra
 from txn.host.tokens import read_token
@@ -61,11 +69,13 @@ def serve(
         str | None,
         typer.Option(help=f"That of the store's transactions: {WORDS}.", parser=parse_protocol),
     ] = None,
+    transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
     as_json: JsonOption = False,
 ) -> None:
     """Serve a store on ports of this machine until told to end. A port of 0 picks a free one.
 
-    HBase clients speak to --thrift1 and --thrift2, connect("txn://host:port") to --transactional.
+    HBase clients speak to --thrift1 and --thrift2, connect("txn://host:port") to --transactional,
+    the only one for a store in HBase, such as hbase://zk1,zk2, whose endpoint for commits it is.
     Prometheus reads http://host:port/metrics of --metrics: what becomes of transactions.
     """
     with require_extra("emulator"):
@@ -77,6 +87,7 @@ def serve(
         None if token_file is None else read_token(token_file),
         None if protocol is None else parse_protocol(protocol),
         metrics,
+        transactions,
     )
     limits = Limits(
         connections=connections,

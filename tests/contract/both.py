@@ -8,6 +8,7 @@ into one millisecond, where two versions would be one and a delete would hide wh
 from __future__ import annotations
 
 import re
+import struct
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
@@ -25,6 +26,10 @@ TIMEOUT_MS = 90_000
 DAY_MS = 86_400_000
 CLOCK = SystemClock()
 NOW_MS = CLOCK.wall_ms()
+
+TTLS = [struct.pack(">q", ms) for ms in (-1, 0, 30_000, 3_600_000, 1 << 60, (1 << 63) - 2)]
+TTLS += [struct.pack(">q", (1 << 63) - 1), struct.pack(">q", 30_000) + b"more"]
+"""Of a cell that is a minute old, some of which are over."""
 
 CHANCE = {"partial"}  # of a batch that is exactly full, HBase says this or that
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -159,19 +160,23 @@ class GatewayRows:
                 self._call("put", table, self._put(row, operation))
             case Remove():
                 self._call("deleteSingle", table, self._delete(row, operation))
-            case Add(family, column, by):
+            case Add(family, column, by, ttl_ms):
                 columns = [self._thrift.TColumnIncrement(family, column, by)]
-                asked = self._thrift.TIncrement(row=row, columns=columns, returnResults=True)
+                asked = self._thrift.TIncrement(
+                    row=row, columns=columns, attributes=_attributes(ttl_ms), returnResults=True
+                )
                 return _result(self._call("increment", table, asked), row).versions
-            case Append(family, column, value):
+            case Append(family, column, value, ttl_ms):
                 values = [self._thrift.TColumnValue(family, column, value)]
-                asked = self._thrift.TAppend(row=row, columns=values, returnResults=True)
+                asked = self._thrift.TAppend(
+                    row=row, columns=values, attributes=_attributes(ttl_ms), returnResults=True
+                )
                 return _result(self._call("append", table, asked), row).versions
         return ()
 
     def _put(self, row: bytes, put: Put) -> Any:
         value = self._thrift.TColumnValue(put.family, put.column, put.value, put.timestamp)
-        return self._thrift.TPut(row=row, columnValues=[value])
+        return self._thrift.TPut(row=row, columnValues=[value], attributes=_attributes(put.ttl_ms))
 
     def _delete(self, row: bytes, remove: Remove) -> Any:
         family, column, timestamp, exact = remove
@@ -198,6 +203,10 @@ class GatewayRows:
             return getattr(self._client, name)(*arguments)
         except TException as error:
             raise GatewayRefused(str(error)) from error
+
+
+def _attributes(ttl_ms: int | None) -> dict[bytes, bytes] | None:
+    return None if ttl_ms is None else {b"_ttl": struct.pack(">q", ttl_ms)}
 
 
 def _result(found: Any, row: bytes) -> Result:

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from tests.contract.both import Both, both, fresh
+from tests.contract.both import NOW_MS, TTLS, Both, both, fresh
 from tests.integration.hbase import HBase
 from txn.emulator.thrift1.convert import IDL
+from txn.model import MAX_CELL
 
 ABSENT = b"emulator-no-such-table"
 PRESENT = (1 << 63) - 1
@@ -330,12 +331,103 @@ def test_a_put_is_checked(
         two.ask("getRow", table, filled, {})
 
 
+@pytest.mark.parametrize("ttl", TTLS)
+def test_cells_may_have_a_ttl_of_their_own(two: Both, table: bytes, row: bytes, ttl: bytes) -> None:
+    """What a cell hid is seen again when it is over; deletes are of what is seen."""
+    attributes, at, other = {b"_ttl": ttl}, NOW_MS - 60_000, fresh("row")
+    two.ask("mutateRowTs", table, row, [put(b"d:x", b"old")], at - 1, {})
+    two.ask("mutateRowTs", table, row, [put(b"d:x", b"new"), put(b"d:y")], at, attributes)
+    two.ask("mutateRowsTs", table, [IDL.BatchMutation(other, [put(b"d:x")])], at, attributes)
+    two.ask("checkAndPut", table, other, b"d:y", b"", put(b"d:z"), attributes)
+    two.ask("checkAndPut", table, row, b"d:x", b"old", put(b"d:z"), {})
+    for each in (row, other):
+        two.ask("getRow", table, each, {})
+        two.ask("getVer", table, each, b"d:x", 9, {})
+    two.ask("mutateRowTs", table, row, [put(b"d:x", b"late")], at - 2, {})
+    two.ask("getVer", table, row, b"d:x", 9, {})
+
+
 @pytest.mark.parametrize("mutation", [put(b"d"), put(b"z:x")])
 def test_a_checked_put_that_cannot_be_is_refused(
     two: Both, table: bytes, row: bytes, mutation: Any
 ) -> None:
     """Even where the check holds."""
     two.ask("checkAndPut", table, row, b"d:x", None, mutation, {})
+
+
+def test_cells_are_as_large_as_hbase_takes_them(two: Both, table: bytes) -> None:
+    """Its client counts 20 bytes beside names and value, its server four more."""
+    row = fresh("row")
+    for over in (-1, 0, 1, 4, 5):
+        value = bytes(MAX_CELL - 24 - len(row) - len(b"dx") + over)
+        two.ask("mutateRow", table, row, [put(b"d:x", value)], {})
+        two.ask("mutateRows", table, [IDL.BatchMutation(row, [put(b"d:x", value)])], {})
+        two.ask("checkAndPut", table, row, b"d:none", b"", put(b"d:x", value), {})
+        two.ask("append", IDL.TAppend(table, row, [b"d:%d" % over], [value[1:]]))
+
+
+def test_columns_may_have_longer_names_than_rows(two: Both, table: bytes, row: bytes) -> None:
+    """All that is asked of them."""
+    long = b"d:" + b"q" * 40_000
+    two.ask("mutateRow", table, row, [put(long)], {})
+    two.ask("checkAndPut", table, row, long, b"v", put(long, b"w"), {})
+    two.ask("getRow", table, row, {})
+    two.ask("deleteAll", table, row, long, {})
+    two.ask("atomicIncrement", table, row, long, 1)
+
+
+# What a request may leave out, by method: each of these arguments in turn.
+ARGUMENTS: dict[str, list[Any]] = {
+    "get": [b"r", b"d:x", {}],
+    "getVer": [b"r", b"d:x", 1, {}],
+    "getRows": [[b"r"], {}],
+    "getRowsWithColumnsTs": [[b"r"], [b"d"], 5, {}],
+    "mutateRow": [b"r", [put(b"d:x")], {}],
+    "mutateRowTs": [b"r", [put(b"d:x")], 5, {}],
+    "mutateRows": [[IDL.BatchMutation(b"r", [put(b"d:x")])], {}],
+    "mutateRowsTs": [[IDL.BatchMutation(b"r", [put(b"d:x")])], 5, {}],
+    "atomicIncrement": [b"r", b"d:c", 1],
+    "deleteAllTs": [b"r", b"d:x", 5, {}],
+    "deleteAllRow": [b"r", {}],
+    "checkAndPut": [b"r", b"d:x", b"v", put(b"d:y"), {}],
+}
+
+
+@pytest.mark.parametrize("method", ARGUMENTS)
+def test_a_request_may_lack_anything(two: Both, table: bytes, method: str) -> None:
+    """Java reads a number that is not there as 0; without what it needs, the gateway fails."""
+    given = [table, *ARGUMENTS[method]]
+    for missing in range(len(given)):
+        two.ask(method, *given[:missing], None, *given[missing + 1 :])
+    two.ask("getVer", table, b"r", b"d:x", 9, {})
+
+
+def test_parts_of_a_request_may_lack_anything(two: Both, table: bytes) -> None:
+    """Likewise."""
+    two.ask("mutateRow", table, b"r", [put(None)], {})  # type: ignore[arg-type]
+    for batch in (IDL.BatchMutation(None, [put(b"d:x")]), IDL.BatchMutation(b"r", None)):
+        two.ask("mutateRows", table, [batch], {})
+    for parts in ([b"r", None, [b"v"]], [b"r", [b"d:x"], None], [None, [b"d:x"], [b"v"]]):
+        two.ask("append", IDL.TAppend(table, *parts))
+    two.ask("append", None)
+    for parts in ([None, b"d:c", 1], [b"r", None, 1], [b"r", b"d:c", None]):
+        two.ask("increment", IDL.TIncrement(table, *parts))
+    two.ask("incrementRows", None)
+    for method in ("scannerOpen", "scannerOpenWithPrefix"):
+        two.ask(method, table, None, [b"d"], {})
+    two.ask("scannerOpenWithStop", table, b"a", None, [b"d"], {})
+    two.ask("mutateRowsTs", table, [], -1, {})
+    two.ask("mutateRows", b"a b", [IDL.BatchMutation(b"r", [put(b"d:x")])], {})
+
+
+def test_tables_of_the_system_are_not_listed(two: Both) -> None:
+    """Anybody may make a table in HBase's own namespace."""
+    name = b"hbase:" + fresh("emulator1")
+    two.ask("createTable", name, [IDL.ColumnDescriptor(name=b"d:")])
+    assert two.each(lambda client: name in client.getTableNames()) is False
+    assert two.each(lambda client: name in told_of_all_tables(client)) is False
+    two.ask("disableTable", name)
+    two.ask("deleteTable", name)
 
 
 def test_counters_count(two: Both, table: bytes, row: bytes) -> None:

@@ -7,9 +7,11 @@ from typing import Any
 
 import pytest
 
-from tests.contract.both import Both, both, fresh
+from tests.contract.both import NOW_MS, TTLS, Both, both, fresh
 from tests.integration.hbase import HBase
 from txn.emulator.thrift2.convert import IDL
+from txn.model import MAX_CELL
+from txn.tables.changes import MAX_COLUMN
 
 ABSENT = b"emulator-no-such-table"
 PRESENT = (1 << 63) - 1
@@ -215,6 +217,7 @@ def test_rows_that_cannot_be_are_refused(two: Both, table: bytes) -> None:
         [column(b"d:x", 25), column(b"d:y")],
         [column(b"d:x", 25), column(b"d:x", 5)],  # of a family, HBase heeds the last one only
         [column(b"d:x", -1)],
+        [column(b"d:x", PRESENT)],
         [column(b"d")],
         [column(b"e", 15)],
         [column(b"e", 40), column(b"d", 10)],
@@ -223,7 +226,7 @@ def test_rows_that_cannot_be_are_refused(two: Both, table: bytes) -> None:
     ],
     ids=str,
 )
-@pytest.mark.parametrize("kind", list(Delete._VALUES_TO_NAMES), ids=Delete._VALUES_TO_NAMES.get)
+@pytest.mark.parametrize("kind", [*Delete._VALUES_TO_NAMES, 9])
 def test_cells_are_deleted(
     two: Both, table: bytes, filled: bytes, columns: list[Any], kind: int
 ) -> None:
@@ -266,6 +269,10 @@ def test_a_checked_change_is_of_the_row_that_is_checked(
     """And has something to do."""
     where = (table, filled, b"d", b"none", None)
     two.ask("checkAndPut", *where, put(b"other", cell(b"d:p")))
+    two.ask("checkAndPut", *where, put(b"", cell(b"d:p")))
+    two.ask("checkAndPut", *where, put(filled, cell(b"d:p", timestamp=-1)))
+    two.ask("checkAndPut", *where[:4], b"other", put(filled, cell(b"d:p", timestamp=-1)))
+    two.ask("put", table, put(filled, cell(b"d:p", timestamp=5), timestamp=-1))
     two.ask("checkAndPut", *where, put(filled))
     two.ask("checkAndPut", *where, put(filled, cell(b"z:p")))
     two.ask("checkAndDelete", *where, delete(b"other", column(b"d:p")))
@@ -275,6 +282,35 @@ def test_a_checked_change_is_of_the_row_that_is_checked(
     two.ask("checkAndMutate", *where, mutations(filled))
     two.ask("checkAndMutate", *where, mutations(filled, put(filled, cell(b"z:p"))))
     everything(two, table, filled, b"other")
+
+
+@pytest.mark.parametrize("value", [None, b"", b"2", b"30"])
+@pytest.mark.parametrize("place", [b"x", b"none"])
+def test_an_operator_that_compares_nothing_is_refused_where_it_must_compare(
+    two: Both, table: bytes, filled: bytes, value: bytes | None, place: bytes
+) -> None:
+    """NO_OP."""
+    change = mutations(filled, put(filled, cell(b"e:n", b"1")))
+    two.ask("checkAndMutate", table, filled, b"d", place, 6, value, change)
+    everything(two, table, filled)
+
+
+def test_what_the_interface_does_not_know_is_a_protocol_error(
+    hbase: HBase, emulator: HBase, two: Both, table: bytes, filled: bytes
+) -> None:
+    """After which HBase's gateway closes the connection."""
+    change = mutations(filled, put(filled, cell(b"e:n", b"1")))
+    requests: list[tuple[Any, ...]] = [
+        ("checkAndMutate", table, filled, b"d", b"x", 7, b"30", change),
+        ("checkAndMutate", table, filled, b"d", b"x", -1, None, change),
+        ("mutateRow", table, IDL.TRowMutations(filled, [IDL.TMutation()])),
+        ("put", table, IDL.TPut(filled)),
+        ("get", table, IDL.TGet()),
+    ]
+    for request in requests:
+        with both(IDL.THBaseService, hbase, emulator, "thrift2") as own:
+            own.ask(*request)
+    everything(two, table, filled)
 
 
 @pytest.mark.parametrize("value", [None, b"", b"2", b"20", b"30", b"31"])
@@ -289,6 +325,34 @@ def test_values_are_compared(
     everything(two, table, filled)
 
 
+def test_cells_are_as_large_as_hbase_takes_them(two: Both, table: bytes) -> None:
+    """Its client counts 20 bytes beside names and value, its server four more."""
+    row = fresh("row")
+    for over in (-1, 0, 1, 4, 5):
+        size = MAX_CELL - 24 - len(row) - len(b"dx") + over
+        change = put(row, cell(b"d:x", bytes(size)))
+        two.ask("put", table, change)
+        two.ask("putMultiple", table, [change, put(b"small" + row, cell(b"d:x", b"%d" % over))])
+        two.ask("checkAndPut", table, row, b"d", b"none", None, change)
+        two.ask("checkAndPut", table, row, b"d", b"none", b"other", change)
+        two.ask("mutateRow", table, mutations(row, change))
+        two.ask("append", table, IDL.TAppend(row, [cell(b"d:%d" % over, bytes(size - 1))]))
+    two.ask("append", table, IDL.TAppend(row, [cell(b"d:x", b"more")]))
+    two.ask("get", table, get(b"small" + row, maxVersions=9))
+
+
+@pytest.mark.parametrize("size", [32_768, MAX_COLUMN])
+def test_columns_may_have_longer_names_than_rows(two: Both, table: bytes, size: int) -> None:
+    """All that is asked of them."""
+    row, long = fresh("row"), b"d:" + b"q" * size
+    two.ask("put", table, put(row, cell(long)))
+    two.ask("get", table, get(row, columns=[column(long)]))
+    two.ask("increment", table, IDL.TIncrement(row, [IDL.TColumnIncrement(b"d", long[3:] + b"2")]))
+    two.ask("getScannerResults", table, IDL.TScan(startRow=row, stopRow=row), 9)
+    two.ask("deleteSingle", table, delete(row, column(long)))
+    everything(two, table, row)
+
+
 def test_a_row_is_mutated(two: Both, table: bytes, filled: bytes) -> None:
     """Puts and deletes at once; all of one row."""
     some = [put(filled, cell(b"d:n", b"1")), delete(filled, column(b"d:x", 20))]
@@ -298,6 +362,8 @@ def test_a_row_is_mutated(two: Both, table: bytes, filled: bytes) -> None:
     two.ask("mutateRow", table, mutations(filled))
     two.ask("mutateRow", table, mutations(filled, put(b"other", cell(b"d:x"))))
     two.ask("mutateRow", table, mutations(filled, some[0], put(filled, cell(b"z:x"))))
+    two.ask("mutateRow", table, mutations(filled, some[0], put(b"", cell(b"d:x"))))
+    two.ask("mutateRow", table, mutations(b"", put(b"", cell(b"d:x"))))
     everything(two, table, filled)
 
 
@@ -322,10 +388,34 @@ def test_values_are_appended_to(two: Both, table: bytes, row: bytes) -> None:
         [],
         [cell(b"z:b", b"1")],
         [cell(b"d:t", b"1"), cell(b"d:t", b"2")],
+        [cell(b":b", b"1")],
     ):
         two.ask("append", table, IDL.TAppend(row, cells))
     two.ask("append", table, IDL.TAppend(row, [cell(b"d:b", b"4")], returnResults=False))
     two.ask("get", table, get(row))
+
+
+@pytest.mark.parametrize("ttl", TTLS)
+def test_cells_may_have_a_ttl_of_their_own(two: Both, table: bytes, row: bytes, ttl: bytes) -> None:
+    """Puts of all kinds, counts and appends; those two keep the TTL of what they change."""
+    attributes, at, other = {b"_ttl": ttl}, NOW_MS - 60_000, fresh("row")
+    brief, plain = {"attributes": attributes, "timestamp": at}, {"timestamp": at - 1}
+    two.ask("put", table, put(row, cell(b"d:x", b"old"), **plain))
+    two.ask("put", table, put(row, cell(b"d:x", b"new"), cell(b"e:z"), **brief))
+    two.ask("putMultiple", table, [put(other, cell(b"d:x"), **brief)])
+    both_puts = put(row, cell(b"d:p"), **brief), put(row, cell(b"d:q"), **plain)
+    two.ask("mutateRow", table, mutations(row, *both_puts))
+    where = (table, other, b"d", b"none", None)
+    two.ask("checkAndPut", *where, put(other, cell(b"d:y"), **brief))
+    everything(two, table, row, other)
+    two.ask("append", table, IDL.TAppend(row, [cell(b"d:x", b"er")]))
+    counted = [IDL.TColumnIncrement(b"d", b"c")]
+    two.ask("increment", table, IDL.TIncrement(row, counted, attributes=attributes))
+    two.ask("append", table, IDL.TAppend(row, [cell(b"d:a")], attributes=attributes))
+    two.ask("deleteSingle", table, delete(row, column(b"d:x"), kind=Delete.DELETE_COLUMN))
+    scan = IDL.TScan(startRow=row, stopRow=row, filterString=b"ValueFilter(!=, 'binary:v')")
+    two.ask("getScannerResults", table, scan, 9)
+    everything(two, table, row)
 
 
 # --- scanners ------------------------------------------------------------------------------------
@@ -446,6 +536,7 @@ def test_regions_are_located(two: Both, table: bytes) -> None:
     two.ask("isTableAvailableWithSplit", name(table), [b"c"])
     two.ask("isTableAvailableWithSplit", name(table), [b"q"])
     two.ask("isTableAvailableWithSplit", name(table), None)
+    two.ask("isTableAvailableWithSplit", name(table), [b""])
 
 
 FAMILIES: list[list[Any] | None] = [
@@ -483,6 +574,29 @@ def test_names_that_cannot_be_are_refused(two: Both, table: bytes, namespace: by
     two.ask("createTable", descriptor(table, family(b"d"), namespace=namespace), None)
     two.ask("getTableDescriptor", name(table, namespace))
     two.ask("tableExists", name(table, namespace))
+
+
+def test_tables_of_the_system_are_listed_where_they_are_asked_for(two: Both) -> None:
+    """Anybody may make a table in HBase's own namespace, but lists are of the others."""
+    found = fresh("emulator2")
+    tables = [name(found), name(found, b"hbase")]
+    for namespace in (None, b"hbase"):
+        two.ask("createTable", descriptor(found, family(b"d"), namespace=namespace), None)
+
+    def ours(listed: list[Any]) -> list[Any]:
+        names = [getattr(each, "tableName", each) for each in listed]
+        return [each for each in names if found == each.qualifier]
+
+    for regex in (None, ".*", "hbase:.*", f"hbase:{found.decode()}", found.decode(), "default:.*"):
+        for method in ("getTableNamesByPattern", "getTableDescriptorsByPattern"):
+            for system in (False, True):
+                two.each(lambda c, m=method, r=regex, s=system: ours(getattr(c, m)(r, s)))
+    for namespace in ("hbase", "default"):
+        two.each(lambda c, n=namespace: ours(c.getTableNamesByNamespace(n)))
+    two.each(lambda client: ours(client.getTableDescriptors([])))
+    for table in tables:
+        two.ask("disableTable", table)
+        two.ask("deleteTable", table)
 
 
 def test_the_settings_of_families_are_kept(two: Both) -> None:

@@ -181,18 +181,19 @@ times = st.integers(1, 6)
 columns = st.sampled_from(COLUMNS)
 values = st.sampled_from([b"", b"1", b"2", b"ab", b"b"])
 numbers = st.sampled_from([1, -1, (1 << 63) - 1])
+ttls = st.sampled_from([None, None, 1 << 62, -1])  # neither ends while the test runs
 rows_ = st.sampled_from(ROWS)
 some_times = st.one_of(times, times, times, st.none())
 operations = st.one_of(
-    st.builds(Put, st.sampled_from([b"d", b"e"]), columns, values, times),
-    st.builds(Put, st.sampled_from([b"d", b"e"]), columns, values, times),
-    st.builds(Put, st.just(b"d"), columns, values, times),
+    st.builds(Put, st.sampled_from([b"d", b"e"]), columns, values, times, ttls),
+    st.builds(Put, st.sampled_from([b"d", b"e"]), columns, values, times, st.none()),
+    st.builds(Put, st.just(b"d"), columns, values, times, ttls),
     st.builds(Remove, st.just(b"d"), columns, some_times, st.booleans()),
     st.builds(Remove, st.just(b"d"), st.none(), times, st.booleans()),
     st.builds(Remove, st.just(b"e"), st.one_of(st.none(), columns), some_times, st.just(False)),
     st.builds(Remove, st.none(), st.none(), some_times, st.just(False)),
-    st.builds(Add, st.just(b"d"), st.just(b"n"), numbers),
-    st.builds(Append, st.just(b"d"), columns, values),
+    st.builds(Add, st.just(b"d"), st.just(b"n"), numbers, ttls),
+    st.builds(Append, st.just(b"d"), columns, values, ttls),
 )
 
 
@@ -379,7 +380,7 @@ conditions = st.builds(
     st.sampled_from([b"", b"1", b"a", b"b"]),
 )
 checked = st.one_of(
-    st.builds(Put, st.just(b"d"), columns, values, st.one_of(times, st.none())),
+    st.builds(Put, st.just(b"d"), columns, values, st.one_of(times, st.none()), ttls),
     st.builds(Remove, st.just(b"d"), columns, times, st.booleans()),
 )
 

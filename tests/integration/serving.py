@@ -179,7 +179,11 @@ class Wire:
         with suppress(OSError):
             while True:
                 near, _ = self._listening.accept()
-                far = socket.create_connection(("127.0.0.1", self._port))
+                try:
+                    far = socket.create_connection(("127.0.0.1", self._port))
+                except ConnectionError:  # the other port is closed, perhaps for a while
+                    near.close()
+                    continue
                 self._open += [near, far]
                 for way in ((near, far, False), (far, near, True)):
                     self._threads.append(threading.Thread(target=self._pump, args=way))

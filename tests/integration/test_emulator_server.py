@@ -22,11 +22,21 @@ from thriftpy2.protocol import TCompactProtocol, TCyBinaryProtocol
 from thriftpy2.thrift import TApplicationException, TMessageType
 from thriftpy2.transport import TCyMemoryBuffer
 
-from tests.integration.serving import ECHO, MODES, PATIENCE_S, client, echo_server, raw, rest
+from tests.integration.serving import (
+    ECHO,
+    MODES,
+    PATIENCE_S,
+    Echo,
+    client,
+    echo_server,
+    raw,
+    rest,
+)
 from txn import InvalidRequestError
 from txn.server.listening import listen
 from txn.server.options import Limits, Options
-from txn.server.ports import server_tls_context
+from txn.server.ports import ServedInterface, Server, server_tls_context
+from txn.server.replies import Revocable
 
 TLS = Path(__file__).with_name("tls")
 WHOLE = ECHO.Whole(
@@ -337,6 +347,23 @@ def test_a_client_that_does_not_take_its_reply_is_closed() -> None:
             with server._changed:
                 assert server._changed.wait_for(lambda: not server._connections, PATIENCE_S)
         assert eventually(port)
+
+
+@pytest.mark.parametrize("kind", [TMessageType.CALL, TMessageType.ONEWAY])
+def test_a_call_whose_reply_cannot_be_sent_is_revoked(kind: int) -> None:
+    """What was taken for the reply is there for the next call."""
+    revoked = threading.Event()
+
+    class Listing(Echo):
+        def same(self, whole: Any) -> Any:
+            return Revocable([whole], revoked.set)  # where the interface has a struct
+
+    service = ServedInterface(ECHO.Echo, Listing())
+    with Server([(listen("127.0.0.1", 0), service)]) as server, raw(server.ports[0]) as connected:
+        asked = bytearray(SAME)
+        asked[3] = kind
+        connected.sendall(asked)
+        assert revoked.wait(5)
 
 
 # -------------------------------------------------------------------------------- the end

@@ -8,25 +8,29 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import pytest
+from thriftpy2.thrift import TApplicationException
 
 from tests.integration.emulator import emulated
 from tests.integration.hbase import HBase
+from tests.integration.serving import PATIENCE_S, client
 from txn import Delete, Exact, Key, Mutation, connect
-from txn.clock import ManualClock, SystemClock
-from txn.emulator.scanners import Scan, ScannerLimits, Scanners
+from txn.clock import SystemClock
 from txn.emulator.thrift1 import service as thrift1
 from txn.emulator.thrift2 import service as thrift2
-from txn.errors import StoreError
+from txn.server.listening import listen
+from txn.server.ports import ServedInterface, Server
 from txn.tables.admin import Admin
 from txn.tables.kv.memory import MemoryStore
 from txn.tables.kv.ordered import Reader
-from txn.tables.operations import FamilySettings, Put, Range, Selection
+from txn.tables.operations import FamilySettings, Put
 from txn.tables.rows import Rows
 
 R = TypeVar("R")
@@ -145,67 +149,109 @@ def test_a_list_of_tables_is_of_one_instant(listed: Callable[[Any, Any], object]
     assert store.table is None
 
 
-# --- scanners ------------------------------------------------------------------------------------
+def test_what_hbase_tries_for_a_minute_is_refused_at_once(emulator: HBase, accounts: str) -> None:
+    """With the error that it ends with there: a batch with a filter of whole rows, a TTL that is no
+    number, and a put at a negative time."""
+    table, one, two = accounts.encode(), thrift1.IDL, thrift2.IDL
+    rows, odd = b"PageFilter(1)", {b"_ttl": b"1234567"}
+    put = one.Mutation(column=b"d:balance", value=b"1")
+    with client(urlsplit(emulator.thrift1).port or 0, service=thrift1.SERVICE) as first:
+        number = first.scannerOpenWithScan(table, one.TScan(batchSize=1, filterString=rows), {})
+        for method, arguments in (
+            ("scannerGetList", [number, 1]),
+            ("mutateRow", [table, b"r", [put], odd]),
+            ("checkAndPut", [table, b"r", b"d:balance", b"", put, odd]),
+        ):
+            with pytest.raises(one.IOError, match="RetriesExhaustedException") as caught:
+                getattr(first, method)(*arguments)
+            assert caught.value.canRetry
+    cells = [two.TColumnValue(b"d", b"balance", b"1")]
+    late = [two.TColumnValue(b"d", b"balance", b"1", -1)]
+    with client(urlsplit(emulator.thrift2).port or 0, service=thrift2.SERVICE) as second:
+        for method, arguments in (
+            ("getScannerResults", [table, two.TScan(batchSize=1, filterString=rows), 1]),
+            ("put", [table, two.TPut(b"r", cells, attributes=odd)]),
+            ("put", [table, two.TPut(b"r", late)]),
+        ):
+            with pytest.raises(two.TIOError, match="Failed 1 action") as failed:
+                getattr(second, method)(*arguments)
+            assert failed.value.canRetry
+        assert not second.exists(table, two.TGet(b"r"))
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
+def test_what_a_request_lacks_is_told_in_a_line(
+    emulator: HBase, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A client that makes a mistake fills no log with tracebacks."""
+    port = urlsplit(emulator.thrift1).port or 0
+    with client(port, service=thrift1.SERVICE) as incomplete:
+        for _ in range(3):
+            with pytest.raises(TApplicationException, match="missing argument='row'"):
+                incomplete.getRow(b"t", None, {})
+    told = [record for record in caplog.records if "getRow" in record.getMessage()]
+    assert len(told) <= 1
+    assert not any(record.exc_info for record in told)
 
 
-def opened(clock: ManualClock, limits: ScannerLimits) -> Scanners:
-    """Scanners of a table `t` of a hundred rows."""
-    store = MemoryStore()
+# --- replies that do not arrive ------------------------------------------------------------------
+
+
+class Gated(MemoryStore):
+    """A store whose reads wait for the test."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered, self.let = threading.Event(), threading.Event()
+        self.let.set()
+
+    def read(self, body: Callable[[Reader], R]) -> R:
+        self.entered.set()
+        assert self.let.wait(PATIENCE_S)
+        return super().read(body)
+
+
+OPENINGS: dict[str, tuple[Any, Callable[[Any], int], str, str]] = {
+    "thrift1": (
+        thrift1,
+        lambda c: c.scannerOpenWithScan(b"t", thrift1.IDL.TScan(), {}),
+        "scannerGetList",
+        "nbRows",
+    ),
+    "thrift2": (
+        thrift2,
+        lambda c: c.openScanner(b"t", thrift2.IDL.TScan()),
+        "getScannerRows",
+        "numRows",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", OPENINGS)
+@pytest.mark.parametrize(("value_bytes", "rows"), [(2_000_000, 20), (1, 4)], ids=str)
+def test_rows_of_a_reply_that_nobody_took_are_returned_again(
+    kind: str, value_bytes: int, rows: int
+) -> None:
+    """A client that gave up waiting, and comes back by another connection, misses none: neither
+    where it was gone before a small reply, nor where it left in the middle of a large one."""
+    service, start, method, count_name = OPENINGS[kind]
+    store, clock = Gated(), SystemClock()
     Admin(store, clock).create(b"t", {b"d": FamilySettings()})
-    rows = Rows(store, clock)
-    rows.mutate(b"t", [(b"%02d" % n, [Put(b"d", b"x", b"v" * 100)]) for n in range(100)])
-    return Scanners(rows, clock, limits)
-
-
-ALL = Scan(b"t", Range(), Selection())
-
-
-def test_a_scanner_ends_with_its_lease(clock: ManualClock) -> None:
-    """Clients that went away must not be remembered for ever; using a scanner renews it."""
-    scanners = opened(clock, ScannerLimits(lease_ms=1000))
-    used, forgotten = scanners.open(ALL), scanners.open(ALL)
-    clock.advance(900)
-    assert scanners.next(used, 1) is not None
-    clock.advance(900)
-    assert scanners.next(forgotten, 1) is None
-    assert scanners.next(used, 1) is not None
-    assert not scanners.close(forgotten)
-
-
-def test_a_scanner_of_another_worker_is_not_taken_for_one_of_ours(clock: ManualClock) -> None:
-    """A client that comes back to another worker must not be given what somebody else scans."""
-    limits = ScannerLimits()
-    here, there = opened(clock, limits), opened(clock, limits)
-    number = there.open(ALL)
-    here.open(ALL)
-    assert here.next(number, 1) is None
-    assert not here.close(number)
-
-
-def test_only_so_many_scanners_are_open(clock: ManualClock) -> None:
-    """Opening without closing must not take all memory; the others go on."""
-    scanners = opened(clock, ScannerLimits(open=2, lease_ms=1000))
-    first = scanners.open(ALL)
-    scanners.open(ALL)
-    with pytest.raises(StoreError, match="too many open scanners"):
-        scanners.open(ALL)
-    assert scanners.close(first)
-    scanners.open(ALL)
-    clock.advance(1001)
-    scanners.open(ALL)
-
-
-def test_a_reply_is_bounded(clock: ManualClock) -> None:
-    """A client that asks for a whole table in one reply is told to ask for less."""
-    scanners = opened(clock, ScannerLimits(reply_bytes=5000))
-    number = scanners.open(ALL)
-    with pytest.raises(ValueError, match="ask for fewer"):
-        scanners.next(number, 100)
-    found = scanners.next(scanners.open(ALL), 10)
-    assert found is not None
-    assert len(found[1]) == 10
+    puts = [Put(b"d", b"x", bytes(value_bytes))]
+    Rows(store, clock).mutate(b"t", [(b"%03d" % number, puts) for number in range(rows)])
+    served = ServedInterface(service.SERVICE, service.handler(store, clock))
+    with Server([(listen("127.0.0.1", 0), served)]) as server:
+        (port,) = server.ports
+        with client(port, service=service.SERVICE) as before:
+            number = start(before)
+            [first] = getattr(before, method)(number, 1)
+        with client(port, service=service.SERVICE) as impatient:
+            store.entered.clear()
+            store.let.clear()
+            impatient._send(method, id=number, scannerId=number, **{count_name: rows - 2})
+            assert store.entered.wait(PATIENCE_S)
+        store.let.set()
+        with server._changed:
+            assert server._changed.wait_for(lambda: not server._connections, PATIENCE_S)
+        with client(port, service=service.SERVICE) as after:
+            others = getattr(after, method)(number, rows)
+    assert [each.row for each in [first, *others]] == [b"%03d" % number for number in range(rows)]

@@ -58,6 +58,19 @@ def test_markers_stay_for_their_time_and_then_go() -> None:
     assert kept(store) == 0
 
 
+def test_a_clock_that_is_set_makes_no_marker_old() -> None:
+    """It is as old as the monotonic clock says, or the time of day, whichever is less."""
+    store, clock = MemoryStore(), ManualClock()
+    deleted(store, clock, b"t", 10)
+    sweeper = Sweeper(store, clock, DAY_MS, LOG)
+    clock.set_wall_ms(clock.wall_ms() + 2 * DAY_MS)
+    round_of(sweeper)
+    assert kept(store) == 10
+    clock.advance(DAY_MS + 1)
+    round_of(sweeper)
+    assert kept(store) == 0
+
+
 def test_a_step_is_a_page() -> None:
     """Whoever serves requests must not wait for a whole table."""
     store, clock = MemoryStore(), ManualClock()

@@ -5,12 +5,14 @@ What is new is the wire between: the token, answers that are lost, and many clie
 
 from __future__ import annotations
 
+import heapq
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, get_args
 
@@ -46,16 +48,15 @@ from txn import (
     Version,
     connect,
 )
-from txn.clock import SystemClock
+from txn.clock import ManualClock, SystemClock
 from txn.emulator.serving import NAMES
-from txn.locks import LockDenied, Waiting, exclusive, open_manager, shared
+from txn.locks import LockDenied, Mode, Waiting, exclusive, open_manager, shared
 from txn.model import Check, Row
 from txn.protocol.attempt import ProtocolName
 from txn.protocol.row import Buffer, decode_marker, decode_row, encode_buffer, marker_key
 from txn.request import Ack
 from txn.server.listening import listen
 from txn.server.ports import Server
-from txn.service import server as transactional
 from txn.service.messages import (
     IDL,
     REQUEST_LABEL,
@@ -93,6 +94,12 @@ def endpoint(
     hosted.flush()
 
 
+def find_port() -> int:
+    with listen("127.0.0.1", 0) as free:
+        port: int = free.getsockname()[1]
+    return port
+
+
 def plain(uri: str) -> AbstractContextManager[Any]:
     """A client as thriftpy2 makes it of the interface."""
     return client(int(uri.rpartition(":")[2]), service=IDL.Transactional)
@@ -125,7 +132,7 @@ def test_commits_and_reads_as_an_engine_does(remote: Engine) -> None:
 
 @pytest.mark.parametrize("protocol", get_args(ProtocolName))
 def test_locks_are_held_through_a_server(protocol: ProtocolName) -> None:
-    """`open_manager` takes any URI that `connect` takes; what scans is refused in so many words."""
+    """`open_manager` takes any URI that `connect` takes, and lists locks through it."""
     with (
         endpoint(protocol=protocol) as (uri, _),
         open_manager(uri, name="one") as one,
@@ -133,11 +140,11 @@ def test_locks_are_held_through_a_server(protocol: ProtocolName) -> None:
     ):
         with one.hold(exclusive("D/t/p=1")) as held:
             held.check()
+            assert Mode.EXCLUSIVE in {lock.request.mode for lock in one.locks()}
             with pytest.raises(LockDenied):
                 two.hold(shared("d/T/p=1"), waiting=Waiting(retries=0))
         two.hold(exclusive("d/t")).release()
-        with pytest.raises(InvalidRequestError, match="does not scan"):
-            one.locks()
+        assert not one.locks()
 
 
 def test_a_false_assertion_comes_back_with_what_was_seen(remote: Engine) -> None:
@@ -342,36 +349,151 @@ def test_a_repeated_refusal_does_not_tell_what_became_of_the_first() -> None:
             engine.commit([Mutation(X, "1")], [Some(X)], once="token")
 
 
-class Counted(LocalStore):
-    """A store that counts the rows that are scanned."""
+class Busy(LocalStore):
+    """A store with as many transactions of others as there are milliseconds around a request's
+    time, and none of which is stored. It counts those that are looked at."""
 
     rows = 0
 
-    def scan(self, *args: Any, **kwargs: Any) -> Iterator[Row]:
-        for row in super().scan(*args, **kwargs):
+    def scan(
+        self, table: bytes, start: bytes = b"", stop: bytes | None = None, *args: Any, **kwargs: Any
+    ) -> Iterator[Row]:
+        if not start.startswith(b"transaction."):
+            yield from super().scan(table, start, stop, *args, **kwargs)
+            return
+        own = super().scan(table, start, stop, *args, **kwargs)
+        last = int(stop.partition(b".")[2] or 10**13) if stop else 10**13
+        others = (
+            Row(row, {Key(row, "t", "buffer", table): Cell(b"others'", 1)})
+            for ms in range(int(start.split(b".")[1]), last)
+            for row in (b"transaction.%013d.%032x" % (ms, number) for number in range(10))
+        )
+        for row in heapq.merge(own, others, key=lambda each: each.row):
             self.rows += 1
             yield row
 
 
-def test_a_search_for_a_request_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever asks for an old one would else read all that has been committed since."""
-    monkeypatch.setattr(transactional, "LOOK_AT", 3)
-    store = Counted(MemoryStore(), SystemClock())
-    with endpoint(store) as (uri, _), connect(uri, table="data") as engine:
+def test_a_commit_is_found_among_those_of_a_busy_server() -> None:
+    """Ten thousand a second: those of the minute before would be more than can be looked at."""
+    busy = Busy(MemoryStore(), SystemClock())
+    with endpoint(busy) as (uri, _), lossy(uri, b"commit") as (engine, lost):
         engine.ensure_table("data", ["d"])
-        name = b"request.%013d.%032x" % (SystemClock().wall_ms(), 1)
-        for number in range(5):
-            engine.commit([Mutation(X, str(number))])
-        assert engine.outcome(name) is Outcome.UNKNOWN
-        assert store.rows == 3
+        done = engine.commit([Mutation(X, "1")])
+        assert (lost(), done.repeated) == (1, False)
+        assert engine.read([X]) == {X: Cell(b"1", done.timestamp)}
+        assert busy.rows < 100_000
+
+
+def test_many_commits_are_found_among_those_of_a_busy_server_in_one_look() -> None:
+    """A look for each would take longer than anybody waits."""
+    busy = Busy(MemoryStore(), SystemClock())
+    with endpoint(busy) as (uri, _), lossy(uri, b"commitMany") as (engine, lost):
+        engine.ensure_table("data", ["d"])
+        keys = [Key(f"{number}", "d", "v", "data") for number in range(200)]
+        results = engine.commit_many([([Mutation(key, "1")], []) for key in keys])
+        assert (lost(), {type(each) for each in results}) == (1, {Committed})
+        assert [each.timestamp for each in results if isinstance(each, Committed)] == [
+            cell and cell.timestamp for cell in engine.read(keys).values()
+        ]
+        assert busy.rows < 100_000
+
+
+def test_a_commit_that_is_under_way_when_its_connection_breaks_is_waited_for() -> None:
+    """Its row says so, and it has time."""
+    with (
+        endpoint(protocol="six-phase") as (uri, store),
+        wire(int(uri.rpartition(":")[2])) as between,
+        connect(f"txn://127.0.0.1:{between.port}", table="data") as engine,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        engine.ensure_table("data", ["d"])
+        holder = locked_by_somebody(store)
+        waiting = pool.submit(engine.commit, [Mutation(X, "1")], deadline_ms=60_000)
+        while not any(row.row != holder for row in store.scan(b"txn", *ROWS)):
+            time.sleep(0.01)
+        for each in list(between._open):
+            each.shutdown(socket.SHUT_RDWR)
+        time.sleep(3)  # longer than a request is looked for of which nothing is seen
+        assert not waiting.done()
+        store.check_and_put([Check(X.lock, holder, ((X.lock, b""),))])
+        assert waiting.result(120).timestamp
+        assert (cell := engine.read([X])[X]) is not None and cell.value == b"1"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("many", [False, True])
+def test_a_commit_is_found_when_its_server_has_been_started_again(
+    tmp_path: Path, many: bool
+) -> None:
+    """It was killed as it answered, and is away for as long as that takes."""
+    store, log = f"embedded://{tmp_path}/store", tmp_path / "log"
+    port = find_port()
+    options = ("--transactional", str(port))
+    with ExitStack() as ends, wire(port) as between, ThreadPoolExecutor(1) as pool:
+        first = ends.enter_context(served(store, log, *options))
+
+        def lose(answer: bytes) -> bool:
+            if b"commit" in answer:
+                first.process.kill()
+            return b"commit" in answer
+
+        engine = ends.enter_context(connect(f"txn://127.0.0.1:{between.port}", table="data"))
+        engine.ensure_table("data", ["d"])
+        between.lose = lose
+        if many:
+            done = pool.submit(engine.commit_many, [([Mutation(X, "1")], [])])
+        else:
+            done = pool.submit(lambda: [engine.commit([Mutation(X, "1")])])
+        first.process.wait(120)
+        time.sleep(2)
+        between.lose = lambda answer: False
+        ends.enter_context(served(store, log, *options))
+        (result,) = done.result(120)
+        assert isinstance(result, Committed)
+
+
+@pytest.mark.parametrize("set_ms", [-50_000, 50_000])
+def test_a_commit_is_found_after_the_servers_clock_was_set(set_ms: int) -> None:
+    """The time of a request is known as the server's clock tells it when it is asked."""
+    clock = ManualClock()
+    hosted = Transactional(LocalStore(MemoryStore(), clock), clock=clock)
+    hosted.ensureTable(b"data", [b"d"], None)
+    hosted.commit([pack_mutation(Mutation(X, "1"))], [], IDL.Options(request=b"request.1.1"))
+    clock.set_wall_ms(clock.wall_ms() + set_ms)
+    assert hosted.settle(b"request.1.1", 10, None).outcome == IDL.Outcome.COMMITTED
+
+
+def test_a_search_for_a_request_is_given_up_in_time() -> None:
+    """Whoever asks for one that never came would else read all that has been committed since."""
+    clock = ManualClock()
+
+    class Slow(LocalStore):
+        rows = 0
+
+        def scan(self, *args: Any, **kwargs: Any) -> Iterator[Row]:
+            for row in super().scan(*args, **kwargs):
+                clock.advance(1_000)
+                self.rows += 1
+                yield row
+
+    store = Slow(MemoryStore(), clock)
+    hosted = Transactional(store, clock=clock)
+    hosted.ensureTable(b"data", [b"d"], None)
+    for number in range(5):
+        hosted.commit([pack_mutation(Mutation(X, str(number)))], [], None)
+    store.rows = 0
+    asked = hosted.settle(b"request.1.1", 0, IDL.Options(withinMs=3_000))
+    assert asked.outcome == IDL.Outcome.UNKNOWN
+    assert store.rows == 3
 
 
 @pytest.mark.parametrize("once", [None, "token"])
 @pytest.mark.parametrize("many", [False, True])
 def test_a_server_that_admits_us_no_longer_does_not_make_a_commit_invalid(
-    once: str | None, many: bool
+    once: str | None, many: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An invalid request wrote nothing. This one did, before the server came with another token."""
+    monkeypatch.setattr("txn.service.client.PATIENCE_MS", 1_000)
     store = LocalStore(MemoryStore(), SystemClock())
     hosted = Transactional(store, token="first")
 

@@ -90,6 +90,53 @@ def test_a_stopped_writer_is_a_clear_error_to_others_and_keeps_no_reader_out(pat
 
 
 @pytest.mark.usefixtures("hasty")
+def test_an_engine_opens_and_reads_beside_a_stopped_writer(path: str) -> None:
+    """Its tables are there: to see this it needs no lock."""
+    key = Key("r", "d", "x", "t")
+    with connect(f"embedded://{path}?sync=off") as engine:
+        engine.ensure_table("t", ["d"])
+        engine.commit([Mutation(key, "1")])
+    stopped = writing(path, stop_oneself)
+    wait_until_stopped(stopped)
+    with connect(f"embedded://{path}?sync=off") as engine:
+        engine.ensure_table("t", ["d"])
+        found = engine.read([key])[key]
+    assert found is not None and found.value == b"1"
+    stopped.kill()
+
+
+@pytest.mark.usefixtures("hasty")
+def test_a_reader_without_the_right_to_write_and_a_writer_keep_each_other_out(path: str) -> None:
+    """It has no slot by which LMDB would spare its pages."""
+    stopped = writing(path, stop_oneself)
+    wait_until_stopped(stopped)
+    store = LmdbStore(path, sync=False, read_only=True)
+    with pytest.raises(NotApplied, match=f"writing to the store .* process={stopped.pid}$"):
+        get(store)
+    os.kill(stopped.pid, signal.SIGCONT)
+    stopped.join()
+    assert get(store) == b"theirs"
+
+    store.close()
+
+    def read(tell: Tell) -> None:
+        def stay(_: object) -> None:
+            tell(b".")
+            wait_for_ever()
+
+        LmdbStore(path, sync=False, read_only=True).read(stay)
+
+    reader = Child(read)
+    assert reader.hear(1) == b"."
+    store = LmdbStore(path, sync=False)
+    with pytest.raises(NotApplied, match=f"reading the store .* process={reader.pid}$"):
+        put(store, b"ours")
+    reader.kill()
+    put(store, b"ours")
+    store.close()
+
+
+@pytest.mark.usefixtures("hasty")
 def test_a_stopped_opener_is_a_clear_error_to_others(path: str) -> None:
     """They may not open the files beside it, and do not wait for ever either."""
 

@@ -242,7 +242,7 @@ def test_slots_of_living_readers_are_not_taken(path: str) -> None:
     """Too many live readers is an error that says so, and it passes with the first of them."""
     store = LmdbStore(path, sync=False, max_readers=3)
     with other_readers(path, 3) as readers:
-        with pytest.raises(NotApplied, match="maxreaders"):
+        with pytest.raises(NotApplied, match=r"\?max_readers= path=.* max_readers=3"):
             store.read(lambda one: one.get(b"k"))
         readers[0].kill()
         readers[0].wait()
@@ -627,27 +627,3 @@ def test_a_full_disk_is_reported_and_leaves_the_store_whole(path: str) -> None:
             print(store.read(lambda reader: [reader.get(b"k"), reader.get(b"l")]))
     """
     assert run(script, path) == "[b'old', b'small']\n"
-
-
-def test_a_directory_that_may_not_be_written_is_refused(path: str) -> None:
-    """Readers need to write the lock file too, so there is no reading of a read-only store."""
-    LmdbStore(path).close()
-    script = """
-        import os, sys
-        from txn.errors import StoreError
-        from txn.tables.kv.lmdb import LmdbStore
-        os.chmod(sys.argv[1], 0o555)
-        parent = sys.argv[1]
-        while parent != "/tmp" and len(parent) > 1:
-            parent = os.path.dirname(parent)
-            os.chmod(parent, 0o755)
-        if os.getuid() == 0:
-            os.setuid(65534)
-        try:
-            LmdbStore(sys.argv[1])
-        except StoreError as error:
-            print(error)
-    """
-    told = run(script, path)
-    assert "the store's directory is read-only" in told
-    assert path in told

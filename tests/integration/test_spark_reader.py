@@ -70,6 +70,17 @@ def frame(spark: SparkSession, uri: str, **options: Any) -> DataFrame:
     return spark.read.format("txn").options(**given).load()
 
 
+def test_rows_are_read_through_a_server(spark: SparkSession, txn_server: str) -> None:
+    """Its scans are those of a store; there is nothing by which to divide them."""
+    register(spark)
+    table = f"read-{uuid.uuid4().hex[:8]}"
+    with connect(txn_server, table=table) as engine:
+        engine.ensure_table(table, ["d"])
+        engine.commit([Mutation(Key(f"{i:04}", "d", "v"), f"text {i}") for i in range(1_200)])
+    rows = frame(spark, txn_server, table=table, columns="v string=d:v").collect()
+    assert [(row.id, row.v) for row in rows] == [(f"{i:04}", f"text {i}") for i in range(1_200)]
+
+
 def stop_at(uri: str, status: Status, mutations: list[Mutation]) -> None:
     """Let a client die right after its transaction came to a status."""
     faults = FaultyStore(open_store(uri))
@@ -232,6 +243,7 @@ def test_a_bad_cell_is_named(spark: SparkSession, uri: str) -> None:
     ("options", "words"),
     [
         ({"table": "absent"}, "no such table"),
+        ({"transactions": "mistyped"}, "no such transaction table.*mistyped"),
         ({"columns": "v string=x:v"}, "no such family"),
         ({"columns": "v=d:v"}, "has no type"),
         ({"colums": "v=d:v"}, "unknown option"),
@@ -248,6 +260,16 @@ def test_what_cannot_be_read_is_told_before_any_task(
         engine.ensure_table("t", ["d"])
     with pytest.raises(PySparkException, match=words):
         frame(spark, uri, **options).count()
+    with connect(uri) as engine:
+        assert engine.context.store.describe(b"mistyped") is None
+
+
+def test_a_mistyped_store_is_not_made(spark: SparkSession, tmp_path: Path) -> None:
+    """An empty result, and a folder that nobody wanted, would be all that tells of it."""
+    register(spark)
+    with pytest.raises(PySparkException, match="no such store"):
+        frame(spark, f"embedded://{tmp_path}/mistyped").count()
+    assert not (tmp_path / "mistyped").exists()
 
 
 @of_one

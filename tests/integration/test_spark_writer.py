@@ -226,6 +226,7 @@ def test_the_bad_row_of_many_is_named(spark: SparkSession, uri: str) -> None:
         ({"row": "key"}, "mapped columns are not in the schema|names no column|not mapped"),
         ({"family": "g"}, "no such family"),
         ({"table": "nowhere"}, "no such table"),
+        ({"transactions": "mistyped"}, "no such transaction table.*mistyped"),
         ({"if_absent": "w"}, "no column of the mapping"),
         ({"if_version": "v"}, "type that does not fit"),
         ({"assertions": "nowhere"}, "names no column"),

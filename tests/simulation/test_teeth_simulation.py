@@ -25,7 +25,7 @@ from txn.reading import keys as keys_module
 from txn.testing.faulty import Fault
 
 Patch = pytest.MonkeyPatch
-MOST = 3_000
+MOST = 5_000
 
 
 VARIANTS: dict[str, Callable[[Patch], None]] = {

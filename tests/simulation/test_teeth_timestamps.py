@@ -83,7 +83,7 @@ def test_markers_live_as_long_as_a_request_may(rule: bool, late: str) -> None:
     with pytest.raises(Crash):
         client.commit([Mutation(X, b"1")])
     helper = Puppet(world, lambda engine: world.mend(engine.context))
-    helper.until(lambda call: call.method == "write")
+    helper.until(lambda call: isinstance(edit := call.items[0], Edit) and edit.key.table == TABLE)
     world.mend()
     world.engine().commit([Delete(X)])
     world.memory.compact(TABLE, world.clock.wall_ms() - DAY_MS if rule else None)

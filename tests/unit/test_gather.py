@@ -396,6 +396,28 @@ def test_where_every_thread_is_stuck_futures_go_on_as_one_ends(
     assert gate.sizes == [1, 3]
 
 
+def test_where_every_thread_is_stuck_a_late_future_is_told_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its time does not depend on that of others, which may have more."""
+    monkeypatch.setattr("txn.client.gather.OVERDUE_MS", 50)
+    monkeypatch.setattr("txn.client.gather.SPARE", 0)
+    world = World()
+    with a_future_under_way(world.engine, put("first")) as gate:
+        patient = world.engine.submit(put("patient"))
+        late, *cancelled = [world.engine.submit(put(f"r{i}"), deadline_ms=70) for i in range(2)]
+        assert all(each.cancel() for each in cancelled)
+        until(lambda: gate.gatherer._is_watched)
+        world.clock.advance(70)
+        until(lambda: gate.gatherer._is_called)
+        assert gate.came.acquire(timeout=PATIENCE_S)  # though no thread is free to lead
+        assert gate.sizes == [1, 1] and not patient.done()
+        gate.go.set()
+        with pytest.raises(DeadlineError, match="before anything was written"):
+            late.result(PATIENCE_S)
+        assert patient.result(PATIENCE_S).complete
+
+
 @pytest.mark.parametrize("lanes", [1, 2])
 def test_a_future_that_is_late_in_line_is_told_so(
     lanes: int, monkeypatch: pytest.MonkeyPatch

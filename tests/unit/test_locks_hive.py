@@ -206,7 +206,6 @@ def test_inserts_lock_what_they_write_and_what_they_read(sql: str, expected: str
         ("SELECT * FROM t1 WHERE NOT p = 1", ALL_T1),
         ("SELECT * FROM t1 WHERE p < 2", ALL_T1),
         ("SELECT * FROM t1 WHERE p = 1 + 1", ALL_T1),
-        ("SELECT * FROM t1 WHERE p = ${day}", ALL_T1),
         ("SELECT * FROM t1 WHERE p = NULL", ALL_T1),
         ("SELECT * FROM t1 WHERE p IN (SELECT p FROM plain)", f"S plain, {ALL_T1}"),
         ("SELECT * FROM t1 WHERE p IN (1, a)", ALL_T1),
@@ -326,7 +325,6 @@ def test_names_get_the_database_of_the_settings_and_of_use() -> None:
     "sql",
     [
         "OPTIMIZE TABLE t1",
-        "CACHE TABLE t1",
         "SELECT FROM WHERE",
         "SELECT * FROM t1 WHERE 'open",
         "SELECT * FROM ${table}",

@@ -13,6 +13,7 @@ from random import Random
 
 import pytest
 
+from txn.errors import InvalidRequestError
 from txn.locks.hive.model import Column, Table, Tables
 from txn.locks.hive.sql import requests
 from txn.locks.requests import Path, path
@@ -163,3 +164,12 @@ def test_an_answer_depends_on_nothing_that_is_not_locked(seed: int, wanted: int)
             continue
         assert answer(sql, free, chance.randint(0, 2)) == answer(sql, (), 0), sql
         tried += 1
+
+
+def test_words_behind_a_query_are_refused() -> None:
+    """However a query ends, what nobody understands behind it may name another table."""
+    queries = Queries(Random(3))
+    for _ in range(50):
+        for junk in ("frobnicate other words", ") t3", "|> limit 1", "{t3}"):
+            with pytest.raises(InvalidRequestError):
+                requests(f"{queries.next()} {junk}", None, CATALOG)

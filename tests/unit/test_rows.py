@@ -9,8 +9,9 @@ import pytest
 
 from txn.clock import ManualClock
 from txn.errors import InvalidRequestError
-from txn.model import Cell, Check, Edit, Key
+from txn.model import MAX_CELL, Cell, Check, Edit, Key, Unless
 from txn.tables.admin import Admin
+from txn.tables.changes import MAX_COLUMN
 from txn.tables.kv.lmdb import LmdbStore
 from txn.tables.kv.memory import MemoryStore
 from txn.tables.kv.ordered import OrderedStore
@@ -21,6 +22,7 @@ from txn.tables.operations import (
     FamilySettings,
     Operation,
     Put,
+    Range,
     Remove,
     Selection,
 )
@@ -169,6 +171,49 @@ def test_a_compaction_forgets_markers_and_what_has_expired(world: World) -> None
     assert world.seen() == [(b"x", 7, b"seen")]
 
 
+def test_a_cell_with_a_ttl_of_its_own_is_gone_after_it_for_everybody(world: World) -> None:
+    """For reads of both kinds, scans, conditions, checks of transactions, and compactions."""
+    world.do(Put(b"d", b"x", b"1", ttl_ms=100), Put(b"d", b"n", b"2"))
+    world.clock.advance(100)
+    assert world.tables.read([X]) == {X: Cell(b"1", 1_000)}
+    assert not world.tables.check_and_put([Check(X, b"", ((X, b"3"),))])[0]
+    world.clock.advance(1)
+    assert world.seen() == [(b"n", 1_000, b"2")]
+    assert world.seen(Selection(((b"d", b"x"),))) == []
+    assert world.tables.read([X]) == {X: None}
+    assert world.tables.read_versions([X], 3) == {X: []}
+    for columns in (None, {(b"d", b"x"), (b"d", b"n"), (b"e", b"x")}, {(b"d", b"x"), (b"d", b"n")}):
+        [row] = world.tables.scan(T, columns=columns)
+        assert [key.column for key in row.cells] == [b"n"]
+    [row] = world.tables.scan(T, unless=Unless(b"d", b"x", frozenset([b"1"])))
+    assert [key.column for key in row.cells] == [b"n"]
+    [result] = world.rows.scan(T, Range(), ALL, limit_rows=9).results
+    assert [version.column for version in result.versions] == [b"n"]
+    assert world.rows.check_and_mutate(T, b"r", Condition(b"d", b"x"), [Put(b"d", b"y", b"4")])
+    assert world.tables.check_and_put([Check(X, b"", ((X, b"3"),))])[0]
+    assert world.tables.read([X]) == {X: Cell(b"3", 1_101)}
+
+
+def test_a_cell_whose_own_ttl_is_over_is_compacted_away(world: World) -> None:
+    """Else what was to be gone would fill the disk."""
+    empty = world.store.read(lambda reader: list(reader.keys(b"", b"\xff")))
+    world.do(Put(b"d", b"x", b"1", ttl_ms=100))
+    world.clock.advance(101)
+    world.tables.compact(T)
+    assert world.store.read(lambda reader: list(reader.keys(b"", b"\xff"))) == empty
+
+
+def test_what_is_added_to_keeps_its_ttl_unless_it_is_given_another(world: World) -> None:
+    """As in HBase, whose counters carry it on."""
+    world.do(Add(b"d", b"x", 1, ttl_ms=100), Append(b"d", b"y", b"1", ttl_ms=100))
+    world.do(Add(b"d", b"x", 1), Append(b"d", b"y", b"1"), Add(b"d", b"z", 1, ttl_ms=100))
+    world.do(Add(b"d", b"z", 1, ttl_ms=500))
+    world.clock.advance(200)
+    assert world.seen(Selection()) == [(b"z", 1_001, bytes([0, 0, 0, 0, 0, 0, 0, 2]))]
+    world.do(Add(b"d", b"x", 1))
+    assert world.seen(Selection())[0] == (b"x", 1_200, bytes([0, 0, 0, 0, 0, 0, 0, 1]))
+
+
 def test_versions_that_must_stay_outlive_the_ttl(world: World) -> None:
     """MIN_VERSIONS, in reads of both kinds and in compactions."""
     world.admin.add_family(T, b"m", FamilySettings(versions=3, min_versions=1, ttl_ms=100))
@@ -189,8 +234,10 @@ def test_versions_that_must_stay_outlive_the_ttl(world: World) -> None:
         (b"r" * 32_768, Put(b"d", b"x", b"1"), "illegal argument"),
         (b"r", Put(b"q", b"x", b"1"), "no such column family"),
         (b"r", Remove(b"q"), "no such column family"),
-        (b"r", Put(b"d", b"x", b"1", -1), "illegal argument"),
-        (b"r", Put(b"d", b"x", bytes(10 * 1024 * 1024)), "illegal argument"),
+        (b"r", Put(b"d", b"x", b"1", -1), "retries exhausted"),
+        (b"r", Put(b"d", b"x", bytes(MAX_CELL - 26)), "do not retry"),
+        (b"r", Append(b"d", b"x", bytes(MAX_CELL - 26)), "do not retry"),
+        (b"r", Put(b"d", b"x" * (MAX_COLUMN + 1), b"1"), "illegal argument"),
     ],
 )
 def test_what_hbase_refuses_is_refused_with_its_reason(
@@ -201,6 +248,28 @@ def test_what_hbase_refuses_is_refused_with_its_reason(
         world.do(Put(b"d", b"x", b"undone"), operation, row=row)
     assert caught.value.reason == reason
     assert world.seen() == []
+
+
+def test_a_cell_may_be_as_large_as_hbase_takes_it(world: World) -> None:
+    """And a value that is appended to may not become larger."""
+    largest = bytes(MAX_CELL - 27)  # 20 bytes, 4 for the length, and three names of one byte
+    world.do(Put(b"d", b"x", largest))
+    with pytest.raises(Refused, match=r"the cell is too large .* limit=10485760"):
+        world.do(Append(b"d", b"x", b"1"))
+    assert world.seen() == [(b"x", 1_000, largest)]
+
+
+def test_a_column_may_be_longer_than_a_row(world: World) -> None:
+    """Also beside others that begin in the same way, and in a long row, read in both directions."""
+    row, long = b"\0" * 32_767, b"c" * MAX_COLUMN
+    names = [long[:-1], long, long[:-1] + b"d"]
+    world.do(*[Put(b"d", name, b"1") for name in names], row=row)
+    assert [name for name, *_ in world.seen(row=row)] == names
+    for reverse in (False, True):
+        page = world.rows.scan(T, Range(reverse=reverse), ALL, limit_rows=9)
+        assert [version.column for version in page.results[0].versions] == names
+    world.do(Remove(b"d", long), row=row)
+    assert [name for name, *_ in world.seen(row=row)] == [names[0], names[2]]
 
 
 def test_a_disabled_table_refuses_reads_and_writes_of_all_kinds(world: World) -> None:

@@ -4,16 +4,39 @@ from __future__ import annotations
 
 import tracemalloc
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
 
-from tests.unit.worlds import TABLE, BreakingOff, World, X, Y, after_status, ghost, stopped_at
+from tests.unit.worlds import (
+    POLICY,
+    TABLE,
+    BreakingOff,
+    World,
+    X,
+    Y,
+    after_status,
+    ghost,
+    stopped_at,
+)
 from txn.assertions import Exact
+from txn.client.block import OptimisticTransaction
 from txn.client.engine import Engine
-from txn.errors import ConflictError, InvalidRequestError, NotApplied
-from txn.model import KEEP_DELETES_MS, MAX_ROW, Cell, Check, Delete, Edit, Key, Mutation, Row
+from txn.errors import ConflictError, DeadlineError, InvalidRequestError, NotApplied
+from txn.model import (
+    KEEP_DELETES_MS,
+    MAX_ROW,
+    Cell,
+    Check,
+    Delete,
+    Edit,
+    Key,
+    Mutation,
+    Row,
+    cell_bytes,
+)
 from txn.protocol.phases import Status
 from txn.protocol.row import column
 from txn.reading import rows as rows_module
@@ -108,6 +131,64 @@ def test_a_bad_scan_is_refused_at_once(
     """Not when its first row is asked for."""
     with pytest.raises(InvalidRequestError, match=message):
         World().engine.scan(snapshot=snapshot, **asked)  # type: ignore[arg-type]
+
+
+@both_ways
+def test_a_scan_ends_at_its_deadline(snapshot: bool) -> None:
+    """However many rows are left, or the store fails."""
+    world = World()
+    filled(world, "a", "b", "c")
+    with pytest.raises(DeadlineError, match="before anything was read"):
+        next(world.engine.scan(snapshot=snapshot, deadline_ms=0))
+    rows = world.engine.scan(snapshot=snapshot, deadline_ms=1_000)
+    assert next(rows).row == b"a"
+    world.clock.advance(1_000)
+    if not snapshot:  # which has been read as a whole
+        with pytest.raises(DeadlineError, match="before the last row"):
+            next(rows)
+
+
+def test_a_read_is_not_tried_longer_than_it_may_take() -> None:
+    """The policy's patience with a store is longer."""
+    world = World(replace(POLICY, store_patience_ms=4_000))
+    filled(world, "a")
+    world.faults.plan = down(1_000, "read")
+    for read in (
+        lambda: world.engine.read([key("a")], deadline_ms=100),
+        lambda: world.engine.run(lambda t: t.get(key("a")), deadline_ms=100),
+    ):
+        began_ms = world.clock.monotonic_ms()
+        with pytest.raises(NotApplied):
+            read()
+        assert 0 < world.clock.monotonic_ms() - began_ms <= 200
+
+
+def test_a_block_may_read_for_longer_than_the_policy_gives_a_commit() -> None:
+    """Only a deadline of its own is for its reads as well."""
+    world = World()
+    filled(world, "a", "b")
+
+    def block(t: OptimisticTransaction) -> list[bytes | None]:
+        found = [t.get(key("a"))]
+        world.clock.advance(POLICY.deadline_ms)
+        return [*found, t.get(key("b"))]
+
+    assert world.engine.run(block) == [b"1", b"1"]
+    with pytest.raises(DeadlineError, match="before anything was read"):
+        world.engine.run(block, deadline_ms=POLICY.deadline_ms)
+
+
+def test_a_view_may_be_bounded_in_bytes() -> None:
+    """For a server, which has all of it in memory at once."""
+    world = World()
+    filled(world, "a", "b", "c")
+    found = list(world.engine.scan(snapshot=True))
+    size = sum(cell_bytes(k, cell.value) for row in found for k, cell in row.cells.items())
+    spans = [make_span(TABLE, "a", "b"), make_span(TABLE, "b")]
+    view = partial(world.engine.backend.view, [], spans, None)
+    assert [len(part) for part in view(size)[1]] == [1, 2]  # type: ignore[call-arg]
+    with pytest.raises(InvalidRequestError, match="too many bytes for a snapshot"):
+        view(size - 1)  # type: ignore[call-arg]
 
 
 def test_a_scan_needs_a_table() -> None:

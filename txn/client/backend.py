@@ -13,6 +13,7 @@ from typing import Protocol
 from txn.client.turns import Turn
 from txn.errors import TxnError
 from txn.model import Cell, Key, Row
+from txn.policy import Pace
 from txn.protocol.attempt import Context
 from txn.reading.keys import Snapshot
 from txn.request import Ack, Committed, Outcome, Request
@@ -20,11 +21,20 @@ from txn.spans import Span
 
 
 class Backend(Protocol):
-    """Commits and reads what is valid. Safe to share between threads."""
+    """Commits and reads what is valid. Safe to share between threads.
+
+    deadline_ms: how long a call may take, a commit until its decision; None: as long as the policy,
+    or the connection to the server, allows. A read whose time is over raises DeadlineError.
+    """
 
     @property
     def context(self) -> Context:
-        """The store, the transaction table, the clock and the policy, as recovery needs them."""
+        """The store, the transaction table, the clock and the policy, as recovery needs them. A
+        server is asked for some of it."""
+
+    @property
+    def pace(self) -> Pace:
+        """How blocks wait before they are run again. Nobody is asked for it."""
 
     def check_key(self, key: Key) -> None:
         """Raise InvalidRequestError where it is known that the key's family cannot be used."""
@@ -51,19 +61,20 @@ class Backend(Protocol):
     def submit(self, request: Request, ack: Ack, deadline_ms: int | None) -> Future[Committed]:
         """Have one request committed soon, with others; the future tells what `commit` would."""
 
-    def read(self, keys: Sequence[Key]) -> Snapshot:
+    def read(self, keys: Sequence[Key], deadline_ms: int | None = None) -> Snapshot:
         """Return the keys' cells as of one instant."""
 
-    def look(self, keys: Sequence[Key], turn: Turn) -> Snapshot:
+    def look(self, keys: Sequence[Key], turn: Turn, deadline_ms: int | None = None) -> Snapshot:
         """Return the keys' cells, those of a row as of one instant, perhaps with other cells that
         save the commit of a block to read them again. turn: the block's, at keys in demand; the
         caller ends it with the block."""
 
-    def scan(self, wanted: Span) -> Iterator[Row]:
-        """Yield the span's rows that have a value, each as of one instant."""
+    def scan(self, wanted: Span, deadline_ms: int | None = None) -> Iterator[Row]:
+        """Yield the span's rows, each as of one instant. Rows without cells may be among them: they
+        have no value, and tell how far the scan has come."""
 
     def view(
-        self, keys: Sequence[Key], spans: Sequence[Span]
+        self, keys: Sequence[Key], spans: Sequence[Span], deadline_ms: int | None = None
     ) -> tuple[Snapshot, list[dict[Key, Cell]]]:
         """Return the cells of the keys, and those of each span, as of one instant."""
 

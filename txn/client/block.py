@@ -24,7 +24,7 @@ from txn.errors import (
     annotate,
 )
 from txn.model import Cell, Delete, Key, Mutation, Row, as_bytes, check_value, check_whole
-from txn.protocol.attempt import Context
+from txn.policy import Pace
 from txn.reading.keys import Snapshot
 from txn.reading.rows import SNAPSHOT_ROWS, group_by_row
 from txn.request import Committed, Request, bind_key, check_deadline
@@ -49,9 +49,15 @@ class OptimisticTransaction:
     """
 
     def __init__(
-        self, backend: Backend, table: bytes | None, commit: Commit, turn: Turn | None = None
+        self,
+        backend: Backend,
+        table: bytes | None,
+        commit: Commit,
+        read_ms: Callable[[], int | None],
+        turn: Turn | None = None,
     ) -> None:
         self._backend = backend
+        self._read_ms = read_ms
         self._table = table
         self._commit_block = commit
         self._read: Snapshot = {}
@@ -79,7 +85,7 @@ class OptimisticTransaction:
         if new:
             for key in new:
                 self._backend.check_key(key)
-            found = self._backend.look(new, self._turn)
+            found = self._backend.look(new, self._turn, self._read_ms())
             self._read.update((key, found[key]) for key in new)
             has_locks = len(found) > len(new)
             if has_locks:
@@ -105,7 +111,8 @@ class OptimisticTransaction:
         """
         self._check_open()
         wanted = make_span(table or self._table, start, stop, prefix, columns)
-        rows = list(islice(self._backend.scan(wanted), SNAPSHOT_ROWS + 1))
+        stored = (row for row in self._backend.scan(wanted, self._read_ms()) if row.cells)
+        rows = list(islice(stored, SNAPSHOT_ROWS + 1))
         if len(rows) > SNAPSHOT_ROWS:
             raise InvalidRequestError(
                 "too many rows for a transaction", limit=SNAPSHOT_ROWS, table=wanted.table
@@ -197,7 +204,7 @@ class OptimisticTransaction:
             return
         asserted = (key for assertion in self._required for key in list_keys(assertion))
         wanted = list(dict.fromkeys((*self._read, *asserted)))
-        cells, parts = self._backend.view(wanted, self._spans)
+        cells, parts = self._backend.view(wanted, self._spans, self._read_ms())
         for part in parts:
             cells = {**part, **cells}
         come = [Version(key, None) for part in parts for key in part if key not in self._read]
@@ -257,19 +264,25 @@ class OptimisticTransaction:
 class Repeats:
     """How often, and for how long, a block is done again. deadline_ms: None: the policy's."""
 
-    def __init__(self, context: Context, attempts: int, deadline_ms: int | None) -> None:
-        deadline_ms = context.policy.deadline_ms if deadline_ms is None else deadline_ms
+    def __init__(self, pace: Pace, attempts: int, deadline_ms: int | None) -> None:
+        self._is_limited = deadline_ms is not None
+        deadline_ms = pace.policy.deadline_ms if deadline_ms is None else deadline_ms
         check_whole("attempts", attempts, 1)
         check_deadline(deadline_ms)
-        self._context = context
+        self._pace = pace
         self._attempts = attempts
-        self._due_ms = context.clock.monotonic_ms() + deadline_ms
+        self._due_ms = pace.clock.monotonic_ms() + deadline_ms
         self._made = 0
         self._conflict: ConflictError | None = None
 
     def left_ms(self) -> int:
         """Return how much time is left."""
-        return self._due_ms - self._context.clock.monotonic_ms()
+        return self._due_ms - self._pace.clock.monotonic_ms()
+
+    def read_ms(self) -> int | None:
+        """Return how long a read may take: what is left where a deadline was given. The policy's is
+        for commits alone, so that a block may read for longer."""
+        return self.left_ms() if self._is_limited else None
 
     def begin(self) -> bool:
         """Whether there is time for another attempt."""
@@ -283,7 +296,7 @@ class Repeats:
         self._conflict = conflict
         if self._made == self._attempts:
             raise conflict
-        pause_ms = self._context.policy.backoff.pause_ms(self._made, self._context.random)
+        pause_ms = self._pace.policy.backoff.pause_ms(self._made, self._pace.random)
         return max(0, min(pause_ms, self.left_ms()))
 
     def make_error(self) -> DeadlineError:
@@ -296,21 +309,21 @@ class Repeats:
 
 
 def run_block(
-    begin: Callable[[Callable[[], int]], OptimisticTransaction],
+    begin: Callable[[Callable[[], int], Callable[[], int | None]], OptimisticTransaction],
     function: Callable[[OptimisticTransaction], T],
-    context: Context,
+    pace: Pace,
     attempts: int,
     deadline_ms: int | None,
 ) -> T:
     """Run the function in transactions until one commits; return what it returned there.
 
-    begin: makes a transaction, which asks how many ms are left when it commits.
+    begin: makes a transaction, which asks how many ms are left when it commits, and for a read.
     """
-    repeats = Repeats(context, attempts, deadline_ms)
+    repeats = Repeats(pace, attempts, deadline_ms)
     while repeats.begin():
         try:
-            with begin(repeats.left_ms) as t:
+            with begin(repeats.left_ms, repeats.read_ms) as t:
                 return function(t)
         except ConflictError as error:
-            context.clock.sleep_ms(repeats.note(error))
+            pace.clock.sleep_ms(repeats.note(error))
     raise repeats.make_error()

@@ -21,7 +21,7 @@ from txn.client.turns import Turn
 from txn.clock import Clock, SystemClock
 from txn.errors import InvalidRequestError, TxnError
 from txn.model import Cell, Delete, Key, Mutation, Row, as_bytes, check_choice
-from txn.policy import Policy
+from txn.policy import Pace, Policy
 from txn.protocol.attempt import Context, ProtocolName
 from txn.protocol.rules import SIX_PHASE
 from txn.reading.keys import Snapshot
@@ -95,6 +95,16 @@ class Engine:
     def context(self) -> Context:
         """The store, the transaction table, the clock and the policy, as recovery needs them."""
         return self._backend.context
+
+    @property
+    def pace(self) -> Pace:
+        """The clock, the chance and the policy by which blocks are run again."""
+        return self._backend.pace
+
+    @property
+    def backend(self) -> Backend:
+        """What commits and reads what is valid."""
+        return self._backend
 
     # ----------------------------------------------------------------------------- committing
 
@@ -171,18 +181,22 @@ class Engine:
 
     # -------------------------------------------------------------------------------- reading
 
-    def read(self, keys: Collection[Key]) -> dict[Key, Cell | None]:
+    def read(
+        self, keys: Collection[Key], *, deadline_ms: int | None = None
+    ) -> dict[Key, Cell | None]:
         """Return the keys' cells as of one instant: every transaction wholly or not at all.
 
+        deadline_ms: how long it may take; then DeadlineError. None: what the policy allows.
         It waits for no writer but one that has scanned a range and is about to decide. Only where
         writers leave it no such instant, again and again, does it take the locks; then it may raise
         what `commit` raises.
         """
+        check_deadline(deadline_ms)
         bound = {key: bind_key(key, self._table) for key in keys}
         wanted = list(dict.fromkeys(bound.values()))
         for key in wanted:
             self._backend.check_key(key)
-        found = self._backend.read(wanted)
+        found = self._backend.read(wanted, deadline_ms)
         return {key: found[wanted_key] for key, wanted_key in bound.items()}
 
     def scan(
@@ -194,6 +208,7 @@ class Engine:
         prefix: str | bytes | None = None,
         columns: Columns | None = None,
         snapshot: bool = False,
+        deadline_ms: int | None = None,
     ) -> Iterator[Row]:
         """Yield the rows from start (included) to stop (excluded), or with the prefix, in order,
         with those of their cells, or of the (family, column) pairs, that have a value.
@@ -201,12 +216,14 @@ class Engine:
         Each row is as of one instant during the scan, as in `read`. Two rows may be
         of different instants: a transaction may be seen in one and not in another, and rows that
         come behind the scan are not seen. With snapshot=True all rows are of one instant, up to
-        10,000 of them; ConflictError where writers leave no such instant.
+        10,000 of them; ConflictError where writers leave no such instant. deadline_ms: until the
+        last row; then DeadlineError.
         """
+        check_deadline(deadline_ms)
         wanted = make_span(table or self._table, start, stop, prefix, columns)
         if not snapshot:
-            return self._backend.scan(wanted)
-        return group_by_row(self._backend.view((), [wanted])[1][0])
+            return (row for row in self._backend.scan(wanted, deadline_ms) if row.cells)
+        return group_by_row(self._backend.view((), [wanted], deadline_ms)[1][0])
 
     # --------------------------------------------------------------------------- interactively
 
@@ -222,11 +239,13 @@ class Engine:
         """Return a transaction for one `with` block, which commits it at its end.
 
         A block that wrote nothing writes nothing, `once` or not: it ends when all that it read is
-        seen to have been so at one instant. deadline_ms: for the commit, until its decision; None:
-        the policy's. 0 or less, a budget that is spent: DeadlineError, and nothing is written.
+        seen to have been so at one instant. deadline_ms: for the commit, until its decision, and
+        for each read; None: the policy's. 0 or less, a budget that is spent: DeadlineError, and
+        nothing is written.
         """
         check_deadline(deadline_ms)
         return self.begin_block(
+            lambda: deadline_ms,
             lambda: deadline_ms,
             once=once,
             once_retention_ms=once_retention_ms,
@@ -237,6 +256,7 @@ class Engine:
     def begin_block(
         self,
         left_ms: Callable[[], int | None],
+        read_ms: Callable[[], int | None],
         *,
         once: str | bytes | None = None,
         once_retention_ms: int | None = None,
@@ -244,8 +264,8 @@ class Engine:
         ack: Ack = "complete",
         turn: Turn | None = None,
     ) -> OptimisticTransaction:
-        """Return a transaction which asks how many ms are left when it commits. `transaction` and
-        `run` are made of it; turn: how it takes turns at keys in demand."""
+        """Return a transaction which asks how many ms are left when it commits, and how many a read
+        may take. `transaction` and `run` are made of it; turn: how it takes turns at hot keys."""
         check_choice("ack", ack, Ack)
 
         def commit(request: Request, spans: Sequence[Span], known: Snapshot) -> Committed:
@@ -254,7 +274,7 @@ class Engine:
             )
             return self._backend.commit(bound, ack, spans, left_ms(), known)
 
-        return OptimisticTransaction(self._backend, self._table, commit, turn)
+        return OptimisticTransaction(self._backend, self._table, commit, read_ms, turn)
 
     def run(
         self,
@@ -270,9 +290,9 @@ class Engine:
         """Call a function with a transaction, commit, and return what the function returned.
 
         On a ConflictError all of it is done again, after a pause, so the function should have no
-        other effects. deadline_ms: for all attempts together; None: the policy's; 0 or less:
-        DeadlineError at once. Raises the last ConflictError, DeadlineError, and whatever else
-        `commit` and the function raise.
+        other effects. deadline_ms: for all attempts together, reads included; None: the policy's,
+        for commits alone; 0 or less: DeadlineError at once. Raises the last ConflictError,
+        DeadlineError, and whatever else `commit` and the function raise.
         """
         begin = partial(
             self.begin_block,
@@ -281,7 +301,7 @@ class Engine:
             labels=labels,
             ack=ack,
         )
-        return run_block(begin, function, self.context, attempts, deadline_ms)
+        return run_block(begin, function, self.pace, attempts, deadline_ms)
 
     def outcome(self, transaction: str | bytes) -> Outcome:
         """Return what has become of a transaction, by its row key."""

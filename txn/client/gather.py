@@ -53,6 +53,10 @@ class InLine:
     weight: int = 0
     future: Future[Committed] | None = None
 
+    def goes_with(self, other: InLine) -> bool:
+        """Whether both may be in one batch."""
+        return self.ack == other.ack
+
 
 W = TypeVar("W", bound=InLine)
 
@@ -100,7 +104,7 @@ class _Batch(Generic[W]):
         if not self.items:
             return True
         is_small = self.size + len(w.units) <= PORTION and self.weight + w.weight <= MOST_BYTES
-        return is_small and w.ack == self.items[0].ack
+        return is_small and w.goes_with(self.items[0])
 
     def add(self, w: W, place: _Place[W]) -> None:
         self.items.append(w)
@@ -257,13 +261,18 @@ class Gatherer(Forked, Generic[W]):
 
     def _watch(self) -> None:
         """Look again and again, as a thread in line does for itself, while futures are in line: a
-        batch may have become overdue, and a future late."""
+        batch may have become overdue, and a future late, which every other thread may be too stuck
+        to say."""
         while not self._is_over.wait(OVERDUE_MS / 1000):
             with self._lock:
                 self._is_watched = self._has_futures
                 if not self._is_watched:
                     return
                 self._call_next()
+                late, left = self._take_late()
+            self._tell_line(-left)
+            if late.items:
+                self._crew.do(self._lead, late)
 
     def _end(self, batch: _Batch[W]) -> None:
         with self._lock:
@@ -347,6 +356,23 @@ class Gatherer(Forked, Generic[W]):
         if leader is not None:
             leader.led = batch
         self._call_next()
+        return batch, left
+
+    def _take_late(self) -> tuple[_Batch[W], int]:
+        """Return the futures that are late, but for those that are cancelled, as a batch; and how
+        many have left the line."""
+        now_ms, left = self._clock.monotonic_ms(), 0
+        batch: _Batch[W] = _Batch(now_ms)
+        for place in self._line:
+            w = place.waiting[0]  # a future has a place of its own
+            if place.event is None and w.due_ms is not None and now_ms >= w.due_ms:
+                place.waiting.clear()
+                left += 1
+                if _start(w):
+                    batch.add(w, place)
+        self._line = [place for place in self._line if place.waiting]
+        if batch.items:
+            self._under_way.append(batch)
         return batch, left
 
     def _tell_batch(self, batch: _Batch[W]) -> None:

@@ -11,23 +11,26 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 
 from txn.client.families import Families
 from txn.client.finisher import Finisher
 from txn.client.gather import Gatherer, InLine
 from txn.client.turns import Lines, Turn
-from txn.clock import measure_ms
+from txn.clock import Clock, measure_ms
 from txn.errors import (
     AssertionFailedError,
     CommitOutcomeUnknown,
     ConflictError,
+    DeadlineError,
     InvalidRequestError,
     TableUnavailable,
     TxnError,
 )
 from txn.host.crew import Crew
 from txn.model import Cell, Family, Key, Row, plain_table
+from txn.policy import Pace
 from txn.protocol.attempt import (
     Attempt,
     Context,
@@ -121,6 +124,12 @@ class LocalBackend:
     def context(self) -> Context:
         """What every phase works with."""
         return self._context
+
+    @property
+    def pace(self) -> Pace:
+        """How blocks wait before they are run again."""
+        context = self._context
+        return Pace(context.clock, context.random, context.policy)
 
     # ----------------------------------------------------------------------------- validating
 
@@ -382,32 +391,50 @@ class LocalBackend:
 
     # -------------------------------------------------------------------------------- reading
 
-    def read(self, keys: Sequence[Key]) -> Snapshot:
+    def read(self, keys: Sequence[Key], deadline_ms: int | None = None) -> Snapshot:
         """Return the keys' cells as of one instant, under locks where writers leave none."""
-        found = read_atomically(self._context, keys) if keys else {}
-        return self._read_under_locks(keys) if found is None else found
+        context, locked = self._limit(deadline_ms)
+        found = read_atomically(context, keys) if keys else {}
+        return locked(keys) if found is None else found
 
-    def _read_under_locks(self, keys: Sequence[Key]) -> dict[Key, Cell | None]:
-        due_ms = self._context.clock.monotonic_ms() + self._context.policy.deadline_ms
+    def _limit(
+        self, deadline_ms: int | None
+    ) -> tuple[Context, Callable[[Sequence[Key]], Snapshot]]:
+        """Return what a read works with, and what reads under locks, both until the deadline."""
+        context, policy = self._context, self._context.policy
+        if deadline_ms is None:
+            return context, partial(self._read_under_locks, context, None)
+        if deadline_ms <= 0:
+            raise DeadlineError("deadline passed before anything was read")
+        if deadline_ms < min(policy.store_patience_ms, policy.deadline_ms):
+            context = replace(context, policy=replace(policy, deadline_ms=deadline_ms))
+        due_ms = context.clock.monotonic_ms() + deadline_ms
+        return context, partial(self._read_under_locks, context, due_ms)
+
+    def _read_under_locks(
+        self, context: Context, due_ms: int | None, keys: Sequence[Key]
+    ) -> dict[Key, Cell | None]:
+        if due_ms is None:
+            due_ms = context.clock.monotonic_ms() + context.policy.deadline_ms
         request = lock_request(keys)
-        for _ in self._context.tries(most=self._context.policy.attempts):
+        for _ in context.tries(most=context.policy.attempts):
             t = self._begin(request, due_ms)
-            self._run(self._context, fail_late(self._context, [t]), "complete", patient=True)
-            if not isinstance(t.failure, ConflictError) or is_late(self._context, t):
+            self._run(context, fail_late(context, [t]), "complete", patient=True)
+            if not isinstance(t.failure, ConflictError) or is_late(context, t):
                 break
         if t.failure is not None:
             raise t.failure
         return t.seen
 
-    def look(self, keys: Sequence[Key], turn: Turn) -> Snapshot:
+    def look(self, keys: Sequence[Key], turn: Turn, deadline_ms: int | None = None) -> Snapshot:
         """Return the keys' cells, in a fenced database with their locks where these are free."""
-        context, contention = self._context, self._contention
+        context, contention = self._limit(deadline_ms)[0], self._contention
         lock_of = context.rules.lock_of
         hot = contention.list_hot_keys(keys)
         if hot:
             contention.note_hot(self._lines.wait(turn, map(lock_of, hot)))
         if not context.rules.locks_rows:
-            return self.read(keys)
+            return self.read(keys, deadline_ms)
         wanted = [*keys, *dict.fromkeys(map(lock_of, keys))]
         for tries in range(LOOKS if hot else 1):
             if tries:
@@ -418,27 +445,36 @@ class LocalBackend:
             contention.note_hot(
                 lock for lock in wanted[len(keys) :] if holder_of(lock, cells[lock])
             )
-        return self.read(keys)
+        return self.read(keys, deadline_ms)
 
-    def scan(self, wanted: Span) -> Iterator[Row]:
-        """Yield the span's rows that have a value, each as of one instant."""
-        self._check_span(wanted)
-        return scan_rows(self._context, wanted, self._read_under_locks)
+    def scan(self, wanted: Span, deadline_ms: int | None = None) -> Iterator[Row]:
+        """Yield the span's rows, each as of one instant; some of them may have no value."""
+        self.check_span(wanted)
+        context, locked = self._limit(deadline_ms)
+        rows = scan_rows(context, wanted, locked)
+        return rows if deadline_ms is None else _stop_at(rows, context.clock, deadline_ms)
 
     def view(
-        self, keys: Sequence[Key], spans: Sequence[Span]
+        self,
+        keys: Sequence[Key],
+        spans: Sequence[Span],
+        deadline_ms: int | None = None,
+        most_bytes: int | None = None,
     ) -> tuple[Snapshot, list[dict[Key, Cell]]]:
-        """Return the cells of the keys, and those of each span, as of one instant."""
+        """Return the cells of the keys, and those of each span, as of one instant. most_bytes: of
+        the spans; InvalidRequestError where there are more."""
         for wanted in spans:
-            self._check_span(wanted)
+            self.check_span(wanted)
         if not spans:
-            return self.read(keys), []
-        found = read_view(self._context, keys, spans, self._read_under_locks)
+            return self.read(keys, deadline_ms), []
+        context, locked = self._limit(deadline_ms)
+        found = read_view(context, keys, spans, locked, most_bytes)
         if found is None:
             raise ConflictError("rows keep changing")
         return found
 
-    def _check_span(self, wanted: Span) -> None:
+    def check_span(self, wanted: Span) -> None:
+        """Raise InvalidRequestError unless the span's table and columns may be read."""
         self._families.table(wanted.table)
         for family, column in wanted.columns or ():
             self._families.of(Key(b"-", family, column, wanted.table))
@@ -508,6 +544,15 @@ class Order:
         for line in lines:
             line.popleft()
         self.ready.update((line[0], None) for line in lines if line and self._is_first(line[0]))
+
+
+def _stop_at(rows: Iterator[Row], clock: Clock, deadline_ms: int) -> Iterator[Row]:
+    """Yield rows until the time is over, and then raise DeadlineError."""
+    due_ms = clock.monotonic_ms() + deadline_ms
+    for row in rows:
+        if clock.monotonic_ms() >= due_ms:
+            raise DeadlineError("deadline passed before the last row")
+        yield row
 
 
 def leave_unknown(attempts: Sequence[Attempt], error: BaseException) -> None:

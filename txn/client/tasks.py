@@ -31,7 +31,7 @@ from txn.client.engine import RUN_ATTEMPTS, Engine, Given
 from txn.client.turns import Turn
 from txn.errors import ConflictError, TxnError
 from txn.model import Cell, Delete, Key, Mutation, Row, as_bytes, check_whole
-from txn.request import Ack, Committed, Outcome, Request
+from txn.request import Ack, Committed, Outcome, Request, check_deadline
 from txn.spans import Columns
 
 THREADS = 16
@@ -108,15 +108,21 @@ class AsyncEngine:
     ) -> list[Committed | TxnError]:
         """Commit many independent transactions together: see `Engine.commit_many`."""
         wanted = list(requests)
+        times = None if deadline_ms is None else [self._count_down(each) for each in deadline_ms]
         return await self.work(
-            partial(self.engine.commit_many, wanted, ack=ack, deadline_ms=deadline_ms)
+            lambda: self.engine.commit_many(
+                wanted, ack=ack, deadline_ms=None if times is None else [left() for left in times]
+            )
         )
 
     # -------------------------------------------------------------------------------- reading
 
-    async def read(self, keys: Collection[Key]) -> dict[Key, Cell | None]:
+    async def read(
+        self, keys: Collection[Key], *, deadline_ms: int | None = None
+    ) -> dict[Key, Cell | None]:
         """Return the keys' cells as of one instant: see `Engine.read`."""
-        return await self.work(partial(self.engine.read, keys))
+        left_ms = self._count_down(deadline_ms)
+        return await self.work(lambda: self.engine.read(keys, deadline_ms=left_ms()))
 
     async def scan(
         self,
@@ -127,12 +133,14 @@ class AsyncEngine:
         prefix: str | bytes | None = None,
         columns: Columns | None = None,
         snapshot: bool = False,
+        deadline_ms: int | None = None,
     ) -> AsyncIterator[Row]:
         """Yield rows in order, as `Engine.scan` does."""
         scan = partial(
             self.engine.scan, table, start, stop, prefix=prefix, columns=columns, snapshot=snapshot
         )
-        rows = await self.work(scan)
+        left_ms = self._count_down(deadline_ms)
+        rows = await self.work(lambda: scan(deadline_ms=left_ms()))
         while page := await self.work(lambda: list(islice(rows, PAGE_ROWS))):
             for row in page:
                 yield row
@@ -151,6 +159,7 @@ class AsyncEngine:
         """Return a transaction for one `async with` block, which commits it at its end: see
         `Engine.transaction`. Tasks take no turns at keys in demand, as threads do."""
         return self._begin(
+            lambda: deadline_ms,
             lambda: deadline_ms,
             once=once,
             once_retention_ms=once_retention_ms,
@@ -171,12 +180,12 @@ class AsyncEngine:
     ) -> T:
         """Await a function with a transaction, commit, and return what the function returned; do
         all of it again on a ConflictError: see `Engine.run`."""
-        context = await self.work(lambda: self.engine.context)  # a server may be asked for it
-        repeats = Repeats(context, attempts, deadline_ms)
+        repeats = Repeats(self.engine.pace, attempts, deadline_ms)
         while repeats.begin():
             try:
                 async with self._begin(
                     repeats.left_ms,
+                    repeats.read_ms,
                     once=once,
                     once_retention_ms=once_retention_ms,
                     labels=labels,
@@ -187,9 +196,9 @@ class AsyncEngine:
                 await asyncio.sleep(repeats.note(error) / 1000)
         raise repeats.make_error()
 
-    def _begin(self, left_ms: Callable[[], int | None], **arguments: Any) -> AsyncTransaction:
+    def _begin(self, *times: Callable[[], int | None], **arguments: Any) -> AsyncTransaction:
         # A thread that waited for a turn would be missing to whoever has it.
-        block = self.engine.begin_block(left_ms, turn=Turn(waits=False), **arguments)
+        block = self.engine.begin_block(*times, turn=Turn(waits=False), **arguments)
         return AsyncTransaction(block, self.work)
 
     # ------------------------------------------------------------------------ tables and ending
@@ -216,6 +225,14 @@ class AsyncEngine:
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+    def _count_down(self, deadline_ms: int | None) -> Callable[[], int | None]:
+        """Return what tells how many ms are left, however long a thread has to be waited for."""
+        check_deadline(deadline_ms)
+        if deadline_ms is None:
+            return lambda: None
+        due_ms = self.engine.pace.clock.monotonic_ms() + deadline_ms
+        return lambda: due_ms - self.engine.pace.clock.monotonic_ms()
 
     async def work(self, function: Callable[[], T]) -> T:
         """Call a function that blocks in one of the threads, in the task's context. Cancelled, it

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from types import SimpleNamespace
 from typing import Any
 
-from thriftpy2.thrift import TApplicationException
+from thriftpy2.thrift import TApplicationException, TType
 
 from txn.emulator.pacing import PacedRows
 from txn.emulator.places import check_table
@@ -32,8 +32,12 @@ _CLASSES: dict[Reason, str] = {
     "constraint": f"{_HBASE}.constraint.ConstraintException",
     "illegal argument": "java.lang.IllegalArgumentException",
     "do not retry": f"{_HBASE}.DoNotRetryIOException",
+    "retries exhausted": f"{_HBASE}.client.RetriesExhaustedException",
 }
-OF_ONE_ROW = ("no such column family", "do not retry")
+OPTIONAL = frozenset({"attributes", "columns", "value", "splitKeys", "regex", "logQueryFilter"})
+"""The arguments without which HBase's gateways can do what is asked."""
+_ZEROS: dict[int, int] = {TType.BOOL: 0, TType.I32: 0, TType.I64: 0}  # as in Java
+OF_ONE_ROW = "no such column family"
 _OF_FAMILIES = f"{_HBASE}.InvalidFamilyOperationException"
 
 
@@ -58,6 +62,26 @@ def refuse_as_many(rows: int = 2) -> Iterator[None]:
         if rows < 2 or refused.reason == "illegal argument":
             raise
         raise Several(refused) from refused
+
+
+@contextmanager
+def refuse_once() -> Iterator[None]:
+    """Refuse a checked change for good: HBase's clients do not try those again."""
+    try:
+        yield
+    except Refused as refused:
+        if refused.reason != "retries exhausted":
+            raise
+        raise Refused("do not retry", str(refused)) from refused
+
+
+@contextmanager
+def fail_internally() -> Iterator[None]:
+    """Make of what is refused what a gateway of HBase makes of it before it looks at the table."""
+    try:
+        yield
+    except Refused as refused:
+        raise Internal(str(refused)) from refused
 
 
 def reason_of(error: TxnError) -> Reason:
@@ -98,7 +122,7 @@ def change_all(
         try:
             rows.mutate(table, changes, durable=durable)
         except Refused as refused:
-            if refused.reason in OF_ONE_ROW and len(changes) > 1:
+            if refused.reason == OF_ONE_ROW and len(changes) > 1:
                 for change in changes:
                     with suppress(Refused):
                         rows.mutate(table, [change], durable=durable)
@@ -114,7 +138,11 @@ def join_services(
     """
     return SimpleNamespace(
         **{
-            name: _explain_call(name, _find(name, parts), explain)
+            name: _explain_call(
+                name,
+                _complete_call(getattr(service, f"{name}_args"), _find(name, parts)),
+                explain,
+            )
             for name in service.thrift_services
         }
     )
@@ -123,6 +151,32 @@ def join_services(
 def _find(name: str, parts: tuple[object, ...]) -> Callable[..., Any]:
     found: Callable[..., Any] = next(getattr(part, name) for part in parts if hasattr(part, name))
     return found
+
+
+def _complete_call(interface: Any, method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the method with what Java makes of arguments that a request does not have: numbers are
+    0, and what needs anything else fails."""
+    fields = [(field[1], _ZEROS.get(field[0])) for field in interface.thrift_spec.values()]
+
+    def call(*arguments: Any) -> Any:
+        if None not in arguments:
+            return method(*arguments)
+        given = list(arguments)
+        for number, (name, zero) in enumerate(fields):
+            if given[number] is None:
+                given[number] = zero
+                if zero is None and name not in OPTIONAL:
+                    raise Internal("an argument is missing", argument=name)
+        return method(*given)
+
+    return call
+
+
+def require(struct: Any, *names: str) -> None:
+    """Refuse a struct of the interface without these fields, which a gateway of HBase needs."""
+    for name in names:
+        if getattr(struct, name) is None:
+            raise Internal("a field is missing", field=name)
 
 
 def _explain_call(

@@ -7,43 +7,76 @@ cancels the statement's jobs, and LockLost is raised whatever came of them.
 
 from __future__ import annotations
 
+import json
+import re
 import threading
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
+from typing import Any
 from urllib.parse import unquote
 
 from txn.errors import ConflictError, InvalidRequestError
 from txn.host.extras import import_extra
+from txn.locks.hive.functions import BUILT_IN
 from txn.locks.hive.model import DATABASE_SETTING, Column, Table
 from txn.locks.hive.settings import HIVE_SETTINGS, from_hive
-from txn.locks.hive.sql import requests
+from txn.locks.hive.sql import UNKNOWN_FUNCTION, requests
 from txn.locks.manager import Held, LockLost, LockManager, Waiting
 from txn.locks.requests import LockRequest, Mode, Path
 
+with import_extra("locks"):
+    from txn.locks.hive.definitions import NOTHING
+    from txn.locks.hive.parameters import Args, bind_values
+    from txn.locks.hive.words import SESSION_CATALOGS, split, statements
+
 with import_extra("spark"):
     from pyspark import SparkContext
+    from pyspark.errors import PySparkException
     from pyspark.sql import Row, SparkSession
+    from pyspark.sql.catalog import Function
 
 LOOKS = 5
 WATCH_S = 0.2
 INTERRUPT = "spark.job.interruptOnCancel"
-GLOBAL_VIEWS = "global_temp"
+TABLES = frozenset({"MANAGED", "EXTERNAL", "MATERIALIZED_VIEW", "STREAMING_TABLE"})
+# Settings with which strings and names mean what we do not know, and the sign of a statement that
+# they matter for.
+MEANINGS = {
+    "spark.sql.parser.escapedStringLiterals": "\\",
+    "spark.sql.ansi.doubleQuotedIdentifiers": '"',
+    "spark.sql.caseSensitive": "",
+    "spark.sql.path.enabled": "",
+}
+# Statements that name tables and read none.
+LOOKS_ONLY = NOTHING | {"EXPLAIN", "UNCACHE"}
+_RELATION = re.compile(r"'UnresolvedRelation \[([^\]]*)\]")
+_COMMON = re.compile(r"\bCTE \[([^\]]*)\]")
+_SETS = re.compile(r"\bset\b", re.IGNORECASE)
 
 
 class SessionCatalog:
     """What a Spark session knows of its tables and views, asked anew each time."""
 
-    def __init__(self, spark: SparkSession) -> None:
+    def __init__(self, spark: SparkSession, databases: Iterable[str] = ()) -> None:
+        """databases: those of names without one; else the session's own."""
         self._spark = spark
+        self._databases = frozenset(databases) or {spark.catalog.currentDatabase().lower()}
+        self._made: set[str] | None = None
 
     def table(self, name: Path) -> Table | None:
         self._refuse_temporary(name)
         sql_name = quoted(name)
         if not self._spark.catalog.tableExists(sql_name):
             return None
-        if self._spark.catalog.getTable(sql_name).tableType == "VIEW":
+        kind = str(self._spark.catalog.getTable(sql_name).tableType)
+        if kind == "VIEW":
             return self._view(name)
+        if kind not in TABLES:
+            raise InvalidRequestError(
+                "neither a table nor a view of SQL", name=str(name), kind=kind
+            )
         columns = self._spark.catalog.listColumns(sql_name)
         return Table(
             tuple(
@@ -67,14 +100,51 @@ class SessionCatalog:
 
     def _refuse_temporary(self, name: Path) -> None:
         """A temporary view may be of anything: its name says nothing about what it reads."""
-        database, view = name.parts
-        is_temporary = database == GLOBAL_VIEWS
-        if database == self._spark.catalog.currentDatabase().lower():
-            alone = f"`{view.replace('`', '``')}`"
-            if self._spark.catalog.tableExists(alone):
-                is_temporary = self._spark.catalog.getTable(alone).isTemporary
-        if is_temporary:
-            raise InvalidRequestError("a temporary view: name the tables that it reads", view=view)
+        for each in self._names(name):
+            if self._spark.catalog.tableExists(each) and (
+                self._spark.catalog.getTable(each).isTemporary
+            ):
+                raise InvalidRequestError(
+                    "a temporary view: name the tables that it reads", view=name.parts[-1]
+                )
+
+    def functions(self, name: Path) -> Sequence[Table]:
+        found: list[Table] = []
+        if name.parts[-1] in BUILT_IN and name.parts[-1] not in self._made_functions():
+            return found
+        for each in self._names(name):
+            if self._spark.catalog.functionExists(each):
+                found.append(_read_function(self._spark.catalog.getFunction(each)))
+        return found
+
+    def _made_functions(self) -> set[str]:
+        """Those without a database that this session has made, which may hide others."""
+        if self._made is None:
+            rows = self._spark.sql("SHOW USER FUNCTIONS").collect()
+            self._made = {str(row[0]).lower() for row in rows}
+        return self._made
+
+    def _names(self, name: Path) -> list[str]:
+        """What a name may stand for in the session, as Spark takes it: also for what is temporary,
+        if a statement may have left out the database."""
+        is_bare = name.parts[0] in self._databases
+        return [quoted(name), *([quoted(Path(name.parts[-1:]))] if is_bare else [])]
+
+
+def _read_function(function: Function) -> Table:
+    """Return what a function reads. One of Java or Python reads no table; what one of SQL does is
+    in its description."""
+    if not str(function.className).startswith("sqlFunction"):
+        return Table()
+    try:
+        facts = json.loads(function.description or "")
+        query = facts.get("sqlFunction.query") or f"SELECT {facts['sqlFunction.expression']}"
+        catalog, database = (facts[f"catalogAndNamespace.part.{part}"] for part in (0, 1))
+    except (ValueError, KeyError) as error:
+        raise InvalidRequestError(UNKNOWN_FUNCTION, function=function.name) from error
+    if catalog not in SESSION_CATALOGS or facts.get("referredTempViewNames", "[]") != "[]":
+        raise InvalidRequestError(UNKNOWN_FUNCTION, function=function.name)
+    return Table(query=query, database=database.lower())
 
 
 def quoted(name: Path) -> str:
@@ -82,32 +152,104 @@ def quoted(name: Path) -> str:
     return ".".join(f"`{part.replace('`', '``')}`" for part in name.parts)
 
 
-def session_requests(spark: SparkSession, sql: str) -> list[LockRequest]:
-    """Return what to lock while a statement runs in this session."""
+def session_requests(spark: SparkSession, sql: str, args: Args | None = None) -> list[LockRequest]:
+    """Return what to lock while a statement runs in this session, with its variables replaced as
+    the session replaces them. args: values of markers, as `spark.sql` takes them."""
+    text = replace_variables(spark, sql)
+    _check_session(spark, text)
+    text = bind_values(text, args)
     settings = {DATABASE_SETTING: spark.catalog.currentDatabase()}
-    return requests(sql, settings, SessionCatalog(spark))
+    each = list(statements(text, settings))
+    catalog = SessionCatalog(spark, {words.database for words in each})
+    found = requests(text, settings, catalog)
+    locked = {request.path.parts[1] for request in found if len(request.path.parts) > 1}
+    for words in each:
+        if words.key not in LOOKS_ONLY:
+            _check_parsed(spark, words.statement, locked)
+    return found
+
+
+def _check_parsed(spark: SparkSession, statement: str, locked: set[str]) -> None:
+    """Refuse a statement in which Spark's own parser finds a table that would not be locked."""
+    session = getattr(spark, "_jsparkSession", None)
+    if session is None:  # over Spark Connect there is no parser to ask
+        return
+    try:
+        tree = session.sessionState().sqlParser().parsePlan(statement).treeString()
+    except PySparkException:
+        return  # Hive's alone: Spark does not run it
+    common = {name for names in _COMMON.findall(tree) for name in names.lower().split(", ")}
+    for name in _RELATION.findall(tree):
+        *_, table = name.lower().split(", ")
+        if table not in locked | common:
+            raise InvalidRequestError("not understood", statement=statement[:60], table=name)
+
+
+def replace_variables(spark: SparkSession, sql: str) -> str:
+    """Return a text with its variables, `${x}`, replaced by this session. Over Spark Connect it
+    stays as it is."""
+    session = getattr(spark, "_jsparkSession", None)
+    if session is None or "${" not in sql:
+        return sql
+    jvm: Any = spark._jvm
+    sessions = jvm.org.apache.spark.sql.classic.SparkSession
+    active = sessions.getActiveSession()
+    sessions.setActiveSession(session)
+    try:
+        found = str(jvm.org.apache.spark.sql.internal.VariableSubstitution().substitute(sql))
+    finally:
+        sessions.setActiveSession(active.get() if active.isDefined() else session)
+    if found != sql and len(split(found)) > 1 and _SETS.search(found):
+        raise InvalidRequestError("a variable beside SET: its value then is not known", given=sql)
+    return found
+
+
+def _check_session(spark: SparkSession, sql: str) -> None:
+    """Refuse what a session may be set to that gives statements another meaning."""
+    catalog = spark.catalog.currentCatalog()
+    if catalog not in SESSION_CATALOGS:
+        raise InvalidRequestError("only the session's own catalogue is known", catalog=catalog)
+    for setting, sign in MEANINGS.items():
+        if sign in sql and str(spark.conf.get(setting, "false")).lower() == "true":
+            raise InvalidRequestError("not understood with this setting", setting=setting, at=sign)
 
 
 def locked_sql(
-    spark: SparkSession, manager: LockManager, sql: str, *, waiting: Waiting | None = None
+    spark: SparkSession,
+    manager: LockManager,
+    sql: str,
+    args: Args | None = None,
+    *,
+    waiting: Waiting | None = None,
 ) -> list[Row]:
     """Run a statement under its locks and return its rows; a query is run, not only planned.
 
+    args: values of markers, as `spark.sql` takes them; write data frames in as views or tables.
     waiting: how to wait for them; else as the session's Hive settings say (`hive.lock.numretries`
     and so on). Raises LockDenied with nothing done, and LockLost if the locks were lost before the
     end: then the statement's jobs were cancelled, and what it wrote is to be looked at.
     """
-    with locked(spark, manager, sql, waiting=waiting):
-        return spark.sql(sql).collect()
+    text = replace_variables(spark, sql)  # what is run is what was looked at
+    with locked(spark, manager, text, args, waiting=waiting):
+        return spark.sql(text, args).collect()  # type: ignore[arg-type]
 
 
 @contextmanager
 def locked(
-    spark: SparkSession, manager: LockManager, sql: str, *, waiting: Waiting | None = None
+    spark: SparkSession,
+    manager: LockManager,
+    sql: str,
+    args: Args | None = None,
+    *,
+    waiting: Waiting | None = None,
 ) -> Iterator[Held]:
     """Hold, within the block, the locks that one or more statements need; jobs that the block's
-    thread starts are cancelled if the locks are lost."""
-    with _hold(spark, manager, sql, waiting or _waiting(spark)) as held, watched(spark, held):
+    thread starts are cancelled if the locks are lost. args: values of markers."""
+    wanted = partial(session_requests, spark, sql, args)
+    with (
+        _hold(manager, sql, wanted, waiting or _waiting(spark)) as held,
+        watched(spark, held),
+    ):
         yield held
 
 
@@ -142,11 +284,12 @@ def watched(spark: SparkSession, held: Held) -> Iterator[None]:
 
 
 @contextmanager
-def _hold(spark: SparkSession, manager: LockManager, sql: str, waiting: Waiting) -> Iterator[Held]:
+def _hold(
+    manager: LockManager, sql: str, look: Callable[[], list[LockRequest]], waiting: Waiting
+) -> Iterator[Held]:
     for _ in range(LOOKS):
-        wanted = session_requests(spark, sql)
-        with manager.hold(wanted, query=sql, waiting=waiting) as held:
-            if not waiting.enabled or _covers(held, session_requests(spark, sql)):
+        with manager.hold(look(), query=sql, waiting=waiting) as held:
+            if not waiting.enabled or _covers(held, look()):
                 yield held
                 return
     raise ConflictError(f"what the statement touches keeps changing: {' '.join(sql.split())[:80]}")

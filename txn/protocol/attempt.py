@@ -57,10 +57,29 @@ WRITTEN_WITHIN_MS = 300_000
 T = TypeVar("T")
 
 
+@dataclass(slots=True)
+class ClockTrust:
+    """What a client knows of its clock: see `clocks`.
+
+    offset_ms: by how much the time of day was ahead of the monotonic clock when it was last found
+    to be right; None: it never was. due_ms: when to compare it again, by the monotonic clock.
+    noted_ms: the same as offset_ms, when the clock was last noted in a store of this machine.
+    """
+
+    offset_ms: int | None = None
+    due_ms: int = 0
+    noted_ms: int | None = None
+
+    def find_step_ms(self, clock: Clock) -> int:
+        """Return by how far the time of day was set since then; 0 where it was never compared."""
+        offset_ms = self.offset_ms  # other threads compare as well
+        return 0 if offset_ms is None else clock.wall_ms() - clock.monotonic_ms() - offset_ms
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """What every phase works with. `table` is the transaction table; `buckets`: how many prefixes
-    spread the rows of new transactions."""
+    spread the rows of new transactions; `trust`: what is known of the clock, see `clocks`."""
 
     store: Store
     table: bytes
@@ -70,6 +89,7 @@ class Context:
     watch: Watch
     rules: Rules
     buckets: int = 1
+    trust: ClockTrust = field(default_factory=ClockTrust, compare=False)
 
     def tries(self, *, most: int | None = None, due_ms: int | None = None) -> Iterator[int]:
         """Yield 1, 2, ... with a pause before each but the first: see `Backoff.tries`."""

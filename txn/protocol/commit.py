@@ -18,7 +18,6 @@ from txn.errors import (
     ConflictError,
     DeadlineError,
     TableUnavailable,
-    annotate,
 )
 from txn.model import Cell, Key
 from txn.protocol.announce import announce
@@ -35,6 +34,7 @@ from txn.protocol.attempt import (
     take_locks,
 )
 from txn.protocol.beats import PORTION, TOO_LATE, beat, beat_between, show_life, split_portions
+from txn.protocol.clocks import check_commit_clock, judge_ahead, uncover_locks
 from txn.protocol.lock_cells import FREE
 from txn.protocol.phases import Status
 from txn.protocol.ranges import find_phantom
@@ -58,7 +58,8 @@ def commit(
     """Run a batch of transactions that have no lock cell in common.
 
     Afterwards each has a failure or is committed. Raises StoreError where the store did not answer
-    before the decision: those without a failure are then not committed, and never will be.
+    before the decision, and AbortedError where this client's clock is wrong: those without a
+    failure are then not committed, and never will be.
     """
 
     def all_phases(hurried: Context, nobody: Contention) -> None:
@@ -66,6 +67,8 @@ def commit(
         roll_forward(hurried, decide_together(hurried, live))
         release_aborted(hurried, _list_aborted(transactions))
 
+    if transactions:
+        check_commit_clock(context)
     is_possible = bool(transactions) and can_commit_together(context)
     if is_possible and commit_together(context, transactions, all_phases):
         return
@@ -296,8 +299,11 @@ def _judge(
     newest = newest_lock = 0
     for key in t.keys:
         value, lock, tag = cells[key], cells[t.locks[key]], cells[tags[key]]
-        if lock is None or lock.value != t.row_key:
-            return None, make_conflict(t, key, lock.value if lock else FREE)
+        if lock is None:
+            hidden = [key for key in t.keys if cells[t.locks[key]] is None]
+            return None, uncover_locks(context, t, hidden)
+        if lock.value != t.row_key:
+            return None, make_conflict(t, key, lock.value)
         newest_lock = max(newest_lock, lock.timestamp)
         newest = max(
             newest, lock.timestamp, value.timestamp if value else 0, tag.timestamp if tag else 0
@@ -307,19 +313,17 @@ def _judge(
     for assertion in t.request.assertions:
         if not holds(assertion, t.seen):
             return None, make_assertion_error(t, assertion)
-    ahead_ms, limit_ms = newest - newest_lock, context.policy.skew_ms
-    if ahead_ms > limit_ms:
-        future = annotate("a cell lies in the future", ahead_ms=ahead_ms, limit_ms=limit_ms)
-        return None, AbortedError(future, transaction=t.row_key)
-    if ahead_ms > limit_ms // 2:
-        context.clock.sleep_ms(2)  # a cell that changes every ms outruns the clock: let it catch up
+    values = ((key, cells[key]) for each in t.keys for key in (each, tags[each]))
+    if far := judge_ahead(context, t, newest, newest_lock, values):
+        return None, far
     replaced = (t.seen[mutation.key] for mutation in t.request.mutations)
     return Plan(newest + 1, tuple(cell.timestamp if cell else 0 for cell in replaced)), None
 
 
 def make_conflict(t: Attempt, key: Key, holder: bytes) -> ConflictError:
-    """Return the error that names who holds the key."""
-    return ConflictError("key is locked", key=key, holder=holder, transaction=t.row_key)
+    """Return the error that names who holds the key; FREE: who had it has let go."""
+    words = "key is locked" if holder else "key is locked by others, again and again"
+    return ConflictError(words, key=key, holder=holder or None, transaction=t.row_key)
 
 
 def tell_conflicts(context: Context, missing: Iterable[Met]) -> None:

@@ -27,6 +27,7 @@ from txn.protocol.attempt import (
     begin_attempt,
     load_transaction,
 )
+from txn.protocol.clocks import check_commit_clock
 from txn.protocol.commit import decide, write_rows
 from txn.protocol.phases import Status
 from txn.protocol.recover import finish_or_leave
@@ -52,6 +53,7 @@ def begin_whole(context: Context, once: bytes | None, labels: Mapping[str, str])
         raise InvalidRequestError(
             "the store cannot commit in parts: HBase's Thrift 1 gateway writes one cell at a time"
         )
+    check_commit_clock(context)
     request = Request((), (), once, labels)
     t = begin_attempt(context, request, _due_ms(context))
     t.parts = ()
@@ -73,6 +75,7 @@ def write_part(
     key until it is due, by the monotonic clock, or the transaction was aborted; or
     AssertionFailedError.
     """
+    check_commit_clock(context)
     t = _begin_part(context, part, request, due_ms)
     _write_part_row(context, t)
     try:
@@ -100,6 +103,7 @@ def decide_whole(
         return _load_decided(context, row)
     if row.state is not RowState.UNDECIDED or row.buffer is None or row.parts is None:
         raise ConflictError("aborted by another client", transaction=whole)
+    check_commit_clock(context)
     t = Attempt(
         whole,
         row.buffer.request,

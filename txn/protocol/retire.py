@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from txn.model import Cell, Check, Edit, Key
 from txn.protocol.attempt import Context, call_store
+from txn.protocol.clocks import check_clock
 from txn.protocol.lock_cells import FREE, holder_of
 from txn.protocol.row import new_row_key
 
@@ -52,11 +53,13 @@ def retire(context: Context, wanted: Mapping[Key, Cell | None], old_ms: int) -> 
     wanted: what each key's value must be: None, it has none; a cell, it is deleted too. A key that
     is locked, or is being written, or has changed since, stays as it is, and so does one that
     somebody else locks meanwhile. Raises StoreError where the store does not answer: then locks of
-    ours may stay, which anybody frees. InvalidRequestError where the store cannot.
+    ours may stay, which anybody frees. InvalidRequestError where the store cannot; AbortedError
+    where this machine's clock is wrong, which might stamp the markers.
     """
     found = look_at_keys(context, wanted)
     due = [item for item in found.values() if _is_due(item, wanted[item.key], old_ms)]
     if due:
+        check_clock(context)
         uid = context.random.getrandbits(128)
         ours = new_row_key(context.clock.wall_ms(), uid, database=context.table)
         _exchange(context, due, FREE, ours)

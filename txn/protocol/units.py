@@ -4,9 +4,10 @@ and judged, before anything is written."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 
 from txn.assertions import Assertion, holds, list_keys
-from txn.errors import AbortedError, DeadlineError, annotate
+from txn.errors import AbortedError, DeadlineError
 from txn.model import Cell, Delete, Edit, Key
 from txn.protocol.announce import announce
 from txn.protocol.attempt import (
@@ -19,6 +20,7 @@ from txn.protocol.attempt import (
     is_late,
 )
 from txn.protocol.beats import TOO_LATE
+from txn.protocol.clocks import judge_ahead, was_set
 from txn.protocol.commit import make_conflict, tell_conflicts
 from txn.protocol.lock_cells import FREE, holder_of, read_lock
 from txn.protocol.phases import Status
@@ -26,6 +28,8 @@ from txn.protocol.waiting import POLITE_TRIES, Contention, fail_overtaken, make_
 
 ASKS = 8
 """How often an attempt that does not wait asks for a lock that others take and give back."""
+
+SET_MEANWHILE = "this machine's clock was set meanwhile: nothing was committed"
 
 Unit = tuple[Attempt, Key]
 """An attempt and one of its lock cells."""
@@ -140,16 +144,12 @@ def find_false(t: Attempt) -> Assertion | None:
 def raise_timestamp(context: Context, t: Attempt) -> None:
     """Choose a commit timestamp above all that was read, and not below the clock's."""
     cells = (*t.found.values(), *t.seen.values())
-    newest, now_ms = (
-        max((cell.timestamp for cell in cells if cell), default=0),
-        context.clock.wall_ms(),
-    )
-    ahead_ms, limit_ms = newest - now_ms, context.policy.skew_ms
-    if ahead_ms > limit_ms:
-        future = annotate("a cell lies in the future", ahead_ms=ahead_ms, limit_ms=limit_ms)
-        t.failure = AbortedError(future, transaction=t.row_key)
-    if ahead_ms > limit_ms // 2:
-        context.clock.sleep_ms(2)  # a cell that changes every ms outruns the clock: let it catch up
+    newest = max((cell.timestamp for cell in cells if cell), default=0)
+    now_ms = context.clock.wall_ms()
+    if was_set(context):
+        t.failure = AbortedError(SET_MEANWHILE, transaction=t.row_key)
+    far = judge_ahead(context, t, newest, now_ms, chain(t.found.items(), t.seen.items()))
+    t.failure = t.failure or far
     t.timestamp = max(t.timestamp, now_ms, newest + 1)
 
 

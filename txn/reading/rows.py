@@ -15,7 +15,7 @@ from dataclasses import replace
 from itertools import groupby, islice, takewhile
 
 from txn.errors import ConflictError, InvalidRequestError
-from txn.model import LOCK_SUFFIX, MAX_ROW, Cell, Key, Row
+from txn.model import LOCK_SUFFIX, MAX_ROW, Cell, Key, Row, cell_bytes
 from txn.protocol.attempt import Context, are_apart, call_store
 from txn.protocol.lock_cells import holder_of
 from txn.protocol.ranges import (
@@ -52,13 +52,11 @@ Locked = Callable[[Sequence[Key]], Snapshot]
 
 
 def scan_rows(context: Context, wanted: Span, locked: Locked) -> Iterator[Row]:
-    """Yield the span's rows that have a value, each as of one instant."""
+    """Yield the span's rows, each as of one instant; one without cells has no value."""
     rows = stored_rows(context, wanted, cells=wanted.values)
     holder_rows = HolderRows(context, wanted.table)
     while page := list(islice(rows, PAGE_ROWS)):
-        for row in _resolve_page(context, wanted, page, holder_rows, locked):
-            if row.cells:
-                yield row
+        yield from _resolve_page(context, wanted, page, holder_rows, locked)
 
 
 def _resolve_page(
@@ -133,13 +131,18 @@ def _read_under_locks(
 
 
 def read_view(
-    context: Context, keys: Sequence[Key], spans: Sequence[Span], locked: Locked
+    context: Context,
+    keys: Sequence[Key],
+    spans: Sequence[Span],
+    locked: Locked,
+    most_bytes: int | None = None,
 ) -> tuple[Snapshot, list[dict[Key, Cell]]] | None:
     """Return the cells of the keys, and those of each span, as of one instant, or None if writers
-    left no such instant. Raise InvalidRequestError where too many rows of a span have a value."""
+    left no such instant. Raise InvalidRequestError where too many rows of a span have a value, or
+    all spans together more than so many bytes."""
     for _ in context.tries(most=context.policy.read_tries):
         began_ms = context.clock.monotonic_ms()
-        before, after = _look(context, keys, spans), _look(context, keys, spans)
+        before, after = (_look(context, keys, spans, most_bytes) for _ in range(2))
         if are_apart(context, began_ms):
             continue
         if were_at_once(before, after):
@@ -167,26 +170,35 @@ def group_by_row(cells: Mapping[Key, Cell]) -> Iterator[Row]:
         yield Row(name, {key: cells[key] for key in keys})
 
 
-def _look(context: Context, keys: Sequence[Key], spans: Sequence[Span]) -> Look:
+def _look(
+    context: Context, keys: Sequence[Key], spans: Sequence[Span], most_bytes: int | None
+) -> Look:
     """Look at keys and spans, and then at the holders. Of the spans it keeps what tells something,
     and a digest of the rest: its memory is that of values and holders."""
     wanted = [cell for key in keys for cell in (key, *context.rules.guards_of(key))]
     cells = call_store(context, lambda: context.store.read(wanted)) if wanted else {}
     rest = Digest()
+    size = 0
     for part in spans:
-        cells.update(_look_at_span(context, part, rest))
+        for telling in _look_at_span(context, part, rest):
+            cells.update(telling)
+            size += sum(cell_bytes(key, cell.value) for key, cell in telling.items())
+            if most_bytes is not None and size > most_bytes:
+                raise InvalidRequestError(
+                    "too many bytes for a snapshot", limit=most_bytes, table=part.table
+                )
     holders = find_holders(cells)
     rows = read_rows(context, holders) if holders else {}
     return Look(context.rules, cells, rows, rest.value)
 
 
-def _look_at_span(context: Context, part: Span, rest: Digest) -> dict[Key, Cell]:
-    cells: dict[Key, Cell] = {}
+def _look_at_span(context: Context, part: Span, rest: Digest) -> Iterator[dict[Key, Cell]]:
+    """Yield what tells something of each row."""
     rows = 0
     for row in stored_rows(context, part):
         telling = {key: cell for key, cell in row.cells.items() if is_telling(key, cell)}
         rest.add({key: cell for key, cell in row.cells.items() if key not in telling})
-        cells.update(telling)
+        yield telling
         rows += bool(telling)
         if rows > SNAPSHOT_ROWS:
             raise InvalidRequestError(
@@ -196,4 +208,3 @@ def _look_at_span(context: Context, part: Span, rest: Digest) -> dict[Key, Cell]
                 start=part.start,
                 stop=part.stop,
             )
-    return cells

@@ -24,6 +24,7 @@ from txn.clock import Clock
 from txn.errors import annotate
 from txn.server.options import Limits
 from txn.server.protocols import Compact, open_reader
+from txn.server.replies import Revocable
 from txn.server.wire import LENGTH, Malformed, RequestRefused, Source, WireCall, WireReader
 
 INTERNAL_ERROR = TApplicationException.INTERNAL_ERROR
@@ -134,6 +135,7 @@ class ClientConnection:
         self._tls = shared.tls
         self._charged = 0
         self._taken = 0
+        self._revoke: Callable[[], None] | None = None  # undoes the call that is not answered yet
         self._due_ms: int | None = None  # None: between requests
         self._since_ms = shared.clock.monotonic_ms()
         self._stopping = False
@@ -187,7 +189,7 @@ class ClientConnection:
             del call
             source.begin()
             self._release()  # a client that has its answer may count on the memory
-            self._send(LENGTH.pack(len(reply)) + reply if framed and reply else reply)
+            self._deliver(LENGTH.pack(len(reply)) + reply if framed and reply else reply)
             self._since_ms, self._due_ms = self._clock.monotonic_ms(), None
             if self._stopping:
                 self._end_reading()
@@ -198,11 +200,13 @@ class ClientConnection:
         else:
             answer = self._carry_out(call.name, call.arguments)
         if call.kind == TMessageType.ONEWAY:
+            self._revoke_call()
             return b""
         try:
             return _encode_reply(call, answer, compact)
         except Exception as error:  # noqa: BLE001  (what a handler returned is not of our making)
             self._tell(annotate("a reply cannot be written", method=call.name), error)
+            self._revoke_call()
             return _encode_reply(call, _internal(call.name), compact)
 
     def _carry_out(self, name: str, arguments: TPayload) -> TPayload:
@@ -211,8 +215,9 @@ class ClientConnection:
         given: Mapping[str, Any] = arguments.__dict__
         try:
             with method.turn:
-                result.__dict__["success"] = method.run(*[given[name] for name in method.names])
+                returned = method.run(*[given[name] for name in method.names])
         except TApplicationException as error:
+            self._tell(annotate("refused a request", method=name, answer=error.message))
             return error
         except Exception as error:  # noqa: BLE001  (whatever it is, the others are served)
             for field, kind in method.errors:
@@ -221,6 +226,9 @@ class ClientConnection:
                     return result
             self._tell(annotate("a request failed", method=name), error)
             return _internal(name)
+        if isinstance(returned, Revocable):
+            self._revoke = returned.revoke
+        result.__dict__["success"] = returned
         return result
 
     # ---------------------------------------------------------------------------- memory
@@ -275,6 +283,24 @@ class ClientConnection:
                 raise Overdue(f"a request took too long limit_ms={self._limits.request_ms}")
             elif data is not None:
                 return data
+
+    def _deliver(self, reply: bytes) -> None:
+        """Send a reply; revoke the call if the client certainly did not get all of it."""
+        try:
+            self._send(reply)
+            if self._revoke is not None:  # a client that was gone before has said so by now
+                code = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+                if code:
+                    raise OSError(code, "the client was gone")
+        except BaseException:
+            self._revoke_call()
+            raise
+        self._revoke = None
+
+    def _revoke_call(self) -> None:
+        revoke, self._revoke = self._revoke, None
+        if revoke is not None:
+            revoke()
 
     def _send(self, reply: bytes) -> None:
         sent = self._socket.send(reply) if reply else 0

@@ -196,7 +196,7 @@ class WireReader:
             wire, number = self.field(number)
         for known in fields.values():
             if known[-1] and getattr(made, known[1]) is None:
-                message = f"Required field '{known[1]}' was not present!"
+                message = f"Required field '{known[1]}' was not present! Struct: {kind.__name__}"
                 self._refuse(TApplicationException.PROTOCOL_ERROR, message)
         return made
 

@@ -3,6 +3,10 @@
 A commit is sent once. Where its answer is lost, nothing is sent again but a request with a `once`
 token, of which at most one commits; otherwise the server is asked for the transactions that carry
 the request's name. What only the server knows, such as conflicts, is settled there.
+
+A call with a deadline has ended `ANSWER_MS` and `SETTLE_MS` after it, whatever the server does; one
+without, after the `timeout_ms` of the URI and `PATIENCE_MS`. A read writes nothing: it fails with
+DeadlineError or NotApplied, and never leaves anything open.
 """
 
 from __future__ import annotations
@@ -10,34 +14,35 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from txn.backoff import Backoff
 from txn.client.gather import Gatherer, InLine
+from txn.client.turns import Turn
 from txn.clock import Clock, SystemClock
 from txn.errors import (
     CommitOutcomeUnknown,
     DeadlineError,
     InvalidRequestError,
     MaybeApplied,
+    NotApplied,
     StoreError,
     TableUnavailable,
     TxnError,
 )
 from txn.model import Cell, Key, Row, as_bytes
-from txn.policy import Policy
+from txn.policy import Pace, Policy
 from txn.protocol.attempt import Context, Rules
 from txn.protocol.row import Buffer, encode_buffer
-from txn.protocol.rules import SIX_PHASE, find_rules
+from txn.protocol.rules import PROTOCOLS, SIX_PHASE, find_rules
 from txn.reading.keys import Snapshot
 from txn.request import TRANSACTIONS, Ack, Committed, Outcome, Request
 from txn.service.messages import (
     IDL,
-    OUTCOMES,
     UNKNOWN_KIND,
+    name_part,
     pack_assertions,
     pack_key,
     pack_mutation,
@@ -46,20 +51,36 @@ from txn.service.messages import (
     unpack_committed,
     unpack_result,
 )
-from txn.service.store import RemoteService, ServedStore, parse_server
+from txn.service.settling import KNOWN, SETTLING, Settler, make_unknown
+from txn.service.store import CALLS, RemoteService, ServedStore, is_unsupported, parse_server
+from txn.service.store_messages import pack_span, unpack_page
 from txn.spans import Span
+from txn.stores.base import Store
 from txn.stores.gateway import Gateway
 from txn.stores.options import split_uri
 from txn.tracing import Headers, Trace, begin_traces, list_headers
 from txn.watch import silent
 
 NAME = b"request."
-SETTLE_TRIES = 6
-SETTLING = Backoff(first_ms=20, longest_ms=640)
-SETTLE_MANY_MS = 10_000
+LATE = "deadline passed before anything was sent"
+PATIENCE_MS = 10_000  # for what became of a commit that has no deadline
 ANSWER_MS = 1_000  # how long after a deadline its answer may come
+SETTLE_MS = 500  # and then what became of it
+APART_MS = 500  # how far the deadlines of a batch may lie apart: all wait for the last one
 ACKS = {"complete": IDL.Ack.COMPLETE, "decided": IDL.Ack.DECIDED}
-KNOWN = {number: outcome for outcome, number in OUTCOMES.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A commit, as often as it is sent. name: by which it can be asked for. due_ms: when it is too
+    late to decide, by the monotonic clock. headers: of its span."""
+
+    request: Request
+    spans: Sequence[Span]
+    ack: Ack
+    name: bytes
+    due_ms: int | None
+    headers: Headers | None
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -68,6 +89,12 @@ class _Sent(InLine):
 
     result: Committed | Exception | None = None
     trace: Trace | None = None
+
+    def goes_with(self, other: InLine) -> bool:
+        """Whether both may be in one batch, at whose end both are told."""
+        if self.due_ms is None or other.due_ms is None:
+            return self.ack == other.ack and self.due_ms is other.due_ms
+        return self.ack == other.ack and abs(self.due_ms - other.due_ms) <= APART_MS
 
 
 def connect_server(uri: str, clock: Clock | None = None) -> RemoteBackend:
@@ -90,18 +117,36 @@ class RemoteBackend:
         self._clock = clock or SystemClock()
         self._chance = chance or random.SystemRandom()
         self._service = RemoteService(gateway, token, self._clock)
-        self._rules: Rules | None = None
-        lanes = Policy().lanes
+        self._settler = Settler(self._service, self._clock, self._chance)
+        self.pace = Pace(self._clock, self._chance, Policy())
+        self._database: tuple[bytes, Rules] | None = None
+        lanes = self.pace.policy.lanes
         self._gatherer = Gatherer(self._commit_together, _tell, self._clock, lanes, linger_ms=0)
 
     @property
     def context(self) -> Context:
         """The server's store and transaction table, and the clock and chance here; how often a
         commit is tried is the server's policy."""
-        store, table = ServedStore(self._service), as_bytes("transactions", TRANSACTIONS)
-        if self._rules is None:
-            self._rules = find_rules(store, table) or SIX_PHASE
-        return Context(store, table, self._clock, self._chance, Policy(), silent, self._rules)
+        store = ServedStore(self._service)
+        if self._database is None:
+            self._database = self._ask_database(store)
+        table, rules = self._database
+        return Context(store, table, self._clock, self._chance, self.pace.policy, silent, rules)
+
+    def _ask_database(self, store: Store) -> tuple[bytes, Rules]:
+        """Return the server's transaction table and protocol; one of an older version does not tell
+        the table's name, which it cannot choose."""
+        try:
+            arguments = CALLS.database_args(self._service.options())
+            found = self._service.ask("database", arguments, repeat=True)
+        except NotApplied as error:
+            if not is_unsupported(error):
+                raise
+            table = as_bytes("transactions", TRANSACTIONS)
+            return table, find_rules(store, table) or SIX_PHASE
+        if found.protocol not in PROTOCOLS:
+            raise InvalidRequestError("the server has a newer protocol", found=found.protocol)
+        return found.transactions, PROTOCOLS[found.protocol]
 
     def check_key(self, key: Key) -> None:
         """Leave it to the server, which knows its tables and families."""
@@ -118,35 +163,40 @@ class RemoteBackend:
         known: Snapshot,
     ) -> Committed:
         """Commit by the server. Where the outcome is unknown the error carries the name of the
-        request, for which `outcome` can be asked. With a time of its own, at most two seconds more
-        pass until that is known."""
-        assert not spans, "nothing can have been scanned"
+        request, for which `outcome` can be asked."""
         (trace,) = begin_traces([request], remote=True)
         with _end_traces([trace]) as results:
-            done = self._commit(request, ack, deadline_ms, trace)
+            done = self._commit(request, ack, deadline_ms, trace, spans)
             results.append(done)
         return done
 
     def _commit(
-        self, request: Request, ack: Ack, deadline_ms: int | None, trace: Trace | None
+        self,
+        request: Request,
+        ack: Ack,
+        deadline_ms: int | None,
+        trace: Trace | None,
+        spans: Sequence[Span] = (),
     ) -> Committed:
         sent_ms = self._clock.monotonic_ms()
         due_ms = None if deadline_ms is None else sent_ms + deadline_ms
-        if due_ms is not None and due_ms <= sent_ms:
-            raise DeadlineError("deadline passed before anything was sent")
+        _require_time(deadline_ms)
         name = self._name()
         (headers,) = list_headers([trace])
-        send = partial(self._send, request, ack, name, due_ms, headers)
+        send = partial(self._send, _Asked(request, spans, ack, name, due_ms, headers))
         try:
             return send()
         except TableUnavailable:  # the server's answer, and none of a commit
             raise
         except MaybeApplied as lost:
-            done = None if request.once is None else self._send_again(send, due_ms)
+            now_ms = self._clock.monotonic_ms()
+            until_ms = now_ms + PATIENCE_MS if due_ms is None else due_ms + ANSWER_MS + SETTLE_MS
+            done = None
+            if request.once is not None:
+                last_ms = now_ms + PATIENCE_MS
+                done = self._send_again(send, last_ms if due_ms is None else min(due_ms, last_ms))
             if done is None:
-                now_ms = self._clock.monotonic_ms()
-                until_ms = None if due_ms is None else max(due_ms, now_ms) + ANSWER_MS
-                done = self._find_committed(name, sent_ms, SETTLE_TRIES, until_ms)
+                done = self._settler.find_committed(name, sent_ms, until_ms)
             if done is None:
                 raise CommitOutcomeUnknown(name) from lost
             return done
@@ -167,24 +217,44 @@ class RemoteBackend:
         deadlines_ms: Sequence[int | None],
         traces: Sequence[Trace | None],
     ) -> list[Committed | TxnError]:
+        due = [n for n, time in enumerate(deadlines_ms) if time is None or time > 0]
+        results: list[Committed | TxnError] = [DeadlineError(LATE) for _ in requests]
+        if due:
+            sent = self._send_many(
+                [requests[n] for n in due],
+                ack,
+                [deadlines_ms[n] for n in due],
+                [traces[n] for n in due],
+            )
+            for n, result in zip(due, sent, strict=True):
+                results[n] = result
+        return results
+
+    def _send_many(
+        self,
+        requests: Sequence[Request],
+        ack: Ack,
+        deadlines_ms: Sequence[int | None],
+        traces: Sequence[Trace | None],
+    ) -> list[Committed | TxnError]:
+        """Send requests that are not late."""
         name, sent_ms = self._name(), self._clock.monotonic_ms()
-        if not requests:
-            return []
-        arguments = IDL.Transactional.commitMany_args(
+        arguments = CALLS.commitMany_args(
             list(map(pack_request, requests, deadlines_ms, list_headers(traces))),
             self._service.options(ack=ACKS[ack], request=name),
         )
         known = [time for time in deadlines_ms if time is not None]
-        wait_ms = max(*known, 0) + ANSWER_MS if len(known) == len(deadlines_ms) else None
+        wait_ms = max(known) + ANSWER_MS if len(known) == len(deadlines_ms) else None
         try:
             answers = self._service.ask("commitMany", arguments, within_ms=wait_ms)
             if len(answers) != len(requests):
                 raise MaybeApplied(UNKNOWN_KIND)
         except MaybeApplied as lost:
-            settle_ms = SETTLE_MANY_MS if wait_ms is None else ANSWER_MS
-            return self._find_all_committed(name, sent_ms, len(requests), settle_ms, lost)
+            now_ms = self._clock.monotonic_ms()
+            until_ms = now_ms + PATIENCE_MS if wait_ms is None else sent_ms + wait_ms + SETTLE_MS
+            return self._settler.find_all_committed(name, sent_ms, len(requests), until_ms, lost)
         return [
-            _unpack_part(packed, _name_part(name, number)) for number, packed in enumerate(answers)
+            _unpack_part(packed, name_part(name, number)) for number, packed in enumerate(answers)
         ]
 
     def submit(self, request: Request, ack: Ack, deadline_ms: int | None) -> Future[Committed]:
@@ -233,47 +303,78 @@ class RemoteBackend:
         except TxnError as error:
             return error
 
-    def read(self, keys: Sequence[Key]) -> Snapshot:
+    def read(self, keys: Sequence[Key], deadline_ms: int | None = None) -> Snapshot:
         """Return the keys' cells as of one instant."""
         if not keys:
             return {}
-        arguments = IDL.Transactional.read_args(
-            [pack_key(key) for key in keys], self._service.options()
-        )
-        return unpack_cells(self._service.ask("read", arguments, repeat=True))
+        packed = [pack_key(key) for key in keys]
+        return unpack_cells(self._ask_read("read", deadline_ms, packed))
 
-    def look(self, keys: Sequence[Key], turn: object) -> Snapshot:
+    def look(self, keys: Sequence[Key], turn: Turn, deadline_ms: int | None = None) -> Snapshot:
         """Return the keys' cells as of one instant. What is in demand the server knows."""
-        return self.read(keys)
+        return self.read(keys, deadline_ms)
 
-    def scan(self, wanted: Span) -> Iterator[Row]:
-        """Refuse: rows cannot be asked for."""
-        raise InvalidRequestError("an engine behind txn:// does not scan")
+    def scan(self, wanted: Span, deadline_ms: int | None = None) -> Iterator[Row]:
+        """Yield the span's rows that have a value, a page at a time; the first one is asked for at
+        once. Between the pages the server keeps nothing."""
+        due_ms = None if deadline_ms is None else self._clock.monotonic_ms() + deadline_ms
+        return self._list_pages(wanted, due_ms, self._ask_page(wanted, deadline_ms))
+
+    def _list_pages(
+        self, wanted: Span, due_ms: int | None, page: tuple[list[Row], bytes | None]
+    ) -> Iterator[Row]:
+        rows, following = page
+        yield from rows
+        while following is not None:
+            left_ms = None if due_ms is None else due_ms - self._clock.monotonic_ms()
+            rows, following = self._ask_page(replace(wanted, start=following), left_ms)
+            yield from rows
+
+    def _ask_page(self, wanted: Span, deadline_ms: int | None) -> tuple[list[Row], bytes | None]:
+        return unpack_page(self._ask_read("scan", deadline_ms, pack_span(wanted)))
 
     def view(
-        self, keys: Sequence[Key], spans: Sequence[Span]
+        self, keys: Sequence[Key], spans: Sequence[Span], deadline_ms: int | None = None
     ) -> tuple[Snapshot, list[dict[Key, Cell]]]:
-        """Return the cells of keys as of one instant; rows cannot be asked for."""
-        if spans:
-            raise InvalidRequestError("an engine behind txn:// does not scan")
-        return self.read(keys), []
+        """Return the cells of the keys, and those of each span, as of one instant."""
+        if not spans:
+            return self.read(keys, deadline_ms), []
+        packed = [pack_key(key) for key in keys], [pack_span(span) for span in spans]
+        view = self._ask_read("view", deadline_ms, *packed)
+        parts = [unpack_cells(part) for part in view.spans]
+        return unpack_cells(view.keys), [
+            {key: cell for key, cell in part.items() if cell is not None} for part in parts
+        ]
+
+    def _ask_read(self, method: str, deadline_ms: int | None, *arguments: Any) -> Any:
+        """Ask for what changes nothing, so that no answer is a definite failure."""
+        _require_time(deadline_ms)
+        due_ms = None if deadline_ms is None else self._clock.monotonic_ms() + deadline_ms
+        options = self._service.options(withinMs=deadline_ms)
+        request = getattr(CALLS, f"{method}_args")(*arguments, options)
+        try:
+            return self._service.ask(method, request, repeat=True, within_ms=deadline_ms)
+        except TableUnavailable:  # the server's answer
+            raise
+        except (MaybeApplied, NotApplied) as lost:
+            if due_ms is not None and self._clock.monotonic_ms() >= due_ms:
+                raise DeadlineError("deadline passed before the server answered") from lost
+            raise NotApplied(str(lost)) from lost
 
     def outcome(self, key: bytes) -> Outcome:
         """Return what has become of a transaction, by its row key or the name of its request."""
         if not key.startswith(NAME):
-            arguments = IDL.Transactional.outcome_args(key, self._service.options())
+            arguments = CALLS.outcome_args(key, self._service.options())
             return KNOWN[self._service.ask("outcome", arguments, repeat=True)]
         try:
             began_ms = int(key.split(b".")[1])
         except ValueError as error:
             raise InvalidRequestError("not a name of a request", given=key) from error
-        return self._ask_settled(key, self._clock.wall_ms() - began_ms)[0]
+        return self._settler.ask(key, self._clock.wall_ms() - began_ms)[0]
 
     def ensure_table(self, table: bytes, families: Collection[bytes]) -> None:
         """Create the table and those of its families that are missing."""
-        arguments = IDL.Transactional.ensureTable_args(
-            table, list(families), self._service.options()
-        )
+        arguments = CALLS.ensureTable_args(table, list(families), self._service.options())
         self._service.ask("ensureTable", arguments, repeat=True)
 
     def flush(self) -> None:
@@ -288,85 +389,55 @@ class RemoteBackend:
 
     # ------------------------------------------------------------------------- lost answers
 
-    def _send(
-        self,
-        request: Request,
-        ack: Ack,
-        name: bytes,
-        due_ms: int | None,
-        headers: Headers | None,
-    ) -> Committed:
-        """Send a commit, with what is left of its time, and wait little longer for the answer."""
-        left_ms = None if due_ms is None else due_ms - self._clock.monotonic_ms()
-        arguments = IDL.Transactional.commit_args(
-            [pack_mutation(mutation) for mutation in request.mutations],
-            pack_assertions(request.assertions),
-            self._service.options(
-                ack=ACKS[ack],
-                once=request.once,
-                onceRetentionMs=request.once_retention_ms,
-                labels=request.labels,
-                request=name,
-                withinMs=left_ms,
-                trace=headers,
-            ),
+    def _send(self, asked: _Asked, most_ms: int | None = None) -> Committed:
+        """Send a commit, with what is left of its time, and wait little longer for the answer; for
+        one that has no time of its own, at most for most_ms."""
+        request = asked.request
+        left_ms = None if asked.due_ms is None else asked.due_ms - self._clock.monotonic_ms()
+        mutations = [pack_mutation(mutation) for mutation in request.mutations]
+        assertions = pack_assertions(request.assertions)
+        options = self._service.options(
+            ack=ACKS[asked.ack],
+            once=request.once,
+            onceRetentionMs=request.once_retention_ms,
+            labels=request.labels,
+            request=asked.name,
+            withinMs=left_ms,
+            trace=asked.headers,
         )
-        wait_ms = None if left_ms is None else left_ms + ANSWER_MS
-        return unpack_committed(self._service.ask("commit", arguments, within_ms=wait_ms))
+        wait_ms = most_ms if left_ms is None else left_ms + ANSWER_MS
+        if not asked.spans:
+            arguments = CALLS.commit_args(mutations, assertions, options)
+            return unpack_committed(self._service.ask("commit", arguments, within_ms=wait_ms))
+        # Not an argument of `commit`: a server of an older version would not look at it.
+        scanned = [pack_span(span) for span in asked.spans]
+        arguments = CALLS.commitScanned_args(mutations, assertions, scanned, options)
+        return unpack_committed(self._service.ask("commitScanned", arguments, within_ms=wait_ms))
 
-    def _send_again(self, send: Callable[[], Committed], due_ms: int | None) -> Committed | None:
+    def _send_again(self, send: Callable[[int], Committed], until_ms: int) -> Committed | None:
         """Send a request with a `once` token again. Only a commit tells what became of the first:
         it may still be under way where this one is refused."""
-        for _ in SETTLING.tries(self._clock, self._chance, most=SETTLE_TRIES):
-            if due_ms is not None and self._clock.monotonic_ms() >= due_ms:
+        for _ in SETTLING.tries(self._clock, self._chance, due_ms=until_ms):
+            left_ms = until_ms - self._clock.monotonic_ms()
+            if left_ms <= 0:
                 return None
             try:
-                return send()
+                return send(left_ms)
             except StoreError:
                 continue
             except TxnError:  # invalid, too: the first one may have been valid
                 return None
         return None
 
-    def _find_committed(
-        self, name: bytes, sent_ms: int, tries: int, until_ms: int | None = None
-    ) -> Committed | None:
-        """Look for the request's transactions, for a moment; None: it is not known to be done."""
-        for _ in SETTLING.tries(self._clock, self._chance, most=tries):
-            now_ms = self._clock.monotonic_ms()
-            left_ms = None if until_ms is None else until_ms - now_ms
-            if left_ms is not None and left_ms <= 0:
-                break
-            with suppress(TxnError):
-                _, done = self._ask_settled(name, now_ms - sent_ms, left_ms)
-                if done is not None:
-                    return done
-        return None
-
-    def _find_all_committed(
-        self, name: bytes, sent_ms: int, count: int, settle_ms: int, lost: MaybeApplied
-    ) -> list[Committed | TxnError]:
-        due_ms = self._clock.monotonic_ms() + settle_ms
-        results: list[Committed | TxnError] = []
-        for number in range(count):
-            part = _name_part(name, number)
-            tries = SETTLE_TRIES if number == 0 else 1
-            done = self._find_committed(part, sent_ms, tries, due_ms)
-            results.append(done or _make_unknown(part, lost))
-        return results
-
-    def _ask_settled(
-        self, name: bytes, ago_ms: int, deadline_ms: int | None = None
-    ) -> tuple[Outcome, Committed | None]:
-        arguments = IDL.Transactional.settle_args(name, ago_ms, self._service.options())
-        settled = self._service.ask("settle", arguments, repeat=True, within_ms=deadline_ms)
-        done = settled.committed and unpack_committed(settled.committed)
-        return KNOWN[settled.outcome], done
-
     # ------------------------------------------------------------------------------ details
 
     def _name(self) -> bytes:
         return NAME + b"%013d.%032x" % (self._clock.wall_ms(), self._chance.getrandbits(128))
+
+
+def _require_time(deadline_ms: int | None) -> None:
+    if deadline_ms is not None and deadline_ms <= 0:
+        raise DeadlineError(LATE)
 
 
 def _tell(sent: _Sent) -> None:
@@ -395,19 +466,8 @@ def _end_traces(
                 trace.end(results[number] if results else error)
 
 
-def _name_part(name: bytes, number: int) -> bytes:
-    """Return the name of one request of many, as the server gives it."""
-    return b"%b/%d" % (name, number)
-
-
 def _unpack_part(packed: Any, name: bytes) -> Committed | TxnError:
     try:
         return unpack_result(packed)
     except MaybeApplied as error:
-        return _make_unknown(name, error)
-
-
-def _make_unknown(name: bytes, cause: MaybeApplied) -> CommitOutcomeUnknown:
-    error = CommitOutcomeUnknown(name)
-    error.__cause__ = cause
-    return error
+        return make_unknown(name, error)

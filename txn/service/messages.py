@@ -65,6 +65,11 @@ FIELDS = {
 }
 
 
+def name_part(name: bytes, number: int) -> bytes:
+    """Return the name of one request of many, whose name together is given."""
+    return b"%b/%d" % (name, number)
+
+
 def pack_key(key: Key) -> Any:
     """Return a key's message; the key names its table."""
     return IDL.Key(key.row, key.family, key.column, key.table)

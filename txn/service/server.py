@@ -8,23 +8,34 @@ token, no request without it does anything.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import wraps
-from itertools import islice
 from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from txn.client.engine import Engine
+from txn.client.local import LocalBackend
+from txn.clock import Clock
 from txn.errors import InvalidRequestError, TxnError
 from txn.model import Row, cell_bytes
 from txn.protocol.attempt import ProtocolName
 from txn.protocol.ranges import stored_rows
-from txn.protocol.row import decode_row
-from txn.request import Ack, Committed, Outcome, Request
+from txn.protocol.row import FAMILY, column, decode_row
+from txn.request import (
+    TRANSACTIONS,
+    Ack,
+    Committed,
+    Outcome,
+    Request,
+    bind_request,
+    check_deadline,
+)
 from txn.server.ports import ServedInterface
 from txn.service.messages import (
     IDL,
     OUTCOMES,
     REQUEST_LABEL,
+    name_part,
     pack_cells,
     pack_committed,
     pack_error,
@@ -41,18 +52,25 @@ from txn.service.store_messages import (
     unpack_columns,
     unpack_edit,
     unpack_families,
+    unpack_span,
     unpack_unless,
 )
 from txn.spans import Span
 from txn.stores.base import Store
+from txn.stores.hbase.places import row_after
 from txn.tracing import continue_trace, continue_traces, flush_traces
 from txn.watch import Watch, silent
 
-MARGIN_MS = 60_000  # how far the server's clock may have been set back since a request was sent
-LOOK_AT = 100_000  # rows, before the search for a request is given up
+NEAR_MS = 100  # in which a request mostly comes to its transaction
+MARGIN_MS = 64_000  # how far the server's clock may have been set since a request was sent
+MOST_SETTLED = 1_000_000  # as many as a request may have items
+SETTLE_MS = 10_000  # before the search for a request is given up
+LATEST_MS = 9_999_999_999_999
 PAGE_ROWS = 500
 PAGE_BYTES = 1_000_000
-LONG = frozenset({"storeScan", "storeCompact"})
+PAGE_MS = 2_000  # before a page is sent as it is
+VIEW_BYTES = 64_000_000
+LONG = frozenset({"scan", "view", "storeScan", "storeCompact"})
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -83,12 +101,18 @@ class Transactional:
         store: Store,
         *,
         token: str | None = None,
+        transactions: str | bytes = TRANSACTIONS,
         protocol: ProtocolName | None = None,
         watch: Watch = silent,
+        clock: Clock | None = None,
     ) -> None:
         self._store = store
         self._token = None if token is None else token.encode()
-        self._engine = Engine(store, protocol=protocol, watch=watch)
+        self._engine = Engine(
+            store, transactions=transactions, protocol=protocol, watch=watch, clock=clock
+        )
+        assert isinstance(self._engine.backend, LocalBackend)
+        self._backend = self._engine.backend
 
     @property
     def service(self) -> ServedInterface:
@@ -126,12 +150,39 @@ class Transactional:
         return pack_committed(done)
 
     @answer_call
+    def commitScanned(
+        self,
+        mutations: Sequence[Any],
+        assertions: Sequence[Any] | None,
+        scanned: Sequence[Any],
+        given: Any,
+    ) -> Any:
+        """Commit what has scanned ranges, if nothing has come into these."""
+        options = given or IDL.Options()
+        asked = _request(mutations, assertions, options, options.request)
+        spans = [unpack_span(each) for each in scanned]
+        check_deadline(options.withinMs)
+        request = bind_request(
+            asked.mutations,
+            asked.assertions,
+            once=asked.once,
+            labels=asked.labels,
+            once_retention_ms=asked.once_retention_ms,
+        )
+        self._backend.check_request(request)
+        for span in spans:
+            self._backend.check_span(span)
+        with continue_trace(options.trace):
+            done = self._backend.commit(request, _ack(options), spans, options.withinMs, {})
+        return pack_committed(done)
+
+    @answer_call
     def commitMany(self, requests: Sequence[Any], given: Any) -> list[Any]:
         """Commit independent requests together; a result for each."""
         options = given or IDL.Options()
         wanted = [
             _request(
-                r.mutations, r.assertions, r, options.request and b"%b/%d" % (options.request, i)
+                r.mutations, r.assertions, r, options.request and name_part(options.request, i)
             )
             for i, r in enumerate(requests)
         ]
@@ -143,7 +194,30 @@ class Transactional:
     @answer_call
     def read(self, keys: Sequence[Any], given: Any) -> list[Any]:
         """The keys' cells as of one instant."""
-        return pack_cells(self._engine.read([unpack_key(key) for key in keys]))
+        wanted = [unpack_key(key) for key in keys]
+        return pack_cells(self._engine.read(wanted, deadline_ms=_within(given)))
+
+    @answer_call
+    def scan(self, span: Any, given: Any) -> Any:
+        """The first rows of a range that have a value, up to a page of them."""
+        rows = self._backend.scan(unpack_span(span), _within(given))
+        return self._make_page(rows)
+
+    @answer_call
+    def view(self, keys: Sequence[Any], spans: Sequence[Any], given: Any) -> Any:
+        """Cells of keys and of ranges as of one instant."""
+        wanted = [unpack_key(key) for key in keys]
+        for key in wanted:
+            self._backend.check_key(key)
+        ranges = [unpack_span(each) for each in spans]
+        found, parts = self._backend.view(wanted, ranges, _within(given), VIEW_BYTES)
+        return IDL.View(pack_cells(found), [pack_cells(part) for part in parts])
+
+    @answer_call
+    def database(self, given: Any) -> Any:
+        """What the database is."""
+        context = self._engine.context
+        return IDL.Database(context.table, context.rules.name)
 
     @answer_call
     def outcome(self, transaction: bytes, given: Any) -> int:
@@ -154,8 +228,16 @@ class Transactional:
     @answer_call
     def settle(self, request: bytes, ago_ms: int, given: Any) -> Any:
         """What has become of a request, as far as its transactions' rows tell."""
-        outcome, committed = self._find_request(request, ago_ms)
-        return IDL.Settled(OUTCOMES[outcome], committed and pack_committed(committed))
+        (settled,) = self._find_requests([request], ago_ms, given)
+        return settled
+
+    @answer_call
+    def settleMany(self, request: bytes, count: int, ago_ms: int, given: Any) -> list[Any]:
+        """The same of all requests of a commitMany, in one look."""
+        if not 0 < count <= MOST_SETTLED:
+            raise InvalidRequestError("too many requests", count=count, limit=MOST_SETTLED)
+        names = [name_part(request, number) for number in range(count)]
+        return self._find_requests(names, ago_ms, given)
 
     @answer_call
     def ensureTable(self, table: bytes, families: Sequence[bytes], given: Any) -> None:
@@ -200,15 +282,9 @@ class Transactional:
         left_out: Sequence[bytes] | None = None,
     ) -> Any:
         """The first rows of a range, up to a page of them."""
-        page: list[Row] = []
-        size = 0
         unless = unpack_unless(judged, left_out)
-        for row in self._store.scan(table, start, stop, unpack_columns(columns), unless):
-            page.append(row)
-            size += sum(cell_bytes(key, cell.value) for key, cell in row.cells.items())
-            if len(page) == PAGE_ROWS or size >= PAGE_BYTES:
-                return pack_page(page, more=True)
-        return pack_page(page, more=False)
+        rows = self._store.scan(table, start, stop, unpack_columns(columns), unless)
+        return self._make_page(rows)
 
     @answer_call
     def storeDescribe(self, table: bytes, given: Any) -> Any:
@@ -228,26 +304,92 @@ class Transactional:
 
     # ------------------------------------------------------------------------------ details
 
-    def _find_request(self, request: bytes, ago_ms: int) -> tuple[Outcome, Committed | None]:
-        """Look for the request among the transactions begun since it was sent. They are this
-        server's, whose row keys have no bucket. An aborted attempt tells nothing: another may
-        follow."""
+    def _make_page(self, rows: Iterable[Row]) -> Any:
+        """Return the first rows that have cells, as many as fit, or are found in time."""
+        clock, page, size = self._engine.context.clock, [], 0
+        due_ms = clock.monotonic_ms() + PAGE_MS
+        for row in rows:
+            if row.cells:
+                page.append(row)
+                size += sum(cell_bytes(key, cell.value) for key, cell in row.cells.items())
+            is_full = len(page) == PAGE_ROWS or size >= PAGE_BYTES
+            if is_full or clock.monotonic_ms() >= due_ms:
+                return pack_page(page, row_after(row.row))
+        return pack_page(page, None)
+
+    def _find_requests(self, names: Sequence[bytes], ago_ms: int, given: Any) -> list[Any]:
+        """Look for requests among the transactions begun about when they were sent, the nearest
+        ones first, however many there are of others. They are this server's, whose row keys have
+        no bucket. An aborted attempt tells nothing: another may follow."""
+        within_ms = min(_within(given) or SETTLE_MS, SETTLE_MS)
+        settled = {_label(name): IDL.Settled(IDL.Outcome.UNKNOWN) for name in names}
+        left = set(settled)
+        for label, outcome, done in self._judge_rows(
+            names[0].partition(b"/")[0], ago_ms, within_ms
+        ):
+            if label in left:
+                settled[label] = IDL.Settled(OUTCOMES[outcome], done and pack_committed(done))
+                left.difference_update([label] if done else ())
+            if not left:
+                break
+        return [settled[_label(name)] for name in names]
+
+    def _judge_rows(
+        self, name: bytes, ago_ms: int, within_ms: int
+    ) -> Iterator[tuple[str, Outcome, Committed | None]]:
+        """Yield what rows tell of requests of this name, or of parts of it, until it is late."""
         context = self._engine.context
-        since_ms = max(0, context.clock.wall_ms() - max(0, ago_ms) - MARGIN_MS)
-        wanted, outcome = request.decode(errors="replace"), Outcome.UNKNOWN
-        begun = Span(context.table, b"transaction.%013d" % since_ms, b"transaction/")
-        for row in islice(stored_rows(context, begun), LOOK_AT):
-            found = decode_row(row)
-            if found.buffer is None or found.status is None:
-                continue
-            if found.buffer.request.labels.get(REQUEST_LABEL) != wanted:
-                continue
-            if found.status.is_decided and found.plan is not None:
-                timestamp, complete = found.plan.timestamp, found.status.is_finished
-                return Outcome.COMMITTED, Committed(row.row, timestamp, complete=complete)
-            if found.status.is_undecided:
-                outcome = Outcome.UNDECIDED
-        return outcome, None
+        clock, table = context.clock, context.table
+        context = replace(context, policy=replace(context.policy, deadline_ms=within_ms))
+        due_ms = clock.monotonic_ms() + within_ms
+        columns = [(FAMILY, each) for each in (b"buffer", b"plan", b"status")]
+        for start, stop in _list_windows(clock.wall_ms() - max(0, ago_ms)):
+            for row in stored_rows(context, Span(table, start, stop), cells=columns):
+                if clock.monotonic_ms() >= due_ms:
+                    return
+                buffer = row.cells.get(column(table, row.row, b"buffer"))
+                # To decode each would take most of the time.
+                if buffer and _label(name).encode() in buffer.value and (told := _judge_row(row)):
+                    yield told
+
+
+def _judge_row(row: Row) -> tuple[str, Outcome, Committed | None] | None:
+    """Return the name of the request that a transaction's row is of, and what it tells of it."""
+    found = decode_row(row)
+    if found.buffer is None or found.status is None:
+        return None
+    label = found.buffer.request.labels.get(REQUEST_LABEL, "")
+    if found.status.is_decided and found.plan is not None:
+        complete = found.status.is_finished
+        done = Committed(row.row, found.plan.timestamp, complete=complete)
+        return label, Outcome.COMMITTED, done
+    return (label, Outcome.UNDECIDED, None) if found.status.is_undecided else None
+
+
+def _list_windows(sent_ms: int) -> Iterator[tuple[bytes, bytes]]:
+    """Yield ranges of row keys, which together are all that may be of a request that was sent at
+    that time, the likely ones first."""
+    near_ms = NEAR_MS
+    yield _begun_at(sent_ms - near_ms), _begun_at(sent_ms + near_ms)
+    while near_ms < MARGIN_MS:
+        yield _begun_at(sent_ms + near_ms), _begun_at(sent_ms + 2 * near_ms)
+        yield _begun_at(sent_ms - 2 * near_ms), _begun_at(sent_ms - near_ms)
+        near_ms *= 2
+    yield _begun_at(sent_ms + near_ms), b"transaction/"
+
+
+def _label(name: bytes) -> str:
+    return name.decode(errors="replace")
+
+
+def _begun_at(wall_ms: int) -> bytes:
+    return b"transaction.%013d" % min(max(0, wall_ms), LATEST_MS)
+
+
+def _within(options: Any) -> int | None:
+    """Return how long the answer may take."""
+    within_ms: int | None = None if options is None else options.withinMs
+    return within_ms
 
 
 def _request(
@@ -256,7 +398,7 @@ def _request(
     """Return the request of these parts. terms: what tells its token and labels."""
     labels = dict(terms.labels or {})
     if name is not None:
-        labels[REQUEST_LABEL] = name.decode(errors="replace")
+        labels[REQUEST_LABEL] = _label(name)
     changes = tuple(map(unpack_mutation, mutations))
     wanted = tuple(unpack_assertions(assertions))
     return Request(changes, wanted, terms.once, labels, terms.onceRetentionMs)

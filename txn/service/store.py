@@ -172,11 +172,12 @@ class ServedStore:
         older server sends the rows that are left out as well, and so does one that would take too
         long to find a page of others."""
         check_unless(columns, unless)
-        wanted, left_out, more = pack_columns(columns), pack_unless(unless), True
-        while more:
-            arguments = (table, start, stop, wanted)
+        wanted, left_out = pack_columns(columns), pack_unless(unless)
+        following: bytes | None = start
+        while following is not None:
+            arguments = (table, following, stop, wanted)
             try:
-                rows, more = unpack_page(
+                rows, following = unpack_page(
                     self._ask(
                         "storeScan", CALLS.storeScan_args, *arguments, repeat=True, **left_out
                     )
@@ -187,7 +188,6 @@ class ServedStore:
                 left_out = {}
                 continue
             yield from (row for row in rows if unless is None or not unless.leaves_out(row))
-            start = rows[-1].row + b"\0" if rows else start
 
     def together(self, work: Callable[[], None]) -> None:
         """Run the function, one request after the other."""
@@ -248,7 +248,11 @@ def _translate_error(refused: GatewayError, server: str) -> TxnError:
     cause = refused.__cause__
     if type(cause) in DECLARED:
         return unpack_error(cause)
-    kind = getattr(cause, "type", None)
-    unsupported = kind == UNKNOWN_METHOD
-    error = NotApplied if unsupported else MaybeApplied
+    error = NotApplied if getattr(cause, "type", None) == UNKNOWN_METHOD else MaybeApplied
     return error(annotate("the server failed", server=server, cause=str(refused)))
+
+
+def is_unsupported(error: NotApplied) -> bool:
+    """Whether the server, of an older version, does not know the request."""
+    refused = error.__cause__
+    return refused is not None and getattr(refused.__cause__, "type", None) == UNKNOWN_METHOD

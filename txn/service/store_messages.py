@@ -1,4 +1,4 @@
-"""The messages of the store's contract, as the Transactional service carries it."""
+"""The messages of ranges, and of the store's contract, as the Transactional service carries it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import Any
 from txn.errors import InvalidRequestError
 from txn.model import Cell, Check, Columns, Edit, Family, Key, Row, Unless
 from txn.service.messages import IDL, pack_cells, pack_key, unpack_cells, unpack_key
+from txn.spans import Span, make_span
+from txn.stores.hbase.places import row_after
 
 # Those of a Family, in their order, as the interface names them.
 SETTINGS = (
@@ -69,18 +71,31 @@ def _value(packed: Any) -> bytes:
     return value
 
 
-def pack_page(rows: Iterable[Row], more: bool) -> Any:
-    """Return the message of rows, and whether there may be others behind them."""
-    return IDL.Page([IDL.StoredRow(row.row, pack_cells(row.cells)) for row in rows], more)
+def pack_page(rows: Iterable[Row], following: bytes | None) -> Any:
+    """Return the message of rows, and where those begin that may come behind them."""
+    packed = [IDL.StoredRow(row.row, pack_cells(row.cells)) for row in rows]
+    return IDL.Page(packed, following is not None, following)
 
 
-def unpack_page(packed: Any) -> tuple[list[Row], bool]:
-    """Return the rows of a page, and whether there may be others behind them."""
+def unpack_page(packed: Any) -> tuple[list[Row], bytes | None]:
+    """Return the rows of a page, and where those begin that may come behind them. A server of an
+    older version only says whether there may be any."""
     rows = []
     for row in packed.rows:
         cells = unpack_cells(row.cells)
         rows.append(Row(row.row, {key: cell for key, cell in cells.items() if cell is not None}))
-    return rows, packed.more
+    following = packed.following or (row_after(rows[-1].row) if rows else None)
+    return rows, following if packed.more else None
+
+
+def pack_span(span: Span) -> Any:
+    """Return the message of a range."""
+    return IDL.Span(span.table, span.start, span.stop, pack_columns(span.columns))
+
+
+def unpack_span(packed: Any) -> Span:
+    """Return the range of a message; InvalidRequestError where there is no such range."""
+    return make_span(packed.table, packed.start, packed.stop, None, unpack_columns(packed.columns))
 
 
 def pack_columns(columns: Columns) -> Any:

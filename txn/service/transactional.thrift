@@ -3,6 +3,9 @@
 // Every request may be sent as it stands by any Thrift client: commit(mutations) is enough. Numbers
 // once given are never given again; new fields are optional.
 
+namespace java hbasetxn
+namespace go hbasetxn
+
 struct Key {
   1: required binary row
   2: required binary family
@@ -59,7 +62,8 @@ struct Options {
   4: optional map<string, string> labels
   5: optional binary request         // a name for this request, to ask for it with `settle`
   6: optional i64 onceRetentionMs
-  7: optional i64 withinMs           // of a commit, until its decision; none: the server's policy
+  7: optional i64 withinMs           // until a commit's decision, or an answer; none: the server's
+                                     // policy. A read whose time is over is answered with Deadline
   8: optional map<string, string> trace  // W3C's headers: under which span the server puts its own
 }
 
@@ -86,6 +90,44 @@ enum Outcome {
   ABORTED = 2,
   UNDECIDED = 3,
   UNKNOWN = 4,   // no trace of it: it may have been either, or may still come
+}
+
+struct Column {
+  1: required binary family
+  2: required binary column
+}
+
+struct StoredRow {
+  1: required binary row
+  2: required list<Found> cells
+}
+
+// more: there may be rows behind the last one. following: where they begin, if not right behind it.
+struct Page {
+  1: required list<StoredRow> rows
+  2: required bool more
+  3: optional binary following
+}
+
+// The rows from start (included) to stop (excluded, if given), and which of their columns (none:
+// all).
+struct Span {
+  1: required binary table
+  2: required binary start
+  3: optional binary stop
+  4: optional list<Column> columns
+}
+
+// The cells of keys, and of each span those that have a value, in order.
+struct View {
+  1: required list<Found> keys
+  2: required list<list<Found>> spans
+}
+
+// transactions: the name of the transaction table. protocol: "six-phase" or "fenced".
+struct Database {
+  1: required binary transactions
+  2: required string protocol
 }
 
 struct Settled {
@@ -186,22 +228,6 @@ struct Check {
   4: required list<Edit> edits
 }
 
-struct Column {
-  1: required binary family
-  2: required binary column
-}
-
-struct StoredRow {
-  1: required binary row
-  2: required list<Found> cells
-}
-
-// more: there may be rows behind the last one.
-struct Page {
-  1: required list<StoredRow> rows
-  2: required bool more
-}
-
 struct Family {
   1: required binary name
   2: required i32 versions
@@ -237,6 +263,33 @@ service Transactional {
             4: Conflict conflict, 5: Deadline deadline, 6: OutcomeUnknown unknown,
             7: StoreFailed store, 8: Corrupt corrupt)
 
+  // Commit as `commit` does, if the scanned ranges, too, have no keys but those that the request
+  // names in its mutations and assertions: else Conflict or AssertionFailed.
+  Committed commitScanned(1: required list<Mutation> mutations, 2: list<Assertion> assertions,
+                          3: required list<Span> scanned, 4: Options options)
+    throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: Aborted aborted,
+            4: Conflict conflict, 5: AssertionFailed failed, 6: Deadline deadline,
+            7: OutcomeUnknown unknown, 8: StoreFailed store, 9: Corrupt corrupt)
+
+  // The first rows of a range that have a value, in order, each as of one instant: as many as make a
+  // page. Ask for more, from `following`, while there may be more; nothing is kept between the pages.
+  Page scan(1: required Span span, 2: Options options)
+    throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: Aborted aborted,
+            4: Conflict conflict, 5: Deadline deadline, 6: OutcomeUnknown unknown,
+            7: StoreFailed store, 8: Corrupt corrupt)
+
+  // Cells of keys and of ranges as of one instant: a snapshot, of at most 10,000 rows of each range
+  // and 64 MB.
+  View view(1: required list<Key> keys, 2: required list<Span> spans, 3: Options options)
+    throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: Aborted aborted,
+            4: Conflict conflict, 5: Deadline deadline, 6: OutcomeUnknown unknown,
+            7: StoreFailed store, 8: Corrupt corrupt)
+
+  // What the database is.
+  Database database(1: Options options)
+    throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: StoreFailed store,
+            4: Corrupt corrupt)
+
   // What has become of a transaction, by its row key.
   Outcome outcome(1: required binary transaction, 2: Options options)
     throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: StoreFailed store,
@@ -244,6 +297,12 @@ service Transactional {
 
   // What has become of a request whose answer was lost, by its name and how long ago it was sent.
   Settled settle(1: required binary request, 2: required i64 agoMs, 3: Options options)
+    throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: StoreFailed store,
+            4: Corrupt corrupt)
+
+  // The same of the requests of a commitMany, in their order, by its name and their count.
+  list<Settled> settleMany(1: required binary request, 2: required i32 count,
+                           3: required i64 agoMs, 4: Options options)
     throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: StoreFailed store,
             4: Corrupt corrupt)
 

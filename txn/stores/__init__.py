@@ -2,7 +2,10 @@
 
 memory://                       a fresh store in this process
 memory://name                   the one of this name, for as long as the process lives
-embedded:///path?sync=off       a directory; without sync it survives the death of processes only
+embedded:///path                a directory; its options, and what they are if they are not given:
+                                sync=on: off survives the death of processes only
+                                mode=rw: ro writes nothing, as where files may not be written
+                                max_readers=1024: how many threads of all processes read at once
 hbase://zk1,zk2:2181            HBase by its own RPC; its options are in
                                 `txn.stores.hbase.native.target`
 hbase+thrift2://host:port       HBase through its Thrift 2 gateway; its options are in
@@ -15,15 +18,16 @@ txn://host:port                 what a `txn serve` has, for recovery; its option
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from urllib.parse import SplitResult, parse_qsl, unquote
+from typing import Any
+from urllib.parse import SplitResult, unquote
 
 from txn.clock import Clock, SystemClock
 from txn.errors import InvalidRequestError
 from txn.host.extras import require_extra
 from txn.stores.base import Store
 from txn.stores.local import LocalStore
-from txn.stores.options import hide_login, split_uri
-from txn.tables.kv.lmdb import LmdbStore
+from txn.stores.options import Option, hide_login, one_of, read_options, split_uri, up_to
+from txn.tables.kv.lmdb import MAX_READERS, LmdbStore
 from txn.tables.kv.memory import MemoryStore
 from txn.tables.kv.ordered import OrderedStore
 
@@ -69,11 +73,17 @@ def _open_embedded(parts: SplitResult, clock: Clock, create: bool) -> Store:
 
 
 def _open_lmdb(parts: SplitResult, create: bool) -> LmdbStore:
-    options = _options(parts, {"sync": ("on", "off")})
+    options = _options(parts, _EMBEDDED)
     path = unquote(parts.path)
     if parts.netloc or path in {"", "/"} or "\0" in path:
         raise InvalidRequestError("write embedded:///path, with three slashes", uri=parts.geturl())
-    return LmdbStore(path, sync=options.get("sync") != "off", create=create)
+    return LmdbStore(
+        path,
+        create=create,
+        read_only=options.get("mode") == "ro",
+        sync=options.get("sync") != "off",
+        max_readers=options.get("max_readers", MAX_READERS),
+    )
 
 
 def _native(parts: SplitResult, clock: Clock, _: bool) -> Store:
@@ -108,23 +118,18 @@ def _place(parts: SplitResult) -> str:
     return hide_login(parts._replace(query="").geturl())
 
 
-def _options(parts: SplitResult, known: Mapping[str, tuple[str, ...]]) -> dict[str, str]:
+def _options(parts: SplitResult, known: Mapping[str, Option]) -> dict[str, Any]:
     """Return the options of a URI, each of which must be known and have one of its values."""
     if parts.fragment:
         raise InvalidRequestError("a store has no fragment", uri=parts.geturl())
-    options = dict(parse_qsl(parts.query, keep_blank_values=True))
-    for name, value in options.items():
-        if name not in known:
-            raise InvalidRequestError(
-                "unknown option", option=name, uri=parts.geturl(), known=sorted(known)
-            )
-        if value not in known[name]:
-            raise InvalidRequestError(
-                "unknown value", option=name, given=value, known=list(known[name])
-            )
-    return options
+    return read_options(parts, known)
 
 
+_EMBEDDED: dict[str, Option] = {
+    "max_readers": up_to(100_000),
+    "mode": one_of("rw", "ro"),
+    "sync": one_of("on", "off"),
+}
 _FACTORIES: dict[str, Callable[[SplitResult, Clock, bool], Store]] = {
     "embedded": _open_embedded,
     "hbase": _native,

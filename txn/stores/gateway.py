@@ -119,12 +119,19 @@ class Connection:
     )
 
     def __init__(
-        self, gateway: Gateway, service: Service, clock: Clock, tls: ssl.SSLContext | None
+        self,
+        gateway: Gateway,
+        service: Service,
+        clock: Clock,
+        tls: ssl.SSLContext | None,
+        due_ms: int,
     ) -> None:
         """Connect; OSError (which covers time-outs and TLS) where that fails."""
         self._monotonic_ms = clock.monotonic_ms
         self.used_ms = clock.monotonic_ms()
-        within_ms = min(gateway.connect_ms, gateway.timeout_ms)
+        within_ms = min(gateway.connect_ms, due_ms - self.used_ms)
+        if within_ms <= 0:
+            raise TimeoutError("timed out")
         self._wire = Wire(connect_socket(gateway.host, gateway.port, within_ms, tls))
         self._is_framed, self._is_gathering = gateway.transport == "framed", False
         kind = TCyFramedTransport if self._is_framed else TCyBufferedTransport

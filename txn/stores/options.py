@@ -83,6 +83,17 @@ def number(name: str, value: str) -> int:
     return int(value)
 
 
+def up_to(limit: int) -> Option:
+    """Return an option that is a positive number up to the limit."""
+
+    def read(name: str, value: str) -> int:
+        if number(name, value) > limit:
+            raise InvalidRequestError("too large", option=name, given=value, limit=limit)
+        return int(value)
+
+    return read
+
+
 def file(name: str, value: str) -> str:
     """A file that exists."""
     if not Path(value).is_file():

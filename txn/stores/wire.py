@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import select
 import socket
 import ssl
@@ -14,38 +15,39 @@ from txn.errors import InvalidRequestError
 
 
 class Wire:
-    """A socket whose waits are limited; thriftpy2's transports read from it and write to it.
+    """A socket whose waits are limited, all of them together; thriftpy2's transports read from it
+    and write to it.
 
     The kernel keeps the limit where it can. Python's own would ask it twice for each read and
     write, and let go of the interpreter each time.
     """
 
-    __slots__ = ("_kernel", "_limit_ms", "_socket")
+    __slots__ = ("_due_s", "_kernel", "_limit_ms", "_socket")
 
     def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
         self._kernel = not isinstance(connected, ssl.SSLSocket)
         self._limit_ms = 0
+        self._due_s = time.monotonic()
         connected.settimeout(None)
 
     def limit(self, now_ms: int, due_ms: int) -> None:
         """Let no wait from now on last much beyond the deadline."""
-        left_ms = due_ms - now_ms
-        if left_ms <= 0:
-            raise TimeoutError("timed out")
-        if _differ(self._limit_ms, left_ms):
-            self._limit_ms = left_ms
-            self._set_limit()
+        self._due_s = time.monotonic() + (due_ms - now_ms) / 1000
+        self._limit_rest()
 
     def read(self, size: int) -> bytes:
+        self._limit_rest()
         try:
             return _not_at_end(self._socket.recv(size))
         except BlockingIOError as error:
             raise TimeoutError("timed out") from error
 
     def write(self, data: bytes) -> None:
+        rest = memoryview(data)
         try:
-            self._socket.sendall(data)
+            while rest := rest[self._socket.send(rest) :]:
+                self._limit_rest()
         except BlockingIOError as error:
             raise TimeoutError("timed out") from error
 
@@ -59,7 +61,14 @@ class Wire:
     def close(self) -> None:
         self._socket.close()
 
-    def _set_limit(self) -> None:
+    def _limit_rest(self) -> None:
+        """Limit the next wait to what is left; TimeoutError where that is nothing."""
+        left_ms = math.ceil((self._due_s - time.monotonic()) * 1000)
+        if left_ms <= 0:
+            raise TimeoutError("timed out")
+        if not _differ(self._limit_ms, left_ms):
+            return
+        self._limit_ms = left_ms
         if not self._kernel:
             self._socket.settimeout(self._limit_ms / 1000)
             return

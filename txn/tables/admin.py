@@ -150,6 +150,11 @@ class Admin(catalog.OnCatalog):
 
         return self._store.read(body)
 
+    def user_tables(self) -> dict[bytes, TableEntry]:
+        """Return the tables that HBase lists unless it is asked for those of the system, too."""
+        tables = self.tables().items()
+        return {name: table for name, table in tables if _namespace_of(name) != b"hbase"}
+
     def families(self, name: bytes) -> dict[bytes, FamilySettings]:
         """Return the families and their settings; `table not found`."""
         return dict(sorted(self._find(name).families.items()))

@@ -154,10 +154,10 @@ def next_number(known: TableCatalog) -> int:
     return int.from_bytes(known.counter or b"") + 1
 
 
-def ensure(
-    writer: Writer, known: TableCatalog, name: bytes, families: Mapping[bytes, Family]
-) -> None:
-    """Create the table and the families that are missing, in the caller's transaction.
+def find_missing(
+    known: TableCatalog, name: bytes, families: Mapping[bytes, Family]
+) -> dict[bytes, FamilySettings] | None:
+    """Return all families that a table is to have, None if it has them.
 
     Raise InvalidRequestError where an existing family's settings or owner differ, or a name is
     illegal. A family without an owner gets the one that is given.
@@ -182,10 +182,20 @@ def ensure(
         )
         merged[family] = give_owner(settings, given.owner or known_one.owner)
     check_names(name, merged)
-    if table is None:
-        save(writer, known, name, TableEntry(next_number(known), merged))
-    elif merged != existing:
-        alter(writer, known, name, merged)
+    return merged if table is None or merged != existing else None
+
+
+def ensure(
+    writer: Writer, known: TableCatalog, name: bytes, families: Mapping[bytes, Family]
+) -> None:
+    """Create the table and the families that are missing, in the caller's transaction."""
+    missing = find_missing(known, name, families)
+    if missing is None:
+        return
+    if name in known.tables:
+        alter(writer, known, name, missing)
+    else:
+        save(writer, known, name, TableEntry(next_number(known), missing))
 
 
 def give_owner(settings: FamilySettings, owner: bytes | None) -> FamilySettings:

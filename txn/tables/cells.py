@@ -8,8 +8,13 @@ does (without `NEW_VERSION_BEHAVIOR`, `KEEP_DELETED_CELLS=FALSE`). HBase leaves 
 a version that VERSIONS hides can be seen until a flush, by a time range or after an exact delete of
 a newer one. Here it is gone at once, as if each put were flushed.
 
-    state   = *(timestamp:u64 size:u32 value / exact) [timestamp:u64 0xFFFFFFFF]        big-endian
+    state   = *(version / exact) [timestamp:u64 0xFFFFFFFF]        big-endian
+    version = timestamp:u64 size:u32 value / timestamp:u64 (0x80000000 | 8 + size):u32 ttl:i64 value
     exact   = timestamp:u64 0xFFFFFFFE
+
+A version with a TTL of its own (ms; HBase's `_ttl`) is not there any more once its timestamp and
+its TTL lie before now: reads, limits of versions and compactions pass over it. An older version is
+then seen again, as in HBase.
 
 The row-level markers of a family are such a state too, of markers alone.
 """
@@ -31,8 +36,12 @@ _HEAD = struct.Struct(">QI")
 _HEAD_SIZE = _HEAD.size
 _MARKER = 0xFFFF_FFFF
 _EXACT = 0xFFFF_FFFE
+_LENGTH = 0x7FFF_FFFF
+_TTL = 0x8000_0000
+_TTL_SIZE = 8
 _unpack = _HEAD.unpack_from
 _pack = _HEAD.pack
+_TTL_FORM = struct.Struct(">q")
 
 
 class CellVersion(NamedTuple):
@@ -44,11 +53,11 @@ class CellVersion(NamedTuple):
     value: bytes
 
 
-def newest(state: bytes, oldest_ms: int = 0) -> Cell | None:
+def newest(state: bytes, oldest_ms: int = 0, now_ms: int = 0) -> Cell | None:
     """Return the newest visible version; those below `oldest_ms` have expired."""
     timestamp, size = _unpack(state)
-    if size >= _EXACT:
-        return next(iter(versions(state, oldest_ms, limit=1)), None)
+    if size > _LENGTH:
+        return next(iter(versions(state, oldest_ms, now_ms, limit=1)), None)
     if timestamp < oldest_ms:
         return None
     return new_tuple(Cell, (state[_HEAD_SIZE : _HEAD_SIZE + size], timestamp))
@@ -57,6 +66,7 @@ def newest(state: bytes, oldest_ms: int = 0) -> Cell | None:
 def versions(
     state: bytes,
     oldest_ms: int = 0,
+    now_ms: int = 0,
     *,
     limit: int = ALL,
     since: int = 0,
@@ -66,7 +76,7 @@ def versions(
     """Return the visible versions, newest first, at most so many.
 
     Only those with timestamps from `since` (included) to `until` (excluded) count; the first
-    `at_least` of them never expire, which is HBase's MIN_VERSIONS.
+    `at_least` of them never expire, which is HBase's MIN_VERSIONS. now_ms: for TTLs of their own.
     """
     found: list[Cell] = []
     at, end = 0, len(state)
@@ -77,33 +87,59 @@ def versions(
             break
         if size == _EXACT:
             continue
-        at += size
+        start, at = at, at + (size & _LENGTH)
+        if size > _LENGTH:
+            if _has_expired(state, start, timestamp, now_ms):
+                continue
+            start += _TTL_SIZE
         if timestamp < until:
             if timestamp < oldest_ms and len(found) >= at_least:
                 break
-            found.append(Cell(state[at - size : at], timestamp))
+            found.append(Cell(state[start:at], timestamp))
     return found
 
 
-def put_version(state: bytes, timestamp: int, value: bytes, limit: int) -> bytes:
-    """Return the state after a put, of at most `limit` versions; the same object if unchanged."""
+def put_version(
+    state: bytes,
+    timestamp: int,
+    value: bytes,
+    limit: int,
+    now_ms: int = 0,
+    *,
+    ttl_ms: int | None = None,
+) -> bytes:
+    """Return the state after a put, of at most `limit` versions; the same object if unchanged, as
+    by one whose TTL is over already."""
     if len(value) > MAX_SIZE:
         raise InvalidRequestError("value is too large", bytes=len(value), limit=MAX_SIZE)
-    head = _pack(timestamp, len(value))
+    if ttl_ms is None:
+        head = _pack(timestamp, len(value))
+    elif _is_over(timestamp + ttl_ms, now_ms):
+        return state
+    else:
+        head = _pack(timestamp, _TTL | _TTL_SIZE + len(value)) + _TTL_FORM.pack(ttl_ms)
     if not state:
         return head + value
     found, size = _unpack(state)
-    if found <= timestamp and size < _EXACT:  # as nearly always: it is the newest
+    if found <= timestamp and size <= _LENGTH:  # as nearly always: it is the newest
         end = _HEAD_SIZE + size
         if limit == 1 and len(state) == end:
             return head + value
         is_newer = found < timestamp
-        return b"".join((head, value, *_trim(state, 0 if is_newer else end, limit - 1)))
-    return _put_among(state, timestamp, head + value, limit)
+        return b"".join((head, value, *_trim(state, 0 if is_newer else end, limit - 1, now_ms)))
+    return _put_among(state, timestamp, head + value, limit, now_ms)
 
 
-def _put_among(state: bytes, timestamp: int, version: bytes, limit: int) -> bytes:
-    newer, kept = _newer(state, timestamp)
+def find_ttl(state: bytes, timestamp: int) -> int | None:
+    """Return the TTL of the version of this timestamp, None where it has none."""
+    for at, _, found, size in _entries(state):
+        if found == timestamp and _LENGTH < size < _EXACT:
+            return _read_ttl(state, at + _HEAD_SIZE)
+    return None
+
+
+def _put_among(state: bytes, timestamp: int, version: bytes, limit: int, now_ms: int) -> bytes:
+    newer, kept = _newer(state, timestamp, now_ms)
     if kept >= limit:
         return state
     older = newer
@@ -113,8 +149,8 @@ def _put_among(state: bytes, timestamp: int, version: bytes, limit: int) -> byte
             if found == timestamp or (size == _MARKER and found > timestamp):
                 return state
         elif found == timestamp:
-            older += _HEAD_SIZE + size
-    return b"".join((state[:newer], version, *_trim(state, older, limit - kept - 1)))
+            older += _HEAD_SIZE + (size & _LENGTH)
+    return b"".join((state[:newer], version, *_trim(state, older, limit - kept - 1, now_ms)))
 
 
 def delete(state: bytes, timestamp: int) -> bytes:
@@ -151,7 +187,7 @@ def drop_exact(state: bytes, timestamp: int) -> bytes:
     if newer < len(state):
         found, size = _unpack(state, newer)
         if found == timestamp and size < _EXACT:
-            return state[:newer] + state[newer + _HEAD_SIZE + size :]
+            return state[:newer] + state[newer + _HEAD_SIZE + (size & _LENGTH) :]
     return state
 
 
@@ -168,6 +204,7 @@ def compact_cell(
     state: bytes,
     oldest_ms: int = 0,
     purge_before_ms: int | None = None,
+    now_ms: int = 0,
     *,
     limit: int = ALL,
     at_least: int = 0,
@@ -181,6 +218,8 @@ def compact_cell(
     for at, end, timestamp, size in _entries(state):
         if size >= _EXACT:
             keep = purge_before_ms is not None and timestamp >= purge_before_ms
+        elif size > _LENGTH and _has_expired(state, at + _HEAD_SIZE, timestamp, now_ms):
+            keep = False
         else:
             count += 1
             keep = count <= limit and (timestamp >= oldest_ms or count <= at_least)
@@ -189,7 +228,21 @@ def compact_cell(
     return b"".join(kept)
 
 
-def _newer(state: bytes, timestamp: int) -> tuple[int, int]:
+def _read_ttl(state: bytes, at: int) -> int:
+    ttl_ms: int = _TTL_FORM.unpack_from(state, at)[0]
+    return ttl_ms
+
+
+def _has_expired(state: bytes, at: int, timestamp: int, now_ms: int) -> bool:
+    """Return whether a version is over whose TTL stands there."""
+    return _is_over(timestamp + _read_ttl(state, at), now_ms)
+
+
+def _is_over(ends_ms: int, now_ms: int) -> bool:
+    return ends_ms > FOREVER or ends_ms < now_ms  # Java's sum beyond 64 bits is negative
+
+
+def _newer(state: bytes, timestamp: int, now_ms: int = 0) -> tuple[int, int]:
     """Return where what is above the timestamp ends, and how many versions that is."""
     at, end, count = 0, len(state), 0
     while at < end:
@@ -199,25 +252,28 @@ def _newer(state: bytes, timestamp: int) -> tuple[int, int]:
         if size == _EXACT:
             at += _HEAD_SIZE
         else:
-            at += _HEAD_SIZE + size
-            count += 1
+            expired = size > _LENGTH and _has_expired(state, at + _HEAD_SIZE, found, now_ms)
+            count += not expired
+            at += _HEAD_SIZE + (size & _LENGTH)
     return at, count
 
 
-def _trim(state: bytes, at: int, room: int) -> list[bytes]:
+def _trim(state: bytes, at: int, room: int, now_ms: int) -> list[bytes]:
     """Return the parts of the rest of the state that stay: so many versions, and all markers."""
     parts = []
     start, end = at, len(state)
     while at < end:
-        _, size = _unpack(state, at)
+        timestamp, size = _unpack(state, at)
         if size >= _EXACT:
             at += _HEAD_SIZE
-        elif room > 0:
+            continue
+        expired = size > _LENGTH and _has_expired(state, at + _HEAD_SIZE, timestamp, now_ms)
+        if room > 0 and not expired:
             room -= 1
-            at += _HEAD_SIZE + size
+            at += _HEAD_SIZE + (size & _LENGTH)
         else:
             parts.append(state[start:at])
-            at = start = at + _HEAD_SIZE + size
+            at = start = at + _HEAD_SIZE + (size & _LENGTH)
     parts.append(state[start:])
     return parts
 
@@ -227,5 +283,5 @@ def _entries(state: bytes) -> Iterator[tuple[int, int, int, int]]:
     at, end = 0, len(state)
     while at < end:
         timestamp, size = _unpack(state, at)
-        start, at = at, at + _HEAD_SIZE + (size if size < _EXACT else 0)
+        start, at = at, at + _HEAD_SIZE + (size & _LENGTH if size < _EXACT else 0)
         yield start, at, timestamp, size

@@ -8,11 +8,11 @@ mutation is masked. The new version of an Add or Append is above the one it repl
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import assert_never
 
-from txn.model import MAX_CELL, MAX_COLUMN, Key, cell_bytes
+from txn.model import MAX_CELL
 from txn.tables import catalog, cells
 from txn.tables.catalog import Place, TableCatalog
 from txn.tables.cells import CellVersion
@@ -20,7 +20,26 @@ from txn.tables.kv.ordered import Writer
 from txn.tables.operations import MAX_TIMESTAMP, Add, Append, Operation, Put, Remove
 from txn.tables.refusal import Refused
 
+MAX_COLUMN = 131_072
+"""HBase takes whatever makes no cell too large; our keys are walked through in pieces."""
+KEY_VALUE_OVERHEAD = 20
+_LENGTH_OVERHEAD = 4
 _LONG = 8
+
+
+def key_value_bytes(row: bytes, family: bytes, column: bytes, value: bytes) -> int:
+    """Return the size of a cell as HBase's clients count it; its servers add 4 for the length."""
+    return KEY_VALUE_OVERHEAD + len(row) + len(family) + len(column) + len(value)
+
+
+def check_cells(row: bytes, operations: Iterable[Operation]) -> None:
+    """Refuse the cells that HBase's servers refuse, whatever is there."""
+    for operation in operations:
+        if isinstance(operation, (Put, Append)):
+            _check_size(row, operation)
+        timestamp = operation.timestamp if isinstance(operation, Put) else None
+        if timestamp is not None and not 0 <= timestamp <= MAX_TIMESTAMP:
+            raise Refused("retries exhausted", "timestamps are not negative", timestamp=timestamp)
 
 
 def prepare_changes(
@@ -92,8 +111,10 @@ class RowChange:
         return resolved
 
     def _compute(self, operation: Add | Append) -> Put:
-        found = self._newest(operation.family, operation.column)
+        found, ttl_ms = self._newest(operation.family, operation.column), operation.ttl_ms
         old = b"" if found is None else found[0][1]
+        if ttl_ms is None and found is not None:
+            ttl_ms = cells.find_ttl(self._state(operation.family, operation.column), found[0][0])
         if isinstance(operation, Append):
             value = old + operation.value
         elif found is None:
@@ -103,7 +124,7 @@ class RowChange:
         else:
             value = _long(int.from_bytes(old) + operation.by)
         above = 0 if found is None else found[0][0] + 1
-        put = Put(operation.family, operation.column, value, max(self._now, above))
+        put = Put(operation.family, operation.column, value, max(self._now, above), ttl_ms)
         _check_size(self._row, put)
         return put
 
@@ -125,16 +146,21 @@ class RowChange:
         self, family: bytes, column: bytes, limit: int = 1
     ) -> list[tuple[int, bytes]] | None:
         place = self._place(family)
-        state = self._writer.get(catalog.cell_key(place, self._row, column)) or b""
         oldest = 0 if place.ttl_ms is None else self._now - place.ttl_ms
         found = cells.versions(
-            state, oldest, limit=min(limit, place.versions), at_least=place.min_versions
+            self._state(family, column),
+            oldest,
+            self._now,
+            limit=min(limit, place.versions),
+            at_least=place.min_versions,
         )
         return [(cell.timestamp, cell.value) for cell in found] or None
 
+    def _state(self, family: bytes, column: bytes) -> bytes:
+        return self._writer.get(catalog.cell_key(self._place(family), self._row, column)) or b""
+
     def _put(self, put: Put) -> None:
-        family, column, value, timestamp = put
-        _check_size(self._row, put)
+        family, column, value, timestamp, ttl_ms = put
         place = self._place(family)
         masks_key = catalog.masks_key(place, self._row)
         masks = None if masks_key is None else self._writer.get(masks_key)
@@ -142,7 +168,10 @@ class RowChange:
             return
         name = catalog.cell_key(place, self._row, column)
         old = self._writer.get(name) or b""
-        self._store(name, old, cells.put_version(old, timestamp or 0, value, place.versions))
+        new = cells.put_version(
+            old, timestamp or 0, value, place.versions, self._now, ttl_ms=ttl_ms
+        )
+        self._store(name, old, new)
 
     def _remove(self, remove: Remove) -> None:
         family, column, timestamp, exact = remove
@@ -191,16 +220,18 @@ def _check(known: TableCatalog, table: bytes, operation: Operation) -> None:
     if family is not None and (table, family) not in known.places:
         raise known.missing(table, family)
     if isinstance(column, bytes) and len(column) > MAX_COLUMN:
-        raise Refused("illegal argument", "the column is too long", bytes=len(column))
-    timestamp = operation.timestamp if isinstance(operation, (Put, Remove)) else None
+        raise Refused(
+            "illegal argument", "the column is too long", bytes=len(column), limit=MAX_COLUMN
+        )
+    timestamp = operation.timestamp if isinstance(operation, Remove) else None
     if timestamp is not None and not 0 <= timestamp <= MAX_TIMESTAMP:
         raise Refused("illegal argument", "timestamps are not negative", timestamp=timestamp)
 
 
-def _check_size(row: bytes, put: Put) -> None:
-    size = cell_bytes(Key._make((row, put.family, put.column, None)), put.value)
+def _check_size(row: bytes, put: Put | Append) -> None:
+    size = key_value_bytes(row, put.family, put.column, put.value) + _LENGTH_OVERHEAD
     if size > MAX_CELL:
-        raise Refused("illegal argument", "the cell is too large", cell_bytes=size, limit=MAX_CELL)
+        raise Refused("do not retry", "the cell is too large", cell_bytes=size, limit=MAX_CELL)
 
 
 def _long(number: int) -> bytes:

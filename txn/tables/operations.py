@@ -14,7 +14,7 @@ from txn.tables.filters.parsing import Filter
 
 MAX_TIMESTAMP = (1 << 63) - 1
 
-Operator = Literal["<", "<=", "=", "!=", ">=", ">"]
+Operator = Literal["<", "<=", "=", "!=", ">=", ">", "no-op"]
 
 
 class Result(NamedTuple):
@@ -63,12 +63,14 @@ class Range:
 
 
 class Put(NamedTuple):
-    """Write a version."""
+    """Write a version. ttl_ms: it is gone so long after its timestamp, if not before; None: by the
+    family's TTL alone."""
 
     family: bytes
     column: bytes
     value: bytes
     timestamp: int | None = None
+    ttl_ms: int | None = None
 
 
 class Remove(NamedTuple):
@@ -86,19 +88,24 @@ class Remove(NamedTuple):
 
 
 class Add(NamedTuple):
-    """Add to a number of 64 bits, big-endian; an absent one counts as 0."""
+    """Add to a number of 64 bits, big-endian; an absent one counts as 0.
+
+    ttl_ms: as of a Put; None keeps that of the version which is added to.
+    """
 
     family: bytes
     column: bytes
     by: int
+    ttl_ms: int | None = None
 
 
 class Append(NamedTuple):
-    """Append to the value; an absent one counts as empty."""
+    """Append to the value; an absent one counts as empty. ttl_ms: as of an Add."""
 
     family: bytes
     column: bytes
     value: bytes
+    ttl_ms: int | None = None
 
 
 Operation = Put | Remove | Add | Append
@@ -110,7 +117,8 @@ class Condition:
 
     As in HBase the expected value stands on the left: `value operator cell`. A value of None or
     of no bytes is HBase's null check: it holds for an absent or empty cell, or with `!=` for any
-    other. An absent cell never holds against any other value, `!=` included. since, until: the
+    other. An absent cell never holds against any other value, `!=` included. HBase refuses "no-op"
+    only where there are two values to compare. since, until: the
     timestamps that are looked at.
     """
 

@@ -88,7 +88,7 @@ def _step(
         place = places.get((wanted.table, family))
         if place is None or not state:
             continue  # a row's masks, of a family that was dropped, or not wanted
-        cell = newest(state, find_oldest(place, now))
+        cell = newest(state, find_oldest(place, now), now)
         if cell is not None:
             if not found:
                 rows.append(Row(row, found))
@@ -142,7 +142,7 @@ class _Leaping:
                 return ScanPage(rows, stem[4:])
             low = stem + _ROW_PASSED
             if out and (state := get(stem + tail)):
-                judged = newest(state, oldest)
+                judged = newest(state, oldest, self._now)
                 if judged is not None and judged.value in out:
                     continue
             row = Row(catalog.plain_row(stem[4:]), {})
@@ -156,7 +156,7 @@ class _Leaping:
         size, get = 0, self._reader.get
         for family, column, tail, oldest in self._named or ():
             state = get(stem + tail)
-            cell = newest(state, oldest) if state else None
+            cell = newest(state, oldest, self._now) if state else None
             if cell is not None:
                 row.cells[new_tuple(Key, (row.row, family, column, self._table))] = cell
                 size += len(cell.value)
@@ -170,7 +170,7 @@ class _Leaping:
             place = self._places.get((self._table, family))
             if place is None:
                 continue  # a row's masks, or of a family that was dropped
-            cell = newest(state, find_oldest(place, self._now))
+            cell = newest(state, find_oldest(place, self._now), self._now)
             if cell is not None:
                 row.cells[new_tuple(Key, (row.row, family, column, self._table))] = cell
                 size += len(cell.value)

@@ -17,6 +17,7 @@ Reason = Literal[
     "constraint",
     "illegal argument",
     "do not retry",
+    "retries exhausted",
 ]
 
 
@@ -25,7 +26,8 @@ class Refused(InvalidRequestError):
 
     `illegal argument` is what HBase's client finds before it sends anything (an
     IllegalArgumentException in Java); `do not retry` what only the server finds, and `constraint`
-    its ConstraintException (namespaces).
+    its ConstraintException (namespaces); `retries exhausted` what the server fails at in such a way
+    that its clients ask again, in vain, for a minute.
     """
 
     def __init__(self, reason: Reason, message: str, **facts: object) -> None:

@@ -71,8 +71,9 @@ class Rows(catalog.OnCatalog):
         Return for each the new versions of its Adds and Appends, in order of family and column.
         """
         table = catalog.plain(table)
-        for row, _ in mutations:
+        for row, operations in mutations:
             catalog.check_row(row)
+            changes.check_cells(row, operations)
 
         def body(writer: Writer) -> list[Result]:
             known, now = self._load(writer), self._clock.wall_ms()
@@ -101,6 +102,7 @@ class Rows(catalog.OnCatalog):
         """
         table = catalog.plain(table)
         catalog.check_row(row)
+        changes.check_cells(row, operations)
 
         def body(writer: Writer) -> bool:
             known, now = self._load(writer), self._clock.wall_ms()
@@ -128,7 +130,7 @@ class Rows(catalog.OnCatalog):
         table = catalog.plain(table)
         fresh = resume.sifter if resume else _sifter(selection, rows.reverse)
         if fresh is not None and selection.batch is not None and fresh.sieve.has_filter_row:
-            raise Refused("illegal argument", "this filter does not go with a batch")
+            raise Refused("retries exhausted", "this filter does not go with a batch")
 
         def body(reader: Reader) -> Page:
             plan = self._plan(reader, table, selection)
@@ -295,3 +297,5 @@ def _compare(left: bytes, operator: Operator, right: bytes) -> bool:
             return left >= right
         case ">":
             return left > right
+        case "no-op":
+            raise Refused("do not retry", "this operator compares nothing")

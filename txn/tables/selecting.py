@@ -28,6 +28,7 @@ class Part(NamedTuple):
     place: Place
     columns: tuple[bytes, ...] | None
     oldest_ms: int
+    now_ms: int
     since: int
     until: int
 
@@ -59,7 +60,7 @@ def plan(known: TableCatalog, table: bytes, selection: Selection, now_ms: int) -
         oldest_ms = 0 if place.ttl_ms is None else now_ms - place.ttl_ms
         names = tuple(sorted(columns)) if columns else None
         since, until = times.get(family, (selection.since, selection.until))
-        parts.append(Part(family, place, names, oldest_ms, since, until))
+        parts.append(Part(family, place, names, oldest_ms, now_ms, since, until))
     return ReadPlan(tuple(parts), selection)
 
 
@@ -107,18 +108,19 @@ def read_selected_rows(
 
 def _make_reader(part: Part, limit: int) -> Callable[[bytes], Sequence[Cell]]:
     """Return what finds the versions of a column's state that are seen, at most so many."""
-    place, oldest_ms, since, until = part.place, part.oldest_ms, part.since, part.until
+    _, place, _, oldest_ms, now_ms, since, until = part
     limit, at_least = min(limit, place.versions), place.min_versions
     if limit == 1 and (at_least, since, until) == (0, 0, MAX_TIMESTAMP):
 
         def newest(state: bytes) -> Sequence[Cell]:
-            cell = cells.newest(state, oldest_ms)
+            cell = cells.newest(state, oldest_ms, now_ms)
             return () if cell is None else (cell,)
 
         return newest
     return partial(
         cells.versions,
         oldest_ms=oldest_ms,
+        now_ms=now_ms,
         limit=limit,
         since=since,
         until=until,
@@ -236,6 +238,7 @@ def _columns(
             found = cells.versions(
                 state,
                 0 if named_kept else part.oldest_ms,
+                part.now_ms,
                 limit=min(limit, place.versions),
                 since=part.since,
                 until=part.until,

@@ -53,7 +53,7 @@ class TableStore(catalog.OnCatalog):
                     place = _find_place(known, table, family)
                     stem, oldest = cell_key(place, row, b""), find_oldest(place, now)
                 state = get(stem + column)
-                found[key] = None if state is None else newest(state, oldest)
+                found[key] = None if state is None else newest(state, oldest, now)
             return found
 
         return self._store.read(body)
@@ -71,6 +71,7 @@ class TableStore(catalog.OnCatalog):
                 found[key] = cells.versions(
                     reader.get(cell_key(place, row, column)) or b"",
                     find_oldest(place, now),
+                    now,
                     limit=min(count, place.versions),
                     at_least=place.min_versions,
                 )
@@ -90,7 +91,7 @@ class TableStore(catalog.OnCatalog):
                     place = _find_place(known, table, family)
                     stem = cell_key(place, row, b"")
                 timestamp = now if given is None else _check_timestamp(given)
-                _edit(writer, (place, row, stem + column), value, timestamp)
+                _edit(writer, (place, row, stem + column), value, timestamp, now)
 
         self._store.write(body, durable=durable)
 
@@ -150,10 +151,16 @@ class TableStore(catalog.OnCatalog):
         return {name: entries.family(settings) for name, settings in found.families.items()}
 
     def ensure_table(self, table: bytes, families: Mapping[bytes, Family]) -> None:
-        """Create the table and the families that are missing."""
-        self._store.write(
-            lambda writer: catalog.ensure(writer, self._load(writer), table, families)
-        )
+        """Create the table and the families that are missing. No writer is waited for where
+        nothing is."""
+
+        def is_missing(reader: Reader) -> bool:
+            return catalog.find_missing(self._load(reader), table, families) is not None
+
+        if self._store.read(is_missing):
+            self._store.write(
+                lambda writer: catalog.ensure(writer, self._load(writer), table, families)
+            )
 
     def set_owner(self, table: bytes, owner: bytes) -> None:
         """Let all families of a table belong to a database; `table not found`."""
@@ -244,6 +251,7 @@ def _compact(
         state,
         0 if place.ttl_ms is None else now - place.ttl_ms,
         purge_before_ms,
+        now,
         limit=place.versions,
         at_least=place.min_versions,
     )
@@ -270,24 +278,23 @@ def _check(writer: Writer, known: TableCatalog, check: Check, now: int) -> bool:
     stem = cell_key(place, row, b"")
     name = stem + column
     state = writer.get(name)
-    cell = newest(state, find_oldest(place, now)) if state else None
+    cell = newest(state, find_oldest(place, now), now) if state else None
     if (b"" if cell is None else cell.value) != expected:
         return False
-    if cell is not None and cell.timestamp > now:
-        now = cell.timestamp
+    at = now if cell is None else max(now, cell.timestamp)
     for (_, its_family, its_column, _), value in puts:
         if its_family != family:
             other = _find_place(known, table, its_family)
-            _edit(writer, (other, row, cell_key(other, row, its_column)), value, now)
+            _edit(writer, (other, row, cell_key(other, row, its_column)), value, at, now)
         elif its_column == column and place.masks is None:  # as of each lock: its state is known
-            state = put_version(state or b"", now, value, place.versions)
+            state = put_version(state or b"", at, value, place.versions, now)
             writer.put(name, state)
         else:
-            _edit(writer, (place, row, stem + its_column), value, now)
+            _edit(writer, (place, row, stem + its_column), value, at, now)
     for (_, its_family, its_column, _), edited, given in edits:
-        timestamp = now if given is None else _check_timestamp(given)
+        timestamp = at if given is None else _check_timestamp(given)
         other = _find_place(known, table, its_family)
-        _edit(writer, (other, row, cell_key(other, row, its_column)), edited, timestamp)
+        _edit(writer, (other, row, cell_key(other, row, its_column)), edited, timestamp, now)
     return True
 
 
@@ -300,7 +307,7 @@ def _find_place(known: TableCatalog, table: bytes | None, family: bytes) -> Plac
 
 
 def _edit(
-    writer: Writer, cell: tuple[Place, bytes, bytes], value: bytes | None, timestamp: int
+    writer: Writer, cell: tuple[Place, bytes, bytes], value: bytes | None, timestamp: int, now: int
 ) -> None:
     """Write a version, or a marker, of the cell of this place and row that has this key there."""
     place, row, name = cell
@@ -310,6 +317,6 @@ def _edit(
     elif place.masks is not None and _is_masked(writer, place, row, timestamp):
         return
     else:
-        new = put_version(old, timestamp, value, place.versions)
+        new = put_version(old, timestamp, value, place.versions, now)
     if new is not old:
         writer.put(name, new)

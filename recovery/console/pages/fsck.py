@@ -19,7 +19,7 @@ from recovery.text import time_text
 from txn.errors import InvalidRequestError
 from txn.text import escape, shorten
 
-TIMES = ("since", "beat", "newest", "timestamp", "version", "below")
+TIMES = ("since", "beat", "newest", "timestamp", "version", "below", "until")
 
 
 class KindCount(NamedTuple):

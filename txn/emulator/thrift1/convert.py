@@ -21,7 +21,9 @@ from txn.tables.operations import MAX_TIMESTAMP, Put, Range, Remove, Result, Sel
 IDL: ModuleType = thriftpy2.load(
     str(Path(__file__).with_name("hbase1.thrift")), module_name="txn_emulator_hbase1_thrift"
 )
-DECLARING = frozenset({"createTable", "mutateRow", "mutateRowTs", "checkAndPut"})
+DECLARING = frozenset(
+    {"createTable", "mutateRow", "mutateRowTs", "mutateRows", "mutateRowsTs", "checkAndPut"}
+)
 """The methods that answer an illegal argument with the exception that the interface has for it."""
 
 SEVERAL = "org.apache.hadoop.hbase.client.RetriesExhaustedWithDetailsException"
@@ -32,7 +34,7 @@ def explain_error(method: str, error: TxnError) -> Exception:
     """Return what HBase's Thrift 1 gateway raises for an error."""
     if isinstance(error, Several):
         return make_io_error(f"{SEVERAL}: {error}", can_retry=True)
-    final = isinstance(error, InvalidRequestError)
+    final = isinstance(error, InvalidRequestError) and reason_of(error) != "retries exhausted"
     if isinstance(error, InvalidRequestError) and reason_of(error) == "illegal argument":
         if method not in DECLARING:
             return make_internal(method, error)
@@ -74,7 +76,9 @@ def select_columns(columns: Columns, until: int = MAX_TIMESTAMP, versions: int =
     )
 
 
-def changes(mutations: Iterable[Any], timestamp: int | None) -> tuple[list[Remove], list[Put]]:
+def changes(
+    mutations: Iterable[Any], timestamp: int | None, ttl_ms: int | None
+) -> tuple[list[Remove], list[Put]]:
     """Return the deletions and the puts among the mutations of a row; families are not put."""
     removes: list[Remove] = []
     puts: list[Put] = []
@@ -83,7 +87,7 @@ def changes(mutations: Iterable[Any], timestamp: int | None) -> tuple[list[Remov
         if mutation.isDelete:
             removes.append(Remove(family, qualifier, timestamp))
         elif qualifier is not None:
-            puts.append(Put(family, qualifier, mutation.value or b"", timestamp))
+            puts.append(Put(family, qualifier, mutation.value or b"", timestamp, ttl_ms))
     return removes, puts
 
 

@@ -11,15 +11,23 @@ from collections.abc import Sequence
 from typing import Any
 
 from txn.clock import Clock
-from txn.emulator.arguments import check_time, range_of
+from txn.emulator.arguments import check_sizes, check_time, range_of, ttl_of
 from txn.emulator.pacing import PacedRows
 from txn.emulator.places import check_table
-from txn.emulator.refusals import Internal, change_all, join_services, refuse_as_many
+from txn.emulator.refusals import (
+    Internal,
+    change_all,
+    fail_internally,
+    join_services,
+    refuse_as_many,
+    require,
+)
 from txn.emulator.scanners import Scan, ScannerLimits, Scanners
 from txn.emulator.thrift1 import convert
 from txn.emulator.thrift1.convert import IDL, Columns
 from txn.emulator.thrift1.tables import Tables1
 from txn.tables.admin import Admin
+from txn.tables.catalog import check_row
 from txn.tables.cells import CellVersion
 from txn.tables.kv.ordered import OrderedStore
 from txn.tables.operations import (
@@ -30,6 +38,7 @@ from txn.tables.operations import (
     Operation,
     Put,
     Remove,
+    Result,
     Selection,
 )
 from txn.tables.refusal import Refused
@@ -126,12 +135,18 @@ class Data1:
         self.mutateRowTs(table, row, mutations, MAX_TIMESTAMP, attributes)
 
     def mutateRowTs(
-        self, table: bytes, row: bytes, mutations: Sequence[Any], timestamp: int, _: Attributes
+        self,
+        table: bytes,
+        row: bytes,
+        mutations: Sequence[Any],
+        timestamp: int,
+        attributes: Attributes,
     ) -> None:
         """The deletes, then the puts, which come later and so survive them."""
         if not row:
             raise Refused("illegal argument", "a row is 1 to 32767 bytes", bytes=0)
-        removes, puts = convert.changes(mutations, check_time(timestamp))
+        removes, puts = convert.changes(mutations, check_time(timestamp), ttl_of(attributes))
+        check_sizes(row, puts)
         durable = convert.is_durable(mutations)
         if removes:
             self._rows.mutate(table, [(row, removes)], durable=durable)
@@ -142,18 +157,25 @@ class Data1:
         self.mutateRowsTs(table, batches, MAX_TIMESTAMP, attributes)
 
     def mutateRowsTs(
-        self, table: bytes, batches: Sequence[Any], timestamp: int, _: Attributes
+        self, table: bytes, batches: Sequence[Any], timestamp: int, attributes: Attributes
     ) -> None:
         """The puts of all rows, then the deletes, which therefore hide them."""
         changes: list[tuple[bytes, Sequence[Operation]]] = []
         durable = False
+        with refuse_as_many():
+            ttl_ms = ttl_of(attributes)
         for batch in batches:
+            require(batch, "row", "mutations")
             for mutation in batch.mutations:
                 if not mutation.isDelete:
                     convert.cell_of(mutation.column)
-            removes, puts = convert.changes(batch.mutations, check_time(timestamp))
+            with fail_internally():
+                check_row(batch.row)
+                at = check_time(timestamp)
+            removes, puts = convert.changes(batch.mutations, at, ttl_ms)
+            check_sizes(batch.row, puts)
             if removes or puts:
-                changes.append((batch.row or b"", [*puts, *removes]))
+                changes.append((batch.row, [*puts, *removes]))
             durable = durable or convert.is_durable(batch.mutations)
         if changes:
             change_all(self._rows, table, changes, durable=durable)
@@ -175,23 +197,22 @@ class Data1:
         remove = Remove(timestamp=check_time(timestamp))
         self._rows.mutate(table, [(row, [remove])])
 
-    def checkAndPut(
+    def checkAndPut(  # noqa: PLR0917  (they are the interface's)
         self,
         table: bytes,
         row: bytes,
         column: bytes,
         value: bytes | None,
         mutation: Any,
-        _: Attributes,
+        attributes: Attributes,
     ) -> bool:
         target = convert.cell_of(mutation.column)
         family, qualifier = convert.cell_of(column)
+        put = Put(*target, mutation.value or b"", ttl_ms=ttl_of(attributes))
+        check_sizes(row, [put])
+        condition = Condition(family, qualifier, "=", value)
         return self._rows.check_and_mutate(
-            table,
-            row,
-            Condition(family, qualifier, "=", value),
-            [Put(*target, mutation.value or b"")],
-            durable=mutation.writeToWAL,
+            table, row, condition, [put], durable=mutation.writeToWAL
         )
 
     # ------------------------------------------------------------------------- counting
@@ -204,7 +225,7 @@ class Data1:
     def increment(self, asked: Any) -> None:
         if not asked.table or not asked.row:
             raise Internal("an increment needs a table and a row")
-        self._add(asked.table, asked.row, Add(*convert.cell_of(asked.column), asked.ammount))
+        self._add(asked.table, asked.row, Add(*convert.cell_of(asked.column), asked.ammount or 0))
 
     def incrementRows(self, asked: Sequence[Any]) -> None:
         for increment in asked:
@@ -213,6 +234,7 @@ class Data1:
     def append(self, asked: Any) -> list[Any]:
         if not asked.table or not asked.row:
             raise Internal("an append needs a table and a row")
+        require(asked, "columns", "values")
         if len(asked.columns) != len(asked.values):
             raise Internal("an append needs as many values as columns")
         appends = [
@@ -264,11 +286,10 @@ class Scanning1:
         return self.scannerGetList(number, 1)
 
     def scannerGetList(self, number: int, count: int) -> list[Any]:
-        found = self._scanners.next(number, count)
+        found = self._scanners.next(number, count, _show)
         if found is None:
             raise _unknown()
-        scan, results = found
-        return convert.row_results(results, in_order=scan.in_order)
+        return found
 
     def scannerClose(self, number: int) -> None:
         if not self._scanners.close(number):
@@ -279,6 +300,10 @@ class Scanning1:
     ) -> int:
         selection = convert.select_columns(columns, until)
         return self._scanners.open(Scan(check_table(table), range_of(*rows), selection))
+
+
+def _show(scan: Scan, results: list[Result]) -> list[Any]:
+    return convert.row_results(results, in_order=scan.in_order)
 
 
 def _unknown() -> Exception:

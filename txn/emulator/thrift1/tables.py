@@ -50,10 +50,10 @@ class Tables1:
         self._tables.compact(table, self._clock.wall_ms() - KEEP_DELETES_MS)
 
     def getTableNames(self) -> list[bytes]:
-        return self._admin.names()
+        return list(self._admin.user_tables())
 
     def getTableNamesWithIsTableEnabled(self) -> dict[bytes, bool]:
-        return {name: found.enabled for name, found in self._admin.tables().items()}
+        return {name: found.enabled for name, found in self._admin.user_tables().items()}
 
     def getColumnDescriptors(self, table: bytes) -> dict[bytes, Any]:
         families = self._admin.families(check_table(table))

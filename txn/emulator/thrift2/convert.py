@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from txn.emulator.arguments import batch_of, check_time, range_of
+from thriftpy2.thrift import TApplicationException
+
+from txn.emulator.arguments import batch_of, check_sizes, check_time, range_of, time_of, ttl_of
 from txn.emulator.places import check_table
 from txn.emulator.refusals import (
     Internal,
@@ -18,6 +20,7 @@ from txn.emulator.refusals import (
 from txn.emulator.scanners import Scan
 from txn.errors import InvalidRequestError, TxnError, annotate
 from txn.stores.hbase.idl import IDL
+from txn.tables.catalog import check_row
 from txn.tables.filters.parsing import parse_filter
 from txn.tables.operations import (
     MAX_TIMESTAMP,
@@ -38,13 +41,16 @@ OF_SEVERAL = frozenset({"mutateRow", "checkAndMutate"})
 OF_FAMILIES = frozenset({"addColumnFamily", "modifyColumnFamily", "deleteColumnFamily"})
 _ColumnValue = IDL.TColumnValue
 PUT_TYPE = 4
-OPERATORS: dict[int, Operator] = {0: "<", 1: "<=", 2: "=", 3: "!=", 4: ">=", 5: ">"}
+OPERATORS: dict[int, Operator] = {0: "<", 1: "<=", 2: "=", 3: "!=", 4: ">=", 5: ">", 6: "no-op"}
 NOT_DURABLE = (IDL.TDurability.SKIP_WAL, IDL.TDurability.ASYNC_WAL)
 
 
 def explain_error(method: str, error: TxnError) -> Exception:
     """Return what HBase's Thrift 2 gateway raises for an error."""
-    if isinstance(error, Refused) and method in OF_SEVERAL and error.reason != "illegal argument":
+    if isinstance(error, Refused) and (
+        error.reason == "retries exhausted"
+        or (method in OF_SEVERAL and error.reason != "illegal argument")
+    ):
         error = Several(error)
     if isinstance(error, Several):
         return make_io_error(str(error), can_retry=True)
@@ -113,13 +119,22 @@ def columns_of(columns: Iterable[Any] | None) -> tuple[tuple[bytes, bytes | None
     return tuple((column.family, column.qualifier) for column in columns or ())
 
 
-def puts_of(put: Any) -> list[Operation]:
+def check_puts(put: Any) -> list[Put]:
+    """Return the operations of a TPut, where HBase's client looks at their sizes."""
+    puts = puts_of(put)
+    check_sizes(put.row, puts)
+    return puts
+
+
+def puts_of(put: Any) -> list[Put]:
     """Return the operations of a TPut."""
     if not put.columnValues or not all(cell.family for cell in put.columnValues):
         raise Internal("no columns to insert, or no family")
+    ttl_ms, at = ttl_of(put.attributes), _first_time(put.timestamp)
+    times = [at if cell.timestamp is None else time_of(cell.timestamp) for cell in put.columnValues]
     return [
-        Put(cell.family, cell.qualifier, cell.value, _first_time(cell.timestamp, put.timestamp))
-        for cell in put.columnValues
+        Put(cell.family, cell.qualifier, cell.value, time, ttl_ms)
+        for cell, time in zip(put.columnValues, times, strict=True)
     ]
 
 
@@ -129,8 +144,8 @@ def removes_of(delete: Any) -> list[Operation]:
         whole = delete.timestamp if delete.columns is None else None
         return [Remove(timestamp=_first_time(whole))]
     kind = delete.deleteType
-    if kind is None:
-        raise Internal("a delete of columns needs its type")
+    if kind not in IDL.TDeleteType._VALUES_TO_NAMES:
+        raise Internal("a delete of columns needs its type", type=kind)
     columns = delete.columns
     if kind == IDL.TDeleteType.DELETE_FAMILY:  # HBase forgets what it was told of a family before
         columns = {column.family: column for column in columns}.values()
@@ -139,11 +154,13 @@ def removes_of(delete: Any) -> list[Operation]:
 
 def mutations_of(row: bytes, mutations: Iterable[Any]) -> list[Operation]:
     """Return the operations of TMutations, which are all of one row."""
+    check_row(row)
     found: list[Operation] = []
     for mutation in mutations:
         part = mutation.put or mutation.deleteSingle
         if part is None:
-            continue
+            raise TApplicationException(TApplicationException.PROTOCOL_ERROR, "Unrecognized type 0")
+        check_row(part.row)
         if part.row != row:
             text = "The row in the recently added Mutation doesn't match the original one"
             raise make_io_error(annotate(text, row=part.row, original=row), can_retry=True)
@@ -164,24 +181,27 @@ def adds_of(increment: Any) -> list[Operation]:
     """Return the operations of a TIncrement."""
     if not increment.columns:
         raise Internal("no columns to increment")
+    ttl_ms = ttl_of(increment.attributes)
     return [
-        Add(column.family, column.qualifier, 1 if column.amount is None else column.amount)
+        Add(column.family, column.qualifier, 1 if column.amount is None else column.amount, ttl_ms)
         for column in increment.columns
     ]
 
 
 def appends_of(append: Any) -> list[Operation]:
     """Return the operations of a TAppend; their timestamps mean nothing."""
-    if not append.columns:
-        raise Internal("no columns to append to")
-    return [Append(cell.family, cell.qualifier, cell.value) for cell in append.columns]
+    if not append.columns or not all(cell.family for cell in append.columns):
+        raise Internal("no columns to append to, or no family")
+    ttl_ms = ttl_of(append.attributes)
+    return [Append(cell.family, cell.qualifier, cell.value, ttl_ms) for cell in append.columns]
 
 
 def operator_of(number: int) -> Operator:
     """Return how a condition compares."""
     operator = OPERATORS.get(number)
     if operator is None:
-        raise make_io_error("Failed 1 action: IOException: no such operator", can_retry=True)
+        text = f"Required field 'compareOp' was not present! Struct: checkAndMutate {number}"
+        raise TApplicationException(TApplicationException.PROTOCOL_ERROR, text)
     return operator
 
 
@@ -209,7 +229,7 @@ def _remove(column: Any, kind: int) -> Remove:
     types = IDL.TDeleteType
     timestamp = _first_time(column.timestamp)
     if kind == types.DELETE_FAMILY_VERSION:
-        if timestamp is None:
+        if column.timestamp is None:
             raise Internal("a delete of a version of a family needs its timestamp")
         return Remove(column.family, None, timestamp, exact=True)
     if kind == types.DELETE_FAMILY:

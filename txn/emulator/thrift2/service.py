@@ -7,12 +7,19 @@ from typing import Any
 
 from txn.clock import Clock
 from txn.emulator.pacing import PacedRows
-from txn.emulator.refusals import Internal, change_all, join_services, refuse_as_many
+from txn.emulator.refusals import (
+    Internal,
+    change_all,
+    join_services,
+    refuse_as_many,
+    refuse_once,
+)
 from txn.emulator.scanners import ScannerLimits, Scanners
 from txn.emulator.thrift2 import convert
 from txn.emulator.thrift2.tables import Tables2
 from txn.stores.hbase.idl import IDL
 from txn.tables.admin import Admin
+from txn.tables.catalog import check_row
 from txn.tables.kv.ordered import OrderedStore
 from txn.tables.operations import Condition, Operation, Operator, Result, Selection
 from txn.tables.rows import Rows
@@ -65,10 +72,10 @@ class Data2:
     # ------------------------------------------------------------------------ changing
 
     def put(self, table: bytes, put: Any) -> None:
-        self._change(table, put, convert.puts_of(put))
+        self._change(table, put, convert.check_puts(put))
 
     def putMultiple(self, table: bytes, puts: Sequence[Any]) -> None:
-        self._change_all(table, puts, convert.puts_of)
+        self._change_all(table, puts, convert.check_puts)
 
     def deleteSingle(self, table: bytes, delete: Any) -> None:
         self._change(table, delete, convert.removes_of(delete))
@@ -92,7 +99,7 @@ class Data2:
         self._rows.mutate(table, [(change.row, operations)], durable=durable)
 
     def _change_all(
-        self, table: bytes, changes: Sequence[Any], operations: Callable[[Any], list[Operation]]
+        self, table: bytes, changes: Sequence[Any], operations: Callable[[Any], Sequence[Operation]]
     ) -> None:
         if changes:
             rows = [(change.row, operations(change)) for change in changes]
@@ -110,7 +117,7 @@ class Data2:
         self, table: bytes, row: bytes, family: bytes, column: bytes, value: bytes | None, put: Any
     ) -> bool:
         condition = Condition(family, column, "=", value)
-        return self._check_and_mutate(table, row, condition, put, convert.puts_of(put))
+        return self._check_and_mutate(table, row, condition, put, convert.check_puts(put))
 
     def checkAndDelete(  # noqa: PLR0917
         self,
@@ -132,9 +139,11 @@ class Data2:
         change: Any,
         operations: Sequence[Operation],
     ) -> bool:
+        check_row(change.row)
         convert.check_same_row(row, change)
         durable = convert.is_durable(change)
-        return self._rows.check_and_mutate(table, row, condition, operations, durable=durable)
+        with refuse_once():
+            return self._rows.check_and_mutate(table, row, condition, operations, durable=durable)
 
     def checkAndMutate(  # noqa: PLR0917
         self,
@@ -146,11 +155,11 @@ class Data2:
         value: bytes | None,
         mutations: Any,
     ) -> bool:
+        compared: Operator = convert.operator_of(operator)
         if value is None:
             raise Internal("a comparison needs a value")
         operations = convert.mutations_of(mutations.row, mutations.mutations)
         convert.check_same_row(row, mutations)
-        compared: Operator = convert.operator_of(operator)
         condition = Condition(family, column, compared, value)
         return self._rows.check_and_mutate(
             table, row, condition, operations, durable=_durable(mutations)
@@ -167,10 +176,10 @@ class Scanning2:
         return self._scanners.open(convert.scan_of(table, scan))
 
     def getScannerRows(self, number: int, count: int) -> list[Any]:
-        found = self._scanners.next(number, count)
+        found = self._scanners.next(number, count, lambda _, results: convert.results(results))
         if found is None:
             raise IDL.TIllegalArgument(message="Invalid scanner Id")
-        return convert.results(found[1])
+        return found
 
     def closeScanner(self, number: int) -> None:
         """Close it; as in HBase 2, one that is unknown may have expired and is no error."""

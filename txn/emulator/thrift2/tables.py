@@ -66,19 +66,19 @@ class Tables2:
 
     def getTableDescriptors(self, tables: Sequence[Any]) -> list[Any]:
         known = self._admin.tables()
-        names = [_name(table) for table in tables]
+        names = [_name(table) for table in tables] or self._admin.user_tables()
         return [_describe(name, known[name].families) for name in names if name in known]
 
-    def getTableDescriptorsByPattern(self, regex: str | None, _: bool) -> list[Any]:
-        found = self._matching(regex)
+    def getTableDescriptorsByPattern(self, regex: str | None, system: bool) -> list[Any]:
+        found = self._matching(regex, system)
         return [_describe(name, table.families) for name, table in found.items()]
 
     def getTableDescriptorsByNamespace(self, namespace: str) -> list[Any]:
         found = self._admin.tables(namespace.encode())
         return [_describe(name, table.families) for name, table in found.items()]
 
-    def getTableNamesByPattern(self, regex: str | None, _: bool) -> list[Any]:
-        return [_table_name(name) for name in self._matching(regex)]
+    def getTableNamesByPattern(self, regex: str | None, system: bool) -> list[Any]:
+        return [_table_name(name) for name in self._matching(regex, system)]
 
     def getTableNamesByNamespace(self, namespace: str) -> list[Any]:
         return [_table_name(name) for name in self._admin.names(namespace.encode())]
@@ -100,7 +100,7 @@ class Tables2:
         found = self._admin.find(_name(table))
         if found is None or not found.enabled:
             return False
-        starts = [region.start for region in regions_of(found)]
+        starts = [region.start for region in regions_of(found)[1:]]
         return not splits or sum(map(starts.count, splits)) == len(splits)
 
     # ------------------------------------------------------------------------- changes
@@ -177,9 +177,9 @@ class Tables2:
     def clearSlowLogResponses(self, _: object) -> list[bool]:
         return []
 
-    def _matching(self, regex: str | None) -> dict[bytes, TableEntry]:
+    def _matching(self, regex: str | None, system: bool) -> dict[bytes, TableEntry]:
         """Return the tables whose names match as a whole, those of `default` with or without it."""
-        tables = self._admin.tables()
+        tables = self._admin.tables() if system else self._admin.user_tables()
         if regex is None:
             return tables
         matches = matcher(regex.encode())
@@ -230,6 +230,8 @@ def _families(table: bytes, columns: Iterable[Any] | None) -> dict[bytes, Family
 
 
 def _settings(column: Any) -> FamilySettings:
+    if not column.name:
+        raise Internal("a family needs a name")
     given = with_texts(FamilySettings(), column.attributes or {})
     changes: dict[str, Any] = {
         setting: getattr(column, field)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 from txn.locks.requests import Path
 
@@ -67,7 +67,15 @@ class Keep:
     partition: Spec = ()
 
 
-Touch = Read | Change | Restore | Keep
+@dataclass(frozen=True, slots=True)
+class FunctionCall:
+    """Calls a function, which may read tables. name: as written. database: of names without one."""
+
+    name: tuple[str, ...]
+    database: str
+
+
+Touch = Read | Change | Restore | Keep | FunctionCall
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +107,15 @@ class Catalog(Protocol):
 
     def partitions(self, name: Path) -> Iterable[Sequence[str]]:
         """Return the values of each partition that there is, in the order of the columns."""
+
+
+@runtime_checkable
+class Functions(Protocol):
+    """What a catalogue may know besides: the functions that users have made."""
+
+    def functions(self, name: Path) -> Sequence[Table]:
+        """Return what each function that may be meant reads, a query or nothing; none if there is
+        no such function. name: `database/function`, or `function` alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,62 +7,99 @@ The name of a common table expression is no table where that expression is visib
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-from sqlglot import Token, TokenType, exp
+from sqlglot import TokenType, exp
 from sqlglot.errors import SqlglotError
 
-from txn.locks.hive.model import Change, Constant, ConstantKind, Read, Touch
-from txn.locks.hive.words import Statements, refuse_statement, table_path, tokens_of
+from txn.locks.hive.model import Change, Constant, ConstantKind, FunctionCall, Read, Touch
+from txn.locks.hive.words import (
+    Rewrite,
+    Statements,
+    refuse_statement,
+    replace_words,
+    table_path,
+    tokens_of,
+)
 from txn.locks.requests import Path
 
-# What yields rows of its arguments alone; other functions may read any table that they like.
-ROWS_OF_ARGUMENTS = frozenset(
-    {"explode", "explode_outer", "inline", "inline_outer", "json_tuple", "posexplode",
-     "posexplode_outer", "range", "sequence", "stack"}
-)  # fmt: skip
-NAMES_TABLES = frozenset({"identifier", "table"})
-_IF_NOT_EXISTS = ["IF", "NOT", "EXISTS"]
 Known = dict[str, tuple[Constant, ...]]
+SOURCES = (exp.Table, exp.Subquery, exp.Values, exp.Lateral, exp.Unnest)
+
+_FORMAT = r" USING \w+(?: \. \w+)*(?: OPTIONS \([^()]*\))?"
+_QUERY_BEHIND = "|".join(
+    rf"(?<= {word})"
+    for word in (r"\(", r"\)", "AS", "ALL", "DISTINCT", "UNION", "EXCEPT", "INTERSECT", "MINUS")
+)
+# What sqlglot's grammar does not know, as shapes of words, and what stands for it there.
+_REWRITES: list[Rewrite] = [
+    (re.compile(pattern), rewrite)
+    for pattern, rewrite in (
+        (r"(?<= \)) IF NOT EXISTS", lambda words, text: ""),  # behind the partition of an INSERT
+        (r"(?:(?<= INSERT)|(?<= MERGE)) WITH SCHEMA EVOLUTION", lambda words, text: ""),
+        (rf"(?<= DIRECTORY '){_FORMAT}", lambda words, text: ""),
+        (rf"(?<= DIRECTORY){_FORMAT}", lambda words, text: "''"),
+        (rf"(?:^|{_QUERY_BEHIND}) TABLE(?= [\w`])", lambda words, text: "SELECT * FROM"),
+        (r" X '", lambda words, text: f"X{text.strip()}"),
+        (r" FOR (?:SYSTEM_)?VERSION(?= AS OF )", lambda words, text: "VERSION"),
+        (r" FOR TIMESTAMP(?= AS OF )", lambda words, text: "TIMESTAMP"),
+        (
+            r" (?:MAP|REDUCE)(?: (?!(?:USING|ROW|SELECT|FROM|MAP|REDUCE)\b)\S+)+"
+            r"(?= USING '| ROW FORMAT )",
+            lambda words, text: f"SELECT TRANSFORM({text})",
+        ),
+    )
+]
 
 
 def query_touches(statement: str, database: str) -> list[Touch]:
     """Return what a statement touches that selects, inserts, merges, updates or deletes."""
     tree = _parse(statement)
-    for function in tree.find_all(exp.Anonymous):
-        if function.name.lower() in NAMES_TABLES:
-            refuse_statement(
-                statement, "only tables that are named as such are known", at=function.name
-            )
     targets = list(_targets(tree, statement))
     found: list[Touch] = [_change(target, statement, database) for target in targets]
     for table in tree.find_all(exp.Table):
         is_target = any(table is target for target in targets)
-        if not (is_target or _is_function(table, statement) or _is_common(table)):
+        if not (is_target or isinstance(table.this, exp.Func) or _is_common(table)):
             found += _reads(table, statement, database)
-    return found
+    return [*found, *_calls(tree, statement, database)]
 
 
 def _parse(statement: str) -> exp.Expr:
-    tokens = _drop_if_not_exists(tokens_of(statement))
+    text = replace_words(statement, _REWRITES)
+    tokens = tokens_of(text)
     if any(token.token_type is TokenType.PIPE_GT for token in tokens):
         refuse_statement(statement)
     try:
-        (tree,) = Statements().parser().parse(tokens, statement)
+        (tree,) = Statements().parser().parse(tokens, text)
     except (SqlglotError, ValueError, RecursionError) as error:
         refuse_statement(statement, cause=str(error).splitlines()[0])
-    if tree is None:
+    if tree is None or tree.find(exp.Parameter, exp.SessionParameter):
         refuse_statement(statement)
+    for source in tree.find_all(exp.From, exp.Join):
+        if not isinstance(source.this, SOURCES):
+            refuse_statement(statement, "the name of a table is needed", given=source.sql("hive"))
     return tree
 
 
-def _drop_if_not_exists(tokens: list[Token]) -> list[Token]:
-    """Hive has it behind the partition of an INSERT, where sqlglot's grammar does not."""
-    for at in range(1, len(tokens) - 2):
-        words = [token.text.upper() for token in tokens[at : at + 3]]
-        if words == _IF_NOT_EXISTS and tokens[at - 1].token_type is TokenType.R_PAREN:
-            return tokens[:at] + tokens[at + 3 :]
-    return tokens
+def _calls(tree: exp.Expr, statement: str, database: str) -> Iterator[FunctionCall]:
+    """The functions that are called by name; what is written like one in a hint is none."""
+    found: dict[FunctionCall, None] = {}
+    for call in tree.find_all(exp.Anonymous):
+        if call.find_ancestor(exp.Hint):
+            continue
+        around = call.parent
+        parts = [call.name.lower()]
+        if isinstance(around, exp.Table):
+            parts = [*(around.text(each).lower() for each in ("catalog", "db")), *parts]
+        elif isinstance(around, exp.Dot) and around.expression is call:
+            names = list(around.this.find_all(exp.Identifier, bfs=False))
+            parts = [*(name.name.lower() for name in names), *parts]
+        named = tuple(filter(None, parts))
+        if len(named) > 3:
+            refuse_statement(statement, "not understood", at=".".join(named))
+        found[FunctionCall(named, database)] = None
+    return iter(found)
 
 
 def _targets(tree: exp.Expr, statement: str) -> Iterator[exp.Table]:
@@ -107,16 +144,6 @@ def _path(table: exp.Table, statement: str, database: str) -> Path:
     return table_path([part.name.lower() for part in parts], database, statement)
 
 
-def _is_function(table: exp.Table, statement: str) -> bool:
-    function = table.this
-    if not isinstance(function, exp.Func):
-        return False
-    name = function.name if isinstance(function, exp.Anonymous) else function.sql_name()
-    if name.lower() not in ROWS_OF_ARGUMENTS:
-        refuse_statement(statement, "what this function reads is not known", function=name)
-    return True
-
-
 def _is_common(table: exp.Table) -> bool:
     """Whether the name is one of a common table expression that is visible there."""
     if table.args.get("db"):
@@ -150,6 +177,8 @@ def _around(node: exp.Expr) -> Iterator[exp.Expr]:
 def _reads(table: exp.Table, statement: str, database: str) -> list[Touch]:
     """One read, or one for each INSERT of a multi-insert: each has predicates of its own."""
     path = _path(table, statement, database)
+    if path.parts[-1] == "stream" and table.alias and not table.args.get("db"):
+        refuse_statement(statement, "a stream: lock the table by hand", at=table.alias)
     scope = next((each for each in _around(table) if isinstance(each, exp.Select)), None)
     several = table.find_ancestor(exp.MultitableInserts)
     if scope is not None:

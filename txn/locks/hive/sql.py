@@ -14,12 +14,14 @@ from typing import assert_never
 
 from txn.errors import InvalidRequestError
 from txn.host.extras import import_extra
+from txn.locks.hive.functions import BUILT_IN
 from txn.locks.hive.model import (
-    DEFAULT,
     Catalog,
     Change,
     Column,
     Constant,
+    FunctionCall,
+    Functions,
     Keep,
     Read,
     Restore,
@@ -33,11 +35,13 @@ from txn.locks.hive.model import (
 from txn.locks.requests import LockRequest, Mode, Path, exclusive, in_order, shared
 
 with import_extra("locks"):
-    from txn.locks.hive.definitions import definition_touches
+    from txn.locks.hive.definitions import statement_touches
     from txn.locks.hive.queries import query_touches
     from txn.locks.hive.words import statements
 
 MAX_VIEWS = 32
+UNKNOWN_FUNCTION = "what this function reads is not known"
+BUILT_IN_AT: frozenset[tuple[str, ...]] = frozenset({(), ("builtin",), ("system", "builtin")})
 MAX_COMBINATIONS = 1000
 
 
@@ -55,16 +59,10 @@ def requests(
     known = catalog if catalog is not None else Tables({})
     found: list[LockRequest] = []
     for words in statements(sql, settings):
-        for touch in touches(words.statement, words.database):
+        for touch in statement_touches(words.statement, words.database):
             found += _locks(touch, known, depth=0)
     asked = {request.path for request in found}
     return [each for each in in_order(found) if len(each.path.parts) > 1 or each.path in asked]
-
-
-def touches(statement: str, database: str = DEFAULT) -> list[Touch]:
-    """Return what one statement touches."""
-    found = definition_touches(statement, database)
-    return query_touches(statement, database) if found is None else found
 
 
 def object_path(table: Path, spec: Spec, known: Table | None) -> Path:
@@ -89,6 +87,9 @@ def object_path(table: Path, spec: Spec, known: Table | None) -> Path:
 
 
 def _locks(touch: Touch, catalog: Catalog, depth: int) -> Iterator[LockRequest]:
+    if isinstance(touch, FunctionCall):
+        yield from _call(touch, catalog, depth)
+        return
     known = catalog.table(touch.table) if len(touch.table.parts) > 1 else None
     match touch:
         case Read():
@@ -109,15 +110,32 @@ def _read(read: Read, known: Table | None, catalog: Catalog, depth: int) -> Iter
     if known is None:
         return
     if known.query is not None:
-        if depth >= MAX_VIEWS:
-            raise InvalidRequestError("views within views", limit=MAX_VIEWS, view=str(read.table))
-        for touch in query_touches(known.query, known.database or read.table.parts[0]):
-            yield from _locks(touch, catalog, depth + 1)
+        yield from _query(known, read.table, catalog, depth)
     elif known.partitioned_by:
         names = [column.name for column in known.partitioned_by]
         for values in _partitions(read, known.partitioned_by, catalog):
             parts = (f"{name}={value}" for name, value in zip(names, values, strict=False))
             yield shared(Path((*read.table.parts, *parts)))
+
+
+def _query(view: Table, name: Path, catalog: Catalog, depth: int) -> Iterator[LockRequest]:
+    """What the query of a view or of a function needs."""
+    if depth >= MAX_VIEWS:
+        raise InvalidRequestError("views within views", limit=MAX_VIEWS, view=str(name))
+    for touch in query_touches(view.query or "", view.database or name.parts[0]):
+        yield from _locks(touch, catalog, depth + 1)
+
+
+def _call(call: FunctionCall, catalog: Catalog, depth: int) -> Iterator[LockRequest]:
+    """What a function needs that the statement calls: nothing, if it is not one of a user."""
+    name = Path(call.name if len(call.name) > 1 else (call.database, *call.name))
+    found = catalog.functions(name) if isinstance(catalog, Functions) else ()
+    is_built_in = call.name[-1] in BUILT_IN and call.name[:-1] in BUILT_IN_AT
+    if not (found or is_built_in):
+        raise InvalidRequestError(UNKNOWN_FUNCTION, function=".".join(call.name))
+    for each in found:
+        if each.query is not None:
+            yield from _query(each, name, catalog, depth)
 
 
 def _partitions(

@@ -1,46 +1,70 @@
-"""Hive's statements as words: the part of a statement that sqlglot's grammar does not know.
+"""Hive's and Spark's statements as words: what sqlglot's grammar does not know.
 
-It is read by sqlglot's tokenizer, so that names, strings and comments are the same everywhere.
-Whatever is not understood is an error that quotes the beginning of the statement.
+sqlglot's tokenizer reads them, so names, strings and comments are the same everywhere. Hive and
+Spark replace `${x}` before they parse, so a text with a variable in it is refused. Whatever is not
+understood is an error that quotes the beginning of the statement.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NoReturn
+from itertools import pairwise
+from typing import Any, ClassVar, NoReturn
 
 from sqlglot import Token, TokenType
-from sqlglot.dialects.hive import Hive
+from sqlglot.dialects.spark import Spark
 from sqlglot.errors import SqlglotError
+from sqlglot.parsers.spark import SparkParser
 
 from txn.errors import InvalidRequestError
+from txn.locks.hive.functions import BUILT_IN
 from txn.locks.hive.model import DATABASE_SETTING, DEFAULT, Constant, ConstantKind, Spec
 from txn.locks.hive.settings import HIVE_SETTINGS, check_texts, from_hive
 from txn.locks.requests import Path
 
 SHOWN = 60
 SESSION_CATALOGS = frozenset({"spark_catalog", "hive"})
+# Where Spark looks for temporary views; and its formats, whose "tables" are paths of files.
+TEMPORARY = frozenset({"global_temp"})
+FORMATS = frozenset({"avro", "binaryfile", "csv", "delta", "json", "orc", "parquet", "text", "xml"})
 _NAME = re.compile(r"\w+")
-_QUOTED = frozenset({TokenType.IDENTIFIER, TokenType.STRING, TokenType.NUMBER})
+_VARIABLE = re.compile(r"\$\{[^}]*\}")
+# How a shape writes what is no plain word; a name in backquotes matches as names do.
+_SIGNS = {
+    TokenType.IDENTIFIER: "`",
+    TokenType.STRING: "'",
+    TokenType.RAW_STRING: "'",
+    TokenType.HEX_STRING: "0x",
+}
 
 
-class Statements(Hive):
-    """Hive's dialect, in which no statement is an opaque command."""
+class Statements(Spark):
+    """Spark's dialect, which has Hive's in it. No statement is an opaque command, and each function
+    stays the name that was written, with all of its arguments."""
 
-    class Tokenizer(Hive.Tokenizer):
+    class Tokenizer(Spark.Tokenizer):
         COMMANDS: ClassVar[set[TokenType]] = set()
+
+    class Parser(SparkParser):
+        FUNCTIONS: ClassVar[dict[str, Any]] = {}
+        FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
+            name: parse
+            for name, parse in SparkParser.FUNCTION_PARSERS.items()
+            if name.lower() in {*BUILT_IN, "try_cast"}
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A word or a sign. key: in upper case, empty if it was quoted."""
+    """A word or a sign. key: in upper case, empty if it was quoted. start, end: in the text."""
 
     key: str
     text: str
     kind: TokenType
     start: int
+    end: int
 
 
 def refuse_statement(statement: str, reason: str = "not understood", **facts: object) -> NoReturn:
@@ -50,13 +74,34 @@ def refuse_statement(statement: str, reason: str = "not understood", **facts: ob
 
 
 def tokens_of(text: str) -> list[Token]:
-    """Return the tokens of a text, or raise InvalidRequestError."""
+    """Return the tokens of a text, or raise InvalidRequestError.
+
+    A string whose value depends on the meaning of a backslash is a RAW_STRING, no constant.
+    """
+    if variable := _VARIABLE.search(text):
+        refuse_statement(text, "a variable whose value is not known", variable=variable[0])
     try:
-        return Statements().tokenize(text)
+        tokens = Statements().tokenize(text)
     except SqlglotError as error:
         raise InvalidRequestError(
             "not understood", statement=" ".join(text.split())[:SHOWN]
         ) from error
+    _check_known(text, tokens)
+    for token in tokens:
+        if token.token_type is TokenType.RAW_STRING:
+            token.token_type = TokenType.STRING
+        elif token.token_type is TokenType.STRING and "\\" in text[token.start : token.end + 1]:
+            token.token_type = TokenType.RAW_STRING
+    return tokens
+
+
+def _check_known(text: str, tokens: list[Token]) -> None:
+    """Refuse what stands for another text, and a comment that Spark continues in the next line."""
+    for brace, token in pairwise(tokens):
+        if brace.token_type is TokenType.L_BRACE and _NAME.fullmatch(token.text):
+            refuse_statement(text, "a placeholder whose value is not known", placeholder=token.text)
+    if any(each.rstrip("\r").endswith("\\") for token in tokens for each in token.comments):
+        refuse_statement(text, "a comment that may go on in the next line")
 
 
 def split(sql: str) -> list[str]:
@@ -82,8 +127,9 @@ def statements(sql: str, settings: Mapping[str, str] | None) -> Iterator[Words]:
     for statement in split(sql):
         words = Words(statement, known.get(DATABASE_SETTING, DEFAULT).lower(), known)
         if words.accept("USE"):
-            words.accept("DATABASE")
+            words.accept_one("DATABASE", "SCHEMA", "NAMESPACE")
             known = {**known, DATABASE_SETTING: words.database_path().parts[0]}
+            words.end()
         elif found := _setting(statement):
             known = {**known, **found}
             from_hive(found)
@@ -138,14 +184,13 @@ class Words:
         if not self.accept(*keys):
             self.refuse()
 
-    def skip(self) -> None:
-        """Step over a word, whatever it is; an opening parenthesis with all up to its closing."""
-        depth = 0
-        while not self.at_end:
-            depth += (self.key == "(") - (self.key == ")")
-            self._next += 1
-            if depth <= 0:
-                return
+    def seek(self, word: int) -> None:
+        """Go to a word, counted from 0."""
+        self._next = word
+
+    def shape(self) -> Shape:
+        """Return what is left of the statement as a text for patterns."""
+        return make_shape(self._words, self._next)
 
     def rest(self) -> str:
         """Return what comes next as text, and step over it."""
@@ -176,12 +221,9 @@ class Words:
 
     def table(self) -> Path:
         """Read the name of a table or a view."""
-        is_function = self.key == "IDENTIFIER"
         parts = [self.identifier()]
         while self.accept("."):
             parts.append(self.identifier())
-        if is_function and self.key == "(":
-            self.refuse("only tables that are named as such are known")
         return table_path(parts, self.database, self.statement)
 
     def database_path(self) -> Path:
@@ -192,12 +234,6 @@ class Words:
                 self.refuse("only the session's own catalogue is known")
             name = self.identifier()
         return Path((name,))
-
-    def skip_if_exists(self) -> None:
-        """Step over IF EXISTS or IF NOT EXISTS."""
-        if self.accept("IF"):
-            self.accept("NOT")
-            self.expect("EXISTS")
 
     def partition(self) -> Spec:
         """Read PARTITION and its columns, if they come next."""
@@ -235,18 +271,66 @@ def table_path(parts: list[str], database: str, statement: str) -> Path:
         refuse_statement(
             statement, "only the session's own catalogue is known", name=".".join(parts)
         )
-    return Path((database, *parts) if len(parts) == 1 else tuple(parts))
+    path = Path((database, *parts) if len(parts) == 1 else tuple(parts))
+    if path.parts[0] in TEMPORARY:
+        refuse_statement(statement, "a temporary view: name the tables that it reads", view=path)
+    if path.parts[0] in FORMATS or any("/" in part for part in parts) or "." in path.parts[0]:
+        refuse_statement(statement, "files by their path are no table that can be locked", at=path)
+    return path
 
 
 def _words(statement: str) -> Iterator[Word]:
     for token in tokens_of(statement):
-        if token.token_type in _QUOTED:
+        if token.token_type in {*_SIGNS, TokenType.NUMBER}:
             key = token.text if token.token_type is TokenType.NUMBER else ""
-            yield Word(key, token.text, token.token_type, token.start)
+            yield Word(key, token.text, token.token_type, token.start, token.end + 1)
             continue
         for part in re.finditer(r"\S+", statement[token.start : token.end + 1]):
             # The tokenizer takes MSCK REPAIR for one word.
-            yield Word(part[0].upper(), part[0], token.token_type, token.start + part.start())
+            start, end = token.start + part.start(), token.start + part.end()
+            yield Word(part[0].upper(), part[0], token.token_type, start, end)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Words as a text: each one, or its sign, behind a space, and each outermost pair of
+    parentheses as `()`. words: the words that begin at each position of the text."""
+
+    text: str
+    words: Mapping[int, int]
+
+
+def make_shape(words: Sequence[Word], start: int = 0, *, folded: bool = True) -> Shape:
+    """Return the shape of words from one on. folded: with pairs of parentheses as one."""
+    text, at, depth = "", {}, 0
+    for number, word in enumerate(words[start:], start):
+        closes = folded and depth > 0 and word.key == ")"
+        depth -= closes
+        if not depth:
+            at[len(text)] = number
+            text += ")" if closes else f" {_SIGNS.get(word.kind, word.key)}"
+        depth += folded and word.key == "("
+    at[len(text)] = len(words)
+    return Shape(text, at)
+
+
+Rewrite = tuple[re.Pattern[str], Callable[[Sequence[Word], str], str]]
+
+
+def replace_words(statement: str, rewrites: Iterable[Rewrite]) -> str:
+    """Return a statement with other words where the shape of its words fits a pattern. Each rewrite
+    is given the words and the text that are there, the latter without the first of the words."""
+    words = list(_words(statement))
+    shape = make_shape(words, folded=False)
+    for pattern, rewrite in rewrites:
+        while match := pattern.search(shape.text):
+            those = words[shape.words[match.start()] : shape.words[match.end()]]
+            start, end = those[0].start, those[-1].end
+            written = rewrite(those, statement[those[0].end : end])
+            statement = f"{statement[:start]} {written} {statement[end:]}"
+            words = list(_words(statement))
+            shape = make_shape(words, folded=False)
+    return statement
 
 
 _KINDS: dict[TokenType, ConstantKind] = {

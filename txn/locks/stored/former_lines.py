@@ -13,7 +13,7 @@ from functools import partial
 from txn.assertions import Version
 from txn.client.block import OptimisticTransaction
 from txn.client.engine import Engine
-from txn.errors import AbortedError, InvalidRequestError
+from txn.errors import AbortedError
 from txn.locks.requests import Mode, path
 from txn.locks.sessions import FAMILY
 from txn.locks.stored.lines import COLUMN, OBJECTS, Entry, LineState, encode_line, parse_line
@@ -28,11 +28,7 @@ def move_lines(engine: Engine, table: str) -> None:
     done = Key(NO_OBJECT, FAMILY, "lower", table)
     if engine.read([done])[done] is not None:
         return
-    try:
-        rows = engine.scan(table, columns=[(OBJECTS, COLUMN)])
-    except InvalidRequestError:
-        return  # behind txn:// nothing is scanned: who opens the store itself moves them
-    for row in rows:
+    for row in engine.scan(table, columns=[(OBJECTS, COLUMN)]):
         name = row.row.decode()
         if (at := str(path(name))) != name:
             old, new = (Key(each, OBJECTS, COLUMN, table) for each in (name, at))

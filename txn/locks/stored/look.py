@@ -53,6 +53,8 @@ class StoredLook:
     def _list_lines(self) -> Iterator[tuple[Path, Sequence[Entry]]]:
         column = frozenset({(OBJECTS.encode(), COLUMN.encode())})
         for row in scan_rows(self._context, Span(self._table, columns=column), self._read):
+            if not row.cells:
+                continue
             try:
                 yield path(row.row.decode()), decode_line(next(iter(row.cells.values()))).line
             except (ValueError, KeyError, TypeError) as error:

@@ -201,7 +201,7 @@ class Pool(Forked):
         while len(lanes) < wanted and (lane := self._take(now_ms)):
             lanes.append(lane)
         if len(lanes) < wanted:
-            self._open_more(lanes, wanted - len(lanes))
+            self._open_more(lanes, wanted - len(lanes), due_ms)
         return lanes
 
     def _lane(self, now_ms: int, due_ms: int) -> Connection:
@@ -235,7 +235,7 @@ class Pool(Forked):
                     self._wait(due_ms)
             finally:
                 self._waiting -= 1
-        return lane or self._connect()
+        return lane or self._connect(due_ms)
 
     def _wait(self, due_ms: int) -> None:
         left_ms = due_ms - self._clock.monotonic_ms()
@@ -285,7 +285,7 @@ class Pool(Forked):
     def _free(self) -> int:
         return len(self._idle) + self.gateway.pool - self._open
 
-    def _open_more(self, lanes: list[Connection], wanted: int) -> None:
+    def _open_more(self, lanes: list[Connection], wanted: int, due_ms: int) -> None:
         """Open so many connections more, as far as the pool allows; do with fewer on an error."""
         for _ in range(wanted):
             with self._changed:
@@ -293,17 +293,17 @@ class Pool(Forked):
                     return
                 self._open += 1
             try:
-                lanes.append(self._connect())
+                lanes.append(self._connect(due_ms))
             except NotApplied:
                 return
             except BaseException:
                 self._give_back(lanes)
                 raise
 
-    def _connect(self) -> Connection:
+    def _connect(self, due_ms: int) -> Connection:
         """Open a connection that has been counted already."""
         try:
-            return Connection(self.gateway, self._service, self._clock, self._tls)
+            return Connection(self.gateway, self._service, self._clock, self._tls, due_ms)
         except OSError as error:
             self._make_room()
             raise NotApplied(self._fact("cannot connect to the gateway", error)) from error

@@ -19,7 +19,18 @@ import os
 import struct
 import sys
 import threading
-from fcntl import F_GETLK, F_WRLCK, LOCK_EX, LOCK_NB, LOCK_UN, fcntl, lockf
+from fcntl import (
+    F_GETLK,
+    F_RDLCK,
+    F_UNLCK,
+    F_WRLCK,
+    LOCK_EX,
+    LOCK_NB,
+    LOCK_SH,
+    LOCK_UN,
+    fcntl,
+    lockf,
+)
 from types import TracebackType
 
 from txn.clock import SystemClock, poll
@@ -32,15 +43,21 @@ LINE_MS = 20
 PATIENCE_MS = 10_000
 
 _CLOCK = SystemClock()
-_AT_ONCE = LOCK_EX | LOCK_NB
 _HELD = (BlockingIOError, PermissionError)  # POSIX allows either
 _QUESTION = "hhqqi"  # of Linux: the kind of the lock, whence, start, length, the owner's process
 
 
-def open_file(folder: str) -> int:
+def open_file(folder: str, *, may_write: bool) -> int | None:
     """Return a descriptor of the file whose bytes are the locks. One a process and store is open
-    at a time: to close one frees all."""
-    return os.open(os.path.join(folder, FILE), os.O_RDWR | os.O_CREAT, 0o644)
+    at a time: to close one frees all. Without the right to write it can only be shared, and is None
+    if no process ever wrote there."""
+    path = os.path.join(folder, FILE)
+    if may_write:
+        return os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        return os.open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
 
 
 class Exclusion:
@@ -51,11 +68,12 @@ class Exclusion:
     process that writes without a pause would otherwise keep all others out.
     """
 
-    __slots__ = ("_file", "_lock", "_path", "_place", "_thread")
+    __slots__ = ("_file", "_kind", "_lock", "_path", "_place", "_thread")
 
-    def __init__(self, file: int, byte: int, path: str) -> None:
-        """path: of the store, for errors."""
+    def __init__(self, file: int, byte: int, path: str, *, is_shared: bool = False) -> None:
+        """path: of the store, for errors. is_shared: with other processes that share it."""
         self._file = file
+        self._kind = (LOCK_SH if is_shared else LOCK_EX) | LOCK_NB
         self._lock = byte
         self._place = byte + 1
         self._path = path
@@ -87,18 +105,21 @@ class Exclusion:
         """Wait for the other threads of this process; return how long the processes may take."""
         due_ms = _CLOCK.monotonic_ms() + PATIENCE_MS
         if not self._thread.acquire(timeout=PATIENCE_MS / 1000):
-            raise self._make_refusal(os.getpid())
+            raise self._make_refusal(os.getpid(), F_WRLCK)
         return due_ms - _CLOCK.monotonic_ms()
 
     def _wait(self, within_ms: int) -> None:
         if poll(self._take, LINE_MS):
             return
         if not poll(self._take_in_line, within_ms - LINE_MS):
-            raise self._make_refusal(self._owner(self._lock) or self._owner(self._place))
+            process, kind = self._find_owner(self._lock)
+            if process is None:
+                process, kind = self._find_owner(self._place)
+            raise self._make_refusal(process, kind)
 
     def _take(self) -> bool:
         try:
-            lockf(self._file, _AT_ONCE, 2, self._lock)
+            lockf(self._file, self._kind, 2, self._lock)
         except _HELD:
             return False
         lockf(self._file, LOCK_UN, 1, self._place)
@@ -106,26 +127,28 @@ class Exclusion:
 
     def _take_in_line(self) -> bool:
         try:
-            lockf(self._file, _AT_ONCE, 1, self._place)  # had already, it is had once more
-            lockf(self._file, _AT_ONCE, 1, self._lock)
+            lockf(self._file, self._kind, 1, self._place)  # had already, it is had once more
+            lockf(self._file, self._kind, 1, self._lock)
         except _HELD:
             return False
         lockf(self._file, LOCK_UN, 1, self._place)
         return True
 
-    def _owner(self, byte: int) -> int | None:
-        """Return the process that has the byte, where the system tells it in a way that we know."""
+    def _find_owner(self, byte: int) -> tuple[int | None, int]:
+        """Return the process that has the byte, where the system tells it in a way that we know,
+        and the kind of its lock."""
         if sys.platform != "linux":
-            return None
+            return None, F_WRLCK
         question = struct.pack(_QUESTION, F_WRLCK, os.SEEK_SET, byte, 1, 0)
         answer = fcntl(self._file, F_GETLK, question)
         kind, _, _, _, process = struct.unpack_from(_QUESTION, answer)
-        return process if kind == F_WRLCK and process > 0 else None
+        return (process if kind != F_UNLCK and process > 0 else None), kind
 
-    def _make_refusal(self, owner: int | None) -> NotApplied:
-        doing = "opening" if self._lock == OPENING else "writing to"
+    def _make_refusal(self, owner: int | None, kind: int) -> NotApplied:
+        doing = "reading" if kind == F_RDLCK else "writing to"
         return NotApplied(
-            f"another process or thread is {doing} the store and does not end",
+            "another process or thread is "
+            f"{'opening' if self._lock == OPENING else doing} the store and does not end",
             path=self._path,
             waited_ms=PATIENCE_MS,
             process=owner,

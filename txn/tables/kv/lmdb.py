@@ -17,14 +17,20 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import lmdb
 
-from txn.errors import InvalidRequestError, MaybeApplied, NotApplied, StoreClosedError
+from txn.errors import (
+    InvalidRequestError,
+    MaybeApplied,
+    NotApplied,
+    ReadOnlyError,
+    StoreClosedError,
+)
 from txn.host.forks import Forked
-from txn.tables.kv import directory, exclusion
-from txn.tables.kv.exclusion import Exclusion
+from txn.tables.kv import directory
+from txn.tables.kv.lmdb_files import LastUse, LmdbFiles, Opening, refuse_reader
 from txn.tables.kv.lmdb_transactions import GatheringWriter, LmdbReader, LmdbWriter
 from txn.tables.kv.ordered import Reader, Writer
 
@@ -34,6 +40,8 @@ FORK_PATIENCE_S = 10.0
 
 _TRIES = 64
 _MISTAKES = (lmdb.BadDbiError, lmdb.BadTxnError, lmdb.BadValsizeError, lmdb.ReadonlyError)  # ours
+
+_DAMAGES = (lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.InvalidError)
 
 R = TypeVar("R")
 
@@ -64,13 +72,22 @@ class LmdbStore:
     __slots__ = ("_closed", "_joined", "_shared")
 
     def __init__(
-        self, path: str, *, create: bool = True, sync: bool = True, max_readers: int = MAX_READERS
+        self,
+        path: str,
+        *,
+        create: bool = True,
+        read_only: bool = False,
+        sync: bool = True,
+        max_readers: int = MAX_READERS,
     ) -> None:
-        """create: whether a store that does not exist is made, or an InvalidRequestError."""
+        """create: whether a store that does not exist is made, or an InvalidRequestError.
+        read_only: write nothing; so it is, too, where this process may not write to the files.
+        max_readers: how many threads of all processes may read at once; who opens it first says."""
         self._closed = False
         self._joined = _Joined()
-        path = directory.prepare_directory(path, create)
-        self._shared = _REGISTRY.acquire(path, sync, max_readers)
+        path = directory.prepare_directory(path, create and not read_only)
+        read_only = read_only or not directory.is_writable(path)
+        self._shared = _REGISTRY.acquire(Opening(path, sync, max_readers, read_only))
 
     def read(self, body: Callable[[Reader], R]) -> R:
         """Run the function on one instant of the store, beside writers and other readers."""
@@ -84,7 +101,7 @@ class LmdbStore:
         if (writer := joined.writer) is not None:
             joined.durable = joined.durable or durable
             return joined.run(body, writer)
-        return self._run(lambda: self._shared.write(body, lambda: durable))
+        return self._run_writing(body, lambda: durable)
 
     def together(self, work: Callable[[], None]) -> None:
         """Run the function; its transactions here, in this thread, become one, which is undone if
@@ -106,7 +123,7 @@ class LmdbStore:
             finally:
                 joined.writer = joined.obstacle = None
 
-        self._run(lambda: self._shared.write(body, lambda: joined.durable))
+        self._run_writing(body, lambda: joined.durable)
 
     def unmap(self) -> None:
         """Close the files, to be opened again at their next use, unless somebody is using them:
@@ -118,6 +135,12 @@ class LmdbStore:
         if not self._closed:
             self._closed = True
             _REGISTRY.release(self._shared)
+
+    def _run_writing(self, body: Callable[[LmdbWriter], R], is_durable: Callable[[], bool]) -> R:
+        if self._shared.opening.read_only:
+            message = "the store can only be read here: nothing was written"
+            raise ReadOnlyError(message, path=self._shared.path)
+        return self._run(lambda: self._shared.write(body, is_durable))
 
     def _run(self, attempt: Callable[[], R]) -> R:
         """Make attempts until one is not stopped by something that can be mended."""
@@ -135,15 +158,12 @@ class LmdbStore:
                 obstacle = error
                 if not shared.mend(error, size):
                     break
-        raise NotApplied("the store refused", path=shared.path, reason=str(obstacle)) from obstacle
-
-
-class _Files(NamedTuple):
-    """What is open of a store. file: whose bytes are locks, `writing` one of them."""
-
-    environment: lmdb.Environment
-    file: int
-    writing: Exclusion
+        if isinstance(obstacle, lmdb.ReadersFullError):
+            raise refuse_reader(shared.path, shared.max_readers) from obstacle
+        message = "the store refused"
+        if isinstance(obstacle, _DAMAGES):
+            message = "the store's data file is damaged: restore it from a backup"
+        raise NotApplied(message, path=shared.path, reason=str(obstacle)) from obstacle
 
 
 class _Shared:
@@ -153,30 +173,35 @@ class _Shared:
     until the last has left, and holds the lock meanwhile.
     """
 
-    def __init__(self, path: str, sync: bool, max_readers: int) -> None:
-        self.path = path
-        self.sync = sync
-        self.max_readers = max_readers
+    def __init__(self, opening: Opening) -> None:
+        self.opening = opening
+        self.path = opening.path
         self.map_size = FIRST_MAP_SIZE
+        self.max_readers = opening.max_readers  # until the files are open, and tell
         self.users = 0
         self.lock = threading.RLock()
         self._changed = threading.Condition(self.lock)
         self._active: list[int] = []  # the thread of each
         self._waiting: set[int] = set()  # the threads that let nobody enter
         self._closed = False
-        self._inherited: _Files | None = None
-        self._files: _Files | None = None
+        self._lost: str | None = None  # why the files can be used no more
+        self._last: LastUse | None = None
+        self._inherited: LmdbFiles | None = None
+        self._files: LmdbFiles | None = None
         self._enter()
         self._leave()
 
     def read(self, body: Callable[[Reader], R]) -> R:
-        environment = self._enter().environment
+        files = self._enter()
         try:
-            transaction = environment.begin(buffers=False)
-            try:
-                return body(LmdbReader(transaction))
-            finally:
-                self._abort(transaction)
+            with files.reading:
+                files.check()
+                transaction = files.environment.begin(buffers=False)
+                try:
+                    files.check_transaction(transaction, writes=False)
+                    return body(LmdbReader(transaction))
+                finally:
+                    self._abort(transaction)
         finally:
             self._leave()
 
@@ -185,16 +210,28 @@ class _Shared:
         files = self._enter()
         try:
             with files.writing:
-                result = self._change(files.environment, body)
-            if self.sync and is_durable():
+                files.check()
+                files.check_lock()
+                result = self._change(files, body)
+            if self.opening.sync and is_durable():
                 self._apply(lambda: files.environment.sync(True))
+            self._confirm(files)
             return result
         finally:
             self._leave()
 
-    def _change(self, environment: lmdb.Environment, body: Callable[[LmdbWriter], R]) -> R:
-        transaction = environment.begin(write=True, buffers=False)
+    def _confirm(self, files: LmdbFiles) -> None:
+        """Raise MaybeApplied if a commit went to a file that may not be the store's any more."""
         try:
+            files.check()
+        except StoreClosedError as error:
+            message = "the commit may be lost"
+            raise MaybeApplied(message, path=self.path, reason=str(error)) from error
+
+    def _change(self, files: LmdbFiles, body: Callable[[LmdbWriter], R]) -> R:
+        transaction = files.environment.begin(write=True, buffers=False)
+        try:
+            files.check_transaction(transaction, writes=True)
             result = body(LmdbWriter(transaction))
         except BaseException:
             # The driver lets an abort wait until no other thread is in it: make that soon.
@@ -253,6 +290,19 @@ class _Shared:
             if self._inherited is None and not self._active and not self._waiting:
                 self._shut()
 
+    def is_lost(self) -> bool:
+        """Return whether its files can be used no more, as others have taken their place."""
+        with self.lock:
+            if self._inherited is not None:
+                return False
+            try:
+                self._usable().check()
+            except StoreClosedError:
+                if not self._active:
+                    self._shut()
+                return True
+            return False
+
     def before_fork(self) -> None:
         """Close, if transactions end in time, and keep everyone out until after the fork."""
         self.lock.acquire()
@@ -276,7 +326,7 @@ class _Shared:
         self._changed.notify_all()
         self.lock.release()
 
-    def _enter(self) -> _Files:
+    def _enter(self) -> LmdbFiles:
         with self.lock:
             while self._waiting:
                 self._changed.wait()
@@ -287,6 +337,8 @@ class _Shared:
     def _leave(self) -> None:
         with self.lock:
             self._active.remove(threading.get_ident())
+            if self._files is not None and self._files.lost and not self._active:
+                self._shut()
             if self._waiting and not self._active:
                 self._changed.notify_all()
 
@@ -308,58 +360,34 @@ class _Shared:
             self._changed.wait_for(lambda: not self._active)
             yield
 
-    def _usable(self) -> _Files:
+    def _usable(self) -> LmdbFiles:
         """Return what is open, opened if need be; the lock is held."""
         if self._inherited is not None:
             message = "the store was busy when this process was forked: fork before using it"
             raise StoreClosedError(message, path=self.path, pid=os.getpid())
         if self._closed:
             raise StoreClosedError("the store is closed", path=self.path)
+        if self._lost is not None:
+            raise StoreClosedError(self._lost, path=self.path)
         if self._files is None:
             self._files = self._open()
+        if self._files.lost:
+            raise StoreClosedError(self._files.lost, path=self.path)
         return self._files
 
-    def _open(self) -> _Files:
+    def _open(self) -> LmdbFiles:
         try:
-            file = exclusion.open_file(self.path)
-            try:
-                environment = self._open_environment(Exclusion(file, exclusion.OPENING, self.path))
-            except BaseException:
-                os.close(file)
-                raise
+            files = LmdbFiles(self.opening, self.map_size, self._last)
         except (lmdb.Error, OSError, MemoryError) as error:
             raise NotApplied("cannot open the store", path=self.path, reason=str(error)) from error
-        self.map_size = environment.info()["map_size"]
-        return _Files(environment, file, Exclusion(file, exclusion.WRITING, self.path))
-
-    def _open_environment(self, opening: Exclusion) -> lmdb.Environment:
-        """Open LMDB's files, with a larger map if another process lets them outgrow it meanwhile.
-
-        The process that opens them first makes LMDB's lock file anew. Were it killed amid that, one
-        that waits for it in LMDB would go on with the half, and write over commits.
-        """
-        size = self.map_size
-        while True:
-            try:
-                with opening:
-                    environment = lmdb.Environment(
-                        self.path,
-                        map_size=size,
-                        metasync=False,
-                        sync=self.sync,
-                        max_readers=self.max_readers,
-                        max_spare_txns=1,
-                    )
-                environment.reader_check()
-            except lmdb.MapResizedError:
-                size *= 2
-            else:
-                return environment
+        self.map_size = files.environment.info()["map_size"]
+        self.max_readers = files.max_readers
+        return files
 
     def _shut(self) -> None:
         if self._files is not None:
-            self._files.environment.close()
-            os.close(self._files.file)
+            self._lost = self._lost or self._files.lost
+            self._last = self._files.close()
             self._files = None
 
     def _abort(self, transaction: lmdb.Transaction[bytes]) -> None:
@@ -384,15 +412,20 @@ class _Registry(Forked):
         self._environments: dict[str, _Shared] = {}
         self.expect_forks()
 
-    def acquire(self, path: str, sync: bool, max_readers: int) -> _Shared:
+    def acquire(self, opening: Opening) -> _Shared:
         """Return this process's environment of the directory, with one more user."""
+        path = opening.path
         with self._lock:
             shared = self._environments.get(path)
-            if shared is None:
-                shared = self._environments[path] = _Shared(path, sync, max_readers)
-            elif shared.sync != sync:
+            if shared is None or shared.is_lost():
+                shared = self._environments[path] = _Shared(opening)
+            elif shared.opening.sync != opening.sync:
                 message = "the store is open here with another sync"
-                raise InvalidRequestError(message, path=path, sync=shared.sync)
+                raise InvalidRequestError(message, path=path, sync=shared.opening.sync)
+            elif shared.opening.read_only != opening.read_only:
+                message = "the store is open here in another mode"
+                mode = "ro" if shared.opening.read_only else "rw"
+                raise InvalidRequestError(message, path=path, mode=mode)
             shared.users += 1
             return shared
 
@@ -402,7 +435,8 @@ class _Registry(Forked):
             shared.users -= 1
             if not shared.users:
                 shared.close()
-                self._environments.pop(shared.path, None)
+                if self._environments.get(shared.path) is shared:
+                    del self._environments[shared.path]
 
     def before_fork(self) -> None:
         """Let nobody open or close meanwhile."""

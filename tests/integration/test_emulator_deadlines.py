@@ -1,0 +1,246 @@
+"""Deadlines, where a server answers nothing or too slowly: each call ends soon after its own."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from typing import Any
+
+import pytest
+
+from tests.integration.serving import served
+from txn import (
+    CommitOutcomeUnknown,
+    DeadlineError,
+    Engine,
+    Key,
+    Mutation,
+    StoreError,
+    TxnError,
+    connect,
+)
+from txn.client.tasks import connect_async
+from txn.errors import NotApplied
+from txn.service import client as remote
+
+X = Key("x", "d", "v", "data")
+PUT = [Mutation(X, "1")]
+TIME_MS = 500
+LATE_S = (TIME_MS + remote.ANSWER_MS + remote.SETTLE_MS) / 1000
+SLACK_S = 5.0  # of this machine
+
+
+async def do_async(uri: str, act: Callable[[Any], Any]) -> object:
+    async with connect_async(uri, table="data") as engine:
+        return await act(engine)
+
+
+async def list_async(engine: Any) -> list[Any]:
+    return [row async for row in engine.scan(deadline_ms=TIME_MS)]
+
+
+async def put_async(t: Any) -> None:
+    t.put(X, "1")
+
+
+async def get_async(t: Any) -> None:
+    await t.get(X)
+
+
+def put_block(e: Engine) -> None:
+    with e.transaction(deadline_ms=TIME_MS) as t:
+        t.put(X, "1")
+
+
+def get_block(e: Engine) -> None:
+    with e.transaction(deadline_ms=TIME_MS) as t:
+        t.get(X)
+
+
+def scan_block(e: Engine) -> None:
+    with e.transaction(deadline_ms=TIME_MS) as t:
+        t.scan()
+
+
+def raise_first(results: list[Any]) -> None:
+    raise results[0]
+
+
+READS: dict[str, Callable[[Engine], object]] = {
+    "read": lambda e: e.read([X], deadline_ms=TIME_MS),
+    "scan": lambda e: list(e.scan(deadline_ms=TIME_MS)),
+    "snapshot": lambda e: list(e.scan(snapshot=True, deadline_ms=TIME_MS)),
+    "block that gets": get_block,
+    "block that scans": scan_block,
+    "run that gets": lambda e: e.run(lambda t: t.get(X), deadline_ms=TIME_MS),
+    "run that scans": lambda e: e.run(lambda t: t.scan(), deadline_ms=TIME_MS),
+}
+COMMITS: dict[str, Callable[[Engine], object]] = {
+    "commit": lambda e: e.commit(PUT, deadline_ms=TIME_MS),
+    "commit once": lambda e: e.commit(PUT, once="token", deadline_ms=TIME_MS),
+    "commit_many": lambda e: raise_first(e.commit_many([(PUT, [])] * 3, deadline_ms=[TIME_MS] * 3)),
+    "submit": lambda e: e.submit((PUT, []), deadline_ms=TIME_MS).result(),
+    "block that puts": put_block,
+    "run that puts": lambda e: e.run(lambda t: t.put(X, "1"), deadline_ms=TIME_MS),
+}
+ASYNC: dict[str, tuple[Callable[[Any], Any], type[TxnError]]] = {
+    "commit": (lambda e: e.commit(PUT, deadline_ms=TIME_MS), CommitOutcomeUnknown),
+    "read": (lambda e: e.read([X], deadline_ms=TIME_MS), DeadlineError),
+    "scan": (list_async, DeadlineError),
+    "run that puts": (lambda e: e.run(put_async, deadline_ms=TIME_MS), CommitOutcomeUnknown),
+    "run that gets": (lambda e: e.run(get_async, deadline_ms=TIME_MS), DeadlineError),
+}
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URI of a server that stands still."""
+    log = tmp_path_factory.mktemp("stopped") / "log"
+    with served("memory://", log, "--transactional", "0") as server:
+        server.process.send_signal(signal.SIGSTOP)
+        yield server.uris["transactional"]
+
+
+def measure_s(act: Callable[[], object], expected: type[TxnError]) -> float:
+    began = time.monotonic()
+    with pytest.raises(expected):
+        act()
+    return time.monotonic() - began
+
+
+def test_each_call_to_a_stopped_server_ends_soon_after_its_deadline(stopped: str) -> None:
+    """A call that could wait for the connection's own time would do so for a minute. What wrote
+    nothing says so; a commit that was sent may have happened."""
+
+    def on_its_own(act: Callable[[Engine], object]) -> object:
+        with connect(stopped, table="data") as engine:  # which is closed in time as well
+            return act(engine)
+
+    due = {
+        **{each: (READS[each], DeadlineError) for each in READS},
+        **{each: (COMMITS[each], CommitOutcomeUnknown) for each in COMMITS},
+    }
+    with ThreadPoolExecutor(len(due) + len(ASYNC)) as pool:
+        took = {
+            name: pool.submit(measure_s, lambda act=act: on_its_own(act), error)
+            for name, (act, error) in due.items()
+        } | {
+            f"async {name}": pool.submit(
+                measure_s, lambda act=act: asyncio.run(do_async(stopped, act)), error
+            )
+            for name, (act, error) in ASYNC.items()
+        }
+        late = {name: each.result() for name, each in took.items()}
+    assert {name: s for name, s in late.items() if s > LATE_S + SLACK_S} == {}
+
+
+async def read_many(uri: str, count: int) -> list[Any]:
+    async with connect_async(uri, table="data") as engine:
+        calls = (engine.read([X], deadline_ms=TIME_MS) for _ in range(count))
+        return await asyncio.gather(*calls, return_exceptions=True)
+
+
+def test_a_task_that_waits_for_a_thread_has_no_more_time_for_that(stopped: str) -> None:
+    """There are sixteen threads: those behind them would come to the server one after the other."""
+    began = time.monotonic()
+    results = asyncio.run(read_many(stopped, 400))
+    assert {type(each) for each in results} == {DeadlineError}
+    assert time.monotonic() - began < LATE_S + SLACK_S
+
+
+def test_a_future_does_not_wait_for_those_that_have_more_time(
+    stopped: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch is as slow as the slowest of it."""
+    monkeypatch.setattr(remote, "PATIENCE_MS", 100)
+    with connect(f"{stopped}?timeout_ms=8000", table="data") as engine:
+        patient = engine.submit((PUT, []))
+        hurried = engine.submit(([Mutation(Key("y", "d", "v", "data"), "1")], []), deadline_ms=500)
+        behind = engine.submit((PUT, []), deadline_ms=500)  # of a key that is under way
+        began = time.monotonic()
+        assert isinstance(hurried.exception(60), CommitOutcomeUnknown)
+        assert isinstance(behind.exception(60), DeadlineError | CommitOutcomeUnknown)
+        assert not patient.done()
+        assert time.monotonic() - began < LATE_S + SLACK_S
+
+
+def test_a_future_whose_time_is_over_is_not_sent() -> None:
+    """It did not happen: "unknown" would be less than is known."""
+    with connect("txn://127.0.0.1:1", table="data") as engine:
+        late = engine.submit((PUT, []), deadline_ms=0)
+        assert isinstance(late.exception(60), DeadlineError)
+        (result,) = engine.commit_many([(PUT, [])], deadline_ms=[-1])
+        assert isinstance(result, DeadlineError)
+
+
+def test_of_many_those_that_are_late_are_not_sent_with_the_others(stopped: str) -> None:
+    """They did not happen, whatever became of the others."""
+    with connect(stopped, table="data") as engine:
+        given = [(PUT, []), ([Mutation(Key("y", "d", "v"), "1")], [])]
+        late, sent = engine.commit_many(given, deadline_ms=[0, TIME_MS])
+        assert isinstance(late, DeadlineError) and isinstance(sent, CommitOutcomeUnknown)
+
+
+@contextmanager
+def dripping() -> Iterator[int]:
+    """A port whose server answers a byte at a time, for ever."""
+    over = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port: int = listening.getsockname()[1]
+
+        def drip() -> None:
+            with suppress(OSError):
+                connected, _ = listening.accept()
+                with connected:
+                    connected.sendall(b"\x80\x01\x00\x02\x00\x00\x10\x00")  # a name of 4,096 bytes
+                    while not over.wait(0.1):
+                        connected.sendall(b"x")
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        try:
+            yield port
+        finally:
+            over.set()
+            listening.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+def test_an_answer_that_comes_drop_by_drop_is_not_waited_for_beyond_the_deadline() -> None:
+    """Each drop alone comes in time."""
+    with dripping() as port, connect(f"txn://127.0.0.1:{port}") as engine:
+        took = measure_s(lambda: engine.read([X], deadline_ms=TIME_MS), DeadlineError)
+        assert took < LATE_S + SLACK_S
+
+
+def test_connecting_takes_no_longer_than_the_call_may() -> None:
+    """A host that answers nothing at all, as one behind a firewall: `connect_ms` is for calls that
+    have more time. Nothing was sent."""
+    with socket.socket() as listening, ExitStack() as taken:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(0)
+        for _ in range(4):  # more than it lets in: those after them get no answer
+            each = taken.enter_context(socket.socket())
+            each.setblocking(False)
+            each.connect_ex(listening.getsockname())
+        uri = f"txn://127.0.0.1:{listening.getsockname()[1]}?connect_ms=30000"
+        with connect(uri, table="data") as engine:
+            read_s = measure_s(lambda: engine.read([X], deadline_ms=TIME_MS), DeadlineError)
+            commit_s = measure_s(lambda: engine.commit(PUT, deadline_ms=TIME_MS), StoreError)
+        assert read_s < LATE_S + SLACK_S
+        assert commit_s < LATE_S + SLACK_S
+
+
+def test_without_a_deadline_the_connections_own_time_counts(stopped: str) -> None:
+    """A read that has no answer is known to have written nothing."""
+    with connect(f"{stopped}?timeout_ms=300", table="data") as engine:
+        with pytest.raises(NotApplied):
+            engine.read([X])
+        with pytest.raises(NotApplied):
+            engine.scan()

@@ -1,0 +1,328 @@
+"""What a statement locks beside what Spark's own analysis of it names, and a junk word behind it.
+
+A statement that is understood locks every table that Spark reads or writes for it, in functions,
+views and variables too. A statement with a word behind it that Spark refuses is refused by us.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from txn import Engine
+from txn.errors import InvalidRequestError
+from txn.locks.hive.functions import BUILT_IN
+from txn.locks.hive.sql import requests
+from txn.locks.spark import locked_sql, session_requests
+from txn.locks.stored.queue import StoredManager
+from txn.stores import open_store
+
+MADE = [
+    "CREATE TABLE planned (v INT, p INT) USING parquet PARTITIONED BY (p)",
+    "ALTER TABLE planned ADD PARTITION (p=1)",
+    "ALTER TABLE planned ADD PARTITION (p=2)",
+    "CREATE TABLE plain (a INT, b STRING) USING parquet",
+    "CREATE TABLE target (a INT, b STRING) USING parquet",
+    "CREATE TABLE days (v INT, ds STRING) USING parquet PARTITIONED BY (ds)",
+    "CREATE VIEW seen AS SELECT * FROM planned WHERE p = 1",
+    "CREATE FUNCTION top() RETURNS INT RETURN (SELECT max(v) FROM planned)",
+    "CREATE FUNCTION above(x INT) RETURNS INT RETURN x + top()",
+    "CREATE FUNCTION rows_of() RETURNS TABLE (v INT) RETURN SELECT v FROM planned",
+    "CREATE FUNCTION plus(x INT) RETURNS INT RETURN x + 1",
+    "CREATE VIEW topped AS SELECT a, above(a) AS b FROM plain",
+    "CREATE TEMPORARY FUNCTION passing() RETURNS INT RETURN (SELECT max(v) FROM planned)",
+    "CREATE TEMPORARY FUNCTION upper(x STRING) RETURNS INT RETURN (SELECT max(v) FROM planned)",
+    "DECLARE VARIABLE chosen INT",
+]
+DROPPED = [
+    "DROP TEMPORARY VARIABLE chosen",
+    "DROP TEMPORARY FUNCTION system.session.upper",
+    "DROP TEMPORARY FUNCTION passing",
+    "DROP VIEW topped",
+    "DROP VIEW seen",
+    *(f"DROP FUNCTION {name}" for name in ("plus", "rows_of", "above", "top")),
+    *(f"DROP TABLE {name}" for name in ("days", "target", "plain", "planned")),
+]
+STATEMENTS = [
+    "SELECT * FROM planned",
+    "SELECT r'\\d', X'41', 'it''s', \"a\" FROM plain",
+    "SELECT * FROM `planned` WHERE `p` = 1",
+    "SELECT /*+ BROADCAST(plain) */ * FROM plain JOIN planned ON a = v",
+    "SELECT /* /* nested */ FROM days */ a FROM plain -- FROM days",
+    "SELECT top()",
+    "SELECT above(a) FROM plain",
+    "SELECT * FROM rows_of()",
+    "SELECT * FROM plain, LATERAL rows_of()",
+    "SELECT * FROM plain JOIN LATERAL (SELECT * FROM planned WHERE v = a)",
+    "SELECT passing(), default.top(), spark_catalog.default.plus(1)",
+    "SELECT upper('x')",
+    "SELECT * FROM plain WHERE b = X 'FF' OR b LIKE 'a%' AND like(b, 'x')",
+    "WITH RECURSIVE plain (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM plain) TABLE plain",
+    "EXPLAIN SELECT * FROM planned",
+    "EXPLAIN EXTENDED INSERT INTO target TABLE plain",
+    "SELECT * FROM plain TABLESAMPLE (3 ROWS) JOIN default.rows_of() x ON x.v = a",
+    "SELECT count(*) FILTER (WHERE a > top()) FROM plain",
+    "SELECT * FROM topped",
+    "SELECT * FROM seen",
+    "SELECT (SELECT max(v) FROM seen) FROM plain",
+    "SELECT * FROM VALUES (1), (2) AS z (c) JOIN plain",
+    "SELECT * FROM range(3) JOIN plain",
+    "SELECT a FROM plain MINUS SELECT v FROM planned",
+    "SELECT * FROM plain TABLESAMPLE (5 PERCENT) x",
+    "SELECT * FROM (SELECT v FROM planned) PIVOT (count(*) FOR v IN (1, 2))",
+    "SELECT * FROM plain LATERAL VIEW explode(array(1)) e AS c",
+    "SELECT a, row_number() OVER (PARTITION BY b ORDER BY a) FROM plain WINDOW w AS (ORDER BY a)",
+    "SELECT extract(day FROM current_date), trim(BOTH 'x' FROM b), substring(b FROM 1 FOR 2), "
+    "overlay(b PLACING 'x' FROM 1), cast(a AS DECIMAL(3, 1)), try_cast(b AS INT), "
+    "position('a' IN b), date_add(DATE'2020-01-01', 1), percentile_cont(0.5) WITHIN GROUP "
+    "(ORDER BY a), struct(1), named_struct('a', 1), count(DISTINCT a) FROM plain GROUP BY ALL",
+    "TABLE plain",
+    "FROM plain",
+    "WITH plain AS (SELECT 1 AS a) SELECT * FROM plain JOIN planned",
+    "SELECT * FROM IDENTIFIER('pla' || 'in')",
+    "SET VAR chosen = (SELECT max(v) FROM planned)",
+    "SET VARIABLE chosen = top()",
+    "INSERT INTO planned PARTITION (p=3) SELECT a FROM plain",
+    "INSERT OVERWRITE TABLE planned PARTITION (p=1) SELECT a FROM plain WHERE a = 2",
+    "INSERT OVERWRITE TABLE days PARTITION (ds='${day}') SELECT a FROM plain",
+    "INSERT OVERWRITE TABLE days PARTITION (ds=r'x') SELECT a FROM plain",
+    "INSERT INTO target BY NAME SELECT a, b FROM plain",
+    "INSERT INTO target TABLE plain",
+    "INSERT INTO target (a, b) SELECT top(), 'x'",
+    "FROM plain INSERT INTO target SELECT a, b INSERT OVERWRITE days PARTITION (ds='x') SELECT a",
+    "INSERT OVERWRITE DIRECTORY '/tmp/none' USING parquet OPTIONS (a 'b') SELECT * FROM plain",
+    "INSERT OVERWRITE DIRECTORY USING csv OPTIONS ('path' '/tmp/none') SELECT * FROM plain",
+    "CREATE TABLE made USING parquet SELECT * FROM plain",
+    "CREATE TABLE made USING parquet PARTITIONED BY (b) COMMENT 'x' AS SELECT * FROM plain",
+    "CREATE TABLE made LIKE plain USING parquet",
+    "CREATE TABLE made (a INT, b STRUCT<c: ARRAY<INT>>) USING parquet",
+    "CREATE OR REPLACE VIEW made AS SELECT above(a) AS x FROM plain",
+    "CREATE TEMPORARY VIEW target AS SELECT * FROM plain",
+    "CREATE OR REPLACE GLOBAL TEMPORARY VIEW target (x) AS SELECT a FROM plain",
+    "CREATE TEMPORARY VIEW target USING parquet OPTIONS (path '/tmp/none')",
+    "ALTER VIEW seen AS SELECT * FROM plain",
+    "ALTER TABLE planned DROP IF EXISTS PARTITION (p=1), PARTITION (p=2) PURGE",
+    "ALTER TABLE planned ADD PARTITION (p=7) LOCATION '/tmp/none' PARTITION (p=8)",
+    "ALTER TABLE planned PARTITION (p=1) RENAME TO PARTITION (p=9)",
+    "ALTER TABLE plain RENAME TO made",
+    "ALTER TABLE plain ADD COLUMNS (c INT, d STRING COMMENT 'x')",
+    "ALTER TABLE plain ALTER COLUMN a COMMENT 'x'",
+    "ALTER TABLE plain SET TBLPROPERTIES ('a' = 'b')",
+    "ALTER TABLE plain UNSET TBLPROPERTIES IF EXISTS ('a')",
+    "ALTER TABLE planned RECOVER PARTITIONS",
+    "TRUNCATE TABLE planned PARTITION (p=1)",
+    "TRUNCATE TABLE plain",
+    "ANALYZE TABLE plain COMPUTE STATISTICS FOR COLUMNS a, b",
+    "ANALYZE TABLE planned PARTITION (p=1) COMPUTE STATISTICS NOSCAN",
+    "MSCK REPAIR TABLE planned",
+    "REPAIR TABLE planned SYNC PARTITIONS",
+    "REFRESH TABLE plain",
+    "REFRESH '/tmp/none'",
+    "CACHE TABLE plain",
+    "CACHE LAZY TABLE made OPTIONS ('storageLevel' 'DISK_ONLY') AS SELECT * FROM plain",
+    "UNCACHE TABLE IF EXISTS plain",
+    "LOAD DATA INPATH '/tmp/none' OVERWRITE INTO TABLE planned PARTITION (p=1)",
+    "DROP TABLE IF EXISTS plain PURGE",
+    "DROP VIEW seen",
+    "COMMENT ON TABLE plain IS 'x'",
+    "CREATE DATABASE IF NOT EXISTS made COMMENT 'x' LOCATION '/tmp/none'",
+    "DROP DATABASE IF EXISTS made CASCADE",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def made(spark: SparkSession) -> Iterator[SparkSession]:
+    for statement in MADE:
+        spark.sql(statement)
+    spark.sql("SET day=2026-11-25")
+    yield spark
+    spark.conf.unset("day")
+    for statement in DROPPED:
+        spark.sql(statement)
+
+
+def named_by_spark(spark: SparkSession, sql: str) -> set[str]:
+    """The tables and views in the analysed plan of a statement, which is not run."""
+    session, jvm = spark._jsparkSession, spark._jvm  # type: ignore[attr-defined]
+    plan = session.sessionState().sqlParser().parsePlan(sql)
+    modes = getattr(jvm.org.apache.spark.sql.execution, "CommandExecutionMode$")
+    skip = getattr(modes, "MODULE$").SKIP()
+    analyzed = session.sessionState().executePlan(plan, skip).analyzed()
+    return {name for name in _names(analyzed) if name.startswith("default/")}
+
+
+def _names(node: Any) -> Iterator[str]:
+    """Every name of a table within a plan, its subqueries and what its nodes are made of."""
+    if not hasattr(node, "getClass"):
+        return
+    name = node.getClass().getSimpleName()
+    if name == "TableIdentifier":
+        database = node.database()
+        parts = (database.get() if database.isDefined() else "default", node.table())
+        yield "/".join(parts).lower()
+    elif name in {"CatalogTable", "Some", "Seq"}:
+        yield from _names(node.identifier() if name == "CatalogTable" else node.get())
+    elif hasattr(node, "innerChildren"):
+        for each in ("children", "innerChildren", "subqueries"):
+            yield from (found for one in _list(getattr(node, each)()) for found in _names(one))
+        elements = node.productIterator()
+        while elements.hasNext():
+            element = elements.next()
+            if hasattr(element, "getClass") and not hasattr(element, "innerChildren"):
+                yield from _names(element)
+
+
+def _list(many: Any) -> list[Any]:
+    return [many.apply(at) for at in range(many.size())]
+
+
+@pytest.mark.parametrize("sql", STATEMENTS)
+def test_what_spark_reads_or_writes_is_locked(made: SparkSession, sql: str) -> None:
+    """A table that Spark's analysis finds and we do not is read under no lock."""
+    found = session_requests(made, sql)
+    if sql.startswith("EXPLAIN"):
+        assert found == []
+        return
+    locked = {"/".join(request.path.parts[:2]) for request in found}
+    is_temporary = "TEMPORARY VIEW target" in sql or sql.startswith(("CACHE LAZY", "UNCACHE"))
+    hidden = {"default/target", "default/made", "default/plain"} if is_temporary else set()
+    assert named_by_spark(made, sql) - locked <= hidden - locked
+    assert not any("$" in str(request) for request in found)
+
+
+@pytest.mark.parametrize("sql", STATEMENTS)
+def test_a_word_that_spark_does_not_understand_is_refused(made: SparkSession, sql: str) -> None:
+    """What we step over may name another table."""
+    parser = made._jsparkSession.sessionState().sqlParser()  # type: ignore[attr-defined]
+    refused: list[str] = []
+    for junk in (" FROBNICATE other words", " ) other", " {other}", " t_$other"):
+        try:
+            parser.parsePlan(sql.replace(" -- FROM days", "") + junk)
+        except PySparkException:
+            refused.append(junk)
+    assert refused
+    for junk in refused:
+        with pytest.raises(InvalidRequestError):
+            session_requests(made, sql.replace(" -- FROM days", "") + junk)
+
+
+def test_the_functions_of_spark_and_their_examples_are_understood(made: SparkSession) -> None:
+    """Without a session a function that is not in the list is refused."""
+    there = {row[0] for row in made.sql("SHOW SYSTEM FUNCTIONS").collect()}
+    words = {"and", "or", "not", "in", "case", "when", "between", "div"}
+    assert {name for name in there if name.isidentifier()} - words <= BUILT_IN
+    parser = made._jsparkSession.sessionState().sqlParser()  # type: ignore[attr-defined]
+    for name in sorted(there & BUILT_IN):
+        rows = made.sql(f"DESCRIBE FUNCTION EXTENDED `{name}`").collect()
+        for example in re.findall(r"> ((?:SELECT|WITH) [^;]*);\n", str(rows[-1][0])):
+            try:
+                parser.parsePlan(example)
+            except PySparkException:
+                continue  # an example that is not whole
+            if ">>>" not in example:  # which sqlglot does not know
+                requests(example)
+
+
+def explain(spark: SparkSession, sql: str, args: Any = None) -> str:
+    """What to lock, on one line, without the default database."""
+    found = session_requests(spark, sql, args)
+    return ", ".join(map(str, found)).replace(" default/", " ")
+
+
+ALL = "S planned, S planned/p=1, S planned/p=2"
+
+
+@pytest.mark.parametrize(
+    ("sql", "args", "expected"),
+    [
+        ("SELECT default.top()", None, ALL),
+        ("SELECT passing()", None, ALL),
+        ("SELECT upper('x')", None, ""),
+        ("SELECT plus(1)", None, ""),
+        ("SELECT * FROM topped", None, f"S plain, {ALL}, S topped"),
+        ("TRUNCATE TABLE days PARTITION (ds='${day}')", None, "S days, X days/ds=2026-11-25"),
+        ("SELECT * FROM ${place} WHERE p = 1", None, "S planned, S planned/p=1"),
+        ("SELECT * FROM days WHERE ds = :day", {"day": "x"}, "S days, S days/ds=x"),
+        ("SELECT * FROM days WHERE ds = ?", ["${day}"], "S days"),
+        ("SELECT * FROM IDENTIFIER(:t) WHERE p = 1", {"t": "planned"}, "S planned, S planned/p=1"),
+    ],
+)
+def test_the_session_says_what_a_statement_means(
+    made: SparkSession, sql: str, args: Any, expected: str
+) -> None:
+    """Its functions, its variables and the values that come with the statement."""
+    made.sql("SET place=planned")
+    try:
+        assert explain(made, sql, args) == expected
+    finally:
+        made.conf.unset("place")
+
+
+def test_each_session_has_variables_of_its_own(made: SparkSession) -> None:
+    """Two jobs in one application may run the same script for two days."""
+    other = made.newSession()
+    other.sql("SET day=another")
+    sql = "TRUNCATE TABLE days PARTITION (ds='${day}')"
+    assert explain(other, sql) == "S days, X days/ds=another"
+    assert explain(made, sql) == "S days, X days/ds=2026-11-25"
+
+
+def test_a_statement_runs_on_what_is_locked(made: SparkSession) -> None:
+    """Variables and values mean the same for the locks and for Spark."""
+    with Engine(open_store("memory://")) as engine, StoredManager(engine) as manager:
+        write = "INSERT OVERWRITE TABLE days PARTITION (ds='${day}') SELECT :v"
+        locked_sql(made, manager, write, {"v": 7})
+        read = "SELECT v, ds FROM IDENTIFIER(?) WHERE ds = ?"
+        assert locked_sql(made, manager, read, ["days", "2026-11-25"]) == [(7, "2026-11-25")]
+        with pytest.raises(InvalidRequestError, match="placeholder"):
+            locked_sql(made, manager, "SELECT * FROM {frame}")
+        assert manager.locks() == []
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "sql"),
+    [
+        ("spark.sql.variable.substitute", "false", "SELECT '${day}'"),
+        ("spark.sql.ansi.doubleQuotedIdentifiers", "true", 'SELECT * FROM days WHERE ds = "a"'),
+        ("spark.sql.parser.escapedStringLiterals", "true", "SELECT '\\' FROM days"),
+        ("spark.sql.path.enabled", "true", "SELECT * FROM days"),
+        ("spark.sql.caseSensitive", "true", "WITH DAYS AS (SELECT 1) SELECT * FROM days"),
+    ],
+)
+def test_a_setting_that_changes_the_meaning_is_refused(
+    made: SparkSession, setting: str, value: str, sql: str
+) -> None:
+    """With it a string ends elsewhere, or a name is of another database."""
+    made.conf.set(setting, value)
+    try:
+        with pytest.raises(InvalidRequestError):
+            session_requests(made, sql)
+    finally:
+        made.conf.unset(setting)
+
+
+def test_a_variable_that_the_text_itself_may_set_is_refused(made: SparkSession) -> None:
+    """The value that the session has now is not that of the second statement."""
+    with pytest.raises(InvalidRequestError, match="SET"):
+        session_requests(made, "SET day=x; TRUNCATE TABLE days PARTITION (ds='${day}')")
+
+
+def test_a_temporary_view_is_found_behind_use_and_in_a_function(made: SparkSession) -> None:
+    """Neither the database of the statement nor that of the session says that there is none."""
+    made.sql("CREATE DATABASE elsewhere")
+    made.range(3).createOrReplaceTempView("fleeting")
+    made.sql("CREATE TEMPORARY FUNCTION counted() RETURN (SELECT count(*) FROM fleeting)")
+    try:
+        for sql in ("USE elsewhere; SELECT * FROM fleeting", "SELECT * FROM session.fleeting",
+                    "SELECT counted()"):  # fmt: skip
+            with pytest.raises(InvalidRequestError):
+                session_requests(made, sql)
+    finally:
+        made.sql("DROP TEMPORARY FUNCTION counted")
+        made.catalog.dropTempView("fleeting")
+        made.sql("DROP DATABASE elsewhere")

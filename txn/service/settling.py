@@ -1,0 +1,103 @@
+"""What has become of commits whose answers were lost: the server is asked for the transactions that
+carry the requests' names."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+from txn.backoff import Backoff
+from txn.clock import Clock
+from txn.errors import CommitOutcomeUnknown, MaybeApplied, StoreError, TxnError
+from txn.request import Committed, Outcome
+from txn.service.messages import OUTCOMES, UNKNOWN_KIND, name_part, unpack_committed
+from txn.service.store import CALLS, RemoteService
+
+TRIES = 6
+SETTLING = Backoff(first_ms=20, longest_ms=640)
+KNOWN = {number: outcome for outcome, number in OUTCOMES.items()}
+
+Settled = tuple[Outcome, Committed | None]
+
+
+class Settler:
+    """Asks a server for requests that it was sent."""
+
+    def __init__(self, service: RemoteService, clock: Clock, chance: random.Random) -> None:
+        self._service = service
+        self._clock = clock
+        self._chance = chance
+
+    def find_committed(self, name: bytes, sent_ms: int, until_ms: int) -> Committed | None:
+        """Look for a request's transactions; None: it is not known to be done."""
+
+        def ask_once(ago_ms: int, within_ms: int) -> list[Settled]:
+            return [self.ask(name, ago_ms, within_ms)]
+
+        (done,) = self._look_for(ask_once, sent_ms, until_ms) or [None]
+        return done
+
+    def find_all_committed(
+        self, name: bytes, sent_ms: int, count: int, until_ms: int, lost: MaybeApplied
+    ) -> list[Committed | TxnError]:
+        """Look for the requests of a commitMany; what is not known to be done is unknown."""
+
+        def ask_once(ago_ms: int, within_ms: int) -> list[Settled]:
+            options = self._service.options(withinMs=within_ms)
+            arguments = CALLS.settleMany_args(name, count, ago_ms, options)
+            answers = self._service.ask("settleMany", arguments, repeat=True, within_ms=within_ms)
+            if len(answers) != count:
+                raise MaybeApplied(UNKNOWN_KIND)
+            return list(map(_unpack_settled, answers))
+
+        found = self._look_for(ask_once, sent_ms, until_ms) or [None] * count
+        return [
+            done or make_unknown(name_part(name, number), lost) for number, done in enumerate(found)
+        ]
+
+    def _look_for(
+        self,
+        ask: Callable[[int, int], list[Settled]],
+        sent_ms: int,
+        until_ms: int,
+    ) -> list[Committed | None]:
+        """Ask what has become of requests, again for as long as one is seen to be under way, or the
+        server is away; else a few times, since they may be on their way, or between attempts."""
+        found: list[Settled] = []
+        seen = 0
+        for number in SETTLING.tries(self._clock, self._chance, due_ms=until_ms):
+            now_ms = self._clock.monotonic_ms()
+            if now_ms >= until_ms:
+                break
+            try:
+                found = ask(now_ms - sent_ms, until_ms - now_ms)
+                is_open = any(outcome is Outcome.UNDECIDED for outcome, _ in found)
+            except TxnError as error:
+                is_open = isinstance(error, StoreError)
+            if found and all(done for _, done in found):
+                break
+            if is_open:
+                seen = number
+            if number >= seen + TRIES:
+                break
+        return [done for _, done in found]
+
+    def ask(self, name: bytes, ago_ms: int, deadline_ms: int | None = None) -> Settled:
+        """Ask once what has become of a request."""
+        options = self._service.options(withinMs=deadline_ms)
+        arguments = CALLS.settle_args(name, ago_ms, options)
+        return _unpack_settled(
+            self._service.ask("settle", arguments, repeat=True, within_ms=deadline_ms)
+        )
+
+
+def make_unknown(name: bytes, cause: MaybeApplied) -> CommitOutcomeUnknown:
+    """Return the error of a request of which it is not known whether it has committed."""
+    error = CommitOutcomeUnknown(name)
+    error.__cause__ = cause
+    return error
+
+
+def _unpack_settled(packed: Any) -> Settled:
+    return KNOWN[packed.outcome], packed.committed and unpack_committed(packed.committed)
