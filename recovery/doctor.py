@@ -1,13 +1,15 @@
 """Whether transactions are safe on a store: its tables, its clock, and how it keeps its promises.
 
-`examine` yields what it has found out, good and bad, each with how to mend it. It writes to two
-cells, in the row `doctor` of the transaction table, because a server tells its time and
-its manners only by what it writes.
+`examine` yields what it has found out, good and bad, each with how to mend it. A server tells its
+time and its manners only by what it writes: so there are, for a moment, two cells in the row
+`doctor` of the transaction table. Afterwards there is nothing; what a doctor that was killed has
+left, the next one deletes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
 from importlib.metadata import PackageNotFoundError, version
@@ -18,7 +20,6 @@ from recovery.text import time_text
 from txn.errors import InvalidRequestError, ReadOnlyError, StoreError
 from txn.model import (
     KEEP_DELETES_MS,
-    Cell,
     Check,
     Edit,
     Family,
@@ -30,15 +31,17 @@ from txn.model import (
 from txn.protocol.attempt import Context
 from txn.protocol.clocks import ACCEPT, find_step, is_local
 from txn.protocol.lock_cells import FREE
-from txn.protocol.row import FAMILY
+from txn.protocol.row import DOCTOR_ROW, FAMILY
 from txn.protocol.rules import FENCED, SIX_PHASE, find_rules
 from txn.text import key_text
 
-ROW = b"doctor"
 SKEW_MS = 1_000
 AHEAD_MS = 50
+COLUMNS = (b"clock-%016x", b"manners-%016x")
 SLOW_MS = 1_000
 LOOKS = 5
+LEFT_MS = 60_000
+"""A cell that is older was left by a doctor that was killed."""
 LOOKED_AHEAD = 200
 PACKAGES = ("hbase-txn", "protobuf", "kazoo", "gssapi", "thriftpy2", "happybase", "lmdb")
 PURGE = "hbase.hstore.time.to.purge.deletes"
@@ -118,9 +121,38 @@ def _transaction_table(context: Context) -> Iterator[Diagnosis]:
         return
     yield from _table(context, context.table, families)
     yield _protocol(context)
-    yield from _clock(context)
     yield from _find_set_clock(context)
-    yield from _check_manners(context)
+    yield from _try_writes(context)
+
+
+def _try_writes(context: Context) -> Iterator[Diagnosis]:
+    """Yield what writes tell, when nothing of them is left."""
+    number = context.random.getrandbits(64)
+    keys = [Key(DOCTOR_ROW, FAMILY, name % number, context.table) for name in COLUMNS]
+    found: list[Diagnosis] = []
+
+    def write() -> None:
+        found[:] = [_clock(context, keys[0]), _check_manners(context, keys[1])]
+        raise _UndoError  # where the store can do that for all that was done together
+
+    try:
+        with suppress(_UndoError):
+            context.store.together(write)
+    finally:
+        _clear(context, keys)
+    yield from found
+
+
+class _UndoError(Exception):
+    """Ends what is done together, so that nothing of it takes effect."""
+
+
+def _clear(context: Context, keys: Sequence[Key]) -> None:
+    """Delete these cells, and those of doctors that were killed."""
+    old_ms = context.clock.wall_ms() - LEFT_MS
+    for row in context.store.scan(context.table, DOCTOR_ROW, DOCTOR_ROW + b"\0"):
+        left = [(k, c.timestamp) for k, c in row.cells.items() if k in keys or c.timestamp < old_ms]
+        context.store.write([Edit(key, None, timestamp) for key, timestamp in left])
 
 
 def _protocol(context: Context) -> Diagnosis:
@@ -179,25 +211,23 @@ def _mend_refused(family: Family) -> str:
     return "alter the table with DURABILITY => 'USE_DEFAULT'"
 
 
-def _clock(context: Context) -> Iterator[Diagnosis]:
+def _clock(context: Context, key: Key) -> Diagnosis:
     """The server's time is what it stamps a checked write with."""
-    key = Key(ROW, FAMILY, b"clock", context.table)
     before_ms = context.clock.wall_ms()
-    cell = _exchange(context, key, b"%d" % before_ms)
+    context.store.check_and_put([Check(key, FREE, ((key, b"what time is it"),))])
+    cell = context.store.read([key])[key]
     after_ms = context.clock.wall_ms()
     if cell is None:
-        yield Diagnosis("clock", Verdict.CAUTION, "another doctor is at work", "try again")
-        return
+        return Diagnosis("clock", Verdict.WRONG, "what was written is not there", "try again")
     skew_ms = max(cell.timestamp - after_ms, before_ms - cell.timestamp, 0)
     ahead = "ahead of" if cell.timestamp > after_ms else "behind"
     if skew_ms <= SKEW_MS:
-        yield Diagnosis("clock", Verdict.FINE, f"the server's is within {SKEW_MS} ms of ours")
-    else:
-        limit_ms = context.policy.skew_ms
-        mend = f"set the clocks by NTP: beyond {limit_ms} ms fsck repairs nothing"
-        if context.rules.locks_rows:
-            mend += ", and a client commits nothing"
-        yield Diagnosis("clock", Verdict.WRONG, f"the server's is {skew_ms} ms {ahead} ours", mend)
+        return Diagnosis("clock", Verdict.FINE, f"the server's is within {SKEW_MS} ms of ours")
+    limit_ms = context.policy.skew_ms
+    mend = f"set the clocks by NTP: beyond {limit_ms} ms fsck repairs nothing"
+    if context.rules.locks_rows:
+        mend += ", and a client commits nothing"
+    return Diagnosis("clock", Verdict.WRONG, f"the server's is {skew_ms} ms {ahead} ours", mend)
 
 
 def _find_set_clock(context: Context) -> Iterator[Diagnosis]:
@@ -221,32 +251,21 @@ def _look_ahead(context: Context, table: bytes) -> Iterator[Diagnosis]:
         yield Diagnosis(_name(table), Verdict.CAUTION, seen, mend)
 
 
-def _check_manners(context: Context) -> Iterator[Diagnosis]:
+def _check_manners(context: Context, key: Key) -> Diagnosis:
     """A lock must not be hidden by the unlock before it, and an empty cell is a free one. The cell
     is this doctor's own: what another one does at the same moment says nothing of the store."""
-    about, column = "checked writes", b"manners-%016x" % context.random.getrandbits(64)
-    key = Key(ROW, FAMILY, column, context.table)
+    about = "checked writes"
     ahead_ms = context.clock.wall_ms() + AHEAD_MS
     context.store.write([Edit(key, FREE, ahead_ms)])
     (held,) = context.store.check_and_put([Check(key, FREE, ((key, b"held"),))])
     cell = context.store.read([key])[key]
     if not held:
         mend = "this store cannot be used: HBase takes an empty cell for an absent one"
-        yield Diagnosis(about, Verdict.WRONG, "an empty cell is not free", mend)
-    elif cell is None or cell.value != b"held" or cell.timestamp < ahead_ms:
+        return Diagnosis(about, Verdict.WRONG, "an empty cell is not free", mend)
+    if cell is None or cell.value != b"held" or cell.timestamp < ahead_ms:
         mend = "this store cannot be used: HBase writes at the checked cell's time or later"
-        yield Diagnosis(about, Verdict.WRONG, "one was hidden by the cell that it checked", mend)
-    else:
-        yield Diagnosis(about, Verdict.FINE, "behave as the protocol needs")
-    context.store.write([Edit(key, None, max(ahead_ms, cell.timestamp if cell else 0))])
-
-
-def _exchange(context: Context, key: Key, value: bytes) -> Cell | None:
-    """Write a cell at the server's time; None where somebody else did so at the same moment."""
-    old = context.store.read([key])[key]
-    check = Check(key, old.value if old else FREE, ((key, value),))
-    (done,) = context.store.check_and_put([check])
-    return context.store.read([key])[key] if done else None
+        return Diagnosis(about, Verdict.WRONG, "one was hidden by the cell that it checked", mend)
+    return Diagnosis(about, Verdict.FINE, "behave as the protocol needs")
 
 
 def _name(table: bytes) -> str:

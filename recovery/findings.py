@@ -38,6 +38,7 @@ class Kind(Enum):
     FOREIGN_LOCK = "foreign-lock"
     FOREIGN_CELL = "foreign-cell"
     FOREIGN_VERSION = "foreign-version"
+    FOREIGN_ROW = "foreign-row"
     FUTURE_CELL = "future-cell"
 
     @property
@@ -129,6 +130,11 @@ EXPLAINED: Mapping[Kind, Explained] = {
         Severity.REPORT_ONLY,
         "the newest version is not the one that the last transaction on this key left",
         "nothing: somebody wrote or deleted past the protocol, and meant something by it",
+    ),
+    Kind.FOREIGN_ROW: Explained(
+        Severity.REPORT_ONLY,
+        "a row of the transaction table that is no transaction, nor anything else of ours",
+        "nothing: it may be somebody's data, written to this table by mistake",
     ),
     Kind.FUTURE_CELL: Explained(
         Severity.REPORT_ONLY,

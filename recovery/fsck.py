@@ -49,7 +49,15 @@ from txn.protocol.ranges import stored_rows
 from txn.protocol.recover import roll_back, roll_forward
 from txn.protocol.resolve import free_for_holder
 from txn.protocol.retire import look_at_keys
-from txn.protocol.row import RowState, TransactionRow, created_ms, decode_row, is_row_key, whole_of
+from txn.protocol.row import (
+    RowState,
+    TransactionRow,
+    created_ms,
+    decode_row,
+    is_own,
+    is_row_key,
+    whole_of,
+)
 from txn.protocol.row_cells import read_rows
 from txn.spans import Span
 
@@ -136,6 +144,10 @@ def check_transactions(
         if is_row_key(row.row):
             yield from _check_row(context, row, ages, young, is_over)
             yield from find_future(context, row)
+        elif not is_own(row.row):
+            newest = max(cell.timestamp for cell in row.cells.values())
+            facts = {"cells": len(row.cells), "newest": newest}
+            yield Finding(Kind.FOREIGN_ROW, None, min(row.cells), facts)
         elif found := find_expired_marker(context, row, ages.retention_ms):
             yield found
 
@@ -257,6 +269,7 @@ def _repair(context: Context, kind: Kind, findings: Sequence[Finding]) -> list[R
             | Kind.FOREIGN_LOCK
             | Kind.FOREIGN_CELL
             | Kind.FOREIGN_VERSION
+            | Kind.FOREIGN_ROW
             | Kind.FUTURE_CELL
         ):
             return [LeftAlone(kind.remedy)] * len(findings)
@@ -365,9 +378,12 @@ def _is_same(cell: Cell, finding: Finding) -> bool:
 
 
 def _delete(context: Context, findings: Sequence[Finding]) -> list[Result]:
-    names = {finding.transaction for finding in findings if finding.transaction is not None}
-    stored = stored_rows(context, Span(context.table, min(names), max(names) + b"\0"))
-    rows = {row.row: row for row in stored if row.row in names}
+    names = sorted({finding.transaction or b"" for finding in findings})
+    rows: dict[bytes, Row] = {}
+    for _, alike in groupby(names, lambda name: name.partition(b"transaction.")[0]):
+        some = list(alike)  # of one bucket: behind them are those that stay
+        stored = stored_rows(context, Span(context.table, some[0], some[-1] + b"\0"))
+        rows |= {row.row: row for row in stored}
     results: list[Result] = []
     same: list[Row] = []
     for finding in findings:

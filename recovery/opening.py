@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from txn.clock import SystemClock
 from txn.errors import InvalidRequestError
@@ -18,12 +18,14 @@ from txn.host.extras import require_extra
 from txn.locks.manager import LockLook
 from txn.locks.opening import ZOOKEEPER
 from txn.locks.stored.look import StoredLook
+from txn.locks.zookeeper.ensemble import parse_ensemble
 from txn.policy import Policy
 from txn.protocol.attempt import Context, Rules
 from txn.protocol.rules import SIX_PHASE, find_rules, require_features
 from txn.request import TRANSACTIONS
 from txn.stores import open_store
 from txn.stores.base import Store
+from txn.stores.options import split_uri
 from txn.watch import silent
 
 if TYPE_CHECKING:
@@ -34,10 +36,7 @@ SQLITE = "sqlite:///"
 
 def must_exist(uri: str) -> None:
     """Raise InvalidRequestError for a store that opening it would make."""
-    try:
-        parts = urlsplit(uri)
-    except ValueError as error:
-        raise InvalidRequestError("not a URI", given=uri) from error
+    parts = split_uri(uri)
     if parts.scheme == "embedded" and not parts.netloc:  # else opening it says what is wrong
         path = Path(unquote(parts.path))
         if not path.exists() or (path.is_dir() and not any(path.iterdir())):
@@ -96,12 +95,13 @@ def open_lease_look(url: str) -> Iterator[LeaseService]:
 def open_lock_look(uri: str) -> Iterator[LockLook]:
     """Open the locks of a manager to be looked at: none is made, and nothing in it is changed."""
     must_exist(uri)
-    parts = urlsplit(uri)
+    parts = split_uri(uri)
     if parts.scheme != ZOOKEEPER:
         with open_any_store(uri, TRANSACTIONS) as context:
             yield StoredLook(context)
         return
-    with require_extra("zookeeper", uri=uri):
+    ensemble = parse_ensemble(parts)
+    with require_extra("zookeeper", hosts=ensemble.hosts):
         from txn.locks.zookeeper.look import ZooKeeperLook  # noqa: PLC0415
-    with closing(ZooKeeperLook(parts.netloc, parts.path)) as look:
+    with closing(ZooKeeperLook(ensemble)) as look:
         yield look

@@ -12,8 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Columns, Row, Unless
-from txn.protocol.attempt import Context
+from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Columns, Row, Unless, plain_table
+from txn.protocol.attempt import Context, call_store
 from txn.protocol.lock_cells import holder_of
 from txn.protocol.phases import FINISHED, Status
 from txn.protocol.ranges import stored_rows
@@ -23,7 +23,9 @@ from txn.protocol.row import (
     created_ms,
     decode_row,
     follow,
+    is_own,
     is_row_key,
+    status_key,
     strip_database,
     whole_of,
 )
@@ -33,6 +35,7 @@ from txn.spans import Span
 MAX_TIMESTAMP = (1 << 63) - 1
 MARKERS = (b"once.", b"once/")
 BATCH = 200
+MOST_BUCKETS = 100
 AHEAD_MS = 3_600_000
 """By how much a client's clock may be ahead before its rows are looked at one by one."""
 _NAME = b"transaction."
@@ -66,6 +69,20 @@ class Summary:
     def is_quiet(self) -> bool:
         """Whether nothing is under way and nothing was left: no lock, no tag, all finished."""
         return not (self.unfinished or self.locks or self.tags)
+
+
+@dataclass(slots=True)
+class Foreign:
+    """Rows of the transaction table that are not ours: how many, and the first of them."""
+
+    count: int = 0
+    first: bytes = b""
+
+    def note(self, row: bytes) -> None:
+        """Count a row if it is one."""
+        if not is_own(row):
+            self.first = self.first if self.count else row
+            self.count += 1
 
 
 def newest_old_ms(now_ms: int, age_ms: int) -> int:
@@ -188,9 +205,14 @@ def list_heads(
             yield Head(row.row, status, found.get(status.at, cell).timestamp)
 
 
-def list_without_status(context: Context, looked: Looked) -> Iterator[TransactionRow]:
-    """Yield the transaction rows without a status, or with one that this version does not know."""
+def list_without_status(
+    context: Context, looked: Looked, foreign: Foreign | None = None
+) -> Iterator[TransactionRow]:
+    """Yield the transaction rows without a status, or with one that this version does not know.
+    foreign: counts the rows that are not ours."""
     for row in list_rows(context, Span(context.table), looked, leave_out(Status)):
+        if foreign is not None:
+            foreign.note(row.row)
         if is_row_key(row.row) and (found := decode_row(row)).status is None:
             yield found
 
@@ -221,14 +243,29 @@ def find_transaction(context: Context, row_key: bytes) -> TransactionRow | None:
 def find(context: Context, piece: bytes, looked: Looked = lambda table: None) -> Iterator[bytes]:
     """Yield the row keys that end with the piece, or begin with it when their bucket, the word
     `transaction` or the time is left out. Those of parts only where the piece reaches into what
-    these have behind the key of their transaction: nothing else has a `-`."""
-    if is_row_key(piece) and whole_row(context, piece):
-        yield piece
+    these have behind the key of their transaction: nothing else has a `-`. A whole key, which may
+    lack its bucket and its database, is looked up and not searched for."""
+    if is_row_key(piece) and (whole_of(piece) or b".part-" not in piece):
+        if whole_row(context, piece):
+            yield piece
+            return
+        keys = [status_key(context.table, name) for name in _list_names(context, piece)]
+        found = call_store(context, lambda: context.store.read(keys))
+        yield from (key.row for key in keys if found[key])
         return
     for row in list_rows(context, Span(context.table), looked):
         is_wanted = (whole_of(row.row) is not None) is reaches_part(piece)
         if is_wanted and is_row_key(row.row) and has_piece(row.row, piece):
             yield row.row
+
+
+def _list_names(context: Context, row_key: bytes) -> list[bytes]:
+    """Return the row keys that may be meant where a bucket, or a database, was left out."""
+    bare = strip_database(row_key)
+    whole = whole_of(bare) or bare
+    named = b"%b@%b%b" % (whole, plain_table(context.table), bare.removeprefix(whole))
+    names = [bare, named]
+    return [*names, *(b"%02d.%b" % (n, name) for n in range(MOST_BUCKETS) for name in names)]
 
 
 def summary(context: Context, tables: Iterable[bytes] = ()) -> Summary:

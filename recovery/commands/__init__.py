@@ -25,6 +25,7 @@ from recovery.commands.leases import app as leases_app
 from recovery.commands.locks import app as locks_app
 from recovery.commands.looks import MasterCommand
 from recovery.commands.ls import ls
+from recovery.commands.ping import ping
 from recovery.commands.protocol import convert, init
 from recovery.commands.purge import purge
 from recovery.commands.serve import serve
@@ -39,7 +40,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (init, ls, show, fsck, purge, convert, doctor, get, commit, serve, sql, console):
+COMMANDS = (init, ping, ls, show, fsck, purge, convert, doctor, get, commit, serve, sql, console)
+for command in COMMANDS:
     app.command(cls=MasterCommand if command is fsck else None)(command)
 app.add_typer(table_app, name="table")
 app.add_typer(demo_app, name="demo")

@@ -18,12 +18,14 @@ from rich import markup
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from recovery.scan import find
+from recovery.findings import Kind
+from recovery.scan import find, whole_row
 from recovery.text import parse_duration
 from txn.client.connect import connect
 from txn.client.engine import Engine
 from txn.errors import InvalidRequestError, annotate
 from txn.protocol.attempt import Context
+from txn.protocol.row import is_own
 from txn.request import TRANSACTIONS
 from txn.text import escape, unescape
 
@@ -81,13 +83,24 @@ def find_row_key(context: Context, part: str) -> bytes:
     with row_bar(console(), "looking", hidden=False) as looked:
         candidates = list(islice(find(context, unescape(part), looked), CANDIDATES + 1))
     if not candidates:
-        raise InvalidRequestError("no such transaction", id=part)
+        raise _explain_absence(context, part)
     if len(candidates) > 1:
         several = [escape(row_key) for row_key in candidates[:CANDIDATES]]
         more = ["and more"] if len(candidates) > CANDIDATES else []
         message = annotate("several transactions match", id=part)
         raise InvalidRequestError("\n  ".join([message, *several, *more]))
     return candidates[0]
+
+
+def _explain_absence(context: Context, part: str) -> InvalidRequestError:
+    """Return the error that no transaction is meant; there may be a row that is none."""
+    row = unescape(part)
+    if not row or whole_row(context, row) is None:
+        return InvalidRequestError("no such transaction", id=part)
+    if is_own(row):
+        return InvalidRequestError("the row is no transaction: the database keeps it", row=row)
+    meaning = Kind.FOREIGN_ROW.meaning
+    return InvalidRequestError(f"the row is foreign, {meaning}: see `txn fsck`", row=row)
 
 
 def console() -> Console:

@@ -34,7 +34,7 @@ def doctor(
 ) -> None:
     """Examine the store, its clock and its tables, and say how to mend what is wrong.
 
-    It writes to the row `doctor` of the transaction table. Exit code 1: something is wrong.
+    It writes to the transaction table, and deletes what it wrote. Exit code 1: something is wrong.
     """
     wrong = False
     with open_any_store(store, transactions) as context:

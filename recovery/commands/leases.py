@@ -155,7 +155,7 @@ def where(*, leases: LeasesOption = None, as_json: JsonOption = False) -> None:
     """Print which leases are meant if none are named, or by TXN_LEASES, without their password."""
     url = _choose_leases(leases)
     with require_extra("leases"):
-        from txn.leases.connections import hide_password  # noqa: PLC0415
+        from txn.leases.databases import hide_password  # noqa: PLC0415
         from txn.leases.opening import parse_url  # noqa: PLC0415
     name = hide_password(parse_url(url))
     if as_json:

@@ -92,8 +92,8 @@ def ls(
         bar = looking.enter_context(row_bar(console(), "ls", hidden=as_json or not limit))
         names = frozenset(status or NAMES)
         wanted = Wanted(names, older_than or 0, parts or str(Status.PART) in (status or ()))
-        rows = _list_newest if limit else _list_all
-        total, shown = rows(context, wanted, limit, bar)
+        rows, foreign = _list_newest if limit else _list_all, scan.Foreign()
+        total, shown = rows(context, wanted, limit, bar, foreign)
         looking.close()
         if not as_json:
             print_line(LINE.format("transaction", "status", "age", "keys", "labels or reason"))
@@ -103,13 +103,24 @@ def ls(
                 print_json(row_document(row, now_ms) | {"state": _find_state(context, row)})
             else:
                 print_line(_line(row, now_ms))
+    _print_foreign(foreign, as_json)
     if limit and total > limit:
         older = count_text(total - limit, "older one")
         typer.echo(f"the newest {limit:,} only, and not {older}: --limit 0 shows all", err=as_json)
 
 
+def _print_foreign(foreign: scan.Foreign, as_json: bool) -> None:
+    """Say how many rows of the table are not ours."""
+    if foreign.count and as_json:
+        first = escape(foreign.first)
+        print_json({"transaction": None, "state": "foreign", "rows": foreign.count, "row": first})
+    elif foreign.count:
+        rows = count_text(foreign.count, "foreign row")
+        print_line(f"{rows} in this table, the first is {escape(foreign.first)}: see txn fsck")
+
+
 def _list_newest(
-    context: Context, wanted: Wanted, limit: int, looked: scan.Looked
+    context: Context, wanted: Wanted, limit: int, looked: scan.Looked, foreign: scan.Foreign
 ) -> tuple[int, Iterator[TransactionRow]]:
     """Return how many rows there are, and the newest of them in the order of their beginnings. Only
     these are read wholly; of the others it is the status."""
@@ -117,7 +128,7 @@ def _list_newest(
 
     def count_keys() -> Iterator[bytes]:
         nonlocal total
-        for row_key in filter(wanted.takes, _list_keys(context, wanted, looked)):
+        for row_key in filter(wanted.takes, _list_keys(context, wanted, looked, foreign)):
             total += 1
             yield row_key
 
@@ -128,7 +139,9 @@ def _list_newest(
     return total, (row for row in rows if name_status(row) in wanted.names)
 
 
-def _list_keys(context: Context, wanted: Wanted, looked: scan.Looked) -> Iterator[bytes]:
+def _list_keys(
+    context: Context, wanted: Wanted, looked: scan.Looked, foreign: scan.Foreign
+) -> Iterator[bytes]:
     """Yield the row keys: of rows with a status, and of those without."""
     now_ms, least_ms = context.clock.wall_ms(), wanted.older_than_ms
     # The status of a fenced row has a timestamp of its owner's.
@@ -138,19 +151,20 @@ def _list_keys(context: Context, wanted: Wanted, looked: scan.Looked) -> Iterato
             if now_ms - head.since >= least_ms:
                 yield head.row_key
     if NO_STATUS in wanted.names:
-        for row in scan.list_without_status(context, looked):
+        for row in scan.list_without_status(context, looked, foreign):
             if now_ms - (row.since or row.newest) >= least_ms:
                 yield row.row_key
 
 
 def _list_all(
-    context: Context, wanted: Wanted, _limit: int, looked: scan.Looked
+    context: Context, wanted: Wanted, _limit: int, looked: scan.Looked, foreign: scan.Foreign
 ) -> tuple[int, Iterator[TransactionRow]]:
     """Return the rows as they come, in the order of their keys; they are not counted."""
 
     def find() -> Iterator[TransactionRow]:
         others = scan.leave_out(set(Status) - set(wanted.statuses))
         for cells in scan.list_rows(context, Span(context.table), looked, others):
+            foreign.note(cells.row)
             if not (is_row_key(cells.row) and wanted.takes(cells.row)):
                 continue
             row = decode_row(cells)

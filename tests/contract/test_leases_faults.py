@@ -39,7 +39,7 @@ from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from tests.integration.lease_worker import make_tables
 from tests.integration.postgresql import PostgreSQL
 from txn.clock import ManualClock, SystemClock
-from txn.errors import StoreClosedError, StoreError
+from txn.errors import MaybeApplied, NotApplied, StoreClosedError, StoreError
 from txn.leases import (
     LeaseAlreadyExistsError,
     LeaseNotFoundError,
@@ -217,6 +217,75 @@ def test_what_will_not_pass_is_told_at_once(
     with pytest.raises(StoreError, match=said):
         open_leases(url.render_as_string(hide_password=False), clock=clock)
     assert clock.monotonic_ms() == began_ms  # nobody has slept between tries
+
+
+SETTINGS = [
+    "DateStyle = 'German, DMY'",
+    "DateStyle = 'SQL, MDY'",
+    "IntervalStyle = 'sql_standard'",
+    "TimeZone = 'Asia/Kathmandu'",
+    "client_encoding = 'SQL_ASCII'",
+    "client_encoding = 'LATIN1'",
+    "standard_conforming_strings = 'off'",
+    "lock_timeout = '1ms'",
+    "statement_timeout = '1ms'",
+    "idle_in_transaction_session_timeout = '1ms'",
+    "default_transaction_read_only = 'on'",
+    "extra_float_digits = '-15'",
+]
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_a_role_may_have_settings_of_its_own(postgresql: PostgreSQL, setting: str) -> None:
+    """An administrator has made it for other programs: dates in German, quick time-outs."""
+    url = make_url(postgresql.new_database())
+    with postgresql.connect() as session:
+        session.execute(f'ALTER DATABASE "{url.database}" SET {setting}')
+    text = url.render_as_string(hide_password=False)
+    with open_leases(text) as service:
+        lease_id = service.grab_lease([exclusive("d/t")], 1234.5678901, user="grüße\\'x ☃")
+        (lease,) = service.list_lease()
+        assert lease.user == "grüße\\'x ☃"
+        assert abs(lease.end_utc - lease.start_utc - timedelta(seconds=1234.5678901)) < MOMENT
+        until = service.extend_lease(lease_id)
+        assert timedelta(0) <= service.now() + timedelta(seconds=1234.5678901) - until < MINUTE
+        assert service.drop_lease(lease_id) == 1
+
+
+MOMENT, MINUTE = timedelta(microseconds=2), timedelta(minutes=1)
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["prepare_threshold=0", "prepare_threshold=none", "application_name=a%20b&keepalives_count=1"],
+)
+def test_options_of_the_driver_may_be_in_the_url(postgresql: PostgreSQL, option: str) -> None:
+    """Behind a pool of connections nothing may be prepared."""
+    with open_leases(f"{postgresql.new_database()}&{option}") as service:
+        for _ in range(8):
+            service.drop_lease(service.grab_lease([exclusive("d/t")], LONG_S))
+
+
+def test_an_error_says_whether_it_happened(database_url: str, commits: Commits) -> None:
+    """A commit that was sent and not answered may have been done; what failed before it was not."""
+    with open_leases(database_url, clock=ManualClock()) as service:
+        commits.next = ["not reported"] * 10_000
+        with pytest.raises(MaybeApplied):
+            service.drop_lease(1)
+        commits.next = []
+
+        def fail(connection: Connection) -> None:
+            connection.execute(text("SELECT 1 FROM nowhere"))
+
+        with pytest.raises(NotApplied, match="nowhere"):
+            service.connections.run(fail)
+
+
+def test_a_file_that_is_no_database_is_an_error_of_ours(tmp_path: Folder) -> None:
+    """The driver says so while a connection is prepared, where SQLAlchemy does not look."""
+    (tmp_path / "notes").write_text("not a database, but a text that is long enough" * 50)
+    with pytest.raises(NotApplied, match="file is not a database"):
+        open_leases(f"sqlite:///{tmp_path}/notes")
 
 
 def test_a_closed_service_says_so(database_url: str) -> None:

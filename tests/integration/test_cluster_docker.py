@@ -18,6 +18,9 @@ from typer.testing import CliRunner
 
 from recovery.commands import app
 from tests.integration.hbase import CONTAINER_DATA, PORTS_IN_IMAGE, start_in_container
+from txn import Engine, Key, Mutation
+from txn.stores import open_store
+from txn.testing.counting import CountingStore
 
 pytestmark = pytest.mark.fast
 
@@ -76,6 +79,25 @@ def test_commands_of_the_image_are_commands_of_ours(path: Path) -> None:
         assert result.exit_code == 0, (line, result.output)
         options = {word for word in line if word.startswith("--")}
         assert not {option for option in options if option not in result.output}, line
+
+
+def test_the_health_check_reads_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs every ten seconds, whatever the store has come to hold."""
+    (line,) = instructions(ROOT / "docker" / "emulator" / "Dockerfile", "HEALTHCHECK")
+    command = json.loads(line.partition(" CMD ")[2])
+    for is_used in (False, True):
+        store = CountingStore(open_store("memory://"))
+        if is_used:
+            engine = Engine(store, table="data")
+            engine.ensure_table("data", ["d"])
+            for _ in range(5):
+                engine.commit([Mutation(Key("x", "d", "v"), "1")])
+        store.reset()
+        monkeypatch.setattr("recovery.opening.open_store", lambda uri, clock, s=store, **_: s)
+        result = CliRunner().invoke(app, command[1:])
+        assert result.exit_code == 0, result.output
+        assert set(store.calls) <= {"describe", "read", "close"}
+        assert store.items["read"] == is_used
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="hadolint comes as a package for linux only")

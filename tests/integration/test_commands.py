@@ -241,6 +241,23 @@ def test_ls_lists_and_selects(uri: str, run: Run) -> None:
     assert run("ls", "--older-than", "soon").returncode == 2
 
 
+def test_a_foreign_row_is_told_by_ls_show_and_fsck(uri: str, run: Run) -> None:
+    """Somebody writes to the wrong table, and would never hear of it."""
+    crashed(uri, Status.CLEANING)
+    store = open_store(uri)
+    store.write([Edit(Key(row, "t", "x", "txn"), b"1", 5) for row in ("mine", "other")])
+    store.close()
+    told = "2 foreign rows in this table, the first is mine: see txn fsck"
+    for limit in ("0", "9"):
+        assert run("ls", "--limit", limit).stdout.splitlines()[-1] == told
+        last = lines(run("ls", "--limit", limit, "--json"))[-1]
+        assert last == {"transaction": None, "state": "foreign", "rows": 2, "row": "mine"}
+    shown = run("show", "mine")
+    assert shown.returncode == 2 and "the row is foreign, a row of the trans" in shown.stderr
+    assert "the database keeps it row=b'protocol'" in run("show", "protocol").stderr
+    assert run("fsck").stdout.count("foreign-row     txn/") == 2
+
+
 def test_show_explains_a_transaction(uri: str, run: Run) -> None:
     """By any unique part of its key; an ambiguous one lists what it may mean."""
     row_key = crashed(uri, Status.LOCKED).decode()

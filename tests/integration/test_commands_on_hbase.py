@@ -62,5 +62,9 @@ def test_every_command_works_on_hbase(hbase: HBase, kind: str) -> None:
     assert run("fsck", *options, "--repair").returncode == 0
     assert run("fsck", *options).stdout.startswith("clean")
     assert run("get", f"{data}/x/d:v").stdout.endswith("  2\n")
+    store = open_store(uri)
+    before = [list(store.scan(table.encode())) for table in (transactions, data)]
     examined = run("doctor", data)
     assert examined.returncode == 0, examined.stdout
+    assert [list(store.scan(table.encode())) for table in (transactions, data)] == before
+    store.close()

@@ -89,6 +89,52 @@ def stop_at(uri: str, status: Status, mutations: list[Mutation]) -> None:
         Engine(faults, table="t").commit(mutations)
 
 
+@pytest.mark.parametrize("zone", ["America/Los_Angeles", "UTC", "Asia/Tokyo"])
+@of_one
+def test_times_of_all_years_are_read_as_they_were_written(
+    spark: SparkSession, uri: str, zone: str
+) -> None:
+    """The usual end of validity is in the year 10000 of UTC, and the first day is in the year 0."""
+    before = spark.conf.get("spark.sql.session.timeZone")
+    spark.conf.set("spark.sql.session.timeZone", zone or "")
+    try:
+        written = spark.sql(
+            """select id, t, t as millis, n, d, named_struct('t', array(t), 'n', n) as j from values
+            ('1', timestamp '9999-12-31 23:59:59', timestamp_ntz '9999-12-31 23:59:59.999999',
+                date '9999-12-31'),
+            ('2', timestamp '0001-01-01 00:00:00', timestamp_ntz '0001-01-01', date '0001-01-01'),
+            ('3', timestamp '2024-03-10 02:30:00', null, date '1582-10-10') as (id, t, n, d)"""
+        )
+        columns = "t=d:t, millis=d:m as millis, n=d:n, d=d:d, j=d:j"
+        options = {"uri": uri, "table": "times", "row": "id", "columns": columns}
+        with connect(uri) as engine:
+            engine.ensure_table("times", ["d"])
+        written.write.format("txn").options(**options).mode("append").save()
+        read = spark.read.format("txn").options(**options).schema(written.schema).load()
+        assert read.exceptAll(written).isEmpty() and written.exceptAll(read).isEmpty()
+        assert read.where("t = timestamp '9999-12-31 23:59:59'").count() == 1
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", before or "UTC")
+
+
+@of_one
+def test_json_is_that_of_spark_itself(spark: SparkSession, uri: str) -> None:
+    """Whoever compares a cell with what `to_json` makes must find the same."""
+    frame = spark.sql(
+        """select cast(id as string) as id, named_struct('f', cast(id / 10 as float), 'd', id / 3,
+        'e', array(id * 1e6D, 1e-5D, double('NaN'), double('-Infinity'), -0D), 's', char(id) || 'é',
+        'b', id > 3, 'x', binary(char(id)), 'n', nullif(id, 7), 'm', map('k', id, 'z', null),
+        'day', date '0001-01-01') as v, to_json(v) as j from range(1, 40)"""
+    )
+    options = {"uri": uri, "table": "t", "row": "id", "columns": "v=d:j, j=e:j"}
+    frame.write.format("txn").options(**options).mode("append").save()
+    with connect(uri) as engine:
+        keys = [(Key(str(n), "d", "j", "t"), Key(str(n), "e", "j", "t")) for n in range(1, 40)]
+        cells = engine.read([key for pair in keys for key in pair])
+    for ours, theirs in keys:
+        assert cells[ours].value == cells[theirs].value  # type: ignore[union-attr]
+
+
 @of_one
 def test_every_session_is_registered_by_itself(spark: SparkSession, uri: str) -> None:
     """Spark looks for the name among those of the active session, which is another one's."""

@@ -23,6 +23,8 @@ from txn.cluster.jars import fetch
 from txn.errors import TxnError
 from txn.host.java import find_java_home
 
+TLS = Path(__file__).parent / "tls"
+CERTIFICATE, KEY = TLS / "certificate.pem", TLS / "key.pem"
 MAIN = "org.apache.zookeeper.server.ZooKeeperServerMain"
 JAVA = ("-Xmx192m", "-XX:TieredStopAtLevel=1", "-Dzookeeper.admin.enableServer=false")
 ANSWERS_WITHIN_S = 120
@@ -35,10 +37,12 @@ PORTS = range(10_000, 20_000)
 class ZooKeeper:
     """A server of this test run."""
 
-    def __init__(self, folder: Path, *, sync: bool = True) -> None:
+    def __init__(self, folder: Path, *, sync: bool = True, tls: bool = False) -> None:
+        """tls: whether it has another port for TLS, where clients show a certificate."""
         self._folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self.port = _free_port()
+        self.tls_port = _free_port() if tls else None
         self._sync = sync
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -59,9 +63,23 @@ class ZooKeeper:
             "maxSessionTimeout": 60_000,
             "forceSync": "yes" if self._sync else "no",
         }
+        if self.tls_port:
+            store = self._folder / "both.pem"
+            store.write_bytes(CERTIFICATE.read_bytes() + KEY.read_bytes())
+            settings |= {
+                "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",
+                "secureClientPort": self.tls_port,
+                "secureClientPortAddress": "127.0.0.1",
+                "ssl.keyStore.location": store,
+                "ssl.trustStore.location": CERTIFICATE,
+                "ssl.clientAuth": "need",
+                "ssl.hostnameVerification": "false",
+            }
         configuration.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         java = find_java_home() / "bin" / "java"
-        command = [java, *JAVA, "-cp", ":".join(map(str, fetch())), MAIN, configuration]
+        # Of Netty's there are two versions, and TLS takes the newer one.
+        jars = [jar for jar in fetch() if not jar.name.startswith("netty-all-")]
+        command = [java, *JAVA, "-cp", ":".join(map(str, jars)), MAIN, configuration]
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
         self._wait()

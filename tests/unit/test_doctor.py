@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
-from recovery.doctor import Diagnosis, Verdict, examine
-from recovery.scan import transactions
+from recovery.doctor import LEFT_MS, Diagnosis, Verdict, examine
 from tests.unit.worlds import TABLE, World
 from txn.errors import NotApplied
 from txn.model import Cell, Check, Edit, Family, Key
-from txn.protocol.attempt import Context, ProtocolName
+from txn.protocol.attempt import ProtocolName
+from txn.protocol.row import DOCTOR_ROW
 from txn.stores.base import Store
 from txn.testing.counting import CountingStore
 
@@ -107,12 +107,33 @@ def test_the_clocks_matter_more_to_a_fenced_database() -> None:
     assert "beyond 60000 ms fsck repairs nothing, and a client commits nothing" in clock.mend
 
 
-def test_what_it_writes_is_nobodys_transaction() -> None:
-    """Its row in the transaction table must not be taken for one by ls and fsck."""
+def test_it_leaves_nothing_behind() -> None:
+    """Inspection must not change what is inspected, not even by a delete marker."""
     world = World()
+    before, kept = list(world.store.scan(b"txn")), world.keys_kept()
     examined(world.store, world)
-    context: Context = world.engine.context
-    assert list(transactions(context)) == []
+    assert (list(world.store.scan(b"txn")), world.keys_kept()) == (before, kept)
+
+
+def test_it_leaves_no_cell_where_calls_cannot_be_undone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """HBase makes nothing of several calls: there it deletes what it wrote."""
+    world = World()
+    before = list(world.store.scan(b"txn"))
+    apart = CountingStore(world.store)
+    monkeypatch.setattr(apart, "together", lambda work: work())
+    examined(apart, world)
+    assert apart.calls["check_and_put"] == 2
+    assert list(world.store.scan(b"txn")) == before
+
+
+def test_it_deletes_what_a_killed_doctor_left_and_not_what_another_is_writing() -> None:
+    """An older version left a cell for ever, and a kill can come at any instant."""
+    world = World()
+    left, fresh = (Key(DOCTOR_ROW, "t", name, b"txn") for name in ("clock", "manners-1"))
+    now_ms = world.clock.wall_ms()
+    world.store.write([Edit(left, b"1", now_ms - LEFT_MS - 1), Edit(fresh, b"1", now_ms)])
+    examined(world.store, world)
+    assert (world.value(left), world.value(fresh)) == (None, b"1")
 
 
 @pytest.mark.parametrize(

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from recovery import Finding, Kind, LeftAlone, Repaired, Young, check, repair, summary
+from recovery import Finding, Kind, LeftAlone, Repaired, Young, check, repair, repair_all, summary
 from tests.unit.worlds import TABLE, World, X, Y, after_status, stopped_at
 from txn.assertions import Assertion
-from txn.model import Check, Edit, Key, Mutation
+from txn.model import Check, Edit, Key, Mutation, Row
 from txn.protocol.phases import Status
 from txn.protocol.row import column, is_row_key
 from txn.request import Outcome
+from txn.testing.counting import CountingStore
 from txn.testing.faulty import Crash, Fault, Reply
 
 HOUR_MS = 3_600_000
@@ -110,6 +112,21 @@ def test_what_is_finished_within_the_retention_is_not_unfinished() -> None:
     assert (young.counts, young.oldest_ms) == ({}, 0)
 
 
+def test_a_row_that_is_not_ours_is_counted_named_and_left_alone() -> None:
+    """It may be data that somebody writes to the wrong table; what the library keeps is none."""
+    world = World()
+    world.client().commit([Mutation(X, b"1")], once="token")
+    ours = [Key(row, "t", "clock", b"txn") for row in ("doctor", "protocol")]
+    theirs = [Key(row, "t", "x", b"txn") for row in ("apple", "transaction.1", "zebra")]
+    world.store.write([Edit(key, b"1", 5) for key in (*ours, *theirs)])
+    findings = found(world, scan=[TABLE])
+    assert [(f.kind, f.key) for f in findings] == [(Kind.FOREIGN_ROW, key) for key in theirs]
+    assert findings[0].facts == {"cells": 1, "newest": 5}
+    results = [repair(world.engine.context, finding) for finding in findings]
+    assert results == [LeftAlone(Kind.FOREIGN_ROW.remedy)] * 3
+    assert found(world) == findings
+
+
 def test_a_beat_counts_as_a_sign_of_life() -> None:
     """An owner that waits for a lock changes nothing else for as long as it waits."""
     world = World()
@@ -170,6 +187,33 @@ def test_deleting_a_row_leaves_no_cell_of_it() -> None:
     mended(world, grace_ms=0)
     mended(world, retention_ms=0)
     assert not any(is_row_key(row.row) for row in world.store.scan(b"txn"))
+
+
+def test_deleting_rows_of_several_buckets_reads_none_that_stay() -> None:
+    """The old rows of each bucket stand before its young ones, which may be a million."""
+    world = World(buckets=2)
+    for _ in range(2):
+        for seed in range(20):
+            world.client(seed=seed).commit([Mutation(X, b"1"), Mutation(Y, b"1")])
+        old = len(world.rows())
+        world.clock.advance(25 * HOUR_MS if old == 20 else 0)
+    store = Scanning(world.store)
+    context = replace(world.engine.context, store=store)
+    findings = found(world)
+    assert len({(finding.transaction or b"")[:3] for finding in findings}) == 2
+    assert len(findings) == len(list(repair_all(context, findings))) == store.rows == 20
+    assert len(world.rows()) == 20
+
+
+class Scanning(CountingStore):
+    """Counts the rows that are read by scans."""
+
+    rows = 0
+
+    def scan(self, *args: Any) -> Iterator[Row]:
+        for row in super().scan(*args):
+            self.rows += 1
+            yield row
 
 
 def test_debris_is_deleted_after_the_retention() -> None:

@@ -9,7 +9,7 @@ from sqlalchemy import make_url
 
 from txn.errors import InvalidRequestError
 from txn.leases import LeaseAlreadyExistsError, exclusive, migrations, open_leases, opening
-from txn.leases.connections import hide_password
+from txn.leases.databases import hide_password
 from txn.leases.opening import default_url
 
 
@@ -56,6 +56,17 @@ def test_the_default_needs_no_setting_up(tmp_path: Path, monkeypatch: pytest.Mon
         ("mysql+pymysql://host/name", "leases are kept in one of these"),
         ("sqlite://", "name a file"),
         ("sqlite:///:memory:", "name a file"),
+        ("sqlite:////tmp/x?mode=ro", "a file has no host, user or options"),
+        ("sqlite://ann:secret@host//tmp/x", "a file has no host, user or options"),
+        ("postgresql://host:abc/name", "not the URL of a database"),
+        ("postgresql://[::1/name", "not the URL of a database"),
+        ("postgresql://host:99999/name", "not a port"),
+        ("postgresql+nope://host/name", "not the URL of a database"),
+        (" postgresql://host/name", "not the URL of a database"),
+        ("postgresql://host/name?colour=red", r"unknown options of PostgreSQL.*colour"),
+        ("postgresql://host/name?port=abc", "not the URL of a PostgreSQL"),
+        ("postgresql://host/name?autocommit=1", r"unknown options of PostgreSQL.*autocommit"),
+        ("postgresql://host/name?prepare_threshold=x", "prepare_threshold is a whole number"),
     ],
 )
 def test_a_database_that_cannot_be_used_is_refused(url: str, said: str) -> None:
@@ -66,7 +77,8 @@ def test_a_database_that_cannot_be_used_is_refused(url: str, said: str) -> None:
 
 def test_a_password_is_not_shown() -> None:
     """Errors go to logs."""
-    assert "secret" not in hide_password(make_url("postgresql+psycopg://ann:secret@host/name"))
+    for url in ("ann:secret@host/name", "host/name?user=ann&password=secret&sslpassword=secret"):
+        assert "secret" not in hide_password(make_url(f"postgresql+psycopg://{url}"))
 
 
 def test_the_migrations_are_packaged() -> None:

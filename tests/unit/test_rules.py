@@ -8,11 +8,11 @@ from tests.unit.worlds import World, X, stopped_at
 from txn import Engine, InvalidRequestError
 from txn.clock import ManualClock
 from txn.errors import CorruptRowError
-from txn.model import Edit, Mutation
+from txn.model import Edit, Key, Mutation
 from txn.protocol.attempt import ProtocolName
 from txn.protocol.lock_cells import unit_lock
 from txn.protocol.phases import Status
-from txn.protocol.row import RowState, column
+from txn.protocol.row import RowState, column, marker_key
 from txn.protocol.rules import FENCED, PROTOCOLS, SIX_PHASE, find_rules, protocol_key
 from txn.stores import open_store
 from txn.testing.faulty import Call, Fault, FaultyStore, Reply
@@ -64,6 +64,26 @@ def test_a_database_of_an_older_version_is_not_made_fenced() -> None:
         world.client()
     world.protocol = "six-phase"
     assert world.client().context.rules is SIX_PHASE
+
+
+@pytest.mark.parametrize("row", ["doctor", "mine", "transaction.1"])
+def test_a_row_that_is_no_transaction_makes_no_database_of_an_older_version(row: str) -> None:
+    """An inspection, or somebody's mistake, does not choose the protocol."""
+    world = World()
+    world.store.write([Edit(NAME, None, world.clock.wall_ms())])
+    world.store.write([Edit(Key(row, "t", "x", b"txn"), b"1", world.clock.wall_ms())])
+    world.protocol = "fenced"
+    assert world.client().context.rules is FENCED
+
+
+def test_a_marker_makes_a_database_of_an_older_version() -> None:
+    """Its transaction had six phases, though its row has expired."""
+    world = World()
+    marker = marker_key(b"txn", b"token")
+    world.store.write([Edit(NAME, None, world.clock.wall_ms()), Edit(marker, b"1", 1)])
+    world.protocol = "fenced"
+    with pytest.raises(InvalidRequestError, match="see `txn convert`"):
+        world.client()
 
 
 def test_a_protocol_that_nobody_knows_is_an_error_that_names_it() -> None:

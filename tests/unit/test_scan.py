@@ -120,6 +120,23 @@ def test_a_transaction_is_found_by_a_part_of_its_key(buckets: int) -> None:
     assert list(find(context, b"nothing")) == []
 
 
+def test_a_whole_row_key_is_looked_up_and_not_searched_for() -> None:
+    """Somebody asks for a transaction that has expired, in a table of a million."""
+    world = World(buckets=100)
+    world.engine.commit([Mutation(X, b"1")])
+    store = CountingStore(world.store)
+    context = replace(world.engine.context, store=store)
+    row_key = world.rows()[0].row_key
+    bare = row_key.partition(b"@")[0]
+    gone = row_key.replace(b"transaction.17", b"transaction.16")
+    looked: list[bytes] = []
+    for wanted in (row_key, row_key[3:], bare, bare[3:]):
+        assert list(find(context, wanted, looked.append)) == [row_key]
+    assert list(find(context, gone[3:], looked.append)) == []
+    assert looked == []
+    assert store.calls == {"scan": 5, "read": 4}
+
+
 @pytest.mark.parametrize("buckets", [1, 100])
 def test_a_piece_of_a_key_means_a_transaction_and_not_its_parts(buckets: int) -> None:
     """Each part's key begins with that of its transaction; it is found by what comes after that."""

@@ -70,6 +70,9 @@ CASES: list[tuple[str, DataType, Any, bytes]] = [
     ("iso", DateType(), date(2024, 2, 29), b"2024-02-29"),
     ("iso", TimestampType(), NOON, b"2024-02-29T12:30:15.123456Z"),
     ("iso", TimestampNTZType(), NOON.replace(tzinfo=None), b"2024-02-29T12:30:15.123456"),
+    ("iso", TimestampType(), datetime(1, 1, 1, tzinfo=UTC), b"0001-01-01T00:00:00Z"),
+    ("iso", TimestampNTZType(), datetime.max, b"9999-12-31T23:59:59.999999"),
+    ("iso", DateType(), date.max, b"9999-12-31"),
     ("millis", TimestampType(), datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC), bytes(6) + b"\3\xe8"),
     ("json", ArrayType(StringType()), ["a", None], b'["a",null]'),
 ]
@@ -179,6 +182,90 @@ def test_an_instant_is_the_same_one_in_any_zone() -> None:
     assert codec.encode(NOON.astimezone().replace(tzinfo=None)) == codec.encode(NOON)
     assert codec.decode(b"2024-02-29T17:30:15.123456+05:00") == NOON
     assert codec.decode(b"2024-02-29T12:30:15.123456") == NOON
+
+
+LAST_SECOND = 253_402_300_799 * 10**6
+"""Of the year 9999 in UTC, in microseconds."""
+
+
+@pytest.mark.parametrize(
+    ("micros", "text"),
+    [
+        (LAST_SECOND + 5 * 3_600 * 10**6, "+10000-01-01T04:59:59"),  # the last one in New York
+        (LAST_SECOND + 999_999, "9999-12-31T23:59:59.999999"),
+        (-62_135_596_800 * 10**6 - 1, "0000-12-31T23:59:59.999999"),
+        (2**63 - 1, "+294247-01-10T04:00:54.775807"),
+        (-(2**63), "-290308-12-21T19:59:05.224192"),
+    ],
+)
+def test_an_instant_outside_the_years_of_python_is_text_as_java_writes_it(
+    micros: int, text: str
+) -> None:
+    """The usual end of validity is an instant of the year 10000 west of Greenwich."""
+    for kind, data in ((TimestampType(), f"{text}Z"), (TimestampNTZType(), text)):
+        nested = StructType([StructField("at", ArrayType(kind)), StructField("m", KEPT)])
+        codec, json = codec_of("iso", kind), codec_of("json", nested)
+        column = pa.array([None, micros], type=codec.arrow)
+        assert codec.encode_array(column) == [None, data.encode()]
+        assert codec.decode_array([None, data.encode()]).equals(column)
+        day, dates = text.partition("T")[0].encode(), codec_of("iso", DateType())
+        column = pa.array([micros // (86_400 * 10**6)], type=dates.arrow)
+        assert dates.encode_array(column) == [day]
+        assert dates.decode_array([day]).equals(column)
+        values = pa.array([{"at": [micros, None], "m": [("k", 0)]}], type=json.arrow)
+        cells = json.encode_array(values)
+        assert cells == [b'{"at":["%b",null],"m":{"k":"1970-01-01T00:00:00Z"}}' % data.encode()]
+        assert json.decode_array(cells).equals(values)
+
+
+KEPT = MapType(StringType(), TimestampType())
+
+
+def test_an_instant_is_counted_beyond_the_years_of_python() -> None:
+    """A value of an assertion comes as a datetime of the session's zone."""
+    west, east = timezone(timedelta(hours=-8)), timezone(timedelta(hours=9))
+    last, first = datetime.max.replace(tzinfo=west), datetime.min.replace(tzinfo=east)
+    codec, millis = codec_of("iso", TimestampType()), codec_of("millis", TimestampType())
+    assert codec.encode(last) == b"+10000-01-01T07:59:59.999999Z"
+    assert codec.encode(first) == b"0000-12-31T15:00:00Z"
+    for value in (last, first):
+        micros = (value - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+        assert codec.decode_array([codec.encode(value)]).cast(pa.int64()).to_pylist() == [micros]
+        found = millis.decode_array(millis.encode_array(pa.array([micros], millis.arrow)))
+        assert found.cast(pa.int64()).to_pylist() == [micros // 1_000 * 1_000]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "text"),
+    [
+        (FloatType(), 0.1, "0.1"),
+        (FloatType(), 16_777_216.0, "1.6777216E7"),
+        (FloatType(), 3.4028234663852886e38, "3.4028235E38"),
+        (FloatType(), 1.401298464324817e-45, "1.4E-45"),
+        (DoubleType(), 0.1, "0.1"),
+        (DoubleType(), -0.0, "-0.0"),
+        (DoubleType(), 100.0, "100.0"),
+        (DoubleType(), 0.001, "0.001"),
+        (DoubleType(), 0.00099, "9.9E-4"),
+        (DoubleType(), 9_999_999.5, "9999999.5"),
+        (DoubleType(), 1e7, "1.0E7"),
+        (DoubleType(), 5e-324, "4.9E-324"),
+        (DoubleType(), 1.7976931348623157e308, "1.7976931348623157E308"),
+        (DoubleType(), float("-inf"), '"-Infinity"'),
+        (DoubleType(), float("nan"), '"NaN"'),
+        (StringType(), 'a"\\\n\x1f/\u2028é', '"a\\"\\\\\\n\\u001F/\u2028é"'),
+        (BooleanType(), True, "true"),
+        (ShortType(), -7, "-7"),
+    ],
+)
+def test_json_has_values_as_java_writes_them(kind: DataType, value: Any, text: str) -> None:
+    """A float of four bytes has fewer digits than the double that Python makes of it."""
+    codec = codec_of("json", ArrayType(kind))
+    values = pa.array([[value]], type=codec.arrow)
+    assert codec.encode([value]) == f"[{text}]".encode()
+    assert codec.encode_array(values) == [f"[{text}]".encode()]
+    found = codec.decode_array([f"[{text}]".encode()])
+    assert str(found.to_pylist()) == str(values.to_pylist())
 
 
 class Doubled:

@@ -7,13 +7,21 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
+from pyspark.sql.types import (
+    ArrayType,
+    DateType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 from txn import Delete, Exact, Key, Mutation, Not, Request, Some, Version
 from txn.errors import InvalidRequestError
 from txn.model import MAX_TABLE
 from txn.request import MAX_TOKEN
 from txn.spark import PartitionError
+from txn.spark.codecs import arrow_schema
 from txn.spark.drafting import parse_drafting
 from txn.spark.options import SourceOptions
 from txn.spark.rejects import drop_files, name_files
@@ -199,12 +207,16 @@ def test_a_row_of_nulls_is_named(options: dict[str, str]) -> None:
 
 def test_a_row_that_python_has_no_values_for_is_named() -> None:
     """An error that fails while it is told hides the row, and what is wrong with it."""
-    schema = StructType([StructField("id", LongType()), StructField("v", TimestampType())])
-    late = pa.array([253_402_300_800_000_000], pa.timestamp("us", "UTC"))  # the year 10000
-    given = {"uri": "memory://x", "table": "rows", "row": "id as text", "columns": "v=f:v"}
+    kinds = {"id": LongType(), "w": LongType(), "d": DateType(), "n": ArrayType(DateType())}
+    schema = StructType([StructField(name, kind) for name, kind in kinds.items()])
+    columns = "w=f:w as byte, d=f:d, n=f:n"
+    given = {"uri": "memory://x", "table": "rows", "row": "id as text", "columns": columns}
     drafting = parse_drafting(SourceOptions(given), schema)
-    batch = pa.record_batch([pa.array([7]), late], schema.names)
-    with pytest.raises(PartitionError, match=r"column='v'.*\"id\": 7"):
+    late = 2_932_897  # the first day of the year 10000
+    row = {"id": 7, "w": 300, "d": late, "n": [late]}
+    values = [pa.array([row[each.name]], each.type) for each in arrow_schema(schema)]
+    batch = pa.record_batch(values, schema.names)
+    with pytest.raises(PartitionError, match=r"column='w'.*\"id\": 7"):
         list(drafting.draft_requests([batch], b"job/0"))
 
 

@@ -16,9 +16,9 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from txn.backoff import Backoff
 from txn.clock import Clock
-from txn.errors import InvalidRequestError, StoreClosedError, StoreError
+from txn.errors import InvalidRequestError, MaybeApplied, NotApplied, StoreClosedError
 from txn.host.forks import Forked
-from txn.leases.databases import PATIENCE_S, Database, Postgresql, Sqlite
+from txn.leases.databases import PATIENCE_S, Database, Postgresql, Sqlite, hide_password
 from txn.leases.forking import Gate
 
 T = TypeVar("T")
@@ -41,6 +41,8 @@ class Connections(Forked):
         self._clock = clock
         self._chance = chance
         self._engine: Engine | None = kind.engine(url)
+        # SQLAlchemy wraps what its own calls raise; a new connection is prepared by the driver's.
+        self._errors = (SQLAlchemyError, self._engine.dialect.loaded_dbapi.Error)
         self._inherited: list[Engine] = []
         self._closed = False
         gate = None if kind.can_be_carried else Gate(hide_password(url), self._dispose)
@@ -48,18 +50,25 @@ class Connections(Forked):
         self.expect_forks()
 
     def run(self, work: Callable[[Connection], T], *, patience_ms: int = PATIENCE_S * 1000) -> T:
-        """Do the work in a transaction and commit it. StoreError: it may have been done or not."""
+        """Do the work in a transaction and commit it. NotApplied: it was not done. MaybeApplied: a
+        commit of it was sent, and not answered."""
         due_ms = self._clock.monotonic_ms() + patience_ms
+        kind: type[NotApplied | MaybeApplied] = NotApplied
         for _ in PASSING.tries(self._clock, self._chance, due_ms=due_ms):
+            is_done = False
             try:
                 with self._enter(), self._own_engine().begin() as connection:
-                    return work(connection)
-            except SQLAlchemyError as error:
+                    found = work(connection)
+                    is_done = True
+                return found
+            except self._errors as error:
                 failure = error
-                if not (isinstance(error, DBAPIError) and self.database.passes(error)):
+                kind = MaybeApplied if is_done else kind
+                cause = _find_cause(error)
+                if not self.database.passes(cause):
                     break
-        message = "the database of the leases failed"
-        raise StoreError(message, url=hide_password(self.url), reason=_reason(failure)) from failure
+        message, url = "the database of the leases failed", hide_password(self.url)
+        raise kind(message, url=url, reason=" ".join(str(cause).split())) from failure
 
     def close(self) -> None:
         """Give the connections back."""
@@ -86,12 +95,6 @@ class Connections(Forked):
         return self._engine
 
 
-def _reason(error: SQLAlchemyError) -> str:
+def _find_cause(error: BaseException) -> BaseException:
     """Return what the driver said, without the statement."""
-    said = error.orig if isinstance(error, DBAPIError) else error
-    return " ".join(str(said).split())
-
-
-def hide_password(url: URL) -> str:
-    """Return the URL for people to read: without its password."""
-    return url.render_as_string(hide_password=True)
+    return error.orig or error if isinstance(error, DBAPIError) else error

@@ -9,7 +9,7 @@ under READ COMMITTED, where a statement sees what was committed before the state
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path as File
@@ -18,7 +18,7 @@ from tempfile import NamedTemporaryFile
 from typing import Any, Protocol
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, text
-from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError
+from sqlalchemy.exc import ArgumentError
 
 from txn.errors import InvalidRequestError, StoreError
 from txn.leases.tables import IDS
@@ -48,8 +48,26 @@ LASTING = (
     "no password supplied",
     "no pg_hba.conf entry",
     "does not exist",
+    "invalid ",
+    "unrecognized configuration parameter",
 )
-"""What is said to whom the server will not let in; its code is not told to clients then."""
+"""What is said to whom the server will not let in, its code is not told to clients then; and of
+values of options."""
+
+SESSION = {
+    "client_encoding": "UTF8",
+    "datestyle": "ISO, MDY",
+    "default_transaction_read_only": "off",
+    "extra_float_digits": "1",
+    "idle_in_transaction_session_timeout": f"{PATIENCE_S}s",
+    "intervalstyle": "postgres",
+    "lock_timeout": f"{PATIENCE_S}s",
+    "standard_conforming_strings": "on",
+    "timezone": "UTC",
+    "transaction_timeout": "0",
+}
+"""Settings that the code relies on, whatever a role or a database has. The time-outs bound how long
+others wait for a client that was stopped within its turn."""
 
 
 class Database(Protocol):
@@ -67,8 +85,9 @@ class Database(Protocol):
     def next_id(self, connection: Connection) -> int:
         """Return a number that is greater than every one before, committed or not."""
 
-    def passes(self, error: DBAPIError) -> bool:
-        """Whether the same may succeed if it is tried again; it may have succeeded already."""
+    def passes(self, error: BaseException) -> bool:
+        """Whether the same may succeed if it is tried again; it may have succeeded already. error:
+        the driver's."""
 
 
 class Sqlite:
@@ -79,6 +98,11 @@ class Sqlite:
     def engine(self, url: URL) -> Engine:
         if url.database in {None, "", ":memory:"}:
             raise InvalidRequestError("name a file: sqlite:///path")
+        if url.query or url.host or url.username or url.password or url.port:
+            raise InvalidRequestError(
+                "write sqlite:///path: a file has no host, user or options",
+                given=hide_password(url),
+            )
         try:
             _make_place(File(str(url.database)))
         except OSError as error:
@@ -99,8 +123,8 @@ class Sqlite:
         found = connection.execute(text(f"UPDATE {IDS} SET last = last + 1 RETURNING last"))
         return int(found.scalar_one())
 
-    def passes(self, error: DBAPIError) -> bool:
-        code = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF
+    def passes(self, error: BaseException) -> bool:
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         return code in {SQLITE_BUSY, SQLITE_LOCKED}
 
 
@@ -110,13 +134,26 @@ class Postgresql:
     can_be_carried = True
 
     def engine(self, url: URL) -> Engine:
-        engine = create_engine(
-            url.set(drivername="postgresql+psycopg", query={**NOTICED_IN_TIME, **url.query}),
-            isolation_level="READ COMMITTED",  # whatever the server's default is: see above
-            pool_size=CLIENTS,
-            max_overflow=0,
-        )
-        event.listen(engine, "connect", _prepare_postgresql)
+        url = url.set(drivername="postgresql+psycopg")
+        options = {**NOTICED_IN_TIME, **url.query}
+        arguments = {}
+        if "prepare_threshold" in options:  # the driver's own, and not of its library
+            arguments["prepare_threshold"] = _parse_threshold(options.pop("prepare_threshold"))
+        _check_options(url, options)
+        try:
+            engine = create_engine(
+                url.set(query=options),
+                connect_args=arguments,
+                isolation_level="READ COMMITTED",  # whatever the server's default is: see above
+                pool_size=CLIENTS,
+                max_overflow=0,
+            )
+        except ArgumentError as error:
+            raise InvalidRequestError(
+                "not the URL of a PostgreSQL", url=hide_password(url), cause=str(error)
+            ) from error
+        # Before SQLAlchemy asks for anything: it does not expect every encoding.
+        event.listen(engine, "connect", _prepare_postgresql, insert=True)
         return engine
 
     def take_turn(self, connection: Connection, names: Sequence[Path]) -> None:
@@ -126,13 +163,39 @@ class Postgresql:
     def next_id(self, connection: Connection) -> int:
         return int(connection.execute(text(f"SELECT nextval('{IDS}')")).scalar_one())
 
-    def passes(self, error: DBAPIError) -> bool:
-        if not isinstance(error, OperationalError | InterfaceError):
-            return error.connection_invalidated
-        state = getattr(error.orig, "sqlstate", None)
-        if state is None:
-            return not any(said in str(error.orig) for said in LASTING)
-        return state[:2] in PASSING_CLASSES
+    def passes(self, error: BaseException) -> bool:
+        state = getattr(error, "sqlstate", None)
+        if state is not None:
+            return state[:2] in PASSING_CLASSES
+        is_lost = type(error).__name__ in ("OperationalError", "InterfaceError")
+        return is_lost and not any(said in str(error) for said in LASTING)
+
+
+def hide_password(url: URL) -> str:
+    """Return the URL for people to read: without its passwords."""
+    secret = {name: "***" for name in url.query if "password" in name}
+    return url.update_query_dict(secret).render_as_string(hide_password=True)
+
+
+def _parse_threshold(given: object) -> int | None:
+    """Return after how many uses a statement is prepared; None: never."""
+    text = str(given)
+    if not (text.isdecimal() and text.isascii()) and text.lower() != "none":
+        raise InvalidRequestError("prepare_threshold is a whole number, or none", given=text)
+    return int(text) if text.isdecimal() else None
+
+
+def _check_options(url: URL, options: Collection[str]) -> None:
+    """Raise InvalidRequestError for an option that the driver's library does not know."""
+    known = {each.keyword.decode() for each in _load_driver(url).pq.Conninfo.get_defaults()}
+    if unknown := sorted(set(options) - known):
+        raise InvalidRequestError(
+            "unknown options of PostgreSQL", options=unknown, url=hide_password(url)
+        )
+
+
+def _load_driver(url: URL) -> Any:
+    return url.get_dialect().import_dbapi()
 
 
 def _key(name: Path) -> int:
@@ -161,11 +224,15 @@ def _prepare_sqlite(connection: Any, _: object) -> None:
 
 
 def _prepare_postgresql(connection: Any, _: object) -> None:
-    """Bound how long others wait for a client that was stopped within its turn; and let nobody be
-    told of a lease that a crash of the server can undo."""
+    """Set what the code relies on, of what this version of the server has; and let nobody be told
+    of a lease that a crash of the server can undo."""
     autocommit, connection.autocommit = connection.autocommit, True
-    connection.execute(f"SET lock_timeout = '{PATIENCE_S}s'")
-    connection.execute(f"SET idle_in_transaction_session_timeout = '{PATIENCE_S}s'")
+    connection.execute(f"SET statement_timeout = '{PATIENCE_S}s'")  # the next one may take a while
+    wanted = ", ".join(f"('{name}', '{value}')" for name, value in SESSION.items())
+    connection.execute(
+        f"SELECT set_config(name, value, false) FROM pg_settings"
+        f" JOIN (VALUES {wanted}) AS wanted (wanted, value) ON lower(name) = wanted"
+    )
     connection.execute(
         "SELECT set_config('synchronous_commit', 'on', false)"
         " WHERE current_setting('synchronous_commit') = 'off'"

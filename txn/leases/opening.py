@@ -72,6 +72,10 @@ def parse_url(url: str) -> URL:
     from sqlalchemy.exc import ArgumentError  # noqa: PLC0415
 
     try:
-        return make_url(url)
-    except ArgumentError as error:
+        found = make_url(url)
+        found.get_dialect()
+    except (ArgumentError, ValueError) as error:
         raise InvalidRequestError("not the URL of a database, such as sqlite:////path") from error
+    if found.port is not None and not 0 < found.port < 65_536:
+        raise InvalidRequestError("not a port", port=found.port)
+    return found

@@ -37,6 +37,8 @@ from txn.request import Request
 
 FAMILY = b"t"
 FORMAT = 1
+MARKER = b"once."
+PROTOCOL_ROW, DOCTOR_ROW = b"protocol", b"doctor"
 MOST_PARTS = 100_000
 MAX_BUFFER = MAX_CELL - 256  # the cell's key has its share
 OPEN = b"-"
@@ -190,6 +192,18 @@ def is_row_key(row: bytes) -> bool:
     return ROW_KEY.fullmatch(row) is not None
 
 
+def is_evidence(row: bytes) -> bool:
+    """Return whether a row of the transaction table tells of a transaction: its own row, or the
+    marker of its `once` token."""
+    return is_row_key(row) or row.startswith(MARKER)
+
+
+def is_own(row: bytes) -> bool:
+    """Return whether a row of the transaction table is one that this library keeps there: any
+    other is foreign."""
+    return is_evidence(row) or row in (PROTOCOL_ROW, DOCTOR_ROW)
+
+
 def created_ms(row_key: bytes) -> int:
     """Return when the owner's clock says that it began the transaction (ms since the epoch)."""
     match = ROW_KEY.fullmatch(row_key)
@@ -239,7 +253,7 @@ def status_key(table: bytes, row_key: bytes) -> Key:
 
 def marker_key(table: bytes, token: bytes) -> Key:
     """Return the key that holds, once committed, the marker of a `once` token."""
-    return Key(b"once." + token, FAMILY, b"done", table)
+    return Key(MARKER + token, FAMILY, b"done", table)
 
 
 def encode_marker(marker: Marker) -> bytes:

@@ -25,7 +25,7 @@ from txn.protocol.fenced import FencedRules
 from txn.protocol.lock_cells import FREE
 from txn.protocol.looks import look_by_tags
 from txn.protocol.phases import STEPS, Status, Steps
-from txn.protocol.row import FAMILY, column, status_key
+from txn.protocol.row import FAMILY, PROTOCOL_ROW, column, is_evidence, status_key
 from txn.protocol.waiting import Contention
 from txn.stores.base import Feature, Store
 
@@ -105,7 +105,7 @@ PROTOCOLS: dict[str, Rules] = {rules.name: rules for rules in (SIX_PHASE, FENCED
 
 def protocol_key(table: bytes) -> Key:
     """Return the key of the name of a database's protocol."""
-    return Key(b"protocol", FAMILY, b"name", table)
+    return Key(PROTOCOL_ROW, FAMILY, b"name", table)
 
 
 def find_rules(store: Store, table: bytes) -> Rules | None:
@@ -131,7 +131,7 @@ def choose_rules(context: Context, wanted: ProtocolName | None, *, create: bool 
     if rules is None:
         rules = PROTOCOLS[wanted or "six-phase"]
         require_features(context, rules)
-        if rules is not SIX_PHASE and next(context.store.scan(context.table), None) is not None:
+        if rules is not SIX_PHASE and _has_transactions(context):
             raise InvalidRequestError(
                 "the database has transactions of another protocol: see `txn convert`",
                 table=context.table,
@@ -151,6 +151,10 @@ def choose_rules(context: Context, wanted: ProtocolName | None, *, create: bool 
         )
     require_features(context, rules)
     return rules
+
+
+def _has_transactions(context: Context) -> bool:
+    return any(is_evidence(row.row) for row in context.store.scan(context.table))
 
 
 def require_features(context: Context, rules: Rules) -> None:

@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
 
 from txn.client.gather import Gatherer, InLine
 from txn.client.turns import Turn
@@ -58,6 +57,7 @@ from txn.service.store_messages import pack_span, unpack_page
 from txn.spans import Span
 from txn.stores.base import Store
 from txn.stores.gateway import Gateway
+from txn.stores.options import split_uri
 from txn.tracing import Headers, Trace, begin_traces, list_headers
 from txn.watch import silent
 
@@ -99,7 +99,7 @@ class _Sent(InLine):
 
 def connect_server(uri: str, clock: Clock | None = None) -> RemoteBackend:
     """Return the backend of a server's URI. Nothing is sent yet."""
-    gateway, token = parse_server(urlsplit(uri))
+    gateway, token = parse_server(split_uri(uri))
     return RemoteBackend(gateway, token=token, clock=clock)
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import SplitResult, parse_qsl, unquote, urlencode
+from urllib.parse import SplitResult, parse_qsl, urlencode
 
 from txn.clock import Clock
 from txn.errors import (
@@ -64,15 +64,16 @@ def served_store(parts: SplitResult, clock: Clock) -> ServedStore:
 
 def parse_server(parts: SplitResult) -> tuple[Gateway, str | None]:
     """Return where the server of a URI is, and the token it wants. The token is in no message."""
-    options = dict(parse_qsl(parts.query, keep_blank_values=True))
-    token = options.pop("token", None)
-    if "token_file" in options:
-        token = read_token(Path(unquote(options.pop("token_file"))))
-    parts = SplitResult(parts.scheme, parts.netloc, parts.path, urlencode(options), parts.fragment)
-    gateway = parse_gateway(parts)
-    if parts.port is None:
-        gateway = replace(gateway, port=DEFAULT_PORT)
-    if "timeout_ms" not in options:
+    options = parse_qsl(parts.query, keep_blank_values=True)
+    tokens = [(name, value) for name, value in options if name in ("token", "token_file")]
+    if len(tokens) > 1:
+        raise InvalidRequestError("give one token, or one token_file", given=len(tokens))
+    token = dict(tokens).get("token")
+    if "token_file" in dict(tokens):
+        token = read_token(Path(dict(tokens)["token_file"]))
+    others = urlencode([each for each in options if each not in tokens])
+    gateway = parse_gateway(parts._replace(query=others), DEFAULT_PORT)
+    if "timeout_ms" not in dict(options):
         gateway = replace(gateway, timeout_ms=TIMEOUT_MS)
     return gateway, token
 

@@ -28,6 +28,7 @@ from txn.spark.mapping import MAPPING
 from txn.spark.options import SourceOptions, refuse_overwrite
 from txn.spark.tokens import make_token
 from txn.spark.workers import Access, open_worker
+from txn.stores.options import hide_login
 
 ATOMIC = (*MAPPING, *CONDITIONS, "nulls", "atomic", "job_id", "ack", "part_keys", "wait_ms")
 """The options of an atomic write."""
@@ -125,7 +126,8 @@ def make_atomic_writer(options: SourceOptions, schema: StructType, overwrite: bo
         policy = access.policy or Policy()
         access = replace(access, policy=replace(policy, lease_ms=LEASE_MS))
     if access.uri.startswith("txn:"):
-        raise InvalidRequestError("a server commits no parts: name its store", uri=access.uri)
+        uri = hide_login(access.uri)
+        raise InvalidRequestError("a server commits no parts: name its store", uri=uri)
     job = options.text("job_id")
     token = make_token(drafting.prefix) if job else None
     with access.open_engine() as engine:

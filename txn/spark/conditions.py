@@ -47,7 +47,7 @@ class Conditions:
             names.append(self.documents)
         if not names:
             return [()] * batch.num_rows
-        columns = [batch.column(batch.schema.get_field_index(name)).to_pylist() for name in names]
+        columns = [_list_values(batch, name) for name in names]
         return list(zip(*columns, strict=True))
 
     def list_assertions(
@@ -100,6 +100,15 @@ def find_column(mapping: TableMapping, name: str) -> MappedColumn:
     raise InvalidRequestError(
         "no column of the mapping is a cell by this name", column=name, known=known
     )
+
+
+def _list_values(batch: pa.RecordBatch, name: str) -> list[Any]:
+    values = batch.column(batch.schema.get_field_index(name))
+    try:
+        found: list[Any] = values.to_pylist()
+    except (OverflowError, ValueError) as error:
+        raise InvalidRequestError("a time is not of the years 1 to 9999", column=name) from error
+    return found
 
 
 def _find_absent(options: SourceOptions, mapping: TableMapping) -> tuple[MappedColumn, ...]:

@@ -17,6 +17,7 @@ from txn.assertions import Assertion
 from txn.errors import InvalidRequestError, TxnError
 from txn.model import Delete, Key, Mutation
 from txn.request import Request
+from txn.spark.codecs.times import list_plain_values
 from txn.spark.committing import make_error
 from txn.spark.conditions import (
     CONDITIONS,
@@ -271,8 +272,10 @@ def _check_once(
 def _describe_value(value: pa.Scalar) -> Any:
     try:
         found = value.as_py()
-    except (OverflowError, ValueError):
-        return str(value.cast(pa.string()))  # Python has no such date or time, and Arrow has
+    except (OverflowError, ValueError):  # Python has no such date or time, and Arrow has
+        if pa.types.is_nested(value.type):
+            return list_plain_values(pa.array([value], value.type))[0]
+        return str(value.cast(pa.string()))
     return escape(found) if isinstance(found, bytes) else found
 
 

@@ -19,14 +19,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import SplitResult, unquote
 
 from txn.clock import Clock, SystemClock
 from txn.errors import InvalidRequestError
 from txn.host.extras import require_extra
 from txn.stores.base import Store
 from txn.stores.local import LocalStore
-from txn.stores.options import Option, one_of, read_options, up_to
+from txn.stores.options import Option, hide_login, one_of, read_options, split_uri, up_to
 from txn.tables.kv.lmdb import MAX_READERS, LmdbStore
 from txn.tables.kv.memory import MemoryStore
 from txn.tables.kv.ordered import OrderedStore
@@ -40,10 +40,7 @@ def open_store(uri: str, clock: Clock | None = None, *, create: bool = True) -> 
     create: whether an embedded store that does not exist is made. Otherwise it is an
     InvalidRequestError, and nothing is written.
     """
-    try:
-        parts = urlsplit(uri)
-    except (ValueError, AttributeError) as error:
-        raise InvalidRequestError("not a URI", given=uri) from error
+    parts = split_uri(uri)
     factory = _FACTORIES.get(parts.scheme)
     if factory is None:
         raise InvalidRequestError(
@@ -54,7 +51,7 @@ def open_store(uri: str, clock: Clock | None = None, *, create: bool = True) -> 
 
 def open_ordered(uri: str) -> OrderedStore:
     """Open the keys and values beneath a store on this machine; see `open_store`."""
-    parts = urlsplit(uri)
+    parts = split_uri(uri)
     match parts.scheme:
         case "memory":
             return _open_memory(parts)
@@ -118,7 +115,7 @@ def _open_served(parts: SplitResult, clock: Clock, _: bool) -> Store:
 
 def _place(parts: SplitResult) -> str:
     """Return the URI without its options, one of which may be a token."""
-    return parts._replace(query="").geturl()
+    return hide_login(parts._replace(query="").geturl())
 
 
 def _options(parts: SplitResult, known: Mapping[str, Option]) -> dict[str, Any]:

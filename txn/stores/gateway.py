@@ -24,7 +24,15 @@ from thriftpy2.transport import TCyBufferedTransport, TCyFramedTransport
 
 from txn.clock import Clock
 from txn.errors import InvalidRequestError
-from txn.stores.options import Option, file, number, one_of, read_options
+from txn.stores.options import (
+    Option,
+    file,
+    hide_login,
+    number,
+    one_of,
+    parse_address,
+    read_options,
+)
 from txn.stores.wire import Wire, connect_socket
 
 DEFAULT_PORT = 9090
@@ -63,21 +71,18 @@ class Gateway:
         return f"{self.host}:{self.port}"
 
 
-def parse_gateway(parts: SplitResult) -> Gateway:
+def parse_gateway(parts: SplitResult, usual_port: int = DEFAULT_PORT) -> Gateway:
     """Return the gateway of a URI; InvalidRequestError says what is wrong with a bad one."""
-    uri = parts.geturl()
-    try:
-        host, port = parts.hostname, parts.port
-    except ValueError as error:
-        raise InvalidRequestError("not a port", uri=uri) from error
-    if not host or parts.path not in {"", "/"} or parts.fragment or "@" in parts.netloc:
+    if parts.path not in {"", "/"} or parts.fragment or not parts.netloc or "@" in parts.netloc:
         raise InvalidRequestError(
-            f"write {parts.scheme}://host:port, and options after a ?", uri=uri
+            f"write {parts.scheme}://host:port, and options after a ?",
+            uri=hide_login(parts.geturl()),
         )
+    host, port = parse_address(parts.netloc, usual_port)
     options = read_options(parts, _OPTIONS)
     if "ca" in options:
         options["tls"] = "on"
-    return Gateway(host, port or DEFAULT_PORT, **options)
+    return Gateway(host, port, **options)
 
 
 _OPTIONS: dict[str, Option] = {

@@ -1,16 +1,48 @@
-"""The options of a store's URI: each is known, and has a value that it may have."""
+"""The parts of a store's URI: its addresses, and its options, each of which is known, is there once
+and has a value that it may have."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import SplitResult, parse_qsl
+from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from txn.errors import InvalidRequestError
 
 Option = Callable[[str, str], str | int]
 """Takes an option's name and what was given; returns its value or raises InvalidRequestError."""
+
+
+_ADDRESS = re.compile(
+    r"(?P<host>\[[0-9A-Fa-f:.]+(%[\w.-]+)?\]|[^\s:,@%/?#\[\]\\]+)(?::(?P<port>.*))?"
+)
+
+
+def split_uri(uri: object) -> SplitResult:
+    """Return the parts of a URI. InvalidRequestError also for spaces around it and for control
+    characters, which Python leaves out."""
+    try:
+        if isinstance(uri, str) and uri == uri.strip() and not re.search(r"[\0-\x1f\x7f]", uri):
+            return urlsplit(uri)
+    except ValueError as error:
+        raise InvalidRequestError("not a URI", given=hide_login(str(uri))) from error
+    raise InvalidRequestError("not a URI", given=hide_login(str(uri)))
+
+
+def parse_address(text: str, usual_port: int) -> tuple[str, int]:
+    """Return the host and the port of `host`, `host:port` or, of IPv6, `[host]:port`."""
+    found = _ADDRESS.fullmatch(text)
+    if found is None:
+        raise InvalidRequestError("not an address: write host:port, or [IPv6]:port", given=text)
+    host, port = found["host"].strip("[]"), found["port"]
+    if port is None:
+        return host, usual_port
+    if not (port.isascii() and port.isdecimal() and len(port) < 6 and 0 < int(port) < 65_536):
+        message = "not an address: not a port, from 1 to 65535"
+        raise InvalidRequestError(message, given=port, address=text)
+    return host, int(port)
 
 
 def read_options(parts: SplitResult, known: Mapping[str, Option]) -> dict[str, Any]:
@@ -19,10 +51,18 @@ def read_options(parts: SplitResult, known: Mapping[str, Option]) -> dict[str, A
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
         if name not in known:
             raise InvalidRequestError(
-                "unknown option", option=name, uri=parts.geturl(), known=sorted(known)
+                "unknown option", option=name, uri=hide_login(parts.geturl()), known=sorted(known)
             )
+        if name in options:
+            raise InvalidRequestError("an option is there twice", option=name)
         options[name] = known[name](name, value)
     return options
+
+
+def hide_login(uri: str) -> str:
+    """Return a URI for people to read: without what may be a user, a password or a token."""
+    shown = re.sub(r"//[^/?#]*@", "//***@", uri)
+    return re.sub(r"([?&](?:token|password)=)[^&#]*", r"\1***", shown)
 
 
 def one_of(*values: str) -> Option:
@@ -38,7 +78,7 @@ def one_of(*values: str) -> Option:
 
 def number(name: str, value: str) -> int:
     """A positive number below 1,000,000,000."""
-    if not value.isdecimal() or len(value) > 9 or not int(value):
+    if not (value.isascii() and value.isdecimal()) or len(value) > 9 or not int(value):
         raise InvalidRequestError("not a positive number", option=name, given=value)
     return int(value)
 

@@ -7,12 +7,13 @@ from starlette.responses import Response
 
 from recovery.console.claims import MOST_SHOWN
 from recovery.console.rendering import render, respond
+from txn.stores.options import hide_login
 
 
 def show_locks_page(request: Request) -> Response:
     """The page."""
     manager = request.app.state.console.settings.locks
-    name = None if manager is None else manager.partition("?")[0]
+    name = None if manager is None else hide_login(manager.partition("?")[0])
     return respond("locks.html", request, {"part": render_locks(request), "manager": name})
 
 

@@ -8,6 +8,8 @@ for lost as soon as the server may have ended it, which is before the server say
 from __future__ import annotations
 
 import logging
+import socket
+import ssl
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import SystemRandom
@@ -17,6 +19,7 @@ from kazoo.client import KazooClient, KazooState, TransactionRequest
 from kazoo.exceptions import (
     ConnectionLoss,
     KazooException,
+    NoAuthError,
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
@@ -27,10 +30,12 @@ from kazoo.exceptions import (
     SessionMovedError,
 )
 from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.security import CREATOR_ALL_ACL
 
 from txn.backoff import Backoff
 from txn.clock import Clock
-from txn.errors import InvalidRequestError, StoreClosedError, StoreError
+from txn.errors import InvalidRequestError, NotApplied, StoreClosedError, StoreError
+from txn.locks.zookeeper.ensemble import Credentials
 
 LOST_REPLY = (
     ConnectionLoss,
@@ -43,6 +48,7 @@ LOGGER = logging.getLogger(__name__)
 NOT_REACHED = (RolledBackError, RuntimeInconsistency)
 CALL_WITHIN_S = 30
 CALL_WITHIN_MS = 1000 * CALL_WITHIN_S
+TLS_WITHIN_S = 5
 MAX_PAUSE_MS = 1_000
 ASKING = Backoff(first_ms=20, longest_ms=MAX_PAUSE_MS)
 PAUSES_IN_SESSION = 6
@@ -93,7 +99,12 @@ class Keeper:
     """One session at a time with ZooKeeper. Safe to share between threads, not to fork."""
 
     def __init__(
-        self, hosts: str, session_ms: int, clock: Clock, connected: Callable[[], None]
+        self,
+        hosts: str,
+        session_ms: int,
+        clock: Clock,
+        connected: Callable[[], None],
+        credentials: Credentials,
     ) -> None:
         self.losses = 0
         self._closed = False
@@ -103,12 +114,14 @@ class Keeper:
         self._silent_since_ms: int | None = None
         # The driver's own pauses double without end: it would miss a server that is back.
         pause_s = min(MAX_PAUSE_MS, session_ms / PAUSES_IN_SESSION) / 1000
+        options = _make_options(credentials)
         try:
             self._client = KazooClient(
                 hosts,
                 timeout=session_ms / 1000,
                 logger=LOGGER,
                 connection_retry={"max_tries": -1, "max_delay": pause_s},
+                **options,
             )
         except ValueError as error:
             raise InvalidRequestError(
@@ -120,9 +133,8 @@ class Keeper:
             self._client.start(timeout=CALL_WITHIN_S)
         except (KazooTimeoutError, KazooException) as error:
             self._client.close()
-            raise StoreError(
-                "cannot connect to ZooKeeper", hosts=hosts, cause=str(error)
-            ) from error
+            cause = _find_tls_error(self._client.hosts, credentials) or str(error)
+            raise NotApplied("cannot connect to ZooKeeper", hosts=hosts, cause=cause) from error
 
     def lost_since(self, losses: int) -> bool:
         """Whether the session of that count may have ended: it did, or there has been no contact
@@ -269,6 +281,45 @@ class Keeper:
             self._silent_since_ms = self._clock.monotonic_ms()
 
 
+def _make_options(credentials: Credentials) -> dict[str, Any]:
+    """Return what the driver is told of how we are let in."""
+    options: dict[str, Any] = {}
+    if credentials.user:
+        options["auth_data"] = [("digest", f"{credentials.user}:{credentials.password}")]
+        options["default_acl"] = CREATOR_ALL_ACL
+    if credentials.tls == "on":
+        _make_tls(credentials)  # the driver would not say that a file is none of its kind
+        options |= {"use_ssl": True, "check_hostname": True, "ca": credentials.ca or None}
+        options["certfile"] = credentials.certificate or None
+        options["keyfile"] = credentials.key or credentials.certificate or None
+    return options
+
+
+def _make_tls(credentials: Credentials) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context()
+        if credentials.ca:
+            context.load_verify_locations(credentials.ca)
+        if credentials.certificate:
+            context.load_cert_chain(credentials.certificate, credentials.key or None)
+    except OSError as error:
+        files = credentials.ca, credentials.certificate, credentials.key
+        raise InvalidRequestError("no certificates", files=files, cause=str(error)) from error
+    return context
+
+
+def _find_tls_error(hosts: Sequence[tuple[str, int]], credentials: Credentials) -> str | None:
+    """Return why the first server is no partner for TLS, which the driver does not tell."""
+    if credentials.tls == "off":
+        return None
+    try:
+        with socket.create_connection(hosts[0], TLS_WITHIN_S) as plain:
+            _make_tls(credentials).wrap_socket(plain, server_hostname=hosts[0][0]).close()
+    except OSError as error:
+        return str(error)
+    return None
+
+
 def _make_call(name: str, at: str) -> Callable[[KazooClient], Any]:
     """Return a call of the driver's, by its name."""
     return lambda client: getattr(client, name)(at)
@@ -291,4 +342,8 @@ def _results(answer: Any) -> list[Any]:
 
 
 def _failure(message: str, error: Exception) -> StoreError:
+    if isinstance(error, NoAuthError):
+        return NotApplied(
+            "ZooKeeper: not for this user: name who made it, zookeeper://user:password@host"
+        )
     return StoreError(f"ZooKeeper: {message}", cause=repr(error))

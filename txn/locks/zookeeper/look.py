@@ -6,6 +6,7 @@ from itertools import islice
 
 from txn.clock import SystemClock
 from txn.locks.manager import SeenLocks
+from txn.locks.zookeeper.ensemble import Ensemble
 from txn.locks.zookeeper.keeper import Keeper
 from txn.locks.zookeeper.nodes import Folders
 from txn.locks.zookeeper.queue import BASE
@@ -17,9 +18,11 @@ SESSION_MS = 10_000
 class ZooKeeperLook:
     """Sees the locks under one base path, in a session that owns nothing."""
 
-    def __init__(self, hosts: str, base: str = "") -> None:
-        self._keeper = Keeper(hosts, SESSION_MS, SystemClock(), lambda: None)
-        self._view = View(self._keeper, Folders("/" + (base.strip("/") or BASE.strip("/"))))
+    def __init__(self, ensemble: Ensemble) -> None:
+        self._keeper = Keeper(
+            ensemble.hosts, SESSION_MS, SystemClock(), lambda: None, ensemble.credentials
+        )
+        self._view = View(self._keeper, Folders(ensemble.base or BASE))
 
     def list_first(self, most: int) -> SeenLocks:
         """Return who holds and who waits."""

@@ -23,6 +23,7 @@ from txn.locks.line import Denied, first_denied, wait_in_line
 from txn.locks.manager import Lock, Waiting, check_hold, owner_name, waiting_or_default
 from txn.locks.patience import Patience
 from txn.locks.requests import LockRequest, Path, as_path
+from txn.locks.zookeeper.ensemble import Credentials
 from txn.locks.zookeeper.former_nodes import move_nodes
 from txn.locks.zookeeper.keeper import Broken, Create, Gone, Keeper, RemoveNode
 from txn.locks.zookeeper.nodes import KINDS, Folders, Line, Note, first_of, line_of
@@ -57,6 +58,7 @@ class ZooKeeperManager:
         hosts: str,
         base: str = BASE,
         *,
+        credentials: Credentials = Credentials(),  # noqa: B008
         name: str | None = None,
         session_ms: int = 10_000,
         waiting: Waiting | None = None,
@@ -73,7 +75,7 @@ class ZooKeeperManager:
         self._session_ms = session_ms
         self._owed: dict[str, tuple[Path, ...]] = {}
         self._used: frozenset[Path] = frozenset()
-        self._keeper = Keeper(hosts, session_ms, self._clock, self._sweep)
+        self._keeper = Keeper(hosts, session_ms, self._clock, self._sweep, credentials)
         self._view = View(self._keeper, self._folders)
         try:
             move_nodes(self._keeper, self._folders)

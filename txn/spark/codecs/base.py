@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -52,8 +52,12 @@ class Codec:
 
     def encode_array(self, values: pa.Array) -> list[bytes | None]:
         """Return the cells of a column."""
+        return self.encode_values(values.to_pylist())
+
+    def encode_values(self, values: Iterable[Any]) -> list[bytes | None]:
+        """Return the cells of values, of which None has none."""
         encode = self.encode
-        return [None if value is None else encode(value) for value in values.to_pylist()]
+        return [None if value is None else encode(value) for value in values]
 
     def decode_array(self, cells: Cells) -> pa.Array:
         """Return the column of some cells."""

@@ -5,10 +5,14 @@ from __future__ import annotations
 import base64
 import json
 import math
-from collections.abc import Mapping
+import re
+import struct
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
+from json.encoder import encode_basestring
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -27,8 +31,11 @@ from pyspark.sql.types import (
 )
 
 from txn.errors import InvalidRequestError
-from txn.spark.codecs.base import Codec
+from txn.spark.codecs.base import Cells, Codec
 from txn.spark.codecs.plain import IsoCodec
+from txn.spark.codecs.times import list_plain_values
+
+_ESCAPE = re.compile(r"\\(?:u[0-9a-f]{4}|.)")
 
 _SINGLE = (
     BinaryType,
@@ -46,7 +53,8 @@ _SINGLE = (
 
 class JsonCodec(Codec):
     """JSON as Spark's `to_json` has it: fields without a value are left out, bytes are base64,
-    dates and times are text. Only a decimal is text where `to_json` has a number."""
+    numbers are as Java writes them. But a decimal is text, since others read a number as a double;
+    and dates and times are as the codec `iso` has them, where `to_json` drops microseconds."""
 
     name = "json"
     accepts = (StructType, ArrayType, MapType)
@@ -57,11 +65,20 @@ class JsonCodec(Codec):
             raise InvalidRequestError("a type has no JSON", type=kind.simpleString())
 
     def encode(self, value: Any) -> bytes:
-        plain = _to_plain(self.kind, value)
-        return json.dumps(plain, ensure_ascii=False, separators=(",", ":")).encode()
+        return _write(self.kind, value).encode()
+
+    def encode_array(self, values: pa.Array) -> list[bytes | None]:
+        return self.encode_values(list_plain_values(values))
 
     def decode(self, data: bytes) -> Any:
-        return self.check_value(_from_plain(self.kind, json.loads(data, parse_float=Decimal)))
+        return self.check_value(self._parse(data))
+
+    def decode_array(self, cells: Cells) -> pa.Array:
+        values = [None if cell is None else self._parse(cell) for cell in cells]
+        return pa.array(values, type=self.arrow)
+
+    def _parse(self, data: bytes) -> Any:
+        return _from_plain(self.kind, json.loads(data, parse_float=Decimal))
 
 
 def _has_json(kind: DataType) -> bool:
@@ -76,43 +93,73 @@ def _has_json(kind: DataType) -> bool:
             return isinstance(kind, _SINGLE)
 
 
-def _to_plain(kind: DataType, value: Any) -> Any:
+def _write(kind: DataType, value: Any) -> str:
     if value is None:
-        return None
+        return "null"
     match kind:
         case StructType():
-            return _to_object(kind, value)
+            if isinstance(value, Mapping):
+                value = [value.get(name) for name in kind.names]
+            pairs = zip(kind.fields, value, strict=True)
+            fields = ((each.name, each.dataType, part) for each, part in pairs if part is not None)
+            return _write_object(fields)
         case ArrayType():
-            return [_to_plain(kind.elementType, each) for each in value]
+            return f"[{','.join(_write(kind.elementType, each) for each in value)}]"
         case MapType():
-            pairs = value.items() if isinstance(value, Mapping) else value
-            return {key: _to_plain(kind.valueType, each) for key, each in pairs}
+            items = value.items() if isinstance(value, Mapping) else value
+            return _write_object((key, kind.valueType, each) for key, each in items)
         case _:
-            return _to_single(kind, value)
+            return _write_single(kind, value)
 
 
-def _to_object(kind: StructType, value: Any) -> dict[str, Any]:
-    if isinstance(value, Mapping):
-        value = [value.get(name) for name in kind.names]
-    pairs = zip(kind.fields, value, strict=True)
-    plain = {field.name: _to_plain(field.dataType, each) for field, each in pairs}
-    return {name: each for name, each in plain.items() if each is not None}
+def _write_object(fields: Iterable[tuple[str, DataType, Any]]) -> str:
+    return f"{{{','.join(f'{_quote(name)}:{_write(kind, each)}' for name, kind, each in fields)}}}"
 
 
-def _to_single(kind: DataType, value: Any) -> Any:
+def _write_single(kind: DataType, value: Any) -> str:
     match kind:
-        case DecimalType():
-            return format(Decimal(value), "f")
-        case BinaryType():
-            return base64.b64encode(bytes(value)).decode()
-        case DateType() | TimestampType() | TimestampNTZType():
-            return IsoCodec(kind).encode(value).decode()
+        case BooleanType():
+            return "true" if value else "false"
+        case IntegralType():
+            return str(int(value))
         case FloatType() | DoubleType():
-            if math.isfinite(value):
-                return float(value)
-            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+            return _write_float(value, "<f" if isinstance(kind, FloatType) else "<d")
+        case DecimalType():
+            return f'"{Decimal(value):f}"'
+        case BinaryType():
+            return f'"{base64.b64encode(bytes(value)).decode()}"'
+        case DateType() | TimestampType() | TimestampNTZType():
+            return f'"{IsoCodec(kind).encode(value).decode()}"'
         case _:
-            return value
+            return _quote(value)
+
+
+def _write_float(value: float, width: str) -> str:
+    """Return a number as Java writes it: the fewest digits that tell it from others of its width,
+    at least two, with an exponent below a thousandth and from ten millions on."""
+    if not math.isfinite(value):
+        return '"NaN"' if math.isnan(value) else '"Infinity"' if value > 0 else '"-Infinity"'
+    bits = struct.pack(width, value)
+    texts = (f"{value:.{digits}e}" for digits in range(1, 17))
+    text = next(text for text in texts if _pack(width, float(text)) == bits)
+    number, _, exponent = text.partition("e")
+    if value and not -3 <= int(exponent) < 7:
+        return f"{number}E{int(exponent)}"
+    whole, _, rest = f"{Decimal(text):f}".partition(".")
+    return f"{whole}.{rest.rstrip('0') or '0'}"
+
+
+def _pack(width: str, value: float) -> bytes:
+    try:
+        return struct.pack(width, value)
+    except OverflowError:  # it was rounded up, to more than there is
+        return b""
+
+
+def _quote(text: str) -> str:
+    """Return a text in quotes, with escapes in capitals, as Jackson writes them."""
+    quoted = encode_basestring(text)
+    return _ESCAPE.sub(lambda found: found[0][:2] + found[0][2:].upper(), quoted)
 
 
 def _from_plain(kind: DataType, plain: Any) -> Any:
@@ -142,7 +189,7 @@ def _from_single(kind: DataType, plain: Any) -> Any:
         case BinaryType():
             return base64.b64decode(plain, validate=True)
         case DateType() | TimestampType() | TimestampNTZType():
-            return IsoCodec(kind).decode(str(plain).encode())
+            return IsoCodec(kind).parse(str(plain))
         case FloatType() | DoubleType():
             return float(plain)
         case _:

@@ -7,7 +7,6 @@ import struct
 import sys
 from array import array
 from collections.abc import Callable
-from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, ClassVar
 
@@ -31,8 +30,16 @@ from pyspark.sql.types import (
 )
 
 from txn.spark.codecs.base import Cells, Codec
+from txn.spark.codecs.times import (
+    count_days,
+    count_micros,
+    format_date,
+    format_time,
+    list_plain_values,
+    parse_date,
+    parse_time,
+)
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _INTEGERS = (ByteType, ShortType, IntegerType, LongType)
 _WHOLE = re.compile(rb"[+-]?[0-9]+")
 _NUMBER = re.compile(
@@ -219,19 +226,30 @@ class IsoCodec(Codec):
     is_text = True
 
     def encode(self, value: Any) -> bytes:
-        if isinstance(self.kind, TimestampType):  # naive is local, as it is everywhere in PySpark
-            return value.astimezone(UTC).isoformat().replace("+00:00", "Z").encode()  # type: ignore[no-any-return]
-        return value.isoformat().encode()  # type: ignore[no-any-return]
+        if isinstance(self.kind, DateType):
+            return format_date(count_days(value)).encode()
+        has_zone = isinstance(self.kind, TimestampType)
+        text = format_time(count_micros(value, has_zone))
+        return f"{text}Z".encode() if has_zone else text.encode()
+
+    def encode_array(self, values: pa.Array) -> list[bytes | None]:
+        return self.encode_values(list_plain_values(values))
 
     def decode(self, data: bytes) -> Any:
+        return self.check_value(self.parse(data.decode()))
+
+    def decode_array(self, cells: Cells) -> pa.Array:
+        values = [None if cell is None else self.parse(cell.decode()) for cell in cells]
+        return pa.array(values, type=self.arrow)
+
+    def parse(self, text: str) -> int:
+        """Return what Arrow takes for the value of a text: days, or microseconds."""
         if isinstance(self.kind, DateType):
-            return date.fromisoformat(data.decode())
-        value = datetime.fromisoformat(data.decode())
-        if isinstance(self.kind, TimestampType):
-            return value.astimezone(UTC) if value.tzinfo else value.replace(tzinfo=UTC)
-        if value.tzinfo:
+            return parse_date(text)
+        micros, has_zone = parse_time(text)
+        if has_zone and isinstance(self.kind, TimestampNTZType):
             raise ValueError("a time without a zone has an offset")
-        return value
+        return micros
 
 
 class MillisCodec(Codec):
@@ -242,9 +260,17 @@ class MillisCodec(Codec):
     width = 8
 
     def encode(self, value: Any) -> bytes:
-        return struct.pack(">q", (value.astimezone(UTC) - _EPOCH) // timedelta(milliseconds=1))
+        return struct.pack(">q", count_micros(value, has_zone=True) // 1_000)
 
-    def decode(self, data: bytes) -> datetime:
-        if len(data) != self.width:
-            raise ValueError(f"{len(data)} bytes, not {self.width}")
-        return _EPOCH + timedelta(milliseconds=struct.unpack(">q", data)[0])
+    def encode_array(self, values: pa.Array) -> list[bytes | None]:
+        return self.encode_values(list_plain_values(values))
+
+    def decode(self, data: bytes) -> Any:
+        return self.decode_array([data])[0].as_py()
+
+    def decode_array(self, cells: Cells) -> pa.Array:
+        for cell in cells:
+            if cell is not None and len(cell) != self.width:
+                raise ValueError(f"{len(cell)} bytes, not {self.width}")
+        values = [None if cell is None else struct.unpack(">q", cell)[0] * 1_000 for cell in cells]
+        return pa.array(values, type=self.arrow)

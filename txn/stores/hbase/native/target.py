@@ -16,7 +16,16 @@ from typing import Literal
 from urllib.parse import SplitResult, unquote
 
 from txn.errors import InvalidRequestError
-from txn.stores.options import Option, file, number, one_of, read_options, word
+from txn.stores.options import (
+    Option,
+    file,
+    hide_login,
+    number,
+    one_of,
+    parse_address,
+    read_options,
+    word,
+)
 
 ZOOKEEPER_PORT = 2181
 MASTER_PORT = 16_000
@@ -55,33 +64,29 @@ class Target:
 
 def parse_target(parts: SplitResult) -> Target:
     """Return the cluster of a URI; InvalidRequestError says what is wrong with a bad one."""
-    uri = parts.geturl()
+    uri = hide_login(parts.geturl())
     options = read_options(parts, _OPTIONS)
     masters = options.pop("registry", "")
-    if parts.fragment or "@" in parts.netloc or bool(parts.netloc) == bool(masters):
+    is_bad = parts.fragment or "@" in parts.netloc or (masters and parts.path.strip("/"))
+    if is_bad or bool(parts.netloc) == bool(masters):
         raise InvalidRequestError(
             "write hbase://zk1,zk2:2181/znode, or hbase://?registry=host:port,host:port", uri=uri
         )
     if "ca" in options or "certificate" in options:
         options["tls"] = "on"
     if masters:
-        return Target(registry=_addresses(masters, MASTER_PORT, uri), **options)
+        return Target(registry=_addresses(masters, MASTER_PORT), **options)
     znode = unquote(parts.path).rstrip("/") or "/hbase"
-    return Target(_addresses(parts.netloc, ZOOKEEPER_PORT, uri), znode, **options)
+    return Target(_addresses(parts.netloc, ZOOKEEPER_PORT), znode, **options)
 
 
-def _addresses(text: str, usual_port: int, uri: str) -> tuple[Address, ...]:
+def _addresses(text: str, usual_port: int) -> tuple[Address, ...]:
     """Return addresses that have commas between them. One without a port has the next one's."""
     found: list[Address] = []
     port = usual_port
     for part in reversed(text.split(",")):
-        host, colon, digits = part.rpartition(":")
-        if colon and not digits.isdecimal():
-            raise InvalidRequestError("not a port", given=digits, uri=uri)
-        host, port = (host, int(digits)) if colon else (part, port)
-        if not host or not 0 < port < 65_536:
-            raise InvalidRequestError("not an address", given=part, uri=uri)
-        found.append((host.strip("[]"), port))
+        host, port = parse_address(part, port)
+        found.append((host, port))
     return tuple(reversed(found))
 
 

@@ -1,0 +1,34 @@
+"""`txn ping`: whether a store answers, at the cost of one row."""
+
+from __future__ import annotations
+
+import typer
+
+from recovery.commands.common import (
+    DEFAULT_TRANSACTIONS,
+    JsonOption,
+    StoreOption,
+    TransactionsOption,
+    print_json,
+)
+from recovery.opening import open_any_store
+
+
+def ping(
+    *,
+    store: StoreOption,
+    transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
+    as_json: JsonOption = False,
+) -> None:
+    """Ask the store for one row, the protocol of its database, as a health check does.
+
+    Exit code 0: it answers, also where there is no transaction table yet. 2: it does not.
+    """
+    with open_any_store(store, transactions) as context:
+        is_there = context.store.describe(context.table) is not None
+        protocol = context.rules.name if is_there else None
+    if as_json:
+        print_json({"transactions": transactions, "protocol": protocol})
+    else:
+        about = f"has the protocol {protocol}" if protocol else "is not there yet"
+        typer.echo(f"the store answers; transaction table {transactions} {about}")
