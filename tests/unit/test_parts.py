@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
@@ -31,6 +32,7 @@ from txn import (
     StoreError,
 )
 from txn.client.parts import PartsClient
+from txn.errors import StoreClosedError
 from txn.model import Edit
 from txn.protocol.attempt import ProtocolName
 from txn.protocol.phases import Status
@@ -50,6 +52,7 @@ from txn.protocol.row import (
     whole_of,
 )
 from txn.testing.faulty import NO_FAULT, Call, Fault
+from txn.watch import Event, Failed
 
 pytestmark = pytest.mark.fast
 W = Key("x", "d", "w", "rows")
@@ -230,17 +233,48 @@ def test_beats_keep_it_alive(engine: Engine, client: PartsClient) -> None:
     client.commit(transaction, [1], 0)
 
 
-def test_beating_ends_with_the_store(engine: Engine, client: PartsClient) -> None:
-    """Who cannot reach it is silent, and no thread is left."""
+@pytest.mark.parametrize("error", [StoreError("away"), ZeroDivisionError("odd")], ids=repr)
+def test_beating_goes_on_after_any_error(
+    engine: Engine, client: PartsClient, error: Exception
+) -> None:
+    """A heartbeat that ended at the first one let anybody abort the whole, a lease later."""
     transaction = client.begin()
+    fails = iter([error] * 3)
+    told: list[Event] = []
+    beat = client.beat
 
-    def fail(*args: object, **more: object) -> None:
-        raise StoreError("away")
+    def fail(transaction: bytes) -> None:
+        if (failure := next(fails, None)) is not None:
+            raise failure
+        beat(transaction)
 
-    client._context = replace(engine.context, policy=replace(POLICY, lease_ms=3))
+    quick = replace(POLICY, lease_ms=30)
+    client._context = replace(engine.context, policy=quick, watch=told.append)
     client.beat = fail  # type: ignore[method-assign]
+    before = row_of(engine, transaction).beat
     with client.beating(transaction):
-        engine.context.clock.sleep_ms(20)
+        engine.context.clock.sleep_ms(5)
+        while row_of(engine, transaction).beat == before:
+            pass
+    assert told.count(Failed("show life")) == 3
+
+
+def test_beating_ends_with_a_closed_store(client: PartsClient) -> None:
+    """There is nothing left to beat in, and no thread is left."""
+    came = threading.Event()
+
+    def fail(transaction: bytes) -> None:
+        came.set()
+        raise StoreClosedError("closed")
+
+    client._context = replace(client._context, policy=replace(POLICY, lease_ms=3))
+    client.beat = fail  # type: ignore[method-assign]
+    with client.beating(client.begin()):
+        assert came.wait(5)
+        for each in threading.enumerate():
+            if each.name == "txn-beat":
+                each.join(5)
+                assert not each.is_alive()
 
 
 def test_too_many_parts_are_refused(client: PartsClient) -> None:

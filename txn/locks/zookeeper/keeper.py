@@ -31,6 +31,7 @@ from kazoo.handlers.threading import KazooTimeoutError
 from txn.backoff import Backoff
 from txn.clock import Clock
 from txn.errors import InvalidRequestError, StoreClosedError, StoreError
+from txn.text import name_failure
 
 LOST_REPLY = (
     ConnectionLoss,
@@ -264,9 +265,18 @@ class Keeper:
             self.losses += 1
         if state == KazooState.CONNECTED:
             self._silent_since_ms = None
-            self._client.handler.spawn(self._connected)
+            self._client.handler.spawn(self._tell_connected)
         else:
             self._silent_since_ms = self._clock.monotonic_ms()
+
+    def _tell_connected(self) -> None:
+        """Let the owner do what it has put off, in a thread that nobody waits for."""
+        try:
+            self._connected()
+        except StoreError as error:
+            LOGGER.warning("not done after a reconnection: %s", name_failure(error))
+        except Exception:
+            LOGGER.exception("not done after a reconnection")
 
 
 def _make_call(name: str, at: str) -> Callable[[KazooClient], Any]:
