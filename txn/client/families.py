@@ -52,8 +52,9 @@ class Families:
     def forget(self, table: bytes) -> None:
         """Look again when somebody next asks for the table, which is gone."""
         self._tables.discard(table)
-        for key in [key for key in self._known if key[0] == table]:
-            self._known.pop(key, None)
+        for key in list(self._known):  # at once: other threads add to it
+            if key[0] == table:
+                self._known.pop(key, None)
 
     def check(self, request: Request) -> None:
         """Raise InvalidRequestError unless the request may be committed to its families."""

@@ -68,12 +68,12 @@ class Contention:
         for lock in locks:
             self._hot_ms = now_ms
             if len(self._since_ms) >= REMEMBERED:
-                self._since_ms.clear()  # costs an attempt at worst
+                self._since_ms = {}  # costs an attempt at worst
             self._since_ms[lock] = now_ms
 
     def _note_written(self, mutations: Iterable[Mutation | Delete], timestamp: int) -> None:
         if len(self._written) >= REMEMBERED:
-            self._written.clear()  # costs an attempt at worst
+            self._written = {}  # costs an attempt at worst; others may look at the old one
         for m in mutations:
             if isinstance(m, Mutation) and len(m.value) <= LARGE_BYTES:
                 self._written[m.key] = Cell(m.value, timestamp)
@@ -99,7 +99,7 @@ class Contention:
         key in demand, and return them; fail those whose assertions have become hopeless. What this
         client has written since they were read it knows without asking."""
         for t in attempts if self._written else ():
-            _fail_overtaken(t, self._written)
+            _fail_overtaken(t, self._written)  # this one, whole, while others begin a new one
         live = [t for t in attempts if t.failure is None]
         held = [item for item in self._look_at_hot_keys(live) if item.holder != FREE]
         self.note_hot(item.t.locks[item.key] for item in held)
