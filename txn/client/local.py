@@ -10,7 +10,8 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from threading import get_ident
 from types import MappingProxyType
 
 from txn.client.families import Families
@@ -71,6 +72,7 @@ class Wanted(InLine):
     attempt: the latest one, since begun_ms. tries: how many have been made. rounds: how many
     batches it was in. is_aside: whether it left the last one before anything was written.
     asked_ms: when it was asked for, as `measure_ms` tells it. trace: its span, if there is one.
+    teller: which thread settles its future, once one has begun to.
     """
 
     attempt: Attempt
@@ -80,6 +82,7 @@ class Wanted(InLine):
     is_aside: bool = False
     asked_ms: float = 0.0
     trace: Trace | None = None
+    teller: dict[str, int] = field(default_factory=dict)
 
 
 class LocalBackend:
@@ -254,7 +257,7 @@ class LocalBackend:
 
     def _is_open(self, w: Wanted) -> bool:
         """Whether the request is to be tried, for the first time or again."""
-        if w.is_aside or (not w.tries and w.attempt.failure is None):
+        if w.is_aside or (w.attempt.failure is None and w.attempt.status is None and not w.tries):
             return True
         is_conflict = isinstance(w.attempt.failure, ConflictError)
         is_worth_it = w.tries < self._context.policy.attempts
@@ -298,7 +301,7 @@ class LocalBackend:
                 meet=lambda some: aside.extend(self._contention.stand_aside(some)),
             )
         except BaseException as error:
-            leave_unknown([w.attempt for w in batch], error)
+            leave_unknown(due, error)
             raise
         finally:
             tried = set(due).difference(aside)
@@ -325,6 +328,9 @@ class LocalBackend:
 
     def _tell_alone(self, w: Wanted) -> None:
         assert w.future is not None
+        # One thread does this, which may have been interrupted at it before.
+        if w.future.done() or w.teller.setdefault("by", get_ident()) != get_ident():
+            return
         try:
             self._commit_alone(w)
         except BaseException as error:
