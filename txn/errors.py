@@ -129,6 +129,16 @@ class NotApplied(StoreError):
     """The call certainly had no effect: it is safe to send it again."""
 
 
+def deny(error: TxnError, words: str = "nothing was committed") -> TxnError:
+    """Return the error of a request of which nothing happened and nothing will: where the store
+    knows less of its own call, one that says so."""
+    if isinstance(error, NotApplied | StoreClosedError) or not isinstance(error, StoreError):
+        return error
+    denied = NotApplied(f"{words}: {error}")
+    denied.__cause__ = error
+    return denied
+
+
 class MaybeApplied(StoreError):
     """The call may have taken effect, now or later: read before doing anything else."""
 

@@ -20,7 +20,6 @@ from txn.watch import (
     Conflict,
     Ended,
     Event,
-    Failed,
     Gathered,
     Helped,
     Phase,
@@ -29,6 +28,7 @@ from txn.watch import (
     QueueName,
     Retried,
     StoreCall,
+    WorkFailed,
     WorkName,
 )
 
@@ -180,7 +180,7 @@ class Metrics(Forked):
         if self._has_foreign:
             self._empty_queues()
         match event:
-            case Phase() | StoreCall() | Retried() | Failed():
+            case Phase() | StoreCall() | Retried() | WorkFailed():
                 self._count_work(event)
             case Conflict(_, key):
                 self._child(self._conflicts, self._name_table(key.table or b"")).inc()
@@ -196,7 +196,7 @@ class Metrics(Forked):
             case _:
                 assert_never(event)
 
-    def _count_work(self, event: Phase | StoreCall | Retried | Failed) -> None:
+    def _count_work(self, event: Phase | StoreCall | Retried | WorkFailed) -> None:
         match event:
             case Phase(outcome="started"):
                 pass
@@ -210,7 +210,7 @@ class Metrics(Forked):
                 self._child(self._items, call).inc(items)
             case Retried(call):
                 self._child(self._retries, call).inc()
-            case Failed(work):
+            case WorkFailed(work):
                 self._child(self._failures, work).inc()
             case _:
                 assert_never(event)

@@ -12,7 +12,7 @@ from threading import Event
 
 from txn.errors import StoreClosedError, TxnError
 from txn.text import name_failure
-from txn.watch import LOG, Failed, Watch, WorkName, silent
+from txn.watch import LOG, Watch, WorkFailed, WorkName, silent
 
 SOONER, SOONEST = 3, 10
 """After a failure the work is done again after a tenth of its interval, then two tenths, and from
@@ -53,4 +53,4 @@ def _tell(name: WorkName, error: Exception, watch: Watch) -> None:
         *(name, cause),
         exc_info=error if is_ours else None,
     )
-    watch(Failed(name))
+    watch(WorkFailed(name))

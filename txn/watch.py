@@ -141,7 +141,7 @@ class Retried:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class WorkFailed:
     """The work of a thread behind the client's back failed, and will be done again."""
 
     work: WorkName
@@ -173,7 +173,7 @@ class Ended:
     elapsed_ms: float
 
 
-Event = Phase | Conflict | Helped | StoreCall | Retried | Failed | Gathered | Queued | Ended
+Event = Phase | Conflict | Helped | StoreCall | Retried | WorkFailed | Gathered | Queued | Ended
 Watch = Callable[[Event], None]
 
 

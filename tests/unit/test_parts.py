@@ -52,7 +52,7 @@ from txn.protocol.row import (
     whole_of,
 )
 from txn.testing.faulty import NO_FAULT, Call, Fault
-from txn.watch import Event, Failed
+from txn.watch import Event, WorkFailed
 
 pytestmark = pytest.mark.fast
 W = Key("x", "d", "w", "rows")
@@ -256,7 +256,7 @@ def test_beating_goes_on_after_any_error(
         engine.context.clock.sleep_ms(5)
         while row_of(engine, transaction).beat == before:
             pass
-    assert told.count(Failed("show life")) == 3
+    assert told.count(WorkFailed("show life")) == 3
 
 
 def test_beating_ends_with_a_closed_store(client: PartsClient) -> None:

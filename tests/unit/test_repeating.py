@@ -24,7 +24,7 @@ from txn.leases.holding import HeldLease
 from txn.locks import exclusive
 from txn.repeating import repeat
 from txn.stores import open_store
-from txn.watch import Event, Failed
+from txn.watch import Event, WorkFailed
 
 pytestmark = pytest.mark.fast
 
@@ -68,7 +68,7 @@ def test_whatever_fails_is_told_and_done_again(
     repeat("show life", work, pauses, 30, told.append)
     assert next(fails, "all was done") == "all was done"
     assert pauses.seconds == [30, 3, 6, 30, 3, 30, 30]
-    assert told == [Failed("show life")] * 3
+    assert told == [WorkFailed("show life")] * 3
     level = logging.WARNING if isinstance(error, TxnError) else logging.ERROR
     assert [record.levelno for record in caplog.records] == [level] * 3
 

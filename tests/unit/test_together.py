@@ -417,8 +417,9 @@ def test_without_the_transaction_table_nothing_is_done() -> None:
     together(world)
     world.engine.commit(BOTH)
     world.admin.disable(b"txn")
-    with pytest.raises(TableUnavailable):
+    with pytest.raises(NotApplied, match="nothing was committed") as caught:
         world.engine.commit([Mutation(Z, b"2")])
+    assert isinstance(caught.value.__cause__, TableUnavailable)
     assert world.value(Z) is None
 
 

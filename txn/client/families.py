@@ -6,7 +6,9 @@ changed under running clients.
 
 from __future__ import annotations
 
-from txn.errors import InvalidRequestError
+from collections.abc import Mapping
+
+from txn.errors import InvalidRequestError, StoreError, deny
 from txn.model import Delete, Family, Key, find_delete_refusal, find_refusal
 from txn.protocol.attempt import Context, call_store
 from txn.request import Request
@@ -27,7 +29,7 @@ class Families:
         known = self._known.get((table, key.family))
         if known is not None:
             return known
-        families = call_store(self._context, lambda: self._context.store.describe(table))
+        families = self._describe(table)
         if families is None:
             raise InvalidRequestError(
                 "no such table: create it with ensure_table", table=table, key=key
@@ -45,9 +47,16 @@ class Families:
         """Raise InvalidRequestError unless there is such a table."""
         if table in self._tables:
             return
-        if call_store(self._context, lambda: self._context.store.describe(table)) is None:
+        if self._describe(table) is None:
             raise InvalidRequestError("no such table: create it with ensure_table", table=table)
         self._tables.add(table)
+
+    def _describe(self, table: bytes) -> Mapping[bytes, Family] | None:
+        try:
+            return call_store(self._context, lambda: self._context.store.describe(table))
+        except StoreError as error:
+            denied = deny(error)
+            raise denied from denied.__cause__
 
     def forget(self, table: bytes) -> None:
         """Look again when somebody next asks for the table, which is gone."""

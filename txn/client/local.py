@@ -26,6 +26,7 @@ from txn.errors import (
     CorruptRowError,
     TableUnavailable,
     TxnError,
+    deny,
 )
 from txn.host.crew import Crew
 from txn.model import Cell, Family, Key, Row
@@ -358,9 +359,9 @@ class LocalBackend:
             live = run_for_available(meet or self._contention.wait_for_hot_keys, attempts)
             commit(context, live, self._contention, patient, finish)
             self._contention.learn(live)
-        except TxnError as error:  # before the decision, so nothing of these was written
+        except TxnError as error:  # before the decision, so nothing of these is ever committed
             for t in attempts:
-                t.failure = t.failure or error
+                t.failure = t.failure or deny(error)
         for t in attempts:
             self._resolver.blame(t.failure)
             if t.failure is not None and isinstance(t.failure.__cause__, TableUnavailable):

@@ -17,6 +17,7 @@ from txn.errors import (
     CommitOutcomeUnknown,
     ConflictError,
     DeadlineError,
+    NotApplied,
     TableUnavailable,
     annotate,
 )
@@ -254,10 +255,13 @@ def look_at_ranges(
 @announce("decide")
 def decide(context: Context, transactions: Sequence[Attempt]) -> list[Attempt]:
     """Take the decision, durably, with the plan. It is asked for once here, and only by the owner;
-    where the answer cannot be had, the outcome is unknown and nothing is undone."""
+    where the answer cannot be had, the outcome is unknown and nothing is undone. Where the store
+    has certainly done nothing it is not asked for any more: raises NotApplied."""
     lost: Exception | None = None
     try:
         _ask_for_decision(context, transactions)
+    except NotApplied:
+        raise
     except Exception as error:  # noqa: BLE001  (whatever it is, the decision was sent)
         lost = error
     for t in transactions:
