@@ -95,9 +95,11 @@ class DeadlineError(AbortedError):
 class CommitOutcomeUnknown(TxnError):
     """The decision was sent and could not be read back: ask `engine.outcome(error.transaction)`."""
 
-    def __init__(self, transaction: bytes) -> None:
-        super().__init__(annotate("commit outcome unknown", transaction=transaction))
+    def __init__(self, transaction: bytes, cause: BaseException | None = None) -> None:
+        why = None if cause is None else str(cause) or type(cause).__name__
+        super().__init__(annotate("commit outcome unknown", transaction=transaction, cause=why))
         self.transaction = transaction
+        self.__cause__ = cause
 
 
 class CorruptRowError(TxnError):

@@ -186,6 +186,19 @@ def test_parts_that_share_a_key_are_told_at_once(engine: Engine) -> None:
     assert client.abort(transaction, "its rows are not told apart")
 
 
+def test_parts_that_share_a_lock_are_told_what_it_is_of(engine: Engine) -> None:
+    """In a fenced database a lock is of a row and family: the two have no key in common."""
+    client = PartsClient(engine, wait_ms=3_600_000)
+    transaction = client.begin()
+    client.write(transaction, 0, 0, [Mutation(X, "1")])
+    if engine.context.rules.locks_rows:
+        with pytest.raises(InvalidRequestError, match="a row and family in common"):
+            client.write(transaction, 1, 0, [Mutation(W, "2")])
+    with pytest.raises(InvalidRequestError, match=" in common") as told:
+        client.write(transaction, 1, 1, [Mutation(X, "2")])
+    assert ("a key in common" in str(told.value)) is not engine.context.rules.locks_rows
+
+
 def test_what_was_decided_is_not_aborted(engine: Engine, client: PartsClient) -> None:
     """Spark aborts a job whose commit was answered too late."""
     transaction = client.begin()

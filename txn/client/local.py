@@ -511,5 +511,4 @@ def leave_unknown(attempts: Sequence[Attempt], error: BaseException) -> None:
     """Say of those of which it is not known how they ended that it is not."""
     for t in attempts:
         if t.failure is None and (t.status is None or t.status.is_undecided):
-            t.failure = CommitOutcomeUnknown(t.row_key)
-            t.failure.__cause__ = error
+            t.failure = CommitOutcomeUnknown(t.row_key, error)

@@ -129,8 +129,7 @@ def _leave(pending: dict[Attempt, Check], error: Exception, errors: Sequence[Sto
         if is_clear and isinstance(error, NotApplied):
             t.failure = error
         else:
-            t.failure = CommitOutcomeUnknown(t.row_key)
-            t.failure.__cause__ = error
+            t.failure = CommitOutcomeUnknown(t.row_key, error)
 
 
 def _make_step(t: Attempt) -> Check:

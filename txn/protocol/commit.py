@@ -266,8 +266,7 @@ def decide(context: Context, transactions: Sequence[Attempt]) -> list[Attempt]:
         lost = error
     for t in transactions:
         if t.status is None or t.status.is_undecided:
-            t.failure = CommitOutcomeUnknown(t.row_key)
-            t.failure.__cause__ = t.unread or lost
+            t.failure = CommitOutcomeUnknown(t.row_key, t.unread or lost)
     return fail_aborted(transactions, Status.ASSERTED)
 
 

@@ -110,15 +110,15 @@ def _find_outcome(
             _fail([t], t.unread or lost)
         elif t.status is None:
             _reset([t])
-            t.failure = NotApplied("the commit did not take effect", transaction=t.row_key)
+            why = str(lost) or type(lost).__name__
+            t.failure = NotApplied(f"the commit did not take effect: {why}", transaction=t.row_key)
             t.failure.__cause__ = lost
 
 
 def _fail(transactions: Sequence[Attempt], cause: Exception) -> None:
     for t in transactions:
         if t.failure is None:
-            t.failure = CommitOutcomeUnknown(t.row_key)
-            t.failure.__cause__ = cause
+            t.failure = CommitOutcomeUnknown(t.row_key, cause)
 
 
 def _reset(transactions: Sequence[Attempt]) -> None:

@@ -148,7 +148,7 @@ class RemoteBackend:
                 until_ms = None if due_ms is None else max(due_ms, now_ms) + ANSWER_MS
                 done = self._find_committed(name, sent_ms, SETTLE_TRIES, until_ms)
             if done is None:
-                raise CommitOutcomeUnknown(name) from lost
+                raise CommitOutcomeUnknown(name, lost) from lost
             return done
 
     def commit_many(
@@ -352,7 +352,7 @@ class RemoteBackend:
             part = _name_part(name, number)
             tries = SETTLE_TRIES if number == 0 else 1
             done = self._find_committed(part, sent_ms, tries, due_ms)
-            results.append(done or _make_unknown(part, lost))
+            results.append(done or CommitOutcomeUnknown(part, lost))
         return results
 
     def _ask_settled(
@@ -404,10 +404,4 @@ def _unpack_part(packed: Any, name: bytes) -> Committed | TxnError:
     try:
         return unpack_result(packed)
     except MaybeApplied as error:
-        return _make_unknown(name, error)
-
-
-def _make_unknown(name: bytes, cause: MaybeApplied) -> CommitOutcomeUnknown:
-    error = CommitOutcomeUnknown(name)
-    error.__cause__ = cause
-    return error
+        return CommitOutcomeUnknown(name, error)
