@@ -146,8 +146,9 @@ class MaybeApplied(StoreError):
 
 
 class TableUnavailable(MaybeApplied):
-    """A table that the call needs, or a family of it, is missing or disabled: bring it back. It is
-    not asked again, as that is an operator's work; its part in other tables may have taken effect.
+    """A table that the call needs, or a family of it, is missing or disabled, or refuses the call,
+    as one that is read-only does. It is not asked again, as to change that is an operator's work;
+    its part in other tables may have taken effect.
     """
 
     def __init__(self, message: str, table: bytes) -> None:
