@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from txn.errors import InvalidRequestError, StoreError, deny
 from txn.model import Delete, Family, Key, find_delete_refusal, find_refusal
-from txn.protocol.attempt import Context, call_store
+from txn.protocol.attempt import Context, call_store, shorten_patience
 from txn.request import Request
 
 
@@ -22,14 +22,14 @@ class Families:
         self._known: dict[tuple[bytes, bytes], Family] = {}
         self._tables: set[bytes] = set()
 
-    def of(self, key: Key) -> Family:
+    def of(self, key: Key, deadline_ms: int | None = None) -> Family:
         """Return the family of a key that names its table, or raise InvalidRequestError."""
         table = key.table
         assert table is not None
         known = self._known.get((table, key.family))
         if known is not None:
             return known
-        families = self._describe(table)
+        families = self._describe(table, deadline_ms)
         if families is None:
             raise InvalidRequestError(
                 "no such table: create it with ensure_table", table=table, key=key
@@ -51,9 +51,14 @@ class Families:
             raise InvalidRequestError("no such table: create it with ensure_table", table=table)
         self._tables.add(table)
 
-    def _describe(self, table: bytes) -> Mapping[bytes, Family] | None:
+    def _describe(
+        self, table: bytes, deadline_ms: int | None = None
+    ) -> Mapping[bytes, Family] | None:
+        context = self._context
+        if deadline_ms is not None:
+            context = shorten_patience(context, deadline_ms)
         try:
-            return call_store(self._context, lambda: self._context.store.describe(table))
+            return call_store(context, lambda: context.store.describe(table))
         except StoreError as error:
             denied = deny(error)
             raise denied from denied.__cause__
@@ -65,12 +70,13 @@ class Families:
             if key[0] == table:
                 self._known.pop(key, None)
 
-    def check(self, request: Request) -> None:
-        """Raise InvalidRequestError unless the request may be committed to its families."""
+    def check(self, request: Request, deadline_ms: int | None = None) -> None:
+        """Raise InvalidRequestError unless the request may be committed to its families. A store
+        that fails is asked no longer than until the deadline."""
         for key in request.keys:
             if key.table == self._context.table:
                 _refuse(key, "the transaction table is the protocol's alone: it may be read")
-            self.of(key)
+            self.of(key, deadline_ms)
         for mutation in request.mutations:
             if isinstance(mutation, Delete):
                 _refuse(mutation.key, find_delete_refusal(self.of(mutation.key)))

@@ -123,9 +123,9 @@ class LocalBackend:
         """Raise InvalidRequestError unless the key's family may be used."""
         self._families.of(key)
 
-    def check_request(self, request: Request) -> None:
+    def check_request(self, request: Request, deadline_ms: int | None) -> None:
         """Raise InvalidRequestError unless the request may be committed to its families."""
-        self._families.check(request)
+        self._families.check(request, deadline_ms)
 
     # ----------------------------------------------------------------------------- committing
 

@@ -9,7 +9,7 @@ error is raised, and the row stays as a crash would leave it.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from random import Random
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeVar, cast
@@ -457,6 +457,20 @@ def call_store(context: Context, call: Callable[[], T]) -> T:
             if next(tries, None) is None:
                 raise
             tell_retry(context, error)
+
+
+def limit_patience(context: Context, attempts: Collection[Attempt]) -> Context:
+    """Return a context that is patient with a store for no longer than until the last of some
+    attempts, which are not decided, is due."""
+    policy, now_ms = context.policy, context.clock.monotonic_ms()
+    left_ms = max((t.due_ms for t in attempts), default=now_ms) - now_ms
+    return context if left_ms >= policy.store_patience_ms else shorten_patience(context, left_ms)
+
+
+def shorten_patience(context: Context, left_ms: int) -> Context:
+    """Return a context that is patient with a store for so long at most."""
+    patience_ms = min(context.policy.store_patience_ms, max(1, left_ms))
+    return replace(context, policy=replace(context.policy, store_patience_ms=patience_ms))
 
 
 def tell_retry(context: Context, error: StoreError) -> None:

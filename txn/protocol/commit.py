@@ -33,6 +33,7 @@ from txn.protocol.attempt import (
     fail_aborted,
     group_by_holder,
     is_late,
+    limit_patience,
     take_locks,
 )
 from txn.protocol.beats import PORTION, TOO_LATE, beat, beat_between, show_life, split_portions
@@ -70,7 +71,8 @@ def commit(
     is_possible = bool(transactions) and can_commit_together(context)
     if is_possible and commit_together(context, transactions, all_phases):
         return
-    live = decide(context, context.rules.prepare(context, transactions, contention, patient))
+    limited = limit_patience(context, transactions)
+    live = decide(context, context.rules.prepare(limited, transactions, contention, patient))
     context.rules.pass_by(context, transactions, contention, patient)
     # From here all is decided: what a failing store leaves undone, anybody can finish.
     finish_or_leave(context, "roll forward", finish, live)

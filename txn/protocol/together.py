@@ -20,6 +20,7 @@ from txn.protocol.attempt import (
     Attempt,
     Context,
     call_store,
+    limit_patience,
     read_statuses,
 )
 from txn.protocol.waiting import Contention
@@ -53,7 +54,8 @@ def commit_together(context: Context, transactions: Sequence[Attempt], phases: P
     run = partial(phases, hurried, Contention(hurried, _refuse_to_settle))
     sent_ms = context.clock.monotonic_ms()
     try:
-        lost = call_store(context, lambda: _attempt(context, transactions, run, told))
+        limited = limit_patience(context, transactions)
+        lost = call_store(limited, lambda: _attempt(context, transactions, run, told))
     except BaseException as error:
         _reset(transactions)
         if isinstance(error, MustWait):

@@ -20,6 +20,7 @@ from txn.protocol.attempt import (
     call_store,
     group_by_holder,
     is_late,
+    limit_patience,
     look_at_locks,
 )
 from txn.protocol.lock_cells import FREE
@@ -116,7 +117,10 @@ class Contention:
         if not wanted or self._context.policy.attempts == 1:
             return []  # a client of one attempt waits for nobody
         return fail_overtaken(
-            call_store(self._context, lambda: look_at_locks(self._context, wanted))
+            call_store(
+                limit_patience(self._context, [t for t, _ in wanted]),
+                lambda: look_at_locks(self._context, wanted),
+            )
         )
 
     def wait_for_holders(self, missing: list[Met], tries: int) -> list[Met]:
@@ -132,7 +136,8 @@ class Contention:
         if held:
             context.clock.sleep_ms(self.pause_ms(tries))
             asked = [(item.t, item.key) for item in held]
-            seen = call_store(context, lambda: look_at_locks(context, asked))
+            limited = limit_patience(context, [t for t, _ in asked])
+            seen = call_store(limited, lambda: look_at_locks(context, asked))
             held = [item for item in fail_overtaken(seen) if item in held]
         return held
 

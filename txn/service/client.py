@@ -106,7 +106,7 @@ class RemoteBackend:
     def check_key(self, key: Key) -> None:
         """Leave it to the server, which knows its tables and families."""
 
-    def check_request(self, request: Request) -> None:
+    def check_request(self, request: Request, deadline_ms: int | None) -> None:
         """Leave it to the server, which knows its tables and families."""
 
     def commit(
