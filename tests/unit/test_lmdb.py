@@ -244,7 +244,8 @@ def test_a_data_file_that_is_not_lmdb_s_is_refused(path: str) -> None:
     [
         ("cassandra://x", r"unknown kind of store.*known=.*'embedded'.*'memory', 'txn'"),
         ("tnx://x?token=secret", r"unknown kind of store uri='tnx://x' "),
-        ("/var/lib/app", "unknown kind of store"),
+        ("/var/lib/app", "unknown kind of store: did you mean embedded:///var/lib/app "),
+        ("embedded://tmp/bank", "three slashes: did you mean embedded:///tmp/bank "),
         ("embedded://relative/path", "three slashes"),
         ("embedded://", "three slashes"),
         ("embedded:///p?fsync=off", r"unknown option option='fsync'.*known=\['sync'\]"),

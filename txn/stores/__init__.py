@@ -14,8 +14,9 @@ txn://host:port                 what a `txn serve` has, for recovery; its option
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
-from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 from txn.clock import Clock, SystemClock
 from txn.errors import InvalidRequestError
@@ -37,9 +38,11 @@ def open_store(uri: str, clock: Clock | None = None) -> Store:
         raise InvalidRequestError("not a URI", given=uri) from error
     factory = _FACTORIES.get(parts.scheme)
     if factory is None:
-        raise InvalidRequestError(
-            "unknown kind of store", uri=_place(parts), known=sorted(_FACTORIES)
-        )
+        place, known = _place(parts), sorted(_FACTORIES)
+        if not parts.scheme:
+            message = f"unknown kind of store: did you mean {_embed(place)}"
+            raise InvalidRequestError(message, uri=place, known=known)
+        raise InvalidRequestError("unknown kind of store", uri=place, known=known)
     return factory(parts, clock or SystemClock())
 
 
@@ -66,7 +69,10 @@ def _open_lmdb(parts: SplitResult) -> LmdbStore:
     options = _options(parts, {"sync": ("on", "off")})
     path = unquote(parts.path)
     if parts.netloc or path in {"", "/"} or "\0" in path:
-        raise InvalidRequestError("write embedded:///path, with three slashes", uri=parts.geturl())
+        message = "write embedded:///path, with three slashes"
+        if path := f"{parts.netloc}{path}".strip("/"):
+            message += f": did you mean {_embed('/' + path)}"
+        raise InvalidRequestError(message, uri=parts.geturl())
     return LmdbStore(path, sync=options.get("sync") != "off")
 
 
@@ -95,6 +101,11 @@ def _open_served(parts: SplitResult, clock: Clock) -> Store:
     with require_extra("emulator", uri=_place(parts)):
         from txn.service.store import served_store  # noqa: PLC0415
     return served_store(parts, clock)
+
+
+def _embed(path: str) -> str:
+    """Return the URI of a store in a directory."""
+    return f"embedded://{quote(os.path.abspath(os.path.expanduser(path)))}"
 
 
 def _place(parts: SplitResult) -> str:

@@ -289,7 +289,7 @@ def _results(answer: Any) -> list[Any]:
     try:
         results: list[Any] = answer.get(timeout=CALL_WITHIN_S)
     except LOST_REPLY as error:
-        raise Broken("ZooKeeper: the reply was lost", cause=repr(error)) from error
+        raise Broken("ZooKeeper: the reply was lost", cause=_name(error)) from error
     except KazooException as error:
         raise _failure("refused", error) from error
     for result in results:
@@ -301,4 +301,9 @@ def _results(answer: Any) -> list[Any]:
 
 
 def _failure(message: str, error: Exception) -> StoreError:
-    return StoreError(f"ZooKeeper: {message}", cause=repr(error))
+    return StoreError(f"ZooKeeper: {message}", cause=_name(error))
+
+
+def _name(error: Exception) -> str:
+    """Return an error of the driver's as text: most of them say nothing but their class."""
+    return f"{type(error).__name__}: {error}".removesuffix(": ")
