@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from importlib.metadata import PackageNotFoundError, version
 
+from recovery.text import error_text
 from txn.errors import InvalidRequestError, StoreError
 from txn.model import (
     KEEP_DELETES_MS,
@@ -65,9 +66,11 @@ def examine(context: Context, tables: Sequence[bytes] = ()) -> Iterator[Diagnosi
         for table in tables:
             yield from _table(context, table, context.store.describe(table))
     except StoreError as error:
-        yield Diagnosis("store", Verdict.WRONG, str(error), "see that it runs and can be reached")
+        yield Diagnosis(
+            "store", Verdict.WRONG, error_text(error), "see that it runs and can be reached"
+        )
     except InvalidRequestError as error:
-        yield Diagnosis("store", Verdict.WRONG, str(error), "open it by another URI")
+        yield Diagnosis("store", Verdict.WRONG, error_text(error), "open it by another URI")
 
 
 def _versions() -> Diagnosis:

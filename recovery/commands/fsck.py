@@ -198,7 +198,7 @@ def _fact(name: str, fact: object, now_ms: int) -> str:
         case int() if name in TIMES:
             return f"{time_text(fact)} ({duration_text(max(0, now_ms - fact))} ago)"
         case _:
-            return str(fact)
+            return error_text(str(fact))
 
 
 def _tell_looked(rows: int) -> str:
