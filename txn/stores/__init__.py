@@ -40,7 +40,7 @@ def open_store(uri: str, clock: Clock | None = None) -> Store:
     if factory is None:
         place, known = _place(parts), sorted(_FACTORIES)
         if not parts.scheme:
-            message = f"unknown kind of store: did you mean {_embed(place)}"
+            message = f"unknown kind of store: did you mean {_make_embedded_uri(place)}"
             raise InvalidRequestError(message, uri=place, known=known)
         raise InvalidRequestError("unknown kind of store", uri=place, known=known)
     return factory(parts, clock or SystemClock())
@@ -71,7 +71,7 @@ def _open_lmdb(parts: SplitResult) -> LmdbStore:
     if parts.netloc or path in {"", "/"} or "\0" in path:
         message = "write embedded:///path, with three slashes"
         if path := f"{parts.netloc}{path}".strip("/"):
-            message += f": did you mean {_embed('/' + path)}"
+            message += f": did you mean {_make_embedded_uri('/' + path)}"
         raise InvalidRequestError(message, uri=parts.geturl())
     return LmdbStore(path, sync=options.get("sync") != "off")
 
@@ -103,7 +103,7 @@ def _open_served(parts: SplitResult, clock: Clock) -> Store:
     return served_store(parts, clock)
 
 
-def _embed(path: str) -> str:
+def _make_embedded_uri(path: str) -> str:
     """Return the URI of a store in a directory."""
     return f"embedded://{quote(os.path.abspath(os.path.expanduser(path)))}"
 
