@@ -227,17 +227,12 @@ class Gatherer(Forked, Generic[W]):
             return False
         batch: _Batch[W] = _Batch(self._clock.monotonic_ms())
         batch.items = list(items)
-        try:
-            with self._lock:
-                if self._line or self._under_way:
-                    return False
-                place.led = batch
-                self._under_way.append(batch)
-            self._tell_batch(batch)
-            self._run(batch.items)
-        finally:
-            if place.led is batch:
-                self._finish(batch)
+        with self._lock:
+            if self._line or self._under_way:
+                return False
+            place.led = batch
+            self._under_way.append(batch)
+        self._lead(batch)
         return True
 
     def _commit_in_line(self, place: _Place[W]) -> None:
