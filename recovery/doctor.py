@@ -16,7 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 
 from recovery.fsck import find_future
-from recovery.text import time_text
+from recovery.text import error_text, time_text
 from txn.errors import InvalidRequestError, ReadOnlyError, StoreError
 from txn.model import (
     KEEP_DELETES_MS,
@@ -83,9 +83,11 @@ def examine(context: Context, tables: Sequence[bytes] = ()) -> Iterator[Diagnosi
             if families is not None:
                 yield from _look_ahead(context, table)
     except StoreError as error:
-        yield Diagnosis("store", Verdict.WRONG, str(error), "see that it runs and can be reached")
+        yield Diagnosis(
+            "store", Verdict.WRONG, error_text(error), "see that it runs and can be reached"
+        )
     except InvalidRequestError as error:
-        yield Diagnosis("store", Verdict.WRONG, str(error), "open it by another URI")
+        yield Diagnosis("store", Verdict.WRONG, error_text(error), "open it by another URI")
 
 
 def _versions() -> Diagnosis:

@@ -34,6 +34,8 @@ def parse_request(text: str | bytes) -> Request:
     """Return the request that a JSON document describes, or raise InvalidRequestError."""
     try:
         return _request(json.loads(text))
+    except InvalidRequestError:
+        raise  # a document it is
     except ValueError as error:
         raise InvalidRequestError("not a JSON document", cause=str(error)) from error
     except RecursionError as error:

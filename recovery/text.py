@@ -6,14 +6,39 @@ How bytes, keys and assertions are written is in `txn.text`: the library writes 
 from __future__ import annotations
 
 import re
+from ast import literal_eval
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from txn.errors import InvalidRequestError
-from txn.text import escape
+from txn.model import Key
+from txn.text import escape, key_text
 
 _DURATION = re.compile(r"(\d+)\s*(ms|s|m|h|d)")
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+_BYTES = r"""b(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
+_KEY = re.compile(rf"Key\(({_BYTES}), ({_BYTES}), ({_BYTES})(?:, ({_BYTES}))?\)")
+_CELL = re.compile(rf"Cell\(value=({_BYTES}), timestamp=(\d+)\)")
+_LITERAL = re.compile(rf"(?<!\w){_BYTES}")
+
+
+def error_text(error: BaseException | str) -> str:
+    """Return what an error says as commands print it: its bytes, keys and cells as text, and what
+    the library calls a method as the command that does the same."""
+    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+        return f"{error.strerror}: {error.filename}"
+    text = str(error).replace("\\'", "'").replace("ensure_table", "`txn table create`")
+    text = _KEY.sub(
+        lambda found: key_text(Key(*(literal_eval(part) for part in found.groups() if part))), text
+    )
+    text = _CELL.sub(lambda found: f"{_read_literal(found[1])} at {found[2]}", text)
+    return _LITERAL.sub(lambda found: _read_literal(found[0]), text)
+
+
+def _read_literal(literal: str) -> str:
+    return escape(literal_eval(literal)) or "(empty)"
 
 
 def labels_text(labels: Mapping[str, str]) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import NoReturn, TypeVar, assert_never
+from typing import Any, NoReturn, TypeVar, assert_never
 
 from txn.errors import InvalidRequestError
 from txn.model import Cell, Key, as_bytes, check_key, check_value
@@ -19,15 +19,16 @@ T = TypeVar("T")
 
 
 class _Operators:
-    """`a & b`, `a | b` and `~a` for every assertion."""
+    """`a & b`, `a | b` and `~a` for every assertion. A chain is one assertion of all its parts,
+    however long: `a | b | c` is `Or(a, b, c)`."""
 
     __slots__ = ()
 
     def __and__(self, other: object) -> And:
-        return And(self, other)  # type: ignore[arg-type]
+        return And(*_list_parts(And, self), *_list_parts(And, other))
 
     def __or__(self, other: object) -> Or:
-        return Or(self, other)  # type: ignore[arg-type]
+        return Or(*_list_parts(Or, self), *_list_parts(Or, other))
 
     def __invert__(self) -> Not:
         return Not(self)  # type: ignore[arg-type]
@@ -122,6 +123,11 @@ LEAVES: Mapping[str, Callable[..., Assertion]] = {
 }
 COMPOUNDS: Mapping[str, Callable[..., Assertion]] = {"not": Not, "and": And, "or": Or}
 """Assertions by the names that rows and documents have for them."""
+
+
+def _list_parts(kind: type[And | Or], joined: Any) -> tuple[Assertion, ...]:
+    """Return what a link of a chain adds to it: its parts, if it is a chain of the same kind."""
+    return joined.assertions if isinstance(joined, kind) else (joined,)
 
 
 def holds(assertion: Assertion, cells: Mapping[Key, Cell | None]) -> bool:

@@ -99,9 +99,11 @@ class DeadlineError(AbortedError):
 class CommitOutcomeUnknown(TxnError):
     """The decision was sent and could not be read back: ask `engine.outcome(error.transaction)`."""
 
-    def __init__(self, transaction: bytes) -> None:
-        super().__init__(annotate("commit outcome unknown", transaction=transaction))
+    def __init__(self, transaction: bytes, cause: BaseException | None = None) -> None:
+        why = None if cause is None else str(cause) or type(cause).__name__
+        super().__init__(annotate("commit outcome unknown", transaction=transaction, cause=why))
         self.transaction = transaction
+        self.__cause__ = cause
 
 
 class CorruptRowError(TxnError):
@@ -134,13 +136,24 @@ class NotApplied(StoreError):
     """The call certainly had no effect: it is safe to send it again."""
 
 
+def deny(error: TxnError, words: str = "nothing was committed") -> TxnError:
+    """Return the error of a request of which nothing happened and nothing will: where the store
+    knows less of its own call, one that says so."""
+    if isinstance(error, NotApplied | StoreClosedError) or not isinstance(error, StoreError):
+        return error
+    denied = NotApplied(f"{words}: {error}")
+    denied.__cause__ = error
+    return denied
+
+
 class MaybeApplied(StoreError):
     """The call may have taken effect, now or later: read before doing anything else."""
 
 
 class TableUnavailable(MaybeApplied):
-    """A table that the call needs, or a family of it, is missing or disabled: bring it back. It is
-    not asked again, as that is an operator's work; its part in other tables may have taken effect.
+    """A table that the call needs, or a family of it, is missing or disabled, or refuses the call,
+    as one that is read-only does. It is not asked again, as to change that is an operator's work;
+    its part in other tables may have taken effect.
     """
 
     def __init__(self, message: str, table: bytes) -> None:

@@ -28,6 +28,8 @@ from txn.watch import (
     QueueName,
     Retried,
     StoreCall,
+    WorkFailed,
+    WorkName,
 )
 
 with import_extra("metrics"):
@@ -117,6 +119,12 @@ class Metrics(Forked):
             ["call"],
             registry=registry,
         )
+        self._failures = Counter(
+            "hbase_txn_background_failures_total",
+            "Work of threads behind the clients that failed and was done again",
+            ["work"],
+            registry=registry,
+        )
         self._gathered = Histogram(
             "hbase_txn_gathered_transactions",
             "Requests that went together as one batch",
@@ -150,6 +158,8 @@ class Metrics(Forked):
             self._child(self._helped, action)
         for call in get_args(CallName):
             self._child(self._retries, call)
+        for work in get_args(WorkName):
+            self._child(self._failures, work)
         for queue in get_args(QueueName):
             self._child(self._queues, queue)
 
@@ -170,7 +180,7 @@ class Metrics(Forked):
         if self._has_foreign:
             self._empty_queues()
         match event:
-            case Phase() | StoreCall() | Retried():
+            case Phase() | StoreCall() | Retried() | WorkFailed():
                 self._count_work(event)
             case Conflict(_, key):
                 self._child(self._conflicts, self._name_table(key.table or b"")).inc()
@@ -186,7 +196,7 @@ class Metrics(Forked):
             case _:
                 assert_never(event)
 
-    def _count_work(self, event: Phase | StoreCall | Retried) -> None:
+    def _count_work(self, event: Phase | StoreCall | Retried | WorkFailed) -> None:
         match event:
             case Phase(outcome="started"):
                 pass
@@ -200,6 +210,8 @@ class Metrics(Forked):
                 self._child(self._items, call).inc(items)
             case Retried(call):
                 self._child(self._retries, call).inc()
+            case WorkFailed(work):
+                self._child(self._failures, work).inc()
             case _:
                 assert_never(event)
 

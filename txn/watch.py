@@ -46,6 +46,9 @@ last two are the ends of a transaction as a whole, told of where they fail."""
 PhaseOutcome = Literal["started", "done", "failed"]
 Action = Literal["rolled forward", "rolled back", "freed"]
 
+WorkName = Literal["show life", "extend lease", "watch locks", "watch the line"]
+"""What threads do again and again behind the client's back: see txn/repeating.py."""
+
 CallName = Literal[
     "read",
     "read_versions",
@@ -138,6 +141,13 @@ class Retried:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkFailed:
+    """The work of a thread behind the client's back failed, and will be done again."""
+
+    work: WorkName
+
+
+@dataclass(frozen=True, slots=True)
 class Gathered:
     """Requests of so many callers' transactions go together, as one batch."""
 
@@ -163,7 +173,7 @@ class Ended:
     elapsed_ms: float
 
 
-Event = Phase | Conflict | Helped | StoreCall | Retried | Gathered | Queued | Ended
+Event = Phase | Conflict | Helped | StoreCall | Retried | WorkFailed | Gathered | Queued | Ended
 Watch = Callable[[Event], None]
 
 

@@ -76,5 +76,5 @@ def main() -> None:
         if isinstance(error, BrokenPipeError):  # its reader has seen enough
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         else:
-            complain(str(error))
+            complain(error)
         sys.exit(COULD_NOT_RUN)

@@ -20,7 +20,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from recovery.findings import Kind
 from recovery.scan import find, whole_row
-from recovery.text import parse_duration
+from recovery.text import error_text, parse_duration
 from txn.client.connect import connect
 from txn.client.engine import Engine
 from txn.errors import InvalidRequestError, annotate
@@ -49,12 +49,14 @@ class Duration(int):
     """Milliseconds, given as `90s`, `10m` or `24h`."""
 
 
-def parse_age(text: str) -> Duration:
-    """Return what an option's text means, or tell typer what is wrong with it."""
+def parse_age(text: str, option: str | None = None) -> Duration:
+    """Return what an option's text means, or tell typer what is wrong with it. option: its name,
+    where typer does not know which one is being parsed."""
     try:
         return Duration(parse_duration(text))
     except InvalidRequestError as error:
-        raise typer.BadParameter(str(error)) from error
+        hint = option and f"'{option}'"
+        raise typer.BadParameter(error_text(error), param_hint=hint) from error
 
 
 @contextmanager
@@ -162,6 +164,6 @@ def print_line(line: str) -> None:
     typer.echo(line if len(line) <= width or not sys.stdout.isatty() else f"{line[: width - 1]}…")
 
 
-def complain(message: str) -> None:
+def complain(error: BaseException | str) -> None:
     """Print an error, without the trace of how it came about."""
-    typer.echo(f"error: {message}", err=True)
+    typer.echo(f"error: {error_text(error)}", err=True)

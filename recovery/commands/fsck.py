@@ -30,7 +30,7 @@ from recovery.documents import finding_document, result_document, young_document
 from recovery.findings import Finding, Kind, LeftAlone, NothingToDo, Repaired, Result, Young
 from recovery.fsck import LONGEST_REQUEST_MS, Ages, check, compact, repair_all
 from recovery.opening import open_store_of
-from recovery.text import count_text, duration_text, time_text
+from recovery.text import count_text, duration_text, error_text, time_text
 from txn.errors import InvalidRequestError
 from txn.protocol.attempt import Context
 from txn.protocol.clocks import accept_clock, check_clock
@@ -91,9 +91,9 @@ def fsck(
     if clock_is_right and not do_repair:
         raise InvalidRequestError("--accept-clock goes with --repair")
     if do_repair and not yes:
-        _confirm(parse_age(retention))
+        _confirm(parse_age(retention, "--retention"))
     out, tables = console(), [table.encode() for table in scan or ()]
-    ages = Ages(parse_age(grace), parse_age(retention))
+    ages = Ages(parse_age(grace, "--grace"), parse_age(retention, "--retention"))
     with ExitStack() as stack:
         context = stack.enter_context(open_store_of(store, transactions, mends=do_repair))
         if do_repair:
@@ -207,7 +207,7 @@ def _line(finding: Finding, result: Result | None, now_ms: int) -> Text:
     line = Text.assemble((f"{finding.kind.value:15} ", "yellow"), subject, f"\n{'':15} {seen}")
     if result is not None:
         style = "green" if isinstance(result, Repaired) else "red"
-        line.append(f": {result.why}", style)
+        line.append(f": {error_text(result.why)}", style)
     return line
 
 
@@ -219,7 +219,7 @@ def _fact(name: str, fact: object, now_ms: int) -> str:
             far = duration_text(abs(now_ms - fact))
             return f"{time_text(fact)} ({f'{far} ago' if fact <= now_ms else f'in {far}'})"
         case _:
-            return str(fact)
+            return error_text(str(fact))
 
 
 def _tell_looked(rows: int) -> str:

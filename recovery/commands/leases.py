@@ -197,7 +197,7 @@ def refusals() -> Iterator[None]:
     try:
         yield
     except (LeaseAlreadyExistsError, LeaseNotFoundError) as error:
-        complain(str(error))
+        complain(error)
         raise typer.Exit(FOUND) from error
 
 

@@ -137,7 +137,7 @@ def refusals() -> Iterator[None]:
     try:
         yield
     except LockDenied as error:
-        complain(str(error))
+        complain(error)
         raise typer.Exit(FOUND) from error
 
 

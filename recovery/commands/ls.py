@@ -25,7 +25,7 @@ from recovery.commands.common import (
 )
 from recovery.documents import row_document
 from recovery.opening import open_store_of
-from recovery.text import count_text, duration_text, labels_text
+from recovery.text import count_text, duration_text, error_text, labels_text
 from txn.protocol.attempt import Context
 from txn.protocol.phases import Status
 from txn.protocol.row import TransactionRow, created_ms, decode_row, is_row_key, whole_of
@@ -200,5 +200,5 @@ def _line(row: TransactionRow, now_ms: int) -> str:
         name_status(row),
         duration_text(max(0, now_ms - (row.since or row.newest))),
         len(request.keys) if request else "?",
-        "; ".join(filter(None, [labels, _parts(row), row.reason, row.corrupt])),
+        "; ".join(filter(None, [labels, _parts(row), row.reason, error_text(row.corrupt or "")])),
     )

@@ -93,7 +93,7 @@ def convert(
         )
     with open_store_of(store, transactions) as context:
         found = context.rules.name
-        kept_ms, deleted = parse_age(retention), 0
+        kept_ms, deleted = parse_age(retention, "--retention"), 0
         obstacles = (
             [] if found == wanted else [*find_obstacles(context, tables, retention_ms=kept_ms)]
         )

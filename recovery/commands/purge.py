@@ -55,7 +55,8 @@ def purge(
     Exit code 0: deleted. 1: it was refused, or something has changed, and all is as it was.
     """
     if (transaction is None) is (once is None):
-        raise typer.BadParameter("give the ID of a transaction, or --once TOKEN")
+        message = "give the ID of a transaction, or --once TOKEN"
+        raise typer.BadParameter(message, param_hint="'ID', '--once'")
     with open_store_of(store, transactions, mends=True) as context:
         if once is not None:
             told, result = _token(context, unescape(once), yes)

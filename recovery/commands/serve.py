@@ -93,11 +93,12 @@ def serve(
         connections=connections,
         message_bytes=message * MEGABYTE,
         memory_bytes=memory * MEGABYTE,
-        idle_ms=parse_age(idle),
-        request_ms=parse_age(request),
-        grace_ms=parse_age(grace),
+        idle_ms=parse_age(idle, "--idle"),
+        request_ms=parse_age(request, "--request"),
+        grace_ms=parse_age(grace, "--grace"),
     )
-    options = Options(bind, workers, tls_cert, tls_key, limits, parse_age(keep_deletes))
+    kept_ms = parse_age(keep_deletes, "--keep-deletes")
+    options = Options(bind, workers, tls_cert, tls_key, limits, kept_ms)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(process)d %(message)s")
     log = logging.getLogger("txn.serve")
     serving.serve(hosted, options, lambda ports: _tell(bind, ports, as_json), log)

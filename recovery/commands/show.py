@@ -21,7 +21,7 @@ from recovery.commands.common import (
 from recovery.documents import explanation_document
 from recovery.inspect import Explanation, ValueChange, explain
 from recovery.opening import open_store_of
-from recovery.text import count_text, duration_text, labels_text, time_text
+from recovery.text import count_text, duration_text, error_text, labels_text, time_text
 from txn.errors import InvalidRequestError
 from txn.protocol.row import RowState
 from txn.text import assertion_text, escape, key_text, shorten
@@ -85,7 +85,7 @@ def _facts(found: Explanation) -> list[tuple[str, str]]:
         ("last beat", "" if found.beat is None else time_text(found.beat)),
         ("committed at", "" if found.timestamp is None else _timestamp(found.timestamp)),
         ("aborted because", found.reason or ""),
-        ("does not decode", found.corrupt or ""),
+        ("does not decode", error_text(found.corrupt or "")),
         *(
             ("asserts", f"{assertion_text(assertion)}  [{verdict.value}]")
             for assertion, verdict in zip(found.assertions, found.verdicts, strict=True)

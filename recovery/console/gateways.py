@@ -72,12 +72,13 @@ class Gateways:
         if not self._addresses:
             return None
         totals: dict[str, Counter[str]] = {CONFLICTS: Counter(), HELPED: Counter()}
-        for said in self._said.values():
-            for (_, before), (_, after) in pairwise(tuple(said)):
+        found = [tuple(said) for said in self._said.values()]  # the background changes them
+        for said in found:
+            for (_, before), (_, after) in pairwise(said):
                 for (name, label), count in after.items():
                     grown = count - before.get((name, label), 0)
                     totals[name][label] += int(grown if grown >= 0 else count)  # it began again
-        firsts = [said[0][0] for said in self._said.values() if said]
+        firsts = [said[0][0] for said in found if said]
         conflicts, helped = ({**each} for each in (totals[CONFLICTS], totals[HELPED]))
         return Told(min(firsts, default=None), conflicts, helped, dict(self._silent))
 

@@ -11,10 +11,11 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from recovery.findings import Finding, Kind, LeftAlone, Repaired, Result, Severity, Young
 from recovery.fsck import GRACE_MS, check, compact, repair, repair_all
+from txn.clock import Clock
 from txn.errors import InvalidRequestError, TxnError
 from txn.protocol.attempt import Context
 from txn.protocol.rules import require_features
@@ -77,12 +78,12 @@ class FsckReport:
             raise CancelledError
 
     def add(self, finding: Finding, result: Result | None) -> None:
-        """Count a finding, and keep it if it is one of the first."""
+        """Count a finding, and keep it if it is one of the first, and has its room."""
         self.tally[finding.kind, type(result) if result else None] += 1
-        facts = finding.facts.values()
-        self._kept_bytes += sum(len(fact) for fact in facts if isinstance(fact, bytes))
-        if len(self.kept) < MOST_KEPT and self._kept_bytes <= MOST_KEPT_BYTES:
+        size = sum(len(fact) for fact in finding.facts.values() if isinstance(fact, bytes))
+        if len(self.kept) < MOST_KEPT and self._kept_bytes + size <= MOST_KEPT_BYTES:
             self.kept.append(KeptFinding(finding, result))
+            self._kept_bytes += size
 
     @property
     def total(self) -> int:
@@ -142,7 +143,8 @@ class Jobs:
         """Begin to repair one finding of the last check."""
 
         def work() -> None:
-            kept.result = repair(self._context, kept.finding)
+            report.require_going()
+            kept.result = repair(self._hasten(report), kept.finding)
 
         self._begin(work, report, kept)
 
@@ -189,9 +191,14 @@ class Jobs:
         finally:
             report.ended_ms = report.ended_ms or self._context.clock.wall_ms()
 
+    def _hasten(self, report: FsckReport) -> Context:
+        """Return what a job works with: it stops waiting for a store once its end is asked for."""
+        return replace(self._context, clock=EndingClock(self._context.clock, report))
+
     def _look(self, report: FsckReport) -> None:
+        context = self._hasten(report)
         findings = check(
-            self._context,
+            context,
             grace_ms=report.grace_ms,
             scan=report.tables,
             looked=report.look_at,
@@ -199,14 +206,29 @@ class Jobs:
             between=report.require_going,
         )
         if report.repairs:
-            for finding, result in repair_all(self._context, findings):
+            for finding, result in repair_all(context, findings):
                 report.add(finding, result)
         else:
             for finding in findings:
                 report.add(finding, None)
         report.require_going()
         if report.repairs:
-            compact(self._context, tables=report.tables)
+            compact(context, tables=report.tables)
+
+
+class EndingClock:
+    """A clock on which nobody waits any more once somebody has asked for the end of a job."""
+
+    def __init__(self, clock: Clock, report: FsckReport) -> None:
+        self.wall_ms = clock.wall_ms
+        self.monotonic_ms = clock.monotonic_ms
+        self._sleep_ms = clock.sleep_ms
+        self._report = report
+
+    def sleep_ms(self, duration_ms: int) -> None:
+        """Wait, or raise CancelledError."""
+        self._report.require_going()
+        self._sleep_ms(duration_ms)
 
 
 def is_left(result: Result | None) -> bool:

@@ -10,6 +10,7 @@ import random
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -144,6 +145,31 @@ def test_a_job_is_cancelled_while_it_finds_nothing(
     assert (jobs.report.rows, jobs.report.trouble) == (1, "it was cancelled")
 
 
+def test_a_single_repair_is_cancelled_as_it_waits_for_the_store(
+    store: StandingStore, context: Context
+) -> None:
+    """It sent its calls again for all of its patience, whoever asked for its end."""
+    crash_engine(store, Status.LOCKED, [b"left"])
+    jobs = Jobs(replace(context, policy=Policy(store_patience_ms=600_000, deadline_ms=600_000)))
+    jobs.start(0, ())
+    wait_until_over(jobs)
+    assert jobs.report is not None
+    (kept,) = jobs.report.kept
+    failed = threading.Event()
+
+    def fail(call: Call) -> Fault:
+        failed.set()
+        return Fault(frozenset(), Reply.NOT_APPLIED)
+
+    store.plan = fail
+    jobs.start_one(jobs.report, kept)
+    assert failed.wait(PATIENCE_S)
+    jobs.cancel()
+    wait_until_over(jobs)
+    assert (kept.result, kept.trouble) == (None, "it was cancelled")
+    jobs.close()
+
+
 def test_a_repair_is_cancelled_only_by_those_who_may_repair(
     store: StandingStore, context: Context
 ) -> None:
@@ -189,6 +215,12 @@ def test_what_is_kept_of_a_check_is_bounded(jobs: Jobs, monkeypatch: pytest.Monk
     jobs.start(0, ())
     wait_until_over(jobs)
     assert (jobs.report.total, len(jobs.report.kept)) == (4, 2)
+    sizes = (17_000_000, 1, 1)
+    mixed = (Finding(Kind.FOREIGN_CELL, facts={"value": b"x" * size}) for size in sizes)
+    monkeypatch.setattr(jobs_module, "check", lambda *_, **__: mixed)
+    jobs.start(0, ())
+    wait_until_over(jobs)
+    assert (jobs.report.total, len(jobs.report.kept)) == (3, 2)  # what was not kept takes no room
 
 
 def test_an_unforeseen_failure_ends_the_job_and_not_the_console(

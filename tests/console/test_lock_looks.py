@@ -13,7 +13,7 @@ from recovery.console.claims import make_tree
 from recovery.console.recent import Recent
 from recovery.opening import open_lock_look
 from tests.integration.zookeeper import ZooKeeper, zookeeper  # noqa: F401
-from txn.errors import InvalidRequestError, StoreError
+from txn.errors import CorruptRowError, StoreError
 from txn.locks import Lock, LockRequest, Mode, Owner, exclusive, open_manager, path, shared
 from txn.locks.line import list_denying
 from txn.locks.manager import LockLook
@@ -89,7 +89,7 @@ def test_a_table_that_holds_no_locks_is_named(uri: str) -> None:
         store = open_store(uri)
         store.write([Edit(Key("a", "o", "line", "locks"), b"[]", 1)])
         store.close()
-        with pytest.raises(InvalidRequestError, match="not a line of locks"):
+        with pytest.raises(CorruptRowError, match="not a line of locks"):
             look.list_first(10)
 
 

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import logging
+import os
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
+
+import pytest
 
 from tests.integration.serving import PATIENCE_S, served
 from txn.clock import ManualClock
 from txn.emulator.sweeping import PAGE_REST_MS, ROUND_REST_MS, Sweeper
+from txn.emulator.workers import Supervisor
 from txn.tables.admin import Admin
 from txn.tables.kv.lmdb import LmdbStore
 from txn.tables.kv.memory import MemoryStore
-from txn.tables.kv.ordered import OrderedStore
+from txn.tables.kv.ordered import OrderedStore, Reader
 from txn.tables.operations import FamilySettings, Put, Remove
 from txn.tables.pages import PAGE_ROWS
 from txn.tables.rows import Rows
 from txn.tables.tables import TableStore
 
 LOG = logging.getLogger(__name__)
+T = TypeVar("T")
 DAY_MS = 86_400_000
 ROWS = 2 * PAGE_ROWS + 1
 
@@ -97,6 +104,49 @@ def test_a_table_that_is_dropped_meanwhile_ends_the_round_only() -> None:
     clock.advance(1)
     round_of(sweeper)
     assert kept(store) == 0
+
+
+def test_an_error_that_nobody_has_foreseen_ends_the_round_only() -> None:
+    """The caller is the supervisor of the workers: it would end with the sweeper."""
+    store, clock = OddStore(), ManualClock()
+    deleted(store, clock, b"t", 1)
+    sweeper = Sweeper(store, clock, 0, LOG)
+    store.is_odd = True
+    assert sweeper.step() == ROUND_REST_MS
+    assert sweeper.step() == ROUND_REST_MS
+    store.is_odd = False
+    clock.advance(1)
+    round_of(sweeper)
+    assert kept(store) == 0
+
+
+class OddStore(MemoryStore):
+    """Raises at times what nobody has foreseen."""
+
+    is_odd = False
+
+    def read(self, work: Callable[[Reader], T]) -> T:
+        if self.is_odd:
+            raise MemoryError
+        return super().read(work)
+
+
+def test_a_worker_is_started_as_soon_as_the_system_allows_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The supervisor ended with the first fork that failed, and its workers were orphans."""
+    tries: list[int] = []
+
+    def fork() -> int:
+        tries.append(1)
+        if len(tries) < 3:
+            raise BlockingIOError("no more processes")
+        return 123
+
+    monkeypatch.setattr(os, "fork", fork)
+    supervisor = Supervisor(lambda: lambda: None, 1, 0, ManualClock(), LOG)
+    supervisor._fork_again()
+    assert len(tries) == 3 and caplog.text.count("cannot start a worker") == 2
 
 
 def test_a_page_without_anything_to_drop_waits_for_no_writer(tmp_path: Path) -> None:

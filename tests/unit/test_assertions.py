@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
+from operator import and_, or_
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -175,3 +178,26 @@ def test_who_joins_with_words_is_told_what_to_write() -> None:
     """The mistake is an easy one, and looks right."""
     with pytest.raises(TypeError, match=r"&, \| and ~"):
         _ = Some(A) and Some(B)
+
+
+@pytest.mark.parametrize(("join", "kind"), [(or_, Or), (and_, And)])
+def test_a_chain_is_flat_however_long_it_is(
+    join: Callable[[Any, Any], Any], kind: Callable[..., Any]
+) -> None:
+    """One of more than a hundred was "nested too deeply", which nobody had written."""
+    parts = [Exact(Key("r", "d", f"x{number}", "t"), "1") for number in range(1_000)]
+    chain = reduce(join, parts)
+    assert chain == kind(*parts)
+    assert check_assertion(chain) is chain
+    seen = dict.fromkeys((part.key for part in parts), Cell(b"1", 1))
+    assert holds(chain, seen)
+    left, right = join(parts[0], parts[1]), join(parts[2], parts[3])
+    assert join(left, right) == kind(*parts[:4])
+
+
+def test_what_joins_in_another_way_keeps_its_shape() -> None:
+    """`&` binds what `|` does not."""
+    a, b, c = (Some(Key(row, "d", "x", "t")) for row in "abc")
+    assert (a & b) | c == Or(And(a, b), c)
+    assert a & (b | c) == And(a, Or(b, c))
+    assert ~(a | b) | c == Or(Not(Or(a, b)), c)

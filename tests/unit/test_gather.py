@@ -739,11 +739,45 @@ def test_futures_for_which_there_is_no_thread_do_not_wait_for_a_leader_that_fail
     assert world.engine.submit(put("last")).result(PATIENCE_S).complete
 
 
+def test_flush_leads_futures_for_which_there_is_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever submitted them was interrupted before it did."""
+    engine = World().engine
+    gatherer = backend_of(engine)._gatherer
+    monkeypatch.setattr(gatherer._crew, "hand_over", refuse)
+    monkeypatch.setattr(gatherer, "_lead_all", lambda: None)
+    future = engine.submit(put("a"))
+    monkeypatch.undo()
+    assert not future.done()
+    monkeypatch.setattr(gatherer._crew, "hand_over", refuse)
+    engine.flush()
+    assert future.result(0).complete
+
+
 # ------------------------------------------------------------------------ leaders that are lost
 
 
 class Killed(BaseException):
     """What comes from outside, as KeyboardInterrupt does."""
+
+
+def test_who_is_killed_as_it_leads_futures_of_others_leaves_the_line_to_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Theirs are told of it, and those behind them go on."""
+    engine = World().engine
+    gatherer = backend_of(engine)._gatherer
+    run = gatherer._run
+
+    def kill(batch: Sequence[Wanted]) -> None:
+        gatherer._run = run
+        raise Killed
+
+    gatherer._run = kill
+    monkeypatch.setattr(gatherer._crew, "hand_over", refuse)
+    with pytest.raises(Killed):
+        engine.submit(put("a"))
+    assert not gatherer._line and not gatherer._under_way
+    assert engine.submit(put("a")).result(PATIENCE_S).complete
 
 
 def test_a_leader_that_is_killed_leaves_nobody_waiting() -> None:

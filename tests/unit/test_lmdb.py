@@ -260,7 +260,8 @@ def test_a_path_that_is_no_directory_is_refused(tmp_path: Path) -> None:
     [
         ("cassandra://x", r"unknown kind of store.*known=.*'embedded'.*'memory', 'txn'"),
         ("tnx://x?token=secret", r"unknown kind of store uri='tnx://x' "),
-        ("/var/lib/app", "unknown kind of store"),
+        ("/var/lib/app", "unknown kind of store: did you mean embedded:///var/lib/app "),
+        ("embedded://tmp/bank", "three slashes: did you mean embedded:///tmp/bank "),
         ("embedded://relative/path", "three slashes"),
         ("embedded://", "three slashes"),
         (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from logging import NullHandler, getLogger
 
@@ -14,6 +15,7 @@ from txn.errors import (
     CommitOutcomeUnknown,
     ConflictError,
     MaybeApplied,
+    NotApplied,
     StoreError,
 )
 from txn.model import Cell, Check, Edit, Key, Mutation
@@ -81,8 +83,9 @@ def test_a_row_whose_write_took_long_is_given_up_for_another() -> None:
 
 
 @pytest.mark.parametrize("status", [Status.WRITTEN, Status.LOCKED])
-def test_a_store_that_fails_before_the_decision_is_its_own_error(status: Status) -> None:
-    """Nothing can commit any more; the row is left as a crash would leave it."""
+def test_a_store_that_fails_before_the_decision_has_committed_nothing(status: Status) -> None:
+    """Nothing can commit any more, and the error says so, whatever the store knows of its call; the
+    row is left as a crash would leave it."""
     world = World()
     down = Fault(applied=frozenset(), reply=Reply.MAYBE_APPLIED)
     world.faults.plan = lambda call: (
@@ -90,9 +93,47 @@ def test_a_store_that_fails_before_the_decision_is_its_own_error(status: Status)
         if any(isinstance(i, Check) and i.puts[-1][1] == status.value for i in call.items)
         else Fault()
     )
-    with pytest.raises(MaybeApplied):
+    with pytest.raises(NotApplied, match="nothing was committed: the reply was lost") as caught:
         world.engine.commit([Mutation(X, b"1")])
+    assert isinstance(caught.value.__cause__, MaybeApplied)
     assert world.value(X) is None
+
+
+@pytest.mark.parametrize("lost_before", [False, True])
+def test_a_decision_that_was_certainly_not_sent_is_not_taken(lost_before: bool) -> None:
+    """The owner alone decides, and does not ask again. If one try may have been sent, nobody
+    knows."""
+    world = World()
+    replies = [Reply.MAYBE_APPLIED] if lost_before else []
+
+    def plan(call: Call) -> Fault:
+        decision = any(
+            isinstance(i, Check) and i.puts[-1][1] == Status.ASSERTED.value for i in call.items
+        )
+        reply = replies.pop() if decision and replies else Reply.NOT_APPLIED
+        return Fault(applied=frozenset(), reply=reply) if decision else Fault()
+
+    world.faults.plan = plan
+    with pytest.raises(CommitOutcomeUnknown if lost_before else NotApplied):
+        world.engine.commit([Mutation(X, b"1")])
+    assert world.statuses() == [Status.LOCKED]
+    world.clock.advance(POLICY.lease_ms)
+    other = world.client(seed=2)
+    for _ in range(3):
+        with suppress(ConflictError):
+            other.commit([Mutation(X, b"2")])
+        world.clock.advance(POLICY.lease_ms)
+    assert world.value(X) == b"2"
+
+
+def test_what_a_table_is_asked_before_a_commit_commits_nothing() -> None:
+    """A lost reply about a table's families is no doubt about the commit."""
+    world = World()
+    world.faults.plan = lambda call: (
+        Fault(reply=Reply.MAYBE_APPLIED) if call.method == "describe" else Fault()
+    )
+    with pytest.raises(NotApplied, match="nothing was committed"):
+        world.engine.commit([Mutation(X, b"1")])
 
 
 @pytest.mark.parametrize("applied", [True, False])

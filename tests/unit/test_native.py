@@ -571,6 +571,19 @@ def test_another_error_may_have_been_applied(server: FakeRegionServer, store: Na
         store.check_and_put([put_if("a", b"", b"1")])
 
 
+@pytest.mark.parametrize("name", ["DoNotRetryIOException", "AccessDeniedException"])
+def test_a_table_that_refuses_for_good_is_named(
+    server: FakeRegionServer, store: NativeStore, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """As one that is read-only; HBase's own clients do not ask it again either."""
+    monkeypatch.setattr(type(store), "_find_missing", lambda *_: None)  # this master knows no table
+    server.refused[b"a"] = [name]
+    with pytest.raises(TableUnavailable, match=f"the table refuses it.*{name}") as caught:
+        store.check_and_put([put_if("a", b"", b"1")])
+    assert caught.value.table == key("a").table
+    assert server.count("Multi") == 1
+
+
 def test_a_disabled_table_is_not_waited_for(server: FakeRegionServer, store: NativeStore) -> None:
     """It comes back by a person's hand."""
     server.refused[b"a"] = ["*NotServingRegionException"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
@@ -31,6 +32,7 @@ from txn import (
     StoreError,
 )
 from txn.client.parts import PartsClient
+from txn.errors import StoreClosedError
 from txn.model import Edit
 from txn.protocol.attempt import ProtocolName
 from txn.protocol.phases import Status
@@ -50,6 +52,7 @@ from txn.protocol.row import (
     whole_of,
 )
 from txn.testing.faulty import NO_FAULT, Call, Fault
+from txn.watch import Event, WorkFailed
 
 pytestmark = pytest.mark.fast
 W = Key("x", "d", "w", "rows")
@@ -183,6 +186,19 @@ def test_parts_that_share_a_key_are_told_at_once(engine: Engine) -> None:
     assert client.abort(transaction, "its rows are not told apart")
 
 
+def test_parts_that_share_a_lock_are_told_what_it_is_of(engine: Engine) -> None:
+    """In a fenced database a lock is of a row and family: the two have no key in common."""
+    client = PartsClient(engine, wait_ms=3_600_000)
+    transaction = client.begin()
+    client.write(transaction, 0, 0, [Mutation(X, "1")])
+    if engine.context.rules.locks_rows:
+        with pytest.raises(InvalidRequestError, match="a row and family in common"):
+            client.write(transaction, 1, 0, [Mutation(W, "2")])
+    with pytest.raises(InvalidRequestError, match=" in common") as told:
+        client.write(transaction, 1, 1, [Mutation(X, "2")])
+    assert ("a key in common" in str(told.value)) is not engine.context.rules.locks_rows
+
+
 def test_what_was_decided_is_not_aborted(engine: Engine, client: PartsClient) -> None:
     """Spark aborts a job whose commit was answered too late."""
     transaction = client.begin()
@@ -230,17 +246,48 @@ def test_beats_keep_it_alive(engine: Engine, client: PartsClient) -> None:
     client.commit(transaction, [1], 0)
 
 
-def test_beating_ends_with_the_store(engine: Engine, client: PartsClient) -> None:
-    """Who cannot reach it is silent, and no thread is left."""
+@pytest.mark.parametrize("error", [StoreError("away"), ZeroDivisionError("odd")], ids=repr)
+def test_beating_goes_on_after_any_error(
+    engine: Engine, client: PartsClient, error: Exception
+) -> None:
+    """A heartbeat that ended at the first one let anybody abort the whole, a lease later."""
     transaction = client.begin()
+    fails = iter([error] * 3)
+    told: list[Event] = []
+    beat = client.beat
 
-    def fail(*args: object, **more: object) -> None:
-        raise StoreError("away")
+    def fail(transaction: bytes) -> None:
+        if (failure := next(fails, None)) is not None:
+            raise failure
+        beat(transaction)
 
-    client._context = replace(engine.context, policy=replace(POLICY, lease_ms=3))
+    quick = replace(POLICY, lease_ms=30)
+    client._context = replace(engine.context, policy=quick, watch=told.append)
     client.beat = fail  # type: ignore[method-assign]
+    before = row_of(engine, transaction).beat
     with client.beating(transaction):
-        engine.context.clock.sleep_ms(20)
+        engine.context.clock.sleep_ms(5)
+        while row_of(engine, transaction).beat == before:
+            pass
+    assert told.count(WorkFailed("show life")) == 3
+
+
+def test_beating_ends_with_a_closed_store(client: PartsClient) -> None:
+    """There is nothing left to beat in, and no thread is left."""
+    came = threading.Event()
+
+    def fail(transaction: bytes) -> None:
+        came.set()
+        raise StoreClosedError("closed")
+
+    client._context = replace(client._context, policy=replace(POLICY, lease_ms=3))
+    client.beat = fail  # type: ignore[method-assign]
+    with client.beating(client.begin()):
+        assert came.wait(5)
+        for each in threading.enumerate():
+            if each.name == "txn-beat":
+                each.join(5)
+                assert not each.is_alive()
 
 
 def test_too_many_parts_are_refused(client: PartsClient) -> None:

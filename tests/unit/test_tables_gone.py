@@ -18,6 +18,7 @@ from txn.errors import (
     DeadlineError,
     InvalidRequestError,
     MaybeApplied,
+    NotApplied,
     StoreClosedError,
     TableUnavailable,
 )
@@ -353,7 +354,7 @@ def test_without_the_transaction_table_nothing_is_committed() -> None:
     world = Tables()
     world.admin.disable(b"txn")
     (result,) = world.engine.commit_many([(BOTH, [])])
-    assert isinstance(result, TableUnavailable)
+    assert isinstance(result, NotApplied) and isinstance(result.__cause__, TableUnavailable)
     world.admin.enable(b"txn")
     assert world.rows() == []
 
@@ -363,7 +364,7 @@ def test_the_transaction_table_may_go_under_the_locks() -> None:
     world = Tables()
     world.when["lock"] = lambda: world.admin.disable(b"txn")
     (result,) = world.engine.commit_many([(BOTH, [])])
-    assert isinstance(result, TableUnavailable)
+    assert isinstance(result, NotApplied) and isinstance(result.__cause__, TableUnavailable)
     world.admin.enable(b"txn")
     assert world.statuses() == [Status.WRITTEN]
 

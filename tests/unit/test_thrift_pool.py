@@ -18,7 +18,14 @@ from thriftpy2.utils import serialize
 
 from tests.unit.fake_gateway import Break, FakeGateway, fake_gateway
 from txn.clock import ManualClock, poll
-from txn.errors import InvalidRequestError, MaybeApplied, NotApplied, StoreError, TxnError
+from txn.errors import (
+    InvalidRequestError,
+    MaybeApplied,
+    NotApplied,
+    StoreError,
+    TableUnavailable,
+    TxnError,
+)
 from txn.model import Check, Edit, Key, Unless
 from txn.stores import gateway as gateway_module
 from txn.stores import open_store
@@ -407,6 +414,19 @@ def test_an_error_of_the_gateway_is_told_without_its_trace(
     assert "Thread.run" not in str(caught.value)
     store.read(KEYS)
     assert gateway.connections == 1
+
+
+def test_a_table_that_refuses_for_good_is_named(gateway: FakeGateway, store: Store) -> None:
+    """A read-only one was asked again for 15 s. Of several tables it is the one of the request."""
+
+    def before(number: int, name: str) -> None:
+        if name == "checkAndPut":
+            raise IDL.TIOError("org.apache.hadoop.hbase.DoNotRetryIOException: read only\n\tat x")
+
+    gateway.before = before
+    with pytest.raises(TableUnavailable, match=r"the table refuses it.*read only'$") as caught:
+        store.check_and_put(CHECKS[:2])
+    assert caught.value.table == CHECKS[0].key.table
 
 
 def test_what_is_no_reply_of_thrift_s_is_not_an_answer() -> None:

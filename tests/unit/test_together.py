@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import resource
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import lmdb
@@ -417,8 +419,9 @@ def test_without_the_transaction_table_nothing_is_done() -> None:
     together(world)
     world.engine.commit(BOTH)
     world.admin.disable(b"txn")
-    with pytest.raises(TableUnavailable):
+    with pytest.raises(NotApplied, match="nothing was committed") as caught:
         world.engine.commit([Mutation(Z, b"2")])
+    assert isinstance(caught.value.__cause__, TableUnavailable)
     assert world.value(Z) is None
 
 
@@ -450,6 +453,30 @@ def test_a_map_that_is_too_small_in_the_middle_of_a_commit_grows(path: str) -> N
     assert [value and len(value) for value in values(engine)[:2]] == [FIRST_MAP_SIZE // 4] * 2
     assert len(list(engine.context.store.scan(b"txn"))) == 2  # and the name of the protocol
     engine.close()
+
+
+def test_a_disk_without_room_is_named(path: str) -> None:
+    """What the error has as its cause, who prints it does not see."""
+    engine = opened(path)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    size = (Path(path) / "data.mdb").stat().st_size
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+        with pytest.raises(NotApplied, match=r"did not take effect.*(too large|output error)"):
+            engine.commit([Mutation(X, bytes(1_000_000))])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert engine.commit([Mutation(X, b"1")]).complete
+    engine.close()
+
+
+def test_a_full_disk_is_called_so(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LMDB calls a write that came to less than was asked for an input/output error."""
+    error = lmdb_module.lmdb.Error("mdb_txn_commit: Input/output error")
+    assert lmdb_module.find_reason("/", error) == str(error)
+    full = SimpleNamespace(free=4_096)
+    monkeypatch.setattr(lmdb_module.shutil, "disk_usage", lambda path: full)
+    assert lmdb_module.find_reason("/", error).startswith("the disk is full, 4,096 bytes are free")
 
 
 class FailingEnd:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import get_args
 
 import pytest
 
@@ -12,13 +13,14 @@ from txn.assertions import Exact, Version, overtaken
 from txn.errors import (
     AssertionFailedError,
     ConflictError,
+    DeadlineError,
     NotApplied,
     StoreClosedError,
     StoreError,
 )
 from txn.model import Cell, Check, Key, Mutation
 from txn.protocol import waiting
-from txn.protocol.attempt import begin_attempt, call_store
+from txn.protocol.attempt import ProtocolName, begin_attempt, call_store
 from txn.protocol.commit import lock_at_once, write_rows
 from txn.protocol.phases import Status
 from txn.protocol.waiting import Contention
@@ -267,3 +269,23 @@ def test_a_closed_store_is_not_asked_again() -> None:
         call_store(world.engine.context, lambda: store.read([X]))
     assert world.clock.monotonic_ms() == began
     assert issubclass(StoreClosedError, StoreError)
+
+
+@pytest.mark.parametrize("failing", ["describe", "read", "check_and_put"])
+@pytest.mark.parametrize("protocol", get_args(ProtocolName))
+def test_a_failing_store_is_asked_no_longer_than_the_commit_has_time(
+    protocol: ProtocolName, failing: str
+) -> None:
+    """Its patience is for 15 s, and the caller may have a budget of one."""
+    world = World(replace(POLICY, store_patience_ms=15_000, deadline_ms=30_000), protocol)
+    down = Fault(applied=frozenset(), reply=Reply.NOT_APPLIED)
+    world.faults.plan = lambda call: down if call.method == failing else Fault()
+    for budget_ms in (1_000, 0):
+        began_ms = world.clock.monotonic_ms()
+        with pytest.raises((NotApplied, DeadlineError)):
+            world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")], deadline_ms=budget_ms)
+        assert world.clock.monotonic_ms() - began_ms <= 2 * budget_ms + 2
+    began_ms = world.clock.monotonic_ms()
+    with pytest.raises(NotApplied):
+        world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
+    assert 14_000 <= world.clock.monotonic_ms() - began_ms <= 16_000

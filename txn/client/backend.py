@@ -39,8 +39,9 @@ class Backend(Protocol):
     def check_key(self, key: Key) -> None:
         """Raise InvalidRequestError where it is known that the key's family cannot be used."""
 
-    def check_request(self, request: Request) -> None:
-        """Raise InvalidRequestError where it is known that the request cannot be committed."""
+    def check_request(self, request: Request, deadline_ms: int | None) -> None:
+        """Raise InvalidRequestError where it is known that the request cannot be committed; ask
+        about that no longer than so many ms."""
 
     def commit(
         self,

@@ -133,7 +133,9 @@ class Engine:
         """
         check_choice("ack", ack, Ack)
         check_deadline(deadline_ms)
-        request = self._bind_request(mutations, assertions, once, labels, once_retention_ms)
+        request = self._bind_request(
+            mutations, assertions, once, labels, once_retention_ms, deadline_ms=deadline_ms
+        )
         return self._backend.commit(request, ack, (), deadline_ms, {})
 
     def commit_many(
@@ -151,8 +153,12 @@ class Engine:
         written.
         """
         check_choice("ack", ack, Ack)
-        wanted = [self._bind_given(i, given) for i, given in enumerate(requests)]
-        return self._backend.commit_many(wanted, ack, list_deadlines(deadline_ms, len(wanted)))
+        given = list(requests)
+        times = list_deadlines(deadline_ms, len(given))
+        wanted = [
+            self._bind_given(i, *each) for i, each in enumerate(zip(given, times, strict=True))
+        ]
+        return self._backend.commit_many(wanted, ack, times)
 
     def submit(
         self, request: Given, *, ack: Ack = "complete", deadline_ms: int | None = None
@@ -169,15 +175,13 @@ class Engine:
         """
         check_choice("ack", ack, Ack)
         check_deadline(deadline_ms)
-        r = as_request(request)
-        bound = self._bind_request(r.mutations, r.assertions, r.once, r.labels, r.once_retention_ms)
+        bound = self._bind(as_request(request), deadline_ms)
         return self._backend.submit(bound, ack, deadline_ms)
 
     def check_request(self, request: Given) -> None:
         """Raise InvalidRequestError where a request cannot be committed. The store is asked for
         tables that this engine has not met yet, and may raise StoreError."""
-        r = as_request(request)
-        self._bind_request(r.mutations, r.assertions, r.once, r.labels, r.once_retention_ms)
+        self._bind(as_request(request))
 
     # -------------------------------------------------------------------------------- reading
 
@@ -269,8 +273,14 @@ class Engine:
         check_choice("ack", ack, Ack)
 
         def commit(request: Request, spans: Sequence[Span], known: Snapshot) -> Committed:
+            budget_ms = left_ms()
             bound = self._bind_request(
-                request.mutations, request.assertions, once, labels, once_retention_ms
+                request.mutations,
+                request.assertions,
+                once,
+                labels,
+                once_retention_ms,
+                deadline_ms=budget_ms,
             )
             return self._backend.commit(bound, ack, spans, left_ms(), known)
 
@@ -330,14 +340,21 @@ class Engine:
 
     # -------------------------------------------------------------------------------- details
 
-    def _bind_given(self, index: int, given: Given) -> Request:
+    def _bind_given(self, index: int, given: Given, deadline_ms: int | None) -> Request:
         try:
-            r = as_request(given)
-            return self._bind_request(
-                r.mutations, r.assertions, r.once, r.labels, r.once_retention_ms
-            )
+            return self._bind(as_request(given), deadline_ms)
         except InvalidRequestError as error:
             raise InvalidRequestError(str(error), request=index) from error
+
+    def _bind(self, r: Request, deadline_ms: int | None = None) -> Request:
+        return self._bind_request(
+            r.mutations,
+            r.assertions,
+            r.once,
+            r.labels,
+            r.once_retention_ms,
+            deadline_ms=deadline_ms,
+        )
 
     def _bind_request(
         self,
@@ -346,6 +363,8 @@ class Engine:
         once: str | bytes | None = None,
         labels: Mapping[str, str] | None = None,
         once_retention_ms: int | None = None,
+        *,
+        deadline_ms: int | None = None,
     ) -> Request:
         request = bind_request(
             mutations,
@@ -355,7 +374,7 @@ class Engine:
             once_retention_ms=once_retention_ms,
             table=self._table,
         )
-        self._backend.check_request(request)
+        self._backend.check_request(request, deadline_ms)
         return request
 
 

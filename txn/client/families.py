@@ -6,11 +6,20 @@ changed under running clients.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
-from txn.errors import InvalidRequestError
-from txn.model import Delete, Family, Key, find_delete_refusal, find_refusal, plain_table
-from txn.protocol.attempt import Context, describe_table
+from txn.errors import InvalidRequestError, StoreError, deny
+from txn.model import (
+    Delete,
+    Family,
+    Key,
+    find_delete_refusal,
+    find_refusal,
+    plain_table,
+    refuse_other_owner,
+)
+from txn.protocol.attempt import Context, call_store, shorten_patience
 from txn.request import Request
 
 
@@ -22,14 +31,14 @@ class Families:
         self._known: dict[tuple[bytes, bytes], Family] = {}
         self._tables: set[bytes] = set()
 
-    def of(self, key: Key) -> Family:
+    def of(self, key: Key, deadline_ms: int | None = None) -> Family:
         """Return the family of a key that names its table, or raise InvalidRequestError."""
         table = key.table
         assert table is not None
         known = self._known.get((table, key.family))
         if known is not None:
             return known
-        families = describe_table(self._context, table)
+        families = self._describe(table, deadline_ms)
         family = families.get(key.family)
         if family is None:
             raise InvalidRequestError(
@@ -39,11 +48,11 @@ class Families:
         self._known[table, key.family] = family
         return family
 
-    def _own(self, key: Key) -> None:
+    def _own(self, key: Key, deadline_ms: int | None) -> None:
         """Let the family of a key that is about to be written belong to this database, if it
         belongs to none. HBase would open the table's regions again: there `txn table take-over`
         does it."""
-        family, store, table = self.of(key), self._context.store, key.table
+        family, store, table = self.of(key, deadline_ms), self._context.store, key.table
         if family.owner is None and table and "atomic_together" in store.features:
             owned = replace(family, owner=plain_table(self._context.table))
             store.ensure_table(table, {key.family: owned})
@@ -52,21 +61,37 @@ class Families:
     def table(self, table: bytes) -> None:
         """Raise InvalidRequestError unless there is such a table, of this database or of none."""
         if table not in self._tables:
-            describe_table(self._context, table)
+            self._describe(table)
             self._tables.add(table)
+
+    def _describe(self, table: bytes, deadline_ms: int | None = None) -> Mapping[bytes, Family]:
+        context = self._context
+        if deadline_ms is not None:
+            context = shorten_patience(context, deadline_ms)
+        try:
+            families = call_store(context, lambda: context.store.describe(table))
+        except StoreError as error:
+            denied = deny(error)
+            raise denied from denied.__cause__
+        if families is None:
+            raise InvalidRequestError("no such table: create it with ensure_table", table=table)
+        refuse_other_owner(table, families.values(), context.table)
+        return families
 
     def forget(self, table: bytes) -> None:
         """Look again when somebody next asks for the table, which is gone."""
         self._tables.discard(table)
-        for key in [key for key in self._known if key[0] == table]:
-            self._known.pop(key, None)
+        for key in list(self._known):  # at once: other threads add to it
+            if key[0] == table:
+                self._known.pop(key, None)
 
-    def check(self, request: Request) -> None:
-        """Raise InvalidRequestError unless the request may be committed to its families."""
+    def check(self, request: Request, deadline_ms: int | None = None) -> None:
+        """Raise InvalidRequestError unless the request may be committed to its families. A store
+        that fails is asked no longer than until the deadline."""
         for key in request.keys:
             if key.table == self._context.table:
                 _refuse(key, "the transaction table is the protocol's alone: it may be read")
-            self._own(key)
+            self._own(key, deadline_ms)
         for mutation in request.mutations:
             if isinstance(mutation, Delete):
                 _refuse(mutation.key, find_delete_refusal(self.of(mutation.key)))

@@ -22,6 +22,7 @@ from txn.host.crew import Crew
 from txn.host.forks import Forked
 from txn.model import Key
 from txn.protocol.beats import PORTION
+from txn.repeating import repeat
 from txn.request import Ack, Committed, Request
 from txn.watch import Gathered, Queued, Watch, silent
 
@@ -64,28 +65,34 @@ W = TypeVar("W", bound=InLine)
 class _Place(Generic[W]):
     """The requests of one caller, which need no lock in common.
 
-    waiting: those that are still in line. open: how many are in line or under way. event: wakes
-    the caller's thread, if it waits. led: the batch that this thread leads.
+    waiting: those that are still in line, as the keys of a dictionary. open: those that are in line
+    or under way. event: wakes the caller's thread, if it waits. led: the batch that this thread
+    leads, or has led last.
     """
 
     __slots__ = ("event", "led", "open", "waiting")
 
     def __init__(self, items: Sequence[W], event: Event | None) -> None:
-        self.waiting = list(items)
-        self.open = len(items)
+        self.waiting = dict.fromkeys(items)
+        self.open = set(items)
         self.event = event
         self.led: _Batch[W] | None = None
 
     @property
     def may_lead(self) -> bool:
-        """Whether a thread waits here, and does not lead."""
-        return self.event is not None and (self.led is None or self.led.is_over)
+        """Whether a thread waits here for what is in line, and does not lead."""
+        is_idle = self.led is None or self.led.is_over
+        return self.event is not None and is_idle and bool(self.waiting)
 
 
 class _Batch(Generic[W]):
-    """What goes together. places: of each item. thread: that of its leader."""
+    """What goes together. places: of each item. thread: that of its leader. is_over: its leader may
+    lead another one. is_finished: all who wait for it have been told, too."""
 
-    __slots__ = ("is_over", "items", "places", "since_ms", "size", "thread", "weight")
+    __slots__ = (
+        *("is_finished", "is_over", "items", "places"),
+        *("since_ms", "size", "thread", "weight"),
+    )
 
     def __init__(self, since_ms: int) -> None:
         self.items: list[W] = []
@@ -93,7 +100,7 @@ class _Batch(Generic[W]):
         self.size = self.weight = 0
         self.since_ms = since_ms
         self.thread = get_ident()
-        self.is_over = False
+        self.is_over = self.is_finished = False
 
     @property
     def is_full(self) -> bool:
@@ -107,8 +114,8 @@ class _Batch(Generic[W]):
         return is_small and w.goes_with(self.items[0])
 
     def add(self, w: W, place: _Place[W]) -> None:
-        self.items.append(w)
         self.places.append(place)
+        self.items.append(w)
         self.size += len(w.units)
         self.weight += w.weight
 
@@ -116,8 +123,13 @@ class _Batch(Generic[W]):
 class Gatherer(Forked, Generic[W]):
     """A line of requests, and the batches of them that are under way.
 
+    A thread may be interrupted between any two steps. So each change of the line, and the end of a
+    batch, may be made again from wherever it was left, and whoever leaves `commit` by an error does
+    so: nobody waits for a thread that has gone.
+
     run: commits a batch, whose requests have the same `ack`; the result of each it keeps in it,
-    also where it raises. tell: settles the future of a request that was in a batch. lanes: how many
+    also where it raises. tell: settles the future of a request that was in a batch; it may be
+    called again where it was interrupted. lanes: how many
     batches may be under way at a time. linger_ms: how long, at most, a request that could go waits
     for company. watch: is told of batches, and of who comes into the line and leaves it.
     """
@@ -161,9 +173,13 @@ class Gatherer(Forked, Generic[W]):
     def commit(self, items: Sequence[W]) -> None:
         """Have each item, which need no lock in common, committed in some batch, and return once
         all have been. What a batch raises that this thread leads is raised here."""
+        place = _Place(items, None)
         try:
-            if not self._commit_at_once(items):
-                self._commit_in_line(items)
+            if not self._commit_at_once(items, place):
+                self._commit_in_line(place)
+        except BaseException:
+            self._withdraw(place)
+            raise
         finally:
             if self._is_stranded:
                 self._lead_all()
@@ -173,19 +189,26 @@ class Gatherer(Forked, Generic[W]):
         StoreClosedError after `close`."""
         place = _Place([item], None)
         assert item.future is not None
-        with self._lock:
-            if self._is_closed:
-                raise StoreClosedError("the engine is closed")
-            self._futures.add(item.future)
-            self._line.append(place)
-            self._call_next()
-        self._tell_line(1)
-        item.future.add_done_callback(self._futures.discard)
+        try:
+            with self._lock:
+                if self._is_closed:
+                    raise StoreClosedError("the engine is closed")
+                self._futures.add(item.future)
+                self._line.append(place)
+                self._call_next()
+            self._tell_line(1)
+            item.future.add_done_callback(self._futures.discard)
+        except BaseException:
+            self._withdraw(place)
+            self._futures.discard(item.future)
+            raise
         if self._is_stranded:
             self._lead_all()
 
     def flush(self) -> None:
         """Wait until every future is done."""
+        if self._is_stranded:
+            self._lead_all()
         with self._lock:
             futures = list(self._futures)
         wait(futures)
@@ -200,7 +223,7 @@ class Gatherer(Forked, Generic[W]):
 
     # ------------------------------------------------------------------------------ leading
 
-    def _commit_at_once(self, items: Sequence[W]) -> bool:
+    def _commit_at_once(self, items: Sequence[W], place: _Place[W]) -> bool:
         """Commit the items as a batch, and return True, where nobody else is there at all."""
         if self._linger_ms or len(items) > MOST or sum(len(w.units) for w in items) > PORTION:
             return False
@@ -208,98 +231,110 @@ class Gatherer(Forked, Generic[W]):
             return False
         batch: _Batch[W] = _Batch(self._clock.monotonic_ms())
         batch.items = list(items)
+        with self._lock:
+            if self._line or self._under_way:
+                return False
+            place.led = batch
+            self._under_way.append(batch)
+        self._lead(batch)
+        return True
+
+    def _commit_in_line(self, place: _Place[W]) -> None:
+        event = place.event = Event()
+        with self._lock:
+            self._line.append(place)
+        self._tell_line(len(place.waiting))
+        if self._linger_ms:
+            event.wait(self._linger_ms / 1000)
+        while True:
+            event.clear()  # what it told of is seen below
+            if not place.open:
+                break
+            # Who has nothing in line any more does not begin with what is others' alone.
+            if place.waiting and (batch := self._take(place)) is not None:
+                self._lead(batch)
+            else:
+                event.wait(OVERDUE_MS / 1000)
+
+    def _lead(self, batch: _Batch[W]) -> None:
         try:
-            with self._lock:
-                if self._line or self._under_way:
-                    return False
-                self._under_way.append(batch)
             self._tell_batch(batch)
             self._run(batch.items)
         finally:
-            if batch in self._under_way:
-                self._end(batch)
-        return True
-
-    def _commit_in_line(self, items: Sequence[W]) -> None:
-        event = Event()
-        place = _Place(items, event)
-        try:
-            with self._lock:
-                self._line.append(place)
-            self._tell_line(len(items))
-            if self._linger_ms:
-                event.wait(self._linger_ms / 1000)
-            while True:
-                event.clear()  # what it told of is seen below
-                if not place.open:
-                    break
-                # Who has nothing in line any more does not begin with what is others' alone.
-                if place.waiting and (batch := self._take(place)) is not None:
-                    self._lead(batch)
-                else:
-                    event.wait(OVERDUE_MS / 1000)
-        except BaseException:
-            self._withdraw(place)
-            raise
-
-    def _lead(self, batch: _Batch[W]) -> None:
-        with ExitStack() as after:  # all of it, whatever is raised on the way
-            for w in batch.items:
-                if w.future is not None:
-                    after.callback(self._tell, w)
-            after.callback(self._end, batch)
-            self._tell_batch(batch)
-            self._run(batch.items)
+            self._finish(batch)
 
     def _lead_all(self) -> None:
-        if self._linger_ms:
-            self._clock.sleep_ms(self._linger_ms)
-        with self._lock:
-            self._is_called = self._is_stranded = False
-        while (batch := self._take()) is not None:
-            self._crew.do(self._lead, batch)
+        leader: _Place[W] = _Place((), None)
+        try:
+            self._rest()
+            while (batch := self._take(leader)) is not None:
+                self._crew.do(self._lead, batch)
+        except BaseException:
+            self._withdraw(leader)
+            raise
+
+    def _rest(self) -> None:
+        """Wait for company, and be called again by those that come from now on."""
+        try:
+            if self._linger_ms:
+                self._clock.sleep_ms(self._linger_ms)
+        finally:
+            with self._lock:
+                self._is_called = self._is_stranded = False
 
     def _watch(self) -> None:
         """Look again and again, as a thread in line does for itself, while futures are in line: a
         batch may have become overdue, and a future late, which every other thread may be too stuck
         to say."""
-        while not self._is_over.wait(OVERDUE_MS / 1000):
+
+        def look() -> bool:
             with self._lock:
                 self._is_watched = self._has_futures
                 if not self._is_watched:
-                    return
+                    return False
                 self._call_next()
                 late, left = self._take_late()
             self._tell_line(-left)
             if late.items:
                 self._crew.do(self._lead, late)
+            return True
+
+        repeat("watch the line", look, self._is_over, OVERDUE_MS / 1000, self._listener)
+
+    def _finish(self, batch: _Batch[W]) -> None:
+        """Let those go on who wait for the batch, and those that come behind it."""
+        try:
+            self._end(batch)
+        finally:
+            with ExitStack() as after:  # each of them, whatever is raised on the way
+                for w in batch.items:
+                    if w.future is not None:
+                        after.callback(self._tell, w)
+        batch.is_finished = True
 
     def _end(self, batch: _Batch[W]) -> None:
         with self._lock:
             batch.is_over = True
             if batch in self._under_way:  # else this is a child, which has forgotten it
                 self._under_way.remove(batch)
-            for place in batch.places:
-                place.open -= 1
+            for w, place in zip(batch.items, batch.places, strict=False):  # none was in line alone
+                place.waiting.pop(w, None)
+                place.open.discard(w)
                 if not place.open and place.event is not None:
                     place.event.set()
             self._call_next()
 
     def _withdraw(self, place: _Place[W]) -> None:
         """Leave the line, for a thread that does not wait any more. It may have been called to
-        lead, and may not have begun to."""
+        lead, and may not have begun to, or not have come to the end."""
         with self._lock:
-            left = len(place.waiting)
+            left = len(place.waiting) if place in self._line else 0
             place.waiting.clear()
-            if place in self._line:
-                self._line.remove(place)
+            self._line = [each for each in self._line if each is not place]
             self._call_next()
         self._tell_line(-left)
-        if place.led is not None and not place.led.is_over:
-            self._end(place.led)
-            for w in place.led.items:
-                if w.future is not None:
-                    self._tell(w)
+        if place.led is not None and not place.led.is_finished:
+            self._finish(place.led)
 
     def _call_next(self) -> None:
         """Let somebody lead, if a batch may begin: a thread that waits; else, for futures alone,
@@ -333,28 +368,31 @@ class Gatherer(Forked, Generic[W]):
         counted = [b for b in self._under_way if b.since_ms > latest_ms and b.thread != besides]
         return len(counted) >= self._lanes
 
-    def _take(self, leader: _Place[W] | None = None) -> _Batch[W] | None:
+    def _take(self, leader: _Place[W]) -> _Batch[W] | None:
         """Take a batch out of the line; None where none may begin, or nothing can be taken."""
         with self._lock:
             batch, left = self._begin_next(leader)
         self._tell_line(-left)
         return batch
 
-    def _begin_next(self, leader: _Place[W] | None) -> tuple[_Batch[W] | None, int]:
+    def _begin_next(self, leader: _Place[W]) -> tuple[_Batch[W] | None, int]:
         """Return the next batch, and how many have left the line: those that are cancelled, too."""
         now_ms = self._clock.monotonic_ms()
         # Where the watch of a batch commits, its thread does not wait for itself.
         if not self._line or self._is_full(now_ms, besides=get_ident()):
             return None, 0
-        batch: _Batch[W] = _Batch(now_ms)
-        left = self._fill(batch, now_ms)
+        leader.led = batch = _Batch[W](now_ms)
+        try:
+            left = self._fill(batch, now_ms)
+        finally:  # what is in it is in line no more
+            for w, place in zip(batch.items, batch.places, strict=False):
+                place.waiting.pop(w, None)
         self._line = [place for place in self._line if place.waiting]
         if not batch.items:  # what is left waits for keys of batches that are under way
+            leader.led = None
             self._have_watched()
             return None, left
         self._under_way.append(batch)
-        if leader is not None:
-            leader.led = batch
         self._call_next()
         return batch, left
 
@@ -364,7 +402,7 @@ class Gatherer(Forked, Generic[W]):
         now_ms, left = self._clock.monotonic_ms(), 0
         batch: _Batch[W] = _Batch(now_ms)
         for place in self._line:
-            w = place.waiting[0]  # a future has a place of its own
+            w = next(iter(place.waiting))  # a future has a place of its own
             if place.event is None and w.due_ms is not None and now_ms >= w.due_ms:
                 place.waiting.clear()
                 left += 1
@@ -385,24 +423,21 @@ class Gatherer(Forked, Generic[W]):
             self._listener(Queued("line", change))
 
     def _fill(self, batch: _Batch[W], now_ms: int) -> int:
-        """Take requests from the line; return how many have left it, for the batch or for good."""
+        """Choose requests of the line; return how many leave it, for the batch or for good."""
         gone = 0
         blocked = {unit for other in self._under_way for w in other.items for unit in w.units}
         for place in self._line:
-            left, place.waiting = place.waiting, []
-            for number, w in enumerate(left):
+            for w in list(place.waiting):
                 if batch.is_full:
-                    place.waiting += left[number:]
                     return gone + len(batch.items)
                 is_free = blocked.isdisjoint(w.units) or _needs_no_lock(w, now_ms)
-                if not is_free or not batch.has_room(w):
-                    place.waiting.append(w)
-                elif _start(w):
+                if is_free and batch.has_room(w):
+                    if not _start(w):  # it is in no batch whose end would call those behind it
+                        place.open.discard(w)
+                        place.waiting.pop(w)
+                        gone += 1
+                        continue
                     batch.add(w, place)
-                else:  # it is in no batch whose end would call those behind it
-                    place.open -= 1
-                    gone += 1
-                    continue
                 blocked.update(w.units)  # those behind one that stays do not overtake it
         return gone + len(batch.items)
 
@@ -414,5 +449,7 @@ def _needs_no_lock(w: InLine, now_ms: int) -> bool:
 
 
 def _start(w: InLine) -> bool:
-    """Whether the request is still wanted; from now on its future is not cancelled any more."""
-    return w.future is None or w.future.set_running_or_notify_cancel()
+    """Whether the request is still wanted; from now on its future is not cancelled any more. It may
+    have begun under a leader that was interrupted."""
+    future = w.future
+    return future is None or future.running() or future.set_running_or_notify_cancel()

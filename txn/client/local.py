@@ -10,8 +10,9 @@ from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
+from threading import get_ident
 from types import MappingProxyType
 
 from txn.client.families import Families
@@ -28,6 +29,7 @@ from txn.errors import (
     InvalidRequestError,
     TableUnavailable,
     TxnError,
+    deny,
 )
 from txn.host.crew import Crew
 from txn.model import Cell, Family, Key, Row, plain_table
@@ -75,6 +77,7 @@ class Wanted(InLine):
     attempt: the latest one, since begun_ms. tries: how many have been made. rounds: how many
     batches it was in. is_aside: whether it left the last one before anything was written.
     asked_ms: when it was asked for, as `measure_ms` tells it. trace: its span, if there is one.
+    teller: which thread settles its future, once one has begun to.
     """
 
     attempt: Attempt
@@ -84,6 +87,7 @@ class Wanted(InLine):
     is_aside: bool = False
     asked_ms: float = 0.0
     trace: Trace | None = None
+    teller: dict[str, int] = field(default_factory=dict)
 
 
 class LocalBackend:
@@ -138,9 +142,9 @@ class LocalBackend:
         """Raise InvalidRequestError unless the key's family may be used."""
         self._families.of(key)
 
-    def check_request(self, request: Request) -> None:
+    def check_request(self, request: Request, deadline_ms: int | None) -> None:
         """Raise InvalidRequestError unless the request may be committed to its families."""
-        self._families.check(request)
+        self._families.check(request, deadline_ms)
 
     # ----------------------------------------------------------------------------- committing
 
@@ -273,7 +277,7 @@ class LocalBackend:
 
     def _is_open(self, w: Wanted) -> bool:
         """Whether the request is to be tried, for the first time or again."""
-        if w.is_aside or (not w.tries and w.attempt.failure is None):
+        if w.is_aside or (w.attempt.failure is None and w.attempt.status is None and not w.tries):
             return True
         failure = w.attempt.failure
         is_conflict = isinstance(failure, ConflictError)
@@ -320,7 +324,7 @@ class LocalBackend:
                 meet=lambda some: aside.extend(self._contention.stand_aside(some)),
             )
         except BaseException as error:
-            leave_unknown([w.attempt for w in batch], error)
+            leave_unknown(due, error)
             raise
         finally:
             tried = set(due).difference(aside)
@@ -347,6 +351,9 @@ class LocalBackend:
 
     def _tell_alone(self, w: Wanted) -> None:
         assert w.future is not None
+        # One thread does this, which may have been interrupted at it before.
+        if w.future.done() or w.teller.setdefault("by", get_ident()) != get_ident():
+            return
         try:
             self._commit_alone(w)
         except BaseException as error:
@@ -374,9 +381,9 @@ class LocalBackend:
             live = run_for_available(meet or self._contention.wait_for_hot_keys, attempts)
             commit(context, live, self._contention, patient, finish)
             self._contention.learn(live)
-        except TxnError as error:  # before the decision, so nothing of these was written
+        except TxnError as error:  # before the decision, so nothing of these is ever committed
             for t in attempts:
-                t.failure = t.failure or error
+                t.failure = t.failure or deny(error)
         for t in attempts:
             t.failure = self._resolver.blame(t.failure)
             if t.failure is not None and isinstance(t.failure.__cause__, TableUnavailable):
@@ -567,5 +574,4 @@ def leave_unknown(attempts: Sequence[Attempt], error: BaseException) -> None:
     """Say of those of which it is not known how they ended that it is not."""
     for t in attempts:
         if t.failure is None and (t.status is None or t.status.is_undecided):
-            t.failure = CommitOutcomeUnknown(t.row_key)
-            t.failure.__cause__ = error
+            t.failure = CommitOutcomeUnknown(t.row_key, error)

@@ -11,7 +11,7 @@ from threading import Event, Thread
 from txn.assertions import Assertion
 from txn.client.engine import Engine
 from txn.clock import measure_ms
-from txn.errors import AbortedError, InvalidRequestError, StoreError
+from txn.errors import AbortedError, InvalidRequestError, StoreError, deny
 from txn.model import Delete, Mutation, as_bytes, check_whole
 from txn.protocol.attempt import Context, Transaction, load_transaction
 from txn.protocol.beats import put_beats
@@ -22,6 +22,7 @@ from txn.protocol.resolve import Resolver, make_corrupt_error
 from txn.protocol.row import MOST_PARTS, RowState, decode_marker, marker_key, part_key
 from txn.protocol.row_cells import read_rows
 from txn.protocol.waiting import Contention
+from txn.repeating import repeat
 from txn.request import Ack, Committed, Request, bind_request
 from txn.text import reason_text
 from txn.tracing import begin_traces, watch_batch
@@ -112,6 +113,9 @@ class PartsClient:
     ) -> Committed:
         try:
             t = decide_whole(context, transaction, counts, timestamp, self._contention)
+        except StoreError as error:
+            denied = deny(error)
+            raise denied from denied.__cause__
         except AbortedError as error:
             once = self._abort(context, transaction, reason_text(error)).request.once
             if once is None or (first := self.find_committed(once)) is None:
@@ -149,10 +153,13 @@ class PartsClient:
     @contextmanager
     def beating(self, transaction: bytes) -> Iterator[None]:
         """Show that the transaction lives, three times a lease, until the block is over."""
-        over = Event()
-        beats = Thread(
-            target=self._beat_until, args=(transaction, over), name="txn-beat", daemon=True
-        )
+        over, every_s = Event(), self._context.policy.lease_ms / 3_000
+
+        def beat() -> None:
+            self.beat(transaction)
+
+        work = ("show life", beat, over, every_s, self._context.watch)
+        beats = Thread(target=repeat, args=work, name="txn-beat", daemon=True)
         beats.start()
         try:
             yield
@@ -164,10 +171,3 @@ class PartsClient:
         """Show that the transaction lives."""
         # At the server's time: of several owners one may have a clock that is behind.
         put_beats(self._context, {transaction: None})
-
-    def _beat_until(self, transaction: bytes, over: Event) -> None:
-        while not over.wait(self._context.policy.lease_ms / 3_000):
-            try:
-                self.beat(transaction)
-            except StoreError:
-                return  # who cannot reach the store is silent

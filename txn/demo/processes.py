@@ -99,10 +99,12 @@ class Job:
 
     def _listen(self) -> None:
         assert self._process.stdout is not None
-        with self._process.stdout as out:
-            for line in out:
-                self._said.put(line)
-        self._said.put(None)
+        try:
+            with self._process.stdout as out:
+                for line in out:
+                    self._said.put(line)
+        finally:
+            self._said.put(None)
 
     def _next(self) -> bytes | None:
         try:

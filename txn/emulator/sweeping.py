@@ -50,16 +50,18 @@ class Sweeper:
         self._keep_deletes_ms = keep_deletes_ms
         self._ahead_ms = clock.wall_ms() - clock.monotonic_ms()
         self._log = log
-        self._rests = self._rounds()
+        self._rests = self._round()
 
     def step(self) -> int:
-        """Compact a page; return how long to rest."""
-        return next(self._rests)
-
-    def _rounds(self) -> Iterator[int]:
-        while True:
-            yield from self._round()
-            yield ROUND_REST_MS
+        """Compact a page; return how long to rest. A failure ends the round and is logged: the
+        caller has workers to see to."""
+        try:
+            for rest_ms in self._rests:
+                return rest_ms
+        except Exception:  # noqa: BLE001  (the workers have to be seen to)
+            self._log.exception("a round of compactions failed")
+        self._rests = self._round()
+        return ROUND_REST_MS
 
     def _round(self) -> Iterator[int]:
         for table in self._admin.names():

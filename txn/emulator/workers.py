@@ -78,7 +78,12 @@ class Supervisor:
     def _fork(self) -> int:
         """Start a worker; return the pipe that ends when it serves, or has ended."""
         heard, said = os.pipe()
-        pid = os.fork()
+        try:
+            pid = os.fork()
+        except OSError:
+            os.close(heard)
+            os.close(said)
+            raise
         if not pid:
             os.close(heard)
             os.close(self._held)
@@ -123,8 +128,17 @@ class Supervisor:
             self._log.warning(annotate("a worker has ended: replaced", pid=pid, lived_ms=lived_ms))
             if lived_ms < QUICK_MS:
                 self._rest()
-            if not _has_signal():
+            self._fork_again()
+
+    def _fork_again(self) -> None:
+        """Start a worker in the place of another, as soon as the system allows it."""
+        while not _has_signal():
+            try:
                 os.close(self._fork())
+                return
+            except OSError as error:  # no memory, or too many processes
+                self._log.warning(annotate("cannot start a worker", cause=str(error)))
+                self._rest()
 
     def _rest(self) -> None:
         due_ms = self._clock.monotonic_ms() + QUICK_MS
@@ -134,7 +148,10 @@ class Supervisor:
     def _collect_ended(self) -> list[int]:
         ended = [pid for pid in self._born_ms if os.waitpid(pid, os.WNOHANG)[0]]
         for pid in ended:
-            self._forget(pid)
+            try:
+                self._forget(pid)
+            except Exception:  # noqa: BLE001  (the workers have to be seen to)
+                self._log.exception("what a worker has counted cannot be closed")
         return ended
 
     def _end(self) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from logging import getLogger
 from typing import Protocol, Self
 
 from txn.clock import Clock
@@ -18,10 +19,12 @@ from txn.host.forks import Forked
 from txn.leases.model import ExceedsMaxLeaseTimeError, Lease, LeaseNotFoundError
 from txn.locks.manager import LockLost
 from txn.locks.requests import LockRequest, Path, in_order
+from txn.repeating import repeat
 
-# Of a duration: how often it is extended, how often that is tried again, and by which part of it
-# two clocks may differ that run for so long.
-EXTENSIONS, RETRIES, DRIFT = 3, 30, 100
+# Of a duration: how often it is extended, and by which part of it two clocks may differ that run
+# for so long.
+EXTENSIONS, DRIFT = 3, 100
+LOG = getLogger("txn")
 
 
 class Extending(Protocol):
@@ -66,8 +69,9 @@ class HeldLease(Forked):
         self._gone = False
         self._released = False
         self._ending = threading.Event()
+        work = ("extend lease", self._extend, self._ending, duration_s / EXTENSIONS)
         self._extending = threading.Thread(
-            target=self._keep, name=f"txn-lease-{lease_id}", daemon=True
+            target=repeat, args=work, name=f"txn-lease-{lease_id}", daemon=True
         )
         self._extending.start()
         self.expect_forks()
@@ -116,21 +120,21 @@ class HeldLease(Forked):
     def _sure_ms(self) -> int:
         return int(self._duration_s * 1000 * (DRIFT - 1) / DRIFT)
 
-    def _keep(self) -> None:
-        pause_s = self._duration_s / EXTENSIONS
-        while not self.lost and not self._ending.wait(pause_s):
-            began_ms = self._clock.monotonic_ms()
-            try:
-                self._leases.extend_lease(self.lease_id, duration_s=self._duration_s)
-            except StoreError:
-                pause_s = self._duration_s / RETRIES
-            except LeaseNotFoundError:
-                self._gone = True
-            except ExceedsMaxLeaseTimeError:
-                return
-            else:
-                self._sure_until_ms = began_ms + self._sure_ms
-                pause_s = self._duration_s / EXTENSIONS
+    def _extend(self) -> bool:
+        """Extend it once, unless it is lost; return whether that may be done again."""
+        if self.lost:
+            return False
+        began_ms = self._clock.monotonic_ms()
+        try:
+            self._leases.extend_lease(self.lease_id, duration_s=self._duration_s)
+        except LeaseNotFoundError:
+            self._gone = True
+            return False
+        except ExceedsMaxLeaseTimeError as error:
+            LOG.warning("a lease is not extended any more: %s", error)
+            return False
+        self._sure_until_ms = began_ms + self._sure_ms
+        return True
 
     def _error(self, reason: str) -> LockLost:
         named = [str(each) for each in self.objects]

@@ -18,11 +18,12 @@ from txn.clock import Clock
 from txn.errors import (
     AbortedError,
     AssertionFailedError,
-    CommitOutcomeUnknown,
+    CorruptRowError,
     StoreClosedError,
-    StoreError,
+    TxnError,
 )
 from txn.model import Cell, Delete, Key, Mutation
+from txn.repeating import repeat
 
 FAMILY = "s"
 
@@ -51,7 +52,10 @@ class Session:
         self._lost = False
         self._beaten_ms = clock.monotonic_ms()
         engine.commit([Mutation(key, self._value())], [Version(key, None)])
-        self._thread = threading.Thread(target=self._beat, name="txn-lock-session", daemon=True)
+        work = ("show life", self._beat, self._ended, lease_ms / 3000, engine.context.watch)
+        self._thread = threading.Thread(
+            target=repeat, args=work, name="txn-lock-session", daemon=True
+        )
         self._thread.start()
 
     @property
@@ -75,25 +79,26 @@ class Session:
         self._lost = True
         self._ended.set()
         self._thread.join()
-        with suppress(AbortedError, StoreError, CommitOutcomeUnknown):
+        with suppress(TxnError):
             self._engine.commit([Delete(self._key)])
 
     def _value(self) -> bytes:
         return json.dumps({"beat": self._beats, "lease_ms": self._lease_ms}).encode()
 
-    def _beat(self) -> None:
-        while not self._ended.wait(self._lease_ms / 3000) and not self._lost:
-            began_ms = self._clock.monotonic_ms()
-            self._beats += 1
-            try:
-                self._engine.commit([Mutation(self._key, self._value())], [Some(self._key)])
-            except AssertionFailedError:
-                self._lost = True
-            except (AbortedError, StoreError, CommitOutcomeUnknown):
-                continue  # the next beat is soon; meanwhile the lease runs on
-            else:
-                self._beaten_ms = began_ms
-                self._beaten()
+    def _beat(self) -> bool:
+        """Beat once, unless the session has ended; return whether it has not."""
+        if self._lost:
+            return False
+        began_ms = self._clock.monotonic_ms()
+        self._beats += 1
+        try:
+            self._engine.commit([Mutation(self._key, self._value())], [Some(self._key)])
+        except AssertionFailedError:
+            self._lost = True
+            return False
+        self._beaten_ms = began_ms
+        self._beaten()
+        return True
 
 
 class Sessions:
@@ -165,8 +170,7 @@ class Sessions:
         if value != cell.value:
             self._seen[name] = (cell.value, now_ms)
             return False
-        lease_ms: int = json.loads(cell.value)["lease_ms"]
-        return now_ms - since_ms >= lease_ms
+        return now_ms - since_ms >= _read_lease_ms(name, cell)
 
     def _end_session(self, key: Key, cell: Cell) -> bool:
         try:
@@ -174,3 +178,11 @@ class Sessions:
         except AbortedError:
             return False  # it lives, or somebody else is at it
         return True
+
+
+def _read_lease_ms(name: str, cell: Cell) -> int:
+    try:
+        lease_ms: int = json.loads(cell.value)["lease_ms"]
+        return int(lease_ms)
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptRowError("a lock session does not decode", row=name.encode()) from error

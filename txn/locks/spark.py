@@ -25,6 +25,7 @@ from txn.locks.hive.settings import HIVE_SETTINGS, from_hive
 from txn.locks.hive.sql import UNKNOWN_FUNCTION, requests
 from txn.locks.manager import Held, LockLost, LockManager, Waiting
 from txn.locks.requests import LockRequest, Mode, Path
+from txn.repeating import repeat
 
 with import_extra("locks"):
     from txn.locks.hive.definitions import NOTHING
@@ -32,7 +33,6 @@ with import_extra("locks"):
     from txn.locks.hive.words import SESSION_CATALOGS, split, statements
 
 with import_extra("spark"):
-    from pyspark import SparkContext
     from pyspark.errors import PySparkException
     from pyspark.sql import Row, SparkSession
     from pyspark.sql.catalog import Function
@@ -261,9 +261,13 @@ def watched(spark: SparkSession, held: Held) -> Iterator[None]:
     context = spark.sparkContext
     tag = f"txn-locks-{uuid.uuid4().hex}"
     done = threading.Event()
-    watcher = threading.Thread(
-        target=_watch, args=(context, held, tag, done), name="txn-locks-watch", daemon=True
-    )
+
+    def look() -> None:
+        if held.lost:  # again and again: a statement may start one job after another
+            context.cancelJobsWithTag(tag)
+
+    work = ("watch locks", look, done, WATCH_S)
+    watcher = threading.Thread(target=repeat, args=work, name="txn-locks-watch", daemon=True)
     interrupts = context.getLocalProperty(INTERRUPT)
     context.addJobTag(tag)
     context.setInterruptOnCancel(True)
@@ -310,13 +314,6 @@ def _refresh(spark: SparkSession, held: Held) -> None:
     for table in {request.path.parts[:2] for request in held.requests}:
         if len(table) == 2 and spark.catalog.tableExists(quoted(Path(table))):
             spark.catalog.refreshTable(quoted(Path(table)))
-
-
-def _watch(context: SparkContext, held: Held, tag: str, done: threading.Event) -> None:
-    """Cancel the jobs again and again: a statement may start one after another."""
-    while not done.wait(WATCH_S):
-        if held.lost:
-            context.cancelJobsWithTag(tag)
 
 
 def _make_lost(held: Held) -> LockLost:

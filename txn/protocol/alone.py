@@ -7,14 +7,16 @@ answer, or a "no" to a request that was sent twice, is settled.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from txn.errors import (
+    AbortedError,
     CommitOutcomeUnknown,
     ConflictError,
     DeadlineError,
     NotApplied,
     StoreError,
+    TableUnavailable,
     TxnError,
 )
 from txn.model import Cell, Check, Edit
@@ -82,10 +84,28 @@ def _ask(context: Context, transactions: Sequence[Attempt]) -> list[Attempt]:
             raise StoreError("lock does not change", key=next(iter(pending.values())).key)
 
     try:
-        call_store(context, attempt)
+        _settle_all(context, attempt, pending, errors)
     except Exception as error:  # noqa: BLE001  (whatever it is, the requests were sent)
         _leave(pending, error, errors)
     return refused
+
+
+def _settle_all(
+    context: Context,
+    attempt: Callable[[], None],
+    pending: dict[Attempt, Check],
+    errors: Sequence[StoreError],
+) -> None:
+    """Attempt it until nothing is pending. Where a table refuses its requests, those of other
+    tables may have been done, or not: that is settled with the next attempt."""
+    while True:
+        try:
+            call_store(context, attempt)
+            return
+        except TableUnavailable as error:
+            _end_refused(context, pending, error, errors)
+            if not pending:
+                return
 
 
 def _send(context: Context, pending: dict[Attempt, Check], errors: list[StoreError]) -> None:
@@ -129,8 +149,36 @@ def _leave(pending: dict[Attempt, Check], error: Exception, errors: Sequence[Sto
         if is_clear and isinstance(error, NotApplied):
             t.failure = error
         else:
-            t.failure = CommitOutcomeUnknown(t.row_key)
+            t.failure = CommitOutcomeUnknown(t.row_key, error)
+
+
+def _end_refused(
+    context: Context,
+    pending: dict[Attempt, Check],
+    error: TableUnavailable,
+    errors: Sequence[StoreError],
+) -> None:
+    """End those that need a table which refuses them, or all. A request that was answered is on its
+    way no more, so their locks tell whether they happened, unless another one was lost before."""
+    lost = {t: check for t, check in pending.items() if t.needs(error.table)} or dict(pending)
+    for t in lost:
+        del pending[t]
+    try:
+        look_at_units(context, [(t, check.key) for t, check in lost.items()])
+    except StoreError:
+        _leave(lost, error, errors)
+        return
+    is_clear = all(isinstance(each, NotApplied | TableUnavailable) for each in errors)
+    for t, check in lost.items():
+        before = read_lock(check.key, Cell(check.expected, 0)).taken
+        was_taken = read_lock(check.key, t.found[check.key]).was_taken_by(t.row_key, before + 1)
+        if was_taken:
+            _end(t)
+        elif is_clear and was_taken is False:
+            t.failure = AbortedError(str(error), transaction=t.row_key)
             t.failure.__cause__ = error
+        else:
+            t.failure = CommitOutcomeUnknown(t.row_key, error)
 
 
 def _make_step(t: Attempt) -> Check:

@@ -9,7 +9,7 @@ error is raised, and the row stays as a crash would leave it.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from random import Random
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeVar, cast
@@ -19,6 +19,8 @@ from txn.errors import (
     ConflictError,
     CorruptRowError,
     InvalidRequestError,
+    MaybeApplied,
+    NotApplied,
     StoreClosedError,
     StoreError,
     TableUnavailable,
@@ -329,7 +331,7 @@ def advance(
     `cells` go into the row together with the status. Afterwards each transaction has the status
     that its row has reached, by this call or by somebody else's, or `unread` says why it is not
     known. Returns those that this call moved. Raises StoreError where a row could not be reached;
-    the request may then still take effect later.
+    unless it is NotApplied, the request may then still take effect later.
     """
     for t in transactions:
         check_step(context.rules.steps, t.status, new)
@@ -347,10 +349,11 @@ def _compare_statuses(
 ) -> list[AnyTransaction]:
     pending = list(steps)
     done: list[AnyTransaction] = []
+    sent: list[bool] = []
 
     def attempt() -> None:
         asked = pending.copy()
-        answers = context.store.check_and_put([steps[t] for t in asked], durable=durable)
+        answers = _send_steps(context, [steps[t] for t in asked], durable, sent)
         # Those that moved are not asked again, whatever becomes of the look at the others.
         pending.clear()
         for t, moved in zip(asked, answers, strict=True):
@@ -368,8 +371,33 @@ def _compare_statuses(
             raise StoreError("status does not change", transaction=pending[0].row_key)
 
     if pending:
-        call_store(context, attempt)
+        _call_clearly(context, attempt, sent)
     return done
+
+
+def _send_steps(
+    context: Context, steps: Sequence[Check], durable: bool, sent: list[bool]
+) -> list[bool]:
+    """Send steps; note it where they may have been carried out, or may yet be."""
+    try:
+        answers = context.store.check_and_put(steps, durable=durable)
+    except NotApplied:
+        raise
+    except BaseException:
+        sent.append(True)
+        raise
+    sent.append(True)
+    return answers
+
+
+def _call_clearly(context: Context, call: Callable[[], None], sent: Sequence[bool]) -> None:
+    """Call the store as `call_store` does; raise NotApplied only if nothing may have been sent."""
+    try:
+        call_store(context, call)
+    except NotApplied as error:
+        if sent:
+            raise MaybeApplied(str(error)) from error
+        raise
 
 
 def put_statuses(context: Context, steps: Sequence[Check], durable: bool) -> None:
@@ -464,6 +492,20 @@ def call_store(context: Context, call: Callable[[], T]) -> T:
             if next(tries, None) is None:
                 raise
             tell_retry(context, error)
+
+
+def limit_patience(context: Context, attempts: Collection[Attempt]) -> Context:
+    """Return a context that is patient with a store for no longer than until the last of some
+    attempts, which are not decided, is due."""
+    policy, now_ms = context.policy, context.clock.monotonic_ms()
+    left_ms = max((t.due_ms for t in attempts), default=now_ms) - now_ms
+    return context if left_ms >= policy.store_patience_ms else shorten_patience(context, left_ms)
+
+
+def shorten_patience(context: Context, left_ms: int) -> Context:
+    """Return a context that is patient with a store for so long at most."""
+    patience_ms = min(context.policy.store_patience_ms, max(1, left_ms))
+    return replace(context, policy=replace(context.policy, store_patience_ms=patience_ms))
 
 
 def tell_retry(context: Context, error: StoreError) -> None:

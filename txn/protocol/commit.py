@@ -17,6 +17,7 @@ from txn.errors import (
     CommitOutcomeUnknown,
     ConflictError,
     DeadlineError,
+    NotApplied,
     TableUnavailable,
 )
 from txn.model import Cell, Key
@@ -31,6 +32,7 @@ from txn.protocol.attempt import (
     fail_aborted,
     group_by_holder,
     is_late,
+    limit_patience,
     take_locks,
 )
 from txn.protocol.beats import PORTION, TOO_LATE, beat, beat_between, show_life, split_portions
@@ -72,7 +74,8 @@ def commit(
     is_possible = bool(transactions) and can_commit_together(context)
     if is_possible and commit_together(context, transactions, all_phases):
         return
-    live = decide(context, context.rules.prepare(context, transactions, contention, patient))
+    limited = limit_patience(context, transactions)
+    live = decide(context, context.rules.prepare(limited, transactions, contention, patient))
     context.rules.pass_by(context, transactions, contention, patient)
     # From here all is decided: what a failing store leaves undone, anybody can finish.
     finish_or_leave(context, "roll forward", finish, live)
@@ -258,16 +261,18 @@ def look_at_ranges(
 @announce("decide")
 def decide(context: Context, transactions: Sequence[Attempt]) -> list[Attempt]:
     """Take the decision, durably, with the plan. It is asked for once here, and only by the owner;
-    where the answer cannot be had, the outcome is unknown and nothing is undone."""
+    where the answer cannot be had, the outcome is unknown and nothing is undone. Where the store
+    has certainly done nothing it is not asked for any more: raises NotApplied."""
     lost: Exception | None = None
     try:
         _ask_for_decision(context, transactions)
+    except NotApplied:
+        raise
     except Exception as error:  # noqa: BLE001  (whatever it is, the decision was sent)
         lost = error
     for t in transactions:
         if t.status is None or t.status.is_undecided:
-            t.failure = CommitOutcomeUnknown(t.row_key)
-            t.failure.__cause__ = t.unread or lost
+            t.failure = CommitOutcomeUnknown(t.row_key, t.unread or lost)
     return fail_aborted(transactions, Status.ASSERTED)
 
 

@@ -131,12 +131,13 @@ def _read_whole(context: Context, whole: bytes) -> TransactionRow:
     try:
         return read_rows(context, [whole])[whole]
     except StoreError as error:
-        raise CommitOutcomeUnknown(whole) from error
+        raise CommitOutcomeUnknown(whole, error) from error
 
 
 def _load_decided(context: Context, row: TransactionRow) -> Transaction:
     if row.state is RowState.UNREADABLE or row.plan is None:
-        raise CommitOutcomeUnknown(row.row_key) from make_corrupt_error(row)
+        corrupt = make_corrupt_error(row)
+        raise CommitOutcomeUnknown(row.row_key, corrupt) from corrupt
     return load_transaction(context, row)
 
 
@@ -215,11 +216,17 @@ def _refuse_shared(t: Attempt, failure: ConflictError) -> None:
     """Raise where another part of the same transaction is in the way: it stays there."""
     if failure.holder and whole_of(failure.holder) == whole_of(t.row_key):
         raise InvalidRequestError(
-            "two parts of a transaction have a key in common",
+            f"two parts of a transaction have {_name_lock(t, failure.key)}",
             key=failure.key,
             part=t.row_key,
             other=failure.holder,
         )
+
+
+def _name_lock(t: Attempt, key: object) -> str:
+    """Return what a lock is of, in which two parts meet: in a fenced database of a row's family."""
+    is_of_key = isinstance(key, Key) and t.lock_of(key) == key.lock
+    return "a key in common" if is_of_key else "a row and family in common, which have one lock"
 
 
 def _require_part(t: Attempt) -> None:

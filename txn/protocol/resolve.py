@@ -43,7 +43,8 @@ class _Sighting:
 
 
 class Resolver:
-    """Settles holders, and remembers since when each has been seen as it is."""
+    """Settles holders, and remembers since when each has been seen as it is. Many threads share it:
+    what is remembered may be forgotten between any two looks at it."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -85,10 +86,10 @@ class Resolver:
             raise
         except (StoreError, CorruptRowError, InvalidRequestError) as error:
             if len(self._stuck) >= REMEMBERED:
-                self._stuck.clear()
+                self._stuck = {}
             self._stuck[row.row_key] = error
-            if row.row_key in self._sightings:
-                self._sightings[row.row_key].looked_ms += STUCK_MS
+            if (seen := self._sightings.get(row.row_key)) is not None:
+                seen.looked_ms += STUCK_MS
             return False
 
     def _settle(self, row: TransactionRow, locks: Mapping[Key, Cell]) -> bool:
@@ -126,7 +127,7 @@ class Resolver:
         seen = self._sightings.get(row.row_key)
         if seen is None or seen.found != found:
             if len(self._sightings) >= REMEMBERED:
-                self._sightings.clear()  # costs a lease of waiting at worst
+                self._sightings = {}  # costs a lease of waiting at worst
             seen = self._sightings[row.row_key] = _Sighting(found, now_ms, now_ms)
         seen.looked_ms = now_ms
         patience_ms = lease_ms if status.is_undecided else self._context.policy.courtesy_ms

@@ -20,6 +20,7 @@ from txn.protocol.attempt import (
     Attempt,
     Context,
     call_store,
+    limit_patience,
     read_statuses,
 )
 from txn.protocol.waiting import Contention
@@ -53,7 +54,8 @@ def commit_together(context: Context, transactions: Sequence[Attempt], phases: P
     run = partial(phases, hurried, Contention(hurried, _refuse_to_settle))
     sent_ms = context.clock.monotonic_ms()
     try:
-        lost = call_store(context, lambda: _attempt(context, transactions, run, told))
+        limited = limit_patience(context, transactions)
+        lost = call_store(limited, lambda: _attempt(context, transactions, run, told))
     except BaseException as error:
         _reset(transactions)
         if isinstance(error, MustWait):
@@ -110,15 +112,15 @@ def _find_outcome(
             _fail([t], t.unread or lost)
         elif t.status is None:
             _reset([t])
-            t.failure = NotApplied("the commit did not take effect", transaction=t.row_key)
+            why = str(lost) or type(lost).__name__
+            t.failure = NotApplied(f"the commit did not take effect: {why}", transaction=t.row_key)
             t.failure.__cause__ = lost
 
 
 def _fail(transactions: Sequence[Attempt], cause: Exception) -> None:
     for t in transactions:
         if t.failure is None:
-            t.failure = CommitOutcomeUnknown(t.row_key)
-            t.failure.__cause__ = cause
+            t.failure = CommitOutcomeUnknown(t.row_key, cause)
 
 
 def _reset(transactions: Sequence[Attempt]) -> None:

@@ -20,6 +20,7 @@ from txn.protocol.attempt import (
     call_store,
     group_by_holder,
     is_late,
+    limit_patience,
     look_at_locks,
 )
 from txn.protocol.lock_cells import FREE
@@ -68,12 +69,12 @@ class Contention:
         for lock in locks:
             self._hot_ms = now_ms
             if len(self._since_ms) >= REMEMBERED:
-                self._since_ms.clear()  # costs an attempt at worst
+                self._since_ms = {}  # costs an attempt at worst
             self._since_ms[lock] = now_ms
 
     def _note_written(self, mutations: Iterable[Mutation | Delete], timestamp: int) -> None:
         if len(self._written) >= REMEMBERED:
-            self._written.clear()  # costs an attempt at worst
+            self._written = {}  # costs an attempt at worst; others may look at the old one
         for m in mutations:
             if isinstance(m, Mutation) and len(m.value) <= LARGE_BYTES:
                 self._written[m.key] = Cell(m.value, timestamp)
@@ -99,7 +100,7 @@ class Contention:
         key in demand, and return them; fail those whose assertions have become hopeless. What this
         client has written since they were read it knows without asking."""
         for t in attempts if self._written else ():
-            _fail_overtaken(t, self._written)
+            _fail_overtaken(t, self._written)  # this one, whole, while others begin a new one
         live = [t for t in attempts if t.failure is None]
         held = [item for item in self._look_at_hot_keys(live) if item.holder != FREE]
         self.note_hot(item.t.locks[item.key] for item in held)
@@ -116,7 +117,10 @@ class Contention:
         if not wanted or self._context.policy.attempts == 1:
             return []  # a client of one attempt waits for nobody
         return fail_overtaken(
-            call_store(self._context, lambda: look_at_locks(self._context, wanted))
+            call_store(
+                limit_patience(self._context, [t for t, _ in wanted]),
+                lambda: look_at_locks(self._context, wanted),
+            )
         )
 
     def wait_for_holders(self, missing: list[Met], tries: int) -> list[Met]:
@@ -132,7 +136,8 @@ class Contention:
         if held:
             context.clock.sleep_ms(self.pause_ms(tries))
             asked = [(item.t, item.key) for item in held]
-            seen = call_store(context, lambda: look_at_locks(context, asked))
+            limited = limit_patience(context, [t for t, _ in asked])
+            seen = call_store(limited, lambda: look_at_locks(context, asked))
             held = [item for item in fail_overtaken(seen) if item in held]
         return held
 

@@ -134,7 +134,11 @@ class Server:
                 self._tell(annotate("cannot accept a connection", cause=str(error)))
                 self._clock.sleep_ms(PAUSE_MS)
                 continue
-            self._welcome(connected, interface)
+            try:
+                self._welcome(connected, interface)
+            except Exception as error:  # noqa: BLE001  (the port is there for the next one)
+                self._tell("cannot serve a connection: closed it", error)
+                connected.close()
 
     def _welcome(self, connected: socket.socket, interface: Interface) -> None:
         connection = ClientConnection(connected, interface, self._shared)

@@ -51,7 +51,7 @@ from txn.service.messages import (
     unpack_committed,
     unpack_result,
 )
-from txn.service.settling import KNOWN, SETTLING, Settler, make_unknown
+from txn.service.settling import KNOWN, SETTLING, Settler
 from txn.service.store import CALLS, RemoteService, ServedStore, is_unsupported, parse_server
 from txn.service.store_messages import pack_span, unpack_page
 from txn.spans import Span
@@ -151,7 +151,7 @@ class RemoteBackend:
     def check_key(self, key: Key) -> None:
         """Leave it to the server, which knows its tables and families."""
 
-    def check_request(self, request: Request) -> None:
+    def check_request(self, request: Request, deadline_ms: int | None) -> None:
         """Leave it to the server, which knows its tables and families."""
 
     def commit(
@@ -198,7 +198,7 @@ class RemoteBackend:
             if done is None:
                 done = self._settler.find_committed(name, sent_ms, until_ms)
             if done is None:
-                raise CommitOutcomeUnknown(name) from lost
+                raise CommitOutcomeUnknown(name, lost) from lost
             return done
 
     def commit_many(
@@ -470,4 +470,4 @@ def _unpack_part(packed: Any, name: bytes) -> Committed | TxnError:
     try:
         return unpack_result(packed)
     except MaybeApplied as error:
-        return make_unknown(name, error)
+        return CommitOutcomeUnknown(name, error)

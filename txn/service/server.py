@@ -169,7 +169,7 @@ class Transactional:
             labels=asked.labels,
             once_retention_ms=asked.once_retention_ms,
         )
-        self._backend.check_request(request)
+        self._backend.check_request(request, options.withinMs)
         for span in spans:
             self._backend.check_span(span)
         with continue_trace(options.trace):

@@ -53,7 +53,8 @@ class Settler:
 
         found = self._look_for(ask_once, sent_ms, until_ms) or [None] * count
         return [
-            done or make_unknown(name_part(name, number), lost) for number, done in enumerate(found)
+            done or CommitOutcomeUnknown(name_part(name, number), lost)
+            for number, done in enumerate(found)
         ]
 
     def _look_for(
@@ -90,13 +91,6 @@ class Settler:
         return _unpack_settled(
             self._service.ask("settle", arguments, repeat=True, within_ms=deadline_ms)
         )
-
-
-def make_unknown(name: bytes, cause: MaybeApplied) -> CommitOutcomeUnknown:
-    """Return the error of a request of which it is not known whether it has committed."""
-    error = CommitOutcomeUnknown(name)
-    error.__cause__ = cause
-    return error
 
 
 def _unpack_settled(packed: Any) -> Settled:

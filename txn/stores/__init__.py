@@ -17,9 +17,10 @@ txn://host:port                 what a `txn serve` has, for recovery; its option
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
-from urllib.parse import SplitResult, unquote
+from urllib.parse import SplitResult, quote, unquote
 
 from txn.clock import Clock, SystemClock
 from txn.errors import InvalidRequestError
@@ -43,9 +44,11 @@ def open_store(uri: str, clock: Clock | None = None, *, create: bool = True) -> 
     parts = split_uri(uri)
     factory = _FACTORIES.get(parts.scheme)
     if factory is None:
-        raise InvalidRequestError(
-            "unknown kind of store", uri=_place(parts), known=sorted(_FACTORIES)
-        )
+        place, known = _place(parts), sorted(_FACTORIES)
+        if not parts.scheme:
+            message = f"unknown kind of store: did you mean {_make_embedded_uri(place)}"
+            raise InvalidRequestError(message, uri=place, known=known)
+        raise InvalidRequestError("unknown kind of store", uri=place, known=known)
     return factory(parts, clock or SystemClock(), create)
 
 
@@ -76,7 +79,10 @@ def _open_lmdb(parts: SplitResult, create: bool) -> LmdbStore:
     options = _options(parts, _EMBEDDED)
     path = unquote(parts.path)
     if parts.netloc or path in {"", "/"} or "\0" in path:
-        raise InvalidRequestError("write embedded:///path, with three slashes", uri=parts.geturl())
+        message = "write embedded:///path, with three slashes"
+        if path := f"{parts.netloc}{path}".strip("/"):
+            message += f": did you mean {_make_embedded_uri('/' + path)}"
+        raise InvalidRequestError(message, uri=parts.geturl())
     return LmdbStore(
         path,
         create=create,
@@ -111,6 +117,11 @@ def _open_served(parts: SplitResult, clock: Clock, _: bool) -> Store:
     with require_extra("emulator", uri=_place(parts)):
         from txn.service.store import served_store  # noqa: PLC0415
     return served_store(parts, clock)
+
+
+def _make_embedded_uri(path: str) -> str:
+    """Return the URI of a store in a directory."""
+    return f"embedded://{quote(os.path.abspath(os.path.expanduser(path)))}"
 
 
 def _place(parts: SplitResult) -> str:

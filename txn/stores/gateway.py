@@ -11,6 +11,7 @@ hbase+thrift2://host:9090?transport=framed&protocol=compact&pool=16&timeout_ms=3
 from __future__ import annotations
 
 import ssl
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -46,7 +47,10 @@ Request = tuple[str, TPayload]
 
 
 class GatewayError(Exception):
-    """The gateway answered a request with an error, its cause; the connection is as good as new."""
+    """The gateway answered a request with an error, its cause; the connection is as good as new.
+    table: which the request was about, if it was about one."""
+
+    table: bytes | None = None
 
 
 class Garbled(Exception):
@@ -115,7 +119,7 @@ class Connection:
 
     __slots__ = (
         *("_answered", "_is_framed", "_is_gathering", "_monotonic_ms"),
-        *("_protocol", "_results", "_sent", "_transport", "_wire", "used_ms"),
+        *("_protocol", "_results", "_sent", "_tables", "_transport", "_wire", "used_ms"),
     )
 
     def __init__(
@@ -141,6 +145,7 @@ class Connection:
         self._protocol: Any = protocol(self._transport)
         self._results = service.results
         self._sent = self._answered = 0
+        self._tables: deque[object] = deque()  # of the requests whose replies are missing
 
     @property
     def busy(self) -> bool:
@@ -152,6 +157,7 @@ class Connection:
         reading it, which is one of at most `AHEAD_BYTES`; or any, if few and short ones are."""
         name, arguments = request
         self._sent = sequence = self._sent + 1
+        self._tables.append(next(iter(arguments.__dict__.values()), None))
         self._wire.limit(self._monotonic_ms(), due_ms)
         protocol = self._protocol
         protocol.write_message_begin(name, CALL, sequence)
@@ -188,6 +194,7 @@ class Connection:
         if sequence != self._answered + 1:
             raise ConnectionError("the reply is another request's")
         self._answered = sequence
+        table = self._tables.popleft()
         if kind == EXCEPTION:
             raise GatewayError(str(reply)) from cast(Exception, reply)
         fields = reply.__dict__
@@ -196,7 +203,9 @@ class Connection:
             for name, error in fields.items():
                 if error is not None and name != "success":
                     message = getattr(error, "message", None) or type(error).__name__
-                    raise GatewayError(message) from error
+                    refused = GatewayError(message)
+                    refused.table = table if isinstance(table, bytes) else None
+                    raise refused from error
         return found
 
     def rests_well(self, now_ms: int) -> bool:

@@ -14,9 +14,17 @@ from txn.assertions import Version
 from txn.client.block import OptimisticTransaction
 from txn.client.engine import Engine
 from txn.errors import AbortedError
-from txn.locks.requests import Mode, path
+from txn.locks.requests import Mode
 from txn.locks.sessions import FAMILY
-from txn.locks.stored.lines import COLUMN, OBJECTS, Entry, LineState, encode_line, parse_line
+from txn.locks.stored.lines import (
+    COLUMN,
+    OBJECTS,
+    Entry,
+    LineState,
+    decode_path,
+    encode_line,
+    parse_line,
+)
 from txn.model import Key, Mutation
 
 NO_OBJECT = "/"
@@ -29,9 +37,8 @@ def move_lines(engine: Engine, table: str) -> None:
     if engine.read([done])[done] is not None:
         return
     for row in engine.scan(table, columns=[(OBJECTS, COLUMN)]):
-        name = row.row.decode()
-        if (at := str(path(name))) != name:
-            old, new = (Key(each, OBJECTS, COLUMN, table) for each in (name, at))
+        if (at := str(decode_path(row.row)).encode()) != row.row:
+            old, new = (Key(each, OBJECTS, COLUMN, table) for each in (row.row, at))
             engine.run(partial(_move, old=old, new=new))
     with suppress(AbortedError):  # somebody else is noting it
         engine.commit([Mutation(done, b"1")], [Version(done, None)])
@@ -39,7 +46,9 @@ def move_lines(engine: Engine, table: str) -> None:
 
 def _move(t: OptimisticTransaction, old: Key, new: Key) -> None:
     if (former := t.get(old)) is not None:
-        t.put(new, encode_line(_unite(parse_line(t.get(new)), parse_line(former))))
+        t.put(
+            new, encode_line(_unite(parse_line(new.row, t.get(new)), parse_line(old.row, former)))
+        )
         t.delete(old)
 
 

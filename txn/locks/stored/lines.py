@@ -10,8 +10,9 @@ from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
+from txn.errors import CorruptRowError
 from txn.locks.manager import Lock, Owner
-from txn.locks.requests import LockRequest, Mode, Path
+from txn.locks.requests import LockRequest, Mode, Path, path
 from txn.model import Cell
 
 OBJECTS, COLUMN = "o", "line"
@@ -71,15 +72,26 @@ def encode_line(state: LineState) -> bytes:
     return json.dumps({"token": state.token, "line": line}).encode()
 
 
-def decode_line(cell: Cell | None) -> LineState:
-    """Return the line that the row keeps."""
-    return parse_line(cell and cell.value)
+def decode_line(row: bytes, cell: Cell | None) -> LineState:
+    """Return the line that the row of an object keeps."""
+    return parse_line(row, cell and cell.value)
 
 
-def parse_line(value: bytes | None) -> LineState:
-    """Return the line that these bytes are; an absent row has an empty one."""
+def parse_line(row: bytes, value: bytes | None) -> LineState:
+    """Return the line that the bytes of an object's row are; an absent row has an empty one."""
     if value is None:
         return LineState(0, ())
-    stored: dict[str, Any] = json.loads(value)
-    line = (Entry(**entry | {"mode": Mode(entry["mode"])}) for entry in stored["line"])
-    return LineState(stored["token"], tuple(line))
+    try:
+        stored: dict[str, Any] = json.loads(value)
+        line = (Entry(**entry | {"mode": Mode(entry["mode"])}) for entry in stored["line"])
+        return LineState(int(stored["token"]), tuple(line))
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptRowError("not a line of locks", row=row) from error
+
+
+def decode_path(row: bytes) -> Path:
+    """Return the object whose row it is."""
+    try:
+        return path(row.decode())
+    except ValueError as error:
+        raise CorruptRowError("not the row of an object that is locked", row=row) from error

@@ -7,9 +7,9 @@ from itertools import islice
 
 from txn.errors import InvalidRequestError
 from txn.locks.manager import Lock, SeenLocks
-from txn.locks.requests import Path, path
+from txn.locks.requests import Path
 from txn.locks.sessions import FAMILY
-from txn.locks.stored.lines import COLUMN, OBJECTS, Entry, as_locks, decode_line
+from txn.locks.stored.lines import COLUMN, OBJECTS, Entry, as_locks, decode_line, decode_path
 from txn.locks.stored.queue import TABLE
 from txn.model import Key
 from txn.protocol.attempt import Context, call_store
@@ -53,12 +53,9 @@ class StoredLook:
     def _list_lines(self) -> Iterator[tuple[Path, Sequence[Entry]]]:
         column = frozenset({(OBJECTS.encode(), COLUMN.encode())})
         for row in scan_rows(self._context, Span(self._table, columns=column), self._read):
-            if not row.cells:
-                continue
-            try:
-                yield path(row.row.decode()), decode_line(next(iter(row.cells.values()))).line
-            except (ValueError, KeyError, TypeError) as error:
-                raise InvalidRequestError("not a line of locks", row=row.row) from error
+            if row.cells:
+                line = decode_line(row.row, next(iter(row.cells.values())))
+                yield decode_path(row.row), line.line
 
     def _read(self, keys: Sequence[Key]) -> Snapshot:
         """Read a row that never stands still as it is, instead of under locks."""

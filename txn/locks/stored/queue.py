@@ -18,13 +18,7 @@ from txn.backoff import Backoff
 from txn.client.block import OptimisticTransaction
 from txn.client.engine import Engine
 from txn.clock import Clock, SystemClock
-from txn.errors import (
-    AbortedError,
-    AssertionFailedError,
-    CommitOutcomeUnknown,
-    DeadlineError,
-    StoreError,
-)
+from txn.errors import AssertionFailedError, CorruptRowError, DeadlineError, TxnError
 from txn.locks.holding import Holding
 from txn.locks.line import Denied, first_denied, wait_in_line
 from txn.locks.manager import (
@@ -37,7 +31,7 @@ from txn.locks.manager import (
     waiting_or_default,
 )
 from txn.locks.patience import Patience
-from txn.locks.requests import LockRequest, Path, as_path, path
+from txn.locks.requests import LockRequest, Path, as_path
 from txn.locks.sessions import FAMILY, Session, Sessions
 from txn.locks.stored.former_lines import move_lines
 from txn.locks.stored.lines import (
@@ -47,6 +41,7 @@ from txn.locks.stored.lines import (
     LineState,
     as_locks,
     decode_line,
+    decode_path,
     drop_tickets,
     encode_line,
     has,
@@ -59,7 +54,6 @@ TRY_WITHIN_MS = 30_000
 SWEEPS_IN_LEASE = 6
 UNLOCKING = Backoff(first_ms=50, longest_ms=100)
 FIRST_LOOK_MS = 5
-FAILED = (StoreError, AbortedError, CommitOutcomeUnknown)
 
 
 class _Ticket(NamedTuple):
@@ -181,7 +175,7 @@ class StoredManager:
         mine, key = (self._owner, self._host), self._key(wanted)
         tickets = [
             entry.ticket
-            for entry in decode_line(self._engine.read([key])[key]).line
+            for entry in decode_line(key.row, self._engine.read([key])[key]).line
             if entry.session is None and (force or (entry.owner, entry.host) == mine)
         ]
         count = 0
@@ -281,7 +275,7 @@ class StoredManager:
     def _states(self, t: OptimisticTransaction, objects: Collection[Path]) -> dict[Path, LineState]:
         keys = {at: self._key(at) for at in objects}
         values = t.get_many(list(keys.values()))
-        return {at: parse_line(values[key]) for at, key in keys.items()}
+        return {at: parse_line(key.row, values[key]) for at, key in keys.items()}
 
     def _alive_states(
         self, t: OptimisticTransaction, objects: Collection[Path]
@@ -327,7 +321,9 @@ class StoredManager:
         for ticket, owed in list(self._owed.items()):
             try:
                 self._leave(ticket, owed.objects, unsure=owed.unsure, deadline_ms=deadline_ms)
-            except FAILED:
+            except CorruptRowError:
+                continue  # an odd row keeps no others; whoever asks for its object is told of it
+            except TxnError:
                 return  # with the next beat or request; at the latest it ends with the session
             self._owed.pop(ticket, None)
 
@@ -350,7 +346,7 @@ class StoredManager:
             try:
                 self._leave(ticket, objects)
                 break
-            except FAILED:
+            except TxnError:
                 if number == most:
                     self._owed[ticket] = _Owed(objects, unsure=False)
                     raise
@@ -359,9 +355,9 @@ class StoredManager:
         prefix = None if within is None else str(within)
         columns = [(OBJECTS, COLUMN)]
         for row in self._engine.scan(self._table, prefix=prefix, columns=columns):
-            at = path(row.row.decode())
+            at = decode_path(row.row)
             if within is None or at == within or within in at.parents:
-                yield at, decode_line(next(iter(row.cells.values())))
+                yield at, decode_line(row.row, next(iter(row.cells.values())))
 
     def _key(self, at: Path) -> Key:
         return Key(str(at), OBJECTS, COLUMN, self._table)
@@ -373,7 +369,10 @@ class StoredManager:
         cells = self._engine.read([*keys, *alive])
         lines = zip(keys, tokens.values(), strict=True)
         return all(cells[key] is not None for key in alive) and all(
-            any(e.ticket == ticket and e.token == token for e in decode_line(cells[key]).line)
+            any(
+                e.ticket == ticket and e.token == token
+                for e in decode_line(key.row, cells[key]).line
+            )
             for key, token in lines
         )
 

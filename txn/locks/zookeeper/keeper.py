@@ -36,6 +36,7 @@ from txn.backoff import Backoff
 from txn.clock import Clock
 from txn.errors import InvalidRequestError, NotApplied, StoreClosedError, StoreError
 from txn.locks.zookeeper.ensemble import Credentials
+from txn.text import name_failure
 
 LOST_REPLY = (
     ConnectionLoss,
@@ -276,9 +277,18 @@ class Keeper:
             self.losses += 1
         if state == KazooState.CONNECTED:
             self._silent_since_ms = None
-            self._client.handler.spawn(self._connected)
+            self._client.handler.spawn(self._tell_connected)
         else:
             self._silent_since_ms = self._clock.monotonic_ms()
+
+    def _tell_connected(self) -> None:
+        """Let the owner do what it has put off, in a thread that nobody waits for."""
+        try:
+            self._connected()
+        except StoreError as error:
+            LOGGER.warning("not done after a reconnection: %s", name_failure(error))
+        except Exception:
+            LOGGER.exception("not done after a reconnection")
 
 
 def _make_options(credentials: Credentials) -> dict[str, Any]:
@@ -330,7 +340,7 @@ def _results(answer: Any) -> list[Any]:
     try:
         results: list[Any] = answer.get(timeout=CALL_WITHIN_S)
     except LOST_REPLY as error:
-        raise Broken("ZooKeeper: the reply was lost", cause=repr(error)) from error
+        raise Broken("ZooKeeper: the reply was lost", cause=_name(error)) from error
     except KazooException as error:
         raise _failure("refused", error) from error
     for result in results:
@@ -346,4 +356,9 @@ def _failure(message: str, error: Exception) -> StoreError:
         return NotApplied(
             "ZooKeeper: not for this user: name who made it, zookeeper://user:password@host"
         )
-    return StoreError(f"ZooKeeper: {message}", cause=repr(error))
+    return StoreError(f"ZooKeeper: {message}", cause=_name(error))
+
+
+def _name(error: Exception) -> str:
+    """Return an error of the driver's as text: most of them say nothing but their class."""
+    return f"{type(error).__name__}: {error}".removesuffix(": ")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
-from txn.errors import InvalidRequestError
+from txn.errors import InvalidRequestError, TableUnavailable, annotate
 from txn.model import MAX_ROW, Cell, Check, Key, Unless
 
 T = TypeVar("T")
@@ -89,6 +89,57 @@ def cut(
         total += more
     if part:
         yield part
+
+
+ELSEWHERE = {
+    "NotServingRegionException",
+    "RegionMovedException",
+    "RegionOpeningException",
+    "RegionServerAbortedException",
+    "RegionServerStoppedException",
+    "ServerNotRunningYetException",
+    "WrongRegionException",
+}
+BUSY = {
+    "CallDroppedException",
+    "CallQueueTooBigException",
+    "MultiActionResultTooLarge",
+    "PleaseHoldException",
+    "RegionTooBusyException",
+    "RpcThrottlingException",
+}
+FINAL = {
+    "AccessDeniedException",
+    "DoNotRetryIOException",
+    "FailedSanityCheckException",
+    "QuotaExceededException",
+    "SpaceLimitingException",
+    "ThrottlingException",
+}
+"""What HBase's own clients do not ask again for."""
+
+REOPENED = {
+    "LeaseException",
+    "OutOfOrderScannerNextException",
+    "ScannerResetException",
+    "UnknownScannerException",
+}
+"""Not again with the same scanner, but with a new one."""
+
+
+def is_final(error: object, can_retry: bool | None) -> bool:
+    """Whether a gateway's error means that a request is refused for good. can_retry: what the
+    gateway says of it, if it does."""
+    names = set(re.findall(r"\w+Exception", first_line(error)))
+    if names & (ELSEWHERE | BUSY | REOPENED):
+        return False
+    return can_retry is False or bool(names & FINAL)
+
+
+def make_refusal(table: bytes, error: object) -> TableUnavailable:
+    """Return the error of a table that refuses a request for good; some of it may have happened."""
+    message = annotate("the table refuses it", table=table, cause=first_line(error))
+    return TableUnavailable(message, table)
 
 
 def first_line(error: object) -> str:

@@ -43,9 +43,11 @@ from txn.stores.hbase.places import (
     complete_versions,
     first_line,
     group_by_table,
+    is_final,
     is_legal,
     keep_between,
     list_targets,
+    make_refusal,
     row_after,
     write_filter,
 )
@@ -295,7 +297,7 @@ class HBaseStore:
                     gateway=str(self._pool.gateway),
                     cause=first_line(error),
                 ) from error
-            raise self._make_unexplained(error) from error
+            raise self._make_unexplained(error, table) from error
 
     def ensure_table(
         self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes] = ()
@@ -343,7 +345,7 @@ class HBaseStore:
                 )
                 if message:
                     return TableUnavailable(message, name)
-        return self._make_unexplained(error)
+        return self._make_unexplained(error, error.table)
 
     def explain_silence(
         self, keys: Collection[Key], table: bytes | None
@@ -380,7 +382,9 @@ class HBaseStore:
             return annotate("the table is disabled", table=table)
         return None
 
-    def _make_unexplained(self, error: GatewayError) -> MaybeApplied:
+    def _make_unexplained(self, error: GatewayError, table: bytes | None) -> MaybeApplied:
+        if is_final(error, getattr(error.__cause__, "canRetry", None)):
+            return make_refusal(table or b"", error)
         return MaybeApplied(
             "the gateway answered with an error",
             gateway=str(self._pool.gateway),

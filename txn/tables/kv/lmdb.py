@@ -14,9 +14,10 @@ opened again at its next use, and one that stays busy cannot be used in the chil
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 import lmdb
@@ -38,6 +39,7 @@ FIRST_MAP_SIZE = 16 * 1024 * 1024
 MAX_READERS = 1024
 FORK_PATIENCE_S = 10.0
 
+FULL_BYTES = 1 << 20
 _TRIES = 64
 _MISTAKES = (lmdb.BadDbiError, lmdb.BadTxnError, lmdb.BadValsizeError, lmdb.ReadonlyError)  # ours
 
@@ -163,7 +165,18 @@ class LmdbStore:
         message = "the store refused"
         if isinstance(obstacle, _DAMAGES):
             message = "the store's data file is damaged: restore it from a backup"
-        raise NotApplied(message, path=shared.path, reason=str(obstacle)) from obstacle
+        reason = find_reason(shared.path, obstacle)
+        raise NotApplied(message, path=shared.path, reason=reason) from obstacle
+
+
+def find_reason(path: str, error: Exception | None) -> str:
+    """Return why LMDB failed: of a write for which a disk has not the room it knows only that it
+    came to less than was asked for."""
+    with suppress(OSError):
+        free = shutil.disk_usage(path).free
+        if free < FULL_BYTES:
+            return f"the disk is full, {free:,} bytes are free: {error}"
+    return str(error)
 
 
 class _Shared:
@@ -401,7 +414,8 @@ class _Shared:
         except lmdb.MapFullError:
             raise  # it is found out before anything is written
         except lmdb.Error as error:
-            raise MaybeApplied("the commit failed", path=self.path, reason=str(error)) from error
+            reason = find_reason(self.path, error)
+            raise MaybeApplied("the commit failed", path=self.path, reason=reason) from error
 
 
 class _Registry(Forked):

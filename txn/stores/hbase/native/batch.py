@@ -238,6 +238,7 @@ class _Run:
             response = connection.receive(call, PB.MultiResponse, self._due_ms)
         except RemoteError as error:
             if not (error.is_elsewhere or error.is_busy):
+                error.table = part.regions[0].table
                 raise
             self._note(error, part.regions)
         except OSError as error:
@@ -255,6 +256,7 @@ class _Run:
                     self._is_touched = self._is_touched or answer.is_partial
                     self._note(answer.error, [region])
                 else:
+                    answer.error.table = self._items[position].table
                     raise answer.error
 
     def _note(self, error: RemoteError, regions: Iterable[Location]) -> None:

@@ -21,6 +21,7 @@ from txn.stores.hbase.native.kerberos import prove_user
 from txn.stores.hbase.native.messages import PB
 from txn.stores.hbase.native.target import Address, Target
 from txn.stores.hbase.native.tenure import Tenure
+from txn.stores.hbase.places import BUSY, ELSEWHERE, FINAL
 from txn.stores.wire import connect_socket, share_wire
 
 PREAMBLE = b"HBas\x00"  # and the version of what follows
@@ -35,31 +36,14 @@ LAST_NUMBER = (1 << 31) - 1  # of a call: a server takes it for negative beyond
 _LENGTH = struct.Struct(">I")
 
 
-ELSEWHERE = {
-    "NotServingRegionException",
-    "RegionMovedException",
-    "RegionOpeningException",
-    "RegionServerAbortedException",
-    "RegionServerStoppedException",
-    "ServerNotRunningYetException",
-    "WrongRegionException",
-}
-BUSY = {
-    "CallDroppedException",
-    "CallQueueTooBigException",
-    "MultiActionResultTooLarge",
-    "PleaseHoldException",
-    "RegionTooBusyException",
-    "RpcThrottlingException",
-}
-
-
 class RemoteError(Exception):
-    """A server answered a call, or an item of one, with an error. name: of its class in Java."""
+    """A server answered a call, or an item of one, with an error. name: of its class in Java.
+    table: of the item, where that is known."""
 
     def __init__(self, name: str | bytes, trace: str | bytes) -> None:
         super().__init__(_text(trace) or _text(name))
         self.name = _text(name).rpartition(".")[2].rpartition("$")[2]
+        self.table: bytes | None = None
 
     @property
     def is_elsewhere(self) -> bool:
@@ -70,6 +54,11 @@ class RemoteError(Exception):
     def is_busy(self) -> bool:
         """Nothing was done: there is too much to do."""
         return self.name in BUSY
+
+    @property
+    def is_final(self) -> bool:
+        """The server will say the same whenever it is asked."""
+        return self.name in FINAL
 
 
 class RpcCall:

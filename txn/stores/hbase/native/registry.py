@@ -126,9 +126,8 @@ class Registry:
         if isinstance(result, NoNodeError):
             raise NotApplied("no HBase is at this node", zookeeper=hosts, node=node) from result
         if isinstance(result, Exception):
-            raise NotApplied(
-                "no answer from ZooKeeper", zookeeper=hosts, cause=repr(result)
-            ) from result
+            cause = f"{type(result).__name__}: {result}"
+            raise NotApplied("no answer from ZooKeeper", zookeeper=hosts, cause=cause) from result
         return result
 
 

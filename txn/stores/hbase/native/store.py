@@ -50,6 +50,7 @@ from txn.stores.hbase.places import (
     group_by_table,
     keep_between,
     list_targets,
+    make_refusal,
     row_after,
 )
 from txn.stores.hbase.schema import make_table
@@ -256,6 +257,8 @@ class NativeStore:
             gone = self._find_missing(keys, table)
             if gone is not None:
                 raise gone from error
+            if error.is_final:
+                raise make_refusal(error.table or table, error) from error
             raise MaybeApplied("a server refused", cause=first_line(error)) from error
 
     def _find_missing(self, keys: Collection[Key], table: bytes) -> TableUnavailable | None:

@@ -16,7 +16,7 @@ from txn.stores.hbase.native.messages import PB
 from txn.stores.hbase.native.registry import Registry
 from txn.stores.hbase.native.servers import Servers
 from txn.stores.hbase.native.target import Address
-from txn.stores.hbase.places import first_line, is_legal
+from txn.stores.hbase.places import first_line, is_legal, make_refusal
 from txn.stores.hbase.schema import FOREVER_S, PURGE, PURGE_MS, refuse_change
 
 TRY_MS = 10_000  # of an answer; then another one may be the active master
@@ -95,6 +95,8 @@ class MasterTables:
         except RemoteError as error:
             if error.name == "TableNotFoundException":
                 return None
+            if error.is_final:
+                raise make_refusal(table, error) from error
             raise MaybeApplied("the master refuses", cause=first_line(error)) from error
         return response.table_schema[0] if response.table_schema else None
 

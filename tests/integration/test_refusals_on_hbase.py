@@ -1,0 +1,73 @@
+"""A table of a real HBase that is read-only: nobody waits for it, on any way to HBase."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any, get_args
+
+import pytest
+
+from recovery import check
+from tests.integration.hbase import HBase
+from txn import Engine, Key, Mutation, TxnError, connect
+from txn.errors import AbortedError, TableUnavailable
+from txn.protocol.attempt import ProtocolName
+from txn.stores import open_store
+from txn.stores.hbase.pool import Job
+from txn.stores.hbase.store import HBaseStore
+from txn.stores.hbase.thrift2 import _call, _table_name
+
+QUICK_S = 5
+
+
+def make_read_only(gateway: str, table: bytes) -> None:
+    """Alter the table as an operator would."""
+
+    def alter() -> Job[None]:
+        found: Any = yield _call("getTableDescriptor", _table_name(table))
+        found.attributes = {**(found.attributes or {}), b"READONLY": b"true"}
+        yield _call("modifyTable", found)
+
+    with closing(open_store(gateway)) as store:
+        assert isinstance(store, HBaseStore)
+        store._one(alter)
+
+
+@pytest.fixture(params=get_args(ProtocolName))
+def names(request: pytest.FixtureRequest, hbase: HBase) -> Iterator[dict[str, Any]]:
+    name = f"refusing-{uuid.uuid4().hex[:8]}"
+    options = {"transactions": f"{name}-txn", "protocol": request.param}
+    with connect(hbase.thrift2, **options) as engine:
+        for table in (name, f"{name}-open"):
+            engine.ensure_table(table, ["d"])
+    make_read_only(hbase.thrift2, name.encode())
+    yield {"table": name, **options}
+
+
+@pytest.mark.parametrize("way", ["native", "thrift1", "thrift2"])
+def test_a_read_only_table_is_told_at_once_and_leaves_nothing(
+    hbase: HBase, names: dict[str, Any], way: str
+) -> None:
+    """It took 15 s, and the next commit of another key 25 s more."""
+    if way == "thrift1" and names["protocol"] == "fenced":
+        pytest.skip("a Thrift 1 gateway cannot do the fenced protocol")
+    closed, free = Key("r", "d", "x", names["table"]), Key("r", "d", "x", f"{names['table']}-open")
+    with connect(getattr(hbase, way), **names) as engine:
+        began_s = time.monotonic()
+        for keys in ([closed], [free, closed]):
+            error = refuse(engine, keys)
+            assert isinstance(error, AbortedError)
+            assert isinstance(error.__cause__, TableUnavailable)
+            assert "read only" in str(error)
+        assert engine.commit([Mutation(free, "2")]).complete
+        assert time.monotonic() - began_s < QUICK_S
+        assert list(check(engine.context, grace_ms=0)) == []
+
+
+def refuse(engine: Engine, keys: list[Key]) -> TxnError:
+    with pytest.raises(TxnError) as caught:
+        engine.commit([Mutation(key, "1") for key in keys])
+    return caught.value

@@ -1,0 +1,186 @@
+"""Threads that work again and again: what ends them, and what is told where they fail."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+
+import pytest
+
+from tests.unit.test_locks_stored import manager_on
+from txn import Engine, Key, Mutation
+from txn.clock import ManualClock, SystemClock
+from txn.errors import (
+    CommitOutcomeUnknown,
+    CorruptRowError,
+    InvalidRequestError,
+    MaybeApplied,
+    StoreClosedError,
+    TxnError,
+)
+from txn.leases.holding import HeldLease
+from txn.locks import exclusive
+from txn.repeating import repeat
+from txn.stores import open_store
+from txn.watch import Event, WorkFailed
+
+pytestmark = pytest.mark.fast
+
+
+class Pauses(threading.Event):
+    """Notes each pause, and lets none take time. It is over after so many."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.seconds: list[float] = []
+        self._most = most
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self.seconds.append(round(timeout, 3))
+        return len(self.seconds) > self._most
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MaybeApplied("away"),
+        CommitOutcomeUnknown(b"t"),
+        InvalidRequestError("no"),
+        ValueError("odd"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_whatever_fails_is_told_and_done_again(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A thread that died of its first error let a lease run out with nobody the wiser."""
+    told: list[Event] = []
+    fails = iter([error, error, None, error, None, None])
+
+    def work() -> None:
+        if (failure := next(fails)) is not None:
+            raise failure
+
+    pauses = Pauses(6)
+    repeat("show life", work, pauses, 30, told.append)
+    assert next(fails, "all was done") == "all was done"
+    assert pauses.seconds == [30, 3, 6, 30, 3, 30, 30]
+    assert told == [WorkFailed("show life")] * 3
+    level = logging.WARNING if isinstance(error, TxnError) else logging.ERROR
+    assert [record.levelno for record in caplog.records] == [level] * 3
+
+
+def test_the_pauses_after_failures_have_a_bound() -> None:
+    """A third of the interval: a store that comes back is noticed within the lease."""
+
+    def work() -> None:
+        raise MaybeApplied("away")
+
+    pauses = Pauses(6)
+    repeat("show life", work, pauses, 30)
+    assert pauses.seconds == [30, 3, 6, 9, 10, 10, 10]
+
+
+def test_a_closed_store_ends_it(caplog: pytest.LogCaptureFixture) -> None:
+    """There is nothing left to work at; that is no failure."""
+
+    def work() -> None:
+        raise StoreClosedError("closed")
+
+    pauses = Pauses(9)
+    repeat("show life", work, pauses, 30)
+    assert pauses.seconds == [30]
+    assert not caplog.records
+
+
+def test_what_says_that_it_is_done_with_ends() -> None:
+    """Such as a session that others have ended."""
+    pauses = Pauses(9)
+    repeat("show life", lambda: False, pauses, 30)
+    assert pauses.seconds == [30]
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    turn = threading.Event()
+    for _ in range(5_000):
+        if is_so():
+            return
+        turn.wait(0.001)
+    raise AssertionError("it has not come")
+
+
+class Leases:
+    """A database of leases that fails at first in ways that nobody has foreseen."""
+
+    def __init__(self, fails: Iterator[Exception]) -> None:
+        self.fails = fails
+        self.extended = 0
+
+    def list_lease(self, objects: object) -> list[object]:
+        return []
+
+    def extend_lease(self, lease_id: int, *, duration_s: float | None) -> datetime:
+        if (failure := next(self.fails, None)) is not None:
+            raise failure
+        self.extended += 1
+        return datetime.now(UTC)
+
+    def drop_lease(self, lease_id: int) -> int:
+        return 1
+
+
+def test_a_lease_goes_on_being_extended_after_any_error() -> None:
+    """One that no driver should raise ended the thread, and the lease with it."""
+    leases = Leases(iter([ZeroDivisionError("odd"), CorruptRowError("odd")]))
+    clock = SystemClock()
+    held = HeldLease(
+        leases,  # type: ignore[arg-type]
+        7,
+        (exclusive("d"),),
+        duration_s=0.1,
+        began_ms=clock.monotonic_ms() + 10_000,
+        clock=clock,
+    )
+    until(lambda: leases.extended >= 2)
+    held.release()
+
+
+def test_a_row_that_is_no_line_of_locks_ends_no_session() -> None:
+    """What is owed is given back between two beats; the row of another object may be odd."""
+    store, clock = open_store("memory://"), ManualClock()
+    manager = manager_on(store, clock, "one", lease_ms=30)
+    engine = Engine(store, clock=clock)
+    bad = Key("bad", "o", "line", "locks")
+    engine.commit([Mutation(bad, b"junk")])
+    with pytest.raises(CorruptRowError, match="not a line of locks"):
+        manager.hold([exclusive("bad")])
+    assert manager._owed
+    session = manager._sessions.alive()
+    seen = session._beats
+    until(lambda: session._beats >= seen + 3)
+    with manager.hold([exclusive("good")]):
+        assert not session.lost
+    manager.close()
+
+
+def test_a_session_goes_on_after_any_error(caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever a commit raises, the next beat may be in time."""
+    store, clock = open_store("memory://"), ManualClock()
+    manager = manager_on(store, clock, "one", lease_ms=30)
+    session = manager._sessions.alive()
+    commit, fails = manager._engine.commit, iter([ZeroDivisionError("odd"), CorruptRowError("odd")])
+
+    def fail(*arguments: object, **more: object) -> object:
+        if (failure := next(fails, None)) is not None:
+            raise failure
+        return commit(*arguments, **more)  # type: ignore[arg-type]
+
+    manager._engine.commit = fail  # type: ignore[method-assign, assignment]
+    beaten_ms = clock.monotonic_ms() + 5
+    clock.advance(5)
+    until(lambda: session._beaten_ms >= beaten_ms)
+    assert not session.lost and caplog.text.count("work=show life") == 2
+    manager.close()

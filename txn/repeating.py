@@ -1,0 +1,56 @@
+"""The loop of a thread that does the same work again and again, such as showing that it lives.
+
+Only a closed store, or the work itself, ends such a loop. Everything else that the work raises is
+told to the log and the watch, and the work is done again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from logging import ERROR, WARNING
+from threading import Event
+
+from txn.errors import StoreClosedError, TxnError
+from txn.text import name_failure
+from txn.watch import LOG, Watch, WorkFailed, WorkName, silent
+
+SOONER, SOONEST = 3, 10
+"""After a failure the work is done again after a tenth of its interval, then two tenths, and from
+then on a third."""
+
+
+def repeat(
+    name: WorkName,
+    work: Callable[[], bool | None],
+    over: Event,
+    every_s: float,
+    watch: Watch = silent,
+) -> None:
+    """Do the work every so many seconds, until `over` is set or the work returns False."""
+    failures = 0
+    while not over.wait(_find_pause(every_s, failures)):
+        try:
+            if work() is False:
+                return
+            failures = 0
+        except StoreClosedError:
+            return
+        except Exception as error:  # noqa: BLE001  (nobody else would know of it)
+            failures += 1
+            _tell(name, error, watch)
+
+
+def _find_pause(every_s: float, failures: int) -> float:
+    return min(every_s / SOONER, failures * every_s / SOONEST) if failures else every_s
+
+
+def _tell(name: WorkName, error: Exception, watch: Watch) -> None:
+    is_ours = not isinstance(error, TxnError)
+    cause = name_failure(error)
+    LOG.log(
+        ERROR if is_ours else WARNING,
+        "failed, and is tried again: work=%s cause=%s",
+        *(name, cause),
+        exc_info=error if is_ours else None,
+    )
+    watch(WorkFailed(name))
