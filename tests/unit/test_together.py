@@ -458,6 +458,7 @@ def test_a_map_that_is_too_small_in_the_middle_of_a_commit_grows(path: str) -> N
 def test_a_disk_without_room_is_named(path: str) -> None:
     """What the error has as its cause, who prints it does not see."""
     engine = opened(path)
+    engine.commit([Mutation(X, b"0")])
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     size = (Path(path) / "data.mdb").stat().st_size
     try:

@@ -6,8 +6,9 @@ changed under running clients.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 from txn.errors import InvalidRequestError, StoreError, deny
 from txn.model import (
@@ -21,6 +22,8 @@ from txn.model import (
 )
 from txn.protocol.attempt import Context, call_store, shorten_patience
 from txn.request import Request
+
+T = TypeVar("T")
 
 
 class Families:
@@ -38,7 +41,7 @@ class Families:
         known = self._known.get((table, key.family))
         if known is not None:
             return known
-        families = self._describe(table, deadline_ms)
+        families = self._describe(table, key, deadline_ms)
         family = families.get(key.family)
         if family is None:
             raise InvalidRequestError(
@@ -55,7 +58,7 @@ class Families:
         family, store, table = self.of(key, deadline_ms), self._context.store, key.table
         if family.owner is None and table and "atomic_together" in store.features:
             owned = replace(family, owner=plain_table(self._context.table))
-            store.ensure_table(table, {key.family: owned})
+            self._ask(lambda: store.ensure_table(table, {key.family: owned}), deadline_ms)
             self._known[table, key.family] = owned
 
     def table(self, table: bytes) -> None:
@@ -64,19 +67,27 @@ class Families:
             self._describe(table)
             self._tables.add(table)
 
-    def _describe(self, table: bytes, deadline_ms: int | None = None) -> Mapping[bytes, Family]:
+    def _describe(
+        self, table: bytes, key: Key | None = None, deadline_ms: int | None = None
+    ) -> Mapping[bytes, Family]:
+        families = self._ask(lambda: self._context.store.describe(table), deadline_ms)
+        if families is None:
+            raise InvalidRequestError(
+                "no such table: create it with ensure_table", table=table, key=key
+            )
+        refuse_other_owner(table, families.values(), self._context.table)
+        return families
+
+    def _ask(self, call: Callable[[], T], deadline_ms: int | None) -> T:
+        """Return what the store answers before anything of a request is written."""
         context = self._context
         if deadline_ms is not None:
             context = shorten_patience(context, deadline_ms)
         try:
-            families = call_store(context, lambda: context.store.describe(table))
+            return call_store(context, call)
         except StoreError as error:
             denied = deny(error)
             raise denied from denied.__cause__
-        if families is None:
-            raise InvalidRequestError("no such table: create it with ensure_table", table=table)
-        refuse_other_owner(table, families.values(), context.table)
-        return families
 
     def forget(self, table: bytes) -> None:
         """Look again when somebody next asks for the table, which is gone."""

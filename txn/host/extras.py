@@ -31,4 +31,5 @@ def require_extra(extra: str, **facts: object) -> Iterator[None]:
 
 def _say(extra: str, error: ModuleNotFoundError, **facts: object) -> str:
     extra = OWN_EXTRAS.get(error.name or "", extra)
-    return annotate(f"install hbase-txn[{extra}]", **facts, missing=error.name)
+    missing = (error.name or "").partition(".")[0] or None
+    return annotate(f"install hbase-txn[{extra}]", **facts, missing=missing)
