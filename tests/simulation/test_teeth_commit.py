@@ -23,8 +23,8 @@ from txn import (
     CommitOutcomeUnknown,
     Committed,
     Exact,
-    MaybeApplied,
     Mutation,
+    NotApplied,
 )
 from txn.clock import ManualClock
 from txn.model import Check
@@ -217,7 +217,7 @@ def test_a_lost_decision_is_unknown_and_not_failed(rule: bool, monkeypatch: Patc
     deliver_all(store)
     world.mend()
     assert world.values([X]) == {X: b"1"}
-    assert isinstance(result, CommitOutcomeUnknown if rule else MaybeApplied)
+    assert isinstance(result, CommitOutcomeUnknown if rule else NotApplied)
 
 
 @with_and_without

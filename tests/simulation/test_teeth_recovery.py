@@ -21,7 +21,7 @@ from txn import (
     Policy,
 )
 from txn.client import local as local_module
-from txn.errors import TableUnavailable
+from txn.errors import NotApplied
 from txn.model import Edit, Family
 from txn.protocol import attempt as attempt_module
 from txn.protocol import commit as commit_module
@@ -94,7 +94,7 @@ def test_a_decided_transaction_waits_for_its_table(
     try:
         result = client.finish()
         is_told = isinstance(result, Committed)
-    except TableUnavailable:
+    except NotApplied:
         is_told = False
     assert is_told is (rule or harm == "left out")
     admin.enable(LOGS)
