@@ -6,12 +6,17 @@ changed under running clients.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 
-from txn.errors import InvalidRequestError
-from txn.model import Delete, Family, Key, find_delete_refusal, find_refusal, plain_table
-from txn.protocol.attempt import Context, describe_table
+from txn.errors import InvalidRequestError, TableUnavailable
+from txn.model import Delete, Family, Key, Row, find_delete_refusal, find_refusal, plain_table
+from txn.protocol.attempt import Context, call_store, describe_table
+from txn.protocol.lock_cells import is_lock_of_rows
 from txn.request import Request
+
+ROWS_LOOKED_AT = 50
 
 
 class Families:
@@ -36,6 +41,8 @@ class Families:
                 "no such family", family=key.family, known=sorted(families), key=key
             )
         _refuse(key, find_refusal(family))
+        if family.owner is None:
+            self._refuse_other_protocol(table)
         self._known[table, key.family] = family
         return family
 
@@ -48,6 +55,25 @@ class Families:
             owned = replace(family, owner=plain_table(self._context.table))
             store.ensure_table(table, {key.family: owned})
             self._known[table, key.family] = owned
+
+    def _refuse_other_protocol(self, table: bytes) -> None:
+        """Raise InvalidRequestError where the first rows of a table have locks of the other
+        protocol, which this client would not see. A table that tells its owner needs no look."""
+        context, rows = self._context, list[Row]()
+        with suppress(TableUnavailable):  # which the commit meets as well
+            rows = call_store(
+                context, lambda: list(islice(context.store.scan(table), ROWS_LOOKED_AT))
+            )
+        for key, cell in ((key, cell) for row in rows for key, cell in row.cells.items()):
+            if is_lock_of_rows(key, cell) is (not context.rules.locks_rows):
+                raise InvalidRequestError(
+                    "the table has locks of the other protocol: name its transaction table, or "
+                    "see `txn table take-over`",
+                    table=table,
+                    lock=key,
+                    transactions=context.table,
+                    protocol=context.rules.name,
+                )
 
     def table(self, table: bytes) -> None:
         """Raise InvalidRequestError unless there is such a table, of this database or of none."""
