@@ -121,6 +121,8 @@ def test_a_table_of_none_with_locks_of_the_other_protocol_is_refused(
     )
     with pytest.raises(InvalidRequestError, match=r"locks of the other protocol.*take-over"):
         other.commit([Mutation(X, "2")])
+    with pytest.raises(InvalidRequestError, match="locks of the other protocol"):
+        list(other.scan(TABLE))
     assert world.engine.read([X])[X].value == b"1"  # type: ignore[union-attr]
     assert find_owners(other.context, TABLE) == {None}
     assert world.engine.commit([Mutation(X, "3")]).complete

@@ -6,6 +6,7 @@ changed under running clients.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
@@ -41,8 +42,7 @@ class Families:
                 "no such family", family=key.family, known=sorted(families), key=key
             )
         _refuse(key, find_refusal(family))
-        if family.owner is None:
-            self._refuse_other_protocol(table)
+        self._look_for_locks(table, families)
         self._known[table, key.family] = family
         return family
 
@@ -56,9 +56,11 @@ class Families:
             store.ensure_table(table, {key.family: owned})
             self._known[table, key.family] = owned
 
-    def _refuse_other_protocol(self, table: bytes) -> None:
+    def _look_for_locks(self, table: bytes, families: Mapping[bytes, Family]) -> None:
         """Raise InvalidRequestError where the first rows of a table have locks of the other
         protocol, which this client would not see. A table that tells its owner needs no look."""
+        if table in self._tables or all(family.owner for family in families.values()):
+            return
         context, rows = self._context, list[Row]()
         with suppress(TableUnavailable):  # which the commit meets as well
             rows = call_store(
@@ -78,7 +80,7 @@ class Families:
     def table(self, table: bytes) -> None:
         """Raise InvalidRequestError unless there is such a table, of this database or of none."""
         if table not in self._tables:
-            describe_table(self._context, table)
+            self._look_for_locks(table, describe_table(self._context, table))
             self._tables.add(table)
 
     def forget(self, table: bytes) -> None:
