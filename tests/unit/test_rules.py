@@ -62,6 +62,8 @@ def test_a_database_of_an_older_version_is_not_made_fenced() -> None:
     with pytest.raises(InvalidRequestError, match="see `txn convert`"):
         world.protocol = "fenced"
         world.client()
+    looking = Engine(world.store, clock=world.clock, create=False)
+    assert (looking.context.rules, world.value(NAME)) == (SIX_PHASE, None)
     world.protocol = "six-phase"
     assert world.client().context.rules is SIX_PHASE
 
