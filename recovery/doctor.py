@@ -32,7 +32,7 @@ from txn.protocol.attempt import Context
 from txn.protocol.clocks import ACCEPT, find_step, is_local
 from txn.protocol.lock_cells import FREE
 from txn.protocol.row import DOCTOR_ROW, FAMILY
-from txn.protocol.rules import FENCED, SIX_PHASE, find_rules
+from txn.protocol.rules import FENCED, SIX_PHASE, find_name, find_rules
 from txn.text import key_text
 
 SKEW_MS = 1_000
@@ -158,9 +158,11 @@ def _clear(context: Context, keys: Sequence[Key]) -> None:
 
 
 def _protocol(context: Context) -> Diagnosis:
-    rules = find_rules(context.store, context.table)
-    name = rules.name if rules else "six-phase, which is not written down yet"
-    lacks = (rules or SIX_PHASE).needs - context.store.features
+    rules = find_rules(context.store, context.table) or SIX_PHASE
+    name: str = rules.name
+    if find_name(context.store, context.table) is None:
+        name += ", which is not written down: txn init does it"
+    lacks = rules.needs - context.store.features
     if lacks:
         mend = "open the store as hbase://, or through HBase's Thrift 2 gateway"
         return Diagnosis("protocol", Verdict.WRONG, f"{name}, which this store cannot do", mend)

@@ -13,6 +13,7 @@ from recovery.convert import convert, list_cells_in_the_way
 from txn.errors import InvalidRequestError
 from txn.model import plain_table
 from txn.protocol.attempt import Context, call_store
+from txn.protocol.clocks import check_clock
 from txn.spans import Span
 from txn.stores.base import TableOwners
 from txn.stores.hbase.schema import alter_owner
@@ -37,9 +38,11 @@ def take_over(context: Context, table: bytes) -> int:
     """Let a table that nobody uses, and in whose way nothing stands, belong to this database.
     Delete what another protocol left beside values, and return how many cells that were.
 
-    Raises InvalidRequestError, with the command for HBase's shell, where the store cannot.
+    Raises InvalidRequestError, with the command for HBase's shell, where the store cannot, and
+    AbortedError where this machine's clock is wrong.
     """
     store, owner = context.store, plain_table(context.table)
+    check_clock(context)  # before anything changes: the conversion would
     if find_owners(context, table) != {owner}:
         if not isinstance(store, TableOwners):
             families = call_store(context, lambda: store.describe(table)) or {}

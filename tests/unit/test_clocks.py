@@ -204,6 +204,19 @@ def test_parts_are_refused_by_whichever_process_has_a_wrong_clock() -> None:
     assert world.value(X) is None
 
 
+@pytest.mark.parametrize("reply", [Reply.MAYBE_APPLIED, Reply.NOT_APPLIED])
+def test_a_commit_whose_clock_could_not_be_compared_did_not_happen(reply: Reply) -> None:
+    """Whatever became of the cell that asks for the time: nothing else was written."""
+    world = Servers()
+    world.faulty.plan = lambda call: Fault(frozenset(), reply)
+    for call in (
+        lambda: world.other.commit([Mutation(X, b"1"), Mutation(Y, b"1")]),
+        lambda: world.other.run(lambda t: t.put(X, b"1"), deadline_ms=100),
+    ):
+        with pytest.raises(NotApplied):
+            call()
+
+
 def test_a_time_that_somebody_else_has_stamped_is_not_taken_for_the_servers() -> None:
     """A server whose clock was ahead had the region before. A cell of the client's own tells, and
     nothing of it stays."""

@@ -14,15 +14,27 @@ from recovery.takeover import find_locks_held, find_owners, take_over
 from tests.unit.worlds import POLICY, TABLE, World, X, Y, stopped_at
 from txn.client.connect import connect
 from txn.client.engine import Engine
+from txn.clock import ManualClock
 from txn.errors import AbortedError, InvalidRequestError, TxnError
 from txn.model import Family, Key, Mutation
-from txn.protocol.attempt import ProtocolName
+from txn.protocol.attempt import ClockTrust, ProtocolName
 from txn.protocol.phases import Status
 from txn.protocol.row import name_database, part_key, strip_database, whole_of
 from txn.spans import Span
+from txn.stores.base import Store, TableOwners
 from txn.testing.faulty import FaultyStore
 
 BOTH: list[ProtocolName] = ["six-phase", "fenced"]
+
+
+class Owning(FaultyStore):
+    """A store of servers that changes the owner of a table, as hbase:// does."""
+
+    def __init__(self, inner: Store) -> None:
+        super().__init__(inner)
+        self.features |= {"remote_calls"}
+        assert isinstance(inner, TableOwners)
+        self.set_owner = inner.set_owner
 
 
 def open_other(world: World, protocol: ProtocolName | None = None) -> Engine:
@@ -93,6 +105,33 @@ def test_the_first_commit_gives_an_owner_where_that_costs_nothing(world: World) 
     assert find_owners(engine.context, TABLE) == {b"txn"}
     with pytest.raises(InvalidRequestError):
         open_other(world).read([X])
+
+
+@pytest.mark.parametrize("local", [True, False], ids=["local", "remote"])
+def test_a_table_of_none_with_locks_of_the_other_protocol_is_refused(
+    world: World, local: bool
+) -> None:
+    """The two protocols look at different lock cells, so neither would wait for the other."""
+    world.engine.commit([Mutation(X, "1"), Mutation(Y, "1")])
+    other = Engine(
+        world.store if local else FaultyStore(world.store),
+        transactions="t2",
+        clock=world.clock,
+        protocol="fenced" if world.protocol == "six-phase" else "six-phase",
+    )
+    with pytest.raises(InvalidRequestError, match=r"locks of the other protocol.*take-over"):
+        other.commit([Mutation(X, "2")])
+    with pytest.raises(InvalidRequestError, match="locks of the other protocol"):
+        list(other.scan(TABLE))
+    assert world.engine.read([X])[X].value == b"1"  # type: ignore[union-attr]
+    assert find_owners(other.context, TABLE) == {None}
+    assert world.engine.commit([Mutation(X, "3")]).complete
+
+
+def test_columns_named_like_locks_are_no_locks_of_the_other_protocol(world: World) -> None:
+    world.put(Key("x", "d", "door_lock", TABLE), b"open")
+    world.put(Key("x", "d", "_lock", TABLE), b"mine")
+    assert world.engine.commit([Mutation(Y, "1")]).complete
 
 
 def test_the_default_namespace_is_the_same_database(world: World) -> None:
@@ -171,6 +210,17 @@ def test_a_table_changes_hands_when_it_is_quiet(world: World) -> None:
     other.commit([Mutation(X, "3")])
     with pytest.raises(InvalidRequestError):
         world.client().commit([Mutation(X, "4")])
+
+
+def test_a_wrong_clock_takes_no_table_over(world: World) -> None:
+    """By which what stands in the way is judged: nothing changes hands then."""
+    world.engine.ensure_table(TABLE, ["d"])
+    context = open_other(world).context
+    servers = Owning(world.store)
+    ahead = ManualClock(world.clock.wall_ms() + 600_000)
+    with pytest.raises(AbortedError, match="ahead_ms=600000"):
+        take_over(replace(context, store=servers, clock=ahead, trust=ClockTrust()), TABLE)
+    assert find_owners(world.engine.context, TABLE) == {b"txn"}
 
 
 def test_a_row_key_names_its_database() -> None:

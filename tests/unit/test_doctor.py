@@ -9,11 +9,12 @@ from dataclasses import replace
 import pytest
 
 from recovery.doctor import LEFT_MS, Diagnosis, Verdict, examine
-from tests.unit.worlds import TABLE, World
+from tests.unit.worlds import TABLE, World, X, Y
 from txn.errors import NotApplied
-from txn.model import Cell, Check, Edit, Family, Key
+from txn.model import Cell, Check, Edit, Family, Key, Mutation
 from txn.protocol.attempt import ProtocolName
 from txn.protocol.row import DOCTOR_ROW
+from txn.protocol.rules import protocol_key
 from txn.stores.base import Store
 from txn.testing.counting import CountingStore
 
@@ -84,6 +85,14 @@ def test_a_store_of_ours_is_fine() -> None:
             "checked writes",
             "table data, family d",
         ]
+
+
+def test_it_tells_that_the_name_of_the_protocol_is_lost() -> None:
+    world = World(protocol="fenced")
+    world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
+    world.store.write([Edit(protocol_key(b"txn"), None, world.clock.wall_ms() + 1)])
+    (told,) = (each for each in examined(world.store, world) if each.about == "protocol")
+    assert told.seen.startswith("fenced, which is not written down: txn init does it")
 
 
 @pytest.mark.parametrize("protocol", ["six-phase", "fenced"])

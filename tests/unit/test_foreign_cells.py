@@ -50,8 +50,9 @@ def test_a_lock_cell_that_holds_no_lock_is_left_as_it_is(protocol: ProtocolName)
     world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
     lock = world.engine.context.rules.lock_of(X)
     put(world, lock, MINE)
-    error = refused(world, ConflictError)
-    assert isinstance(error.__cause__, CorruptRowError) and repr(lock) in str(error.__cause__)
+    error = refused(world, AbortedError)
+    assert not isinstance(error, ConflictError) and isinstance(error.__cause__, CorruptRowError)
+    assert repr(lock) in str(error) and repr(MINE) not in str(error)
     for keys in ([X], [X, Y]):
         with pytest.raises(CorruptRowError) as unread:
             world.engine.read(keys)

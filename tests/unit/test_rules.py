@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unit.worlds import World, X, stopped_at
+from tests.unit.worlds import World, X, Y, stopped_at
 from txn import Engine, InvalidRequestError
 from txn.clock import ManualClock
 from txn.errors import CorruptRowError
@@ -62,6 +62,8 @@ def test_a_database_of_an_older_version_is_not_made_fenced() -> None:
     with pytest.raises(InvalidRequestError, match="see `txn convert`"):
         world.protocol = "fenced"
         world.client()
+    looking = Engine(world.store, clock=world.clock, create=False)
+    assert (looking.context.rules, world.value(NAME)) == (SIX_PHASE, None)
     world.protocol = "six-phase"
     assert world.client().context.rules is SIX_PHASE
 
@@ -185,3 +187,19 @@ def test_a_plan_of_who_writes_one_cell_at_a_time_is_no_decision() -> None:
     assert row.plan is not None and row.state is RowState.UNDECIDED
     world.store.write([Edit(status, None, world.clock.wall_ms() + 1)])
     assert [row.state for row in world.rows()] == [RowState.UNREADABLE]
+
+
+@pytest.mark.usefixtures("rows_for_all")
+def test_a_fenced_database_that_lost_its_name_stays_fenced() -> None:
+    """Its transactions tell: as one of six phases it would see none of its locks."""
+    world = World(protocol="fenced")
+    world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
+    world.store.write([Edit(NAME, None, world.clock.wall_ms() + 1)])
+    assert find_rules(world.store, b"txn") is FENCED
+    looking = Engine(world.store, clock=world.clock, create=False)
+    assert (looking.context.rules, world.value(NAME)) == (FENCED, None)
+    with pytest.raises(InvalidRequestError, match=r"another protocol.*found='fenced'"):
+        Engine(world.store, clock=world.clock, protocol="six-phase")
+    world.clock.advance(10)
+    assert Engine(world.store, clock=world.clock).context.rules is FENCED
+    assert world.value(NAME) == b"fenced"

@@ -7,22 +7,27 @@ changed under running clients.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 from typing import TypeVar
 
-from txn.errors import InvalidRequestError, StoreError, deny
+from txn.errors import InvalidRequestError, StoreError, TableUnavailable, deny
 from txn.model import (
     Delete,
     Family,
     Key,
+    Row,
     find_delete_refusal,
     find_refusal,
     plain_table,
     refuse_other_owner,
 )
 from txn.protocol.attempt import Context, call_store, shorten_patience
+from txn.protocol.lock_cells import is_lock_of_rows
 from txn.request import Request
 
+ROWS_LOOKED_AT = 10
 T = TypeVar("T")
 
 
@@ -61,6 +66,32 @@ class Families:
             self._ask(lambda: store.ensure_table(table, {key.family: owned}), deadline_ms)
             self._known[table, key.family] = owned
 
+    def _look_for_locks(
+        self, table: bytes, families: Mapping[bytes, Family], deadline_ms: int | None
+    ) -> None:
+        """Raise InvalidRequestError where the first rows of a table have locks of the other
+        protocol, which this client would not see. A table that tells its owner needs no look."""
+        if table in self._tables or all(family.owner for family in families.values()):
+            return
+        context = self._context
+
+        def look() -> list[Row]:
+            with suppress(TableUnavailable):  # which the commit meets as well
+                return list(islice(context.store.scan(table), ROWS_LOOKED_AT))
+            return []
+
+        rows = self._ask(look, deadline_ms)
+        for key, cell in ((key, cell) for row in rows for key, cell in row.cells.items()):
+            if is_lock_of_rows(key, cell) is (not context.rules.locks_rows):
+                raise InvalidRequestError(
+                    "the table has locks of the other protocol: name its transaction table, or "
+                    "see `txn table take-over`",
+                    table=table,
+                    lock=key,
+                    transactions=context.table,
+                    protocol=context.rules.name,
+                )
+
     def table(self, table: bytes) -> None:
         """Raise InvalidRequestError unless there is such a table, of this database or of none."""
         if table not in self._tables:
@@ -76,6 +107,7 @@ class Families:
                 "no such table: create it with ensure_table", table=table, key=key
             )
         refuse_other_owner(table, families.values(), self._context.table)
+        self._look_for_locks(table, families, deadline_ms)
         return families
 
     def _ask(self, call: Callable[[], T], deadline_ms: int | None) -> T:

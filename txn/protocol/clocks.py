@@ -13,16 +13,26 @@ by age.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from txn.clock import Clock, find_origin
-from txn.errors import AbortedError, ConflictError, InvalidRequestError, StoreError
+from txn.errors import (
+    AbortedError,
+    ConflictError,
+    InvalidRequestError,
+    MaybeApplied,
+    NotApplied,
+    StoreError,
+    TableUnavailable,
+)
 from txn.model import Cell, Check, Edit, Key
 from txn.protocol.attempt import Attempt, Context, call_store
 from txn.protocol.lock_cells import FREE
 from txn.protocol.row import column
+
+T = TypeVar("T")
 
 ROW = b"protocol"
 """The row of the protocol's name: nobody takes it for a transaction's."""
@@ -86,7 +96,7 @@ def check_commit_clock(context: Context) -> None:
     trust, clock = context.trust, context.clock
     offset_ms = clock.wall_ms() - clock.monotonic_ms()
     if trust.noted_ms is None or abs(offset_ms - trust.noted_ms) > STEP_MS:
-        step_ms = call_store(context, partial(note_clock, context))
+        step_ms = _ask(context, partial(note_clock, context))
         _refuse(WAS_SET, max(step_ms, 0), max(context.policy.skew_ms, FUTURE_MS))
         trust.noted_ms = offset_ms
 
@@ -98,12 +108,23 @@ def check_clock(context: Context) -> None:
     and was not set, is believed meanwhile."""
     trust, clock = context.trust, context.clock
     if trust.offset_ms is None or abs(trust.find_step_ms(clock)) > STEP_MS:
-        call_store(context, partial(_compare, context))
+        _ask(context, partial(_compare, context))
     elif clock.monotonic_ms() >= trust.due_ms:
         try:
             _compare(context)
         except StoreError:
             trust.due_ms = clock.monotonic_ms() + TRY_AGAIN_MS
+
+
+def _ask(context: Context, call: Callable[[], T]) -> T:
+    """Return what a call returns that writes nothing but clocks: whatever became of it, what it
+    comes before did not happen."""
+    try:
+        return call_store(context, call)
+    except TableUnavailable:
+        raise
+    except MaybeApplied as error:
+        raise NotApplied("the store did not tell its time, and nothing else was written") from error
 
 
 def _compare(context: Context) -> None:
@@ -151,7 +172,7 @@ def measure_skew(context: Context) -> int:
         if cell is not None and name != b"clock":
             store.write([Edit(key, None, cell.timestamp)], durable=False)
         if took_ms > context.policy.skew_ms // 2:
-            raise StoreError("took too long to tell its time", took_ms=took_ms)
+            raise NotApplied("took too long to tell its time", took_ms=took_ms)
         if cell is not None and cell.value == token:
             return max(before_ms - cell.timestamp, 0) + min(after_ms - cell.timestamp, 0)
         # Another client came in between, or a server has stamped it whose clock was ahead.

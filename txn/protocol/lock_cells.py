@@ -93,6 +93,16 @@ def require_lock(lock: Key, cell: Cell | None) -> None:
         raise make_foreign_error(NO_LOCK, lock, cell)
 
 
+def is_lock_of_rows(key: Key, cell: Cell) -> bool | None:
+    """Return True for a cell that is a lock of the fenced protocol, False for one of the six-phase
+    protocol, None for any other."""
+    if key.column == UNIT_LOCK:
+        return True if cell.value and _FENCED.fullmatch(cell.value) else None
+    if not key.column.endswith(LOCK_SUFFIX):
+        return None
+    return False if not cell.value or ROW_KEY.fullmatch(cell.value) else None
+
+
 def make_foreign_error(what: str, key: Key, cell: Cell | None) -> CorruptRowError:
     """Return the error of a cell that says what the protocol never writes there. Of the value it
     tells the size alone: it may be somebody's, and errors go to the logs of servers and programs.

@@ -61,14 +61,15 @@ class Resolver:
 
     def blame(self, failure: TxnError | None) -> TxnError | None:
         """Return an error that names a holder with why this one could not be ended, if so it was.
-        A lock of another database is waited for in vain: that is no conflict."""
-        if isinstance(failure, AbortedError):
-            holder = failure.facts.get("holder")
-            cause = self._stuck.get(holder) if isinstance(holder, bytes) else None
-            if isinstance(cause, InvalidRequestError):
+        A lock of another database, or what is no lock, is waited for in vain: that is no conflict.
+        """
+        holder = failure.facts.get("holder") if isinstance(failure, AbortedError) else None
+        cause = self._stuck.get(holder) if isinstance(holder, bytes) else None
+        if isinstance(failure, AbortedError) and isinstance(holder, bytes) and cause is not None:
+            if isinstance(cause, InvalidRequestError) or not is_row_key(holder):
                 failure = AbortedError(str(cause), transaction=failure.transaction)
                 failure.__cause__ = cause
-            elif cause is not None:
+            else:
                 failure.blame(cause)
         return failure
 
@@ -143,7 +144,7 @@ def make_corrupt_error(row: TransactionRow) -> TxnError:
             "transaction table",
             belongs_to=theirs,
             transactions=ours,
-            transaction=row.row_key,
+            holder=row.row_key,
         )
     return CorruptRowError("transaction row does not decode", row=row.row_key, cause=row.cause)
 

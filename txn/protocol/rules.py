@@ -7,6 +7,8 @@ made. It never changes while a client is connected.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
+from itertools import islice
 
 from txn.errors import CorruptRowError, InvalidRequestError
 from txn.model import Cell, Check, Key
@@ -25,9 +27,18 @@ from txn.protocol.fenced import FencedRules
 from txn.protocol.lock_cells import FREE
 from txn.protocol.looks import look_by_tags
 from txn.protocol.phases import STEPS, Status, Steps
-from txn.protocol.row import FAMILY, PROTOCOL_ROW, column, is_evidence, status_key
+from txn.protocol.row import (
+    FAMILY,
+    PROTOCOL_ROW,
+    column,
+    decode_plan,
+    is_evidence,
+    status_key,
+)
 from txn.protocol.waiting import Contention
 from txn.stores.base import Feature, Store
+
+ROWS_LOOKED_AT = 50
 
 
 class SixPhaseRules:
@@ -109,7 +120,13 @@ def protocol_key(table: bytes) -> Key:
 
 
 def find_rules(store: Store, table: bytes) -> Rules | None:
-    """Return the rules of a database that says which it has."""
+    """Return the rules of a database that says which it has; where it has lost the name, its first
+    transactions tell that they are fenced."""
+    return find_name(store, table) or _find_fenced(store, table)
+
+
+def find_name(store: Store, table: bytes) -> Rules | None:
+    """Return the rules whose name a database has written down."""
     key = protocol_key(table)
     cell = store.read([key])[key]
     if cell is None:
@@ -120,12 +137,23 @@ def find_rules(store: Store, table: bytes) -> Rules | None:
     return found
 
 
+def _find_fenced(store: Store, table: bytes) -> Rules | None:
+    """Return the fenced rules if one of the first transactions that were decided has them: no other
+    plan tells locks."""
+    for row in islice(store.scan(table, columns=[(FAMILY, b"plan")]), ROWS_LOOKED_AT):
+        with suppress(CorruptRowError):
+            if any(decode_plan(cell.value).locks for cell in row.cells.values()):
+                return FENCED
+    return None
+
+
 def choose_rules(context: Context, wanted: ProtocolName | None, *, create: bool = True) -> Rules:
     """Return the rules of a database, whose transaction table is there: those that are wanted, or
-    else of six phases, where it has none. With `create` they are written down there.
+    else of six phases, where it has none. With `create` they are written down where they are not.
     InvalidRequestError where it has others than are wanted, or the store cannot do what they
     need."""
-    rules = call_store(context, lambda: find_rules(context.store, context.table))
+    named = call_store(context, lambda: find_name(context.store, context.table))
+    rules = named or call_store(context, lambda: _find_fenced(context.store, context.table))
     if rules is None and not create:
         rules = SIX_PHASE
     if rules is None:
@@ -138,10 +166,8 @@ def choose_rules(context: Context, wanted: ProtocolName | None, *, create: bool 
                 found=SIX_PHASE.name,
                 wanted=wanted,
             )
-        key = protocol_key(context.table)
-        check = Check(key, FREE, ((key, rules.name.encode()),))
-        call_store(context, lambda: context.store.check_and_put([check]))
-        rules = call_store(context, lambda: find_rules(context.store, context.table)) or rules
+    if named is None and create and wanted in (None, rules.name):
+        rules = _name_rules(context, rules)
     if wanted is not None and rules.name != wanted:
         raise InvalidRequestError(
             "the database is of another protocol",
@@ -151,6 +177,15 @@ def choose_rules(context: Context, wanted: ProtocolName | None, *, create: bool 
         )
     require_features(context, rules)
     return rules
+
+
+def _name_rules(context: Context, rules: Rules) -> Rules:
+    """Write down the rules of a database, and return them, or those that somebody else wrote."""
+    key = protocol_key(context.table)
+    check = Check(key, FREE, ((key, rules.name.encode()),))
+    if call_store(context, lambda: context.store.check_and_put([check]))[0]:
+        return rules
+    return call_store(context, lambda: find_name(context.store, context.table)) or rules
 
 
 def _has_transactions(context: Context) -> bool:
