@@ -81,7 +81,7 @@ class Foreign:
     def note(self, row: bytes) -> None:
         """Count a row if it is one."""
         if not is_own(row):
-            self.first = self.first if self.count else row
+            self.first = min(self.first, row) if self.count else row
             self.count += 1
 
 
@@ -191,13 +191,21 @@ def _divide(context: Context, young: Span, reach: Reach) -> Iterator[Span]:
 
 
 def list_heads(
-    context: Context, statuses: Collection[Status], looked: Looked, *, with_ages: bool = False
+    context: Context,
+    statuses: Collection[Status],
+    looked: Looked,
+    foreign: Foreign | None = None,
+    *,
+    with_ages: bool = False,
 ) -> Iterator[Head]:
     """Yield the transaction rows with one of these statuses, of which nothing else is read. Without
-    the ages a fenced row's `since` may be by its owner's clock."""
+    the ages a fenced row's `since` may be by its owner's clock. foreign: counts the rows that are
+    not ours."""
     cells = [(FAMILY, STATUS), *((FAMILY, status.at) for status in statuses if with_ages)]
     others = leave_out(set(Status) - set(statuses))
     for row in list_rows(context, Span(context.table), looked, others, cells):
+        if foreign is not None:
+            foreign.note(row.row)
         found = {key[2]: cell for key, cell in row.cells.items()}
         cell = found.get(STATUS, NOTHING)
         status = BY_VALUE.get(cell.value)

@@ -147,7 +147,7 @@ def _list_keys(
     # The status of a fenced row has a timestamp of its owner's.
     with_ages = least_ms > 0 and context.rules.locks_rows
     if wanted.statuses:
-        for head in scan.list_heads(context, wanted.statuses, looked, with_ages=with_ages):
+        for head in scan.list_heads(context, wanted.statuses, looked, foreign, with_ages=with_ages):
             if now_ms - head.since >= least_ms:
                 yield head.row_key
     if NO_STATUS in wanted.names:

@@ -245,17 +245,18 @@ def test_a_foreign_row_is_told_by_ls_show_and_fsck(uri: str, run: Run) -> None:
     """Somebody writes to the wrong table, and would never hear of it."""
     crashed(uri, Status.CLEANING)
     store = open_store(uri)
-    store.write([Edit(Key(row, "t", "x", "txn"), b"1", 5) for row in ("mine", "other")])
+    cells = {"mine": ("x", b"1"), "other": ("x", b"1"), "with one": ("status", b"5-COMPLETE")}
+    store.write([Edit(Key(row, "t", at, "txn"), cell, 5) for row, (at, cell) in cells.items()])
     store.close()
-    told = "2 foreign rows in this table, the first is mine: see txn fsck"
+    told = "3 foreign rows in this table, the first is mine: see txn fsck"
     for limit in ("0", "9"):
         assert run("ls", "--limit", limit).stdout.splitlines()[-1] == told
         last = lines(run("ls", "--limit", limit, "--json"))[-1]
-        assert last == {"transaction": None, "state": "foreign", "rows": 2, "row": "mine"}
+        assert last == {"transaction": None, "state": "foreign", "rows": 3, "row": "mine"}
     shown = run("show", "mine")
     assert shown.returncode == 2 and "the row is foreign, a row of the trans" in shown.stderr
     assert "the database keeps it row=b'protocol'" in run("show", "protocol").stderr
-    assert run("fsck").stdout.count("foreign-row     txn/") == 2
+    assert run("fsck").stdout.count("foreign-row     txn/") == 3
 
 
 def test_show_explains_a_transaction(uri: str, run: Run) -> None:

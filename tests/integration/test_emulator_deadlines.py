@@ -244,3 +244,6 @@ def test_without_a_deadline_the_connections_own_time_counts(stopped: str) -> Non
             engine.read([X])
         with pytest.raises(NotApplied):
             engine.scan()
+        for name in (b"transaction.1.a", b"request.1.a"):
+            with pytest.raises(NotApplied):
+                engine.outcome(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,7 +15,7 @@ import pytest
 
 from tests.integration.serving import PATIENCE_S, served
 from txn.clock import ManualClock
-from txn.emulator.sweeping import PAGE_REST_MS, ROUND_REST_MS, Sweeper
+from txn.emulator.sweeping import PAGE_REST_MS, ROUND_REST_MS, Sweeper, wait
 from txn.emulator.workers import Supervisor
 from txn.tables.admin import Admin
 from txn.tables.kv.lmdb import LmdbStore
@@ -178,3 +179,25 @@ def test_serve_sweeps_beside_its_requests(tmp_path: Path) -> None:
                 time.sleep(0.02)
             assert server.stop() == 0
         store.close()
+
+
+def test_a_server_that_was_stopped_and_goes_on_does_not_end() -> None:
+    """Python returns no signal from a wait whose time ends while the process is stopped."""
+    said, heard = os.pipe()
+    child = os.fork()
+    if not child:
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+        os.write(heard, b"ready")
+        os._exit(wait([signal.SIGTERM], lambda: 20) != signal.SIGTERM)
+    os.read(said, 5)
+    for _ in range(3):
+        os.kill(child, signal.SIGSTOP)
+        os.waitpid(child, os.WUNTRACED)
+        time.sleep(0.1)  # the kernel's time, in which the child's wait ends
+        os.kill(child, signal.SIGCONT)
+        time.sleep(0.05)
+        assert os.waitpid(child, os.WNOHANG) == (0, 0)
+    os.kill(child, signal.SIGTERM)
+    assert os.waitpid(child, 0) == (child, 0)
+    os.close(said)
+    os.close(heard)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -235,6 +235,21 @@ def test_an_older_state_in_the_same_file_is_an_error(store: LmdbStore, data: Pat
     for call in (put, get):
         with pytest.raises(StoreClosedError, match="something else has changed"):
             call(store)
+
+
+@pytest.mark.parametrize("call", [put, get])
+def test_an_older_state_is_an_error_where_the_lock_file_was_copied_too(
+    store: LmdbStore, path: Path, call: Callable[[LmdbStore], object]
+) -> None:
+    """`cp backup/* store/` after one commit: both files agree on less than was acknowledged."""
+    get(store)
+    before = {name: (path / name).read_bytes() for name in ("data.mdb", "lock.mdb")}
+    put(store)
+    for name, content in before.items():
+        with open(path / name, "r+b") as file:
+            file.write(content)
+    with pytest.raises(StoreClosedError, match="something else has changed"):
+        call(store)
 
 
 def test_a_newer_state_in_the_same_file_is_an_error(store: LmdbStore, path: Path) -> None:

@@ -32,7 +32,8 @@ def wait(awaited: Collection[int], chore: Chore) -> int:
         if rest_ms <= 0:
             rest_ms = chore()
         came = signal.sigtimedwait(awaited, min(rest_ms, LOOK_AGAIN_MS) / 1000)
-        if came is not None:
+        # Of a process that was stopped until its time was over, Python returns what is no signal.
+        if came is not None and came.si_signo in awaited:
             return came.si_signo
         rest_ms -= LOOK_AGAIN_MS
 

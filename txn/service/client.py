@@ -364,13 +364,13 @@ class RemoteBackend:
     def outcome(self, key: bytes) -> Outcome:
         """Return what has become of a transaction, by its row key or the name of its request."""
         if not key.startswith(NAME):
-            arguments = CALLS.outcome_args(key, self._service.options())
-            return KNOWN[self._service.ask("outcome", arguments, repeat=True)]
+            return KNOWN[self._ask_read("outcome", None, key)]
         try:
             began_ms = int(key.split(b".")[1])
         except ValueError as error:
             raise InvalidRequestError("not a name of a request", given=key) from error
-        return self._settler.ask(key, self._clock.wall_ms() - began_ms)[0]
+        ago_ms = self._clock.wall_ms() - began_ms
+        return KNOWN[self._ask_read("settle", None, key, ago_ms).outcome]
 
     def ensure_table(self, table: bytes, families: Collection[bytes]) -> None:
         """Create the table and those of its families that are missing."""

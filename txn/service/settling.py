@@ -33,7 +33,10 @@ class Settler:
         """Look for a request's transactions; None: it is not known to be done."""
 
         def ask_once(ago_ms: int, within_ms: int) -> list[Settled]:
-            return [self.ask(name, ago_ms, within_ms)]
+            options = self._service.options(withinMs=within_ms)
+            arguments = CALLS.settle_args(name, ago_ms, options)
+            answer = self._service.ask("settle", arguments, repeat=True, within_ms=within_ms)
+            return [_unpack_settled(answer)]
 
         (done,) = self._look_for(ask_once, sent_ms, until_ms) or [None]
         return done
@@ -83,14 +86,6 @@ class Settler:
             if number >= seen + TRIES:
                 break
         return [done for _, done in found]
-
-    def ask(self, name: bytes, ago_ms: int, deadline_ms: int | None = None) -> Settled:
-        """Ask once what has become of a request."""
-        options = self._service.options(withinMs=deadline_ms)
-        arguments = CALLS.settle_args(name, ago_ms, options)
-        return _unpack_settled(
-            self._service.ask("settle", arguments, repeat=True, within_ms=deadline_ms)
-        )
 
 
 def _unpack_settled(packed: Any) -> Settled:

@@ -135,8 +135,9 @@ def _write_single(kind: DataType, value: Any) -> str:
 
 
 def _write_float(value: float, width: str) -> str:
-    """Return a number as Java writes it: the fewest digits that tell it from others of its width,
-    at least two, with an exponent below a thousandth and from ten millions on."""
+    """Return a number as Java writes it since version 19: the fewest digits that tell it from
+    others of its width, at least two, with an exponent below a thousandth and from ten millions
+    on."""
     if not math.isfinite(value):
         return '"NaN"' if math.isnan(value) else '"Infinity"' if value > 0 else '"-Infinity"'
     bits = struct.pack(width, value)

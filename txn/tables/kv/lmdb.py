@@ -254,6 +254,7 @@ class _Shared:
         if self._inherited is not None:
             self._usable()
         self._apply(transaction.commit)
+        files.note_commit()
         return result
 
     def mend(self, obstacle: lmdb.Error, seen: int) -> bool:

@@ -55,6 +55,7 @@ class LmdbFiles:
         self.writing: AbstractContextManager[None] = nullcontext()
         self._data = os.path.join(path, data_file.NAME)
         self._lock = None if opening.read_only else os.path.join(path, lock_file.NAME)
+        self._newest = 0  # commit that this process knows of
         self._checked = 0, 0  # the commit, and the size of a file that lacks free pages only
         self._file = exclusion.open_file(path, may_write=not opening.read_only)
         try:
@@ -134,15 +135,22 @@ class LmdbFiles:
     def check_transaction(self, transaction: lmdb.Transaction[bytes], *, writes: bool) -> None:
         """Raise StoreClosedError unless LMDB's newest commit fits a transaction that has just
         begun, after `check`, and all pages of it are in the file."""
+        known = self._newest  # before the look, as in `check`
         info = self.environment.info()
         newest, before = info["last_txnid"], transaction.id() - writes
-        if newest < before or (newest > before and (writes or self._is_stuck(before, newest))):
+        self._newest = newest
+        is_behind = newest < max(before, known)
+        if is_behind or (newest > before and (writes or self._is_stuck(before, newest))):
             raise self._lose("something else has changed the store's data file")
         if newest > before or self._lock is None:  # a writer has just ended, or there is no lock
             self.check_lock()
         whole = (info["last_pgno"] + 1) * self._page_bytes
         if whole > self._size:
             self._check_short(newest, whole, writes)
+
+    def note_commit(self) -> None:
+        """Take down the commit that was just made: none before it may come back."""
+        self._newest = self.environment.info()["last_txnid"]
 
     def _is_stuck(self, before: int, newest: int) -> bool:
         """Return whether LMDB's lock file tells of a commit that is not one of the last two, and
