@@ -14,6 +14,7 @@ from txn.errors import (
     CommitOutcomeUnknown,
     ConflictError,
     DeadlineError,
+    MaybeApplied,
     NotApplied,
     StoreError,
     TableUnavailable,
@@ -119,6 +120,8 @@ def _send(context: Context, pending: dict[Attempt, Check], errors: list[StoreErr
         if moved:
             _end(t)
             del pending[t]
+    if pending:  # a request that was sent twice may be done, and the second answer be "no"
+        errors.append(MaybeApplied("refused, and not looked at yet"))
 
 
 def _settle(context: Context, pending: dict[Attempt, Check]) -> list[Attempt]:
