@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
-from txn.errors import InvalidRequestError, StoreError, deny
+from txn.errors import InvalidRequestError, StoreError, raise_denial
 from txn.model import (
     Delete,
     Family,
@@ -20,7 +20,7 @@ from txn.model import (
     plain_table,
     refuse_other_owner,
 )
-from txn.protocol.attempt import Context, call_store, shorten_patience
+from txn.protocol.attempt import Context, call_store
 from txn.request import Request
 
 T = TypeVar("T")
@@ -61,10 +61,10 @@ class Families:
             self._ask(lambda: store.ensure_table(table, {key.family: owned}), deadline_ms)
             self._known[table, key.family] = owned
 
-    def table(self, table: bytes) -> None:
+    def table(self, table: bytes, deadline_ms: int | None = None) -> None:
         """Raise InvalidRequestError unless there is such a table, of this database or of none."""
         if table not in self._tables:
-            self._describe(table)
+            self._describe(table, deadline_ms=deadline_ms)
             self._tables.add(table)
 
     def _describe(
@@ -82,12 +82,12 @@ class Families:
         """Return what the store answers before anything of a request is written."""
         context = self._context
         if deadline_ms is not None:
-            context = shorten_patience(context, deadline_ms)
+            until_ms = context.clock.monotonic_ms() + deadline_ms
+            context = replace(context, until_ms=until_ms)
         try:
             return call_store(context, call)
         except StoreError as error:
-            denied = deny(error)
-            raise denied from denied.__cause__
+            raise_denial(error)
 
     def forget(self, table: bytes) -> None:
         """Look again when somebody next asks for the table, which is gone."""
