@@ -51,12 +51,12 @@ class Families:
         self._known[table, key.family] = family
         return family
 
-    def _own(self, key: Key, deadline_ms: int | None) -> None:
-        """Let the family of a key that is about to be written belong to this database, if it
-        belongs to none. HBase would open the table's regions again: there `txn table take-over`
+    def _own(self, key: Key, family: Family, deadline_ms: int | None) -> None:
+        """Let the family of a key that is about to be written, which belongs to no database, belong
+        to this one. HBase would open the table's regions again: there `txn table take-over`
         does it."""
-        family, store, table = self.of(key, deadline_ms), self._context.store, key.table
-        if family.owner is None and table and "atomic_together" in store.features:
+        store, table = self._context.store, key.table
+        if table and "atomic_together" in store.features:
             owned = replace(family, owner=plain_table(self._context.table))
             self._ask(lambda: store.ensure_table(table, {key.family: owned}), deadline_ms)
             self._known[table, key.family] = owned
@@ -102,7 +102,9 @@ class Families:
         for key in request.keys:
             if key.table == self._context.table:
                 _refuse(key, "the transaction table is the protocol's alone: it may be read")
-            self._own(key, deadline_ms)
+            family = self.of(key, deadline_ms)
+            if family.owner is None:
+                self._own(key, family, deadline_ms)
         for mutation in request.mutations:
             if isinstance(mutation, Delete):
                 _refuse(mutation.key, find_delete_refusal(self.of(mutation.key)))

@@ -243,7 +243,7 @@ def assert_under_locks(context: Context, transactions: Sequence[Attempt]) -> lis
     for t in live:
         t.seen = {key: cells[key] for key in t.keys}
         t.plan, t.failure = _judge(context, t, cells, tags)
-        t.failure = t.failure or _refuse_foreign_tags(t, cells)
+        t.failure = t.failure or _refuse_foreign_tags(t, cells, tags)
     return [t for t in live if t.failure is None]
 
 
@@ -333,9 +333,12 @@ def _judge(
     return Plan(newest + 1, tuple(cell.timestamp if cell else 0 for cell in replaced)), None
 
 
-def _refuse_foreign_tags(t: Attempt, cells: Mapping[Key, Cell | None]) -> AbortedError | None:
+def _refuse_foreign_tags(
+    t: Attempt, cells: Mapping[Key, Cell | None], tags: Mapping[Key, Key]
+) -> AbortedError | None:
     """Return the error of an attempt that would replace what is no tag, and may be somebody's."""
-    for tag in (mutation.key.tag for mutation in t.request.mutations):
+    for mutation in t.request.mutations:
+        tag = tags[mutation.key]
         cell = cells[tag]
         if cell is not None and cell.value and not cell.value.isdigit():
             error = make_foreign_error("the cell of the tag holds what is no tag", tag, cell)
