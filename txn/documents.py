@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -120,5 +121,6 @@ def read_fields(given: object, place: str, needed: set[str], allowed: set[str]) 
 
 
 def refuse_part(message: str, place: str, given: object) -> InvalidRequestError:
-    """Return the error of a part of a document."""
-    return InvalidRequestError(message, place=place, given=given)
+    """Return the error of a part of a document, which it shows as JSON."""
+    text = json.dumps(given, ensure_ascii=False, default=str)
+    return InvalidRequestError(message, place=place, given=text)

@@ -7,7 +7,7 @@ that could not do what they were asked. Messages are lower case with the facts l
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 
 def annotate(message: str, **facts: object) -> str:
@@ -144,6 +144,12 @@ def deny(error: TxnError, words: str = "nothing was committed") -> TxnError:
     denied = NotApplied(f"{words}: {error}")
     denied.__cause__ = error
     return denied
+
+
+def raise_denial(error: TxnError, words: str = "nothing was committed") -> NoReturn:
+    """Raise what `deny` returns."""
+    denied = deny(error, words)
+    raise denied from denied.__cause__
 
 
 class MaybeApplied(StoreError):

@@ -44,7 +44,7 @@ class Flood(Exception):
 
 
 class Refuse(Exception):
-    """Answer the call with an error of this Java class."""
+    """Answer the call with an error of this Java class, behind a `!` one that is for good."""
 
 
 class Silence(Exception):
@@ -170,7 +170,9 @@ class FakeRegionServer:
             _send_for_ever(connection, sending, flood.data)
             return
         except Refuse as refused:
-            answer.exception.exception_class_name = f"{PACKAGE}{refused}"
+            name = str(refused)
+            answer.exception.exception_class_name = f"{PACKAGE}{name.removeprefix('!')}"
+            answer.exception.do_not_retry = name.startswith("!")
         if not answer.HasField("exception"):
             block = bytearray()
             response = getattr(self, header.method_name)(body, block)

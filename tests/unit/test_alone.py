@@ -247,6 +247,26 @@ def test_a_no_that_cannot_be_looked_into_is_unknown() -> None:
     assert world.value() == b"other 0"
 
 
+@pytest.mark.parametrize("lost", [Reply.NOT_APPLIED, Reply.MAYBE_APPLIED])
+def test_a_no_to_what_was_sent_twice_is_no_proof(lost: Reply) -> None:
+    """The first sending was carried out, and nobody can look: it was called `NotApplied`."""
+    world = World()
+    sent: list[Call] = []
+
+    def plan(call: Call) -> Fault:
+        if sent:
+            return Fault(NOTHING, lost)
+        if call.method == "check_and_put":
+            sent.append(call)
+            return Fault(twice=True)
+        return Fault()
+
+    world.faults.plan = plan
+    with pytest.raises(CommitOutcomeUnknown):
+        world.engine.commit([Mutation(X, b"1")])
+    assert world.value() == b"1"
+
+
 def test_it_is_not_asked_for_after_the_deadline() -> None:
     """Reading may take long."""
     world = World()

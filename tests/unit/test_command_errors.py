@@ -72,7 +72,8 @@ def test_errors_are_told_without_the_marks_of_python(error: Exception, expected:
     [
         ("[1]", "an object is needed"),
         ('{"mutation": []}', "the fields are not right"),
-        ('{"mutations": [{"put": "t/r"}]}', "a mutation is"),
+        ('{"mutations": [{"put": null}]}', r"""a mutation is.*given='{"put": null}'$"""),
+        ("null", "an object is needed.*given='null'$"),
         ('{"mutations": [{"put": "t/r", "value": "1"}]}', "a key is table/row/family:column"),
     ],
 )

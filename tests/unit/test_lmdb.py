@@ -259,7 +259,11 @@ def test_a_path_that_is_no_directory_is_refused(tmp_path: Path) -> None:
     ("uri", "reason"),
     [
         ("cassandra://x", r"unknown kind of store.*known=.*'embedded'.*'memory', 'txn'"),
-        ("tnx://x?token=secret", r"unknown kind of store uri='tnx://x' "),
+        ("tnx://x?token=secret", r"unknown kind of store: did you mean txn://x uri='tnx://x' "),
+        ("file:///var/lib/app", "did you mean embedded:///var/lib/app uri='file:///var/lib/app' "),
+        ("embeded:///app?token=t", "did you mean embedded:///app uri='embeded:///app' "),
+        ("hbase+thrift://h:1", r"did you mean hbase\+thrift[12]://h:1 "),
+        ("ftp://h/x", "unknown kind of store uri='ftp://h/x' "),
         ("/var/lib/app", "unknown kind of store: did you mean embedded:///var/lib/app "),
         ("embedded://tmp/bank", "three slashes: did you mean embedded:///tmp/bank "),
         ("embedded://relative/path", "three slashes"),

@@ -584,6 +584,30 @@ def test_a_table_that_refuses_for_good_is_named(
     assert server.count("Multi") == 1
 
 
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("!ErrorOfSomeCoprocessor", TableUnavailable),
+        ("ErrorOfSomeCoprocessor", MaybeApplied),
+        ("!UnknownScannerException", MaybeApplied),
+    ],
+)
+def test_a_server_tells_which_errors_are_for_good(
+    server: FakeRegionServer,
+    store: NativeStore,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    kind: type[MaybeApplied],
+) -> None:
+    """By a flag, whatever the class. Of a scanner it means that one scanner."""
+    monkeypatch.setattr(type(store), "_find_missing", lambda *_: None)
+    fail(server, Refuse(name), times=1)
+    with pytest.raises(kind, match=name.removeprefix("!")) as caught:
+        store.check_and_put([put_if("a", b"", b"1")])
+    assert type(caught.value) is kind
+    assert "b''" not in str(caught.value)  # of no table: it is the call that was refused
+
+
 def test_a_disabled_table_is_not_waited_for(server: FakeRegionServer, store: NativeStore) -> None:
     """It comes back by a person's hand."""
     server.refused[b"a"] = ["*NotServingRegionException"]

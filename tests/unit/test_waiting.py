@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from typing import get_args
@@ -10,8 +11,10 @@ import pytest
 
 from tests.unit.worlds import POLICY, TABLE, World, X, Y, stopped_at
 from txn.assertions import Exact, Version, overtaken
+from txn.client.engine import Engine
 from txn.errors import (
     AssertionFailedError,
+    CommitOutcomeUnknown,
     ConflictError,
     DeadlineError,
     NotApplied,
@@ -269,6 +272,71 @@ def test_a_closed_store_is_not_asked_again() -> None:
         call_store(world.engine.context, lambda: store.read([X]))
     assert world.clock.monotonic_ms() == began
     assert issubclass(StoreClosedError, StoreError)
+
+
+READS: dict[str, Callable[[Engine], object]] = {
+    "read": lambda e: e.read([X, Y], deadline_ms=500),
+    "scan": lambda e: list(e.scan(deadline_ms=500)),
+    "snapshot": lambda e: list(e.scan(snapshot=True, deadline_ms=500)),
+    "block": lambda e: e.run(lambda t: t.get(X), deadline_ms=500),
+    "scanning block": lambda e: e.run(lambda t: t.scan(), deadline_ms=500),
+}
+WRITES: dict[str, Callable[[Engine], object]] = {
+    "one row": lambda e: e.commit([Mutation(X, b"2")], deadline_ms=500),
+    "two rows": lambda e: e.commit([Mutation(X, b"2"), Mutation(Y, b"2")], deadline_ms=500),
+    "block": lambda e: e.run(lambda t: t.put(X, t.get(Y) or b"2"), deadline_ms=500),
+}
+
+
+@pytest.mark.parametrize("reply", [Reply.NOT_APPLIED, Reply.MAYBE_APPLIED])
+@pytest.mark.parametrize("call", [*READS.values(), *WRITES.values()], ids=[*READS, *WRITES])
+@pytest.mark.parametrize("protocol", get_args(ProtocolName))
+def test_from_whichever_call_a_store_is_down_all_ends_in_time_and_is_denied(
+    protocol: ProtocolName, call: Callable[[Engine], object], reply: Reply
+) -> None:
+    """Only where a decision may have been sent is it asked what became of it, for longer. A client
+    that compares its clock with servers has no more time either."""
+    for last in range(20):
+        world = World(replace(POLICY, store_patience_ms=15_000, deadline_ms=30_000), protocol)
+        world.faults.features |= {"remote_calls"}
+        first, began_ms = world.faults.calls + last, world.clock.monotonic_ms()
+
+        def plan(call: Call, first: int = first) -> Fault:
+            return Fault(frozenset(), reply) if call.number > first else Fault()
+
+        world.faults.plan = plan
+        try:
+            call(world.engine)
+        except (NotApplied, DeadlineError):
+            assert world.clock.monotonic_ms() - began_ms <= 510
+            assert world.store.read([X])[X] is None
+        except CommitOutcomeUnknown:
+            assert reply is Reply.MAYBE_APPLIED
+
+
+@pytest.mark.parametrize("keys", [(X,), (X, Y)])
+@pytest.mark.parametrize("protocol", get_args(ProtocolName))
+def test_a_decision_that_may_have_been_sent_is_looked_for_after_its_deadline(
+    protocol: ProtocolName, keys: tuple[Key, ...]
+) -> None:
+    """The reply was lost; the store is there again two seconds later."""
+    world = World(replace(POLICY, store_patience_ms=15_000, deadline_ms=30_000), protocol)
+    world.engine.commit([Mutation(key, b"1") for key in keys])
+    back_ms = world.clock.monotonic_ms() + 2_000
+    sent: list[Call] = []
+
+    def plan(call: Call) -> Fault:
+        texts = [edit.value for c in call.items if isinstance(c, Check) for edit in c.edits]
+        texts += [value for c in call.items if isinstance(c, Check) for _, value in c.puts]
+        if not sent and (b"2-ASSERTED" in texts or (len(keys) == 1 and b"2" in texts)):
+            sent.append(call)
+            return Fault(reply=Reply.MAYBE_APPLIED)
+        is_down = bool(sent) and world.clock.monotonic_ms() < back_ms
+        return Fault(frozenset(), Reply.NOT_APPLIED) if is_down else Fault()
+
+    world.faults.plan = plan
+    assert world.engine.commit([Mutation(key, b"2") for key in keys], deadline_ms=500)
+    assert [world.value(key) for key in keys] == [b"2"] * len(keys)
 
 
 @pytest.mark.parametrize("failing", ["describe", "read", "check_and_put"])

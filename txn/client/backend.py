@@ -36,8 +36,9 @@ class Backend(Protocol):
     def pace(self) -> Pace:
         """How blocks wait before they are run again. Nobody is asked for it."""
 
-    def check_key(self, key: Key) -> None:
-        """Raise InvalidRequestError where it is known that the key's family cannot be used."""
+    def check_key(self, key: Key, deadline_ms: int | None = None) -> None:
+        """Raise InvalidRequestError where it is known that the key's family cannot be used; ask
+        about that no longer than so many ms."""
 
     def check_request(self, request: Request, deadline_ms: int | None) -> None:
         """Raise InvalidRequestError where it is known that the request cannot be committed; ask

@@ -84,7 +84,7 @@ class OptimisticTransaction:
         new = [key for key in dict.fromkeys(bound.values()) if not self._is_known(key)]
         if new:
             for key in new:
-                self._backend.check_key(key)
+                self._backend.check_key(key, self._read_ms())
             found = self._backend.look(new, self._turn, self._read_ms())
             self._read.update((key, found[key]) for key in new)
             has_locks = len(found) > len(new)

@@ -199,7 +199,7 @@ class Engine:
         bound = {key: bind_key(key, self._table) for key in keys}
         wanted = list(dict.fromkeys(bound.values()))
         for key in wanted:
-            self._backend.check_key(key)
+            self._backend.check_key(key, deadline_ms)
         found = self._backend.read(wanted, deadline_ms)
         return {key: found[wanted_key] for key, wanted_key in bound.items()}
 

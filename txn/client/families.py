@@ -12,7 +12,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import TypeVar
 
-from txn.errors import InvalidRequestError, StoreError, TableUnavailable, deny
+from txn.errors import InvalidRequestError, StoreError, TableUnavailable, raise_denial
 from txn.model import (
     Delete,
     Family,
@@ -23,7 +23,7 @@ from txn.model import (
     plain_table,
     refuse_other_owner,
 )
-from txn.protocol.attempt import Context, call_store, shorten_patience
+from txn.protocol.attempt import Context, call_store
 from txn.protocol.lock_cells import is_lock_of_rows
 from txn.request import Request
 
@@ -56,12 +56,12 @@ class Families:
         self._known[table, key.family] = family
         return family
 
-    def _own(self, key: Key, deadline_ms: int | None) -> None:
-        """Let the family of a key that is about to be written belong to this database, if it
-        belongs to none. HBase would open the table's regions again: there `txn table take-over`
+    def _own(self, key: Key, family: Family, deadline_ms: int | None) -> None:
+        """Let the family of a key that is about to be written, which belongs to no database, belong
+        to this one. HBase would open the table's regions again: there `txn table take-over`
         does it."""
-        family, store, table = self.of(key, deadline_ms), self._context.store, key.table
-        if family.owner is None and table and "atomic_together" in store.features:
+        store, table = self._context.store, key.table
+        if table and "atomic_together" in store.features:
             owned = replace(family, owner=plain_table(self._context.table))
             self._ask(lambda: store.ensure_table(table, {key.family: owned}), deadline_ms)
             self._known[table, key.family] = owned
@@ -92,10 +92,10 @@ class Families:
                     protocol=context.rules.name,
                 )
 
-    def table(self, table: bytes) -> None:
+    def table(self, table: bytes, deadline_ms: int | None = None) -> None:
         """Raise InvalidRequestError unless there is such a table, of this database or of none."""
         if table not in self._tables:
-            self._describe(table)
+            self._describe(table, deadline_ms=deadline_ms)
             self._tables.add(table)
 
     def _describe(
@@ -114,12 +114,12 @@ class Families:
         """Return what the store answers before anything of a request is written."""
         context = self._context
         if deadline_ms is not None:
-            context = shorten_patience(context, deadline_ms)
+            until_ms = context.clock.monotonic_ms() + deadline_ms
+            context = replace(context, until_ms=until_ms)
         try:
             return call_store(context, call)
         except StoreError as error:
-            denied = deny(error)
-            raise denied from denied.__cause__
+            raise_denial(error)
 
     def forget(self, table: bytes) -> None:
         """Look again when somebody next asks for the table, which is gone."""
@@ -134,7 +134,9 @@ class Families:
         for key in request.keys:
             if key.table == self._context.table:
                 _refuse(key, "the transaction table is the protocol's alone: it may be read")
-            self._own(key, deadline_ms)
+            family = self.of(key, deadline_ms)
+            if family.owner is None:
+                self._own(key, family, deadline_ms)
         for mutation in request.mutations:
             if isinstance(mutation, Delete):
                 _refuse(mutation.key, find_delete_refusal(self.of(mutation.key)))

@@ -306,9 +306,10 @@ class Gatherer(Forked, Generic[W]):
         try:
             self._end(batch)
         finally:
-            with ExitStack() as after:  # each of them, whatever is raised on the way
-                for w in batch.items:
-                    if w.future is not None:
+            futures = [w for w in batch.items if w.future is not None]
+            if futures:
+                with ExitStack() as after:  # each of them, whatever is raised on the way
+                    for w in futures:
                         after.callback(self._tell, w)
         batch.is_finished = True
 

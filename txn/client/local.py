@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import get_ident
 from types import MappingProxyType
+from typing import NoReturn
 
 from txn.client.families import Families
 from txn.client.finisher import Finisher
@@ -27,9 +28,11 @@ from txn.errors import (
     CorruptRowError,
     DeadlineError,
     InvalidRequestError,
+    StoreError,
     TableUnavailable,
     TxnError,
     deny,
+    raise_denial,
 )
 from txn.host.crew import Crew
 from txn.model import Cell, Family, Key, Row, plain_table
@@ -138,9 +141,9 @@ class LocalBackend:
 
     # ----------------------------------------------------------------------------- validating
 
-    def check_key(self, key: Key) -> None:
+    def check_key(self, key: Key, deadline_ms: int | None = None) -> None:
         """Raise InvalidRequestError unless the key's family may be used."""
-        self._families.of(key)
+        self._families.of(key, deadline_ms)
 
     def check_request(self, request: Request, deadline_ms: int | None) -> None:
         """Raise InvalidRequestError unless the request may be committed to its families."""
@@ -409,7 +412,10 @@ class LocalBackend:
     def read(self, keys: Sequence[Key], deadline_ms: int | None = None) -> Snapshot:
         """Return the keys' cells as of one instant, under locks where writers leave none."""
         context, locked = self._limit(deadline_ms)
-        found = read_atomically(context, keys) if keys else {}
+        try:
+            found = read_atomically(context, keys) if keys else {}
+        except StoreError as error:
+            _deny_read(error)
         return locked(keys) if found is None else found
 
     def _limit(
@@ -454,7 +460,10 @@ class LocalBackend:
         for tries in range(LOOKS if hot else 1):
             if tries:
                 context.clock.sleep_ms(self._contention.pause_ms(tries))
-            cells = call_store(context, lambda: context.store.read(wanted))
+            try:
+                cells = call_store(context, lambda: context.store.read(wanted))
+            except StoreError as error:
+                _deny_read(error)
             if not find_holders(cells):
                 return cells
             contention.note_hot(
@@ -464,9 +473,9 @@ class LocalBackend:
 
     def scan(self, wanted: Span, deadline_ms: int | None = None) -> Iterator[Row]:
         """Yield the span's rows, each as of one instant; some of them may have no value."""
-        self.check_span(wanted)
+        self.check_span(wanted, deadline_ms)
         context, locked = self._limit(deadline_ms)
-        rows = scan_rows(context, wanted, locked)
+        rows = _deny_failures(scan_rows(context, wanted, locked))
         return rows if deadline_ms is None else _stop_at(rows, context.clock, deadline_ms)
 
     def view(
@@ -479,24 +488,30 @@ class LocalBackend:
         """Return the cells of the keys, and those of each span, as of one instant. most_bytes: of
         the spans; InvalidRequestError where there are more."""
         for wanted in spans:
-            self.check_span(wanted)
+            self.check_span(wanted, deadline_ms)
         if not spans:
             return self.read(keys, deadline_ms), []
         context, locked = self._limit(deadline_ms)
-        found = read_view(context, keys, spans, locked, most_bytes)
+        try:
+            found = read_view(context, keys, spans, locked, most_bytes)
+        except StoreError as error:
+            _deny_read(error)
         if found is None:
             raise ConflictError("rows keep changing")
         return found
 
-    def check_span(self, wanted: Span) -> None:
+    def check_span(self, wanted: Span, deadline_ms: int | None = None) -> None:
         """Raise InvalidRequestError unless the span's table and columns may be read."""
-        self._families.table(wanted.table)
+        self._families.table(wanted.table, deadline_ms)
         for family, column in wanted.columns or ():
-            self._families.of(Key(b"-", family, column, wanted.table))
+            self._families.of(Key(b"-", family, column, wanted.table), deadline_ms)
 
     def outcome(self, row_key: bytes) -> Outcome:
         """Return what has become of a transaction, by its row key."""
-        row = read_rows(self._context, [row_key])[row_key]
+        try:
+            row = read_rows(self._context, [row_key])[row_key]
+        except StoreError as error:
+            _deny_read(error)
         match row.state:
             case RowState.UNREADABLE if row.status is None or not row.tells_decision:
                 raise make_corrupt_error(row)
@@ -559,6 +574,21 @@ class Order:
         for line in lines:
             line.popleft()
         self.ready.update((line[0], None) for line in lines if line and self._is_first(line[0]))
+
+
+def _deny_read(error: StoreError) -> NoReturn:
+    """Raise the error of a read, of which a store may know no more than that it failed. One of a
+    table says what that table is like."""
+    if isinstance(error, TableUnavailable):
+        raise error
+    raise_denial(error, "nothing was read")
+
+
+def _deny_failures(rows: Iterator[Row]) -> Iterator[Row]:
+    try:
+        yield from rows
+    except StoreError as error:
+        _deny_read(error)
 
 
 def _stop_at(rows: Iterator[Row], clock: Clock, deadline_ms: int) -> Iterator[Row]:

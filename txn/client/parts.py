@@ -11,7 +11,7 @@ from threading import Event, Thread
 from txn.assertions import Assertion
 from txn.client.engine import Engine
 from txn.clock import measure_ms
-from txn.errors import AbortedError, InvalidRequestError, StoreError, deny
+from txn.errors import AbortedError, InvalidRequestError, StoreError, raise_denial
 from txn.model import Delete, Mutation, as_bytes, check_whole
 from txn.protocol.attempt import Context, Transaction, load_transaction
 from txn.protocol.beats import put_beats
@@ -114,8 +114,7 @@ class PartsClient:
         try:
             t = decide_whole(context, transaction, counts, timestamp, self._contention)
         except StoreError as error:
-            denied = deny(error)
-            raise denied from denied.__cause__
+            raise_denial(error)
         except AbortedError as error:
             once = self._abort(context, transaction, reason_text(error)).request.once
             if once is None or (first := self.find_committed(once)) is None:

@@ -14,14 +14,16 @@ from txn.errors import (
     CommitOutcomeUnknown,
     ConflictError,
     DeadlineError,
+    MaybeApplied,
     NotApplied,
     StoreError,
     TableUnavailable,
     TxnError,
+    deny,
 )
 from txn.model import Cell, Check, Edit
 from txn.protocol.announce import announce
-from txn.protocol.attempt import Attempt, Context, call_store, is_late
+from txn.protocol.attempt import Attempt, Context, call_store, is_late, limit_patience
 from txn.protocol.beats import TOO_LATE
 from txn.protocol.commit import run_for_available
 from txn.protocol.lock_cells import FREE, read_lock
@@ -52,11 +54,12 @@ def commit_alone(
             break
         try:
             due = run_for_available(
-                lambda some: read_units(context, some, contention, patient), due
+                lambda some: read_units(limit_patience(context, some), some, contention, patient),
+                due,
             )
         except TxnError as error:  # what was refused did not happen
             for t in due:
-                t.failure = t.failure or error
+                t.failure = t.failure or deny(error)
             due = []
     for t in due:
         t.failure = ConflictError("others are always faster", key=next(iter(t.keys)))
@@ -77,9 +80,8 @@ def _ask(context: Context, transactions: Sequence[Attempt]) -> list[Attempt]:
     refused: list[Attempt] = []
 
     def attempt() -> None:
-        if pending:
-            _send(context, pending, errors)
-            refused.extend(_settle(context, pending))
+        _send(context, pending, errors)
+        refused.extend(_settle(context, pending))
         if pending:
             raise StoreError("lock does not change", key=next(iter(pending.values())).key)
 
@@ -97,15 +99,18 @@ def _settle_all(
     errors: Sequence[StoreError],
 ) -> None:
     """Attempt it until nothing is pending. Where a table refuses its requests, those of other
-    tables may have been done, or not: that is settled with the next attempt."""
-    while True:
+    tables may have been done, or not: that is settled with the next attempt. What may have been
+    sent is asked for after its deadline, too: what became of it is worth more time."""
+    patience = limit_patience(context, pending)
+    while pending:
         try:
-            call_store(context, attempt)
-            return
+            call_store(patience, attempt)
         except TableUnavailable as error:
             _end_refused(context, pending, error, errors)
-            if not pending:
-                return
+        except StoreError:
+            if patience is context or _is_clear(errors):
+                raise
+            patience = context
 
 
 def _send(context: Context, pending: dict[Attempt, Check], errors: list[StoreError]) -> None:
@@ -119,6 +124,8 @@ def _send(context: Context, pending: dict[Attempt, Check], errors: list[StoreErr
         if moved:
             _end(t)
             del pending[t]
+    if pending:  # a request that was sent twice may be done, and the second answer be "no"
+        errors.append(MaybeApplied("refused, and not looked at yet"))
 
 
 def _settle(context: Context, pending: dict[Attempt, Check]) -> list[Attempt]:
@@ -144,12 +151,17 @@ def _settle(context: Context, pending: dict[Attempt, Check]) -> list[Attempt]:
 
 def _leave(pending: dict[Attempt, Check], error: Exception, errors: Sequence[StoreError]) -> None:
     """Fail what is pending: it did not happen if the store says so of each try."""
-    is_clear = all(isinstance(each, NotApplied) for each in errors)
+    is_clear = _is_clear(errors)
     for t in pending:
         if is_clear and isinstance(error, NotApplied):
             t.failure = error
         else:
             t.failure = CommitOutcomeUnknown(t.row_key, error)
+
+
+def _is_clear(errors: Sequence[StoreError]) -> bool:
+    """Whether the store says of each try that it did not happen."""
+    return all(isinstance(each, NotApplied) for each in errors)
 
 
 def _end_refused(

@@ -82,7 +82,9 @@ class ClockTrust:
 @dataclass(frozen=True, slots=True)
 class Context:
     """What every phase works with. `table` is the transaction table; `buckets`: how many prefixes
-    spread the rows of new transactions; `trust`: what is known of the clock, see `clocks`."""
+    spread the rows of new transactions; `trust`: what is known of the clock, see `clocks`;
+    `until_ms`: when to give up a store that fails, by the monotonic clock, if the policy's patience
+    lasts longer."""
 
     store: Store
     table: bytes
@@ -93,6 +95,7 @@ class Context:
     rules: Rules
     buckets: int = 1
     trust: ClockTrust = field(default_factory=ClockTrust, compare=False)
+    until_ms: int | None = None
 
     def tries(self, *, most: int | None = None, due_ms: int | None = None) -> Iterator[int]:
         """Yield 1, 2, ... with a pause before each but the first: see `Backoff.tries`."""
@@ -325,10 +328,12 @@ def advance(
     cells: Callable[[AnyTransaction], Cells] = lambda t: [],
     *,
     durable: bool = False,
+    unsent: Context | None = None,
 ) -> list[AnyTransaction]:
     """Step each row from the status that it is known to have to the new one.
 
-    `cells` go into the row together with the status. Afterwards each transaction has the status
+    `cells` go into the row together with the status. unsent: how patient to be for as long as
+    nothing can have been sent, if it is less. Afterwards each transaction has the status
     that its row has reached, by this call or by somebody else's, or `unread` says why it is not
     known. Returns those that this call moved. Raises StoreError where a row could not be reached;
     unless it is NotApplied, the request may then still take effect later.
@@ -341,11 +346,15 @@ def advance(
         for t in transactions:
             t.status = new
         return list(transactions)
-    return _compare_statuses(context, steps, new, durable)
+    return _compare_statuses(context, unsent or context, steps, new, durable)
 
 
 def _compare_statuses(
-    context: Context, steps: Mapping[AnyTransaction, Check], new: Status, durable: bool
+    context: Context,
+    unsent: Context,
+    steps: Mapping[AnyTransaction, Check],
+    new: Status,
+    durable: bool,
 ) -> list[AnyTransaction]:
     pending = list(steps)
     done: list[AnyTransaction] = []
@@ -371,7 +380,7 @@ def _compare_statuses(
             raise StoreError("status does not change", transaction=pending[0].row_key)
 
     if pending:
-        _call_clearly(context, attempt, sent)
+        _call_clearly(context, unsent, attempt, sent)
     return done
 
 
@@ -390,10 +399,18 @@ def _send_steps(
     return answers
 
 
-def _call_clearly(context: Context, call: Callable[[], None], sent: Sequence[bool]) -> None:
-    """Call the store as `call_store` does; raise NotApplied only if nothing may have been sent."""
+def _call_clearly(
+    context: Context, unsent: Context, call: Callable[[], None], sent: Sequence[bool]
+) -> None:
+    """Call the store as `call_store` does, with `unsent` for as long as nothing may have been sent;
+    raise NotApplied only then."""
     try:
-        call_store(context, call)
+        try:
+            call_store(unsent, call)
+        except StoreError:
+            if unsent is context or not sent:
+                raise
+            call_store(context, call)  # what became of it is worth more time
     except NotApplied as error:
         if sent:
             raise MaybeApplied(str(error)) from error
@@ -486,7 +503,7 @@ def call_store(context: Context, call: Callable[[], T]) -> T:
             raise
         except StoreError as error:
             if tries is None:
-                due_ms = began_ms + min(policy.store_patience_ms, policy.deadline_ms)
+                due_ms = _find_due(context, began_ms)
                 tries = policy.store_backoff.tries(clock, context.random, due_ms=due_ms)
                 next(tries)
             if next(tries, None) is None:
@@ -494,18 +511,18 @@ def call_store(context: Context, call: Callable[[], T]) -> T:
             tell_retry(context, error)
 
 
-def limit_patience(context: Context, attempts: Collection[Attempt]) -> Context:
+def _find_due(context: Context, began_ms: int) -> int:
+    policy = context.policy
+    due_ms = began_ms + min(policy.store_patience_ms, policy.deadline_ms)
+    return due_ms if context.until_ms is None else min(due_ms, context.until_ms)
+
+
+def limit_patience(context: Context, attempts: Iterable[Attempt]) -> Context:
     """Return a context that is patient with a store for no longer than until the last of some
     attempts, which are not decided, is due."""
-    policy, now_ms = context.policy, context.clock.monotonic_ms()
-    left_ms = max((t.due_ms for t in attempts), default=now_ms) - now_ms
-    return context if left_ms >= policy.store_patience_ms else shorten_patience(context, left_ms)
-
-
-def shorten_patience(context: Context, left_ms: int) -> Context:
-    """Return a context that is patient with a store for so long at most."""
-    patience_ms = min(context.policy.store_patience_ms, max(1, left_ms))
-    return replace(context, policy=replace(context.policy, store_patience_ms=patience_ms))
+    until_ms = max([t.due_ms for t in attempts], default=0)
+    latest_ms = context.clock.monotonic_ms() + context.policy.store_patience_ms
+    return context if until_ms >= latest_ms else replace(context, until_ms=until_ms)
 
 
 def tell_retry(context: Context, error: StoreError) -> None:

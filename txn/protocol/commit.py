@@ -69,13 +69,14 @@ def commit(
         roll_forward(hurried, decide_together(hurried, live))
         release_aborted(hurried, _list_aborted(transactions))
 
-    if transactions:
-        check_commit_clock(context)
-    is_possible = bool(transactions) and can_commit_together(context)
-    if is_possible and commit_together(context, transactions, all_phases):
-        return
     limited = limit_patience(context, transactions)
-    live = decide(context, context.rules.prepare(limited, transactions, contention, patient))
+    if transactions:
+        check_commit_clock(limited)
+    is_possible = bool(transactions) and can_commit_together(context)
+    if is_possible and commit_together(context, limited, transactions, all_phases):
+        return
+    live = context.rules.prepare(limited, transactions, contention, patient)
+    live = decide(context, live, limited)
     context.rules.pass_by(context, transactions, contention, patient)
     # From here all is decided: what a failing store leaves undone, anybody can finish.
     finish_or_leave(context, "roll forward", finish, live)
@@ -242,7 +243,7 @@ def assert_under_locks(context: Context, transactions: Sequence[Attempt]) -> lis
     for t in live:
         t.seen = {key: cells[key] for key in t.keys}
         t.plan, t.failure = _judge(context, t, cells, tags)
-        t.failure = t.failure or _refuse_foreign_tags(t, cells)
+        t.failure = t.failure or _refuse_foreign_tags(t, cells, tags)
     return [t for t in live if t.failure is None]
 
 
@@ -259,13 +260,16 @@ def look_at_ranges(
 
 
 @announce("decide")
-def decide(context: Context, transactions: Sequence[Attempt]) -> list[Attempt]:
+def decide(
+    context: Context, transactions: Sequence[Attempt], unsent: Context | None = None
+) -> list[Attempt]:
     """Take the decision, durably, with the plan. It is asked for once here, and only by the owner;
     where the answer cannot be had, the outcome is unknown and nothing is undone. Where the store
-    has certainly done nothing it is not asked for any more: raises NotApplied."""
+    has certainly done nothing it is not asked for any more: raises NotApplied. unsent: see
+    `advance`."""
     lost: Exception | None = None
     try:
-        _ask_for_decision(context, transactions)
+        _ask_for_decision(context, transactions, unsent)
     except NotApplied:
         raise
     except Exception as error:  # noqa: BLE001  (whatever it is, the decision was sent)
@@ -287,7 +291,9 @@ def decide_together(context: Context, transactions: Sequence[Attempt]) -> list[A
 # ------------------------------------------------------------------------------- the details
 
 
-def _ask_for_decision(context: Context, transactions: Sequence[Attempt]) -> None:
+def _ask_for_decision(
+    context: Context, transactions: Sequence[Attempt], unsent: Context | None = None
+) -> None:
     def plan(t: Attempt) -> list[tuple[Key, bytes]]:
         cells = [(column(context.table, t.row_key, b"plan"), encode_plan(t.decided))]
         if t.parts is not None:
@@ -295,7 +301,8 @@ def _ask_for_decision(context: Context, transactions: Sequence[Attempt]) -> None
         return cells
 
     sent_ms = context.clock.monotonic_ms()
-    for t in advance(context, transactions, Status.ASSERTED, plan, durable=True):
+    decided = advance(context, transactions, Status.ASSERTED, plan, durable=True, unsent=unsent)
+    for t in decided:
         t.decided_ms = sent_ms
 
 
@@ -326,9 +333,12 @@ def _judge(
     return Plan(newest + 1, tuple(cell.timestamp if cell else 0 for cell in replaced)), None
 
 
-def _refuse_foreign_tags(t: Attempt, cells: Mapping[Key, Cell | None]) -> AbortedError | None:
+def _refuse_foreign_tags(
+    t: Attempt, cells: Mapping[Key, Cell | None], tags: Mapping[Key, Key]
+) -> AbortedError | None:
     """Return the error of an attempt that would replace what is no tag, and may be somebody's."""
-    for tag in (mutation.key.tag for mutation in t.request.mutations):
+    for mutation in t.request.mutations:
+        tag = tags[mutation.key]
         cell = cells[tag]
         if cell is not None and cell.value and not cell.value.isdigit():
             error = make_foreign_error("the cell of the tag holds what is no tag", tag, cell)

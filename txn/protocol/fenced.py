@@ -152,7 +152,8 @@ class FencedRules:
     ) -> None:
         """Commit those of one row and family, which were read and judged."""
         due = [t for t in transactions if t.failure is None and t.status is None]
-        commit_alone(context, due, contention, patient)
+        if due:
+            commit_alone(context, due, contention, patient)
 
     def look(self, context: Context, keys: Sequence[Key]) -> tuple[dict[Key, Cell | None], bool]:
         """Look at values and locks, then at the locks again."""
@@ -236,7 +237,8 @@ def finish_units(context: Context, transactions: Sequence[Transaction]) -> list[
                 checks[lock] = Check(lock, held, edits=(*own, free))
     if edits:
         call_store(context, lambda: context.store.write(edits, durable=False, by_row=True))
-    _finish_compared(context, checks)
+    if checks:
+        _finish_compared(context, checks)
     return list(transactions)
 
 

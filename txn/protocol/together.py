@@ -20,7 +20,6 @@ from txn.protocol.attempt import (
     Attempt,
     Context,
     call_store,
-    limit_patience,
     read_statuses,
 )
 from txn.protocol.waiting import Contention
@@ -38,10 +37,13 @@ def can_commit_together(context: Context) -> bool:
     return "atomic_together" in context.store.features
 
 
-def commit_together(context: Context, transactions: Sequence[Attempt], phases: Phases) -> bool:
+def commit_together(
+    context: Context, limited: Context, transactions: Sequence[Attempt], phases: Phases
+) -> bool:
     """Run all the phases of a commit in one local transaction of the store, and return True; or
     False where something would have to be waited for, and then nothing was done.
 
+    limited: is patient with the store until the decision is due.
     Raises whatever keeps them from taking effect: nothing was done then either. Where that cannot
     be found out each transaction fails with CommitOutcomeUnknown.
     """
@@ -54,7 +56,6 @@ def commit_together(context: Context, transactions: Sequence[Attempt], phases: P
     run = partial(phases, hurried, Contention(hurried, _refuse_to_settle))
     sent_ms = context.clock.monotonic_ms()
     try:
-        limited = limit_patience(context, transactions)
         lost = call_store(limited, lambda: _attempt(context, transactions, run, told))
     except BaseException as error:
         _reset(transactions)

@@ -148,7 +148,7 @@ class RemoteBackend:
             raise InvalidRequestError("the server has a newer protocol", found=found.protocol)
         return found.transactions, PROTOCOLS[found.protocol]
 
-    def check_key(self, key: Key) -> None:
+    def check_key(self, key: Key, deadline_ms: int | None = None) -> None:
         """Leave it to the server, which knows its tables and families."""
 
     def check_request(self, request: Request, deadline_ms: int | None) -> None:

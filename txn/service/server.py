@@ -171,7 +171,7 @@ class Transactional:
         )
         self._backend.check_request(request, options.withinMs)
         for span in spans:
-            self._backend.check_span(span)
+            self._backend.check_span(span, options.withinMs)
         with continue_trace(options.trace):
             done = self._backend.commit(request, _ack(options), spans, options.withinMs, {})
         return pack_committed(done)
@@ -208,7 +208,7 @@ class Transactional:
         """Cells of keys and of ranges as of one instant."""
         wanted = [unpack_key(key) for key in keys]
         for key in wanted:
-            self._backend.check_key(key)
+            self._backend.check_key(key, _within(given))
         ranges = [unpack_span(each) for each in spans]
         found, parts = self._backend.view(wanted, ranges, _within(given), VIEW_BYTES)
         return IDL.View(pack_cells(found), [pack_cells(part) for part in parts])

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from typing import Any
 from urllib.parse import SplitResult, quote, unquote
 
@@ -44,11 +45,12 @@ def open_store(uri: str, clock: Clock | None = None, *, create: bool = True) -> 
     parts = split_uri(uri)
     factory = _FACTORIES.get(parts.scheme)
     if factory is None:
-        place, known = _place(parts), sorted(_FACTORIES)
-        if not parts.scheme:
-            message = f"unknown kind of store: did you mean {_make_embedded_uri(place)}"
-            raise InvalidRequestError(message, uri=place, known=known)
-        raise InvalidRequestError("unknown kind of store", uri=place, known=known)
+        place = hide_login(uri.partition("?")[0])
+        meant = _guess_uri(parts, place)
+        message = (
+            f"unknown kind of store: did you mean {meant}" if meant else "unknown kind of store"
+        )
+        raise InvalidRequestError(message, uri=place, known=sorted(_FACTORIES))
     return factory(parts, clock or SystemClock(), create)
 
 
@@ -117,6 +119,14 @@ def _open_served(parts: SplitResult, clock: Clock, _: bool) -> Store:
     with require_extra("emulator", uri=_place(parts)):
         from txn.service.store import served_store  # noqa: PLC0415
     return served_store(parts, clock)
+
+
+def _guess_uri(parts: SplitResult, place: str) -> str | None:
+    """Return what is meant by a URI of no scheme that is known, if that can be guessed."""
+    if parts.scheme in {"", "file"}:
+        return _make_embedded_uri(parts.path if parts.scheme else place)
+    near = get_close_matches(parts.scheme, _FACTORIES, 1)
+    return near[0] + place[len(parts.scheme) :] if near else None
 
 
 def _make_embedded_uri(path: str) -> str:

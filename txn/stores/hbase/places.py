@@ -110,9 +110,14 @@ BUSY = {
 }
 FINAL = {
     "AccessDeniedException",
+    "ConstraintException",
     "DoNotRetryIOException",
+    "DoNotRetryRegionException",
     "FailedSanityCheckException",
+    "InvalidLabelException",
     "QuotaExceededException",
+    "RequestTooBigException",
+    "RowTooBigException",
     "SpaceLimitingException",
     "ThrottlingException",
 }
@@ -137,8 +142,10 @@ def is_final(error: object, can_retry: bool | None) -> bool:
 
 
 def make_refusal(table: bytes, error: object) -> TableUnavailable:
-    """Return the error of a table that refuses a request for good; some of it may have happened."""
-    message = annotate("the table refuses it", table=table, cause=first_line(error))
+    """Return the error of a table that refuses a request for good; some of it may have happened.
+    Without a name it is the request as a whole that was refused."""
+    words = "the table refuses it" if table else "the server refuses it"
+    message = annotate(words, table=table or None, cause=first_line(error))
     return TableUnavailable(message, table)
 
 

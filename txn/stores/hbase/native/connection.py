@@ -21,7 +21,7 @@ from txn.stores.hbase.native.kerberos import prove_user
 from txn.stores.hbase.native.messages import PB
 from txn.stores.hbase.native.target import Address, Target
 from txn.stores.hbase.native.tenure import Tenure
-from txn.stores.hbase.places import BUSY, ELSEWHERE, FINAL
+from txn.stores.hbase.places import BUSY, ELSEWHERE, FINAL, REOPENED
 from txn.stores.wire import connect_socket, share_wire
 
 PREAMBLE = b"HBas\x00"  # and the version of what follows
@@ -38,12 +38,16 @@ _LENGTH = struct.Struct(">I")
 
 class RemoteError(Exception):
     """A server answered a call, or an item of one, with an error. name: of its class in Java.
-    table: of the item, where that is known."""
+    table: of the item, where that is known. is_told_final: whether the server says that a call is
+    refused for good, as it never does of an item."""
 
-    def __init__(self, name: str | bytes, trace: str | bytes) -> None:
+    def __init__(
+        self, name: str | bytes, trace: str | bytes, *, is_told_final: bool = False
+    ) -> None:
         super().__init__(_text(trace) or _text(name))
         self.name = _text(name).rpartition(".")[2].rpartition("$")[2]
         self.table: bytes | None = None
+        self._is_told_final = is_told_final
 
     @property
     def is_elsewhere(self) -> bool:
@@ -58,7 +62,8 @@ class RemoteError(Exception):
     @property
     def is_final(self) -> bool:
         """The server will say the same whenever it is asked."""
-        return self.name in FINAL
+        is_other_scanner = self.name in REOPENED
+        return self.name in FINAL or (self._is_told_final and not is_other_scanner)
 
 
 class RpcCall:
@@ -336,7 +341,11 @@ class RpcConnection:
             error, body, block = None, b"", b""
             if header.HasField("exception"):
                 thrown = header.exception
-                error = RemoteError(thrown.exception_class_name, thrown.stack_trace)
+                error = RemoteError(
+                    thrown.exception_class_name,
+                    thrown.stack_trace,
+                    is_told_final=thrown.do_not_retry,
+                )
             else:
                 body, end = _read_delimited(answer, begin)
                 block = answer[end:]
