@@ -110,6 +110,7 @@ def test_a_word_that_is_not_understood_is_refused(sql: str) -> None:
     [
         ("SELECT r'\\d' FROM t WHERE a RLIKE R'^x'", "S t"),
         ("SELECT X'41' FROM t", "S t"),
+        ("SELECT X\"41\", x '' FROM t WHERE a = X \"42\"", "S t"),
         ("INSERT OVERWRITE DIRECTORY '/x' USING parquet SELECT * FROM t", "S t"),
         ("INSERT OVERWRITE LOCAL DIRECTORY '/x' USING csv OPTIONS (a 'b') SELECT * FROM t", "S t"),
         ("INSERT OVERWRITE DIRECTORY USING csv OPTIONS ('path'='/x') SELECT * FROM t", "S t"),
@@ -128,6 +129,9 @@ def test_a_word_that_is_not_understood_is_refused(sql: str) -> None:
         ("SELECT * FROM t FOR VERSION AS OF 'a'", "S t"),
         ("SELECT * FROM t FOR TIMESTAMP AS OF '2020-01-01'", "S t"),
         ("SELECT * FROM t VERSION AS OF 3", "S t"),
+        ("SELECT * FROM t SYSTEM_VERSION AS OF 3 x JOIN u SYSTEM_TIME AS OF '2020'", "S t, S u"),
+        ("SELECT timestampdiff(DAY, a, b), timestampadd(DAY, 1, a) FROM t", "S t"),
+        ("ALTER TABLE t DEFAULT COLLATION UNICODE", "X t"),
         ("FROM t MAP a, b USING 'cat' AS c, d", "S t"),
         ("FROM t REDUCE a ROW FORMAT DELIMITED FIELDS TERMINATED BY ',' USING 'cat' AS c", "S t"),
         ("INSERT OVERWRITE DIRECTORY '/x' USING parquet TABLE t", "S t"),
@@ -284,6 +288,23 @@ def test_a_function_needs_what_its_body_reads(sql: str, expected: str) -> None:
     """Whoever calls it reads the table, in whatever clause."""
     assert isinstance(KNOWN, Functions)
     assert locks(sql, KNOWN) == expected
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        ("() RETURN (SELECT max(a) FROM t)", "S t"),
+        ("(x INT DEFAULT 1) RETURNS INT COMMENT 'x' RETURN CASE x WHEN 1 THEN 2 END", ""),
+        ("() RETURNS TABLE (v INT) LANGUAGE SQL READS SQL DATA RETURN SELECT v FROM t", "S t"),
+        ("() RETURNS TABLE RETURN WITH c AS (TABLE t) SELECT * FROM c", "S t"),
+    ],
+)
+def test_making_a_function_needs_what_its_body_reads(made: str, expected: str) -> None:
+    """A statement behind it, in the same text, may call it."""
+    for words in ("CREATE", "CREATE OR REPLACE TEMPORARY"):
+        assert locks(f"{words} FUNCTION f{made}") == expected
+    with pytest.raises(InvalidRequestError):
+        requests(f"CREATE FUNCTION f{made} FROBNICATE u v")
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,7 @@ ALTER TABLE <restore> <set> SERDEPROPERTIES <group>
 ALTER TABLE <restore> SET FILEFORMAT (<word>|INPUTFORMAT <text> OUTPUTFORMAT <text> [SERDE <text>])
 ALTER TABLE <table> RENAME TO <name>
 ALTER TABLE <table> PARTITION COLUMN <group>
+ALTER TABLE <table> DEFAULT COLLATION <name>
 ALTER TABLE <object> (ADD|REPLACE) (COLUMNS|COLUMN) (<group>|<field> {, <field>}) [CASCADE|RESTRICT]
 ALTER TABLE <object> (ALTER|CHANGE) [COLUMN] <name> <field> [CASCADE|RESTRICT]
 ALTER TABLE <object> (ALTER|CHANGE) [COLUMN] <altered> {, <altered>}
@@ -69,7 +70,8 @@ CLEAR CACHE
 COMMENT ON TABLE <table> IS (<text>|NULL)
 COMMENT ON <db> <database> IS (<text>|NULL)
 CREATE [OR REPLACE] [TEMPORARY] FUNCTION [IF NOT EXISTS] <name> AS <text> [USING <files>]
-CREATE [OR REPLACE] [TEMPORARY] (FUNCTION|MACRO) [IF NOT EXISTS] <name> <group> <anything>
+CREATE [OR REPLACE] [TEMPORARY] FUNCTION [IF NOT EXISTS] <name> <group> {<trait>} RETURN <body>
+CREATE TEMPORARY MACRO <name> <group> <anything>
 CREATE (ROLE|CATALOG|RESOURCE|APPLICATION|SCHEDULED) <anything>
 CREATE [REMOTE] <db> [IF NOT EXISTS] <database> {<clause>}
 CREATE [OR REPLACE] {<kind>} TABLE [IF NOT EXISTS] <table> [<group>] {<clause>} [AS <query>|<bare>]
@@ -108,7 +110,8 @@ UNLOCK <db> <name>
 _NAME = r" (?:\w+|`)"
 _DOTTED = rf"{_NAME}(?: \.{_NAME})*"
 _OBJECT = rf"{_DOTTED}(?: PARTITION \(\))?"
-_BARE = r" (?:SELECT|WITH|FROM|VALUES|MAP|REDUCE|TABLE)(?: .*)?"
+_QUERIES = ("SELECT", "WITH", "FROM", "VALUES", "MAP", "REDUCE", "TABLE")
+_BARE = rf" (?:{'|'.join(_QUERIES)})(?: .*)?"
 _SIGNS = {
     "anything": r"(?: \S+)+",
     "group": r" \(\)",
@@ -144,6 +147,8 @@ _PARTS = {
     "schema": "BINDING|COMPENSATION|[TYPE] EVOLUTION",
     "set": "SET|UNSET",
     "temp": "TEMPORARY|TEMP",
+    "trait": "RETURNS (TABLE [<group>]|<type>)|LANGUAGE <word>|[NOT] DETERMINISTIC|COMMENT <text>"
+    "|CONTAINS SQL|READS SQL DATA|SQL SECURITY <word>|DEFAULT COLLATION <name>",
 }
 # Partitions of a table: ALTER TABLE <of> DROP <parts>.
 _OF = {
@@ -243,10 +248,16 @@ def _values(words: Words) -> Touches:
     return query_touches(f"SELECT 1 ORDER BY {words.rest()}", words.database)
 
 
+def _body(words: Words) -> Touches:
+    """What the calls of a function will read, a query or a value, as if it were a view."""
+    return _query(words) if words.key in _QUERIES else _values(words)
+
+
 # What is touched, and how it is read from where it begins.
 _TOUCHES: dict[str, tuple[str, Callable[[Words], Touches]]] = {
     "again": (_DOTTED, lambda words: _change_and_read(words.table())),
     "bare": (_BARE, _query),
+    "body": (r" .+", _body),
     "database": (_DOTTED, lambda words: [Change(words.database_path())]),
     "explained": (r" .+", _explain),
     "keep": (_OBJECT, lambda words: [Keep(words.table(), words.partition())]),

@@ -320,16 +320,14 @@ Rewrite = tuple[re.Pattern[str], Callable[[Sequence[Word], str], str]]
 def replace_words(statement: str, rewrites: Iterable[Rewrite]) -> str:
     """Return a statement with other words where the shape of its words fits a pattern. Each rewrite
     is given the words and the text that are there, the latter without the first of the words."""
-    words = list(_words(statement))
-    shape = make_shape(words, folded=False)
     for pattern, rewrite in rewrites:
-        while match := pattern.search(shape.text):
+        words = list(_words(statement))
+        shape = make_shape(words, folded=False)
+        for match in reversed(list(pattern.finditer(shape.text))):
             those = words[shape.words[match.start()] : shape.words[match.end()]]
             start, end = those[0].start, those[-1].end
             written = rewrite(those, statement[those[0].end : end])
             statement = f"{statement[:start]} {written} {statement[end:]}"
-            words = list(_words(statement))
-            shape = make_shape(words, folded=False)
     return statement
 
 
