@@ -375,3 +375,10 @@ def test_values_that_give_no_certain_name_are_refused(sql: str, args: Any) -> No
     """Better no job than one on a table that is not locked."""
     with pytest.raises(InvalidRequestError):
         requests(bind_values(sql, args))
+
+
+@pytest.mark.parametrize("name", ["parquet.`x`", "global_temp.x"])
+def test_a_refused_name_is_shown_as_a_path(name: str) -> None:
+    """It is the name that people know, and no object of Python."""
+    with pytest.raises(InvalidRequestError, match=r"='(parquet|global_temp)/x'"):
+        requests(f"SELECT * FROM {name}")

@@ -273,9 +273,13 @@ def table_path(parts: list[str], database: str, statement: str) -> Path:
         )
     path = Path((database, *parts) if len(parts) == 1 else tuple(parts))
     if path.parts[0] in TEMPORARY:
-        refuse_statement(statement, "a temporary view: name the tables that it reads", view=path)
+        refuse_statement(
+            statement, "a temporary view: name the tables that it reads", view=str(path)
+        )
     if path.parts[0] in FORMATS or any("/" in part for part in parts) or "." in path.parts[0]:
-        refuse_statement(statement, "files by their path are no table that can be locked", at=path)
+        refuse_statement(
+            statement, "files by their path are no table that can be locked", at=str(path)
+        )
     return path
 
 
