@@ -382,3 +382,22 @@ def test_a_refused_name_is_shown_as_a_path(name: str) -> None:
     """It is the name that people know, and no object of Python."""
     with pytest.raises(InvalidRequestError, match=r"='(parquet|global_temp)/x'"):
         requests(f"SELECT * FROM {name}")
+
+
+@pytest.mark.parametrize(("words", "is_known"), [("", True), (" FROBNICATE u", False)])
+def test_many_columns_are_read_in_one_go(words: str, is_known: bool) -> None:
+    """However many there are: to try each way in which types may end took for ever."""
+    column = "a MAP<STRING, ARRAY<STRUCT<b: INT, c: ARRAY<INT>>>> NOT NULL COMMENT 'x'"
+    sql = f"ALTER TABLE t ADD COLUMNS {', '.join([column] * 100)}{words}"
+    if is_known:
+        assert locks(sql) == "X t"
+    else:
+        with pytest.raises(InvalidRequestError):
+            requests(sql)
+
+
+@pytest.mark.parametrize("word", ["EXPLAIN ", "EXPLAIN ANALYZE "])
+def test_an_explain_within_another_is_refused(word: str) -> None:
+    """However many there are."""
+    with pytest.raises(InvalidRequestError):
+        requests(word * 1_000 + "SELECT 1")

@@ -112,12 +112,17 @@ _DOTTED = rf"{_NAME}(?: \.{_NAME})*"
 _OBJECT = rf"{_DOTTED}(?: PARTITION \(\))?"
 _QUERIES = ("SELECT", "WITH", "FROM", "VALUES", "MAP", "REDUCE", "TABLE")
 _BARE = rf" (?:{'|'.join(_QUERIES)})(?: .*)?"
+# What stands between the < and > of a type, within others or not; `>>` is one sign. Each text fits
+# in one way only, so that one that does not fit is refused at once.
+_INSIDE = r"(?: [^ '<>]+| ')*+"
+for _ in range(16):
+    _INSIDE = rf"(?: [^ '<>]+| '| <{_INSIDE} ?>)*+"
 _SIGNS = {
     "anything": r"(?: \S+)+",
     "group": r" \(\)",
     "name": _DOTTED,
     "text": r" '",
-    "type": r" \w+(?: \(\)| <(?: [^ ']+| ')*? >+| PRECISION| TO \w+| \w+ TO \w+"
+    "type": rf" \w+(?: \(\)| <{_INSIDE} ?>| PRECISION| TO \w+| \w+ TO \w+"
     r"| WITH(?:OUT)?(?: LOCAL)? TIME ZONE| COLLATE \w+)?",
     "value": r"(?: -)? (?:[\w.]+|')(?: \(\)| ')?",
     "word": r" \w+",
@@ -239,8 +244,14 @@ def _query(words: Words) -> Touches:
 
 def _explain(words: Words) -> Touches:
     """EXPLAIN looks at nothing but the catalogue; what it explains must be understood."""
-    statement_touches(words.rest(), words.database)
+    _explained(words)
     return []
+
+
+def _explained(words: Words) -> Touches:
+    if words.key == "EXPLAIN":
+        words.refuse()
+    return statement_touches(words.rest(), words.database)
 
 
 def _values(words: Words) -> Touches:
@@ -266,7 +277,7 @@ _TOUCHES: dict[str, tuple[str, Callable[[Words], Touches]]] = {
     "query": (rf"{_BARE}| \(\)(?: .*)?", _query),
     "read": (_OBJECT, lambda words: [_read(words)]),
     "restore": (_OBJECT, lambda words: [_restore(words)]),
-    "statement": (r" .+", lambda words: statement_touches(words.rest(), words.database)),
+    "statement": (r" .+", _explained),
     "table": (_DOTTED, lambda words: [Change(words.table())]),
     "values": (r" .+", _values),
 }
