@@ -583,3 +583,13 @@ def test_a_scanner_that_is_not_there_is_an_illegal_argument(two: Both, table: by
     two.each(negative)
     two.each(lambda client: client.scannerGet(client.scannerOpen(ABSENT, b"", [], {})))
     two.ask("scannerOpen", b"a b", b"", [], {})
+
+
+@pytest.mark.parametrize("column", [b":", b":y", b"", b"d"])
+def test_a_put_without_a_family_or_a_qualifier(
+    two: Both, table: bytes, row: bytes, column: bytes
+) -> None:
+    """An illegal argument, alone or beside others, and nothing is written; or nothing at all."""
+    two.ask("mutateRow", table, row, [put(b"d:x"), put(column)], {})
+    two.ask("mutateRows", table, [IDL.BatchMutation(row, [put(b"d:x"), put(column)])], {})
+    two.ask("getRow", table, row, {})

@@ -110,6 +110,7 @@ def test_a_word_that_is_not_understood_is_refused(sql: str) -> None:
     [
         ("SELECT r'\\d' FROM t WHERE a RLIKE R'^x'", "S t"),
         ("SELECT X'41' FROM t", "S t"),
+        ("SELECT X\"41\", x '' FROM t WHERE a = X \"42\"", "S t"),
         ("INSERT OVERWRITE DIRECTORY '/x' USING parquet SELECT * FROM t", "S t"),
         ("INSERT OVERWRITE LOCAL DIRECTORY '/x' USING csv OPTIONS (a 'b') SELECT * FROM t", "S t"),
         ("INSERT OVERWRITE DIRECTORY USING csv OPTIONS ('path'='/x') SELECT * FROM t", "S t"),
@@ -128,6 +129,9 @@ def test_a_word_that_is_not_understood_is_refused(sql: str) -> None:
         ("SELECT * FROM t FOR VERSION AS OF 'a'", "S t"),
         ("SELECT * FROM t FOR TIMESTAMP AS OF '2020-01-01'", "S t"),
         ("SELECT * FROM t VERSION AS OF 3", "S t"),
+        ("SELECT * FROM t SYSTEM_VERSION AS OF 3 x JOIN u SYSTEM_TIME AS OF '2020'", "S t, S u"),
+        ("SELECT timestampdiff(DAY, a, b), timestampadd(DAY, 1, a) FROM t", "S t"),
+        ("ALTER TABLE t DEFAULT COLLATION UNICODE", "X t"),
         ("FROM t MAP a, b USING 'cat' AS c, d", "S t"),
         ("FROM t REDUCE a ROW FORMAT DELIMITED FIELDS TERMINATED BY ',' USING 'cat' AS c", "S t"),
         ("INSERT OVERWRITE DIRECTORY '/x' USING parquet TABLE t", "S t"),
@@ -287,6 +291,23 @@ def test_a_function_needs_what_its_body_reads(sql: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        ("() RETURN (SELECT max(a) FROM t)", "S t"),
+        ("(x INT DEFAULT 1) RETURNS INT COMMENT 'x' RETURN CASE x WHEN 1 THEN 2 END", ""),
+        ("() RETURNS TABLE (v INT) LANGUAGE SQL READS SQL DATA RETURN SELECT v FROM t", "S t"),
+        ("() RETURNS TABLE RETURN WITH c AS (TABLE t) SELECT * FROM c", "S t"),
+    ],
+)
+def test_making_a_function_needs_what_its_body_reads(made: str, expected: str) -> None:
+    """A statement behind it, in the same text, may call it."""
+    for words in ("CREATE", "CREATE OR REPLACE TEMPORARY"):
+        assert locks(f"{words} FUNCTION f{made}") == expected
+    with pytest.raises(InvalidRequestError):
+        requests(f"CREATE FUNCTION f{made} FROBNICATE u v")
+
+
+@pytest.mark.parametrize(
     "sql",
     ["SELECT nope(1)", "SELECT other.f(1)", "SELECT default.max(1)", "SELECT * FROM nope()",
      "SELECT circle()", "SELECT a.b.c.d(1)", "SELECT builtin.nope(1)"],
@@ -354,3 +375,29 @@ def test_values_that_give_no_certain_name_are_refused(sql: str, args: Any) -> No
     """Better no job than one on a table that is not locked."""
     with pytest.raises(InvalidRequestError):
         requests(bind_values(sql, args))
+
+
+@pytest.mark.parametrize("name", ["parquet.`x`", "global_temp.x"])
+def test_a_refused_name_is_shown_as_a_path(name: str) -> None:
+    """It is the name that people know, and no object of Python."""
+    with pytest.raises(InvalidRequestError, match=r"='(parquet|global_temp)/x'"):
+        requests(f"SELECT * FROM {name}")
+
+
+@pytest.mark.parametrize(("words", "is_known"), [("", True), (" FROBNICATE u", False)])
+def test_many_columns_are_read_in_one_go(words: str, is_known: bool) -> None:
+    """However many there are: to try each way in which types may end took for ever."""
+    column = "a MAP<STRING, ARRAY<STRUCT<b: INT, c: ARRAY<INT>>>> NOT NULL COMMENT 'x'"
+    sql = f"ALTER TABLE t ADD COLUMNS {', '.join([column] * 100)}{words}"
+    if is_known:
+        assert locks(sql) == "X t"
+    else:
+        with pytest.raises(InvalidRequestError):
+            requests(sql)
+
+
+@pytest.mark.parametrize("word", ["EXPLAIN ", "EXPLAIN ANALYZE "])
+def test_an_explain_within_another_is_refused(word: str) -> None:
+    """However many there are."""
+    with pytest.raises(InvalidRequestError):
+        requests(word * 1_000 + "SELECT 1")

@@ -17,6 +17,7 @@ from txn.errors import InvalidRequestError, TxnError
 from txn.tables.cells import CellVersion
 from txn.tables.filters.parsing import parse_filter
 from txn.tables.operations import MAX_TIMESTAMP, Put, Range, Remove, Result, Selection
+from txn.tables.refusal import Refused
 
 IDL: ModuleType = thriftpy2.load(
     str(Path(__file__).with_name("hbase1.thrift")), module_name="txn_emulator_hbase1_thrift"
@@ -86,6 +87,8 @@ def changes(
         family, qualifier = column_of(mutation.column)
         if mutation.isDelete:
             removes.append(Remove(family, qualifier, timestamp))
+        elif qualifier is not None and not family:
+            raise Refused("illegal argument", "a put needs a family", column=mutation.column)
         elif qualifier is not None:
             puts.append(Put(family, qualifier, mutation.value or b"", timestamp, ttl_ms))
     return removes, puts

@@ -171,8 +171,7 @@ class Data1:
                     convert.cell_of(mutation.column)
             with fail_internally():
                 check_row(batch.row)
-                at = check_time(timestamp)
-            removes, puts = convert.changes(batch.mutations, at, ttl_ms)
+                removes, puts = convert.changes(batch.mutations, check_time(timestamp), ttl_ms)
             check_sizes(batch.row, puts)
             if removes or puts:
                 changes.append((batch.row, [*puts, *removes]))

@@ -44,6 +44,7 @@ ALTER TABLE <restore> <set> SERDEPROPERTIES <group>
 ALTER TABLE <restore> SET FILEFORMAT (<word>|INPUTFORMAT <text> OUTPUTFORMAT <text> [SERDE <text>])
 ALTER TABLE <table> RENAME TO <name>
 ALTER TABLE <table> PARTITION COLUMN <group>
+ALTER TABLE <table> DEFAULT COLLATION <name>
 ALTER TABLE <object> (ADD|REPLACE) (COLUMNS|COLUMN) (<group>|<field> {, <field>}) [CASCADE|RESTRICT]
 ALTER TABLE <object> (ALTER|CHANGE) [COLUMN] <name> <field> [CASCADE|RESTRICT]
 ALTER TABLE <object> (ALTER|CHANGE) [COLUMN] <altered> {, <altered>}
@@ -69,7 +70,8 @@ CLEAR CACHE
 COMMENT ON TABLE <table> IS (<text>|NULL)
 COMMENT ON <db> <database> IS (<text>|NULL)
 CREATE [OR REPLACE] [TEMPORARY] FUNCTION [IF NOT EXISTS] <name> AS <text> [USING <files>]
-CREATE [OR REPLACE] [TEMPORARY] (FUNCTION|MACRO) [IF NOT EXISTS] <name> <group> <anything>
+CREATE [OR REPLACE] [TEMPORARY] FUNCTION [IF NOT EXISTS] <name> <group> {<trait>} RETURN <body>
+CREATE TEMPORARY MACRO <name> <group> <anything>
 CREATE (ROLE|CATALOG|RESOURCE|APPLICATION|SCHEDULED) <anything>
 CREATE [REMOTE] <db> [IF NOT EXISTS] <database> {<clause>}
 CREATE [OR REPLACE] {<kind>} TABLE [IF NOT EXISTS] <table> [<group>] {<clause>} [AS <query>|<bare>]
@@ -108,13 +110,19 @@ UNLOCK <db> <name>
 _NAME = r" (?:\w+|`)"
 _DOTTED = rf"{_NAME}(?: \.{_NAME})*"
 _OBJECT = rf"{_DOTTED}(?: PARTITION \(\))?"
-_BARE = r" (?:SELECT|WITH|FROM|VALUES|MAP|REDUCE|TABLE)(?: .*)?"
+_QUERIES = ("SELECT", "WITH", "FROM", "VALUES", "MAP", "REDUCE", "TABLE")
+_BARE = rf" (?:{'|'.join(_QUERIES)})(?: .*)?"
+# What stands between the < and > of a type, within others or not; `>>` is one sign. Each text fits
+# in one way only, so that one that does not fit is refused at once.
+_INSIDE = r"(?: [^ '<>]+| ')*+"
+for _ in range(16):
+    _INSIDE = rf"(?: [^ '<>]+| '| <{_INSIDE} ?>)*+"
 _SIGNS = {
     "anything": r"(?: \S+)+",
     "group": r" \(\)",
     "name": _DOTTED,
     "text": r" '",
-    "type": r" \w+(?: \(\)| <(?: [^ ']+| ')*? >+| PRECISION| TO \w+| \w+ TO \w+"
+    "type": rf" \w+(?: \(\)| <{_INSIDE} ?>| PRECISION| TO \w+| \w+ TO \w+"
     r"| WITH(?:OUT)?(?: LOCAL)? TIME ZONE| COLLATE \w+)?",
     "value": r"(?: -)? (?:[\w.]+|')(?: \(\)| ')?",
     "word": r" \w+",
@@ -144,6 +152,8 @@ _PARTS = {
     "schema": "BINDING|COMPENSATION|[TYPE] EVOLUTION",
     "set": "SET|UNSET",
     "temp": "TEMPORARY|TEMP",
+    "trait": "RETURNS (TABLE [<group>]|<type>)|LANGUAGE <word>|[NOT] DETERMINISTIC|COMMENT <text>"
+    "|CONTAINS SQL|READS SQL DATA|SQL SECURITY <word>|DEFAULT COLLATION <name>",
 }
 # Partitions of a table: ALTER TABLE <of> DROP <parts>.
 _OF = {
@@ -234,8 +244,14 @@ def _query(words: Words) -> Touches:
 
 def _explain(words: Words) -> Touches:
     """EXPLAIN looks at nothing but the catalogue; what it explains must be understood."""
-    statement_touches(words.rest(), words.database)
+    _explained(words)
     return []
+
+
+def _explained(words: Words) -> Touches:
+    if words.key == "EXPLAIN":
+        words.refuse()
+    return statement_touches(words.rest(), words.database)
 
 
 def _values(words: Words) -> Touches:
@@ -243,10 +259,16 @@ def _values(words: Words) -> Touches:
     return query_touches(f"SELECT 1 ORDER BY {words.rest()}", words.database)
 
 
+def _body(words: Words) -> Touches:
+    """What the calls of a function will read, a query or a value, as if it were a view."""
+    return _query(words) if words.key in _QUERIES else _values(words)
+
+
 # What is touched, and how it is read from where it begins.
 _TOUCHES: dict[str, tuple[str, Callable[[Words], Touches]]] = {
     "again": (_DOTTED, lambda words: _change_and_read(words.table())),
     "bare": (_BARE, _query),
+    "body": (r" .+", _body),
     "database": (_DOTTED, lambda words: [Change(words.database_path())]),
     "explained": (r" .+", _explain),
     "keep": (_OBJECT, lambda words: [Keep(words.table(), words.partition())]),
@@ -255,7 +277,7 @@ _TOUCHES: dict[str, tuple[str, Callable[[Words], Touches]]] = {
     "query": (rf"{_BARE}| \(\)(?: .*)?", _query),
     "read": (_OBJECT, lambda words: [_read(words)]),
     "restore": (_OBJECT, lambda words: [_restore(words)]),
-    "statement": (r" .+", lambda words: statement_touches(words.rest(), words.database)),
+    "statement": (r" .+", _explained),
     "table": (_DOTTED, lambda words: [Change(words.table())]),
     "values": (r" .+", _values),
 }

@@ -58,7 +58,8 @@ struct substr substring substring_index sum surrogate_key tan tanh theta_differe
 theta_intersection theta_intersection_agg theta_sketch_agg theta_sketch_estimate theta_union
 theta_union_agg time time_bucket time_diff time_from_micros time_from_millis time_from_seconds
 time_to_micros time_to_millis time_to_seconds time_trunc timestamp timestamp_micros
-timestamp_millis timestamp_nanos timestamp_seconds tinyint to_avro to_base32 to_binary to_char
+timestamp_millis timestamp_nanos timestamp_seconds timestampadd timestampdiff tinyint to_avro
+to_base32 to_binary to_char
 to_csv to_date to_epoch_milli to_json to_number to_protobuf to_time to_timestamp to_timestamp_ltz
 to_timestamp_ntz to_unix_timestamp to_utc_timestamp to_varchar to_variant_object to_xml transform
 transform_keys transform_values translate trim trunc try_add try_aes_decrypt try_avg try_divide

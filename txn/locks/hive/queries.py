@@ -41,9 +41,9 @@ _REWRITES: list[Rewrite] = [
         (rf"(?<= DIRECTORY '){_FORMAT}", lambda words, text: ""),
         (rf"(?<= DIRECTORY){_FORMAT}", lambda words, text: "''"),
         (rf"(?:^|{_QUERY_BEHIND}) TABLE(?= [\w`])", lambda words, text: "SELECT * FROM"),
-        (r" X '", lambda words, text: f"X{text.strip()}"),
-        (r" FOR (?:SYSTEM_)?VERSION(?= AS OF )", lambda words, text: "VERSION"),
-        (r" FOR TIMESTAMP(?= AS OF )", lambda words, text: "TIMESTAMP"),
+        (r" X '", lambda words, text: f"X'{words[-1].text}'"),
+        (r"(?: FOR)? (?:SYSTEM_)?VERSION(?= AS OF )", lambda words, text: "VERSION"),
+        (r"(?: FOR)? (?:SYSTEM_TIME|TIMESTAMP)(?= AS OF )", lambda words, text: "TIMESTAMP"),
         (
             r" (?:MAP|REDUCE)(?: (?!(?:USING|ROW|SELECT|FROM|MAP|REDUCE)\b)\S+)+"
             r"(?= USING '| ROW FORMAT )",

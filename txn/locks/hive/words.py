@@ -273,9 +273,13 @@ def table_path(parts: list[str], database: str, statement: str) -> Path:
         )
     path = Path((database, *parts) if len(parts) == 1 else tuple(parts))
     if path.parts[0] in TEMPORARY:
-        refuse_statement(statement, "a temporary view: name the tables that it reads", view=path)
+        refuse_statement(
+            statement, "a temporary view: name the tables that it reads", view=str(path)
+        )
     if path.parts[0] in FORMATS or any("/" in part for part in parts) or "." in path.parts[0]:
-        refuse_statement(statement, "files by their path are no table that can be locked", at=path)
+        refuse_statement(
+            statement, "files by their path are no table that can be locked", at=str(path)
+        )
     return path
 
 
@@ -320,16 +324,14 @@ Rewrite = tuple[re.Pattern[str], Callable[[Sequence[Word], str], str]]
 def replace_words(statement: str, rewrites: Iterable[Rewrite]) -> str:
     """Return a statement with other words where the shape of its words fits a pattern. Each rewrite
     is given the words and the text that are there, the latter without the first of the words."""
-    words = list(_words(statement))
-    shape = make_shape(words, folded=False)
     for pattern, rewrite in rewrites:
-        while match := pattern.search(shape.text):
+        words = list(_words(statement))
+        shape = make_shape(words, folded=False)
+        for match in reversed(list(pattern.finditer(shape.text))):
             those = words[shape.words[match.start()] : shape.words[match.end()]]
             start, end = those[0].start, those[-1].end
             written = rewrite(those, statement[those[0].end : end])
             statement = f"{statement[:start]} {written} {statement[end:]}"
-            words = list(_words(statement))
-            shape = make_shape(words, folded=False)
     return statement
 
 
