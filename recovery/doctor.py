@@ -180,8 +180,8 @@ def _table(
     for name, family in sorted(families.items()):
         about = f"{_name(table)}, family {name.decode(errors='replace')}"
         yield from _family(about, family, "describe" in context.store.features)
-        if family.owner not in (None, plain_table(context.table)):
-            seen = f"belongs to the database with the transaction table {_plain(family.owner)}"
+        if family.database not in (None, plain_table(context.table)):
+            seen = f"belongs to the database with the transaction table {_plain(family.database)}"
             mend = f"name that transaction table, or: txn table take-over {_plain(table)}"
             yield Diagnosis(about, Verdict.WRONG, seen, mend)
 
@@ -203,8 +203,8 @@ def _family(about: str, family: Family, shown: bool) -> Iterator[Diagnosis]:
         found.append(Diagnosis(about, Verdict.CAUTION, seen, mend))
     yield from found
     if not found:
-        owner = "" if family.owner else "; belongs to no database yet (txn table take-over)"
-        yield Diagnosis(about, Verdict.FINE, f"is safe for transactions{owner}")
+        database = "" if family.database else "; belongs to no database yet (txn table take-over)"
+        yield Diagnosis(about, Verdict.FINE, f"is safe for transactions{database}")
 
 
 def _mend_refused(family: Family) -> str:

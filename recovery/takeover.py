@@ -15,17 +15,17 @@ from txn.model import plain_table
 from txn.protocol.attempt import Context, call_store
 from txn.protocol.clocks import check_clock
 from txn.spans import Span
-from txn.stores.base import TableOwners
-from txn.stores.hbase.schema import alter_owner
+from txn.stores.base import TableAssigner
+from txn.stores.hbase.schema import make_assign_command
 
 
-def find_owners(context: Context, table: bytes) -> set[bytes | None]:
+def find_databases(context: Context, table: bytes) -> set[bytes | None]:
     """Return the transaction tables of the databases that a table's families belong to, None for a
     family of none. Raises InvalidRequestError for an absent table."""
     families = call_store(context, lambda: context.store.describe(table))
     if families is None:
         raise InvalidRequestError("no such table", table=table)
-    return {family.owner for family in families.values()}
+    return {family.database for family in families.values()}
 
 
 def find_locks_held(context: Context, table: bytes) -> Iterator[str]:
@@ -41,15 +41,15 @@ def take_over(context: Context, table: bytes) -> int:
     Raises InvalidRequestError, with the command for HBase's shell, where the store cannot, and
     AbortedError where this machine's clock is wrong.
     """
-    store, owner = context.store, plain_table(context.table)
+    store, database = context.store, plain_table(context.table)
     check_clock(context)  # before anything changes: the conversion would
-    if find_owners(context, table) != {owner}:
-        if not isinstance(store, TableOwners):
+    if find_databases(context, table) != {database}:
+        if not isinstance(store, TableAssigner):
             families = call_store(context, lambda: store.describe(table)) or {}
             raise InvalidRequestError(
-                "the store cannot change the owner of a table: use hbase://, the "
+                "the store cannot change the database of a table: use hbase://, the "
                 "store behind a server, or the HBase shell",
-                command=alter_owner(table, families, owner),
+                command=make_assign_command(table, families, database),
             )
-        store.set_owner(table, owner)
+        store.assign_table(table, database)
     return convert(context, context.rules.name, [table])

@@ -26,7 +26,7 @@ ROW_KEY = re.compile(
 )
 """The row key of a transaction, as docs/row-format.md has it."""
 
-OWNER = "hbase-txn.transactions"
+DATABASE_ENTRY = "hbase-txn.transactions"
 """The configuration entry of a family that names the transaction table of its database."""
 DEFAULT_NAMESPACE = b"default:"
 
@@ -210,7 +210,7 @@ class Family:
 
     What follows the first two is what a store has found, where it can see it. keep_deletes_ms: how
     long delete markers live; None: for ever, or unknown. durability: only one that loses
-    acknowledged writes. replicas: copies of its regions that may be read. owner: the transaction
+    acknowledged writes. replicas: copies of its regions that may be read. database: the transaction
     table of the database that it belongs to; None: to none yet, or the store cannot tell.
     """
 
@@ -220,7 +220,7 @@ class Family:
     durability: str | None = None
     new_version_behavior: bool = False
     replicas: int = 1
-    owner: bytes | None = None
+    database: bytes | None = None
 
 
 def plain_table(table: bytes) -> bytes:
@@ -228,19 +228,19 @@ def plain_table(table: bytes) -> bytes:
     return table.removeprefix(DEFAULT_NAMESPACE)
 
 
-def refuse_other_owner(
+def refuse_other_database(
     table: bytes, families: Iterable[Family], transactions: bytes | None
 ) -> None:
     """Raise InvalidRequestError where a family of the table belongs to another database than that
     with this transaction table: the two would not see each other's transactions."""
     ours = None if transactions is None else plain_table(transactions)
     for family in families:
-        if ours is not None and family.owner not in (None, ours):
+        if ours is not None and family.database not in (None, ours):
             raise InvalidRequestError(
                 "the table belongs to another database: name its transaction table, or see "
                 "`txn table take-over`",
                 table=table,
-                belongs_to=family.owner,
+                belongs_to=family.database,
                 transactions=ours,
             )
 

@@ -17,7 +17,7 @@ from recovery.commands.common import (
     print_json,
 )
 from recovery.opening import open_store_of
-from recovery.takeover import find_locks_held, find_owners
+from recovery.takeover import find_databases, find_locks_held
 from recovery.takeover import take_over as hand_over
 from txn.client.connect import connect
 
@@ -55,7 +55,7 @@ def take_over(
     """
     name = table.encode()
     with open_store_of(store, transactions, mends=True) as context:
-        before = sorted(each.decode() if each else "none" for each in find_owners(context, name))
+        before = sorted(each.decode() if each else "none" for each in find_databases(context, name))
         obstacles = list(find_locks_held(context, name))
         if not obstacles:
             confirm_stopped(f"{table} from {', '.join(before)} to {transactions}", yes)

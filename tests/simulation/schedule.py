@@ -123,8 +123,8 @@ class Schedule:
         self.scheduler = Scheduler(self.random, self.weather.tick_ms, MOST_STEPS)
         self.server = ActorClock(self.scheduler)
         self.memory = LocalStore(MemoryStore(), self.server)
-        self.memory.ensure_table(TABLE, {D: Family(owner=b"txn")})
-        self.memory.ensure_table(LOGS, {D: Family(owner=b"txn")})
+        self.memory.ensure_table(TABLE, {D: Family(database=b"txn")})
+        self.memory.ensure_table(LOGS, {D: Family(database=b"txn")})
         self.memory.ensure_table(TRANSACTIONS, {FAMILY: Family(versions=1)})
         self.memory.write([Edit(protocol_key(TRANSACTIONS), protocol.encode(), 1)])
         self.bank = Bank(

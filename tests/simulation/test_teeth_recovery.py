@@ -86,7 +86,7 @@ def test_a_decided_transaction_waits_for_its_table(
         else:
             leave_values_out(monkeypatch)
     world, far = World(), key("far", table=LOGS)
-    world.memory.ensure_table(LOGS, {D: Family(owner=b"txn")})
+    world.memory.ensure_table(LOGS, {D: Family(database=b"txn")})
     admin = Admin(world.memory._ordered, world.clock)  # type: ignore[attr-defined]
     client = Puppet(world, lambda engine: engine.commit([Mutation(X, b"1"), Mutation(far, b"1")]))
     client.until(lambda call: call.method == "write")

@@ -54,7 +54,7 @@ class World:
 
     def __init__(self, *, one_cell: bool = False, protocol: ProtocolName = "six-phase") -> None:
         self.memory, self.clock = World.opened()
-        self.memory.ensure_table(TABLE, {D: Family(owner=b"txn")})
+        self.memory.ensure_table(TABLE, {D: Family(database=b"txn")})
         self.memory.ensure_table(TRANSACTIONS, {FAMILY: Family(versions=1)})
         self.memory.write([Edit(protocol_key(TRANSACTIONS), protocol.encode(), 1)])
         self._one_cell = one_cell

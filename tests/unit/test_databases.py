@@ -10,7 +10,7 @@ import pytest
 
 from recovery import check, repair
 from recovery.findings import Kind, LeftAlone
-from recovery.takeover import find_locks_held, find_owners, take_over
+from recovery.takeover import find_databases, find_locks_held, take_over
 from tests.unit.worlds import POLICY, TABLE, World, X, Y, stopped_at
 from txn.client.connect import connect
 from txn.client.engine import Engine
@@ -21,20 +21,20 @@ from txn.protocol.attempt import ClockTrust, ProtocolName
 from txn.protocol.phases import Status
 from txn.protocol.row import name_database, part_key, strip_database, whole_of
 from txn.spans import Span
-from txn.stores.base import Store, TableOwners
+from txn.stores.base import Store, TableAssigner
 from txn.testing.faulty import FaultyStore
 
 BOTH: list[ProtocolName] = ["six-phase", "fenced"]
 
 
 class Owning(FaultyStore):
-    """A store of servers that changes the owner of a table, as hbase:// does."""
+    """A store of servers that changes the database of a table, as hbase:// does."""
 
     def __init__(self, inner: Store) -> None:
         super().__init__(inner)
         self.features |= {"remote_calls"}
-        assert isinstance(inner, TableOwners)
-        self.set_owner = inner.set_owner
+        assert isinstance(inner, TableAssigner)
+        self.assign_table = inner.assign_table
 
 
 def open_other(world: World, protocol: ProtocolName | None = None) -> Engine:
@@ -52,11 +52,11 @@ def open_other(world: World, protocol: ProtocolName | None = None) -> Engine:
 
 @pytest.fixture(params=BOTH)
 def world(request: pytest.FixtureRequest) -> Iterator[World]:
-    yield World(protocol=request.param, owner=None)
+    yield World(protocol=request.param, database=None)
 
 
-def assert_names_both(error: TxnError, owner: str = "txn") -> None:
-    assert repr(owner.encode()) in str(error)
+def assert_names_both(error: TxnError, database: str = "txn") -> None:
+    assert repr(database.encode()) in str(error)
     assert "b't2'" in str(error)
 
 
@@ -90,19 +90,19 @@ def test_one_database_uses_no_transaction_table_of_another(world: World) -> None
     assert_names_both(caught.value)
 
 
-def test_ensure_table_gives_an_owner_to_a_table_of_none(world: World) -> None:
+def test_ensure_table_gives_a_database_to_a_table_of_none(world: World) -> None:
     assert world.store.describe(TABLE) == {b"d": Family()}
     world.engine.ensure_table(TABLE, ["d"])
-    assert world.store.describe(TABLE) == {b"d": Family(owner=b"txn")}
+    assert world.store.describe(TABLE) == {b"d": Family(database=b"txn")}
 
 
-def test_the_first_commit_gives_an_owner_where_that_costs_nothing(world: World) -> None:
+def test_the_first_commit_gives_a_database_where_that_costs_nothing(world: World) -> None:
     """Tables that other programs made through the emulator would belong to nobody for ever."""
     engine = Engine(world.store, clock=world.clock)
     engine.read([X])
-    assert find_owners(engine.context, TABLE) == {None}
+    assert find_databases(engine.context, TABLE) == {None}
     engine.commit([Mutation(X, "1")])
-    assert find_owners(engine.context, TABLE) == {b"txn"}
+    assert find_databases(engine.context, TABLE) == {b"txn"}
     with pytest.raises(InvalidRequestError):
         open_other(world).read([X])
 
@@ -124,7 +124,7 @@ def test_a_table_of_none_with_locks_of_the_other_protocol_is_refused(
     with pytest.raises(InvalidRequestError, match="locks of the other protocol"):
         list(other.scan(TABLE))
     assert world.engine.read([X])[X].value == b"1"  # type: ignore[union-attr]
-    assert find_owners(other.context, TABLE) == {None}
+    assert find_databases(other.context, TABLE) == {None}
     assert world.engine.commit([Mutation(X, "3")]).complete
 
 
@@ -139,12 +139,12 @@ def test_the_default_namespace_is_the_same_database(world: World) -> None:
     world.engine.ensure_table("owned", ["d"])
     same = Engine(world.store, transactions="default:txn", clock=world.clock)
     same.ensure_table("owned", ["d"])
-    assert find_owners(same.context, b"owned") == {b"txn"}
+    assert find_databases(same.context, b"owned") == {b"txn"}
 
 
 @pytest.mark.usefixtures("rows_for_all")
 def test_a_lock_of_another_database_is_kept(world: World) -> None:
-    """Where a table tells no owner, its locks do: an absent row is then no sign of an end."""
+    """Where a table tells no database, its locks do: an absent row is then no sign of an end."""
     holder = stopped_at(world, Status.ASSERTED)
     other = open_other(world)
     with pytest.raises(AbortedError) as committed:
@@ -205,7 +205,7 @@ def test_a_table_changes_hands_when_it_is_quiet(world: World) -> None:
     world.clock.advance(1_000)
     assert list(find_locks_held(other.context, TABLE)) == []
     take_over(replace(other.context, store=world.store), TABLE)
-    assert find_owners(other.context, TABLE) == {b"t2"}
+    assert find_databases(other.context, TABLE) == {b"t2"}
     assert other.read([X])[X].value == b"2"  # type: ignore[union-attr]
     other.commit([Mutation(X, "3")])
     with pytest.raises(InvalidRequestError):
@@ -220,7 +220,7 @@ def test_a_wrong_clock_takes_no_table_over(world: World) -> None:
     ahead = ManualClock(world.clock.wall_ms() + 600_000)
     with pytest.raises(AbortedError, match="ahead_ms=600000"):
         take_over(replace(context, store=servers, clock=ahead, trust=ClockTrust()), TABLE)
-    assert find_owners(world.engine.context, TABLE) == {b"txn"}
+    assert find_databases(world.engine.context, TABLE) == {b"txn"}
 
 
 def test_a_row_key_names_its_database() -> None:

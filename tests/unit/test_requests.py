@@ -34,7 +34,7 @@ def key(row: int) -> Key:
 @pytest.fixture
 def counting() -> CountingStore:
     store = CountingStore(FaultyStore(open_store("memory://", ManualClock())))
-    store.ensure_table(TABLE, {b"d": Family(owner=b"txn")})
+    store.ensure_table(TABLE, {b"d": Family(database=b"txn")})
     return store
 
 

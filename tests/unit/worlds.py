@@ -38,7 +38,7 @@ def in_memory() -> tuple[Store, ManualClock]:
 class World:
     """One store, one clock, and any number of clients with stores that can fail.
 
-    opened: gives the store and the clock; the suite on HBase has its own. owner: the database that
+    opened: gives the store and the clock; the suite on HBase has its own. database: the one that
     the table belongs to.
     """
 
@@ -49,10 +49,10 @@ class World:
         policy: Policy = POLICY,
         protocol: ProtocolName | None = None,
         buckets: int = 1,
-        owner: bytes | None = b"txn",
+        database: bytes | None = b"txn",
     ) -> None:
         self.store, self.clock = World.opened()
-        self.store.ensure_table(TABLE, {b"d": Family(owner=owner)})
+        self.store.ensure_table(TABLE, {b"d": Family(database=database)})
         self.policy = policy
         self.protocol = protocol
         self.buckets = buckets

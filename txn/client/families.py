@@ -21,7 +21,7 @@ from txn.model import (
     find_delete_refusal,
     find_refusal,
     plain_table,
-    refuse_other_owner,
+    refuse_other_database,
 )
 from txn.protocol.attempt import Context, call_store
 from txn.protocol.lock_cells import is_lock_of_rows
@@ -62,7 +62,7 @@ class Families:
         does it."""
         store, table = self._context.store, key.table
         if table and "atomic_together" in store.features:
-            owned = replace(family, owner=plain_table(self._context.table))
+            owned = replace(family, database=plain_table(self._context.table))
             self._ask(lambda: store.ensure_table(table, {key.family: owned}), deadline_ms)
             self._known[table, key.family] = owned
 
@@ -71,7 +71,7 @@ class Families:
     ) -> None:
         """Raise InvalidRequestError where the first rows of a table have locks of the other
         protocol, which this client would not see. A table that tells its owner needs no look."""
-        if table in self._tables or all(family.owner for family in families.values()):
+        if table in self._tables or all(family.database for family in families.values()):
             return
         context = self._context
 
@@ -106,7 +106,7 @@ class Families:
             raise InvalidRequestError(
                 "no such table: create it with ensure_table", table=table, key=key
             )
-        refuse_other_owner(table, families.values(), self._context.table)
+        refuse_other_database(table, families.values(), self._context.table)
         self._look_for_locks(table, families, deadline_ms)
         return families
 
@@ -135,7 +135,7 @@ class Families:
             if key.table == self._context.table:
                 _refuse(key, "the transaction table is the protocol's alone: it may be read")
             family = self.of(key, deadline_ms)
-            if family.owner is None:
+            if family.database is None:
                 self._own(key, family, deadline_ms)
         for mutation in request.mutations:
             if isinstance(mutation, Delete):

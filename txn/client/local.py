@@ -98,7 +98,7 @@ class LocalBackend:
 
     def __init__(self, context: Context, protocol: ProtocolName | None, *, create: bool) -> None:
         splits = [b"%02d." % bucket for bucket in range(1, context.buckets)]
-        own = Family(versions=1, owner=plain_table(context.table))
+        own = Family(versions=1, database=plain_table(context.table))
         if create:
             context.store.ensure_table(context.table, {FAMILY: own}, splits)
         elif context.store.describe(context.table) is None:
@@ -527,7 +527,7 @@ class LocalBackend:
 
     def ensure_table(self, table: bytes, families: Collection[bytes]) -> None:
         """Create the table and those of its families that are missing."""
-        own = Family(owner=plain_table(self._context.table))
+        own = Family(database=plain_table(self._context.table))
         self._context.store.ensure_table(table, dict.fromkeys(families, own))
 
     def flush(self) -> None:

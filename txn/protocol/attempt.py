@@ -27,7 +27,7 @@ from txn.errors import (
     TxnError,
     annotate,
 )
-from txn.model import LOOKS_WITHIN_MS, Cell, Check, Edit, Family, Key, refuse_other_owner
+from txn.model import LOOKS_WITHIN_MS, Cell, Check, Edit, Family, Key, refuse_other_database
 from txn.policy import Policy
 from txn.protocol.lock_cells import FREE, holder_of
 from txn.protocol.phases import DONE, IllegalStepError, Status, Steps, check_step
@@ -540,7 +540,7 @@ def describe_table(context: Context, table: bytes) -> Mapping[bytes, Family]:
     found = call_store(context, lambda: context.store.describe(table))
     if found is None:
         raise InvalidRequestError("no such table", table=table)
-    refuse_other_owner(table, found.values(), context.table)
+    refuse_other_database(table, found.values(), context.table)
     return found
 
 

@@ -20,7 +20,7 @@ SETTINGS = (
     "durability",
     "newVersionBehavior",
     "replicas",
-    "owner",
+    "database",
 )
 
 

@@ -236,7 +236,7 @@ struct Family {
   5: optional string durability        // only one that loses acknowledged writes
   6: required bool newVersionBehavior
   7: required i32 replicas
-  8: optional binary owner             // the transaction table of its database
+  8: optional binary database          // the transaction table of the one it belongs to
 }
 
 // Without families there is no such table.

@@ -99,7 +99,7 @@ class Store(Protocol):
     ) -> None:
         """Create the table and the families that are missing. Repeating the call changes nothing.
         Raise InvalidRequestError where an existing family's settings differ, or where the table
-        belongs to another owner. A store on this machine gives an owner to families without one."""
+        belongs to another database. A store on this machine gives one to families without."""
 
     def find_splits(
         self, table: bytes, count: int, start: bytes = b"", stop: bytes | None = None
@@ -117,8 +117,8 @@ class Store(Protocol):
 
 
 @runtime_checkable
-class TableOwners(Protocol):
+class TableAssigner(Protocol):
     """A store that can change which database a table belongs to."""
 
-    def set_owner(self, table: bytes, owner: bytes) -> None:
+    def assign_table(self, table: bytes, database: bytes) -> None:
         """Let all families of a table belong to the database with this transaction table."""

@@ -96,10 +96,10 @@ class LocalStore:
         """Create what is missing; splits mean nothing on one machine."""
         self._tables.ensure_table(table, families)
 
-    def set_owner(self, table: bytes, owner: bytes) -> None:
+    def assign_table(self, table: bytes, database: bytes) -> None:
         """Change the table's entry in one local transaction."""
         try:
-            self._tables.set_owner(table, owner)
+            self._tables.assign_table(table, database)
         except Refused as error:
             _raise_meaning(error)
 

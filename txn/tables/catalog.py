@@ -20,15 +20,15 @@ from typing import NamedTuple
 from txn.clock import Clock
 from txn.errors import InvalidRequestError
 from txn.model import (
+    DATABASE_ENTRY,
     KEEP_DELETES_MS,
     MAX_FAMILY,
     MAX_ROW,
     MAX_TABLE,
-    OWNER,
     Family,
     Key,
     plain_table,
-    refuse_other_owner,
+    refuse_other_database,
 )
 from txn.tables import entries
 from txn.tables.entries import TableEntry
@@ -159,17 +159,17 @@ def find_missing(
 ) -> dict[bytes, FamilySettings] | None:
     """Return all families that a table is to have, None if it has them.
 
-    Raise InvalidRequestError where an existing family's settings or owner differ, or a name is
-    illegal. A family without an owner gets the one that is given.
+    Raise InvalidRequestError where an existing family's settings or database differ, or a name is
+    illegal. A family without a database gets the one that is given.
     """
     table = known.tables.get(name)
     existing = {} if table is None else dict(table.families)
     found = {family: entries.family(settings) for family, settings in existing.items()}
     merged = existing.copy()
     for family, given in families.items():
-        refuse_other_owner(name, found.values(), given.owner)
+        refuse_other_database(name, found.values(), given.database)
         known_one = found.get(family, given)
-        if replace(known_one, owner=given.owner) != given:
+        if replace(known_one, database=given.database) != given:
             raise InvalidRequestError(
                 "the family exists with other settings",
                 table=name,
@@ -180,7 +180,7 @@ def find_missing(
         settings = existing.get(family) or FamilySettings(
             versions=given.versions, ttl_ms=given.ttl_ms, configuration=KEEPS_MARKERS
         )
-        merged[family] = give_owner(settings, given.owner or known_one.owner)
+        merged[family] = assign_family(settings, given.database or known_one.database)
     check_names(name, merged)
     return merged if table is None or merged != existing else None
 
@@ -198,10 +198,10 @@ def ensure(
         save(writer, known, name, TableEntry(next_number(known), missing))
 
 
-def give_owner(settings: FamilySettings, owner: bytes | None) -> FamilySettings:
+def assign_family(settings: FamilySettings, database: bytes | None) -> FamilySettings:
     """Return the settings of a family that belongs to this database; None: to none."""
-    others = tuple(pair for pair in settings.configuration if pair[0] != OWNER)
-    owned = ((OWNER, owner.decode()),) if owner else ()
+    others = tuple(pair for pair in settings.configuration if pair[0] != DATABASE_ENTRY)
+    owned = ((DATABASE_ENTRY, database.decode()),) if database else ()
     return replace(settings, configuration=others + owned)
 
 

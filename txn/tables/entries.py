@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from txn.errors import CorruptRowError
-from txn.model import OWNER, Family
+from txn.model import DATABASE_ENTRY, Family
 from txn.tables.operations import FamilySettings
 
 _SIMPLE = [
@@ -50,8 +50,10 @@ class TableEntry:
 
 def family(settings: FamilySettings) -> Family:
     """Return what the protocol asks of a family's settings."""
-    owner = dict(settings.configuration).get(OWNER)
-    return Family(settings.versions, settings.ttl_ms, owner=owner.encode() if owner else None)
+    database = dict(settings.configuration).get(DATABASE_ENTRY)
+    return Family(
+        settings.versions, settings.ttl_ms, database=database.encode() if database else None
+    )
 
 
 def encode(table: TableEntry) -> bytes:

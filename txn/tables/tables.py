@@ -162,13 +162,13 @@ class TableStore(catalog.OnCatalog):
                 lambda writer: catalog.ensure(writer, self._load(writer), table, families)
             )
 
-    def set_owner(self, table: bytes, owner: bytes) -> None:
+    def assign_table(self, table: bytes, database: bytes) -> None:
         """Let all families of a table belong to a database; `table not found`."""
 
         def body(writer: Writer) -> None:
             known = self._load(writer)
             families = known.find(table).families
-            owned = {name: catalog.give_owner(one, owner) for name, one in families.items()}
+            owned = {name: catalog.assign_family(one, database) for name, one in families.items()}
             catalog.alter(writer, known, table, owned)
 
         self._store.write(body)

@@ -244,11 +244,11 @@ def _query(words: Words) -> Touches:
 
 def _explain(words: Words) -> Touches:
     """EXPLAIN looks at nothing but the catalogue; what it explains must be understood."""
-    _explained(words)
+    _find_explained(words)
     return []
 
 
-def _explained(words: Words) -> Touches:
+def _find_explained(words: Words) -> Touches:
     if words.key == "EXPLAIN":
         words.refuse()
     return statement_touches(words.rest(), words.database)
@@ -277,7 +277,7 @@ _TOUCHES: dict[str, tuple[str, Callable[[Words], Touches]]] = {
     "query": (rf"{_BARE}| \(\)(?: .*)?", _query),
     "read": (_OBJECT, lambda words: [_read(words)]),
     "restore": (_OBJECT, lambda words: [_restore(words)]),
-    "statement": (r" .+", _explained),
+    "statement": (r" .+", _find_explained),
     "table": (_DOTTED, lambda words: [Change(words.table())]),
     "values": (r" .+", _values),
 }

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from txn.clock import Clock
 from txn.errors import InvalidRequestError, StoreError
-from txn.model import KEEP_DELETES_MS, OWNER, Family, find_refusal, refuse_other_owner
+from txn.model import DATABASE_ENTRY, KEEP_DELETES_MS, Family, find_refusal, refuse_other_database
 from txn.stores.hbase.places import first_line, is_legal
 
 PURGE_MS = KEEP_DELETES_MS + 3_600_000
@@ -75,7 +75,7 @@ def compare_families(
     """Raise InvalidRequestError where a family that is known has not the settings asked for, or
     belongs to another database."""
     for name, family in asked.items():
-        refuse_other_owner(table, known.values(), family.owner)
+        refuse_other_database(table, known.values(), family.database)
         found = known.get(name, family)
         if (found.versions, found.ttl_ms) != (family.versions, family.ttl_ms):
             raise InvalidRequestError(
@@ -95,15 +95,15 @@ def refuse_family(table: bytes, name: bytes, family: Family) -> None:
         raise InvalidRequestError(reason, table=table, family=name)
 
 
-def alter_owner(table: bytes, families: Iterable[bytes], owner: bytes) -> str:
+def make_assign_command(table: bytes, families: Iterable[bytes], database: bytes) -> str:
     """Return the command of the HBase shell that lets a table belong to a database."""
-    entry = f"CONFIGURATION => {{'{OWNER}' => '{owner.decode()}'}}"
+    entry = f"CONFIGURATION => {{'{DATABASE_ENTRY}' => '{database.decode()}'}}"
     parts = [f"{{NAME => '{name.decode()}', {entry}}}" for name in families]
     return f"alter '{table.decode()}', {', '.join(parts)}"
 
 
-def _owner_entry(family: Family) -> str:
-    return f", '{OWNER}' => '{family.owner.decode()}'" if family.owner else ""
+def _database_entry(family: Family) -> str:
+    return f", '{DATABASE_ENTRY}' => '{family.database.decode()}'" if family.database else ""
 
 
 def shell_command(
@@ -112,7 +112,7 @@ def shell_command(
     """Return the command of the HBase shell that makes such a table, or adds such families."""
     parts = [
         f"{{NAME => '{name.decode()}', VERSIONS => {family.versions}, CONFIGURATION => "
-        f"{{'{PURGE}' => '{family.keep_deletes_ms or PURGE_MS}'{_owner_entry(family)}}}}}"
+        f"{{'{PURGE}' => '{family.keep_deletes_ms or PURGE_MS}'{_database_entry(family)}}}}}"
         for name, family in families.items()
     ]
     if splits:

@@ -11,7 +11,7 @@ from typing import Any
 
 from txn.clock import Clock
 from txn.errors import InvalidRequestError, annotate
-from txn.model import OWNER, Cell, Check, Columns, Edit, Family, Key, Row, new_tuple
+from txn.model import DATABASE_ENTRY, Cell, Check, Columns, Edit, Family, Key, Row, new_tuple
 from txn.stores.base import Feature
 from txn.stores.gateway import Gateway, GatewayError, Request, Service
 from txn.stores.hbase.idl import IDL
@@ -143,7 +143,7 @@ class Thrift2:
                 durability=DURABILITIES.get(found.durability),
                 new_version_behavior=_is_true(column.attributes, b"NEW_VERSION_BEHAVIOR"),
                 replicas=int(above.get(b"REGION_REPLICATION", b"1")),
-                owner=(column.configuration or {}).get(OWNER, "").encode() or None,
+                database=(column.configuration or {}).get(DATABASE_ENTRY, "").encode() or None,
             )
             for column in found.columns or ()
         }
@@ -266,8 +266,8 @@ def _column(name: bytes, family: Family) -> Any:
             "a TTL is whole seconds in HBase", family=name, ttl_ms=family.ttl_ms
         )
     configuration = {PURGE: str(family.keep_deletes_ms or PURGE_MS)}
-    if family.owner:
-        configuration[OWNER] = family.owner.decode()
+    if family.database:
+        configuration[DATABASE_ENTRY] = family.database.decode()
     return IDL.TColumnFamilyDescriptor(
         name=name,
         configuration=configuration,

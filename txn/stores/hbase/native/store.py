@@ -168,9 +168,9 @@ class NativeStore:
         """Create what is missing, so that delete markers live as long as the protocol asks."""
         make_table(self._tables, self._clock, table, families, splits)
 
-    def set_owner(self, table: bytes, owner: bytes) -> None:
+    def assign_table(self, table: bytes, database: bytes) -> None:
         """Change the families' configuration: the regions are opened again."""
-        if not self._tables.set_owner(table, owner):
+        if not self._tables.assign_table(table, database):
             raise StoreError("another client changes the table: try again", table=table)
 
     def find_splits(

@@ -9,7 +9,7 @@ from typing import Any
 from txn.backoff import Backoff
 from txn.clock import Clock
 from txn.errors import InvalidRequestError, MaybeApplied, NotApplied, StoreError
-from txn.model import OWNER, Family
+from txn.model import DATABASE_ENTRY, Family
 from txn.stores.hbase.native.connection import RemoteError
 from txn.stores.hbase.native.kerberos import Unwelcome
 from txn.stores.hbase.native.messages import PB
@@ -70,13 +70,13 @@ class MasterTables:
         )
         return self._change(table, "AddColumn", request)
 
-    def set_owner(self, table: bytes, owner: bytes) -> bool:
+    def assign_table(self, table: bytes, database: bytes) -> bool:
         """Change what each family says of its database; False where another client is at it."""
         schema = self._find_schema(table)
         if schema is None:
             raise InvalidRequestError("no such table", table=table)
         for column in schema.column_families:
-            _set_owner(column, owner)
+            _assign_column(column, database)
         request = PB.ModifyTableRequest(table_name=_table_name(table), table_schema=schema)
         return self._change(table, "ModifyTable", request)
 
@@ -177,15 +177,17 @@ def _column(name: bytes, family: Family) -> Any:
     if family.ttl_ms is not None:
         column.attributes.add(first=b"TTL", second=b"%d" % (family.ttl_ms // 1000))
     column.configuration.add(name=PURGE, value=str(family.keep_deletes_ms or PURGE_MS))
-    if family.owner:
-        column.configuration.add(name=OWNER, value=family.owner.decode())
+    if family.database:
+        column.configuration.add(name=DATABASE_ENTRY, value=family.database.decode())
     return column
 
 
-def _set_owner(column: Any, owner: bytes) -> None:
-    others = [(pair.name, pair.value) for pair in column.configuration if pair.name != OWNER]
+def _assign_column(column: Any, database: bytes) -> None:
+    others = [
+        (pair.name, pair.value) for pair in column.configuration if pair.name != DATABASE_ENTRY
+    ]
     del column.configuration[:]
-    for name, value in (*others, (OWNER, owner.decode())):
+    for name, value in (*others, (DATABASE_ENTRY, database.decode())):
         column.configuration.add(name=name, value=value)
 
 
@@ -210,5 +212,5 @@ def _read_family(column: Any, above: Mapping[bytes, bytes], durability: str) -> 
         durability=durability if durability in LOSES else None,
         new_version_behavior=own.get(b"NEW_VERSION_BEHAVIOR", b"").lower() == b"true",
         replicas=int(above.get(b"REGION_REPLICATION", b"1")),
-        owner=configured[OWNER].encode() if configured.get(OWNER) else None,
+        database=configured[DATABASE_ENTRY].encode() if configured.get(DATABASE_ENTRY) else None,
     )
