@@ -70,7 +70,7 @@ class Families:
         self, table: bytes, families: Mapping[bytes, Family], deadline_ms: int | None
     ) -> None:
         """Raise InvalidRequestError where the first rows of a table have locks of the other
-        protocol, which this client would not see. A table that tells its owner needs no look."""
+        protocol, which this client would not see. A table that tells its database needs no look."""
         if table in self._tables or all(family.database for family in families.values()):
             return
         context = self._context
