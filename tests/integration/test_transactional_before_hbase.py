@@ -57,6 +57,9 @@ def list_jars(version: str) -> list[jars.Jar]:
     return wanted
 
 
+TRANSACTIONS = f"txn-{uuid4().hex}"
+
+
 @pytest.fixture(scope="module")
 def transfer(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
     """The program of the guide, compiled; its Java, its class path, and the table that it has."""
@@ -73,9 +76,9 @@ def transfer(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
 
 @pytest.fixture(params=["native", "thrift2"])
 def before_hbase(request: pytest.FixtureRequest, hbase: HBase, tmp_path: Path) -> Iterator[Served]:
-    """A server before the HBase of the run, with a transaction table of its own."""
+    """A server before the HBase of the run, with the transaction table of these tests."""
     store = hbase.native if request.param == "native" else hbase.thrift2
-    options = ("--transactional", "0", "--transactions", f"txn-{uuid4().hex}")
+    options = ("--transactional", "0", "--transactions", TRANSACTIONS)
     with served(store, tmp_path / "log", *options, "--protocol", "fenced") as server:
         yield server
 
