@@ -73,7 +73,13 @@ class Result:
 def open_engine(
     uri: str, transactions: str = TRANSACTIONS, protocol: ProtocolName | None = None
 ) -> Engine:
-    return connect(uri, table=TABLE, transactions=transactions, policy=POLICY, protocol=protocol)
+    table = name_table(transactions)
+    return connect(uri, table=table, transactions=transactions, policy=POLICY, protocol=protocol)
+
+
+def name_table(transactions: str) -> str:
+    """Return the table of a database: each has one of its own."""
+    return transactions.replace(TRANSACTIONS, TABLE)
 
 
 def judge(plans: Iterable[Plan]) -> None:
@@ -95,7 +101,7 @@ def run(plan: Plan) -> Result:
     chance = Random(plan.seed)
     started_ns = time.monotonic_ns()
     with open_engine(plan.uris[0], plan.transactions, plan.protocol) as engine:
-        engine.ensure_table(TABLE, ["d"])
+        engine.ensure_table(name_table(plan.transactions), ["d"])
         with _crew(plan) as crew:
             crew.wait_until_all_work()
             for number in range(plan.kills):
@@ -123,7 +129,7 @@ def _read_all(engine: Engine, plan: Plan, epochs: range) -> None:
 
 def keys(epoch: int, seed: int) -> list[Key]:
     """The keys of an epoch; two of them share a row."""
-    return [Key(f"{seed}-{epoch}-{i // 2}", "d", f"v{i}", TABLE) for i in range(KEYS)]
+    return [Key(f"{seed}-{epoch}-{i // 2}", "d", f"v{i}") for i in range(KEYS)]
 
 
 # --------------------------------------------------------------------------------- the crew

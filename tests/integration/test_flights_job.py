@@ -119,7 +119,7 @@ def test_the_job_runs_on_hbase(hbase: HBase, emptied: str, protocol: str, way: s
 def test_tables_that_hold_something_are_refused(tmp_path: Path) -> None:
     """Flights of an earlier run would be repeated, or counted as too many."""
     uri = f"embedded://{tmp_path}/store"
-    with connect(uri) as engine:
+    with connect(uri, transactions="mine-transactions") as engine:
         engine.ensure_table("mine-indexes", ["f"])
         engine.commit([Mutation(Key("row", "f", "flight", "mine-indexes"), b"1")])
     said = demo(uri, "--tables", "mine", "--days", "1")
@@ -227,4 +227,4 @@ def test_a_job_that_spark_gives_up_says_why(tmp_path: Path) -> None:
     asked += ["--folder", str(tmp_path)]
     with Job("txn.demo.job", asked, tmp_path) as job, pytest.raises(JobError) as caught:
         list(job.lines())
-    assert "no such table" in caught.value.log
+    assert "no such transaction table" in caught.value.log

@@ -42,6 +42,7 @@ def step_plainly(
     cells: Callable[[Transaction], attempt_module.Cells] = lambda t: [],
     *,
     durable: bool = False,
+    unsent: Context | None = None,
 ) -> None:
     """Step statuses by plain puts at the client's time; only the decision compares."""
     if new is Status.ASSERTED:
@@ -98,7 +99,9 @@ def forget_what_is_left(digest: ranges.Digest, cells: Mapping[Key, Cell]) -> Non
     """Keep nothing of the cells that deleted keys have left."""
 
 
-def believe(context: Context, transactions: Sequence[Transaction]) -> list[Transaction]:
+def believe(
+    context: Context, transactions: Sequence[Transaction], unsent: Context | None = None
+) -> list[Transaction]:
     for t in transactions:
         decision = context.rules.make_step(context, t, Status.ASSERTED, plan_of(context, t))
         (decided,) = attempt_module.call_store(
@@ -116,7 +119,7 @@ def plan_of(context: Context, t: Transaction) -> attempt_module.Cells:
 
 
 def decide_as_any_other_call(
-    context: Context, transactions: Sequence[Transaction]
+    context: Context, transactions: Sequence[Transaction], unsent: Context | None = None
 ) -> list[Transaction]:
     """A StoreError then says, as it does for all calls before it, that nothing will happen."""
     attempt_module.advance(context, transactions, Status.ASSERTED, lambda t: plan_of(context, t))
