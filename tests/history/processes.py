@@ -20,6 +20,7 @@ from random import Random
 from typing import NamedTuple
 
 from recovery import check, repair
+from recovery.takeover import take_over
 from tests.chaos.client import end_with_input
 from tests.history.anomalies import Kind
 from tests.history.events import Ending, Transaction
@@ -73,13 +74,7 @@ class Result:
 def open_engine(
     uri: str, transactions: str = TRANSACTIONS, protocol: ProtocolName | None = None
 ) -> Engine:
-    table = name_table(transactions)
-    return connect(uri, table=table, transactions=transactions, policy=POLICY, protocol=protocol)
-
-
-def name_table(transactions: str) -> str:
-    """Return the table of a database: each has one of its own."""
-    return transactions.replace(TRANSACTIONS, TABLE)
+    return connect(uri, table=TABLE, transactions=transactions, policy=POLICY, protocol=protocol)
 
 
 def judge(plans: Iterable[Plan]) -> None:
@@ -101,7 +96,11 @@ def run(plan: Plan) -> Result:
     chance = Random(plan.seed)
     started_ns = time.monotonic_ns()
     with open_engine(plan.uris[0], plan.transactions, plan.protocol) as engine:
-        engine.ensure_table(name_table(plan.transactions), ["d"])
+        if engine.context.store.describe(
+            TABLE.encode()
+        ):  # perhaps of another database
+            take_over(engine.context, TABLE.encode())
+        engine.ensure_table(TABLE, ["d"])
         with _crew(plan) as crew:
             crew.wait_until_all_work()
             for number in range(plan.kills):
@@ -129,7 +128,7 @@ def _read_all(engine: Engine, plan: Plan, epochs: range) -> None:
 
 def keys(epoch: int, seed: int) -> list[Key]:
     """The keys of an epoch; two of them share a row."""
-    return [Key(f"{seed}-{epoch}-{i // 2}", "d", f"v{i}") for i in range(KEYS)]
+    return [Key(f"{seed}-{epoch}-{i // 2}", "d", f"v{i}", TABLE) for i in range(KEYS)]
 
 
 # --------------------------------------------------------------------------------- the crew
