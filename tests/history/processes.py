@@ -96,9 +96,7 @@ def run(plan: Plan) -> Result:
     chance = Random(plan.seed)
     started_ns = time.monotonic_ns()
     with open_engine(plan.uris[0], plan.transactions, plan.protocol) as engine:
-        if engine.context.store.describe(
-            TABLE.encode()
-        ):  # perhaps of another database
+        if engine.context.store.describe(TABLE.encode()):  # perhaps of another database
             take_over(engine.context, TABLE.encode())
         engine.ensure_table(TABLE, ["d"])
         with _crew(plan) as crew:
