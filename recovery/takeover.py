@@ -7,11 +7,11 @@ while nobody uses it, and no key of it is locked.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from recovery.convert import convert, list_cells_in_the_way
 from txn.errors import InvalidRequestError
-from txn.model import plain_table
+from txn.model import Family, plain_table
 from txn.protocol.attempt import Context, call_store
 from txn.protocol.clocks import check_clock
 from txn.spans import Span
@@ -22,10 +22,7 @@ from txn.stores.hbase.schema import make_assign_command
 def find_databases(context: Context, table: bytes) -> set[bytes | None]:
     """Return the transaction tables of the databases that a table's families belong to, None for a
     family of none. Raises InvalidRequestError for an absent table."""
-    families = call_store(context, lambda: context.store.describe(table))
-    if families is None:
-        raise InvalidRequestError("no such table", table=table)
-    return {family.database for family in families.values()}
+    return {family.database for family in _describe(context, table).values()}
 
 
 def find_locks_held(context: Context, table: bytes) -> Iterator[str]:
@@ -43,9 +40,9 @@ def take_over(context: Context, table: bytes) -> int:
     """
     store, database = context.store, plain_table(context.table)
     check_clock(context)  # before anything changes: the conversion would
-    if find_databases(context, table) != {database}:
+    families = _describe(context, table)
+    if any(family.database != database for family in families.values()):
         if not isinstance(store, TableAssigner):
-            families = call_store(context, lambda: store.describe(table)) or {}
             raise InvalidRequestError(
                 "the store cannot change the database of a table: use hbase://, the "
                 "store behind a server, or the HBase shell",
@@ -53,3 +50,11 @@ def take_over(context: Context, table: bytes) -> int:
             )
         store.assign_table(table, database)
     return convert(context, context.rules.name, [table])
+
+
+def _describe(context: Context, table: bytes) -> Mapping[bytes, Family]:
+    """Return the families of a table, whichever database it belongs to."""
+    families = call_store(context, lambda: context.store.describe(table))
+    if families is None:
+        raise InvalidRequestError("no such table", table=table)
+    return families

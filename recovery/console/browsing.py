@@ -41,7 +41,6 @@ from txn.protocol.row_cells import COLUMNS
 from txn.request import Request
 from txn.spans import Span
 
-ALL_COLUMNS = (*COLUMNS, *(status.at for status in Status))
 MOST_AT_ONCE = 1_000
 FIRST_WINDOW_MS = 10_000
 UID_DIGITS = 32
@@ -356,7 +355,7 @@ class _Look:
 
     def _read_whole(self, row_keys: list[bytes]) -> list[Row]:
         table = self._context.table
-        keys = {row: [column(table, row, name) for name in ALL_COLUMNS] for row in row_keys}
+        keys = {row: [column(table, row, name) for name in COLUMNS] for row in row_keys}
         asked = [key for each in keys.values() for key in each]
         found = call_store(self._context, lambda: self._context.store.read(asked))
         return [

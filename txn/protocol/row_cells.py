@@ -85,8 +85,8 @@ def decode_rows(
 def _decode(context: Context, row_key: bytes, found: Mapping[Key, Cell | None]) -> TransactionRow:
     own = [column(context.table, row_key, name) for name in COLUMNS]
     cells = {key: cell for key in own if (cell := found[key]) is not None}
-    theirs, ours = name_database(row_key), plain_table(context.table)
-    if not cells and theirs not in (None, ours):
-        assert theirs is not None
-        return TransactionRow(row_key, elsewhere=(theirs, ours))
+    if not cells and (theirs := name_database(row_key)) is not None:
+        ours = plain_table(context.table)
+        if theirs != ours:
+            return TransactionRow(row_key, elsewhere=(theirs, ours))
     return decode_row(Row(row_key, cells))
