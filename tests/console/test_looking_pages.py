@@ -33,7 +33,8 @@ def url(serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> str:
         for number in range(TRANSFERS):
             with_alice = Exact(alice, f"{100 - number:03}")
             values = [Mutation(alice, f"{99 - number:03}"), Mutation(bob, f"{101 + number:03}")]
-            engine.commit(values, [with_alice], labels={"job": "transfer"})
+            labels = {"job": "transfer", "number": str(number)}
+            engine.commit(values, [with_alice], labels=labels)
         with pytest.raises(AssertionFailedError):
             engine.commit([Mutation(bob, "000")], [Exact(alice, "100")], labels={"job": "refused"})
     crash_client(store, Status.LOCKED, HOSTILE)
@@ -167,8 +168,8 @@ def test_a_transaction_is_explained(url: str, browse: Browse, picture: Picture) 
     change = page.get_by_role("region", name="Mutations").get_by_role("row", name="stock/pears")
     expect(change).to_contain_text("held")
     picture(page, "transaction")
-    page.goto(f"{url}/transactions?label=job%3Dtransfer")
-    page.locator("tbody td:first-child a").first.click()
+    page.goto(f"{url}/transactions?label=number%3D{TRANSFERS - 1}")
+    page.locator("tbody td:first-child a").click()
     change = page.get_by_role("region", name="Mutations").get_by_role("row", name="accounts/alice")
     expect(change.get_by_role("cell")).to_have_text(["accounts/alice/d:balance", "041", "040", ""])
     page.goto(f"{url}/transactions?status=7-ABORTED")

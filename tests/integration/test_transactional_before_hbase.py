@@ -85,10 +85,10 @@ def before_hbase(request: pytest.FixtureRequest, hbase: HBase, tmp_path: Path) -
 
 @pytest.mark.slow
 def test_a_java_program_commits_with_assertions_before_hbase(
-    transfer: tuple[Path, str, str], before_hbase: Served
+    transfer: tuple[Path, str, str], before_hbase: Served, hbase: HBase
 ) -> None:
     """The guide's own: what it read is what it wrote, and a failed assertion is an exception of its
-    type, with what was there instead."""
+    type, with what was there instead. A server that has stopped leaves nothing unfinished."""
     java, class_path, table = transfer
     port = str(before_hbase.ports["transactional"])
     said = run(java, "-cp", class_path, "Transfer", "127.0.0.1", port)
@@ -96,8 +96,9 @@ def test_a_java_program_commits_with_assertions_before_hbase(
     with connect(before_hbase.uris["transactional"], table=table) as engine:
         rows = {row.row: [cell.value for cell in row.cells.values()] for row in engine.scan()}
         assert rows == {b"ann": [b"90"], b"bob": [b"10"]}
-        assert list(check(engine.context, grace_ms=0, scan=[table.encode()])) == []
     assert before_hbase.stop() == 0
+    with connect(hbase.native, table=table, transactions=TRANSACTIONS, protocol="fenced") as engine:
+        assert list(check(engine.context, grace_ms=0, scan=[table.encode()])) == []
 
 
 def test_a_server_before_hbase_does_what_an_engine_on_hbase_does(before_hbase: Served) -> None:
