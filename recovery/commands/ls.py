@@ -200,5 +200,5 @@ def _line(row: TransactionRow, now_ms: int) -> str:
         name_status(row),
         duration_text(max(0, now_ms - (row.since or row.newest))),
         len(request.keys) if request else "?",
-        "; ".join(filter(None, [labels, _parts(row), row.reason, error_text(row.corrupt or "")])),
+        "; ".join(filter(None, [labels, _parts(row), row.reason, error_text(row.cause or "")])),
     )

@@ -149,6 +149,8 @@ class TransactionRow:
         """Why nobody can know what was decided, of a row that may be; None: it can be read."""
         if self.corrupt is not None:  # of one in parts nobody knows which were decided
             return self.corrupt
+        if self.status is None or self.status.is_finished or not self.status.is_decided:
+            return None
         if self.buffer is None:
             return "the buffer is missing"
         if self.plan is None or len(self.plan.replaced) != len(self.buffer.request.mutations):

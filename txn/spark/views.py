@@ -245,7 +245,7 @@ def _describe_transaction(
         "lease_ms": row.buffer.lease_ms if row.buffer else None,
         "beat": _time(row.beat),
         "reason": row.reason,
-        "corrupt": row.corrupt,
+        "corrupt": row.cause,
         "bytes": sum(len(cell.value) for cell in stored.cells.values()),
     }
 
