@@ -30,6 +30,7 @@ from txn.protocol.commit import make_conflict
 from txn.protocol.row import column
 from txn.stores import open_store
 from txn.testing.faulty import Call, Fault, FaultyStore, Reply
+from txn.text import escape
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
@@ -593,6 +594,18 @@ def test_the_doctor_names_cells_from_the_future() -> None:
     told = [d for d in examine(world.engine.context, [TABLE]) if d.verdict is not Verdict.FINE]
     assert [(d.about, d.verdict) for d in told] == [("table data", Verdict.CAUTION)]
     assert "until 2023-11-15" in told[0].seen and "fsck --scan data" in told[0].mend
+
+
+@pytest.mark.parametrize("tables", [[], [b"txn"]])
+def test_the_doctor_names_transactions_from_the_future(tables: list[bytes]) -> None:
+    """The clock of their client was ahead. The transaction table is examined once."""
+    world = World()
+    world.clock.advance(HOUR_MS)
+    done = world.engine.commit([Mutation(X, b"1")])
+    world.clock.set_wall_ms(world.clock.wall_ms() - HOUR_MS)
+    told = [d for d in examine(world.engine.context, tables) if d.verdict is not Verdict.FINE]
+    assert [(d.about, d.verdict) for d in told] == [("table txn", Verdict.CAUTION)]
+    assert escape(done.transaction) in told[0].seen
 
 
 def test_the_doctor_tells_of_a_clock_that_was_set() -> None:
