@@ -45,7 +45,8 @@ def refused(world: World, wanted: type[TxnError], once: str | None = None) -> Tx
 
 
 @pytest.mark.parametrize(
-    ("protocol", "mine"), [("six-phase", MINE), ("fenced", MINE), ("fenced", NAME), ("fenced", b"007")]
+    ("protocol", "mine"),
+    [("six-phase", MINE), ("fenced", MINE), ("fenced", NAME), ("fenced", b"007")],
 )
 def test_a_lock_cell_that_holds_no_lock_is_left_as_it_is(
     protocol: ProtocolName, mine: bytes
