@@ -13,6 +13,7 @@ import pytest
 
 from recovery import Kind, LeftAlone, Repaired, check, compact, repair
 from recovery.commands import main
+from recovery.console.jobs import Jobs
 from recovery.convert import convert
 from recovery.doctor import Verdict, examine
 from recovery.purge import purge_token
@@ -20,7 +21,7 @@ from tests.unit.worlds import POLICY, TABLE, World, X, Y
 from txn import clock as clock_module
 from txn.client.engine import Engine
 from txn.client.parts import PartsClient
-from txn.clock import Clock, SystemClock
+from txn.clock import Clock, SystemClock, poll
 from txn.errors import AbortedError, ConflictError, InvalidRequestError, NotApplied, StoreError
 from txn.model import Cell, Delete, Edit, Family, Mutation
 from txn.protocol import clocks
@@ -350,6 +351,21 @@ def test_a_clock_that_was_set_deletes_nothing_by_age(protocol: ProtocolName, hou
     assert find_step(world.start().context) == 0
     if hours > 0:
         assert {type(repair(context, finding)) for finding in findings} == {Repaired}
+
+
+def test_the_console_repairs_nothing_by_a_clock_that_was_set() -> None:
+    """The clock of its jobs is this machine's as well."""
+    world = Embedded()
+    world.start().commit([Mutation(X, b"1")], once="job", once_retention_ms=HOUR_MS)
+    world.machine.now_ms += 25 * HOUR_MS
+    jobs = Jobs(world.start().context)
+    jobs.start(0, (TABLE,), repairs=True)
+    assert poll(lambda: not jobs.is_running, 10_000)
+    jobs.close()
+    report = jobs.report
+    assert report is not None and report.total > 0
+    assert {type(kept.result) for kept in report.kept} == {LeftAlone}
+    assert "--accept-clock" in str(report.trouble)
 
 
 def test_a_clock_that_is_not_the_stores_deletes_nothing_by_age() -> None:
