@@ -265,7 +265,7 @@ def test_a_foreign_row_is_told_by_ls_show_and_fsck(uri: str, run: Run) -> None:
     """Somebody writes to the wrong table, and would never hear of it."""
     crashed(uri, Status.CLEANING)
     store = open_store(uri)
-    cells = {"mine": ("x", b"1"), "other": ("x", b"1"), "with one": ("status", b"5-COMPLETE")}
+    cells = {"mine": ("x", b"1"), "other": ("status", b"1"), "third": ("status", b"5-COMPLETE")}
     store.write([Edit(Key(row, "t", at, "txn"), cell, 5) for row, (at, cell) in cells.items()])
     store.close()
     told = "3 foreign rows in this table, the first is mine: see txn fsck"
