@@ -75,8 +75,8 @@ def unit_lock(key: Key) -> Key:
 
 
 def holder_of(lock: Key, cell: Cell | None) -> bytes:
-    """Return the row key of who holds a lock; FREE: nobody. What no lock says is a holder that is no
-    transaction, also where it would be the name of one."""
+    """Return the row key of who holds a lock; FREE: nobody. What no lock says is a holder that is
+    no transaction, also where it would be the name of one."""
     if cell is None or not cell.value:
         return FREE
     if lock.column != UNIT_LOCK:
