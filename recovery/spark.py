@@ -169,6 +169,7 @@ def repair_shares(
         _run(spark, found, partial(_add, progress, done))
         kept.append(found)
         done += len(stage)
+        progress(done)  # Spark may not have counted its last tasks yet
     return spark.sparkContext.union(kept)
 
 
