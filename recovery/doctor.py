@@ -33,7 +33,7 @@ from txn.protocol.clocks import ACCEPT, find_step, is_local
 from txn.protocol.lock_cells import FREE
 from txn.protocol.row import DOCTOR_ROW, FAMILY
 from txn.protocol.rules import FENCED, SIX_PHASE, find_name, find_rules
-from txn.text import key_text
+from txn.text import escape, key_text
 
 SKEW_MS = 1_000
 AHEAD_MS = 50
@@ -77,7 +77,7 @@ def examine(context: Context, tables: Sequence[bytes] = ()) -> Iterator[Diagnosi
             seen = "can only be read here: its clock and its manners are not seen"
             mend = "open it where it may be written to"
             yield Diagnosis("store", Verdict.CAUTION, seen, mend)
-        for table in tables:
+        for table in (each for each in tables if plain_table(each) != plain_table(context.table)):
             families = context.store.describe(table)
             yield from _table(context, table, families)
             if families is not None:
@@ -124,6 +124,7 @@ def _transaction_table(context: Context) -> Iterator[Diagnosis]:
     yield from _table(context, context.table, families)
     yield _protocol(context)
     yield from _find_set_clock(context)
+    yield from _look_ahead(context, context.table)
     yield from _try_writes(context)
 
 
@@ -243,15 +244,20 @@ def _find_set_clock(context: Context) -> Iterator[Diagnosis]:
 
 
 def _look_ahead(context: Context, table: bytes) -> Iterator[Diagnosis]:
-    rows = islice(context.store.scan(table), LOOKED_AHEAD)
+    """Yield what there is from the future in the first rows, or of transactions in those that a
+    clock named which is ahead of ours."""
+    is_data = table != context.table
+    start = b"" if is_data else b"transaction.%013d" % context.clock.wall_ms()
+    rows = islice(context.store.scan(table, start), LOOKED_AHEAD)
     ahead = [finding for row in rows for finding in find_future(context, row)]
     if ahead:
         first = ahead[0]
-        assert first.key is not None and isinstance(first.facts["until"], int)
+        assert isinstance(first.facts["until"], int)
         until = time_text(first.facts["until"])
-        seen = f"of its first {LOOKED_AHEAD} rows {len(ahead)} have cells from the future, such as "
-        seen += f"{key_text(first.key)}, until {until}"
-        mend = f"see them all: txn fsck --scan {table.decode(errors='replace')}"
+        such = key_text(first.key) if first.key else escape(first.transaction or b"")
+        whose = f"of its first {LOOKED_AHEAD} rows" if is_data else "of the newest transactions"
+        seen = f"{whose} {len(ahead)} have times in the future, such as {such}, until {until}"
+        mend = f"see them all: txn fsck --scan {_plain(table)}"
         yield Diagnosis(_name(table), Verdict.CAUTION, seen, mend)
 
 

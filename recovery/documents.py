@@ -56,7 +56,7 @@ def row_document(row: TransactionRow, now_ms: int) -> Document:
         "keys": len(request.keys) if request else None,
         "labels": dict(request.labels) if request else {},
         "reason": row.reason,
-        "corrupt": row.corrupt,
+        "corrupt": row.cause,
         "part_of": None if whole is None else escape(whole),
         "parts": None if row.parts is None else list(row.parts),
     }

@@ -197,7 +197,7 @@ def explain(
         held=held,
         has_ranges=row.has_ranges,
         reason=row.reason,
-        corrupt=row.corrupt,
+        corrupt=row.cause,
         whole=whole_of(row_key),
         follows=row.follows,
         parts=row.parts,

@@ -204,12 +204,14 @@ def list_heads(
     cells = [(FAMILY, STATUS), *((FAMILY, status.at) for status in statuses if with_ages)]
     others = leave_out(set(Status) - set(statuses))
     for row in list_rows(context, Span(context.table), looked, others, cells):
-        if foreign is not None:
-            foreign.note(row.row)
         found = {key[2]: cell for key, cell in row.cells.items()}
         cell = found.get(STATUS, NOTHING)
         status = BY_VALUE.get(cell.value)
-        if status is not None and status in statuses and is_row_key(row.row):
+        if status is None or status not in statuses:
+            continue  # see `list_without_status`
+        if foreign is not None:
+            foreign.note(row.row)
+        if is_row_key(row.row):
             yield Head(row.row, status, found.get(status.at, cell).timestamp)
 
 

@@ -33,6 +33,7 @@ from recovery.fsck import (
     require_tables,
 )
 from recovery.opening import open_store_of
+from recovery.units import check_counts
 from txn.errors import InvalidRequestError
 from txn.host.extras import import_extra
 from txn.model import as_bytes, check_whole
@@ -77,10 +78,12 @@ class Inspection:
 
 
 class Share(NamedTuple):
-    """What one task looks at: rows of the transaction table, or of a table as data."""
+    """What one task looks at: rows of the transaction table, or of a table as data; or, of a fenced
+    database, the counts of the locks of these tables."""
 
     span: Span
     is_data: bool
+    counted: Sequence[bytes] = ()
 
 
 @dataclass(slots=True)
@@ -132,11 +135,14 @@ def plan_shares(
     with open_store_of(wanted.uri, wanted.transactions, mends=wanted.repairs) as context:
         require_tables(context, tables)
         spans = [(Span(context.table), False), *((s, True) for s in list_data(context, tables))]
-        return [
+        shares = [
             Share(share, is_data)
             for span, is_data in spans
             for share in _divide_span(context, span, cores, partitions)
         ]
+        if tables and context.rules.locks_rows:
+            shares.append(Share(Span(context.table), True, tables))
+        return shares
 
 
 def look_at_shares(spark: SparkSession, wanted: Inspection, shares: Sequence[Share]) -> RDD[Told]:
@@ -163,6 +169,7 @@ def repair_shares(
         _run(spark, found, partial(_add, progress, done))
         kept.append(found)
         done += len(stage)
+        progress(done)  # Spark may not have counted its last tasks yet
     return spark.sparkContext.union(kept)
 
 
@@ -263,6 +270,8 @@ def look(wanted: Inspection, shares: Iterable[Share]) -> Iterator[Told]:
     for share in shares:
         check = check_data if share.is_data else check_transactions
         findings = check(context, share.span, wanted.ages, count, seen.young)
+        if share.counted:
+            findings = check_counts(context, share.counted)
         if wanted.repairs:
             yield from repair_all(context, findings)
         else:

@@ -80,7 +80,9 @@ class ManualClock:
 
 def find_origin(clock: Clock) -> bytes:
     """Return what names the zero of its monotonic time, which all processes of a machine share
-    until it boots anew; b"" where nobody else's can be compared with it."""
+    until it boots anew; b"" where nobody else's can be compared with it. Of a clock that waits in
+    another way than its `inner` one that is the same."""
+    clock = getattr(clock, "inner", clock)
     return _find_boot() if isinstance(clock, SystemClock) else b""
 
 

@@ -148,11 +148,11 @@ def _list_keys(
     with_ages = least_ms > 0 and context.rules.locks_rows
     if wanted.statuses:
         for head in scan.list_heads(context, wanted.statuses, looked, foreign, with_ages=with_ages):
-            if now_ms - head.since >= least_ms:
+            if _find_age(head.since, now_ms) >= least_ms:
                 yield head.row_key
     if NO_STATUS in wanted.names:
         for row in scan.list_without_status(context, looked, foreign):
-            if now_ms - (row.since or row.newest) >= least_ms:
+            if _find_age(row.since or row.newest, now_ms) >= least_ms:
                 yield row.row_key
 
 
@@ -168,11 +168,16 @@ def _list_all(
             if not (is_row_key(cells.row) and wanted.takes(cells.row)):
                 continue
             row = decode_row(cells)
-            age_ms = context.clock.wall_ms() - (row.since or row.newest)
+            age_ms = _find_age(row.since or row.newest, context.clock.wall_ms())
             if name_status(row) in wanted.names and age_ms >= wanted.older_than_ms:
                 yield row
 
     return 0, find()
+
+
+def _find_age(since_ms: int, now_ms: int) -> int:
+    """Return how old (ms) a status is; 0 where a clock that is ahead of ours has dated it."""
+    return max(0, now_ms - since_ms)
 
 
 def _find_state(context: Context, row: TransactionRow) -> str:
@@ -198,7 +203,7 @@ def _line(row: TransactionRow, now_ms: int) -> str:
     return LINE.format(
         escape(row.row_key),
         name_status(row),
-        duration_text(max(0, now_ms - (row.since or row.newest))),
+        duration_text(_find_age(row.since or row.newest, now_ms)),
         len(request.keys) if request else "?",
-        "; ".join(filter(None, [labels, _parts(row), row.reason, error_text(row.corrupt or "")])),
+        "; ".join(filter(None, [labels, _parts(row), row.reason, error_text(row.cause or "")])),
     )

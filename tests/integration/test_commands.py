@@ -14,6 +14,7 @@ import pytest
 
 from txn import Delete, Engine, Key, Mutation, connect
 from txn.client.parts import PartsClient
+from txn.clock import SystemClock
 from txn.model import Edit
 from txn.protocol.phases import Status
 from txn.protocol.row import column
@@ -47,6 +48,13 @@ def run(uri: str) -> Run:
         return done
 
     return call
+
+
+class Ahead(SystemClock):
+    """A time of day that is an hour ahead."""
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + 3_600_000
 
 
 def lines(done: subprocess.CompletedProcess[str]) -> list[dict[str, object]]:
@@ -241,11 +249,23 @@ def test_ls_lists_and_selects(uri: str, run: Run) -> None:
     assert run("ls", "--older-than", "soon").returncode == 2
 
 
+@pytest.mark.parametrize("limit", ["100", "0"])
+def test_ls_lists_what_a_clock_that_is_ahead_has_written(uri: str, run: Run, limit: str) -> None:
+    """Its age is none; it is there all the same."""
+    with connect(uri, clock=Ahead()) as engine:
+        engine.ensure_table(X.table, ["d"])
+        done = engine.commit([Mutation(X, b"1")])
+    listed = lines(run("ls", "--json", "--limit", limit))
+    assert [(row["transaction"], row["age_ms"]) for row in listed] == [
+        (done.transaction.decode(), 0)
+    ]
+
+
 def test_a_foreign_row_is_told_by_ls_show_and_fsck(uri: str, run: Run) -> None:
     """Somebody writes to the wrong table, and would never hear of it."""
     crashed(uri, Status.CLEANING)
     store = open_store(uri)
-    cells = {"mine": ("x", b"1"), "other": ("x", b"1"), "with one": ("status", b"5-COMPLETE")}
+    cells = {"mine": ("x", b"1"), "other": ("status", b"1"), "third": ("status", b"5-COMPLETE")}
     store.write([Edit(Key(row, "t", at, "txn"), cell, 5) for row, (at, cell) in cells.items()])
     store.close()
     told = "3 foreign rows in this table, the first is mine: see txn fsck"

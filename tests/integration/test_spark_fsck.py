@@ -32,8 +32,11 @@ from recovery.spark import (
     repair_shares,
 )
 from tests.integration.crashes import TABLE, leave_crashes
+from txn import connect
 from txn.errors import InvalidRequestError
+from txn.model import Edit, Key, Mutation
 from txn.protocol.attempt import ProtocolName
+from txn.protocol.lock_cells import unit_lock
 from txn.spark import register
 
 AT_ONCE = {"grace_ms": 0, "scan": [TABLE]}
@@ -68,6 +71,23 @@ def test_executors_find_what_one_process_finds(spark: SparkSession, uri: str) ->
     assert found.columns == list(COLUMNS)
     assert collect(found) == expected
     assert collect(found) == expected  # it looks anew, and has changed nothing
+
+
+def test_executors_find_counts_that_went_back(tmp_path: Path) -> None:
+    """One of them does, with the rows of all transactions."""
+    uri = f"embedded://{tmp_path}/store?sync=off"
+    first, second = (Key(row, "d", "x", TABLE) for row in ("1", "2"))
+    with connect(uri, protocol="fenced") as engine:
+        engine.ensure_table(TABLE, ["d"])
+        for value in (b"1", b"2"):
+            engine.commit([Mutation(first, value), Mutation(second, value)])
+        at = engine.context.store.read([unit_lock(first)])[unit_lock(first)]
+        assert at is not None
+        engine.context.store.write([Edit(unit_lock(first), b"1", at.timestamp)])
+    shares = plan_shares(Inspection(uri, "txn", Ages(0)), [TABLE], 2, cores=2)
+    told = [each for each in look(Inspection(uri, "txn", Ages(0)), shares)]
+    (found,) = (row for each in told for row in list_lines(each))
+    assert [found] == find_here(uri) and found[0] == Kind.FOREIGN_CELL.value
 
 
 def test_executors_repair_what_they_find(spark: SparkSession, uri: str) -> None:

@@ -12,9 +12,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.unit.worlds import after_status
 from txn import Delete, Engine, Exact, Key, Mutation, connect
+from txn.model import Edit
 from txn.protocol.attempt import ProtocolName
 from txn.protocol.phases import Status
-from txn.protocol.row import created_ms
+from txn.protocol.row import column, created_ms, status_key
 from txn.spark import register
 from txn.stores import open_store
 from txn.testing.faulty import Crash, Fault, FaultyStore, Reply
@@ -58,6 +59,19 @@ def test_every_transaction_is_a_row(spark: SparkSession, uri: str) -> None:
     assert second.statuses["2-ASSERTED"] == second.since
     millis = round(second.created.timestamp() * 1000)
     assert millis == created_ms(second.transaction.encode())
+
+
+def test_a_time_that_no_year_holds_is_none(spark: SparkSession, uri: str) -> None:
+    """One cell of it, in microseconds perhaps, would end every look at the table."""
+    store = open_store(uri)
+    for row in store.scan(b"txn"):
+        if (status := row.cells.get(status_key(b"txn", row.row))) is not None:
+            store.write([Edit(status_key(b"txn", row.row), status.value, 2**62)])
+            began = column(b"txn", row.row, b"at." + status.value)
+            store.write([Edit(began, b"", 2**62)])
+    store.close()
+    rows = frame(spark, uri, what="transactions").collect()
+    assert {row.since for row in rows} == {None} and {row.age_ms for row in rows} == {0}
 
 
 def test_locks_that_are_held_are_rows(spark: SparkSession, uri: str) -> None:

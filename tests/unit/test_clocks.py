@@ -13,6 +13,7 @@ import pytest
 
 from recovery import Kind, LeftAlone, Repaired, check, compact, repair
 from recovery.commands import main
+from recovery.console.jobs import Jobs
 from recovery.convert import convert
 from recovery.doctor import Verdict, examine
 from recovery.purge import purge_token
@@ -20,7 +21,7 @@ from tests.unit.worlds import POLICY, TABLE, World, X, Y
 from txn import clock as clock_module
 from txn.client.engine import Engine
 from txn.client.parts import PartsClient
-from txn.clock import Clock, SystemClock
+from txn.clock import Clock, SystemClock, poll
 from txn.errors import AbortedError, ConflictError, InvalidRequestError, NotApplied, StoreError
 from txn.model import Cell, Delete, Edit, Family, Mutation
 from txn.protocol import clocks
@@ -30,6 +31,7 @@ from txn.protocol.commit import make_conflict
 from txn.protocol.row import column
 from txn.stores import open_store
 from txn.testing.faulty import Call, Fault, FaultyStore, Reply
+from txn.text import escape
 
 MINUTE_MS = 60_000
 HOUR_MS = 60 * MINUTE_MS
@@ -351,6 +353,21 @@ def test_a_clock_that_was_set_deletes_nothing_by_age(protocol: ProtocolName, hou
         assert {type(repair(context, finding)) for finding in findings} == {Repaired}
 
 
+def test_the_console_repairs_nothing_by_a_clock_that_was_set() -> None:
+    """The clock of its jobs is this machine's as well."""
+    world = Embedded()
+    world.start().commit([Mutation(X, b"1")], once="job", once_retention_ms=HOUR_MS)
+    world.machine.now_ms += 25 * HOUR_MS
+    jobs = Jobs(world.start().context)
+    jobs.start(0, (TABLE,), repairs=True)
+    assert poll(lambda: not jobs.is_running, 10_000)
+    jobs.close()
+    report = jobs.report
+    assert report is not None and report.total > 0
+    assert {type(kept.result) for kept in report.kept} == {LeftAlone}
+    assert "--accept-clock" in str(report.trouble)
+
+
 def test_a_clock_that_is_not_the_stores_deletes_nothing_by_age() -> None:
     """A program may open a store on this machine with one clock and an engine with another."""
     world = Embedded()
@@ -593,6 +610,18 @@ def test_the_doctor_names_cells_from_the_future() -> None:
     told = [d for d in examine(world.engine.context, [TABLE]) if d.verdict is not Verdict.FINE]
     assert [(d.about, d.verdict) for d in told] == [("table data", Verdict.CAUTION)]
     assert "until 2023-11-15" in told[0].seen and "fsck --scan data" in told[0].mend
+
+
+@pytest.mark.parametrize("tables", [[], [b"txn"]])
+def test_the_doctor_names_transactions_from_the_future(tables: list[bytes]) -> None:
+    """The clock of their client was ahead. The transaction table is examined once."""
+    world = World()
+    world.clock.advance(HOUR_MS)
+    done = world.engine.commit([Mutation(X, b"1")])
+    world.clock.set_wall_ms(world.clock.wall_ms() - HOUR_MS)
+    told = [d for d in examine(world.engine.context, tables) if d.verdict is not Verdict.FINE]
+    assert [(d.about, d.verdict) for d in told] == [("table txn", Verdict.CAUTION)]
+    assert escape(done.transaction) in told[0].seen
 
 
 def test_the_doctor_tells_of_a_clock_that_was_set() -> None:

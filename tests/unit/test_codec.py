@@ -78,7 +78,10 @@ def framed(body: object) -> bytes:
 
 @pytest.mark.parametrize(
     "body",
-    [7, [], [[], [], None, 1], [[[1]], [], None, 1, {}], [[], [["other", 1]], None, 1, {}]],
+    [
+        *(7, [], [[], [], None, 1], [[[1]], [], None, 1, {}], [[], [["other", 1]], None, 1, {}]),
+        *([[{"a": 1}], [], None, 1, {}], [[], [], None, b"1", {}], [[], [], None, 1, 7]),
+    ],
 )
 def test_bodies_of_another_shape_are_noticed(body: object) -> None:
     """A checksum that matches says that the bytes are whole, not that they are ours."""
@@ -86,10 +89,13 @@ def test_bodies_of_another_shape_are_noticed(body: object) -> None:
         decode_buffer(framed(body))
 
 
-def test_a_plan_of_another_shape_is_noticed() -> None:
+@pytest.mark.parametrize(
+    "body", [[1], [1, b"23"], [1, [b"2"]], ["1", []], [1, [2], [2**63]], [1, [2], b"3"]]
+)
+def test_a_plan_of_another_shape_is_noticed(body: object) -> None:
     """The same for plans."""
     with pytest.raises(CorruptRowError, match="plan has an unknown shape"):
-        decode_plan(framed([1]))
+        decode_plan(framed(body))
 
 
 def test_a_body_that_is_not_msgpack_is_noticed() -> None:

@@ -23,6 +23,7 @@ from txn.testing.faulty import Call, Fault, FaultyStore
 pytestmark = pytest.mark.fast
 both = pytest.mark.parametrize("protocol", ["six-phase", "fenced"])
 MINE = b"my own data"
+NAME = b"transaction.1700000000000." + b"0" * 32
 MARKER = marker_key(b"txn", b"token")
 PATIENT = replace(POLICY, deadline_ms=3_600_000)
 
@@ -43,25 +44,31 @@ def refused(world: World, wanted: type[TxnError], once: str | None = None) -> Tx
     return error.value
 
 
-@both
-def test_a_lock_cell_that_holds_no_lock_is_left_as_it_is(protocol: ProtocolName) -> None:
-    """Nobody gives it back, and what it hides nobody can know."""
+@pytest.mark.parametrize(
+    ("protocol", "mine"),
+    [("six-phase", MINE), ("fenced", MINE), ("fenced", NAME), ("fenced", b"007")],
+)
+def test_a_lock_cell_that_holds_no_lock_is_left_as_it_is(
+    protocol: ProtocolName, mine: bytes
+) -> None:
+    """Nobody gives it back, and what it hides nobody can know. A lock of the fenced protocol is not
+    a name alone, as one of the six-phase protocol is."""
     world = World(PATIENT, protocol)
     world.engine.commit([Mutation(X, b"1"), Mutation(Y, b"1")])
     lock = world.engine.context.rules.lock_of(X)
-    put(world, lock, MINE)
+    put(world, lock, mine)
     error = refused(world, AbortedError)
     assert not isinstance(error, ConflictError) and isinstance(error.__cause__, CorruptRowError)
-    assert repr(lock) in str(error) and repr(MINE) not in str(error)
+    assert repr(lock) in str(error) and repr(mine) not in str(error)
     for keys in ([X], [X, Y]):
         with pytest.raises(CorruptRowError) as unread:
             world.engine.read(keys)
-        assert repr(lock) in str(unread.value) and repr(MINE) not in str(unread.value)
+        assert repr(lock) in str(unread.value) and repr(mine) not in str(unread.value)
     with pytest.raises(CorruptRowError):
         list(world.engine.scan(TABLE))
     (finding,) = check(world.engine.context, grace_ms=0, scan=[TABLE])
     assert isinstance(repair(world.engine.context, finding), LeftAlone)
-    assert (world.value(lock), world.value(X)) == (MINE, b"1")
+    assert (world.value(lock), world.value(X)) == (mine, b"1")
 
 
 def test_a_column_of_somebody_s_hinders_no_scan() -> None:

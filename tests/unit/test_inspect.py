@@ -8,7 +8,7 @@ import pytest
 
 from recovery import Kind, check, repair
 from recovery.bounds import MOST_AT_ONCE, LookLimits
-from recovery.documents import explanation_document
+from recovery.documents import explanation_document, row_document
 from recovery.inspect import VERSIONS, AssertionVerdict, Explanation, Unseen, explain
 from tests.unit.test_console_browsing import Weighing
 from tests.unit.worlds import TABLE, TAKEN, World, X, Y, Z, after_status, stopped_at
@@ -18,6 +18,7 @@ from txn.model import Cell, Delete, Edit, Family, Key, Mutation
 from txn.protocol.attempt import ProtocolName
 from txn.protocol.phases import Status
 from txn.protocol.row import RowState, column
+from txn.protocol.row_cells import read_rows
 from txn.stores import open_store
 from txn.testing.counting import CountingStore
 from txn.testing.faulty import Crash, Fault, FaultyStore, Reply
@@ -279,15 +280,18 @@ def test_a_transaction_that_scanned_ranges_says_so() -> None:
     assert {found.changes[0].key: found.has_ranges for found in told} == {X: True, Y: False}
 
 
+@pytest.mark.parametrize("value", [b"junk", None])
 @pytest.mark.parametrize("name", [b"buffer", b"plan", b"status"])
-def test_a_damaged_row_is_explained_as_far_as_it_goes(name: bytes) -> None:
+def test_a_damaged_row_is_explained_as_far_as_it_goes(name: bytes, value: bytes | None) -> None:
     """It is exactly then that somebody looks."""
     world = World()
     row_key = stopped_at(world, Status.ASSERTED)
-    world.store.write([Edit(column(b"txn", row_key, name), b"junk", world.clock.wall_ms())])
+    world.store.write([Edit(column(b"txn", row_key, name), value, world.clock.wall_ms())])
     found = explained(world, row_key)
     assert found.state is RowState.UNREADABLE
     assert found.corrupt
+    row = read_rows(world.engine.context, [row_key])[row_key]
+    assert row_document(row, world.clock.wall_ms())["corrupt"] == found.corrupt
     assert "kept" in found.advice
 
 

@@ -75,14 +75,16 @@ def unit_lock(key: Key) -> Key:
 
 
 def holder_of(lock: Key, cell: Cell | None) -> bytes:
-    """Return the row key of who holds a lock; FREE: nobody. What no lock says is a holder whose row
-    nobody finds."""
+    """Return the row key of who holds a lock; FREE: nobody. What no lock says is a holder that is
+    no transaction, also where it would be the name of one."""
     if cell is None or not cell.value:
         return FREE
     if lock.column != UNIT_LOCK:
         return cell.value
     match = _FENCED.fullmatch(cell.value)
-    return cell.value if match is None else match[2] or FREE
+    if match is not None:
+        return match[2] or FREE
+    return b"?" + cell.value if ROW_KEY.fullmatch(cell.value) else cell.value
 
 
 def require_lock(lock: Key, cell: Cell | None) -> None:

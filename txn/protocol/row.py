@@ -149,6 +149,8 @@ class TransactionRow:
         """Why nobody can know what was decided, of a row that may be; None: it can be read."""
         if self.corrupt is not None:  # of one in parts nobody knows which were decided
             return self.corrupt
+        if self.status is None or self.status.is_finished or not self.status.is_decided:
+            return None
         if self.buffer is None:
             return "the buffer is missing"
         if self.plan is None or len(self.plan.replaced) != len(self.buffer.request.mutations):
@@ -296,6 +298,8 @@ def decode_buffer(encoded: bytes) -> Buffer:
     body = _unframe("buffer", encoded)
     try:
         mutations, assertions, once, lease_ms, labels = body
+        _require(int, lease_ms)
+        _require(dict, labels)
         request = Request(
             tuple(_unpack_mutation(packed) for packed in mutations),
             tuple(_unpack_assertion(packed) for packed in assertions),
@@ -303,7 +307,7 @@ def decode_buffer(encoded: bytes) -> Buffer:
             labels,
         )
         return Buffer(request, lease_ms)
-    except (TypeError, ValueError, IndexError) as error:
+    except (TypeError, ValueError, LookupError) as error:
         raise CorruptRowError("buffer has an unknown shape", cause=str(error)) from error
 
 
@@ -317,12 +321,12 @@ def decode_plan(encoded: bytes) -> Plan:
     body = _unframe("plan", encoded)
     try:
         timestamp, replaced, *locks = body
-        versions = tuple(int(version) for version in replaced)
-        plan = Plan(int(timestamp), versions, *(tuple(map(bytes, each)) for each in locks))
-        numbers = (plan.timestamp, *versions)
-        if plan.timestamp == 0 or not all(0 <= number < 1 << 63 for number in numbers):
+        _require(tuple, replaced, *locks)
+        _require(int, timestamp, *replaced)
+        _require(bytes, *(lock for each in locks for lock in each))
+        if timestamp == 0 or not all(0 <= number < 1 << 63 for number in (timestamp, *replaced)):
             raise ValueError("a timestamp that is none")
-        return plan
+        return Plan(timestamp, replaced, *locks)
     except (TypeError, ValueError) as error:
         raise CorruptRowError("plan has an unknown shape", cause=str(error)) from error
 
@@ -486,6 +490,11 @@ def _unframe(what: str, encoded: bytes) -> Any:
         return msgpack.unpackb(packed, use_list=False)
     except ValueError as error:
         raise CorruptRowError(f"{what} is not msgpack", cause=str(error)) from error
+
+
+def _require(kind: type, *values: object) -> None:
+    if not all(isinstance(value, kind) for value in values):
+        raise TypeError(f"not of type {kind.__name__}")
 
 
 def _pack_mutation(mutation: Mutation | Delete) -> list[Any]:

@@ -50,6 +50,7 @@ from txn.text import escape, key_text
 BATCH_ROWS = 1_000
 BATCH_BYTES = 16_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_LATEST_MS = 253_402_300_799_999  # of the year 9999
 
 
 def _schema(**columns: DataType) -> StructType:
@@ -245,7 +246,7 @@ def _describe_transaction(
         "lease_ms": row.buffer.lease_ms if row.buffer else None,
         "beat": _time(row.beat),
         "reason": row.reason,
-        "corrupt": row.corrupt,
+        "corrupt": row.cause,
         "bytes": sum(len(cell.value) for cell in stored.cells.values()),
     }
 
@@ -287,4 +288,4 @@ def _describe_status(row: TransactionRow, now_ms: int) -> dict[str, Any]:
 
 
 def _time(ms: int) -> datetime | None:
-    return _EPOCH + timedelta(milliseconds=ms) if ms else None
+    return _EPOCH + timedelta(milliseconds=ms) if 0 < ms <= _LATEST_MS else None
