@@ -124,7 +124,8 @@ def _ask(context: Context, call: Callable[[], T]) -> T:
     except TableUnavailable:
         raise
     except MaybeApplied as error:
-        raise NotApplied("the store did not tell its time, and nothing else was written") from error
+        words = "the store did not tell its time, and nothing else was written"
+        raise NotApplied(f"{words}: {error}") from error
 
 
 def _compare(context: Context) -> None:
