@@ -109,8 +109,9 @@ def limit_due(now_ms: int, due_ms: int) -> int:
 
 def find_origin(clock: Clock) -> bytes:
     """Return what names the zero of its monotonic time, which all processes of a machine share
-    until it boots anew; b"" where nobody else's can be compared with it."""
-    return _find_boot() if isinstance(clock, SystemClock) else b""
+    until it boots anew; b"" where nobody else's can be compared with it. A clock that only waits in
+    another way tells what is `beneath` it."""
+    return _find_boot() if isinstance(getattr(clock, "beneath", clock), SystemClock) else b""
 
 
 @cache

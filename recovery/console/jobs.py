@@ -80,7 +80,7 @@ class FsckReport:
     def add(self, finding: Finding, result: Result | None) -> None:
         """Count a finding, and keep it if it is one of the first, and has its room."""
         self.tally[finding.kind, type(result) if result else None] += 1
-        size = sum(len(fact) for fact in finding.facts.values() if isinstance(fact, bytes))
+        size = sum(len(fact) for fact in finding.facts.values() if isinstance(fact, bytes | str))
         if len(self.kept) < MOST_KEPT and self._kept_bytes + size <= MOST_KEPT_BYTES:
             self.kept.append(KeptFinding(finding, result))
             self._kept_bytes += size
@@ -220,15 +220,15 @@ class EndingClock:
     """A clock on which nobody waits any more once somebody has asked for the end of a job."""
 
     def __init__(self, clock: Clock, report: FsckReport) -> None:
+        self.beneath = clock
         self.wall_ms = clock.wall_ms
         self.monotonic_ms = clock.monotonic_ms
-        self._sleep_ms = clock.sleep_ms
         self._report = report
 
     def sleep_ms(self, duration_ms: int) -> None:
         """Wait, or raise CancelledError."""
         self._report.require_going()
-        self._sleep_ms(duration_ms)
+        self.beneath.sleep_ms(duration_ms)
 
 
 def is_left(result: Result | None) -> bool:
