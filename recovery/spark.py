@@ -298,8 +298,8 @@ def _run(spark: SparkSession, found: RDD[Told], progress: Callable[[int], None])
     failures: list[BaseException] = []
 
     def count() -> None:
-        context.setJobGroup(group, "txn fsck", interruptOnCancel=True)
         try:
+            context.setJobGroup(group, "txn fsck", interruptOnCancel=True)
             found.count()
         except Exception as error:  # noqa: BLE001  (it is raised where the work was asked for)
             failures.append(error)

@@ -9,10 +9,11 @@ take `within_ms`, and the instant of that clock at which either is over `due_ms`
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable
 from functools import cache
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 # Where there is one that goes on while the machine is suspended: an owner that sleeps through a
 # lease has lost it, and has to find that out on waking.
@@ -21,6 +22,9 @@ _MONOTONIC = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 EAGER_TRIES = 20
 SHORTEST_PAUSE_S = 0.000_05
 LONGEST_PAUSE_S = 0.002
+MOMENT_MS = 1_000
+
+T = TypeVar("T")
 
 
 class Clock(Protocol):
@@ -76,6 +80,31 @@ class ManualClock:
     def set_wall_ms(self, now_ms: int) -> None:
         """Set the time of day, as an operator or NTP would; the monotonic clock stays."""
         self._wall_ms = now_ms
+
+
+class _Limit(threading.local):
+    until_ms: int | None = None
+
+
+_LIMIT = _Limit()
+
+
+def call_until(until_ms: int | None, call: Callable[[], T]) -> T:
+    """Return what a call returns, in which this thread waits for no server much longer than until
+    then, by the monotonic clock: see `limit_due`. None: as long as the server's own time."""
+    before, _LIMIT.until_ms = _LIMIT.until_ms, until_ms
+    try:
+        return call()
+    finally:
+        _LIMIT.until_ms = before
+
+
+def limit_due(now_ms: int, due_ms: int) -> int:
+    """Return until when to wait for a server: until a moment after what `call_until` was told, if
+    that is earlier. A server that is only slow answers in that moment, and what was begun there can
+    be ended."""
+    until_ms = _LIMIT.until_ms
+    return due_ms if until_ms is None else min(due_ms, max(now_ms, until_ms) + MOMENT_MS)
 
 
 def find_origin(clock: Clock) -> bytes:

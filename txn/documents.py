@@ -20,7 +20,15 @@ from txn.model import Key
 from txn.text import parse_key
 
 Document = dict[str, Any]
-KNOWN = ("exact", "greater", "version", "some", "not", "and", "or")
+FORMS = {
+    "exact": '{"exact": key, "value": value}',
+    "greater": '{"greater": key, "value": value}',
+    "version": '{"version": key, "timestamp": whole number or null}',
+    "some": '{"some": key}',
+    "not": '{"not": assertion}',
+    "and": '{"and": [assertion, ..]}',
+    "or": '{"or": [assertion, ..]}',
+}
 
 
 def read_key(given: object, place: str) -> Key:
@@ -93,9 +101,12 @@ def _parse_leaf(item: Document, place: str, reader: AssertionReader) -> Assertio
             return Version(reader.key(key, place), timestamp)
         case {"some": key} if len(item) == 1:
             return Some(reader.key(key, place))
-    raise InvalidRequestError(
-        "not an assertion", place=place, fields=sorted(item), known=list(KNOWN)
-    )
+    meant = [form for name, form in FORMS.items() if name in item]
+    if not meant:
+        raise InvalidRequestError(
+            "not an assertion", place=place, fields=sorted(item), known=list(FORMS)
+        )
+    raise refuse_part(f"an assertion is {' or '.join(meant)}", place, item)
 
 
 def read_list(given: object, place: str) -> list[object]:

@@ -53,4 +53,7 @@ def _tell(name: WorkName, error: Exception, watch: Watch) -> None:
         *(name, cause),
         exc_info=error if is_ours else None,
     )
-    watch(WorkFailed(name))
+    try:
+        watch(WorkFailed(name))
+    except Exception:  # noqa: BLE001  (it must not; but nothing else may end the thread)
+        LOG.exception("a watch has failed: work=%s", name)

@@ -80,7 +80,7 @@ class FsckReport:
     def add(self, finding: Finding, result: Result | None) -> None:
         """Count a finding, and keep it if it is one of the first, and has its room."""
         self.tally[finding.kind, type(result) if result else None] += 1
-        size = sum(len(fact) for fact in finding.facts.values() if isinstance(fact, bytes))
+        size = sum(len(fact) for fact in finding.facts.values() if isinstance(fact, bytes | str))
         if len(self.kept) < MOST_KEPT and self._kept_bytes + size <= MOST_KEPT_BYTES:
             self.kept.append(KeptFinding(finding, result))
             self._kept_bytes += size

@@ -40,6 +40,7 @@ from txn import (
     Key,
     Mutation,
     Not,
+    NotApplied,
     Outcome,
     Request,
     Some,
@@ -75,7 +76,7 @@ from txn.stores.base import Store
 from txn.stores.local import LocalStore
 from txn.tables.admin import Admin
 from txn.tables.kv.memory import MemoryStore
-from txn.testing.faulty import Call, Fault, FaultyStore
+from txn.testing.faulty import Call, Fault, FaultyStore, Reply
 
 TLS = Path(__file__).with_name("tls")
 X, Y, Z = (Key(row, "d", "v", "data") for row in "xyz")
@@ -588,6 +589,23 @@ def test_a_commit_whose_table_went_is_told_as_committed_and_not_sent_again() -> 
         admin.enable(b"other")
         found = engine.read([X, Y, Z, far, further])
         assert {cell and cell.value for cell in found.values()} == {b"1"}
+
+
+def test_a_store_that_fails_behind_a_server_means_not_committed() -> None:
+    """The wire promises that, as on a full disk; a StoreError said neither yes nor no."""
+    faulty = FaultyStore(open_store("memory://"))
+    with endpoint(faulty) as (uri, _), connect(uri, table="data") as engine:
+        engine.ensure_table("data", ["d"])
+        engine.commit([Mutation(X, "0")])
+        faulty.plan = lambda call: Fault(frozenset(), Reply.MAYBE_APPLIED)
+        for call in (
+            lambda: engine.commit([Mutation(X, "1"), Mutation(Y, "1")], deadline_ms=200),
+            lambda: engine.submit(([Mutation(X, "1")], []), deadline_ms=200).result(60),
+        ):
+            with pytest.raises(NotApplied, match="the reply was lost"):
+                call()
+        (result,) = engine.commit_many([([Mutation(X, "1")], [])], deadline_ms=[200])
+        assert isinstance(result, NotApplied)
 
 
 def test_a_lost_read_is_asked_again() -> None:

@@ -105,6 +105,21 @@ def test_an_engine_opens_and_reads_beside_a_stopped_writer(path: str) -> None:
     stopped.kill()
 
 
+def test_a_commit_beside_a_stopped_writer_ends_soon_after_its_deadline(path: str) -> None:
+    """It took ten seconds, whatever `deadline_ms`."""
+    key = Key("r", "d", "x", "t")
+    with connect(f"embedded://{path}?sync=off") as engine:
+        engine.ensure_table("t", ["d"])
+        engine.commit([Mutation(key, "1")])
+        stopped = writing(path, stop_oneself)
+        wait_until_stopped(stopped)
+        began = time.monotonic()
+        with pytest.raises(NotApplied, match=f"process={stopped.pid}$"):
+            engine.commit([Mutation(key, "2")], deadline_ms=10)
+        assert time.monotonic() - began < 5
+        stopped.kill()
+
+
 @pytest.mark.usefixtures("hasty")
 def test_a_reader_without_the_right_to_write_and_a_writer_keep_each_other_out(path: str) -> None:
     """It has no slot by which LMDB would spare its pages."""

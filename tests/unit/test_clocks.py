@@ -206,16 +206,25 @@ def test_parts_are_refused_by_whichever_process_has_a_wrong_clock() -> None:
     assert world.value(X) is None
 
 
-@pytest.mark.parametrize("reply", [Reply.MAYBE_APPLIED, Reply.NOT_APPLIED])
-def test_a_commit_whose_clock_could_not_be_compared_did_not_happen(reply: Reply) -> None:
-    """Whatever became of the cell that asks for the time: nothing else was written."""
+@pytest.mark.parametrize(
+    ("reply", "reason"),
+    [
+        (Reply.MAYBE_APPLIED, "nothing else was written: the reply was lost"),
+        (Reply.NOT_APPLIED, "the store refused the call"),
+    ],
+)
+def test_a_commit_whose_clock_could_not_be_compared_did_not_happen(
+    reply: Reply, reason: str
+) -> None:
+    """Whatever became of the cell that asks for the time: nothing else was written. The reason,
+    such as a full disk, is told."""
     world = Servers()
     world.faulty.plan = lambda call: Fault(frozenset(), reply)
     for call in (
         lambda: world.other.commit([Mutation(X, b"1"), Mutation(Y, b"1")]),
         lambda: world.other.run(lambda t: t.put(X, b"1"), deadline_ms=100),
     ):
-        with pytest.raises(NotApplied):
+        with pytest.raises(NotApplied, match=reason):
             call()
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from unittest.mock import MagicMock
 
 import pytest
 
+import recovery.spark as spark_module
 from recovery.commands.looks import Asked, look_on_executors, name_master
 from recovery.fsck import Ages
 from txn.errors import InvalidRequestError
@@ -38,3 +40,11 @@ def test_the_extra_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
         look_on_executors("local[1]", asked, bar=None),  # type: ignore[arg-type]
     ):
         pass
+
+
+def test_work_that_spark_does_not_take_is_not_told_as_done() -> None:
+    """Its thread ended with nothing said, and a repair seemed to have found nothing."""
+    session = MagicMock()
+    session.sparkContext.setJobGroup.side_effect = ValueError("the context was stopped")
+    with pytest.raises(ValueError, match="was stopped"):
+        spark_module._run(session, MagicMock(), lambda done: None)

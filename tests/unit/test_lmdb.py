@@ -264,6 +264,8 @@ def test_a_path_that_is_no_directory_is_refused(tmp_path: Path) -> None:
         ("embeded:///app?token=t", "did you mean embedded:///app uri='embeded:///app' "),
         ("hbase+thrift://h:1", r"did you mean hbase\+thrift[12]://h:1 "),
         ("ftp://h/x", "unknown kind of store uri='ftp://h/x' "),
+        ("10.0.0.1:9090", "unknown kind of store uri='10.0.0.1:9090' "),
+        ("", "unknown kind of store uri='' "),
         ("/var/lib/app", "unknown kind of store: did you mean embedded:///var/lib/app "),
         ("embedded://tmp/bank", "three slashes: did you mean embedded:///tmp/bank "),
         ("embedded://relative/path", "three slashes"),

@@ -84,6 +84,18 @@ def test_the_pauses_after_failures_have_a_bound() -> None:
     assert pauses.seconds == [30, 3, 6, 9, 10, 10, 10]
 
 
+def test_a_watch_that_raises_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """It must not; but a lease is no price for a mistake in somebody's metrics."""
+
+    def fail(*event: Event) -> None:
+        raise ValueError("odd")
+
+    pauses = Pauses(2)
+    repeat("show life", fail, pauses, 30, fail)
+    assert pauses.seconds == [30, 3, 6]
+    assert caplog.text.count("a watch has failed: work=show life") == 2
+
+
 def test_a_closed_store_ends_it(caplog: pytest.LogCaptureFixture) -> None:
     """There is nothing left to work at; that is no failure."""
 

@@ -382,7 +382,12 @@ def list_deadlines(deadline_ms: Sequence[int | None] | None, count: int) -> list
     """Return a time for each of so many requests, of which none has one where none are given."""
     if deadline_ms is None:
         return [None] * count
-    times = list(deadline_ms)
+    try:
+        times = list(deadline_ms)
+    except TypeError as error:
+        raise InvalidRequestError(
+            "deadline_ms is a list, of a time for each request", given=deadline_ms
+        ) from error
     for time_ms in times:
         check_deadline(time_ms)
     if len(times) != count:

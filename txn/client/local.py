@@ -422,19 +422,16 @@ class LocalBackend:
         self, deadline_ms: int | None
     ) -> tuple[Context, Callable[[Sequence[Key]], Snapshot]]:
         """Return what a read works with, and what reads under locks, both until the deadline."""
-        context, policy = self._context, self._context.policy
+        context = self._context
         if deadline_ms is None:
-            return context, partial(self._read_under_locks, context, None)
+            return context, partial(self._read_under_locks, None)
         if deadline_ms <= 0:
             raise DeadlineError("deadline passed before anything was read")
-        if deadline_ms < min(policy.store_patience_ms, policy.deadline_ms):
-            context = replace(context, policy=replace(policy, deadline_ms=deadline_ms))
         due_ms = context.clock.monotonic_ms() + deadline_ms
-        return context, partial(self._read_under_locks, context, due_ms)
+        return replace(context, until_ms=due_ms), partial(self._read_under_locks, due_ms)
 
-    def _read_under_locks(
-        self, context: Context, due_ms: int | None, keys: Sequence[Key]
-    ) -> dict[Key, Cell | None]:
+    def _read_under_locks(self, due_ms: int | None, keys: Sequence[Key]) -> dict[Key, Cell | None]:
+        context = self._context
         if due_ms is None:
             due_ms = context.clock.monotonic_ms() + context.policy.deadline_ms
         request = lock_request(keys)

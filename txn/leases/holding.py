@@ -20,6 +20,7 @@ from txn.leases.model import ExceedsMaxLeaseTimeError, Lease, LeaseNotFoundError
 from txn.locks.manager import LockLost
 from txn.locks.requests import LockRequest, Path, in_order
 from txn.repeating import repeat
+from txn.text import name_failure
 
 # Of a duration: how often it is extended, and by which part of it two clocks may differ that run
 # for so long.
@@ -94,7 +95,8 @@ class HeldLease(Forked):
         try:
             there = self._leases.list_lease([each.path for each in self.objects])
         except StoreError as error:
-            raise self._error("nobody says that the lease is held") from error
+            cause = name_failure(error)
+            raise self._error("nobody says that the lease is held", cause) from error
         ours = {each.path for each in there if each.lease_id == self.lease_id}
         self._gone = self._gone or not ours >= {each.path for each in self.objects}
         if self.lost:
@@ -136,6 +138,6 @@ class HeldLease(Forked):
         self._sure_until_ms = began_ms + self._sure_ms
         return True
 
-    def _error(self, reason: str) -> LockLost:
+    def _error(self, reason: str, cause: str | None = None) -> LockLost:
         named = [str(each) for each in self.objects]
-        return LockLost(reason, lease=self.lease_id, objects=named)
+        return LockLost(reason, lease=self.lease_id, objects=named, cause=cause)

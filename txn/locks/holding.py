@@ -8,6 +8,7 @@ from typing import Self
 from txn.errors import AbortedError, CommitOutcomeUnknown, StoreError
 from txn.locks.manager import LockLost
 from txn.locks.requests import LockRequest, Path
+from txn.text import name_failure
 
 
 class Holding:
@@ -43,7 +44,9 @@ class Holding:
         try:
             there = self._are_there()
         except (StoreError, AbortedError, CommitOutcomeUnknown) as error:
-            raise LockLost("nobody says that locks are held", locks=named) from error
+            raise LockLost(
+                "nobody says that locks are held", locks=named, cause=name_failure(error)
+            ) from error
         if not there or self.lost:
             raise LockLost("locks are lost", locks=named)
 

@@ -14,7 +14,7 @@ from operator import attrgetter
 from random import Random
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeVar, cast
 
-from txn.clock import Clock
+from txn.clock import Clock, call_until
 from txn.errors import (
     ConflictError,
     CorruptRowError,
@@ -498,7 +498,7 @@ def call_store(context: Context, call: Callable[[], T]) -> T:
     tries: Iterator[int] | None = None  # made where a call has failed: few do
     while True:
         try:
-            return call()
+            return call() if context.until_ms is None else call_until(context.until_ms, call)
         except (StoreClosedError, TableUnavailable):
             raise
         except StoreError as error:

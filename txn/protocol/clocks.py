@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import NamedTuple, TypeVar
 
-from txn.clock import Clock, find_origin
+from txn.clock import Clock, call_until, find_origin
 from txn.errors import (
     AbortedError,
     ConflictError,
@@ -111,7 +111,7 @@ def check_clock(context: Context) -> None:
         _ask(context, partial(_compare, context))
     elif clock.monotonic_ms() >= trust.due_ms:
         try:
-            _compare(context)
+            call_until(context.until_ms, partial(_compare, context))
         except StoreError:
             trust.due_ms = clock.monotonic_ms() + TRY_AGAIN_MS
 
@@ -124,7 +124,8 @@ def _ask(context: Context, call: Callable[[], T]) -> T:
     except TableUnavailable:
         raise
     except MaybeApplied as error:
-        raise NotApplied("the store did not tell its time, and nothing else was written") from error
+        words = "the store did not tell its time, and nothing else was written"
+        raise NotApplied(f"{words}: {error}") from error
 
 
 def _compare(context: Context) -> None:

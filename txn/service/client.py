@@ -28,6 +28,7 @@ from txn.errors import (
     InvalidRequestError,
     MaybeApplied,
     NotApplied,
+    StoreClosedError,
     StoreError,
     TableUnavailable,
     TxnError,
@@ -186,9 +187,9 @@ class RemoteBackend:
         send = partial(self._send, _Asked(request, spans, ack, name, due_ms, headers))
         try:
             return send()
-        except TableUnavailable:  # the server's answer, and none of a commit
-            raise
-        except MaybeApplied as lost:
+        except StoreError as lost:
+            if isinstance(lost, TableUnavailable) or not isinstance(lost, MaybeApplied):
+                raise _deny(lost) from lost.__cause__
             now_ms = self._clock.monotonic_ms()
             until_ms = now_ms + PATIENCE_MS if due_ms is None else due_ms + ANSWER_MS + SETTLE_MS
             done = None
@@ -468,6 +469,14 @@ def _end_traces(
 
 def _unpack_part(packed: Any, name: bytes) -> Committed | TxnError:
     try:
-        return unpack_result(packed)
+        result = unpack_result(packed)
     except MaybeApplied as error:
         return CommitOutcomeUnknown(name, error)
+    return _deny(result) if isinstance(result, StoreError) else result
+
+
+def _deny(error: StoreError) -> StoreError:
+    """Return the error of a commit whose server answered that its store had failed, and so that
+    nothing was committed: see `StoreFailed` of the wire."""
+    is_clear = isinstance(error, NotApplied | StoreClosedError)
+    return error if is_clear else NotApplied(str(error))

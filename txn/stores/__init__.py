@@ -20,6 +20,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
+from re import fullmatch
 from typing import Any
 from urllib.parse import SplitResult, quote, unquote
 
@@ -123,6 +124,8 @@ def _open_served(parts: SplitResult, clock: Clock, _: bool) -> Store:
 
 def _guess_uri(parts: SplitResult, place: str) -> str | None:
     """Return what is meant by a URI of no scheme that is known, if that can be guessed."""
+    if not place or fullmatch(r"[\w.-]+:\d+", place):  # a server, but nobody knows which kind
+        return None
     if parts.scheme in {"", "file"}:
         return _make_embedded_uri(parts.path if parts.scheme else place)
     near = get_close_matches(parts.scheme, _FACTORIES, 1)

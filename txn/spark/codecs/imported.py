@@ -27,7 +27,9 @@ class ImportedCodec(Codec):
         try:
             self.inner = getattr(importlib.import_module(module), name)
         except (ImportError, AttributeError, ValueError) as error:
-            raise InvalidRequestError("codec cannot be imported", codec=self.path) from error
+            raise InvalidRequestError(
+                "codec cannot be imported", codec=self.path, cause=str(error)
+            ) from error
         if not (hasattr(self.inner, "encode") and hasattr(self.inner, "decode")):
             raise InvalidRequestError("codec has no encode or no decode", codec=self.path)
 

@@ -17,7 +17,7 @@ from contextlib import suppress
 from threading import Condition
 from typing import Any, Generic, TypeVar
 
-from txn.clock import Clock
+from txn.clock import Clock, limit_due
 from txn.errors import MaybeApplied, NotApplied, StoreClosedError, annotate
 from txn.host.forks import Forked
 from txn.stores.gateway import (
@@ -183,7 +183,7 @@ class Pool(Forked):
 
     def _due_ms(self, now_ms: int, within_ms: int | None = None) -> int:
         wait_ms = self.gateway.timeout_ms if within_ms is None else within_ms
-        return now_ms + min(wait_ms, self.gateway.timeout_ms)
+        return limit_due(now_ms, now_ms + min(wait_ms, self.gateway.timeout_ms))
 
     # ---------------------------------------------------------------- lending connections
 

@@ -33,7 +33,7 @@ from fcntl import (
 )
 from types import TracebackType
 
-from txn.clock import SystemClock, poll
+from txn.clock import SystemClock, limit_due, poll
 from txn.errors import NotApplied
 
 FILE = "writer.lock"
@@ -60,6 +60,10 @@ def open_file(folder: str, *, may_write: bool) -> int | None:
         return None
 
 
+def _find_patience(began_ms: int) -> int:
+    return limit_due(began_ms, began_ms + PATIENCE_MS) - began_ms
+
+
 class Exclusion:
     """A lock on bytes of the file; as a context manager it is held meanwhile.
 
@@ -80,13 +84,14 @@ class Exclusion:
         self._thread = threading.Lock()
 
     def __enter__(self) -> None:
-        """Wait until it is free; NotApplied where it is not within `PATIENCE_MS`."""
-        within_ms = PATIENCE_MS
+        """Wait until it is free; NotApplied where it is not within `PATIENCE_MS`, or soon after the
+        deadline of the caller."""
+        began_ms = None
         if not self._thread.acquire(blocking=False):
-            within_ms = self._wait_for_thread()
+            began_ms = self._wait_for_thread()
         try:
             if not self._take():
-                self._wait(within_ms)
+                self._wait(_CLOCK.monotonic_ms() if began_ms is None else began_ms)
         except BaseException:
             self.__exit__(None, None, None)
             raise
@@ -102,20 +107,21 @@ class Exclusion:
         self._thread.release()
 
     def _wait_for_thread(self) -> int:
-        """Wait for the other threads of this process; return how long the processes may take."""
-        due_ms = _CLOCK.monotonic_ms() + PATIENCE_MS
-        if not self._thread.acquire(timeout=PATIENCE_MS / 1000):
-            raise self._make_refusal(os.getpid(), F_WRLCK)
-        return due_ms - _CLOCK.monotonic_ms()
+        """Wait for the other threads of this process; return when that began."""
+        began_ms = _CLOCK.monotonic_ms()
+        if not self._thread.acquire(timeout=_find_patience(began_ms) / 1000):
+            raise self._make_refusal(os.getpid(), F_WRLCK, began_ms)
+        return began_ms
 
-    def _wait(self, within_ms: int) -> None:
+    def _wait(self, began_ms: int) -> None:
         if poll(self._take, LINE_MS):
             return
-        if not poll(self._take_in_line, within_ms - LINE_MS):
+        due_ms = began_ms + _find_patience(began_ms)
+        if not poll(self._take_in_line, due_ms - _CLOCK.monotonic_ms()):
             process, kind = self._find_owner(self._lock)
             if process is None:
                 process, kind = self._find_owner(self._place)
-            raise self._make_refusal(process, kind)
+            raise self._make_refusal(process, kind, began_ms)
 
     def _take(self) -> bool:
         try:
@@ -144,12 +150,12 @@ class Exclusion:
         kind, _, _, _, process = struct.unpack_from(_QUESTION, answer)
         return (process if kind != F_UNLCK and process > 0 else None), kind
 
-    def _make_refusal(self, owner: int | None, kind: int) -> NotApplied:
+    def _make_refusal(self, owner: int | None, kind: int, began_ms: int) -> NotApplied:
         doing = "reading" if kind == F_RDLCK else "writing to"
         return NotApplied(
             "another process or thread is "
             f"{'opening' if self._lock == OPENING else doing} the store and does not end",
             path=self._path,
-            waited_ms=PATIENCE_MS,
+            waited_ms=_CLOCK.monotonic_ms() - began_ms,
             process=owner,
         )

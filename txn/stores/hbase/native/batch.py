@@ -12,7 +12,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from txn.backoff import Backoff
-from txn.clock import Clock
+from txn.clock import Clock, limit_due
 from txn.errors import MaybeApplied, NotApplied
 from txn.stores.hbase.native.cells import Cells
 from txn.stores.hbase.native.connection import RemoteError, RpcCall, RpcConnection
@@ -109,7 +109,8 @@ class Batches:
 
     def due_ms(self) -> int:
         """Return when a call of the store that begins now is to end."""
-        return self.clock.monotonic_ms() + self.servers.target.timeout_ms
+        now_ms = self.clock.monotonic_ms()
+        return limit_due(now_ms, now_ms + self.servers.target.timeout_ms)
 
 
 class _Run:

@@ -7,7 +7,7 @@ from random import Random
 from typing import Any
 
 from txn.backoff import Backoff
-from txn.clock import Clock
+from txn.clock import Clock, limit_due
 from txn.errors import InvalidRequestError, MaybeApplied, NotApplied, StoreError
 from txn.model import DATABASE_ENTRY, Family
 from txn.stores.hbase.native.connection import RemoteError
@@ -158,8 +158,8 @@ class MasterTables:
         raise kind("no answer from the master", cause=first_line(cause)) from cause
 
     def _due_ms(self, within_ms: int | None = None) -> int:
-        limit_ms = self._servers.target.timeout_ms
-        return self._clock.monotonic_ms() + min(limit_ms, within_ms or limit_ms)
+        now_ms, limit_ms = self._clock.monotonic_ms(), self._servers.target.timeout_ms
+        return limit_due(now_ms, now_ms + min(limit_ms, within_ms or limit_ms))
 
 
 def _table_name(table: bytes) -> Any:
