@@ -345,6 +345,7 @@ def test_a_function_is_found_wherever_a_value_may_stand(values: str) -> None:
 @pytest.mark.parametrize(
     "sql",
     ["SELECT nope(1)", "SELECT other.f(1)", "SELECT default.max(1)", "SELECT * FROM nope()",
+     "SELECT * FROM other.trim('x')", "SELECT 1 FROM n, LATERAL other.substring(a)",
      "SELECT circle()", "SELECT a.b.c.d(1)", "SELECT builtin.nope(1)"],
 )  # fmt: skip
 def test_a_function_that_nobody_knows_is_refused(sql: str) -> None:
