@@ -453,6 +453,8 @@ def test_values_are_appended_to(two: Both, table: bytes, row: bytes) -> None:
     two.ask("append", IDL.TAppend(table, row, [b"d:a", b"e:a"], [b"3", b""]))
     two.ask("append", IDL.TAppend(table, row, [b"d:a"], [b"1", b"2"]))
     two.ask("append", IDL.TAppend(table, row, [b"d"], [b"1"]))
+    two.ask("append", IDL.TAppend(table, row, [b":a"], [b"1"]))
+    two.ask("append", IDL.TAppend(table, row, [], []))
     two.ask("append", IDL.TAppend(table, row, [b"z:a"], [b"1"]))
     two.ask("append", IDL.TAppend(table, b"", [b"d:a"], [b"1"]))
     two.ask("getRow", table, row, {})

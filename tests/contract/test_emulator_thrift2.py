@@ -146,10 +146,9 @@ def test_rows_are_read(two: Both, table: bytes, filled: bytes, options: dict[str
     two.ask("get", table, gets[0])
     two.ask("get", table, gets[1])
     two.ask("getMultiple", table, gets)
-    if "existence_only" not in options:
-        two.ask("exists", table, gets[0])
-        two.ask("exists", table, gets[1])
-        two.ask("existsAll", table, gets[:2])
+    two.ask("exists", table, gets[0])
+    two.ask("exists", table, gets[1])
+    two.ask("existsAll", table, gets[:2])
 
 
 @pytest.mark.parametrize("wrong", [ABSENT, b"a b"])

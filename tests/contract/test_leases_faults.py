@@ -232,6 +232,7 @@ SETTINGS = [
     "idle_in_transaction_session_timeout = '1ms'",
     "default_transaction_read_only = 'on'",
     "extra_float_digits = '-15'",
+    "quote_all_identifiers = 'on'",
 ]
 
 

@@ -198,6 +198,11 @@ def test_a_session_variable_needs_what_its_value_reads(sql: str, expected: str) 
         "SELECT * FROM t |> WHERE p = 1",
         "EXECUTE IMMEDIATE 'TRUNCATE TABLE t'",
         "BEGIN SELECT 1; END",
+        "INSERT INTO IDENTIFIER(x) SELECT 1",
+        "INSERT INTO IDENTIFIER(concat('a', 'b')) VALUES (1)",
+        "CREATE TABLE IDENTIFIER(:x) AS SELECT 1",
+        "CREATE VIEW IDENTIFIER(x) AS SELECT 1",
+        "SELECT * FROM libsvm.`x`",
     ],
 )
 def test_what_names_no_table_that_we_know_is_refused(sql: str) -> None:
@@ -297,6 +302,7 @@ def test_a_function_needs_what_its_body_reads(sql: str, expected: str) -> None:
         ("(x INT DEFAULT 1) RETURNS INT COMMENT 'x' RETURN CASE x WHEN 1 THEN 2 END", ""),
         ("() RETURNS TABLE (v INT) LANGUAGE SQL READS SQL DATA RETURN SELECT v FROM t", "S t"),
         ("() RETURNS TABLE RETURN WITH c AS (TABLE t) SELECT * FROM c", "S t"),
+        ("(a INT DEFAULT 1 COMMENT 'x', b INT DEFAULT (SELECT 1 FROM t)) RETURN a", "S t"),
     ],
 )
 def test_making_a_function_needs_what_its_body_reads(made: str, expected: str) -> None:
@@ -307,9 +313,39 @@ def test_making_a_function_needs_what_its_body_reads(made: str, expected: str) -
         requests(f"CREATE FUNCTION f{made} FROBNICATE u v")
 
 
+VALUES = [
+    "array({})[{}], map({}, {})[{}], list[{}], x[{}][{}], struct({}).a, (1, {})",
+    "CASE {} WHEN {} THEN {} ELSE {} END, CAST({} AS INT), {}::int, {} IS NULL, NOT {}",
+    "{} IN ({}, {}), {} BETWEEN {} AND {}, {} LIKE {} ESCAPE '/', {} RLIKE ANY ({}, {})",
+    "sum({}) FILTER (WHERE {} > {}) OVER (PARTITION BY {}, {} ORDER BY {} DESC NULLS LAST)",
+    "first({}) IGNORE NULLS, count(DISTINCT {}, {}), listagg({}, ',') WITHIN GROUP (ORDER BY {})",
+    "trim({} FROM {}), substring({} FROM {} FOR {}), overlay({} PLACING {} FROM {} FOR {})",
+    "position({} IN {}), extract(YEAR FROM {}), INTERVAL ({}) DAY, date_add({}, {})",
+    "transform(a, x -> x + {}), aggregate({}, {}, (y, x) -> y + {}, y -> {}), struct({} AS a)",
+    "{} FROM t WHERE {} GROUP BY {}, ROLLUP ({}) HAVING {} ORDER BY {} LIMIT {}",
+    "1 FROM t DISTRIBUTE BY {} SORT BY {} DESC",
+    "1 FROM t JOIN u ON {} = {} LATERAL VIEW explode({}) e, LATERAL explode({}) AS f (a)",
+    "1 FROM t PIVOT (sum({}) FOR a IN ({}, {} AS b))",
+    "1 FROM (VALUES ({}, {})), range({})",
+]
+
+
+@pytest.mark.parametrize("values", VALUES)
+def test_a_function_is_found_wherever_a_value_may_stand(values: str) -> None:
+    """What the parser drops from a statement would be read under no lock."""
+    sql = f"SELECT {values}"
+    places = sql.count("{}")
+    for place in range(places):
+        requests(sql.format(*["1"] * places))
+        for value in ("nope(1)", "(SELECT max(a) FROM parquet.`/x`)"):
+            with pytest.raises(InvalidRequestError):
+                requests(sql.format(*[value if each == place else "1" for each in range(places)]))
+
+
 @pytest.mark.parametrize(
     "sql",
     ["SELECT nope(1)", "SELECT other.f(1)", "SELECT default.max(1)", "SELECT * FROM nope()",
+     "SELECT * FROM other.trim('x')", "SELECT 1 FROM n, LATERAL other.substring(a)",
      "SELECT circle()", "SELECT a.b.c.d(1)", "SELECT builtin.nope(1)"],
 )  # fmt: skip
 def test_a_function_that_nobody_knows_is_refused(sql: str) -> None:

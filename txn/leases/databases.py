@@ -62,6 +62,7 @@ SESSION = {
     "idle_in_transaction_session_timeout": f"{PATIENCE_S}s",
     "intervalstyle": "postgres",
     "lock_timeout": f"{PATIENCE_S}s",
+    "quote_all_identifiers": "off",
     "standard_conforming_strings": "on",
     "timezone": "UTC",
     "transaction_timeout": "0",

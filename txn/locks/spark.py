@@ -30,7 +30,7 @@ from txn.repeating import repeat
 with import_extra("locks"):
     from txn.locks.hive.definitions import NOTHING
     from txn.locks.hive.parameters import Args, bind_values
-    from txn.locks.hive.words import SESSION_CATALOGS, split, statements
+    from txn.locks.hive.words import SESSION_CATALOGS, Words, split, statements
 
 with import_extra("spark"):
     from pyspark.errors import PySparkException
@@ -96,7 +96,8 @@ class SessionCatalog:
         facts = {row[0]: row[1] for row in rows}
         # Where Hive made the view, the names in it are whole and its database is not told.
         namespace = facts.get("View Catalog and Namespace", name.parts[0]).rpartition(".")[2]
-        return Table(query=facts["View Text"], database=namespace.strip("`").lower())
+        query = bind_values(facts["View Text"])
+        return Table(query=query, database=namespace.strip("`").lower())
 
     def _refuse_temporary(self, name: Path) -> None:
         """A temporary view may be of anything: its name says nothing about what it reads."""
@@ -114,7 +115,7 @@ class SessionCatalog:
             return found
         for each in self._names(name):
             if self._spark.catalog.functionExists(each):
-                found.append(_read_function(self._spark.catalog.getFunction(each)))
+                found += _read_function(self._spark.catalog.getFunction(each))
         return found
 
     def _made_functions(self) -> set[str]:
@@ -131,11 +132,11 @@ class SessionCatalog:
         return [quoted(name), *([quoted(Path(name.parts[-1:]))] if is_bare else [])]
 
 
-def _read_function(function: Function) -> Table:
-    """Return what a function reads. One of Java or Python reads no table; what one of SQL does is
-    in its description."""
+def _read_function(function: Function) -> list[Table]:
+    """Return what a function reads, and the defaults of its parameters. One of Java or Python reads
+    no table; what one of SQL does is in its description."""
     if not str(function.className).startswith("sqlFunction"):
-        return Table()
+        return [Table()]
     try:
         facts = json.loads(function.description or "")
         query = facts.get("sqlFunction.query") or f"SELECT {facts['sqlFunction.expression']}"
@@ -144,7 +145,9 @@ def _read_function(function: Function) -> Table:
         raise InvalidRequestError(UNKNOWN_FUNCTION, function=function.name) from error
     if catalog not in SESSION_CATALOGS or facts.get("referredTempViewNames", "[]") != "[]":
         raise InvalidRequestError(UNKNOWN_FUNCTION, function=function.name)
-    return Table(query=query, database=database.lower())
+    values = Words(facts.get("sqlFunction.inputParam") or "", "").defaults()
+    queries = [query, *(f"SELECT {value}" for value in values)]
+    return [Table(query=bind_values(each), database=database.lower()) for each in queries]
 
 
 def quoted(name: Path) -> str:

@@ -234,12 +234,14 @@ class Data1:
         if not asked.table or not asked.row:
             raise Internal("an append needs a table and a row")
         require(asked, "columns", "values")
-        if len(asked.columns) != len(asked.values):
-            raise Internal("an append needs as many values as columns")
+        if not asked.columns or len(asked.columns) != len(asked.values):
+            raise Internal("an append needs columns, and as many values")
         appends = [
             Append(*convert.cell_of(column), value)
             for column, value in zip(asked.columns, asked.values, strict=True)
         ]
+        if not all(append.family for append in appends):
+            raise Internal("an append needs a family")
         [result] = self._rows.mutate(asked.table, [(asked.row, appends)])
         return convert.cells(result.versions)
 

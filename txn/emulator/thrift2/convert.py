@@ -71,8 +71,6 @@ def make_io_error(message: str, *, can_retry: bool) -> Exception:
 
 def selection_of(get: Any) -> Selection:
     """Return what a TGet asks for of its row."""
-    if get.existence_only:
-        raise Internal("what exists alone has no cells to show")
     if get.maxVersions is not None and get.maxVersions < 1:
         raise make_io_error("versions must be positive", can_retry=True)
     _refuse_bytes(get)

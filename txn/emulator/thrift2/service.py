@@ -50,10 +50,13 @@ class Data2:
         return [bool(found.versions) for found in self._got(table, gets)]
 
     def get(self, table: bytes, get: Any) -> Any:
-        return convert.result(self._got(table, [get])[0])
+        return self.getMultiple(table, [get])[0]
 
     def getMultiple(self, table: bytes, gets: Sequence[Any]) -> list[Any]:
-        return convert.results(self._got(table, gets))
+        found = convert.results(self._got(table, gets))
+        if any(get.existence_only for get in gets):
+            raise Internal("what exists alone has no cells to show")
+        return found
 
     def _got(self, table: bytes, gets: Sequence[Any]) -> list[Result]:
         """Read together the rows of which the same is asked."""

@@ -70,7 +70,7 @@ CLEAR CACHE
 COMMENT ON TABLE <table> IS (<text>|NULL)
 COMMENT ON <db> <database> IS (<text>|NULL)
 CREATE [OR REPLACE] [TEMPORARY] FUNCTION [IF NOT EXISTS] <name> AS <text> [USING <files>]
-CREATE [OR REPLACE] [TEMPORARY] FUNCTION [IF NOT EXISTS] <name> <group> {<trait>} RETURN <body>
+CREATE [OR REPLACE] [TEMPORARY] FUNCTION [IF NOT EXISTS] <name> <given> {<trait>} RETURN <body>
 CREATE TEMPORARY MACRO <name> <group> <anything>
 CREATE (ROLE|CATALOG|RESOURCE|APPLICATION|SCHEDULED) <anything>
 CREATE [REMOTE] <db> [IF NOT EXISTS] <database> {<clause>}
@@ -171,6 +171,8 @@ def statement_touches(statement: str, database: str) -> Touches:
     words = Words(statement, database)
     forms = _compile_forms().get(words.key, [])
     shape = words.shape()
+    if " IDENTIFIER ()" in shape.text and words.key not in NOTHING:
+        words.refuse("only the session knows a name that is given by IDENTIFIER")
     for form in forms:
         if match := form.fullmatch(shape.text):
             return list(_list_touches(words, shape, match))
@@ -259,6 +261,12 @@ def _values(words: Words) -> Touches:
     return query_touches(f"SELECT 1 ORDER BY {words.rest()}", words.database)
 
 
+def _defaults(words: Words) -> Touches:
+    """What the calls of a function will read that leave out a parameter."""
+    words.expect("(")
+    return [touch for value in words.defaults() for touch in _values(Words(value, words.database))]
+
+
 def _body(words: Words) -> Touches:
     """What the calls of a function will read, a query or a value, as if it were a view."""
     return _query(words) if words.key in _QUERIES else _values(words)
@@ -271,6 +279,7 @@ _TOUCHES: dict[str, tuple[str, Callable[[Words], Touches]]] = {
     "body": (r" .+", _body),
     "database": (_DOTTED, lambda words: [Change(words.database_path())]),
     "explained": (r" .+", _explain),
+    "given": (r" \(\)", _defaults),
     "keep": (_OBJECT, lambda words: [Keep(words.table(), words.partition())]),
     "kept": (_DOTTED, lambda words: [Keep(words.database_path())]),
     "object": (_OBJECT, lambda words: [Change(words.table(), words.partition())]),

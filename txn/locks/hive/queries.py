@@ -82,8 +82,19 @@ def _parse(statement: str) -> exp.Expr:
     return tree
 
 
+def _check_calls(tree: exp.Expr, statement: str) -> None:
+    """Refuse a function of some database that is named as one with a grammar of its own."""
+    for call in tree.find_all(exp.Func):
+        around = call.parent
+        is_behind = isinstance(around, exp.Dot) and around.expression is call
+        has_database = is_behind or (isinstance(around, exp.Table) and around.args.get("db"))
+        if has_database and not isinstance(call, exp.Anonymous):
+            refuse_statement(statement, "a function that is named as one built in")
+
+
 def _calls(tree: exp.Expr, statement: str, database: str) -> Iterator[FunctionCall]:
     """The functions that are called by name; what is written like one in a hint is none."""
+    _check_calls(tree, statement)
     found: dict[FunctionCall, None] = {}
     for call in tree.find_all(exp.Anonymous):
         if call.find_ancestor(exp.Hint):

@@ -28,9 +28,12 @@ SHOWN = 60
 SESSION_CATALOGS = frozenset({"spark_catalog", "hive"})
 # Where Spark looks for temporary views; and its formats, whose "tables" are paths of files.
 TEMPORARY = frozenset({"global_temp"})
-FORMATS = frozenset({"avro", "binaryfile", "csv", "delta", "json", "orc", "parquet", "text", "xml"})
+FORMATS = frozenset(
+    {"avro", "binaryfile", "csv", "delta", "json", "libsvm", "orc", "parquet", "text", "xml"}
+)
 _NAME = re.compile(r"\w+")
 _VARIABLE = re.compile(r"\$\{[^}]*\}")
+_DEFAULT = re.compile(r"(?<= DEFAULT)(?: (?!,|COMMENT\b)\S+)+")
 # How a shape writes what is no plain word; a name in backquotes matches as names do.
 _SIGNS = {
     TokenType.IDENTIFIER: "`",
@@ -48,6 +51,7 @@ class Statements(Spark):
         COMMANDS: ClassVar[set[TokenType]] = set()
 
     class Parser(SparkParser):
+        ARRAY_CONSTRUCTORS: ClassVar[dict[str, Any]] = {}  # else `array(x)[0]` loses its x
         FUNCTIONS: ClassVar[dict[str, Any]] = {}
         FUNCTION_PARSERS: ClassVar[dict[str, Any]] = {
             name: parse
@@ -249,6 +253,15 @@ class Words:
                 break
         self.expect(")")
         return tuple(found)
+
+    def defaults(self) -> list[str]:
+        """Read the parameters of a function, `x INT DEFAULT 1, y INT`; return the text of each
+        default value."""
+        shape, found = self.shape(), []
+        for match in _DEFAULT.finditer(shape.text.partition(" )")[0]):
+            first, last = shape.words[match.start()], shape.words[match.end()] - 1
+            found.append(self.statement[self._words[first].start : self._words[last].end])
+        return found
 
     def _value(self) -> Constant | None:
         if self.key in {",", ")"}:

@@ -65,11 +65,17 @@ def parse_ensemble(parts: SplitResult) -> Ensemble:
     if any(each in ("", ".", "..") or "\0" in each for each in folders.split("/") if folders):
         raise InvalidRequestError("not a base path", base=folders, uri=shown)
     options = read_options(parts, _OPTIONS)
-    if options.keys() - {"tls"}:
+    if files := options.keys() - {"tls"}:
+        if options.get("tls") == "off" or (files >= {"key"} and "certificate" not in files):
+            raise InvalidRequestError(
+                "files are for tls=on, and a key is for its certificate", options=options, uri=shown
+            )
         options["tls"] = "on"
     if at:
         user, _, password = map(unquote, login.partition(":"))
-        if not user or not password or ":" in user:
-            raise InvalidRequestError("write zookeeper://user:password@host:port/base", uri=shown)
+        if not user or not password or ":" in user or "@" in login:
+            raise InvalidRequestError(
+                "write zookeeper://user:password@host:port/base, with %40 for an @", uri=shown
+            )
         options |= {"user": user, "password": password}
     return Ensemble(hosts, f"/{folders}" if folders else "", Credentials(**options))
