@@ -22,9 +22,7 @@ from tests.console.crashing import crash_client, crash_engine
 from tests.console.served import TOKEN, serve_here
 from tests.console.visits import Answer, ask, post
 from tests.integration.emulator import emulated
-from tests.unit.test_clocks import Machine
 from txn import Engine, Key, Mutation, connect
-from txn import clock as clock_module
 from txn.clock import SystemClock
 from txn.errors import InvalidRequestError
 from txn.policy import Policy
@@ -228,24 +226,6 @@ def test_what_is_kept_of_a_check_is_bounded(jobs: Jobs, monkeypatch: pytest.Monk
     jobs.start(0, ())
     wait_until_over(jobs)
     assert (jobs.report.total, len(jobs.report.kept)) == (4, 2)  # a bad cell is told of as text
-
-
-def test_a_repair_of_a_machine_whose_clock_was_set_deletes_nothing(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """It goes by a clock of its own, of which nobody knew which machine's it was."""
-    clock = Machine()
-    monkeypatch.setattr(clock_module, "_find_boot", lambda: b"boot")
-    engine = Engine(open_store("memory://", clock), clock=clock)
-    engine.ensure_table("stock", ["d"])
-    engine.commit([Mutation(Key("apple", "d", "count", "stock"), "7")], labels={"a": "b"})
-    clock.now_ms += 2 * RETENTION_MS
-    jobs = Jobs(engine.context)
-    jobs.start(0, (), repairs=True)
-    wait_until_over(jobs)
-    assert jobs.report is not None and "clock was set" in str(jobs.report.trouble)
-    assert {type(kept.result) for kept in jobs.report.kept} == {LeftAlone}
-    jobs.close()
 
 
 def test_an_unforeseen_failure_ends_the_job_and_not_the_console(
