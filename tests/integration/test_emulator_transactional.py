@@ -330,6 +330,20 @@ def test_a_commit_with_a_token_is_sent_again() -> None:
         assert engine.read([X]) == {X: Cell(b"1", done.timestamp)}
 
 
+def test_a_commit_with_a_token_whose_answers_are_all_lost_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Sending it again took all the time that there was, and its row was never looked for."""
+    monkeypatch.setattr("txn.service.client.PATIENCE_MS", 500)
+    with endpoint() as (uri, _), wire(int(uri.rpartition(":")[2])) as between:
+        between.lose = lambda answer: b"commit" in answer
+        with connect(f"txn://127.0.0.1:{between.port}", table="data") as engine:
+            engine.ensure_table("data", ["d"])
+            done = engine.commit([Mutation(X, "1")], once="token")
+            assert between.lost > 1
+            assert engine.read([X]) == {X: Cell(b"1", done.timestamp)}
+
+
 def test_an_abort_whose_answer_is_lost_is_not_known() -> None:
     """An aborted attempt may be followed by one that commits: only the server knew better."""
     with endpoint() as (uri, _), lossy(uri, b"commit") as (engine, _lost):
