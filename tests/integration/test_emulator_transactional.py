@@ -635,6 +635,19 @@ def test_a_name_is_found_among_the_labels() -> None:
         assert engine.outcome(name) is Outcome.COMMITTED
 
 
+def test_a_name_tells_of_no_request_but_its_own() -> None:
+    """Other languages' clients choose the names, such as the bytes of a UUID."""
+    names = [b"", b"\xff", b"\xfe"]
+    with endpoint() as (uri, _), plain(uri) as c:
+        c.ensureTable(b"data", [b"d"], None)
+        c.commit([pack_mutation(Mutation(X, "1"))], None, None)
+        for name in names:
+            assert c.settle(name, 0, None).committed is None
+            c.commit([pack_mutation(Mutation(X, "1"))], None, IDL.Options(request=name))
+        found = {c.settle(name, 0, None).committed.transaction for name in names}
+        assert len(found) == len(names)
+
+
 # ---------------------------------------------------------------------------------- token
 
 
