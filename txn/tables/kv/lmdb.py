@@ -209,7 +209,7 @@ class _Shared:
         try:
             with files.reading:
                 files.check()
-                files.check_lock()
+                files.check_locks()
                 transaction = files.environment.begin(buffers=False)
                 try:
                     files.check_transaction(transaction, writes=False)

@@ -123,11 +123,6 @@ class LmdbFiles:
         is as long."""
         if self._file is not None and not os.fstat(self._file).st_nlink:
             raise self._lose("the store's lock file was replaced")
-        self.check_lock()
-
-    def check_lock(self) -> None:
-        """Raise StoreClosedError unless LMDB's file of locks is the one that was opened, and as
-        long."""
         if self._lock is None:
             return
         inode, size = self._identify(self._lock)
@@ -147,8 +142,6 @@ class LmdbFiles:
         is_behind = newest < max(before, known)
         if is_behind or (newest > before and (writes or self._is_stuck(before, newest))):
             raise self._lose("something else has changed the store's data file")
-        if newest > before or self._lock is None:  # a writer has just ended, or there is no lock
-            self.check_locks()
         whole = (info["last_pgno"] + 1) * self._page_bytes
         if whole > self._size:
             self._check_short(newest, whole, writes)
