@@ -21,7 +21,8 @@ from txn.locks.stored.look import StoredLook
 from txn.locks.zookeeper.ensemble import parse_ensemble
 from txn.policy import Policy
 from txn.protocol.attempt import Context, Rules
-from txn.protocol.rules import SIX_PHASE, find_rules, require_features
+from txn.protocol.row import FAMILY
+from txn.protocol.rules import SIX_PHASE, find_rules, require_features, require_transactions
 from txn.request import TRANSACTIONS
 from txn.stores import open_store
 from txn.stores.base import Store
@@ -56,17 +57,18 @@ def open_any_store(uri: str, transactions: str) -> Iterator[Context]:
 def find_usual_rules(store: Store, table: bytes) -> Rules:
     """Return the rules of the database with this transaction table; the usual ones where there is
     none, or its protocol is not written down."""
-    rules = find_rules(store, table) if store.describe(table) else None
+    rules = find_rules(store, table) if FAMILY in (store.describe(table) or {}) else None
     return rules or SIX_PHASE
 
 
 @contextmanager
-def open_store_of(uri: str, transactions: str, *, mends: bool = False) -> Iterator[Context]:
+def open_store_of(
+    uri: str, transactions: str, *, mends: bool = False, is_own: bool = True
+) -> Iterator[Context]:
     """Open a store that has a transaction table, to look at it or, if it can do the database's
-    protocol, to mend it."""
+    protocol, to mend it. is_own: see `require_transactions`."""
     with open_any_store(uri, transactions) as context:
-        if context.store.describe(context.table) is None:
-            raise InvalidRequestError("no such transaction table", table=transactions)
+        require_transactions(context.store, context.table, is_own=is_own)
         if mends:
             require_features(context, context.rules)
         yield context

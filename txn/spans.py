@@ -63,6 +63,8 @@ def make_span(
         low = as_bytes("prefix", prefix)
         high = _behind(low)
     wanted = None if columns is None else frozenset(_column(pair) for pair in columns)
+    if wanted is not None and not wanted:
+        raise InvalidRequestError("columns names none: leave it out for all of them")
     return Span(as_bytes("table", table), low, high or None, wanted)
 
 

@@ -54,7 +54,8 @@ def take_over(
     Exit code 0: it does. 1: refused, with what stands in the way and what to do.
     """
     name = table.encode()
-    with open_store_of(store, transactions, mends=True) as context:
+    is_own = table != transactions  # else this is what mends it
+    with open_store_of(store, transactions, mends=True, is_own=is_own) as context:
         before = sorted(each.decode() if each else "none" for each in find_databases(context, name))
         obstacles = list(find_locks_held(context, name))
         if not obstacles:

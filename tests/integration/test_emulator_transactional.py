@@ -331,6 +331,20 @@ def test_a_commit_with_a_token_is_sent_again() -> None:
         assert engine.read([X]) == {X: Cell(b"1", done.timestamp)}
 
 
+def test_a_commit_with_a_token_whose_answers_are_all_lost_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Sending it again took all the time that there was, and its row was never looked for."""
+    monkeypatch.setattr("txn.service.client.PATIENCE_MS", 500)
+    with endpoint() as (uri, _), wire(int(uri.rpartition(":")[2])) as between:
+        between.lose = lambda answer: b"commit" in answer
+        with connect(f"txn://127.0.0.1:{between.port}", table="data") as engine:
+            engine.ensure_table("data", ["d"])
+            done = engine.commit([Mutation(X, "1")], once="token")
+            assert between.lost > 1
+            assert engine.read([X]) == {X: Cell(b"1", done.timestamp)}
+
+
 def test_an_abort_whose_answer_is_lost_is_not_known() -> None:
     """An aborted attempt may be followed by one that commits: only the server knew better."""
     with endpoint() as (uri, _), lossy(uri, b"commit") as (engine, _lost):
@@ -637,6 +651,19 @@ def test_a_name_is_found_among_the_labels() -> None:
         name = labels.pop(REQUEST_LABEL)
         assert labels == {"mine": "kept"}
         assert engine.outcome(name) is Outcome.COMMITTED
+
+
+def test_a_name_tells_of_no_request_but_its_own() -> None:
+    """Other languages' clients choose the names, such as the bytes of a UUID."""
+    names = [b"", b"\xff", b"\xfe"]
+    with endpoint() as (uri, _), plain(uri) as c:
+        c.ensureTable(b"data", [b"d"], None)
+        c.commit([pack_mutation(Mutation(X, "1"))], None, None)
+        for name in names:
+            assert c.settle(name, 0, None).committed is None
+            c.commit([pack_mutation(Mutation(X, "1"))], None, IDL.Options(request=name))
+        found = {c.settle(name, 0, None).committed.transaction for name in names}
+        assert len(found) == len(names)
 
 
 # ---------------------------------------------------------------------------------- token

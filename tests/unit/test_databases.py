@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from random import Random
 
@@ -10,6 +11,7 @@ import pytest
 
 from recovery import check, repair
 from recovery.findings import Kind, LeftAlone
+from recovery.opening import open_store_of
 from recovery.takeover import find_databases, find_locks_held, take_over
 from tests.unit.worlds import POLICY, TABLE, World, X, Y, stopped_at
 from txn.client.connect import connect
@@ -246,3 +248,20 @@ def test_nothing_is_made_where_nothing_may_be_made(tmp_path: object) -> None:
     with connect(uri, create=False) as engine:
         assert engine.context.rules.name == "fenced"
         assert engine.context.store.describe(b"mistyped") is before is None
+
+
+@pytest.mark.parametrize("table", ["plain", "alike"])
+def test_a_table_of_data_is_no_transaction_table(tmp_path: object, table: str) -> None:
+    """Rows of transactions in it would be data to the database that it belongs to."""
+    uri = f"embedded://{tmp_path}/store"
+    with connect(uri) as engine:
+        engine.ensure_table("plain", ["d"])
+        engine.ensure_table("alike", ["t"])
+    refusal = pytest.raises(InvalidRequestError, match="belongs_to=b'txn'")
+    with refusal:
+        connect(uri, transactions=table, create=False)
+    with refusal, open_store_of(uri, table):
+        pass
+    is_missing = pytest.raises(InvalidRequestError, match="no such transaction table")
+    with is_missing if table == "plain" else nullcontext(), open_store_of(uri, table, is_own=False):
+        pass  # as `txn table take-over` of a transaction table itself

@@ -269,6 +269,7 @@ def test_a_path_that_is_no_directory_is_refused(tmp_path: Path) -> None:
         ("/var/lib/app", "unknown kind of store: did you mean embedded:///var/lib/app "),
         ("embedded://tmp/bank", "three slashes: did you mean embedded:///tmp/bank "),
         ("embedded://relative/path", "three slashes"),
+        ("embedded:relative", "three slashes: did you mean embedded:///relative "),
         ("embedded://", "three slashes"),
         (
             "embedded:///p?fsync=off",

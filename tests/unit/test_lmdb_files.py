@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -263,9 +263,10 @@ def test_a_newer_state_in_the_same_file_is_an_error(store: LmdbStore, path: Path
             call(store)
 
 
+@pytest.mark.parametrize("calls", [(put, get), (get, put)])
 @pytest.mark.parametrize("what", ["replaced", "cut short"])
 def test_a_lock_file_that_is_gone_or_cut_is_an_error(
-    store: LmdbStore, path: Path, what: str
+    store: LmdbStore, path: Path, what: str, calls: Sequence[Callable[[LmdbStore], object]]
 ) -> None:
     """Without it the processes know nothing of each other's readers and commits."""
     lock = path / "lock.mdb"
@@ -274,13 +275,19 @@ def test_a_lock_file_that_is_gone_or_cut_is_an_error(
         lock.touch()
     else:
         os.truncate(lock, 0)
-    for call in (put, get):
+    for call in calls:
         with pytest.raises(StoreClosedError, match=f"the store's lock file was {what}"):
             call(store)
     store.close()
     again = LmdbStore(str(path), sync=False)
     put(again)
     again.close()
+
+
+def test_a_deleted_file_is_named(store: LmdbStore, path: Path) -> None:
+    (path / "lock.mdb").unlink()
+    with pytest.raises(StoreClosedError, match=r"moved or deleted .*lock\.mdb"):
+        put(store)
 
 
 @pytest.mark.parametrize("read_only", [False, True])

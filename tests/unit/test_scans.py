@@ -197,6 +197,12 @@ def test_a_scan_needs_a_table() -> None:
         make_span(None)
 
 
+def test_no_columns_are_not_all_of_them() -> None:
+    """HBase would return all for none, and a block would not notice what comes into these."""
+    with pytest.raises(InvalidRequestError, match="columns"):
+        make_span(TABLE, columns=[])
+
+
 def test_a_span_contains_what_its_scan_finds() -> None:
     """Transactions ask it which of their own keys belong to a scan."""
     wanted = make_span(TABLE, "b", "d", columns=[("d", "x")])

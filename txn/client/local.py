@@ -27,7 +27,6 @@ from txn.errors import (
     ConflictError,
     CorruptRowError,
     DeadlineError,
-    InvalidRequestError,
     StoreError,
     TableUnavailable,
     TxnError,
@@ -50,7 +49,7 @@ from txn.protocol.lock_cells import holder_of
 from txn.protocol.resolve import Resolver, make_corrupt_error
 from txn.protocol.row import FAMILY, RowState, decode_marker, is_row_key, marker_key
 from txn.protocol.row_cells import read_rows
-from txn.protocol.rules import choose_rules
+from txn.protocol.rules import choose_rules, require_transactions
 from txn.protocol.waiting import Contention, fail_late
 from txn.reading.keys import Snapshot, read_atomically
 from txn.reading.look import find_holders
@@ -101,11 +100,8 @@ class LocalBackend:
         own = Family(versions=1, database=plain_table(context.table))
         if create:
             context.store.ensure_table(context.table, {FAMILY: own}, splits)
-        elif context.store.describe(context.table) is None:
-            raise InvalidRequestError(
-                "no such transaction table: name another, or make this one with `txn init`",
-                transactions=context.table,
-            )
+        else:
+            require_transactions(context.store, context.table)
         self._context = context = replace(
             context, rules=choose_rules(context, protocol, create=create)
         )

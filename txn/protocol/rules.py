@@ -11,7 +11,7 @@ from contextlib import suppress
 from itertools import islice
 
 from txn.errors import CorruptRowError, InvalidRequestError
-from txn.model import Cell, Check, Key
+from txn.model import Cell, Check, Key, refuse_other_database
 from txn.protocol import commit, recover
 from txn.protocol.attempt import (
     Attempt,
@@ -112,6 +112,19 @@ class SixPhaseRules:
 SIX_PHASE: Rules = SixPhaseRules()
 FENCED: Rules = FencedRules()
 PROTOCOLS: dict[str, Rules] = {rules.name: rules for rules in (SIX_PHASE, FENCED)}
+
+
+def require_transactions(store: Store, table: bytes, *, is_own: bool = True) -> None:
+    """Raise InvalidRequestError unless the store has this transaction table. is_own: and it belongs
+    to no other database, such as one that has its data there."""
+    families = store.describe(table) or {}
+    if is_own:
+        refuse_other_database(table, families.values(), table)
+    if FAMILY not in families:
+        raise InvalidRequestError(
+            "no such transaction table: name another, or make this one with `txn init`",
+            transactions=table,
+        )
 
 
 def protocol_key(table: bytes) -> Key:

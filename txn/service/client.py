@@ -5,8 +5,8 @@ token, of which at most one commits; otherwise the server is asked for the trans
 the request's name. What only the server knows, such as conflicts, is settled there.
 
 A call with a deadline has ended `ANSWER_MS` and `SETTLE_MS` after it, whatever the server does; one
-without, after the `timeout_ms` of the URI and `PATIENCE_MS`. A read writes nothing: it fails with
-DeadlineError or NotApplied, and never leaves anything open.
+without, after the `timeout_ms` of the URI, `PATIENCE_MS` and `SETTLE_MS`. A read writes nothing: it
+fails with DeadlineError or NotApplied, and never leaves anything open.
 """
 
 from __future__ import annotations
@@ -191,13 +191,13 @@ class RemoteBackend:
             if isinstance(lost, TableUnavailable) or not isinstance(lost, MaybeApplied):
                 raise _deny(lost) from lost.__cause__
             now_ms = self._clock.monotonic_ms()
-            until_ms = now_ms + PATIENCE_MS if due_ms is None else due_ms + ANSWER_MS + SETTLE_MS
+            last_ms = now_ms + PATIENCE_MS
+            until_ms = last_ms if due_ms is None else due_ms + ANSWER_MS
             done = None
             if request.once is not None:
-                last_ms = now_ms + PATIENCE_MS
                 done = self._send_again(send, last_ms if due_ms is None else min(due_ms, last_ms))
             if done is None:
-                done = self._settler.find_committed(name, sent_ms, until_ms)
+                done = self._settler.find_committed(name, sent_ms, until_ms + SETTLE_MS)
             if done is None:
                 raise CommitOutcomeUnknown(name, lost) from lost
             return done

@@ -336,7 +336,7 @@ class Transactional:
 
     def _judge_rows(
         self, name: bytes, ago_ms: int, within_ms: int
-    ) -> Iterator[tuple[str, Outcome, Committed | None]]:
+    ) -> Iterator[tuple[str | None, Outcome, Committed | None]]:
         """Yield what rows tell of requests of this name, or of parts of it, until it is late."""
         context = self._engine.context
         clock, table = context.clock, context.table
@@ -353,12 +353,12 @@ class Transactional:
                     yield told
 
 
-def _judge_row(row: Row) -> tuple[str, Outcome, Committed | None] | None:
+def _judge_row(row: Row) -> tuple[str | None, Outcome, Committed | None] | None:
     """Return the name of the request that a transaction's row is of, and what it tells of it."""
     found = decode_row(row)
     if found.buffer is None or found.status is None:
         return None
-    label = found.buffer.request.labels.get(REQUEST_LABEL, "")
+    label = found.buffer.request.labels.get(REQUEST_LABEL)
     if found.status.is_decided and found.plan is not None:
         complete = found.status.is_finished
         done = Committed(row.row, found.plan.timestamp, complete=complete)
@@ -379,7 +379,7 @@ def _list_windows(sent_ms: int) -> Iterator[tuple[bytes, bytes]]:
 
 
 def _label(name: bytes) -> str:
-    return name.decode(errors="replace")
+    return name.decode(errors="backslashreplace")
 
 
 def _begun_at(wall_ms: int) -> bytes:

@@ -81,7 +81,7 @@ def _open_embedded(parts: SplitResult, clock: Clock, create: bool) -> Store:
 def _open_lmdb(parts: SplitResult, create: bool) -> LmdbStore:
     options = _options(parts, _EMBEDDED)
     path = unquote(parts.path)
-    if parts.netloc or path in {"", "/"} or "\0" in path:
+    if parts.netloc or not path.startswith("/") or path == "/" or "\0" in path:
         message = "write embedded:///path, with three slashes"
         if path := f"{parts.netloc}{path}".strip("/"):
             message += f": did you mean {_make_embedded_uri('/' + path)}"

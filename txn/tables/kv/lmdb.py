@@ -209,6 +209,7 @@ class _Shared:
         try:
             with files.reading:
                 files.check()
+                files.check_locks()
                 transaction = files.environment.begin(buffers=False)
                 try:
                     files.check_transaction(transaction, writes=False)
@@ -224,7 +225,7 @@ class _Shared:
         try:
             with files.writing:
                 files.check()
-                files.check_lock()
+                files.check_locks()
                 result = self._change(files, body)
             if self.opening.sync and is_durable():
                 self._apply(lambda: files.environment.sync(True))

@@ -118,7 +118,7 @@ class LmdbFiles:
             raise self._lose("the store's data file was cut short")
         self._size = size
 
-    def check_lock(self) -> None:
+    def check_locks(self) -> None:
         """Raise StoreClosedError unless the files of locks are those that were opened, and LMDB's
         is as long."""
         if self._file is not None and not os.fstat(self._file).st_nlink:
@@ -142,8 +142,6 @@ class LmdbFiles:
         is_behind = newest < max(before, known)
         if is_behind or (newest > before and (writes or self._is_stuck(before, newest))):
             raise self._lose("something else has changed the store's data file")
-        if newest > before or self._lock is None:  # a writer has just ended, or there is no lock
-            self.check_lock()
         whole = (info["last_pgno"] + 1) * self._page_bytes
         if whole > self._size:
             self._check_short(newest, whole, writes)
@@ -175,7 +173,7 @@ class LmdbFiles:
         """Close the files; return what a later opening has to find."""
         number = 0
         with suppress(StoreClosedError, lmdb.Error):  # where it is spoilt, any file will do
-            self.check_lock()
+            self.check_locks()
             self.check()
             number = self.environment.info()["last_txnid"]
         self.environment.close()
@@ -191,12 +189,12 @@ class LmdbFiles:
         try:
             found = os.stat(path)
         except FileNotFoundError as error:
-            raise self._lose("the store was moved or deleted") from error
+            raise self._lose("the store was moved or deleted", path) from error
         return (found.st_dev, found.st_ino), found.st_size
 
-    def _lose(self, reason: str) -> StoreClosedError:
+    def _lose(self, reason: str, path: str | None = None) -> StoreClosedError:
         self.lost = f"{reason} while this process used it: close it in every process, and open it"
-        return StoreClosedError(self.lost, file=self._data)
+        return StoreClosedError(self.lost, file=path or self._data)
 
 
 def _open_environment(opening: Opening, map_size: int) -> lmdb.Environment:
