@@ -33,6 +33,7 @@ from txn.protocol.clocks import ACCEPT, find_step, is_local
 from txn.protocol.lock_cells import FREE
 from txn.protocol.row import DOCTOR_ROW, FAMILY
 from txn.protocol.rules import FENCED, SIX_PHASE, find_name, find_rules
+from txn.reading.decisions import list_decisions
 from txn.text import escape, key_text
 
 SKEW_MS = 1_000
@@ -247,9 +248,10 @@ def _look_ahead(context: Context, table: bytes) -> Iterator[Diagnosis]:
     """Yield what there is from the future in the first rows, or of transactions in those that a
     clock named which is ahead of ours."""
     is_data = table != context.table
-    start = b"" if is_data else b"transaction.%013d" % context.clock.wall_ms()
-    rows = islice(context.store.scan(table, start), LOOKED_AHEAD)
-    ahead = [finding for row in rows for finding in find_future(context, row)]
+    now_ms = context.clock.wall_ms()
+    rows = context.store.scan(table) if is_data else list_decisions(context, now_ms)
+    first_rows = islice(rows, LOOKED_AHEAD)
+    ahead = [finding for row in first_rows for finding in find_future(context, row)]
     if ahead:
         first = ahead[0]
         assert isinstance(first.facts["until"], int)

@@ -268,10 +268,11 @@ def look(wanted: Inspection, shares: Iterable[Share]) -> Iterator[Told]:
         seen.rows += 1
 
     for share in shares:
-        check = check_data if share.is_data else check_transactions
-        findings = check(context, share.span, wanted.ages, count, seen.young)
         if share.counted:
             findings = check_counts(context, share.counted)
+        else:
+            check = check_data if share.is_data else check_transactions
+            findings = check(context, share.span, wanted.ages, count, seen.young)
         if wanted.repairs:
             yield from repair_all(context, findings)
         else:

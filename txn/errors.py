@@ -138,10 +138,10 @@ class NotApplied(StoreError):
 
 def deny(error: TxnError, words: str = "nothing was committed") -> TxnError:
     """Return the error of a request of which nothing happened and nothing will: where the store
-    knows less of its own call, one that says so."""
+    knows less of its own call, one that says so. words: what precedes its message, if anything."""
     if isinstance(error, NotApplied | StoreClosedError) or not isinstance(error, StoreError):
         return error
-    denied = NotApplied(f"{words}: {error}")
+    denied = NotApplied(f"{words}: {error}" if words else str(error))
     denied.__cause__ = error
     return denied
 

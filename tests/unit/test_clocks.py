@@ -621,10 +621,11 @@ def test_the_doctor_names_cells_from_the_future() -> None:
     assert "until 2023-11-15" in told[0].seen and "fsck --scan data" in told[0].mend
 
 
+@pytest.mark.parametrize("buckets", [1, 4])
 @pytest.mark.parametrize("tables", [[], [b"txn"]])
-def test_the_doctor_names_transactions_from_the_future(tables: list[bytes]) -> None:
+def test_the_doctor_names_transactions_from_the_future(tables: list[bytes], buckets: int) -> None:
     """The clock of their client was ahead. The transaction table is examined once."""
-    world = World()
+    world = World(buckets=buckets)
     world.clock.advance(HOUR_MS)
     done = world.engine.commit([Mutation(X, b"1")])
     world.clock.set_wall_ms(world.clock.wall_ms() - HOUR_MS)

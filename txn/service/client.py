@@ -28,10 +28,11 @@ from txn.errors import (
     InvalidRequestError,
     MaybeApplied,
     NotApplied,
-    StoreClosedError,
     StoreError,
     TableUnavailable,
     TxnError,
+    deny,
+    raise_denial,
 )
 from txn.model import Cell, Key, Row, as_bytes
 from txn.policy import Pace, Policy
@@ -189,7 +190,7 @@ class RemoteBackend:
             return send()
         except StoreError as lost:
             if isinstance(lost, TableUnavailable) or not isinstance(lost, MaybeApplied):
-                raise _deny(lost) from lost.__cause__
+                raise_denial(lost, "")  # see `StoreFailed` of the wire
             now_ms = self._clock.monotonic_ms()
             last_ms = now_ms + PATIENCE_MS
             until_ms = last_ms if due_ms is None else due_ms + ANSWER_MS
@@ -472,11 +473,4 @@ def _unpack_part(packed: Any, name: bytes) -> Committed | TxnError:
         result = unpack_result(packed)
     except MaybeApplied as error:
         return CommitOutcomeUnknown(name, error)
-    return _deny(result) if isinstance(result, StoreError) else result
-
-
-def _deny(error: StoreError) -> StoreError:
-    """Return the error of a commit whose server answered that its store had failed, and so that
-    nothing was committed: see `StoreFailed` of the wire."""
-    is_clear = isinstance(error, NotApplied | StoreClosedError)
-    return error if is_clear else NotApplied(str(error))
+    return result if isinstance(result, Committed) else deny(result, "")

@@ -50,7 +50,7 @@ from txn.text import escape, key_text
 BATCH_ROWS = 1_000
 BATCH_BYTES = 16_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_LATEST_MS = 253_402_300_799_999  # of the year 9999
+_LATEST_MS = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
 
 
 def _schema(**columns: DataType) -> StructType:
