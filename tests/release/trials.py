@@ -178,7 +178,8 @@ TRIALS = {
     "otel": Trial("from txn.tracing import capture_trace; assert capture_trace() == {}"),
     "docs": Trial("import mkdocs.commands.build, material, mkdocstrings"),
     "demo": Trial(
-        "import pathlib, txn.demo.flights, txn.demo.data as data; data.unpack(pathlib.Path())",
+        "import pathlib, recovery.commands.flights; from txn.demo import data; "
+        "data.unpack(pathlib.Path())",
         command("demo", "flights"),
         is_large=True,
     ),
