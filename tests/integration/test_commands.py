@@ -137,7 +137,7 @@ def test_a_database_is_made_with_a_protocol_used_and_converted(uri: str, run: Ru
     assert (shown["status"], len(shown["locks_held"])) == ("2-ASSERTED", 2)
     assert [each["status"] for each in shown["statuses"]] == ["0-WRITTEN", "2-ASSERTED"]
     assert "2 of 2" in run("show", left.decode()).stdout
-    (found,) = lines(run("fsck", "--json", "--grace", "0s", "--scan", "data"))
+    found, _ = lines(run("fsck", "--json", "--grace", "0s", "--scan", "data"))
     assert (found["kind"], found["transaction"]) == ("decided", left.decode())
     assert run("fsck", "--repair", "--grace", "0s", "--scan", "data").returncode == 0
     assert run("ls").stdout.count("5-COMPLETE") == 2
@@ -176,17 +176,20 @@ def test_fsck_finds_mends_and_is_clean(uri: str, run: Run) -> None:
 
     found = run("fsck", *options, "--json")
     assert found.returncode == 1
-    (finding,) = lines(found)
+    finding, summary = lines(found)
     assert (finding["kind"], finding["transaction"]) == ("decided", decided.decode())
+    assert (summary["kind"], summary["found"], summary["left"]) == ("summary", 1, 1)
     again = run("fsck", *options)
     assert again.returncode == 1
     assert "1 finding" in again.stdout and decided.decode() in again.stdout
 
     repaired = run("fsck", *options, "--repair")
     assert repaired.returncode == 0
-    assert "rolled forward" in repaired.stdout
+    assert repaired.stdout.splitlines()[-1].startswith("1 finding: 1 rolled forward;")
     clean = run("fsck", *options)
     assert (clean.returncode, clean.stdout[:5]) == (0, "clean")
+    (summary,) = lines(run("fsck", *options, "--json"))
+    assert (summary["found"], summary["kinds"], summary["left"]) == (0, {}, 0)
     assert run("get", "data/x/d:v").stdout.endswith("  new\n")
 
 
@@ -200,11 +203,21 @@ def test_fsck_tells_of_what_is_younger_than_the_grace(uri: str, run: Run) -> Non
         assert "left alone: 1 decided." in done.stdout
         assert "the grace of 1 m 0 s" in done.stdout and "--grace 0s" in done.stdout
         (told,) = lines(run("fsck", *options, "--json"))
-        assert told["kind"] == "unfinished"
-        facts = told["facts"]
-        assert isinstance(facts, dict)
-        assert (facts["decided"], facts["grace_ms"]) == (1, 60_000)
-        assert 0 <= facts["oldest_ms"] < 60_000
+        assert (told["found"], told["unfinished"], told["grace_ms"]) == (0, {"decided": 1}, 60_000)
+        assert isinstance(told["oldest_ms"], int) and 0 <= told["oldest_ms"] < 60_000
+
+
+def test_a_quiet_fsck_prints_findings_and_nothing_else(uri: str, run: Run) -> None:
+    """cron sends a mail for each line."""
+    decided = crashed(uri, Status.ASSERTED)
+    for options in ((), ("--json",)):
+        young = run("fsck", "--quiet", *options)
+        assert (young.returncode, young.stdout, young.stderr) == (0, "", "")
+    found = run("fsck", "--quiet", "--grace", "0s")
+    assert (found.returncode, "1 finding" in found.stdout) == (1, False)
+    assert decided.decode() in found.stdout
+    (finding,) = lines(run("fsck", "--quiet", "--grace", "0s", "--json"))
+    assert finding["kind"] == "decided"
 
 
 def test_fsck_leaves_what_does_not_decode_and_says_so(uri: str, run: Run) -> None:
@@ -218,8 +231,9 @@ def test_fsck_leaves_what_does_not_decode_and_says_so(uri: str, run: Run) -> Non
     store.close()
     done = run("fsck", "--repair", "--grace", "0s", "--json")
     assert done.returncode == 1
-    (finding,) = lines(done)
+    finding, summary = lines(done)
     assert (finding["kind"], finding["severity"]) == ("unreadable", "report-only")
+    assert (summary["found"], summary["left"]) == (1, 1)
     assert finding["repair"]["result"] == "left-alone"  # type: ignore[index]
     shown = run("show", row_key.decode())
     assert shown.returncode == 0
