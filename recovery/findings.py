@@ -226,6 +226,11 @@ class Tally:
         self.counts[finding.kind, type(result) if result else None] += 1
 
     @property
+    def is_repair(self) -> bool:
+        """Whether there were repairs."""
+        return any(result for _, result in self.counts)
+
+    @property
     def found(self) -> int:
         """How many findings there were."""
         return self.counts.total()

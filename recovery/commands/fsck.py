@@ -22,6 +22,7 @@ from recovery.commands.common import (
     TransactionsOption,
     ask_person,
     console,
+    find_width,
     parse_age,
     print_json,
     row_bar,
@@ -31,7 +32,7 @@ from recovery.documents import finding_document, result_document, tally_document
 from recovery.findings import Finding, Kind, Repaired, Result, Tally, Young
 from recovery.fsck import LONGEST_REQUEST_MS, Ages, check, compact, repair_all
 from recovery.opening import open_store_of
-from recovery.text import count_text, duration_text, error_text, time_text
+from recovery.text import count_text, duration_text, error_text, short_id, time_text
 from txn.errors import InvalidRequestError
 from txn.protocol.attempt import Context
 from txn.protocol.clocks import accept_clock, check_clock
@@ -174,25 +175,33 @@ def _print(out: Console, now_ms: int, found: Iterator[Found]) -> None:
     for finding, result in found:
         listed[finding.kind] += 1
         if listed[finding.kind] <= LISTED:
-            out.print(_line(finding, result, now_ms))
+            out.print(_row(finding, result, now_ms))
         elif listed[finding.kind] == LISTED + 1:
             out.print(f"{finding.kind.value:15} and more; --json lists all")
 
 
-def _line(finding: Finding, result: Result | None, now_ms: int) -> Text:
-    subject = key_text(finding.key) if finding.key else escape(finding.transaction or b"")
-    holder = finding.transaction if finding.key else None
-    facts = {"holder": holder, **finding.facts} if holder else finding.facts
+def _row(finding: Finding, result: Result | None, now_ms: int) -> Table:
+    name = _name(finding.transaction or b"")
+    holder = {"holder": name} if finding.key and name else {}
     seen = ", ".join(
         f"{name} {_fact(name, fact, now_ms)}"
-        for name, fact in facts.items()
+        for name, fact in (holder | dict(finding.facts)).items()
         if fact or name not in TIMES
     )
-    line = Text.assemble((f"{finding.kind.value:15} ", "yellow"), subject, f"\n{'':15} {seen}")
+    text = Text(key_text(finding.key) if finding.key else name, overflow="fold")
     if result is not None:
         style = "green" if isinstance(result, Repaired) else "red"
-        line.append(f": {error_text(result.why)}", style)
-    return line
+        text.append(f"  {error_text(result.why)}", style)
+    text.append(f"\n{seen}")
+    row = Table.grid(padding=(0, 1))
+    row.add_column(width=15, no_wrap=True)
+    row.add_row(Text(finding.kind.value, "yellow"), text)
+    return row
+
+
+def _name(row_key: bytes) -> str:
+    """Return the name of a transaction as `txn ls` prints it: on a terminal, its short id."""
+    return short_id(row_key) if find_width() else escape(row_key)
 
 
 def _fact(name: str, fact: object, now_ms: int) -> str:
@@ -216,12 +225,13 @@ def _print_end(out: Console, tally: Tally, grace_ms: int, as_json: bool) -> None
 def print_tally(out: Console, tally: Tally, grace_ms: int) -> None:
     """Print what each kind of the findings is, and a summary of them all."""
     kinds = tally.count_kinds()
+    table = Table.grid(padding=(0, 2))
+    table.add_column(justify="right")
+    for kind, count in kinds.items():
+        meaning = f"{kind.meaning}. --repair: {kind.remedy}."
+        table.add_row(f"{count:,}", Text(kind.value, "yellow"), Text(meaning))
     if kinds:
-        table = Table.grid(padding=(0, 2))
-        for kind, count in kinds.items():
-            meaning = f"{kind.meaning}. Repair: {kind.remedy}."
-            table.add_row(Text(f"{count:,}"), Text(kind.value, "yellow"), meaning)
-        out.print(table)
+        out.print("", table)
     rows = f"{count_text(tally.rows, 'row')} checked besides finished transactions"
     if not kinds and not tally.young.counts:
         out.print(f"clean: nothing was left behind; {rows}")
@@ -231,7 +241,7 @@ def print_tally(out: Console, tally: Tally, grace_ms: int) -> None:
         "rolled back": tally.rolled_back,
         "cleaned up": tally.cleaned_up,
         "moved on": tally.moved_on,
-        "left as they are": tally.left,
+        "left as they are": tally.left if tally.is_repair else 0,
     }
     told = ", ".join(f"{number:,} {name}" for name, number in numbers.items() if number)
     out.print(f"{count_text(tally.found, 'finding')}{told and ': ' + told}; {rows}")

@@ -67,7 +67,7 @@ def values(item: object) -> list[bytes | None]:
     return [*(value for _, value in getattr(item, "puts", ())), *(edit.value for edit in edits)]
 
 
-def crashed(uri: str, status: Status, value: str = "new") -> bytes:
+def crashed(uri: str, status: Status, value: str = "new", x: Key = X, y: Key = Y) -> bytes:
     """Leave what a client leaves that dies once its row has this status; return the row key."""
 
     def plan(call: Call) -> Fault:
@@ -80,7 +80,7 @@ def crashed(uri: str, status: Status, value: str = "new") -> bytes:
         engine.ensure_table("data", ["d"])
         before = {row.row for row in store.scan(b"txn")}
         with pytest.raises(Crash):
-            engine.commit([Mutation(X, value), Delete(Y)], labels={"status": str(status)})
+            engine.commit([Mutation(x, value), Delete(y)], labels={"status": str(status)})
         (left,) = {row.row for row in store.scan(b"txn")} - before
         return left
     finally:
@@ -254,7 +254,7 @@ def test_ls_lists_and_selects(uri: str, run: Run) -> None:
     assert lines(run("ls", "--json", "--older-than", "1h")) == []
     newest = run("ls", "--json", "--limit", "1")
     assert [row["transaction"] for row in lines(newest)] == [decided.decode()]
-    assert "not 1 older one: --limit 0 shows all" in newest.stderr
+    assert "1 older one not shown: --limit 0 shows all" in newest.stderr
     assert "--limit 0" in run("ls", "--limit", "1").stdout
     all_of_them = run("ls", "--limit", "0", "--json")
     found = [row["transaction"] for row in lines(all_of_them)]
@@ -282,7 +282,7 @@ def test_a_foreign_row_is_told_by_ls_show_and_fsck(uri: str, run: Run) -> None:
     cells = {"mine": ("x", b"1"), "other": ("status", b"1"), "third": ("status", b"5-COMPLETE")}
     store.write([Edit(Key(row, "t", at, "txn"), cell, 5) for row, (at, cell) in cells.items()])
     store.close()
-    told = "3 foreign rows in this table, the first is mine: see txn fsck"
+    told = "3 foreign rows, see txn fsck; the first is mine"
     for limit in ("0", "9"):
         assert run("ls", "--limit", limit).stdout.splitlines()[-1] == told
         last = lines(run("ls", "--limit", limit, "--json"))[-1]
@@ -446,8 +446,8 @@ def test_ls_leaves_out_parts_unless_they_are_asked_for(uri: str, run: Run) -> No
         assert listed("--older-than", "1h", *limit) == []
     two = run("ls", "--limit", "2", "--json")
     assert [row["transaction"] for row in lines(two)] == [name, held.decode()]
-    assert "not 1 older one:" in two.stderr
-    assert "not 5 older ones:" in run("ls", "--limit", "2", "--json", "--parts").stderr
+    assert "1 older one not" in two.stderr
+    assert "5 older ones not" in run("ls", "--limit", "2", "--json", "--parts").stderr
     (_, row, _, part, *_) = lines(run("ls", "--json", "--parts"))
     assert (row["parts"], row["part_of"], part["parts"], part["part_of"]) == ([3], None, None, name)
     text = run("ls").stdout
