@@ -52,10 +52,10 @@ def show(
 
 
 def print_explanation(out: Console, found: Explanation) -> None:
-    """Print a transaction as a person reads it."""
+    """Print what `explain` found out about a transaction, as `txn show` does."""
     facts = Table.grid(padding=(0, 2))
     for name, text in _facts(found):
-        facts.add_row(Text(name, "bold"), Text(text))
+        facts.add_row(Text(name, "bold"), Text(text, overflow="fold"))
     out.print(facts)
     if found.statuses:
         statuses = Table("status", "since", "after", title="statuses", title_justify="left")
