@@ -16,6 +16,7 @@ from rich.console import Console
 
 from recovery.commands.common import FOUND, JsonOption, console, print_json
 from recovery.commands.protocol import WORDS, parse_protocol
+from recovery.documents import tally_document
 from txn.demo.data import DemoTables, WayName
 from txn.errors import InvalidRequestError
 from txn.host.extras import require_extra
@@ -154,6 +155,14 @@ def _document(report: Report) -> dict[str, object]:
 
 
 def _describe_mending(mending: Mending | None) -> dict[str, object]:
+    """Return what fsck found, and its summaries of the crash, the repair and what was left."""
     if mending is None:
-        return {"found": {}, "left": {}}
-    return asdict(mending)
+        return {}
+    return {
+        "found": {kind.value: number for kind, number in mending.found.count_kinds().items()},
+        "repaired": tally_document(mending.repaired, 0),
+        "left": {kind.value: number for kind, number in mending.left.count_kinds().items()},
+        "victim": mending.victim,
+        "before": asdict(mending.before),
+        "after": asdict(mending.after),
+    }

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, astuple, dataclass, field
@@ -21,9 +20,10 @@ from rich.table import Table
 from rich.text import Text
 
 from recovery import scan
+from recovery.commands.fsck import look_here, print_summary, print_tally
 from recovery.commands.show import print_explanation
-from recovery.findings import Finding, Kind
-from recovery.fsck import check, repair_all
+from recovery.findings import Finding, Kind, Tally
+from recovery.fsck import Ages
 from recovery.inspect import explain
 from recovery.text import count_text
 from txn.client.connect import connect
@@ -39,12 +39,7 @@ from txn.protocol.rules import protocol_key
 from txn.text import escape
 
 JOB = "txn.demo.job"
-OUTCOMES = {
-    Kind.DECIDED: "rolled forward",
-    Kind.UNDECIDED: "rolled back",
-    Kind.ABORTING: "rolled back",
-}
-"""What repair makes of a transaction; findings of other kinds are cells to clean up."""
+WORTH_EXPLAINING = (Kind.DECIDED, Kind.UNDECIDED, Kind.ABORTING)
 # The job is killed at a moment when transactions of both kinds are under way. It is stopped until
 # requests that were sent have arrived, looked at, and let go on for a little if there are none.
 TRIES = 40
@@ -77,14 +72,14 @@ class Contents:
 
 @dataclass(frozen=True, slots=True)
 class Mending:
-    """What fsck found after the crash, by kind; what became of it; what it found after that.
+    """What fsck found after the crash, what became of it, and what it found after that.
 
     victim: the row key of the transaction that was explained, if there was one.
     """
 
-    found: Mapping[str, int]
-    outcomes: Mapping[str, int]
-    left: Mapping[str, int]
+    found: Tally
+    repaired: Tally
+    left: Tally
     victim: str | None
     before: Contents
     after: Contents
@@ -105,7 +100,7 @@ class Report:
     @property
     def holds(self) -> bool:
         """Whether every check holds and the repair left nothing."""
-        is_mended = self.mending is None or not self.mending.left
+        is_mended = self.mending is None or not self.mending.left.found
         return is_mended and all(check.holds for check in self.checks)
 
 
@@ -267,35 +262,36 @@ def count_ended(line: Line) -> int:
 
 def mend(story: Story) -> Mending:
     """Check, explain a victim, repair each finding, and check again."""
-    # The job is dead, whatever its rows say: nothing has to be waited for.
+    ages = Ages(grace_ms=0)  # the job is dead, whatever its rows say: nothing has to be waited for
     data = [story.tables.flights.encode(), story.tables.indexes.encode()]
     story.begin("Look at what the crash left: txn fsck")
     with story.open_engine() as engine:
         context = engine.context
+
+        def run_fsck(do_repair: bool) -> tuple[list[Finding], Tally]:
+            look = look_here(context, ages, data, lambda table: None, do_repair=do_repair)
+            return [finding for finding, _ in look.found], look.tally
+
         before = count_contents(engine, story.tables)
-        findings = list(check(context, grace_ms=0, scan=data))
-        show_findings(findings, story.out)
+        findings, found = run_fsck(do_repair=False)
+        print_tally(story.out, found, grace_ms=0)
         victim = choose_victim(findings)
         if victim is not None and (explained := explain(context, victim)):
             story.begin("One of them, explained: txn show")
             print_explanation(story.out, explained)
         story.begin("Repair: txn fsck --repair")
-        done = Counter(
-            OUTCOMES.get(finding.kind, "cleaned up") for finding, _ in repair_all(context, findings)
-        )
-        left = Counter(finding.kind.value for finding in check(context, grace_ms=0, scan=data))
+        _, repaired = run_fsck(do_repair=True)
+        print_summary(story.out, repaired, grace_ms=0)
+        _, left = run_fsck(do_repair=False)
         after = count_contents(engine, story.tables)
-    told = ", ".join(f"{number:,} {outcome}" for outcome, number in done.items())
-    story.out.print(f"{told or 'Nothing to repair'}; {left.total()} left.")
     show_contents(before, after, story.out)
-    found = Counter(finding.kind.value for finding in findings)
     name = None if victim is None else escape(victim)
-    return Mending(dict(found), dict(done), dict(left), name, before, after)
+    return Mending(found, repaired, left, name, before, after)
 
 
 def choose_victim(findings: Sequence[Finding]) -> bytes | None:
     """Return a transaction that is worth an explanation: one that was decided, if there is one."""
-    for kind in OUTCOMES:
+    for kind in WORTH_EXPLAINING:
         for finding in findings:
             if finding.kind is kind:
                 return finding.transaction
@@ -374,20 +370,6 @@ def bar(out: Console) -> Iterator[Callable[[Line], int]]:
         yield show
 
 
-def show_findings(findings: Sequence[Finding], out: Console) -> None:
-    """Print a table of the findings by kind."""
-    if not findings:
-        out.print(
-            "clean: nothing was left behind. On an embedded store a commit is one local "
-            "transaction, which a kill leaves done or undone."
-        )
-        return
-    table = Table("found", "number", "what it is", "what repair does")
-    for kind, number in Counter(finding.kind for finding in findings).most_common():
-        table.add_row(kind.value, f"{number:,}", kind.meaning, kind.remedy)
-    out.print(table)
-
-
 def show_contents(before: Contents, after: Contents, out: Console) -> None:
     """Print what the tables held before the repair, and after it."""
     table = Table("in the tables")
@@ -426,10 +408,10 @@ def tell_end(report: Report) -> str:
     mending = report.mending
     if mending is None:
         return f"Proven: {flights}."
-    if not mending.found:
+    if not mending.found.found:
         return f"Killed part way, with no transaction half done: {flights}."
-    ended = [mending.outcomes.get(name, 0) for name in ("rolled forward", "rolled back")]
+    forward, back = mending.repaired.rolled_forward, mending.repaired.rolled_back
     return (
-        f"Killed with {sum(ended):,} transactions half done: {ended[0]:,} were rolled forward, "
-        f"{ended[1]:,} rolled back, and {flights}."
+        f"Killed with {forward + back:,} transactions half done: {forward:,} were rolled forward, "
+        f"{back:,} rolled back, and {flights}."
     )

@@ -17,7 +17,6 @@ from recovery.commands.common import (
     DEFAULT_TRANSACTIONS,
     FOUND,
     JsonOption,
-    RowBar,
     StoreOption,
     TransactionsOption,
     ask_person,
@@ -32,6 +31,7 @@ from recovery.documents import finding_document, result_document, tally_document
 from recovery.findings import Finding, Kind, Repaired, Result, Tally, Young
 from recovery.fsck import LONGEST_REQUEST_MS, Ages, check, compact, repair_all
 from recovery.opening import open_store_of
+from recovery.scan import Looked
 from recovery.text import count_text, duration_text, error_text, short_id, time_text
 from txn.errors import InvalidRequestError
 from txn.protocol.attempt import Context
@@ -103,7 +103,7 @@ def fsck(
             _require_clock(context, clock_is_right)
         if spark is None:
             bar = stack.enter_context(row_bar(out, "fsck", hidden=as_json or quiet))
-            look = _look_here(context, ages, tables, bar, do_repair)
+            look = look_here(context, ages, tables, bar, do_repair=do_repair)
         else:
             asked = Asked(store, transactions, ages, tables, do_repair)
             bar = stack.enter_context(row_bar(out, "fsck", unit="parts", hidden=as_json or quiet))
@@ -118,14 +118,15 @@ def fsck(
         raise typer.Exit(FOUND)
 
 
-def _look_here(
-    context: Context, ages: Ages, tables: list[bytes], bar: RowBar, do_repair: bool
+def look_here(
+    context: Context, ages: Ages, tables: list[bytes], told: Looked, *, do_repair: bool
 ) -> Look:
+    """Return the findings, which come as they are consumed, each repaired if that is wanted."""
     look = Look()
 
     def looked(table: bytes) -> None:
         look.tally.rows += 1
-        bar(table)
+        told(table)
 
     def find() -> Iterator[Found]:
         findings = check(
@@ -224,6 +225,12 @@ def _print_end(out: Console, tally: Tally, grace_ms: int, as_json: bool) -> None
 
 def print_tally(out: Console, tally: Tally, grace_ms: int) -> None:
     """Print what each kind of the findings is, and a summary of them all."""
+    print_kinds(out, tally)
+    print_summary(out, tally, grace_ms)
+
+
+def print_kinds(out: Console, tally: Tally) -> None:
+    """Print of each kind how many findings there are, what it is, and what repair does."""
     kinds = tally.count_kinds()
     table = Table.grid(padding=(0, 2))
     table.add_column(justify="right")
@@ -232,8 +239,12 @@ def print_tally(out: Console, tally: Tally, grace_ms: int) -> None:
         table.add_row(f"{count:,}", Text(kind.value, "yellow"), Text(meaning))
     if kinds:
         out.print("", table)
+
+
+def print_summary(out: Console, tally: Tally, grace_ms: int) -> None:
+    """Print how many findings there were, and what became of them."""
     rows = f"{count_text(tally.rows, 'row')} checked besides finished transactions"
-    if not kinds and not tally.young.counts:
+    if not tally.found and not tally.young.counts:
         out.print(f"clean: nothing was left behind; {rows}")
         return
     numbers = {

@@ -157,13 +157,13 @@ def test_the_main_job_shows_transactions_of_both_kinds_and_their_repair(tmp_path
     said = demo("--days", "1", "--json", folder=tmp_path)
     assert said.returncode == 0, said.stderr
     report = json.loads(said.stdout)
-    found, outcomes = report["found"], report["outcomes"]
+    found, repaired = report["found"], report["repaired"]
     assert (report["holds"], report["flights"], report["left"]) == (True, 842, {})
     assert found["undecided"] > 0
     assert found["decided"] > 0
-    assert outcomes["rolled forward"] == found["decided"]
-    assert outcomes["rolled back"] == found["undecided"] + found.get("aborting", 0)
-    assert report["before"]["unfinished_transactions"] == found["decided"] + outcomes["rolled back"]
+    assert repaired["rolled_forward"] == found["decided"]
+    assert repaired["rolled_back"] == found["undecided"] + found.get("aborting", 0)
+    assert report["before"]["unfinished_transactions"] == repaired["found"]
     assert report["before"]["locks"] > 0
     assert (report["after"]["locks"], report["after"]["unfinished_transactions"]) == (0, 0)
     assert report["victim"].startswith("transaction.")
