@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -19,6 +20,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from recovery.findings import Kind
+from recovery.fsck import GRACE_MS, RETENTION_MS
 from recovery.scan import find, whole_row
 from recovery.text import cut, error_text, parse_duration
 from txn.client.connect import connect
@@ -36,27 +38,61 @@ SHOWN_EVERY = 100  # rows: to show each would take longer than to look at it
 
 StoreOption = Annotated[
     str,
-    typer.Option("--store", envvar="TXN_STORE", help="The store, such as embedded:///var/lib/app."),
+    typer.Option(
+        "--store",
+        envvar="TXN_STORE",
+        metavar="URI",
+        help="The store, such as embedded:///var/lib/app.",
+    ),
 ]
 TransactionsOption = Annotated[
     str, typer.Option("--transactions", help="The transaction table.", metavar="TABLE")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+LOCKS = typer.Option(
+    "--locks",
+    envvar="TXN_LOCKS",
+    metavar="URI",
+    help="The lock manager: zookeeper://host:port/base, or any store.",
+)
+LocksOption = Annotated[str, LOCKS]
+MaybeLocksOption = Annotated[str | None, LOCKS]
+CertificateOption = Annotated[
+    Path | None,
+    typer.Option("--tls-cert", metavar="FILE", help="The server's certificate, as PEM."),
+]
+KeyOption = Annotated[
+    Path | None,
+    typer.Option("--tls-key", metavar="FILE", help="The key of the certificate, as PEM."),
+]
+BindOption = Annotated[str, typer.Option(metavar="ADDRESS", help="The address to listen on.")]
+YesOption = Annotated[bool, typer.Option("--yes", help="Confirm that no client is connected.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 DEFAULT_TRANSACTIONS = TRANSACTIONS
 
 
 class Duration(int):
-    """Milliseconds, given as `90s`, `10m` or `24h`."""
+    """Milliseconds, written as `90s`, `10m` or `24h`."""
+
+    def __str__(self) -> str:
+        units = (("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1))
+        unit, size = next(each for each in units if self % each[1] == 0)
+        return f"{self // size}{unit}"
 
 
-def parse_age(text: str, option: str | None = None) -> Duration:
-    """Return what an option's text means, or tell typer what is wrong with it. option: its name,
-    where typer does not know which one is being parsed."""
+GRACE, RETENTION = Duration(GRACE_MS), Duration(RETENTION_MS)
+
+
+def parse_age(text: str | Duration) -> Duration:
+    """Return the duration that an option's text means, or tell typer what is wrong with it."""
     try:
-        return Duration(parse_duration(text))
+        return text if isinstance(text, Duration) else Duration(parse_duration(text))
     except InvalidRequestError as error:
-        hint = option and f"'{option}'"
-        raise typer.BadParameter(error_text(error), param_hint=hint) from error
+        raise typer.BadParameter(error_text(error)) from error
+
+
+def time_option(name: str, text: str) -> Any:
+    """Return an option that takes a duration."""
+    return typer.Option(name, parser=parse_age, metavar="TIME", help=text)
 
 
 @contextmanager

@@ -16,6 +16,9 @@ from rich.text import Text
 from recovery.commands.common import (
     DEFAULT_TRANSACTIONS,
     FOUND,
+    GRACE,
+    RETENTION,
+    Duration,
     JsonOption,
     RowBar,
     StoreOption,
@@ -23,14 +26,20 @@ from recovery.commands.common import (
     ask_person,
     console,
     find_width,
-    parse_age,
     print_json,
     row_bar,
+    time_option,
 )
 from recovery.commands.looks import Asked, Found, Look, look_on_executors
 from recovery.documents import finding_document, result_document, tally_document
 from recovery.findings import Finding, Kind, Repaired, Result, Tally, Young
-from recovery.fsck import LONGEST_REQUEST_MS, Ages, check, compact, repair_all
+from recovery.fsck import (
+    LONGEST_REQUEST_MS,
+    Ages,
+    check,
+    compact,
+    repair_all,
+)
 from recovery.opening import open_store_of
 from recovery.text import count_text, duration_text, error_text, short_id, time_text
 from txn.errors import InvalidRequestError
@@ -45,29 +54,28 @@ TIMES = ("since", "beat", "newest", "until")
 def fsck(
     *,
     store: StoreOption,
-    do_repair: Annotated[bool, typer.Option("--repair", help="Act on each finding.")] = False,
+    do_repair: Annotated[bool, typer.Option("--repair", help="Repair what is found.")] = False,
     scan: Annotated[
         list[str] | None,
-        typer.Option(metavar="TABLE", help="Look for leftovers in this data table, too."),
+        typer.Option(metavar="TABLE", help="Check this data table for leftovers, too; repeatable."),
     ] = None,
     grace: Annotated[
-        str, typer.Option(help="How long a transaction must have been silent.", metavar="TIME")
-    ] = "1m",
+        Duration, time_option("--grace", "How long a transaction must have been silent.")
+    ] = GRACE,
     retention: Annotated[
-        str,
-        typer.Option(
-            help="How long finished rows are kept; longer than any request can live.",
-            metavar="TIME",
+        Duration,
+        time_option(
+            "--retention", "How long finished rows are kept; longer than any request can live."
         ),
-    ] = "24h",
+    ] = RETENTION,
     yes: Annotated[
-        bool, typer.Option("--yes", help="No client is at work: a retention below 1h is right.")
+        bool, typer.Option("--yes", help="Confirm that no client is at work: see --retention.")
     ] = False,
     clock_is_right: Annotated[
         bool,
         typer.Option(
             "--accept-clock",
-            help="An embedded store: this machine's clock, which was set, is right now.",
+            help="Confirm that this machine's clock, which was set, is right (embedded stores).",
         ),
     ] = False,
     transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
@@ -80,23 +88,27 @@ def fsck(
         typer.Option(
             "--spark",
             metavar="[MASTER]",
-            help="Look on executors of Spark: of this master, else of this machine's cores.",
+            help="Check on Spark's executors: those of this master, else this machine's cores.",
         ),
     ] = None,
 ) -> None:
     """Find what crashed clients left behind; with --repair, finish or undo it.
 
-    With --repair an embedded store also gives back the room of what was deleted long ago. It is
-    safe at any time, beside live clients and beside itself. Exit code 0: clean, or all is
-    repaired. 1: something was found, or with --repair: is left. What is unfinished and younger
-    than the grace is told and left alone; it does not change the exit code.
+    It is safe at any time, beside live clients and beside itself. It leaves alone what is younger
+    than the grace, counts it in the summary, and does not change the exit code for it. With
+    --repair an embedded store also reclaims the space of what was deleted before the retention.
+
+    Exit code 0: clean, or everything was repaired. 1: findings, or with --repair: findings are
+    left.
+
+    Example: txn fsck --repair --scan accounts
     """
     if clock_is_right and not do_repair:
         raise InvalidRequestError("--accept-clock goes with --repair")
     if do_repair and not yes:
-        _confirm(parse_age(retention, "--retention"))
+        _confirm(retention)
     out, tables = console(), [table.encode() for table in scan or ()]
-    ages = Ages(parse_age(grace, "--grace"), parse_age(retention, "--retention"))
+    ages = Ages(grace, retention)
     with ExitStack() as stack:
         context = stack.enter_context(open_store_of(store, transactions, mends=do_repair))
         if do_repair:

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from recovery.commands.common import FOUND, JsonOption, console, print_json
+from recovery.commands.common import FOUND, BindOption, JsonOption, console, print_json
 from txn.clock import SystemClock
 from txn.cluster.cluster import Cluster, open_cluster, start
 from txn.cluster.jars import HBASE_VERSION, fetch, read_locked
@@ -46,9 +46,18 @@ DataOption = Annotated[
 ]
 VersionOption = Annotated[
     str | None,
-    typer.Option("--version", help=f"HBase's version, such as {HBASE_VERSION} or 2.5."),
+    typer.Option(
+        "--version",
+        metavar="VERSION",
+        help=f"The version of HBase, such as {HBASE_VERSION} or 2.5.",
+    ),
 ]
-PortOption = Annotated[int | None, typer.Option(min=1, max=65535, metavar="PORT")]
+PortOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1, max=65535, metavar="PORT", help="The port of this server; by default, a free one."
+    ),
+]
 
 
 @app.command("start")
@@ -57,10 +66,11 @@ def start_command(
     data: DataOption,
     version: VersionOption = None,
     distributed: Annotated[
-        bool, typer.Option("--distributed", help="On HDFS, each server its own process.")
+        bool, typer.Option("--distributed", help="Run HDFS, and each server in its own process.")
     ] = False,
     region_servers: Annotated[
-        int, typer.Option(min=1, max=9, help="How many; more than one needs --distributed.")
+        int,
+        typer.Option(min=1, max=9, metavar="N", help="Their number; several need --distributed."),
     ] = 1,
     memory: Annotated[
         int, typer.Option(min=256, help="Heap of a region server in megabytes.", metavar="MB")
@@ -73,21 +83,26 @@ def start_command(
     zookeeper_port: PortOption = None,
     master_port: PortOption = None,
     region_port: PortOption = None,
-    bind: Annotated[str, typer.Option(help="Where the servers listen.")] = "127.0.0.1",
+    bind: BindOption = "127.0.0.1",
     properties: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
-            help="A setting, as in hbase-site.xml.",
+            help="A setting, as in hbase-site.xml; repeatable.",
             metavar="NAME=VALUE",
         ),
     ] = None,
     java_options: Annotated[
         list[str] | None,
-        typer.Option("--java-option", help="An option of every process's Java.", metavar="OPTION"),
+        typer.Option(
+            "--java-option",
+            help="An option of Java, for every process; repeatable.",
+            metavar="OPTION",
+        ),
     ] = None,
     foreground: Annotated[
-        bool, typer.Option("--foreground", help="Stay, and stop it when told to end.")
+        bool,
+        typer.Option("--foreground", help="Keep running, and stop HBase at the end."),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -95,6 +110,8 @@ def start_command(
 
     It fetches the jars that this user's cache lacks, and picks the ports that are not given. A
     folder keeps its version until a later one is asked for.
+
+    Example: txn hbase start --version 2.5 --thrift2-port 9090
     """
     ports = {
         "thrift1": thrift1_port,
@@ -127,7 +144,10 @@ def start_command(
 
 @app.command("fetch")
 def fetch_command(*, version: VersionOption = None) -> None:
-    """Fetch the jars that this user's cache lacks, and start nothing."""
+    """Fetch the jars that this user's cache lacks, and start nothing.
+
+    Example: txn hbase fetch --version 2.5
+    """
     screen, version = console(), find_version(version or HBASE_VERSION)
     with _progress(screen) as (_, fetched):
         jars = fetch(fetched=fetched, jars=read_locked(version))
@@ -139,11 +159,14 @@ def stop_command(
     *,
     data: DataOption,
     now: Annotated[
-        bool, typer.Option("--now", help="Kill it; the last writes may be lost.")
+        bool, typer.Option("--now", help="Kill the processes; the last writes may be lost.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """End exactly the processes that `start` started; the data stays."""
+    """End exactly the processes that `start` started; the data stays.
+
+    Example: txn hbase stop
+    """
     cluster = open_cluster(data.expanduser().absolute())
     running = [each.name for each in cluster.processes.values() if each.is_alive]
     screen = Console(stderr=True) if as_json else console()
@@ -161,7 +184,10 @@ def stop_command(
 
 @app.command("status")
 def status_command(*, data: DataOption, as_json: JsonOption = False) -> None:
-    """Show the processes, their ports and the stores' names; exit code 1 if it is not all up."""
+    """Show the processes, their ports and the URIs of the stores; exit code 1 if not all are up.
+
+    Example: txn hbase status
+    """
     if not _print(open_cluster(data.expanduser().absolute()), as_json):
         raise typer.Exit(FOUND)
 

@@ -17,10 +17,11 @@ from recovery.commands.common import (
     JsonOption,
     complain,
     console,
-    parse_age,
     print_json,
     print_line,
+    time_option,
 )
+from recovery.commands.locks import PathArgument
 from recovery.opening import SQLITE, require_leases
 from recovery.text import count_text, duration_text, time_text
 from txn.errors import InvalidRequestError
@@ -33,58 +34,68 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Look at leases, grab, extend and drop them.", no_args_is_help=True)
 
-LeasesOption = Annotated[
+MaybeLeasesOption = Annotated[
     str | None,
     typer.Option(
         "--leases",
         envvar="TXN_LEASES",
-        help="Such as postgresql+psycopg://host/name or sqlite:////path; else the machine's or the "
-        "user's: see `txn leases where`.",
+        metavar="URL",
+        help="The database of leases: postgresql+psycopg://host/name or sqlite:////path.",
     ),
 ]
-ObjectsArgument = Annotated[
-    list[str], typer.Argument(metavar="PATH...", help="Such as sales/orders/day=1.")
-]
 OfLeaseArgument = Annotated[
-    list[str] | None, typer.Argument(metavar="[PATH...]", help="Of the lease only these.")
+    list[str] | None,
+    typer.Argument(metavar="PATH", help="Objects of the lease; by default, all of them."),
 ]
-IdArgument = Annotated[int, typer.Argument(metavar="LEASE", help="The lease's id.")]
+IdArgument = Annotated[int, typer.Argument(metavar="LEASE", help="The id of the lease.")]
 
 
 @app.command("ls")
 def ls(
     within: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[PATH...]", help="Only these, in them, and what denies them."),
+        typer.Argument(
+            metavar="PATH", help="List only leases on these objects, within them and around them."
+        ),
     ] = None,
     *,
-    leases: LeasesOption = None,
+    leases: MaybeLeasesOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the leases that have not ended, in the order of their objects."""
+    """List the leases that have not ended, in the order of their objects.
+
+    Example: txn leases ls sales/orders
+    """
     with open_service(leases) as service:
         show_leases(service.list_lease(within or ()), service.now(), as_json)
 
 
 @app.command("grab")
 def grab(
-    paths: ObjectsArgument,
+    paths: PathArgument,
     *,
-    leases: LeasesOption = None,
+    leases: MaybeLeasesOption = None,
     exclusive: Annotated[
-        bool, typer.Option("--exclusive", "-x", help="Alone; else together with other readers.")
+        bool,
+        typer.Option("--exclusive", "-x", help="Exclude others; by default, leases are shared."),
     ] = False,
     length: Annotated[
-        Duration, typer.Option("--for", parser=parse_age, help="How long, such as 90s or 2h.")
+        Duration, time_option("--for", "How long the lease lasts, such as 90s or 2h.")
     ],
     wait: Annotated[
         Duration | None,
-        typer.Option(parser=parse_age, help="How long to wait for others, such as 30s."),
+        time_option("--wait", "How long to wait for others, such as 30s."),
     ] = None,
-    user: Annotated[str | None, typer.Option(help="In whose name; else that of the login.")] = None,
+    user: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The owner of the lease; by default, the login name."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Lease all of these objects or none, and print the lease's id."""
+    """Lease all of these objects or none, and print the lease's id.
+
+    Example: txn leases grab sales/orders/day=1 --for 2h --wait 30s
+    """
     mode = Mode.EXCLUSIVE if exclusive else Mode.SHARED
     wanted = [LockRequest(path(each), mode) for each in paths]
     with open_service(leases, is_new=True) as service, refusals():
@@ -100,14 +111,17 @@ def extend(
     lease: IdArgument,
     paths: OfLeaseArgument = None,
     *,
-    leases: LeasesOption = None,
+    leases: MaybeLeasesOption = None,
     length: Annotated[
         Duration | None,
-        typer.Option("--for", parser=parse_age, help="From now; else as long as it was grabbed."),
+        time_option("--for", "How long from now; by default, as long as it was grabbed for."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Let a lease end later, and print when."""
+    """Let a lease end later, and print when.
+
+    Example: txn leases extend 17 --for 1h
+    """
     duration_s = None if length is None else length / 1000
     with open_service(leases) as service, refusals():
         end = service.extend_lease(lease, paths or (), duration_s)
@@ -122,10 +136,13 @@ def drop(
     lease: IdArgument,
     paths: OfLeaseArgument = None,
     *,
-    leases: LeasesOption = None,
+    leases: MaybeLeasesOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Give a lease back, or some of its objects."""
+    """Give a lease back, or some of its objects.
+
+    Example: txn leases drop 17
+    """
     with open_service(leases) as service:
         count = service.drop_lease(lease, paths or ())
     show_dropped(f"lease {lease}", count, as_json)
@@ -135,14 +152,17 @@ def drop(
 def force_drop(
     paths: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[PATH...]", help="Leases on these, and on what lies in them."),
+        typer.Argument(metavar="PATH", help="Objects: leases on them and within them are dropped."),
     ] = None,
     *,
-    leases: LeasesOption = None,
-    everything: Annotated[bool, typer.Option("--all", help="All leases that there are.")] = False,
+    leases: MaybeLeasesOption = None,
+    everything: Annotated[bool, typer.Option("--all", help="Drop every lease.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Drop anybody's leases. Their holders are not asked, and learn of it when they look."""
+    """Drop leases of any user, without asking their holders.
+
+    Example: txn leases force-drop sales/orders
+    """
     if bool(paths) is everything:
         raise InvalidRequestError("name what to drop, or say --all", paths=paths)
     with open_service(leases) as service:
@@ -151,8 +171,13 @@ def force_drop(
 
 
 @app.command("where")
-def where(*, leases: LeasesOption = None, as_json: JsonOption = False) -> None:
-    """Print which leases are meant if none are named, or by TXN_LEASES, without their password."""
+def where(*, leases: MaybeLeasesOption = None, as_json: JsonOption = False) -> None:
+    """Print the database of leases that commands use, without its password.
+
+    It is what --leases or TXN_LEASES names. Otherwise it is the machine's, or else the user's.
+
+    Example: txn leases where
+    """
     url = _choose_leases(leases)
     with require_extra("leases"):
         from txn.leases.databases import hide_password  # noqa: PLC0415

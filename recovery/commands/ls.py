@@ -24,10 +24,10 @@ from recovery.commands.common import (
     TransactionsOption,
     console,
     find_width,
-    parse_age,
     print_json,
     print_line,
     row_bar,
+    time_option,
 )
 from recovery.documents import row_document
 from recovery.opening import open_store_of
@@ -78,28 +78,33 @@ def ls(
     status: Annotated[
         list[str] | None,
         typer.Option(
-            parser=_status, help="Only these: a digit, a name, or none.", metavar="STATUS"
+            parser=_status, help="Only this status: a digit, a name, or none.", metavar="STATUS"
         ),
     ] = None,
     older_than: Annotated[
         Duration | None,
-        typer.Option(parser=parse_age, help="Only with a status older than 10m, 24h..."),
+        time_option("--older-than", "Only transactions whose status is as old as this."),
     ] = None,
-    limit: Annotated[int, typer.Option(min=0, help="The newest so many rows; 0: all.")] = 100,
+    limit: Annotated[
+        int, typer.Option(min=0, metavar="N", help="List only the newest N; 0 lists all.")
+    ] = 100,
     parts: Annotated[
-        bool, typer.Option("--parts", help="Also the parts of transactions in parts.")
+        bool, typer.Option("--parts", help="List the parts of transactions, too.")
     ] = False,
     long: Annotated[
         bool,
-        typer.Option("--long", help="Whole lines with whole row keys, as in a pipe."),
+        typer.Option("--long", help="Print whole row keys and whole lines, as a pipe gets them."),
     ] = False,
     count: Annotated[
-        bool, typer.Option("--count", help="Only how many there are, of each status.")
+        bool, typer.Option("--count", help="Print only how many have each status.")
     ] = False,
     transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
     as_json: JsonOption = False,
 ) -> None:
-    """List the newest transactions, the oldest of them first."""
+    """List the newest transactions, the oldest of them first.
+
+    Example: txn ls --status asserted --older-than 10m
+    """
     with open_store_of(store, transactions) as context, ExitStack() as looking:
         # Lines that come as they are found show by themselves how far it is.
         is_hidden = as_json or not (limit or count)

@@ -20,9 +20,11 @@ def ping(
     transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
     as_json: JsonOption = False,
 ) -> None:
-    """Ask the store for one row, the protocol of its database, as a health check does.
+    """Read one row of the store, which names the protocol of its database: for health checks.
 
-    Exit code 0: it answers, also where there is no transaction table yet. 2: it does not.
+    Exit code 0: the store answers, with or without a transaction table. 2: it does not.
+
+    Example: txn ping --store hbase://zk1,zk2
     """
     with open_any_store(store, transactions) as context:
         is_there = context.store.describe(context.table) is not None

@@ -9,13 +9,16 @@ import typer
 from recovery.commands.common import (
     DEFAULT_TRANSACTIONS,
     FOUND,
+    RETENTION,
+    Duration,
     JsonOption,
     StoreOption,
     TransactionsOption,
+    YesOption,
     complain,
     confirm_stopped,
-    parse_age,
     print_json,
+    time_option,
 )
 from recovery.convert import convert as convert_database
 from recovery.convert import find_obstacles
@@ -41,7 +44,11 @@ def init(
     *,
     protocol: Annotated[
         str | None,
-        typer.Option(help=f"{WORDS}. Without it: as it is, or six-phase.", parser=parse_protocol),
+        typer.Option(
+            help=f"{WORDS}; a new database gets six-phase by default.",
+            metavar="NAME",
+            parser=parse_protocol,
+        ),
     ] = None,
     store: StoreOption,
     transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
@@ -49,8 +56,10 @@ def init(
 ) -> None:
     """Make the transaction table, and the store itself if it is new, and choose the protocol.
 
-    A database that is there keeps its protocol: it is told, and where another is asked for that is
-    an error, exit code 2.
+    A database that exists keeps its protocol. Asking for another one is an error, exit code 2: see
+    `txn convert`.
+
+    Example: txn init --store embedded:///var/lib/app
     """
     wanted = None if protocol is None else parse_protocol(protocol)
     with connect(store, transactions=transactions, protocol=wanted) as engine:
@@ -66,24 +75,26 @@ def convert(
     *,
     scan: Annotated[
         list[str] | None,
-        typer.Option(metavar="TABLE", help="A data table that transactions write: name them all."),
+        typer.Option(
+            metavar="TABLE", help="A table that transactions write to; repeat it for each one."
+        ),
     ] = None,
     retention: Annotated[
-        str,
-        typer.Option(
-            help="How long no lock may have changed; longer than any request can live.",
-            metavar="TIME",
+        Duration,
+        time_option(
+            "--retention", "How long no lock may have changed; longer than any request can live."
         ),
-    ] = "24h",
-    yes: Annotated[bool, typer.Option("--yes", help="No client is connected.")] = False,
+    ] = RETENTION,
+    yes: YesOption = False,
     store: StoreOption,
     transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
     as_json: JsonOption = False,
 ) -> None:
-    """Change the protocol of a database that no client uses, and where none of its transactions has
-    a row any more.
+    """Change the protocol of a database that no client uses and that has no transaction rows left.
 
     Exit code 0: it has the protocol. 1: refused, with what stands in the way and what to do.
+
+    Example: txn convert fenced --scan accounts
     """
     wanted, tables = parse_protocol(protocol), [table.encode() for table in scan or ()]
     if store.startswith("txn:"):
@@ -93,9 +104,9 @@ def convert(
         )
     with open_store_of(store, transactions) as context:
         found = context.rules.name
-        kept_ms, deleted = parse_age(retention, "--retention"), 0
+        deleted = 0
         obstacles = (
-            [] if found == wanted else [*find_obstacles(context, tables, retention_ms=kept_ms)]
+            [] if found == wanted else [*find_obstacles(context, tables, retention_ms=retention)]
         )
         if not obstacles:
             if found != wanted:

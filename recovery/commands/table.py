@@ -12,6 +12,7 @@ from recovery.commands.common import (
     JsonOption,
     StoreOption,
     TransactionsOption,
+    YesOption,
     complain,
     confirm_stopped,
     print_json,
@@ -21,18 +22,21 @@ from recovery.takeover import find_databases, find_locks_held
 from recovery.takeover import take_over as hand_over
 from txn.client.connect import connect
 
-app = typer.Typer(help="Make tables, and take them over.", no_args_is_help=True)
+app = typer.Typer(help="List, create and take over tables.", no_args_is_help=True)
 
 
 @app.command("create")
 def create(
     table: Annotated[str, typer.Argument(help="The name of the table.")],
-    families: Annotated[list[str], typer.Argument(metavar="FAMILY...", help="Its families.")],
+    families: Annotated[list[str], typer.Argument(metavar="FAMILY", help="Its families.")],
     store: StoreOption,
     transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
     as_json: JsonOption = False,
 ) -> None:
-    """Make a table, its missing families, and the store itself if it is new."""
+    """Create a table, families that it lacks, and the store itself if it is new.
+
+    Example: txn table create accounts d
+    """
     with connect(store, transactions=transactions) as engine:
         engine.ensure_table(table, families)
     if as_json:
@@ -46,12 +50,14 @@ def take_over(
     table: Annotated[str, typer.Argument(help="The name of the table.")],
     store: StoreOption,
     transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
-    yes: Annotated[bool, typer.Option("--yes", help="No client is connected.")] = False,
+    yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Let a table belong to the database with this transaction table, whatever it belonged to.
 
     Exit code 0: it does. 1: refused, with what stands in the way and what to do.
+
+    Example: txn table take-over accounts --transactions txn
     """
     name = table.encode()
     is_own = table != transactions  # else this is what mends it

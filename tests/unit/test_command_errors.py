@@ -110,7 +110,7 @@ def test_a_path_is_no_store_but_may_be_one(run: Run, store: str) -> None:
         (("convert", "fenced"), "--retention"),
         (("serve", "--thrift2", "0"), "--idle"),
         (("serve", "--thrift2", "0"), "--request"),
-        (("serve", "--thrift2", "0"), "--grace"),
+        (("serve", "--thrift2", "0"), "--stop-grace"),
         (("serve", "--thrift2", "0"), "--keep-deletes"),
     ],
 )
