@@ -42,7 +42,7 @@ StoreOption = Annotated[
         "--store",
         envvar="TXN_STORE",
         metavar="URI",
-        help="The store, such as embedded:///var/lib/app.",
+        help="The store, such as embedded:///data.",
     ),
 ]
 TransactionsOption = Annotated[

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from rich.table import Table
+from rich.text import Text
 
 from recovery.commands.common import (
     DEFAULT_TRANSACTIONS,
@@ -15,14 +17,65 @@ from recovery.commands.common import (
     YesOption,
     complain,
     confirm_stopped,
+    console,
     print_json,
 )
-from recovery.opening import open_store_of
-from recovery.takeover import find_databases, find_locks_held
+from recovery.opening import open_any_store, open_store_of
+from recovery.takeover import TableFacts, find_databases, find_locks_held, list_tables
 from recovery.takeover import take_over as hand_over
+from recovery.text import error_text
 from txn.client.connect import connect
+from txn.documents import Document
+from txn.text import escape
 
 app = typer.Typer(help="List, create and take over tables.", no_args_is_help=True)
+
+
+@app.command("ls")
+def ls(
+    store: StoreOption,
+    as_json: JsonOption = False,
+) -> None:
+    """List the tables of the store, the database that each belongs to, and whether it is safe for
+    transactions.
+
+    A database is named by its transaction table. `txn doctor` says more about a table.
+
+    Example: txn table ls
+    """
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("table", "families", "database", "protocol", "safe"):
+        table.add_column(heading, overflow="fold")
+    with open_any_store(store, DEFAULT_TRANSACTIONS) as context:
+        for found in list_tables(context):
+            if as_json:
+                print_json(_document(found))
+            else:
+                table.add_row(*map(Text, _row(found)))
+    if not as_json:
+        console().print(table)
+
+
+def _document(found: TableFacts) -> Document:
+    return {
+        "table": escape(found.name),
+        "families": [escape(family) for family in found.families],
+        "databases": [each and escape(each) for each in sorted(found.databases, key=str)],
+        "protocol": found.protocol,
+        "refusals": found.refusals and list(found.refusals),
+    }
+
+
+def _row(found: TableFacts) -> list[str]:
+    databases = [escape(each or b"none") for each in sorted(found.databases, key=str)]
+    allowed = "unknown" if found.refusals is None else "yes"
+    return [
+        escape(found.name),
+        " ".join(map(escape, found.families)),
+        " ".join(databases),
+        found.protocol or "",
+        f"no: {error_text(found.refusals[0])}" if found.refusals else allowed,
+    ]
 
 
 @app.command("create")
