@@ -22,7 +22,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from recovery.findings import Kind
 from recovery.fsck import GRACE_MS, RETENTION_MS
 from recovery.scan import find, whole_row
-from recovery.text import cut, error_text, parse_duration
+from recovery.text import error_text, fit_text, parse_duration
 from txn.client.connect import connect
 from txn.client.engine import Engine
 from txn.errors import InvalidRequestError, annotate
@@ -196,7 +196,7 @@ def print_json(document: Any, *, pretty: bool = False) -> None:
 def print_line(line: str) -> None:
     """Print a line of text as it is; a terminal gets no more of it than fits."""
     line, width = line.rstrip(), find_width()
-    typer.echo(cut(line, width) if width else line)
+    typer.echo(fit_text(line, width) if width else line)
 
 
 def find_width() -> int | None:

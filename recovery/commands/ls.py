@@ -31,7 +31,7 @@ from recovery.commands.common import (
 )
 from recovery.documents import row_document
 from recovery.opening import open_store_of
-from recovery.text import count_text, cut, duration_text, error_text, labels_text, short_id
+from recovery.text import count_text, duration_text, error_text, fit_text, labels_text, short_id
 from txn.protocol.attempt import Context
 from txn.protocol.phases import Status
 from txn.protocol.row import TransactionRow, created_ms, decode_row, is_row_key, whole_of
@@ -152,9 +152,9 @@ class Layout:
         begin = f"{name:{self._name}} {status:10} {age:>9} {keys:>5}  "
         room = max(10, ((self._width or WIDE) - len(begin)) // 2)
         if reason and self._width:
-            labels = cut(labels, room)
+            labels = fit_text(labels, room)
         line = f"{begin}{labels:{room}} {reason}".rstrip()
-        return cut(line, self._width) if self._width else line
+        return fit_text(line, self._width) if self._width else line
 
 
 def _print_rows(
