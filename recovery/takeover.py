@@ -14,6 +14,7 @@ from functools import cache, partial
 
 from recovery.convert import convert, list_cells_in_the_way
 from recovery.opening import find_usual_rules
+from recovery.scan import Looked
 from txn.errors import CorruptRowError, InvalidRequestError
 from txn.model import Family, find_refusal, plain_table
 from txn.protocol.attempt import Context, call_store
@@ -69,10 +70,12 @@ def find_databases(context: Context, table: bytes) -> set[bytes | None]:
     return {family.database for family in _describe(context, table).values()}
 
 
-def find_locks_held(context: Context, table: bytes) -> Iterator[str]:
+def find_locks_held(
+    context: Context, table: bytes, looked: Looked = lambda table: None
+) -> Iterator[str]:
     """Yield why a table cannot change hands now, each with what to do about it. All of the table is
     read."""
-    yield from list_cells_in_the_way(context, Span(table), retention_ms=0)
+    yield from list_cells_in_the_way(context, Span(table), 0, looked)
 
 
 def take_over(context: Context, table: bytes) -> int:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Iterator
+from bisect import bisect
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Annotated, Any
 import typer
 from rich import markup
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 
 from recovery.findings import Kind
 from recovery.fsck import GRACE_MS, RETENTION_MS
@@ -29,11 +30,13 @@ from txn.errors import InvalidRequestError, annotate
 from txn.protocol.attempt import Context
 from txn.protocol.row import is_own
 from txn.request import TRANSACTIONS
+from txn.stores.base import Store
 from txn.text import escape, unescape
 
 CLEAN, FOUND, COULD_NOT_RUN = 0, 1, 2
 WIDE = 240
 CANDIDATES = 5
+PARTS = 50  # of a table, whose ends are where progress shows
 SHOWN_EVERY = 100  # rows: to show each would take longer than to look at it
 
 StoreOption = Annotated[
@@ -147,37 +150,58 @@ def console() -> Console:
 
 
 class RowBar:
-    """Counts rows that are looked at, each told by its table, and shows on a terminal how many."""
+    """Counts rows that are looked at, each told by its table, and shows on a terminal how many, and
+    in per cent how far the look has come, where that is known."""
 
     def __init__(self, out: Console, about: str, *, unit: str = "rows", hidden: bool) -> None:
         self.rows = 0
         self.progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
-            TextColumn(f"{{task.completed:,}} {unit}"),
+            TaskProgressColumn(),
+            TextColumn(f"{{task.fields[count]:,}} {unit}"),
             TimeElapsedColumn(),
             console=out,
             transient=True,
             disable=hidden or not out.is_terminal,
         )
-        self._task = self.progress.add_task(about, total=None)
+        self._task = self.progress.add_task(about, total=None, count=0)
         self._table: bytes | None = None
+        self._splits: dict[bytes, list[bytes]] = {}
+        self._done = 0
 
     def __call__(self, table: bytes) -> None:
         self.rows += 1
         if table != self._table or self.rows % SHOWN_EVERY == 0:
             self._table = table
             self.progress.update(
-                self._task, completed=self.rows, description=markup.escape(escape(table))
+                self._task, count=self.rows, description=markup.escape(escape(table))
             )
 
     def expect(self, total: int) -> None:
-        """Say how many there will be."""
+        """Say how many parts there will be."""
         self.progress.update(self._task, total=total)
 
     def reach(self, done: int) -> None:
-        """Say how many there have been."""
-        self.progress.update(self._task, completed=done)
+        """Say how many parts there have been."""
+        self.progress.update(self._task, completed=done, count=done)
+
+    def expect_tables(self, store: Store, tables: Iterable[bytes]) -> None:
+        """Say which tables will be read, in this order, by parts with about as many cells each."""
+        if not self.progress.disable:
+            self._splits = {table: store.find_splits(table, PARTS) for table in tables}
+        if any(self._splits.values()):
+            self.expect(sum(len(splits) + 1 for splits in self._splits.values()))
+
+    def reach_row(self, table: bytes, row: bytes) -> None:
+        """Say how far the reading has come."""
+        done = 0
+        for name, splits in self._splits.items():
+            if name == table:
+                self._done = max(self._done, done + bisect(splits, row))
+                self.progress.update(self._task, completed=self._done)
+                return
+            done += len(splits) + 1
 
 
 @contextmanager

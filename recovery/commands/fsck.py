@@ -139,6 +139,8 @@ def _look_here(
         look.tally.rows += 1
         bar(table)
 
+    bar.expect_tables(context.store, dict.fromkeys((context.table, *tables)))
+
     def find() -> Iterator[Found]:
         findings = check(
             context,
@@ -147,6 +149,7 @@ def _look_here(
             scan=tables,
             looked=looked,
             young=look.tally.young,
+            between=bar.reach_row,
         )
         unrepaired = ((finding, None) for finding in findings)
         for each in repair_all(context, findings) if do_repair else unrepaired:

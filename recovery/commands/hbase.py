@@ -11,7 +11,7 @@ from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from recovery.commands.common import FOUND, BindOption, JsonOption, console, print_json
@@ -286,7 +286,12 @@ def _progress(
     screen: Console,
 ) -> Iterator[tuple[Callable[[str], None], Callable[[int, int], None]]]:
     """Show what is being done, and how many jars are there, while it is done."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeElapsedColumn(),
+    )
     bar = Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal)
     with bar:
         task = bar.add_task("looking for the jars", total=None)

@@ -17,7 +17,9 @@ from recovery.commands.common import (
     YesOption,
     complain,
     confirm_stopped,
+    console,
     print_json,
+    row_bar,
     time_option,
 )
 from recovery.convert import convert as convert_database
@@ -26,7 +28,7 @@ from recovery.opening import open_store_of
 from txn.client.connect import connect
 from txn.errors import InvalidRequestError
 from txn.model import check_choice
-from txn.protocol.attempt import ProtocolName
+from txn.protocol.attempt import Context, ProtocolName
 
 WORDS = " or ".join(get_args(ProtocolName))
 
@@ -105,9 +107,7 @@ def convert(
     with open_store_of(store, transactions) as context:
         found = context.rules.name
         deleted = 0
-        obstacles = (
-            [] if found == wanted else [*find_obstacles(context, tables, retention_ms=retention)]
-        )
+        obstacles = [] if found == wanted else _look(context, tables, retention, as_json)
         if not obstacles:
             if found != wanted:
                 confirm_stopped(f"from {found} to {wanted}, in every table that is written", yes)
@@ -123,3 +123,8 @@ def convert(
             typer.echo(f"{transactions} is {wanted} ({was}); leftover cells deleted: {deleted}")
     if obstacles:
         raise typer.Exit(FOUND)
+
+
+def _look(context: Context, tables: list[bytes], retention_ms: int, as_json: bool) -> list[str]:
+    with row_bar(console(), "looking", hidden=as_json) as looked:
+        return list(find_obstacles(context, tables, retention_ms=retention_ms, looked=looked))

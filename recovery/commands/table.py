@@ -19,6 +19,7 @@ from recovery.commands.common import (
     confirm_stopped,
     console,
     print_json,
+    row_bar,
 )
 from recovery.opening import open_any_store, open_store_of
 from recovery.takeover import TableFacts, find_databases, find_locks_held, list_tables
@@ -116,7 +117,8 @@ def take_over(
     is_own = table != transactions  # else this is what mends it
     with open_store_of(store, transactions, mends=True, is_own=is_own) as context:
         before = sorted(each.decode() if each else "none" for each in find_databases(context, name))
-        obstacles = list(find_locks_held(context, name))
+        with row_bar(console(), "looking", hidden=as_json) as looked:
+            obstacles = list(find_locks_held(context, name, looked))
         if not obstacles:
             confirm_stopped(f"{table} from {', '.join(before)} to {transactions}", yes)
             deleted = hand_over(context, name)
