@@ -16,7 +16,7 @@ from recovery.commands.common import (
     TransactionsOption,
     complain,
     open_engine,
-    print_json,
+    print_result,
 )
 from recovery.documents import parse_request
 from txn.errors import AbortedError
@@ -52,8 +52,9 @@ def commit(
             complain(reason_text(error))
             raise typer.Exit(FOUND) from error
     row_key = escape(done.transaction)
-    if as_json:
-        print_json({"transaction": row_key, "timestamp": done.timestamp, "repeated": done.repeated})
-    else:
-        repeated = "  (had been committed before)" if done.repeated else ""
-        typer.echo(f"committed  {row_key}  at {done.timestamp}{repeated}")
+    repeated = "  (had been committed before)" if done.repeated else ""
+    print_result(
+        as_json,
+        {"transaction": row_key, "timestamp": done.timestamp, "repeated": done.repeated},
+        f"committed  {row_key}  at {done.timestamp}{repeated}",
+    )

@@ -9,7 +9,7 @@ import json
 import shutil
 import sys
 from bisect import bisect
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -19,6 +19,7 @@ import typer
 from rich import markup
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
 
 from recovery.findings import Kind
 from recovery.fsck import GRACE_MS, RETENTION_MS
@@ -186,6 +187,15 @@ class RowBar:
         """Say how many parts there have been."""
         self.progress.update(self._task, completed=done, count=done)
 
+    def fetch(self, done: int, total: int) -> None:
+        """Say how many there are of all parts."""
+        self.expect(total)
+        self.reach(done)
+
+    def say(self, step: str) -> None:
+        """Say what is being done now, of which nobody knows how long it takes."""
+        self.progress.update(self._task, description=step, total=None)
+
     def expect_tables(self, store: Store, tables: Iterable[bytes]) -> None:
         """Say which tables will be read, in this order, by parts with about as many cells each."""
         if not self.progress.disable:
@@ -215,6 +225,30 @@ def row_bar(out: Console, about: str, *, unit: str = "rows", hidden: bool) -> It
 def print_json(document: Any, *, pretty: bool = False) -> None:
     """Print a document on a line of its own, or for a single one on several."""
     typer.echo(json.dumps(document, ensure_ascii=False, indent=2 if pretty else None))
+
+
+def print_result(as_json: bool, document: Any, line: str) -> None:
+    """Print what a command came to: as JSON, or as a line for people."""
+    if as_json:
+        print_json(document)
+    else:
+        typer.echo(line)
+
+
+def make_table(headings: Sequence[str], folded: Collection[str]) -> Table:
+    """Return a table without lines, of which these columns may be folded."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in headings:
+        table.add_column(heading, overflow="fold", no_wrap=heading not in folded)
+    return table
+
+
+def parse_setting(text: str) -> tuple[str, str]:
+    """Return the name and the value of `NAME=VALUE`, or tell typer that it is none."""
+    name, equals, value = text.partition("=")
+    if not (equals and name.strip()):
+        raise typer.BadParameter(f"write NAME=VALUE, not {text}", param_hint="'--set'")
+    return name.strip(), value.strip()
 
 
 def print_line(line: str) -> None:

@@ -18,7 +18,7 @@ from recovery.commands.common import (
     MaybeLocksOption,
     StoreOption,
     TransactionsOption,
-    print_json,
+    print_result,
 )
 from recovery.commands.leases import MaybeLeasesOption
 from recovery.console.settings import PORT, ConsoleSettings
@@ -77,7 +77,5 @@ def console(
 
 def _tell(address: str, token: str | None, as_json: bool) -> None:
     """Say where it is, in one line that can be waited for."""
-    if as_json:
-        print_json({"url": address, "token": token})
-    else:
-        typer.echo(f"console  {address}" + (f"  token {token}" if token else ""))
+    line = f"console  {address}" + (f"  token {token}" if token else "")
+    print_result(as_json, {"url": address, "token": token}, line)

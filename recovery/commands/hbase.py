@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from recovery.commands.common import FOUND, BindOption, JsonOption, console, print_json
+from recovery.commands.common import (
+    FOUND,
+    BindOption,
+    JsonOption,
+    console,
+    parse_setting,
+    print_json,
+    row_bar,
+)
 from txn.clock import SystemClock
 from txn.cluster.cluster import Cluster, open_cluster, start
 from txn.cluster.jars import HBASE_VERSION, fetch, read_locked
 from txn.cluster.processes import ClusterError
 from txn.cluster.settings import NATIVE, Settings, find_version
-from txn.errors import InvalidRequestError
 
 LOOK_EACH_MS = 500
 ENDS_FOR = (signal.SIGINT, signal.SIGTERM)
@@ -128,14 +134,14 @@ def start_command(
         gateway_memory_mb=gateway_memory,
         bind=bind,
         ports={name: port for name, port in ports.items() if port is not None},
-        properties=dict(map(_setting, properties or [])),
+        properties=dict(map(parse_setting, properties or [])),
         java_options=tuple(java_options or ()),
         version=version or "",
     )
     signal.signal(signal.SIGTERM, _leave)
     screen = Console(stderr=True) if as_json else console()
-    with _log_shown(), _progress(screen) as (said, fetched):
-        cluster = start(settings, said=said, fetched=fetched)
+    with _log_shown(), row_bar(screen, "looking for the jars", unit="jars", hidden=False) as bar:
+        cluster = start(settings, said=bar.say, fetched=bar.fetch)
     asked = _note_signals() if foreground else None  # before anybody can know that it is up
     _print(cluster, as_json)
     if asked is not None:
@@ -149,8 +155,8 @@ def fetch_command(*, version: VersionOption = None) -> None:
     Example: txn hbase fetch --version 2.5
     """
     screen, version = console(), find_version(version or HBASE_VERSION)
-    with _progress(screen) as (_, fetched):
-        jars = fetch(fetched=fetched, jars=read_locked(version))
+    with row_bar(screen, "fetching jars", unit="jars", hidden=False) as bar:
+        jars = fetch(fetched=bar.fetch, jars=read_locked(version))
     screen.print(f"HBase {version}: {len(jars)} jars in {jars[0].parent}")
 
 
@@ -190,13 +196,6 @@ def status_command(*, data: DataOption, as_json: JsonOption = False) -> None:
     """
     if not _print(open_cluster(data.expanduser().absolute()), as_json):
         raise typer.Exit(FOUND)
-
-
-def _setting(text: str) -> tuple[str, str]:
-    name, sign, value = text.partition("=")
-    if not sign or not name:
-        raise InvalidRequestError("not NAME=VALUE", setting=text)
-    return name, value
 
 
 def _print(cluster: Cluster, as_json: bool) -> bool:
@@ -279,29 +278,3 @@ def _log_shown() -> Iterator[None]:
         if error.log:
             typer.echo(error.log, err=True)
         raise
-
-
-@contextmanager
-def _progress(
-    screen: Console,
-) -> Iterator[tuple[Callable[[str], None], Callable[[int, int], None]]]:
-    """Show what is being done, and how many jars are there, while it is done."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeElapsedColumn(),
-    )
-    bar = Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal)
-    with bar:
-        task = bar.add_task("looking for the jars", total=None)
-
-        def said(step: str) -> None:
-            bar.update(task, description=step, total=None)
-
-        def fetched(done: int, total: int) -> None:
-            bar.update(
-                task, description=f"fetching jars: {done} of {total}", completed=done, total=total
-            )
-
-        yield said, fetched

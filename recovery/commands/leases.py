@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from recovery.commands.common import (
@@ -17,8 +16,9 @@ from recovery.commands.common import (
     JsonOption,
     complain,
     console,
+    make_table,
     print_json,
-    print_line,
+    print_result,
     time_option,
 )
 from recovery.commands.locks import PathArgument
@@ -100,10 +100,7 @@ def grab(
     wanted = [LockRequest(path(each), mode) for each in paths]
     with open_service(leases, is_new=True) as service, refusals():
         lease_id = service.grab_lease(wanted, length / 1000, (wait or 0) / 1000, user=user)
-    if as_json:
-        print_json({"lease_id": lease_id})
-    else:
-        print_line(str(lease_id))
+    print_result(as_json, {"lease_id": lease_id}, str(lease_id))
 
 
 @app.command("extend")
@@ -125,10 +122,8 @@ def extend(
     duration_s = None if length is None else length / 1000
     with open_service(leases) as service, refusals():
         end = service.extend_lease(lease, paths or (), duration_s)
-    if as_json:
-        print_json({"lease_id": lease, "end_utc": end.isoformat()})
-    else:
-        print_line(f"lease {lease} ends at {_moment(end)}")
+    document = {"lease_id": lease, "end_utc": end.isoformat()}
+    print_result(as_json, document, f"lease {lease} ends at {_moment(end)}")
 
 
 @app.command("drop")
@@ -183,10 +178,7 @@ def where(*, leases: MaybeLeasesOption = None, as_json: JsonOption = False) -> N
         from txn.leases.databases import hide_password  # noqa: PLC0415
         from txn.leases.opening import parse_url  # noqa: PLC0415
     name = hide_password(parse_url(url))
-    if as_json:
-        print_json({"url": name})
-    else:
-        print_line(name)
+    print_result(as_json, {"url": name}, name)
 
 
 @contextmanager
@@ -232,9 +224,7 @@ def show_leases(leases: Sequence[Lease], now: datetime, as_json: bool) -> None:
         for lease in leases:
             print_json(_document(lease))
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("object", "mode", "lease", "user", "since", "until", "left"):
-        table.add_column(heading, overflow="fold", no_wrap=heading != "object")
+    table = make_table(("object", "mode", "lease", "user", "since", "until", "left"), {"object"})
     for lease in leases:
         left_ms = int((lease.end_utc - now).total_seconds() * 1000)
         row = [str(lease.path), lease.request.mode.name.lower(), str(lease.lease_id), lease.user]
@@ -245,11 +235,9 @@ def show_leases(leases: Sequence[Lease], now: datetime, as_json: bool) -> None:
 
 def show_dropped(name: str, count: int, as_json: bool) -> None:
     """Print how many objects are free now; end with 1 if there were none. name: empty for all."""
-    if as_json:
-        print_json({"dropped": count})
-    else:
-        what = count_text(count, "claim") if count else "no claim"
-        print_line(f"dropped {what}" + (f" of {name}" if name else ""))
+    what = count_text(count, "claim") if count else "no claim"
+    line = f"dropped {what}" + (f" of {name}" if name else "")
+    print_result(as_json, {"dropped": count}, line)
     if not count:
         raise typer.Exit(FOUND)
 

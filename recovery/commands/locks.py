@@ -7,7 +7,6 @@ from contextlib import closing, contextmanager
 from typing import Annotated
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from recovery.commands.common import (
@@ -17,8 +16,10 @@ from recovery.commands.common import (
     LocksOption,
     complain,
     console,
+    make_table,
     print_json,
     print_line,
+    print_result,
     time_option,
 )
 from recovery.opening import must_exist
@@ -176,10 +177,9 @@ def read_tables(partitioned: Iterable[str], database: str) -> Tables:
 def show_requests(requests: Iterable[LockRequest], as_json: bool) -> None:
     """Print what is locked, or would be."""
     for request in requests:
-        if as_json:
-            print_json({"path": str(request.path), "mode": request.mode.name.lower()})
-        else:
-            print_line(f"{request.mode.name.lower():9} {request.path}")
+        mode = request.mode.name.lower()
+        document = {"path": str(request.path), "mode": mode}
+        print_result(as_json, document, f"{mode:9} {request.path}")
 
 
 def show_needed(requests: Sequence[LockRequest], as_json: bool) -> None:
@@ -200,12 +200,8 @@ def note_open_tables(requests: Sequence[LockRequest]) -> None:
 
 def show_released(name: str, count: int, as_json: bool) -> None:
     """Print how many locks on an object were released."""
-    if as_json:
-        print_json({"path": name, "released": count})
-    else:
-        print_line(
-            f"released {count_text(count, 'lock') if count else 'no lock of ours'} on {name}"
-        )
+    what = count_text(count, "lock") if count else "no lock of ours"
+    print_result(as_json, {"path": name, "released": count}, f"released {what} on {name}")
 
 
 def show_locks(locks: Sequence[Lock], extended: bool, as_json: bool) -> None:
@@ -215,10 +211,8 @@ def show_locks(locks: Sequence[Lock], extended: bool, as_json: bool) -> None:
         for lock, place in zip(locks, places, strict=True):
             print_json(_document(lock, place))
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
     extras = ("host", "since", "for", "kind", "token", "query") if extended else ()
-    for heading in ("object", "mode", "state", "holder", *extras):
-        table.add_column(heading, overflow="fold", no_wrap=heading not in {"object", "query"})
+    table = make_table(("object", "mode", "state", "holder", *extras), {"object", "query"})
     for lock, place in zip(locks, places, strict=True):
         table.add_row(*(Text(text) for text in _row(lock, place, extended)))
     console().print(table)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import typer
-
 from recovery.commands.common import (
     DEFAULT_TRANSACTIONS,
     JsonOption,
     StoreOption,
     TransactionsOption,
-    print_json,
+    print_result,
 )
 from recovery.opening import open_any_store
 
@@ -29,8 +27,6 @@ def ping(
     with open_any_store(store, transactions) as context:
         is_there = context.store.describe(context.table) is not None
         protocol = context.rules.name if is_there else None
-    if as_json:
-        print_json({"transactions": transactions, "protocol": protocol})
-    else:
-        about = f"has the protocol {protocol}" if protocol else "is not there yet"
-        typer.echo(f"the store answers; transaction table {transactions} {about}")
+    about = f"has the protocol {protocol}" if protocol else "is not there yet"
+    line = f"the store answers; transaction table {transactions} {about}"
+    print_result(as_json, {"transactions": transactions, "protocol": protocol}, line)

@@ -19,6 +19,7 @@ from recovery.commands.common import (
     confirm_stopped,
     console,
     print_json,
+    print_result,
     row_bar,
     time_option,
 )
@@ -66,10 +67,8 @@ def init(
     wanted = None if protocol is None else parse_protocol(protocol)
     with connect(store, transactions=transactions, protocol=wanted) as engine:
         name = engine.context.rules.name
-    if as_json:
-        print_json({"transactions": transactions, "protocol": name})
-    else:
-        typer.echo(f"transaction table {transactions} has the protocol {name}")
+    line = f"transaction table {transactions} has the protocol {name}"
+    print_result(as_json, {"transactions": transactions, "protocol": name}, line)
 
 
 def convert(

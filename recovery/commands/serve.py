@@ -19,7 +19,7 @@ from recovery.commands.common import (
     KeyOption,
     StoreOption,
     TransactionsOption,
-    print_json,
+    print_result,
     time_option,
 )
 from recovery.commands.protocol import WORDS, parse_protocol
@@ -129,7 +129,5 @@ def _tell(bind: str, ports: Mapping[str, int], as_json: bool) -> None:
     """Say where it listens, in one line that can be waited for."""
     host = f"[{bind}]" if ":" in bind else bind
     uris = {name: URIS[name].format(host=host, port=port) for name, port in ports.items()}
-    if as_json:
-        print_json({"ports": dict(ports), "uris": uris})
-    else:
-        typer.echo("serving  " + "  ".join(uris.values()))
+    line = "serving  " + "  ".join(uris.values())
+    print_result(as_json, {"ports": dict(ports), "uris": uris}, line)

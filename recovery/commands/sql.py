@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, assert_never
 
 import typer
 
-from recovery.commands.common import FOUND, JsonOption, MaybeLocksOption
+from recovery.commands.common import FOUND, JsonOption, MaybeLocksOption, parse_setting
 from recovery.commands.leases import MaybeLeasesOption, open_service, show_dropped, show_leases
 from recovery.commands.locks import (
     DatabaseOption,
@@ -71,7 +71,7 @@ def sql(
     with require_extra("locks"):
         from txn.leases import statements as spoken  # noqa: PLC0415
         from txn.locks.statements import ExplainLocks  # noqa: PLC0415
-    settings = dict(map(_setting, setting or ()))
+    settings = dict(map(parse_setting, setting or ()))
     known = read_tables(partitioned or (), database)
     asked = spoken.parse_lease_statement(
         statements, {**settings, DATABASE_SETTING: database}, known
@@ -99,13 +99,6 @@ def _name_locks(uri: str | None) -> str:
     if not uri:
         raise InvalidRequestError("name a lock manager: --locks or TXN_LOCKS")
     return uri
-
-
-def _setting(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise InvalidRequestError("write NAME=VALUE", given=text)
-    return name.strip(), value.strip()
 
 
 def _run_on_leases(statement: about_leases.Statement, service: LeaseService, as_json: bool) -> None:

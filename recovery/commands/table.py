@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from recovery.commands.common import (
@@ -18,7 +17,9 @@ from recovery.commands.common import (
     complain,
     confirm_stopped,
     console,
+    make_table,
     print_json,
+    print_result,
     row_bar,
 )
 from recovery.opening import open_any_store, open_store_of
@@ -44,9 +45,8 @@ def ls(
 
     Example: txn table ls
     """
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("table", "families", "database", "protocol", "safe"):
-        table.add_column(heading, overflow="fold")
+    headings = ("table", "families", "database", "protocol", "safe")
+    table = make_table(headings, headings)
     with open_any_store(store, DEFAULT_TRANSACTIONS) as context:
         for found in list_tables(context):
             if as_json:
@@ -93,10 +93,8 @@ def create(
     """
     with connect(store, transactions=transactions) as engine:
         engine.ensure_table(table, families)
-    if as_json:
-        print_json({"table": table, "families": families})
-    else:
-        typer.echo(f"table {table} has the families {', '.join(families)}")
+    line = f"table {table} has the families {', '.join(families)}"
+    print_result(as_json, {"table": table, "families": families}, line)
 
 
 @app.command("take-over")

@@ -33,6 +33,7 @@ from txn.model import (
     check_count,
     check_targets,
     check_unless,
+    plain_table,
 )
 from txn.stores.base import Feature
 from txn.stores.gateway import AHEAD_BYTES, GatewayError
@@ -288,7 +289,7 @@ class HBaseStore:
     def list_tables(self) -> list[bytes]:
         """Return the names that the gateway tells."""
         try:
-            return sorted(self._one(self._dialect.list_tables))
+            return sorted(map(plain_table, self._one(self._dialect.list_tables)))
         except GatewayError as error:
             raise self._make_unexplained(error, None) from error
 

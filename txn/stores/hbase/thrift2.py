@@ -11,18 +11,7 @@ from typing import Any
 
 from txn.clock import Clock
 from txn.errors import InvalidRequestError, annotate
-from txn.model import (
-    DATABASE_ENTRY,
-    Cell,
-    Check,
-    Columns,
-    Edit,
-    Family,
-    Key,
-    Row,
-    new_tuple,
-    plain_table,
-)
+from txn.model import DATABASE_ENTRY, Cell, Check, Columns, Edit, Family, Key, Row, new_tuple
 from txn.stores.base import Feature
 from txn.stores.gateway import Gateway, GatewayError, Request, Service
 from txn.stores.hbase.idl import IDL
@@ -145,7 +134,7 @@ class Thrift2:
     def list_tables(self) -> Job[list[bytes]]:
         """One getTableNamesByPattern."""
         found = yield _call("getTableNamesByPattern", None, False)
-        return [plain_table(b"%b:%b" % (each.ns or b"default", each.qualifier)) for each in found]
+        return [b"%b:%b" % (each.ns or b"default", each.qualifier) for each in found]
 
     def describe(self, table: bytes) -> Job[dict[bytes, Family]]:
         """One getTableDescriptor."""
