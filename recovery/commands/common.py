@@ -156,17 +156,18 @@ class RowBar:
 
     def __init__(self, out: Console, about: str, *, unit: str = "rows", hidden: bool) -> None:
         self.rows = 0
+        self._unit = unit
         self.progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
             TaskProgressColumn(),
-            TextColumn(f"{{task.fields[count]:,}} {unit}"),
+            TextColumn("{task.fields[counted]}"),
             TimeElapsedColumn(),
             console=out,
             transient=True,
             disable=hidden or not out.is_terminal,
         )
-        self._task = self.progress.add_task(about, total=None, count=0)
+        self._task = self.progress.add_task(about, total=None, counted="")
         self._table: bytes | None = None
         self._splits: dict[bytes, list[bytes]] = {}
         self._done = 0
@@ -176,7 +177,9 @@ class RowBar:
         if table != self._table or self.rows % SHOWN_EVERY == 0:
             self._table = table
             self.progress.update(
-                self._task, count=self.rows, description=markup.escape(escape(table))
+                self._task,
+                counted=f"{self.rows:,} {self._unit}",
+                description=markup.escape(escape(table)),
             )
 
     def expect(self, total: int) -> None:
@@ -185,7 +188,7 @@ class RowBar:
 
     def reach(self, done: int) -> None:
         """Say how many parts there have been."""
-        self.progress.update(self._task, completed=done, count=done)
+        self.progress.update(self._task, completed=done, counted=f"{done:,} {self._unit}")
 
     def fetch(self, done: int, total: int) -> None:
         """Say how many there are of all parts."""
@@ -194,7 +197,8 @@ class RowBar:
 
     def say(self, step: str) -> None:
         """Say what is being done now, of which nobody knows how long it takes."""
-        self.progress.update(self._task, description=step, total=None)
+        self.progress.tasks[0].total = None  # which an update would take for no change
+        self.progress.update(self._task, description=step, counted="")
 
     def expect_tables(self, store: Store, tables: Iterable[bytes]) -> None:
         """Say which tables will be read, in this order, by parts with about as many cells each."""

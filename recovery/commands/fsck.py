@@ -9,7 +9,8 @@ from functools import partial
 from typing import Annotated
 
 import typer
-from rich.console import Console
+from rich.console import Console, Group
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -195,7 +196,7 @@ def _print(out: Console, now_ms: int, found: Iterator[Found]) -> None:
             out.print(f"{finding.kind.value:15} and more; --json lists all")
 
 
-def _row(finding: Finding, result: Result | None, now_ms: int) -> Table:
+def _row(finding: Finding, result: Result | None, now_ms: int) -> Group:
     name = _name(finding.transaction or b"")
     holder = {"holder": name} if finding.key and name else {}
     seen = ", ".join(
@@ -207,11 +208,10 @@ def _row(finding: Finding, result: Result | None, now_ms: int) -> Table:
     if result is not None:
         style = "green" if isinstance(result, Repaired) else "red"
         text.append(f"  {error_text(result.why)}", style)
-    text.append(f"\n{seen}")
     row = Table.grid(padding=(0, 1))
     row.add_column(width=15, no_wrap=True)
     row.add_row(Text(finding.kind.value, "yellow"), text)
-    return row
+    return Group(row, Padding(Text(seen, overflow="fold"), (0, 0, 0, 2), expand=False))
 
 
 def _name(row_key: bytes) -> str:

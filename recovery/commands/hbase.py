@@ -140,7 +140,7 @@ def start_command(
     )
     signal.signal(signal.SIGTERM, _leave)
     screen = Console(stderr=True) if as_json else console()
-    with _log_shown(), row_bar(screen, "looking for the jars", unit="jars", hidden=False) as bar:
+    with _log_shown(), row_bar(screen, "fetching jars", unit="jars", hidden=False) as bar:
         cluster = start(settings, said=bar.say, fetched=bar.fetch)
     asked = _note_signals() if foreground else None  # before anybody can know that it is up
     _print(cluster, as_json)

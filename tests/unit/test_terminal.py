@@ -129,6 +129,10 @@ def test_a_bar_shows_how_far_a_check_has_come() -> None:
         for row in (b"", b"0500", b"0000", b"0999"):
             bar.reach_row(b"t", row)
             percents.append(task.percentage)
+        bar.fetch(1, 4)
+        assert task.percentage == 25
+        bar.say("starting")
+        assert (task.description, task.total) == ("starting", None)
     assert percents == sorted(percents)
     assert percents[0] == 0 and 45 < percents[1] == percents[2] < 55 and percents[3] > 95
 
