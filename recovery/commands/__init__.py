@@ -37,6 +37,7 @@ from txn.errors import CommitOutcomeUnknown, TxnError
 
 app = typer.Typer(
     help="Look at transactions, mend what crashed clients left, read and write atomically.",
+    epilog="Example: txn ls --store embedded:///data",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

@@ -247,9 +247,9 @@ def print_tally(out: Console, tally: Tally, grace_ms: int) -> None:
         table.add_row(f"{count:,}", Text(kind.value, "yellow"), Text(meaning))
     if kinds:
         out.print("", table)
-    rows = f"{count_text(tally.rows, 'row')} checked besides finished transactions"
+    rows = f"{count_text(tally.rows, 'row')} checked"
     if not kinds and not tally.young.counts:
-        out.print(f"clean: nothing was left behind; {rows}")
+        out.print(f"clean: nothing was left behind; {rows} besides finished transactions")
         return
     numbers = {
         "rolled forward": tally.rolled_forward,
