@@ -256,7 +256,7 @@ def print_tally(out: Console, tally: Tally, grace_ms: int) -> None:
         "rolled back": tally.rolled_back,
         "cleaned up": tally.cleaned_up,
         "moved on": tally.moved_on,
-        "left as they are": tally.left if tally.is_repair else 0,
+        "left alone": tally.left if tally.is_repair else 0,
     }
     told = ", ".join(f"{number:,} {name}" for name, number in numbers.items() if number)
     out.print(f"{count_text(tally.found, 'finding')}{told and ': ' + told}; {rows}")
