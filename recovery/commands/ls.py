@@ -17,7 +17,6 @@ import typer
 from recovery import scan
 from recovery.commands.common import (
     DEFAULT_TRANSACTIONS,
-    WIDE,
     Duration,
     JsonOption,
     StoreOption,
@@ -150,7 +149,7 @@ class Layout:
         """Return a line of fields in the order of HEADINGS. Labels are cut before a reason."""
         name, status, age, keys, labels, reason = fields
         begin = f"{name:{self._name}} {status:10} {age:>9} {keys:>5}  "
-        room = max(10, ((self._width or WIDE) - len(begin)) // 2)
+        room = max(10, (self._width - len(begin)) // 2) if self._width else 24
         if reason and self._width:
             labels = fit_text(labels, room)
         line = f"{begin}{labels:{room}} {reason}".rstrip()
