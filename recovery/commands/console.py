@@ -45,10 +45,10 @@ def console(
             "option the console makes one.",
         ),
     ] = None,
-    metrics: Annotated[
+    metrics_from: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="URL", help="The metrics of a `txn serve --metrics` to show; repeatable."
+            metavar="URL", help="Show the metrics of this `txn serve --metrics`; repeatable."
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -64,7 +64,7 @@ def console(
         from recovery.console.serving import serve_console  # noqa: PLC0415
     token = secrets.token_urlsafe(16) if token_file is None else read_token(token_file)
     settings = ConsoleSettings(
-        store, token, transactions, locks, leases, bind, port, tls_cert, tls_key, metrics or ()
+        store, token, transactions, locks, leases, bind, port, tls_cert, tls_key, metrics_from or ()
     )
     if not settings.is_local and token_file is None:
         raise InvalidRequestError(
