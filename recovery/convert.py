@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import groupby, islice
 
 from recovery.fsck import RETENTION_MS, require_tables
-from recovery.scan import MARKERS, newest_old_ms, transactions
+from recovery.scan import MARKERS, Looked, list_rows, newest_old_ms, transactions
 from txn.errors import InvalidRequestError
 from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Check, Edit, Key
 from txn.protocol.attempt import Context, ProtocolName, Rules, call_store
@@ -29,7 +29,11 @@ BATCH = 500
 
 
 def find_obstacles(
-    context: Context, tables: Collection[bytes] = (), *, retention_ms: int = RETENTION_MS
+    context: Context,
+    tables: Collection[bytes] = (),
+    *,
+    retention_ms: int = RETENTION_MS,
+    looked: Looked = lambda table: None,
 ) -> Iterator[str]:
     """Yield why a database cannot be converted now, each with what to do about it.
 
@@ -40,7 +44,7 @@ def find_obstacles(
     yield from _list_rows_in_the_way(context)
     require_tables(context, tables)
     for span in _list_spans(context, tables):
-        yield from list_cells_in_the_way(context, span, retention_ms)
+        yield from list_cells_in_the_way(context, span, retention_ms, looked)
 
 
 def _list_rows_in_the_way(context: Context) -> Iterator[str]:
@@ -60,11 +64,13 @@ def _list_rows_in_the_way(context: Context) -> Iterator[str]:
         )
 
 
-def list_cells_in_the_way(context: Context, span: Span, retention_ms: int) -> Iterator[str]:
+def list_cells_in_the_way(
+    context: Context, span: Span, retention_ms: int, looked: Looked
+) -> Iterator[str]:
     """Yield what is wrong with a table: keys that are held or written, locks and tags that changed
     not long ago, cells from the future."""
     name, held, young, ahead = span.table.decode(errors="replace"), _Seen(), _Seen(), _Seen()
-    for row in stored_rows(context, span):
+    for row in list_rows(context, span, looked):
         now_ms = context.clock.wall_ms()
         old_ms = newest_old_ms(now_ms, retention_ms)
         for key, cell in row.cells.items():

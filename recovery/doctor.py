@@ -119,7 +119,7 @@ def _transaction_table(context: Context) -> Iterator[Diagnosis]:
     families = context.store.describe(context.table)
     if families is None or FAMILY not in families:
         missing = "is not there" if families is None else f"lacks the family {FAMILY.decode()}"
-        mend = "an engine makes it when it opens the store as hbase:// or through Thrift 2"
+        mend = "make it with `txn init`: as hbase://, or through Thrift 2"
         yield Diagnosis(_name(context.table), Verdict.WRONG, missing, mend)
         return
     yield from _table(context, context.table, families)

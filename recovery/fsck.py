@@ -91,7 +91,7 @@ def check(
     scan: Collection[bytes] = (),
     looked: Looked = lambda table: None,
     young: Young | None = None,
-    between: Between = lambda: None,
+    between: Between = lambda table, row: None,
 ) -> Iterator[Finding]:
     """Yield what a crash left: first transaction rows, then keys of the tables to scan.
 
@@ -99,7 +99,8 @@ def check(
     retention_ms: how long finished rows are kept; below LONGEST_REQUEST_MS only where no client is
     at work.
     young: counts what is unfinished and no finding, since it is younger than the grace.
-    between: is called now and then, also while no row is looked at; what it raises ends the check.
+    between: is told now and then how far the check has come, also while no row is looked at; what
+    it raises ends the check.
     Memory is bounded, and nothing is written. Raises StoreError, or InvalidRequestError for an
     absent table.
     """
@@ -110,7 +111,7 @@ def check(
         context, Span(context.table), ages, looked, young, between=between
     )
     for span in list_data(context, scan):
-        yield from check_data(context, span, ages, looked, young)
+        yield from check_data(context, span, ages, looked, young, between=between)
     if context.rules.locks_rows and scan:
         yield from check_counts(context, scan)
 
@@ -135,7 +136,7 @@ def check_transactions(
     looked: Looked,
     young: Young,
     *,
-    between: Between = lambda: None,
+    between: Between = lambda table, row: None,
 ) -> Iterator[Finding]:
     """Yield what `check` finds in a part of the transaction table. Finished rows that are younger
     than the retention are not looked at: see `list_suspects`."""
@@ -153,7 +154,13 @@ def check_transactions(
 
 
 def check_data(
-    context: Context, span: Span, ages: Ages, looked: Looked, young: Young
+    context: Context,
+    span: Span,
+    ages: Ages,
+    looked: Looked,
+    young: Young,
+    *,
+    between: Between = lambda table, row: None,
 ) -> Iterator[Finding]:
     """Yield what `check` finds in a part of a table of data."""
     look = check_units if context.rules.locks_rows else check_rows
@@ -173,6 +180,7 @@ def check_data(
             doomed=lambda holder: _aborts_blindly(context, holder, ages.grace_ms),
             young=young,
         )
+        between(span.table, some[-1].row)
 
 
 def find_future(context: Context, row: Row) -> Iterator[Finding]:

@@ -41,7 +41,7 @@ def must_exist(uri: str) -> None:
     if parts.scheme == "embedded" and not parts.netloc:  # else opening it says what is wrong
         path = Path(unquote(parts.path))
         if not path.exists() or (path.is_dir() and not any(path.iterdir())):
-            raise InvalidRequestError("no such store", path=str(path))
+            raise InvalidRequestError("no such store: make it with `txn init`", path=str(path))
 
 
 @contextmanager

@@ -47,8 +47,9 @@ BY_VALUE = {status.encoded: status for status in Status}
 Looked = Callable[[bytes], None]
 """Is told the table of each row that was looked at, for a progress bar."""
 
-Between = Callable[[], None]
-"""Is called now and then, also where there is nothing to tell; what it raises ends the look."""
+Between = Callable[[bytes, bytes], None]
+"""Is told now and then the table and the row that a look has come to, also where there is nothing
+to tell; what it raises ends the look."""
 
 SCAN_MS = 500
 """For half of so long a scan should go on that may yield nothing."""
@@ -140,7 +141,7 @@ def list_suspects(
     wanted: Span,
     retention_ms: int,
     looked: Looked,
-    between: Between = lambda: None,
+    between: Between = lambda table, row: None,
 ) -> Iterator[Row]:
     """Yield the rows of a span of the transaction table, but for those that are finished and were
     begun within the retention, which the store leaves out by itself: so for long there may be none,
@@ -160,11 +161,12 @@ def list_suspects(
             young = _find_young(replace(span, start=row.row), old_ms, now_ms + AHEAD_MS)
             if young is not None:
                 for part in _divide(context, young, reach):
-                    between()
+                    between(part.table, part.start)
                     yield from list_rows(context, part, looked, leave_out(FINISHED))
                 at = young.stop if young.stop != span.stop else None
                 break
             looked(wanted.table)
+            between(wanted.table, row.row)
             yield row
 
 

@@ -45,6 +45,7 @@ from txn.text import escape
 
 with import_extra("spark"):
     from pyspark import RDD, StorageLevel
+    from pyspark.errors import PySparkException
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.datasource import DataSourceReader, InputPartition
     from pyspark.sql.types import StringType, StructField, StructType
@@ -205,7 +206,10 @@ def open_session(master: str) -> Iterator[SparkSession]:
             yield stack.enter_context(local_session("txn fsck", folder, cores=number))
             return
         builder = SparkSession.Builder().appName("txn fsck").master(master)
-        session = builder.config("spark.log.level", "ERROR").getOrCreate()
+        try:
+            session = builder.config("spark.log.level", "ERROR").getOrCreate()
+        except PySparkException as error:
+            raise InvalidRequestError("Spark does not start", master=master) from error
         stack.callback(session.stop)
         yield session
 

@@ -1,4 +1,5 @@
-"""Let a table belong to another database than it did: what stands in the way, and the change.
+"""Which database each table belongs to; let a table belong to another one: what stands in the way,
+and the change.
 
 Two databases, each with its transaction table, do not see each other's transactions. So a family
 names the database that it belongs to, and clients of any other are refused. A table changes hands
@@ -7,16 +8,60 @@ while nobody uses it, and no key of it is locked.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
 
 from recovery.convert import convert, list_cells_in_the_way
-from txn.errors import InvalidRequestError
-from txn.model import Family, plain_table
+from recovery.opening import find_usual_rules
+from recovery.scan import Looked
+from txn.errors import CorruptRowError, InvalidRequestError
+from txn.model import Family, find_refusal, plain_table
 from txn.protocol.attempt import Context, call_store
 from txn.protocol.clocks import check_clock
 from txn.spans import Span
 from txn.stores.base import TableAssigner
 from txn.stores.hbase.schema import make_assign_command
+
+
+@dataclass(frozen=True, slots=True)
+class TableFacts:
+    """What a table is like. databases: the transaction tables of those that its families belong to,
+    None for a family of none. protocol: that of its database, if it has one. refusals: why no
+    transaction may write to a family; None where the store does not show its settings."""
+
+    name: bytes
+    families: Sequence[bytes]
+    databases: frozenset[bytes | None]
+    protocol: str | None
+    refusals: Sequence[str] | None
+
+
+def list_tables(context: Context) -> Iterator[TableFacts]:
+    """Yield what each table of the store is like, in the order of their names."""
+    is_shown = "describe" in context.store.features
+    find_protocol = cache(partial(_find_protocol, context))
+    for name in call_store(context, context.store.list_tables):
+        families = call_store(context, partial(context.store.describe, name))
+        if families is None:  # it has just been dropped
+            continue
+        databases = frozenset(family.database for family in families.values())
+        protocols = {find_protocol(each) for each in databases if each}
+        refusals = tuple(filter(None, map(find_refusal, families.values())))
+        yield TableFacts(
+            name,
+            sorted(families),
+            databases,
+            " ".join(sorted(protocols)) or None,
+            refusals if is_shown or refusals else None,
+        )
+
+
+def _find_protocol(context: Context, database: bytes) -> str:
+    try:
+        return call_store(context, lambda: find_usual_rules(context.store, database).name)
+    except CorruptRowError:
+        return "unknown"
 
 
 def find_databases(context: Context, table: bytes) -> set[bytes | None]:
@@ -25,10 +70,12 @@ def find_databases(context: Context, table: bytes) -> set[bytes | None]:
     return {family.database for family in _describe(context, table).values()}
 
 
-def find_locks_held(context: Context, table: bytes) -> Iterator[str]:
+def find_locks_held(
+    context: Context, table: bytes, looked: Looked = lambda table: None
+) -> Iterator[str]:
     """Yield why a table cannot change hands now, each with what to do about it. All of the table is
     read."""
-    yield from list_cells_in_the_way(context, Span(table), retention_ms=0)
+    yield from list_cells_in_the_way(context, Span(table), 0, looked)
 
 
 def take_over(context: Context, table: bytes) -> int:

@@ -20,22 +20,49 @@ _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
 _BYTES = r"""b(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
-_KEY = re.compile(rf"Key\(({_BYTES}), ({_BYTES}), ({_BYTES})(?:, ({_BYTES}))?\)")
-_CELL = re.compile(rf"Cell\(value=({_BYTES}), timestamp=(\d+)\)")
-_LITERAL = re.compile(rf"(?<!\w){_BYTES}")
+_MARKS = re.compile(
+    rf"(?P<key>Key\({_BYTES}(?:, {_BYTES}){{2,3}}\))"
+    rf"|(?P<cell>Cell\(value={_BYTES}, timestamp=\d+\))"
+    rf"|(?P<bytes>(?<!\w){_BYTES})"
+    r"|(?P<word>(?<=[=\[( ])'[^'\s]+'(?=[,\])\s]|$))"
+    r"|(?P<kind>\[Errno -?\d+\] |\b(?:ssl\.|socket\.)?(?:Timeout|Connection\w*|OS|SSL)Error: )"
+)
+COMMANDS = {
+    "ensure_table": "`txn table create`",
+    "transactions, buckets, policy, watch and protocol are the server's own": "the server has its "
+    "own --transactions and --protocol: leave them out",
+    "name its transaction table": "name its transaction table with --transactions",
+    ": use Delete": ': write {"delete": key}',
+    ", or raise Policy(skew_ms=)": "",
+}
+"""What the library says to programs, and what commands say instead."""
 
 
 def error_text(error: BaseException | str) -> str:
-    """Return what an error says as commands print it: its bytes, keys and cells as text, and what
-    the library calls a method as the command that does the same."""
+    """Return what an error says as commands print it: values without the quotes and classes of
+    Python, and commands where the library names its functions."""
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
         return f"{error.strerror}: {error.filename}"
-    text = str(error).replace("\\'", "'").replace("ensure_table", "`txn table create`")
-    text = _KEY.sub(
-        lambda found: key_text(Key(*(literal_eval(part) for part in found.groups() if part))), text
-    )
-    text = _CELL.sub(lambda found: f"{_read_literal(found[1])} at {found[2]}", text)
-    return _LITERAL.sub(lambda found: _read_literal(found[0]), text)
+    text = str(error).replace("\\'", "'")
+    for said, command in COMMANDS.items():
+        text = text.replace(said, command)
+    return _MARKS.sub(_read_mark, text)
+
+
+def _read_mark(found: re.Match[str]) -> str:
+    text = found[0]
+    match found.lastgroup:
+        case "key":
+            return key_text(Key(*map(literal_eval, re.findall(_BYTES, text))))
+        case "cell":
+            value, timestamp = text.removeprefix("Cell(value=")[:-1].rsplit(", timestamp=")
+            return f"{_read_literal(value)} at {timestamp}"
+        case "bytes":
+            return _read_literal(text)
+        case "word":
+            return text[1:-1].replace("\\\\", "\\")
+        case _:
+            return ""
 
 
 def _read_literal(literal: str) -> str:
@@ -55,7 +82,7 @@ def short_id(row_key: bytes) -> str:
     return escape(whole[-8:] + name.removeprefix(whole))
 
 
-def cut(text: str, width: int) -> str:
+def fit_text(text: str, width: int) -> str:
     """Return the text, or as much of it as is so wide, with a mark that there was more."""
     return text if len(text) <= width else f"{text[: width - 1]}…"
 

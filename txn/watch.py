@@ -59,6 +59,7 @@ CallName = Literal[
     "describe",
     "ensure_table",
     "find_splits",
+    "list_tables",
     "compact",
 ]
 """A method of a store: see txn/stores/base.py."""

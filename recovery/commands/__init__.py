@@ -6,6 +6,7 @@ how it went: 0 clean, 1 something was found or refused, 2 it could not run.
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from importlib.metadata import version
@@ -36,6 +37,7 @@ from txn.errors import CommitOutcomeUnknown, TxnError
 
 app = typer.Typer(
     help="Look at transactions, mend what crashed clients left, read and write atomically.",
+    epilog="Example: txn ls --store embedded:///data",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -50,6 +52,21 @@ app.add_typer(locks_app, name="locks")
 app.add_typer(leases_app, name="leases")
 
 
+def _set_help(group: typer.Typer) -> None:
+    """Take the help of commands from their docstrings: paragraphs without line breaks, which are
+    the terminal's, and the last one, an example, at the end of all."""
+    for info in group.registered_commands:
+        paragraphs = inspect.cleandoc(info.callback.__doc__ or "").split("\n\n")
+        *text, info.epilog = [" ".join(paragraph.split()) for paragraph in paragraphs]
+        info.help = "\n\n".join(text)
+    for inner in group.registered_groups:
+        if inner.typer_instance is not None:
+            _set_help(inner.typer_instance)
+
+
+_set_help(app)
+
+
 def _version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"hbase-txn {version('hbase-txn')}")
@@ -62,7 +79,7 @@ def _options(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Take the options that come before the command."""
+    """Options that come before the command."""
 
 
 def main() -> None:

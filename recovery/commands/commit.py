@@ -16,7 +16,7 @@ from recovery.commands.common import (
     TransactionsOption,
     complain,
     open_engine,
-    print_json,
+    print_result,
 )
 from recovery.documents import parse_request
 from txn.errors import AbortedError
@@ -24,15 +24,19 @@ from txn.text import escape, reason_text
 
 
 def commit(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A JSON document; - reads stdin.")],
+    file: Annotated[
+        str, typer.Argument(metavar="FILE", help="A JSON document; - reads the standard input.")
+    ],
     store: StoreOption,
     transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
     as_json: JsonOption = False,
 ) -> None:
     """Commit the mutations of a document if all its assertions hold.
 
-    Exit code 0: committed. 1: nothing was written, an assertion failed or others were in the way.
-    2: it could not be tried, or its outcome is unknown.
+    Exit code 0: committed. 1: aborted; an assertion failed, or other transactions were in the way,
+    and nothing was written. 2: it could not be tried, or its outcome is unknown.
+
+    Example: txn commit request.json
     """
     request = parse_request(sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes())
     with open_engine(store, transactions) as engine:
@@ -48,8 +52,9 @@ def commit(
             complain(reason_text(error))
             raise typer.Exit(FOUND) from error
     row_key = escape(done.transaction)
-    if as_json:
-        print_json({"transaction": row_key, "timestamp": done.timestamp, "repeated": done.repeated})
-    else:
-        repeated = "  (had been committed before)" if done.repeated else ""
-        typer.echo(f"committed  {row_key}  at {done.timestamp}{repeated}")
+    repeated = "  (had been committed before)" if done.repeated else ""
+    print_result(
+        as_json,
+        {"transaction": row_key, "timestamp": done.timestamp, "repeated": done.repeated},
+        f"committed  {row_key}  at {done.timestamp}{repeated}",
+    )

@@ -8,55 +8,95 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Iterator
+from bisect import bisect
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich import markup
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
 
 from recovery.findings import Kind
+from recovery.fsck import GRACE_MS, RETENTION_MS
 from recovery.scan import find, whole_row
-from recovery.text import cut, error_text, parse_duration
+from recovery.text import error_text, fit_text, parse_duration
 from txn.client.connect import connect
 from txn.client.engine import Engine
 from txn.errors import InvalidRequestError, annotate
 from txn.protocol.attempt import Context
 from txn.protocol.row import is_own
 from txn.request import TRANSACTIONS
+from txn.stores.base import Store
 from txn.text import escape, unescape
 
 CLEAN, FOUND, COULD_NOT_RUN = 0, 1, 2
 WIDE = 240
 CANDIDATES = 5
+PARTS = 50  # of a table, whose ends are where progress shows
 SHOWN_EVERY = 100  # rows: to show each would take longer than to look at it
 
 StoreOption = Annotated[
     str,
-    typer.Option("--store", envvar="TXN_STORE", help="The store, such as embedded:///var/lib/app."),
+    typer.Option(
+        "--store",
+        envvar="TXN_STORE",
+        metavar="URI",
+        help="The store, such as embedded:///data.",
+    ),
 ]
 TransactionsOption = Annotated[
     str, typer.Option("--transactions", help="The transaction table.", metavar="TABLE")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON, for programs.")]
+LOCKS = typer.Option(
+    "--locks",
+    envvar="TXN_LOCKS",
+    metavar="URI",
+    help="The lock manager: zookeeper://host:port/base, or any store.",
+)
+LocksOption = Annotated[str, LOCKS]
+MaybeLocksOption = Annotated[str | None, LOCKS]
+CertificateOption = Annotated[
+    Path | None,
+    typer.Option("--tls-cert", metavar="FILE", help="The server's certificate, as PEM."),
+]
+KeyOption = Annotated[
+    Path | None,
+    typer.Option("--tls-key", metavar="FILE", help="The key of the certificate, as PEM."),
+]
+BindOption = Annotated[str, typer.Option(metavar="ADDRESS", help="The address to listen on.")]
+YesOption = Annotated[bool, typer.Option("--yes", help="Confirm that no client is connected.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 DEFAULT_TRANSACTIONS = TRANSACTIONS
 
 
 class Duration(int):
-    """Milliseconds, given as `90s`, `10m` or `24h`."""
+    """Milliseconds, written as `90s`, `10m` or `24h`."""
+
+    def __str__(self) -> str:
+        units = (("h", 3_600_000), ("m", 60_000), ("s", 1000), ("ms", 1))
+        unit, size = next(each for each in units if self % each[1] == 0)
+        return f"{self // size}{unit}"
 
 
-def parse_age(text: str, option: str | None = None) -> Duration:
-    """Return what an option's text means, or tell typer what is wrong with it. option: its name,
-    where typer does not know which one is being parsed."""
+GRACE, RETENTION = Duration(GRACE_MS), Duration(RETENTION_MS)
+
+
+def parse_age(text: str | Duration) -> Duration:
+    """Return the duration that an option's text means, or tell typer what is wrong with it."""
     try:
-        return Duration(parse_duration(text))
+        return text if isinstance(text, Duration) else Duration(parse_duration(text))
     except InvalidRequestError as error:
-        hint = option and f"'{option}'"
-        raise typer.BadParameter(error_text(error), param_hint=hint) from error
+        raise typer.BadParameter(error_text(error)) from error
+
+
+def time_option(name: str, text: str) -> Any:
+    """Return an option that takes a duration."""
+    return typer.Option(name, parser=parse_age, metavar="TIME", help=text)
 
 
 @contextmanager
@@ -111,37 +151,71 @@ def console() -> Console:
 
 
 class RowBar:
-    """Counts rows that are looked at, each told by its table, and shows on a terminal how many."""
+    """Counts rows that are looked at, each told by its table, and shows on a terminal how many, and
+    in per cent how far the look has come, where that is known."""
 
     def __init__(self, out: Console, about: str, *, unit: str = "rows", hidden: bool) -> None:
         self.rows = 0
+        self._unit = unit
         self.progress = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
-            TextColumn(f"{{task.completed:,}} {unit}"),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[counted]}"),
             TimeElapsedColumn(),
             console=out,
             transient=True,
             disable=hidden or not out.is_terminal,
         )
-        self._task = self.progress.add_task(about, total=None)
+        self._task = self.progress.add_task(about, total=None, counted="")
         self._table: bytes | None = None
+        self._splits: dict[bytes, list[bytes]] = {}
+        self._done = 0
 
     def __call__(self, table: bytes) -> None:
         self.rows += 1
         if table != self._table or self.rows % SHOWN_EVERY == 0:
             self._table = table
             self.progress.update(
-                self._task, completed=self.rows, description=markup.escape(escape(table))
+                self._task,
+                counted=f"{self.rows:,} {self._unit}",
+                description=markup.escape(escape(table)),
             )
 
     def expect(self, total: int) -> None:
-        """Say how many there will be."""
+        """Say how many parts there will be."""
         self.progress.update(self._task, total=total)
 
     def reach(self, done: int) -> None:
-        """Say how many there have been."""
-        self.progress.update(self._task, completed=done)
+        """Say how many parts there have been."""
+        self.progress.update(self._task, completed=done, counted=f"{done:,} {self._unit}")
+
+    def fetch(self, done: int, total: int) -> None:
+        """Say how many there are of all parts."""
+        self.expect(total)
+        self.reach(done)
+
+    def say(self, step: str) -> None:
+        """Say what is being done now, of which nobody knows how long it takes."""
+        self.progress.tasks[0].total = None  # which an update would take for no change
+        self.progress.update(self._task, description=step, counted="")
+
+    def expect_tables(self, store: Store, tables: Iterable[bytes]) -> None:
+        """Say which tables will be read, in this order, by parts with about as many cells each."""
+        if not self.progress.disable:
+            self._splits = {table: store.find_splits(table, PARTS) for table in tables}
+        if any(self._splits.values()):
+            self.expect(sum(len(splits) + 1 for splits in self._splits.values()))
+
+    def reach_row(self, table: bytes, row: bytes) -> None:
+        """Say how far the reading has come."""
+        done = 0
+        for name, splits in self._splits.items():
+            if name == table:
+                self._done = max(self._done, done + bisect(splits, row))
+                self.progress.update(self._task, completed=self._done)
+                return
+            done += len(splits) + 1
 
 
 @contextmanager
@@ -157,10 +231,34 @@ def print_json(document: Any, *, pretty: bool = False) -> None:
     typer.echo(json.dumps(document, ensure_ascii=False, indent=2 if pretty else None))
 
 
+def print_result(as_json: bool, document: Any, line: str) -> None:
+    """Print what a command came to: as JSON, or as a line for people."""
+    if as_json:
+        print_json(document)
+    else:
+        typer.echo(line)
+
+
+def make_table(headings: Sequence[str], folded: Collection[str]) -> Table:
+    """Return a table without lines, of which these columns may be folded."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in headings:
+        table.add_column(heading, overflow="fold", no_wrap=heading not in folded)
+    return table
+
+
+def parse_setting(text: str) -> tuple[str, str]:
+    """Return the name and the value of `NAME=VALUE`, or tell typer that it is none."""
+    name, equals, value = text.partition("=")
+    if not (equals and name.strip()):
+        raise typer.BadParameter(f"write NAME=VALUE, not {text}", param_hint="'--set'")
+    return name.strip(), value.strip()
+
+
 def print_line(line: str) -> None:
     """Print a line of text as it is; a terminal gets no more of it than fits."""
     line, width = line.rstrip(), find_width()
-    typer.echo(cut(line, width) if width else line)
+    typer.echo(fit_text(line, width) if width else line)
 
 
 def find_width() -> int | None:

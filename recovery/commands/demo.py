@@ -77,7 +77,10 @@ def flights(
     ] = "partition",
     as_json: JsonOption = False,
 ) -> None:
-    """Load flights with Spark, by transactions, and prove that each is there exactly once."""
+    """Load flights with Spark, by transactions, and prove that each is there exactly once.
+
+    Example: txn demo flights --days 3
+    """
     with require_extra("demo"):  # imported here: other commands neither need Spark nor wait for it
         from recovery.commands.flights import run_demo, tell_end  # noqa: PLC0415
         from txn.demo.processes import JobError  # noqa: PLC0415

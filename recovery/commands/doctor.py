@@ -25,7 +25,7 @@ STYLES = {Verdict.FINE: "green", Verdict.CAUTION: "yellow", Verdict.WRONG: "red"
 
 def doctor(
     tables: Annotated[
-        list[str] | None, typer.Argument(help="Data tables to examine.", metavar="[TABLE]...")
+        list[str] | None, typer.Argument(help="Data tables to examine.", metavar="TABLE")
     ] = None,
     *,
     store: StoreOption,
@@ -35,6 +35,8 @@ def doctor(
     """Examine the store, its clock and its tables, and say how to mend what is wrong.
 
     It writes to the transaction table, and deletes what it wrote. Exit code 1: something is wrong.
+
+    Example: txn doctor accounts
     """
     wrong = False
     with open_any_store(store, transactions) as context:

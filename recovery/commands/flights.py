@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from recovery import scan
+from recovery.commands.common import row_bar
 from recovery.commands.fsck import look_here, print_summary, print_tally
 from recovery.commands.show import print_explanation
 from recovery.findings import Finding, Kind, Tally
@@ -269,8 +270,9 @@ def mend(story: Story) -> Mending:
         context = engine.context
 
         def run_fsck(do_repair: bool) -> tuple[list[Finding], Tally]:
-            look = look_here(context, ages, data, lambda table: None, do_repair=do_repair)
-            return [finding for finding, _ in look.found], look.tally
+            with row_bar(story.out, "fsck", hidden=False) as bar:
+                look = look_here(context, ages, data, bar, do_repair=do_repair)
+                return [finding for finding, _ in look.found], look.tally
 
         before = count_contents(engine, story.tables)
         findings, found = run_fsck(do_repair=False)

@@ -9,29 +9,39 @@ from functools import partial
 from typing import Annotated
 
 import typer
-from rich.console import Console
+from rich.console import Console, Group
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from recovery.commands.common import (
     DEFAULT_TRANSACTIONS,
     FOUND,
+    GRACE,
+    RETENTION,
+    Duration,
     JsonOption,
+    RowBar,
     StoreOption,
     TransactionsOption,
     ask_person,
     console,
     find_width,
-    parse_age,
     print_json,
     row_bar,
+    time_option,
 )
 from recovery.commands.looks import Asked, Found, Look, look_on_executors
 from recovery.documents import finding_document, result_document, tally_document
 from recovery.findings import Finding, Kind, Repaired, Result, Tally, Young
-from recovery.fsck import LONGEST_REQUEST_MS, Ages, check, compact, repair_all
+from recovery.fsck import (
+    LONGEST_REQUEST_MS,
+    Ages,
+    check,
+    compact,
+    repair_all,
+)
 from recovery.opening import open_store_of
-from recovery.scan import Looked
 from recovery.text import count_text, duration_text, error_text, short_id, time_text
 from txn.errors import InvalidRequestError
 from txn.protocol.attempt import Context
@@ -45,29 +55,28 @@ TIMES = ("since", "beat", "newest", "until")
 def fsck(
     *,
     store: StoreOption,
-    do_repair: Annotated[bool, typer.Option("--repair", help="Act on each finding.")] = False,
+    do_repair: Annotated[bool, typer.Option("--repair", help="Repair what is found.")] = False,
     scan: Annotated[
         list[str] | None,
-        typer.Option(metavar="TABLE", help="Look for leftovers in this data table, too."),
+        typer.Option(metavar="TABLE", help="Check this data table for leftovers, too; repeatable."),
     ] = None,
     grace: Annotated[
-        str, typer.Option(help="How long a transaction must have been silent.", metavar="TIME")
-    ] = "1m",
+        Duration, time_option("--grace", "How long a transaction must have been silent.")
+    ] = GRACE,
     retention: Annotated[
-        str,
-        typer.Option(
-            help="How long finished rows are kept; longer than any request can live.",
-            metavar="TIME",
+        Duration,
+        time_option(
+            "--retention", "How long finished rows are kept; longer than any request can live."
         ),
-    ] = "24h",
+    ] = RETENTION,
     yes: Annotated[
-        bool, typer.Option("--yes", help="No client is at work: a retention below 1h is right.")
+        bool, typer.Option("--yes", help="Confirm that no client is at work: see --retention.")
     ] = False,
     clock_is_right: Annotated[
         bool,
         typer.Option(
             "--accept-clock",
-            help="An embedded store: this machine's clock, which was set, is right now.",
+            help="Confirm that this machine's clock, which was set, is right (embedded stores).",
         ),
     ] = False,
     transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
@@ -80,23 +89,27 @@ def fsck(
         typer.Option(
             "--spark",
             metavar="[MASTER]",
-            help="Look on executors of Spark: of this master, else of this machine's cores.",
+            help="Check on Spark's executors: those of this master, else this machine's cores.",
         ),
     ] = None,
 ) -> None:
     """Find what crashed clients left behind; with --repair, finish or undo it.
 
-    With --repair an embedded store also gives back the room of what was deleted long ago. It is
-    safe at any time, beside live clients and beside itself. Exit code 0: clean, or all is
-    repaired. 1: something was found, or with --repair: is left. What is unfinished and younger
-    than the grace is told and left alone; it does not change the exit code.
+    It is safe at any time, beside live clients and beside itself. It leaves alone what is younger
+    than the grace, counts it in the summary, and does not change the exit code for it. With
+    --repair an embedded store also reclaims the space of what was deleted before the retention.
+
+    Exit code 0: clean, or everything was repaired. 1: findings, or with --repair: findings are
+    left.
+
+    Example: txn fsck --repair --scan accounts
     """
     if clock_is_right and not do_repair:
         raise InvalidRequestError("--accept-clock goes with --repair")
     if do_repair and not yes:
-        _confirm(parse_age(retention, "--retention"))
+        _confirm(retention)
     out, tables = console(), [table.encode() for table in scan or ()]
-    ages = Ages(parse_age(grace, "--grace"), parse_age(retention, "--retention"))
+    ages = Ages(grace, retention)
     with ExitStack() as stack:
         context = stack.enter_context(open_store_of(store, transactions, mends=do_repair))
         if do_repair:
@@ -119,14 +132,15 @@ def fsck(
 
 
 def look_here(
-    context: Context, ages: Ages, tables: list[bytes], told: Looked, *, do_repair: bool
+    context: Context, ages: Ages, tables: list[bytes], bar: RowBar, *, do_repair: bool
 ) -> Look:
     """Return the findings, which come as they are consumed, each repaired if that is wanted."""
     look = Look()
+    bar.expect_tables(context.store, dict.fromkeys((context.table, *tables)))
 
     def looked(table: bytes) -> None:
         look.tally.rows += 1
-        told(table)
+        bar(table)
 
     def find() -> Iterator[Found]:
         findings = check(
@@ -136,6 +150,7 @@ def look_here(
             scan=tables,
             looked=looked,
             young=look.tally.young,
+            between=bar.reach_row,
         )
         unrepaired = ((finding, None) for finding in findings)
         for each in repair_all(context, findings) if do_repair else unrepaired:
@@ -181,7 +196,7 @@ def _print(out: Console, now_ms: int, found: Iterator[Found]) -> None:
             out.print(f"{finding.kind.value:15} and more; --json lists all")
 
 
-def _row(finding: Finding, result: Result | None, now_ms: int) -> Table:
+def _row(finding: Finding, result: Result | None, now_ms: int) -> Group:
     name = _name(finding.transaction or b"")
     holder = {"holder": name} if finding.key and name else {}
     seen = ", ".join(
@@ -193,11 +208,10 @@ def _row(finding: Finding, result: Result | None, now_ms: int) -> Table:
     if result is not None:
         style = "green" if isinstance(result, Repaired) else "red"
         text.append(f"  {error_text(result.why)}", style)
-    text.append(f"\n{seen}")
     row = Table.grid(padding=(0, 1))
     row.add_column(width=15, no_wrap=True)
     row.add_row(Text(finding.kind.value, "yellow"), text)
-    return row
+    return Group(row, Padding(Text(seen, overflow="fold"), (0, 0, 0, 2), expand=False))
 
 
 def _name(row_key: bytes) -> str:
@@ -243,16 +257,16 @@ def print_kinds(out: Console, tally: Tally) -> None:
 
 def print_summary(out: Console, tally: Tally, grace_ms: int) -> None:
     """Print how many findings there were, and what became of them."""
-    rows = f"{count_text(tally.rows, 'row')} checked besides finished transactions"
+    rows = f"{count_text(tally.rows, 'row')} checked"
     if not tally.found and not tally.young.counts:
-        out.print(f"clean: nothing was left behind; {rows}")
+        out.print(f"clean: nothing was left behind; {rows} besides finished transactions")
         return
     numbers = {
         "rolled forward": tally.rolled_forward,
         "rolled back": tally.rolled_back,
         "cleaned up": tally.cleaned_up,
         "moved on": tally.moved_on,
-        "left as they are": tally.left if tally.is_repair else 0,
+        "left alone": tally.left if tally.is_repair else 0,
     }
     told = ", ".join(f"{number:,} {name}" for name, number in numbers.items() if number)
     out.print(f"{count_text(tally.found, 'finding')}{told and ': ' + told}; {rows}")

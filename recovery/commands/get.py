@@ -22,13 +22,16 @@ from txn.text import escape, key_text, parse_key
 def get(
     keys: Annotated[
         list[str],
-        typer.Argument(metavar="KEY...", help="table/row/family:column; \\xNN stands for a byte."),
+        typer.Argument(metavar="KEY", help="table/row/family:column; \\xNN stands for a byte."),
     ],
     store: StoreOption,
     transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
     as_json: JsonOption = False,
 ) -> None:
-    """Print cells as of one instant: each transaction is seen wholly or not at all."""
+    """Print cells as of one instant: each transaction is seen wholly or not at all.
+
+    Example: txn get accounts/alice/d:balance accounts/bob/d:balance
+    """
     wanted = [parse_key(key) for key in keys]
     with open_engine(store, transactions) as engine:
         cells = engine.read(wanted)

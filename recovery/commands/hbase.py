@@ -4,23 +4,29 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from recovery.commands.common import FOUND, JsonOption, console, print_json
+from recovery.commands.common import (
+    FOUND,
+    BindOption,
+    JsonOption,
+    console,
+    parse_setting,
+    print_json,
+    row_bar,
+)
 from txn.clock import SystemClock
 from txn.cluster.cluster import Cluster, open_cluster, start
 from txn.cluster.jars import HBASE_VERSION, fetch, read_locked
 from txn.cluster.processes import ClusterError
 from txn.cluster.settings import NATIVE, Settings, find_version
-from txn.errors import InvalidRequestError
 
 LOOK_EACH_MS = 500
 ENDS_FOR = (signal.SIGINT, signal.SIGTERM)
@@ -46,9 +52,18 @@ DataOption = Annotated[
 ]
 VersionOption = Annotated[
     str | None,
-    typer.Option("--version", help=f"HBase's version, such as {HBASE_VERSION} or 2.5."),
+    typer.Option(
+        "--version",
+        metavar="VERSION",
+        help=f"The version of HBase, such as {HBASE_VERSION} or 2.5.",
+    ),
 ]
-PortOption = Annotated[int | None, typer.Option(min=1, max=65535, metavar="PORT")]
+PortOption = Annotated[
+    int | None,
+    typer.Option(
+        min=1, max=65535, metavar="PORT", help="The port of this server; by default, a free one."
+    ),
+]
 
 
 @app.command("start")
@@ -57,10 +72,11 @@ def start_command(
     data: DataOption,
     version: VersionOption = None,
     distributed: Annotated[
-        bool, typer.Option("--distributed", help="On HDFS, each server its own process.")
+        bool, typer.Option("--distributed", help="Run HDFS, and each server in its own process.")
     ] = False,
     region_servers: Annotated[
-        int, typer.Option(min=1, max=9, help="How many; more than one needs --distributed.")
+        int,
+        typer.Option(min=1, max=9, metavar="N", help="Their number; several need --distributed."),
     ] = 1,
     memory: Annotated[
         int, typer.Option(min=256, help="Heap of a region server in megabytes.", metavar="MB")
@@ -73,21 +89,26 @@ def start_command(
     zookeeper_port: PortOption = None,
     master_port: PortOption = None,
     region_port: PortOption = None,
-    bind: Annotated[str, typer.Option(help="Where the servers listen.")] = "127.0.0.1",
+    bind: BindOption = "127.0.0.1",
     properties: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
-            help="A setting, as in hbase-site.xml.",
+            help="A setting, as in hbase-site.xml; repeatable.",
             metavar="NAME=VALUE",
         ),
     ] = None,
     java_options: Annotated[
         list[str] | None,
-        typer.Option("--java-option", help="An option of every process's Java.", metavar="OPTION"),
+        typer.Option(
+            "--java-option",
+            help="An option of Java, for every process; repeatable.",
+            metavar="OPTION",
+        ),
     ] = None,
     foreground: Annotated[
-        bool, typer.Option("--foreground", help="Stay, and stop it when told to end.")
+        bool,
+        typer.Option("--foreground", help="Keep running, and stop HBase at the end."),
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -95,6 +116,8 @@ def start_command(
 
     It fetches the jars that this user's cache lacks, and picks the ports that are not given. A
     folder keeps its version until a later one is asked for.
+
+    Example: txn hbase start --version 2.5 --thrift2-port 9090
     """
     ports = {
         "thrift1": thrift1_port,
@@ -111,14 +134,14 @@ def start_command(
         gateway_memory_mb=gateway_memory,
         bind=bind,
         ports={name: port for name, port in ports.items() if port is not None},
-        properties=dict(map(_setting, properties or [])),
+        properties=dict(map(parse_setting, properties or [])),
         java_options=tuple(java_options or ()),
         version=version or "",
     )
     signal.signal(signal.SIGTERM, _leave)
     screen = Console(stderr=True) if as_json else console()
-    with _log_shown(), _progress(screen) as (said, fetched):
-        cluster = start(settings, said=said, fetched=fetched)
+    with _log_shown(), row_bar(screen, "fetching jars", unit="jars", hidden=False) as bar:
+        cluster = start(settings, said=bar.say, fetched=bar.fetch)
     asked = _note_signals() if foreground else None  # before anybody can know that it is up
     _print(cluster, as_json)
     if asked is not None:
@@ -127,10 +150,13 @@ def start_command(
 
 @app.command("fetch")
 def fetch_command(*, version: VersionOption = None) -> None:
-    """Fetch the jars that this user's cache lacks, and start nothing."""
+    """Fetch the jars that this user's cache lacks, and start nothing.
+
+    Example: txn hbase fetch --version 2.5
+    """
     screen, version = console(), find_version(version or HBASE_VERSION)
-    with _progress(screen) as (_, fetched):
-        jars = fetch(fetched=fetched, jars=read_locked(version))
+    with row_bar(screen, "fetching jars", unit="jars", hidden=False) as bar:
+        jars = fetch(fetched=bar.fetch, jars=read_locked(version))
     screen.print(f"HBase {version}: {len(jars)} jars in {jars[0].parent}")
 
 
@@ -139,11 +165,14 @@ def stop_command(
     *,
     data: DataOption,
     now: Annotated[
-        bool, typer.Option("--now", help="Kill it; the last writes may be lost.")
+        bool, typer.Option("--now", help="Kill the processes; the last writes may be lost.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """End exactly the processes that `start` started; the data stays."""
+    """End exactly the processes that `start` started; the data stays.
+
+    Example: txn hbase stop
+    """
     cluster = open_cluster(data.expanduser().absolute())
     running = [each.name for each in cluster.processes.values() if each.is_alive]
     screen = Console(stderr=True) if as_json else console()
@@ -161,16 +190,12 @@ def stop_command(
 
 @app.command("status")
 def status_command(*, data: DataOption, as_json: JsonOption = False) -> None:
-    """Show the processes, their ports and the stores' names; exit code 1 if it is not all up."""
+    """Show the processes, their ports and the URIs of the stores; exit code 1 if not all are up.
+
+    Example: txn hbase status
+    """
     if not _print(open_cluster(data.expanduser().absolute()), as_json):
         raise typer.Exit(FOUND)
-
-
-def _setting(text: str) -> tuple[str, str]:
-    name, sign, value = text.partition("=")
-    if not sign or not name:
-        raise InvalidRequestError("not NAME=VALUE", setting=text)
-    return name, value
 
 
 def _print(cluster: Cluster, as_json: bool) -> bool:
@@ -253,24 +278,3 @@ def _log_shown() -> Iterator[None]:
         if error.log:
             typer.echo(error.log, err=True)
         raise
-
-
-@contextmanager
-def _progress(
-    screen: Console,
-) -> Iterator[tuple[Callable[[str], None], Callable[[int, int], None]]]:
-    """Show what is being done, and how many jars are there, while it is done."""
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    bar = Progress(*columns, console=screen, transient=True, disable=not screen.is_terminal)
-    with bar:
-        task = bar.add_task("looking for the jars", total=None)
-
-        def said(step: str) -> None:
-            bar.update(task, description=step, total=None)
-
-        def fetched(done: int, total: int) -> None:
-            bar.update(
-                task, description=f"fetching jars: {done} of {total}", completed=done, total=total
-            )
-
-        yield said, fetched

@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from recovery.commands.common import (
@@ -17,10 +16,12 @@ from recovery.commands.common import (
     JsonOption,
     complain,
     console,
-    parse_age,
+    make_table,
     print_json,
-    print_line,
+    print_result,
+    time_option,
 )
+from recovery.commands.locks import PathArgument
 from recovery.opening import SQLITE, require_leases
 from recovery.text import count_text, duration_text, time_text
 from txn.errors import InvalidRequestError
@@ -33,66 +34,73 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Look at leases, grab, extend and drop them.", no_args_is_help=True)
 
-LeasesOption = Annotated[
+MaybeLeasesOption = Annotated[
     str | None,
     typer.Option(
         "--leases",
         envvar="TXN_LEASES",
-        help="Such as postgresql+psycopg://host/name or sqlite:////path; else the machine's or the "
-        "user's: see `txn leases where`.",
+        metavar="URL",
+        help="The database of leases: postgresql+psycopg://host/name or sqlite:////path.",
     ),
 ]
-ObjectsArgument = Annotated[
-    list[str], typer.Argument(metavar="PATH...", help="Such as sales/orders/day=1.")
-]
 OfLeaseArgument = Annotated[
-    list[str] | None, typer.Argument(metavar="[PATH...]", help="Of the lease only these.")
+    list[str] | None,
+    typer.Argument(metavar="PATH", help="Objects of the lease; by default, all of them."),
 ]
-IdArgument = Annotated[int, typer.Argument(metavar="LEASE", help="The lease's id.")]
+IdArgument = Annotated[int, typer.Argument(metavar="LEASE", help="The id of the lease.")]
 
 
 @app.command("ls")
 def ls(
     within: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[PATH...]", help="Only these, in them, and what denies them."),
+        typer.Argument(
+            metavar="PATH", help="List only leases on these objects, within them and around them."
+        ),
     ] = None,
     *,
-    leases: LeasesOption = None,
+    leases: MaybeLeasesOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List the leases that have not ended, in the order of their objects."""
+    """List the leases that have not ended, in the order of their objects.
+
+    Example: txn leases ls sales/orders
+    """
     with open_service(leases) as service:
         show_leases(service.list_lease(within or ()), service.now(), as_json)
 
 
 @app.command("grab")
 def grab(
-    paths: ObjectsArgument,
+    paths: PathArgument,
     *,
-    leases: LeasesOption = None,
+    leases: MaybeLeasesOption = None,
     exclusive: Annotated[
-        bool, typer.Option("--exclusive", "-x", help="Alone; else together with other readers.")
+        bool,
+        typer.Option("--exclusive", "-x", help="Exclude others; by default, leases are shared."),
     ] = False,
     length: Annotated[
-        Duration, typer.Option("--for", parser=parse_age, help="How long, such as 90s or 2h.")
+        Duration, time_option("--for", "How long the lease lasts, such as 90s or 2h.")
     ],
     wait: Annotated[
         Duration | None,
-        typer.Option(parser=parse_age, help="How long to wait for others, such as 30s."),
+        time_option("--wait", "How long to wait for others, such as 30s."),
     ] = None,
-    user: Annotated[str | None, typer.Option(help="In whose name; else that of the login.")] = None,
+    user: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The owner of the lease; by default, the login name."),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Lease all of these objects or none, and print the lease's id."""
+    """Lease all of these objects or none, and print the lease's id.
+
+    Example: txn leases grab sales/orders/day=1 --for 2h --wait 30s
+    """
     mode = Mode.EXCLUSIVE if exclusive else Mode.SHARED
     wanted = [LockRequest(path(each), mode) for each in paths]
     with open_service(leases, is_new=True) as service, refusals():
         lease_id = service.grab_lease(wanted, length / 1000, (wait or 0) / 1000, user=user)
-    if as_json:
-        print_json({"lease_id": lease_id})
-    else:
-        print_line(str(lease_id))
+    print_result(as_json, {"lease_id": lease_id}, str(lease_id))
 
 
 @app.command("extend")
@@ -100,21 +108,22 @@ def extend(
     lease: IdArgument,
     paths: OfLeaseArgument = None,
     *,
-    leases: LeasesOption = None,
+    leases: MaybeLeasesOption = None,
     length: Annotated[
         Duration | None,
-        typer.Option("--for", parser=parse_age, help="From now; else as long as it was grabbed."),
+        time_option("--for", "How long from now; by default, as long as it was grabbed for."),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Let a lease end later, and print when."""
+    """Let a lease end later, and print when.
+
+    Example: txn leases extend 17 --for 1h
+    """
     duration_s = None if length is None else length / 1000
     with open_service(leases) as service, refusals():
         end = service.extend_lease(lease, paths or (), duration_s)
-    if as_json:
-        print_json({"lease_id": lease, "end_utc": end.isoformat()})
-    else:
-        print_line(f"lease {lease} ends at {_moment(end)}")
+    document = {"lease_id": lease, "end_utc": end.isoformat()}
+    print_result(as_json, document, f"lease {lease} ends at {_moment(end)}")
 
 
 @app.command("drop")
@@ -122,10 +131,13 @@ def drop(
     lease: IdArgument,
     paths: OfLeaseArgument = None,
     *,
-    leases: LeasesOption = None,
+    leases: MaybeLeasesOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Give a lease back, or some of its objects."""
+    """Give a lease back, or some of its objects.
+
+    Example: txn leases drop 17
+    """
     with open_service(leases) as service:
         count = service.drop_lease(lease, paths or ())
     show_dropped(f"lease {lease}", count, as_json)
@@ -135,14 +147,17 @@ def drop(
 def force_drop(
     paths: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[PATH...]", help="Leases on these, and on what lies in them."),
+        typer.Argument(metavar="PATH", help="Objects: leases on them and within them are dropped."),
     ] = None,
     *,
-    leases: LeasesOption = None,
-    everything: Annotated[bool, typer.Option("--all", help="All leases that there are.")] = False,
+    leases: MaybeLeasesOption = None,
+    everything: Annotated[bool, typer.Option("--all", help="Drop every lease.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Drop anybody's leases. Their holders are not asked, and learn of it when they look."""
+    """Drop leases of any user, without asking their holders.
+
+    Example: txn leases force-drop sales/orders
+    """
     if bool(paths) is everything:
         raise InvalidRequestError("name what to drop, or say --all", paths=paths)
     with open_service(leases) as service:
@@ -151,17 +166,19 @@ def force_drop(
 
 
 @app.command("where")
-def where(*, leases: LeasesOption = None, as_json: JsonOption = False) -> None:
-    """Print which leases are meant if none are named, or by TXN_LEASES, without their password."""
+def where(*, leases: MaybeLeasesOption = None, as_json: JsonOption = False) -> None:
+    """Print the database of leases that commands use, without its password.
+
+    It is what --leases or TXN_LEASES names. Otherwise it is the machine's, or else the user's.
+
+    Example: txn leases where
+    """
     url = _choose_leases(leases)
     with require_extra("leases"):
         from txn.leases.databases import hide_password  # noqa: PLC0415
         from txn.leases.opening import parse_url  # noqa: PLC0415
     name = hide_password(parse_url(url))
-    if as_json:
-        print_json({"url": name})
-    else:
-        print_line(name)
+    print_result(as_json, {"url": name}, name)
 
 
 @contextmanager
@@ -207,9 +224,7 @@ def show_leases(leases: Sequence[Lease], now: datetime, as_json: bool) -> None:
         for lease in leases:
             print_json(_document(lease))
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("object", "mode", "lease", "user", "since", "until", "left"):
-        table.add_column(heading, overflow="fold", no_wrap=heading != "object")
+    table = make_table(("object", "mode", "lease", "user", "since", "until", "left"), {"object"})
     for lease in leases:
         left_ms = int((lease.end_utc - now).total_seconds() * 1000)
         row = [str(lease.path), lease.request.mode.name.lower(), str(lease.lease_id), lease.user]
@@ -220,11 +235,9 @@ def show_leases(leases: Sequence[Lease], now: datetime, as_json: bool) -> None:
 
 def show_dropped(name: str, count: int, as_json: bool) -> None:
     """Print how many objects are free now; end with 1 if there were none. name: empty for all."""
-    if as_json:
-        print_json({"dropped": count})
-    else:
-        what = count_text(count, "claim") if count else "no claim"
-        print_line(f"dropped {what}" + (f" of {name}" if name else ""))
+    what = count_text(count, "claim") if count else "no claim"
+    line = f"dropped {what}" + (f" of {name}" if name else "")
+    print_result(as_json, {"dropped": count}, line)
     if not count:
         raise typer.Exit(FOUND)
 

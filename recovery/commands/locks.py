@@ -7,18 +7,20 @@ from contextlib import closing, contextmanager
 from typing import Annotated
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from recovery.commands.common import (
     FOUND,
     Duration,
     JsonOption,
+    LocksOption,
     complain,
     console,
-    parse_age,
+    make_table,
     print_json,
     print_line,
+    print_result,
+    time_option,
 )
 from recovery.opening import must_exist
 from recovery.text import count_text, duration_text, time_text
@@ -33,54 +35,59 @@ from txn.locks.requests import LockRequest, Mode, Path, path
 
 app = typer.Typer(help="Look at Hive's locks, take and release them.", no_args_is_help=True)
 
-ManagerOption = Annotated[
-    str,
-    typer.Option(
-        "--manager", envvar="TXN_LOCKS", help="Such as zookeeper://host:port/base, or any store."
-    ),
-]
 PathArgument = Annotated[
-    list[str], typer.Argument(metavar="PATH...", help="Such as sales/orders/day=1.")
+    list[str], typer.Argument(metavar="PATH", help="An object, such as sales/orders/day=1.")
 ]
 WaitOption = Annotated[
     Duration | None,
-    typer.Option(
-        "--wait", parser=parse_age, help="How long to wait, such as 30s; else not at all."
-    ),
+    time_option("--wait", "How long to wait for others, such as 30s; by default, not at all."),
 ]
-ForceOption = Annotated[bool, typer.Option("--force", help="Others' explicit locks too.")]
+ForceOption = Annotated[
+    bool, typer.Option("--force", help="Release explicit locks of other users, too.")
+]
+DatabaseOption = Annotated[
+    str, typer.Option(metavar="NAME", help="The database of tables that are named without one.")
+]
 PartitionedOption = Annotated[
-    list[str] | None, typer.Option(metavar="TABLE=COLUMN,..", help="How a table is partitioned.")
+    list[str] | None,
+    typer.Option(metavar="TABLE=COLUMN,..", help="The columns that partition a table."),
 ]
 
 
 @app.command("ls")
 def ls(
     within: Annotated[
-        str | None, typer.Argument(metavar="[PATH]", help="Only this and what lies in it.")
+        str | None,
+        typer.Argument(metavar="PATH", help="List only the locks on this object and within it."),
     ] = None,
     *,
-    manager: ManagerOption,
+    locks: LocksOption,
     extended: Annotated[
-        bool, typer.Option("--extended", help="Also who waits, for what, where and since when.")
+        bool, typer.Option("--extended", help="List waiting requests, too, with hosts and times.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """List the locks, in the order of their objects and of the queue at each."""
-    with open_locks(manager) as locks:
-        found = locks.locks(None if within is None else path(within))
+    """List the locks, in the order of their objects and of the queue at each.
+
+    Example: txn locks ls sales/orders --extended
+    """
+    with open_locks(locks) as manager:
+        found = manager.locks(None if within is None else path(within))
     show_locks([lock for lock in found if extended or lock.granted], extended, as_json)
 
 
 @app.command("explain")
 def explain(
-    sql: Annotated[str, typer.Argument(help="One or more statements.")],
+    sql: Annotated[str, typer.Argument(help="One or more statements.", metavar="SQL")],
     *,
-    database: Annotated[str, typer.Option(help="Of names that have none.")] = "default",
+    database: DatabaseOption = "default",
     partitioned: PartitionedOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Tell which locks a statement needs, parents and all, without taking them."""
+    """Print which locks a statement needs, with their parents, without taking them.
+
+    Example: txn locks explain "INSERT INTO archive SELECT * FROM orders"
+    """
     with require_extra("locks"):
         from txn.locks.statements import explain_statements  # noqa: PLC0415
     known = read_tables(partitioned or (), database)
@@ -91,18 +98,22 @@ def explain(
 def acquire(
     paths: PathArgument,
     *,
-    manager: ManagerOption,
+    locks: LocksOption,
     exclusive: Annotated[
-        bool, typer.Option("--exclusive", "-x", help="Alone; else together with other readers.")
+        bool,
+        typer.Option("--exclusive", "-x", help="Exclude others; by default, the locks are shared."),
     ] = False,
     wait: WaitOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Take all of these locks or none. They stay until they are released."""
+    """Take all of these locks or none. They stay until they are released.
+
+    Example: txn locks acquire sales/orders/day=1 --exclusive --wait 30s
+    """
     mode = Mode.EXCLUSIVE if exclusive else Mode.SHARED
     wanted = [LockRequest(path(each), mode) for each in paths]
-    with open_locks(manager) as locks, refusals():
-        held = locks.hold(wanted, query="txn locks", explicit=True, waiting=waiting_for(wait))
+    with open_locks(locks) as manager, refusals():
+        held = manager.hold(wanted, query="txn locks", explicit=True, waiting=waiting_for(wait))
     show_requests(held.requests, as_json)
 
 
@@ -110,13 +121,16 @@ def acquire(
 def release(
     paths: PathArgument,
     *,
-    manager: ManagerOption,
+    locks: LocksOption,
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Release our explicit locks on exactly these objects."""
-    with open_locks(manager) as locks:
-        counts = {at: locks.release(at, force=force) for at in map(path, paths)}
+    """Release our explicit locks on exactly these objects.
+
+    Example: txn locks release sales/orders/day=1
+    """
+    with open_locks(locks) as manager:
+        counts = {at: manager.release(at, force=force) for at in map(path, paths)}
     for at, count in counts.items():
         show_released(str(at), count, as_json)
     if not all(counts.values()):
@@ -163,10 +177,9 @@ def read_tables(partitioned: Iterable[str], database: str) -> Tables:
 def show_requests(requests: Iterable[LockRequest], as_json: bool) -> None:
     """Print what is locked, or would be."""
     for request in requests:
-        if as_json:
-            print_json({"path": str(request.path), "mode": request.mode.name.lower()})
-        else:
-            print_line(f"{request.mode.name.lower():9} {request.path}")
+        mode = request.mode.name.lower()
+        document = {"path": str(request.path), "mode": mode}
+        print_result(as_json, document, f"{mode:9} {request.path}")
 
 
 def show_needed(requests: Sequence[LockRequest], as_json: bool) -> None:
@@ -187,12 +200,8 @@ def note_open_tables(requests: Sequence[LockRequest]) -> None:
 
 def show_released(name: str, count: int, as_json: bool) -> None:
     """Print how many locks on an object were released."""
-    if as_json:
-        print_json({"path": name, "released": count})
-    else:
-        print_line(
-            f"released {count_text(count, 'lock') if count else 'no lock of ours'} on {name}"
-        )
+    what = count_text(count, "lock") if count else "no lock of ours"
+    print_result(as_json, {"path": name, "released": count}, f"released {what} on {name}")
 
 
 def show_locks(locks: Sequence[Lock], extended: bool, as_json: bool) -> None:
@@ -202,10 +211,8 @@ def show_locks(locks: Sequence[Lock], extended: bool, as_json: bool) -> None:
         for lock, place in zip(locks, places, strict=True):
             print_json(_document(lock, place))
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
     extras = ("host", "since", "for", "kind", "token", "query") if extended else ()
-    for heading in ("object", "mode", "state", "holder", *extras):
-        table.add_column(heading, overflow="fold", no_wrap=heading not in {"object", "query"})
+    table = make_table(("object", "mode", "state", "holder", *extras), {"object", "query"})
     for lock, place in zip(locks, places, strict=True):
         table.add_row(*(Text(text) for text in _row(lock, place, extended)))
     console().print(table)

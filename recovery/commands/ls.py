@@ -17,21 +17,20 @@ import typer
 from recovery import scan
 from recovery.commands.common import (
     DEFAULT_TRANSACTIONS,
-    WIDE,
     Duration,
     JsonOption,
     StoreOption,
     TransactionsOption,
     console,
     find_width,
-    parse_age,
     print_json,
     print_line,
     row_bar,
+    time_option,
 )
 from recovery.documents import row_document
 from recovery.opening import open_store_of
-from recovery.text import count_text, cut, duration_text, error_text, labels_text, short_id
+from recovery.text import count_text, duration_text, error_text, fit_text, labels_text, short_id
 from txn.protocol.attempt import Context
 from txn.protocol.phases import Status
 from txn.protocol.row import TransactionRow, created_ms, decode_row, is_row_key, whole_of
@@ -78,28 +77,33 @@ def ls(
     status: Annotated[
         list[str] | None,
         typer.Option(
-            parser=_status, help="Only these: a digit, a name, or none.", metavar="STATUS"
+            parser=_status, help="Only this status: a digit, a name, or none.", metavar="STATUS"
         ),
     ] = None,
     older_than: Annotated[
         Duration | None,
-        typer.Option(parser=parse_age, help="Only with a status older than 10m, 24h..."),
+        time_option("--older-than", "Only transactions whose status is as old as this."),
     ] = None,
-    limit: Annotated[int, typer.Option(min=0, help="The newest so many rows; 0: all.")] = 100,
+    limit: Annotated[
+        int, typer.Option(min=0, metavar="N", help="List only the newest N; 0 lists all.")
+    ] = 100,
     parts: Annotated[
-        bool, typer.Option("--parts", help="Also the parts of transactions in parts.")
+        bool, typer.Option("--parts", help="List the parts of transactions, too.")
     ] = False,
     long: Annotated[
         bool,
-        typer.Option("--long", help="Whole lines with whole row keys, as in a pipe."),
+        typer.Option("--long", help="Print whole row keys and whole lines, as a pipe gets them."),
     ] = False,
     count: Annotated[
-        bool, typer.Option("--count", help="Only how many there are, of each status.")
+        bool, typer.Option("--count", help="Print only how many have each status.")
     ] = False,
     transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
     as_json: JsonOption = False,
 ) -> None:
-    """List the newest transactions, the oldest of them first."""
+    """List the newest transactions, the oldest of them first.
+
+    Example: txn ls --status asserted --older-than 10m
+    """
     with open_store_of(store, transactions) as context, ExitStack() as looking:
         # Lines that come as they are found show by themselves how far it is.
         is_hidden = as_json or not (limit or count)
@@ -145,11 +149,11 @@ class Layout:
         """Return a line of fields in the order of HEADINGS. Labels are cut before a reason."""
         name, status, age, keys, labels, reason = fields
         begin = f"{name:{self._name}} {status:10} {age:>9} {keys:>5}  "
-        room = max(10, ((self._width or WIDE) - len(begin)) // 2)
+        room = max(10, (self._width - len(begin)) // 2) if self._width else 24
         if reason and self._width:
-            labels = cut(labels, room)
+            labels = fit_text(labels, room)
         line = f"{begin}{labels:{room}} {reason}".rstrip()
-        return cut(line, self._width) if self._width else line
+        return fit_text(line, self._width) if self._width else line
 
 
 def _print_rows(

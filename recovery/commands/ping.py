@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import typer
-
 from recovery.commands.common import (
     DEFAULT_TRANSACTIONS,
     JsonOption,
     StoreOption,
     TransactionsOption,
-    print_json,
+    print_result,
 )
 from recovery.opening import open_any_store
 
@@ -20,15 +18,15 @@ def ping(
     transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
     as_json: JsonOption = False,
 ) -> None:
-    """Ask the store for one row, the protocol of its database, as a health check does.
+    """Read one row of the store, which names the protocol of its database: for health checks.
 
-    Exit code 0: it answers, also where there is no transaction table yet. 2: it does not.
+    Exit code 0: the store answers, with or without a transaction table. 2: it does not.
+
+    Example: txn ping --store hbase://zk1,zk2
     """
     with open_any_store(store, transactions) as context:
         is_there = context.store.describe(context.table) is not None
         protocol = context.rules.name if is_there else None
-    if as_json:
-        print_json({"transactions": transactions, "protocol": protocol})
-    else:
-        about = f"has the protocol {protocol}" if protocol else "is not there yet"
-        typer.echo(f"the store answers; transaction table {transactions} {about}")
+    about = f"has the protocol {protocol}" if protocol else "is not there yet"
+    line = f"the store answers; transaction table {transactions} {about}"
+    print_result(as_json, {"transactions": transactions, "protocol": protocol}, line)

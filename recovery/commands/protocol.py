@@ -9,13 +9,19 @@ import typer
 from recovery.commands.common import (
     DEFAULT_TRANSACTIONS,
     FOUND,
+    RETENTION,
+    Duration,
     JsonOption,
     StoreOption,
     TransactionsOption,
+    YesOption,
     complain,
     confirm_stopped,
-    parse_age,
+    console,
     print_json,
+    print_result,
+    row_bar,
+    time_option,
 )
 from recovery.convert import convert as convert_database
 from recovery.convert import find_obstacles
@@ -23,7 +29,7 @@ from recovery.opening import open_store_of
 from txn.client.connect import connect
 from txn.errors import InvalidRequestError
 from txn.model import check_choice
-from txn.protocol.attempt import ProtocolName
+from txn.protocol.attempt import Context, ProtocolName
 
 WORDS = " or ".join(get_args(ProtocolName))
 
@@ -41,7 +47,11 @@ def init(
     *,
     protocol: Annotated[
         str | None,
-        typer.Option(help=f"{WORDS}. Without it: as it is, or six-phase.", parser=parse_protocol),
+        typer.Option(
+            help=f"{WORDS}; a new database gets six-phase by default.",
+            metavar="NAME",
+            parser=parse_protocol,
+        ),
     ] = None,
     store: StoreOption,
     transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
@@ -49,16 +59,16 @@ def init(
 ) -> None:
     """Make the transaction table, and the store itself if it is new, and choose the protocol.
 
-    A database that is there keeps its protocol: it is told, and where another is asked for that is
-    an error, exit code 2.
+    A database that exists keeps its protocol. Asking for another one is an error, exit code 2: see
+    `txn convert`.
+
+    Example: txn init --store embedded:///var/lib/app
     """
     wanted = None if protocol is None else parse_protocol(protocol)
     with connect(store, transactions=transactions, protocol=wanted) as engine:
         name = engine.context.rules.name
-    if as_json:
-        print_json({"transactions": transactions, "protocol": name})
-    else:
-        typer.echo(f"transaction table {transactions} has the protocol {name}")
+    line = f"transaction table {transactions} has the protocol {name}"
+    print_result(as_json, {"transactions": transactions, "protocol": name}, line)
 
 
 def convert(
@@ -66,24 +76,26 @@ def convert(
     *,
     scan: Annotated[
         list[str] | None,
-        typer.Option(metavar="TABLE", help="A data table that transactions write: name them all."),
+        typer.Option(
+            metavar="TABLE", help="A table that transactions write to; repeat it for each one."
+        ),
     ] = None,
     retention: Annotated[
-        str,
-        typer.Option(
-            help="How long no lock may have changed; longer than any request can live.",
-            metavar="TIME",
+        Duration,
+        time_option(
+            "--retention", "How long no lock may have changed; longer than any request can live."
         ),
-    ] = "24h",
-    yes: Annotated[bool, typer.Option("--yes", help="No client is connected.")] = False,
+    ] = RETENTION,
+    yes: YesOption = False,
     store: StoreOption,
     transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
     as_json: JsonOption = False,
 ) -> None:
-    """Change the protocol of a database that no client uses, and where none of its transactions has
-    a row any more.
+    """Change the protocol of a database that no client uses and that has no transaction rows left.
 
     Exit code 0: it has the protocol. 1: refused, with what stands in the way and what to do.
+
+    Example: txn convert fenced --scan accounts
     """
     wanted, tables = parse_protocol(protocol), [table.encode() for table in scan or ()]
     if store.startswith("txn:"):
@@ -93,10 +105,8 @@ def convert(
         )
     with open_store_of(store, transactions) as context:
         found = context.rules.name
-        kept_ms, deleted = parse_age(retention, "--retention"), 0
-        obstacles = (
-            [] if found == wanted else [*find_obstacles(context, tables, retention_ms=kept_ms)]
-        )
+        deleted = 0
+        obstacles = [] if found == wanted else _look(context, tables, retention, as_json)
         if not obstacles:
             if found != wanted:
                 confirm_stopped(f"from {found} to {wanted}, in every table that is written", yes)
@@ -112,3 +122,8 @@ def convert(
             typer.echo(f"{transactions} is {wanted} ({was}); leftover cells deleted: {deleted}")
     if obstacles:
         raise typer.Exit(FOUND)
+
+
+def _look(context: Context, tables: list[bytes], retention_ms: int, as_json: bool) -> list[str]:
+    with row_bar(console(), "looking", hidden=as_json) as looked:
+        return list(find_obstacles(context, tables, retention_ms=retention_ms, looked=looked))

@@ -40,10 +40,10 @@ def purge(
         str | None, typer.Argument(metavar="ID", help="A transaction, as `txn show` takes it.")
     ] = None,
     once: Annotated[
-        str | None, typer.Option(metavar="TOKEN", help="Forget this token instead.")
+        str | None, typer.Option(metavar="TOKEN", help="Forget this token, and delete no row.")
     ] = None,
     unfinished: Annotated[
-        bool, typer.Option("--unfinished", help="Also a row that fsck could finish or undo.")
+        bool, typer.Option("--unfinished", help="Delete even a row that fsck could finish or undo.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     store: StoreOption,
@@ -52,7 +52,9 @@ def purge(
 ) -> None:
     """Delete the row of a transaction, or the marker of a `once` token, and say what is lost.
 
-    Exit code 0: deleted. 1: it was refused, or something has changed, and all is as it was.
+    Exit code 0: deleted. 1: refused, or something has changed meanwhile; nothing was deleted.
+
+    Example: txn purge 7dd8fcaf
     """
     if (transaction is None) is (once is None):
         message = "give the ID of a transaction, or --once TOKEN"

@@ -6,17 +6,21 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from recovery.commands.common import (
     DEFAULT_TRANSACTIONS,
+    BindOption,
+    CertificateOption,
+    Duration,
     JsonOption,
+    KeyOption,
     StoreOption,
     TransactionsOption,
-    parse_age,
-    print_json,
+    print_result,
+    time_option,
 )
 from recovery.commands.protocol import WORDS, parse_protocol
 from txn.host.extras import require_extra
@@ -24,59 +28,77 @@ from txn.host.tokens import read_token
 from txn.server.options import MEGABYTE, Limits, Options
 
 DEFAULTS = Limits()
+IDLE, REQUEST = Duration(DEFAULTS.idle_ms), Duration(DEFAULTS.request_ms)
+STOP_GRACE, KEEP_DELETES = Duration(DEFAULTS.grace_ms), Duration(Options().keep_deletes_ms)
 URIS = {
     "thrift1": "hbase+thrift1://{host}:{port}",
     "thrift2": "hbase+thrift2://{host}:{port}",
     "transactional": "txn://{host}:{port}",
     "metrics": "http://{host}:{port}/metrics",
 }
-PortOption = Annotated[int | None, typer.Option(min=0, max=65535, metavar="PORT")]
-FileOption = Annotated[Path | None, typer.Option(metavar="FILE")]
+
+
+def _port(service: str) -> Any:
+    text = f"The port for {service}; 0 picks a free one."
+    return typer.Option(min=0, max=65535, metavar="PORT", help=text)
 
 
 def serve(
     *,
     store: StoreOption,
-    thrift1: PortOption = None,
-    thrift2: PortOption = None,
-    transactional: PortOption = None,
-    metrics: PortOption = None,
-    bind: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
+    thrift1: Annotated[int | None, _port("HBase's Thrift 1")] = None,
+    thrift2: Annotated[int | None, _port("HBase's Thrift 2")] = None,
+    transactional: Annotated[int | None, _port("clients of txn://host:port")] = None,
+    metrics: Annotated[int | None, _port("Prometheus, at /metrics")] = None,
+    bind: BindOption = "127.0.0.1",
     workers: Annotated[
-        int, typer.Option(min=1, max=64, help="Processes that serve the same ports.")
+        int, typer.Option(min=1, max=64, metavar="N", help="Processes that share the ports.")
     ] = 1,
-    tls_cert: FileOption = None,
-    tls_key: FileOption = None,
+    tls_cert: CertificateOption = None,
+    tls_key: KeyOption = None,
     token_file: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="What Transactional requests must show.")
+        Path | None,
+        typer.Option(metavar="FILE", help="The token that clients of --transactional must show."),
     ] = None,
     connections: Annotated[
-        int, typer.Option(min=1, help="Open at once, in a worker.")
+        int, typer.Option(min=1, metavar="N", help="Connections that a worker keeps open at once.")
     ] = DEFAULTS.connections,
     message: Annotated[
-        int, typer.Option(min=1, help="Megabytes of a request.", metavar="MB")
+        int, typer.Option(min=1, help="The largest request.", metavar="MB")
     ] = DEFAULTS.message_bytes // MEGABYTE,
     memory: Annotated[
-        int, typer.Option(min=1, help="Megabytes of all requests of a worker.", metavar="MB")
+        int, typer.Option(min=1, help="All requests that a worker has in memory.", metavar="MB")
     ] = DEFAULTS.memory_bytes // MEGABYTE,
-    idle: Annotated[str, typer.Option(help="How long a connection may rest.")] = "10m",
-    request: Annotated[str, typer.Option(help="How long a request may take to arrive.")] = "30s",
-    grace: Annotated[str, typer.Option(help="How long a stop waits for requests.")] = "10s",
+    idle: Annotated[
+        Duration, time_option("--idle", "Close a connection that was silent for so long.")
+    ] = IDLE,
+    request: Annotated[
+        Duration, time_option("--request", "How long a request may take to arrive.")
+    ] = REQUEST,
+    stop_grace: Annotated[
+        Duration, time_option("--stop-grace", "How long a stop waits for running requests.")
+    ] = STOP_GRACE,
     keep_deletes: Annotated[
-        str, typer.Option(help="How long delete markers stay; longer than fsck's --retention.")
-    ] = "25h",
+        Duration,
+        time_option(
+            "--keep-deletes", "How long delete markers stay; longer than fsck's --retention."
+        ),
+    ] = KEEP_DELETES,
     protocol: Annotated[
         str | None,
-        typer.Option(help=f"That of the store's transactions: {WORDS}.", parser=parse_protocol),
+        typer.Option(
+            help=f"The protocol of a new database: {WORDS}.", metavar="NAME", parser=parse_protocol
+        ),
     ] = None,
     transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
     as_json: JsonOption = False,
 ) -> None:
-    """Serve a store on ports of this machine until told to end. A port of 0 picks a free one.
+    """Serve a store on ports of this machine until it is told to stop.
 
-    HBase clients speak to --thrift1 and --thrift2, connect("txn://host:port") to --transactional,
-    the only one for a store in HBase, such as hbase://zk1,zk2, whose endpoint for commits it is.
-    Prometheus reads http://host:port/metrics of --metrics: what becomes of transactions.
+    HBase's clients connect to --thrift1 and --thrift2. Clients of this library connect to
+    --transactional, the only service for a store that is itself in HBase.
+
+    Example: txn serve --store embedded:///var/lib/app --thrift2 9090
     """
     with require_extra("emulator"):
         from txn.emulator import serving  # noqa: PLC0415
@@ -93,12 +115,11 @@ def serve(
         connections=connections,
         message_bytes=message * MEGABYTE,
         memory_bytes=memory * MEGABYTE,
-        idle_ms=parse_age(idle, "--idle"),
-        request_ms=parse_age(request, "--request"),
-        grace_ms=parse_age(grace, "--grace"),
+        idle_ms=idle,
+        request_ms=request,
+        grace_ms=stop_grace,
     )
-    kept_ms = parse_age(keep_deletes, "--keep-deletes")
-    options = Options(bind, workers, tls_cert, tls_key, limits, kept_ms)
+    options = Options(bind, workers, tls_cert, tls_key, limits, keep_deletes)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(process)d %(message)s")
     log = logging.getLogger("txn.serve")
     serving.serve(hosted, options, lambda ports: _tell(bind, ports, as_json), log)
@@ -108,7 +129,5 @@ def _tell(bind: str, ports: Mapping[str, int], as_json: bool) -> None:
     """Say where it listens, in one line that can be waited for."""
     host = f"[{bind}]" if ":" in bind else bind
     uris = {name: URIS[name].format(host=host, port=port) for name, port in ports.items()}
-    if as_json:
-        print_json({"ports": dict(ports), "uris": uris})
-    else:
-        typer.echo("serving  " + "  ".join(uris.values()))
+    line = "serving  " + "  ".join(uris.values())
+    print_result(as_json, {"ports": dict(ports), "uris": uris}, line)

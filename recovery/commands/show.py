@@ -32,14 +32,17 @@ def show(
         str,
         typer.Argument(
             metavar="ID",
-            help="Its row key, or the end of it, or its first random digits; a part's own key.",
+            help="What `txn ls` prints: a row key, or the end of it, or its first random digits.",
         ),
     ],
     store: StoreOption,
     transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
     as_json: JsonOption = False,
 ) -> None:
-    """Explain one transaction: its statuses, keys and values, its locks, and what fsck would do."""
+    """Explain one transaction: its statuses, keys and values, its locks, and what fsck would do.
+
+    Example: txn show 7dd8fcaf
+    """
     with open_store_of(store, transactions) as context:
         row_key = find_row_key(context, transaction)
         found = explain(context, row_key)

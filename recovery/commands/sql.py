@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, assert_never
 
 import typer
 
-from recovery.commands.common import FOUND, JsonOption
-from recovery.commands.leases import LeasesOption, open_service, show_dropped, show_leases
+from recovery.commands.common import FOUND, JsonOption, MaybeLocksOption, parse_setting
+from recovery.commands.leases import MaybeLeasesOption, open_service, show_dropped, show_leases
 from recovery.commands.locks import (
+    DatabaseOption,
     ForceOption,
     PartitionedOption,
     WaitOption,
@@ -35,33 +36,42 @@ if TYPE_CHECKING:
     from txn.leases.service import LeaseService
     from txn.locks import statements as about_locks
 
-MaybeManagerOption = Annotated[
-    str | None,
-    typer.Option("--manager", envvar="TXN_LOCKS", help="Where locks are; see `txn locks`."),
-]
-
 
 def sql(
-    statements: Annotated[str, typer.Argument(help="Statements, with semicolons between them.")],
+    statements: Annotated[
+        str,
+        typer.Argument(
+            help="One or more statements, separated by semicolons.", metavar="STATEMENTS"
+        ),
+    ],
     *,
-    manager: MaybeManagerOption = None,
-    leases: LeasesOption = None,
-    database: Annotated[str, typer.Option(help="Of names that have none.")] = "default",
+    locks: MaybeLocksOption = None,
+    leases: MaybeLeasesOption = None,
+    database: DatabaseOption = "default",
     setting: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="NAME=VALUE", help="Such as hive.lock.numretries=3."),
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="A setting of Hive, such as hive.lock.numretries=3; repeatable.",
+        ),
     ] = None,
     partitioned: PartitionedOption = None,
     wait: WaitOption = None,
     force: ForceOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Run SHOW LOCKS, EXPLAIN LOCKS, LOCK and UNLOCK, and SHOW LEASE and DROP FORCE LEASE; USE and
-    SET apply to what comes after them."""
+    """Run statements about locks and leases.
+
+    They are SHOW LOCKS, EXPLAIN LOCKS, LOCK, UNLOCK, SHOW LEASE and DROP FORCE LEASE. USE and SET
+    apply to the statements after them.
+
+    Example: txn sql "SHOW LOCKS sales.orders EXTENDED"
+    """
     with require_extra("locks"):
         from txn.leases import statements as spoken  # noqa: PLC0415
         from txn.locks.statements import ExplainLocks  # noqa: PLC0415
-    settings = dict(map(_setting, setting or ()))
+    settings = dict(map(parse_setting, setting or ()))
     known = read_tables(partitioned or (), database)
     asked = spoken.parse_lease_statement(
         statements, {**settings, DATABASE_SETTING: database}, known
@@ -70,7 +80,7 @@ def sql(
         raise InvalidRequestError("no statement to run", given=statements)
     waiting = from_hive(settings, waiting_for(wait))
     with ExitStack() as stack:
-        locks = cache(lambda: stack.enter_context(open_locks(_name_manager(manager))))
+        manager = cache(lambda: stack.enter_context(open_locks(_name_locks(locks))))
         service = cache(lambda: stack.enter_context(open_service(leases)))
         # All that they need is opened before the first of them is run.
         runs: list[Callable[[], None]] = []
@@ -80,22 +90,15 @@ def sql(
             elif isinstance(each, ExplainLocks):
                 runs.append(partial(show_needed, each.requests, as_json))
             else:
-                runs.append(partial(_run_on_locks, each, locks(), waiting, force, as_json))
+                runs.append(partial(_run_on_locks, each, manager(), waiting, force, as_json))
         for run in runs:
             run()
 
 
-def _name_manager(manager: str | None) -> str:
-    if not manager:
-        raise InvalidRequestError("name a lock manager: --manager or TXN_LOCKS")
-    return manager
-
-
-def _setting(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals:
-        raise InvalidRequestError("write NAME=VALUE", given=text)
-    return name.strip(), value.strip()
+def _name_locks(uri: str | None) -> str:
+    if not uri:
+        raise InvalidRequestError("name a lock manager: --locks or TXN_LOCKS")
+    return uri
 
 
 def _run_on_leases(statement: about_leases.Statement, service: LeaseService, as_json: bool) -> None:

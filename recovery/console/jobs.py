@@ -203,7 +203,7 @@ class Jobs:
             scan=report.tables,
             looked=report.look_at,
             young=report.young,
-            between=report.require_going,
+            between=lambda table, row: report.require_going(),
         )
         if report.repairs:
             for finding, result in repair_all(context, findings):

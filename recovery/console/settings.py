@@ -36,7 +36,9 @@ class ConsoleSettings:
 
     def __post_init__(self) -> None:
         if (self.tls_cert is None) is not (self.tls_key is None):
-            raise InvalidRequestError("TLS takes a certificate and its key")
+            raise InvalidRequestError(
+                "TLS takes a certificate and its key: give both --tls-cert and --tls-key"
+            )
 
     @property
     def store_name(self) -> str:

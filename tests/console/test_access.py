@@ -134,7 +134,7 @@ def test_to_be_seen_from_elsewhere_a_console_needs_a_token_of_its_own(store: str
     command += ["--store", store, "--bind", "0.0.0.0", "--port", "0"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 2
-    assert "to be seen from elsewhere it needs --token-file" in done.stderr
+    assert "than the loopback, give --token-file" in done.stderr
 
 
 def test_no_look_writes_anything(console: ServedConsole, store: str) -> None:

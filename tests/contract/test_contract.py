@@ -62,6 +62,17 @@ def running(body: object) -> Iterator[None]:
     assert not failures, failures
 
 
+# --- list_tables ---------------------------------------------------------------------------------
+
+
+def test_the_names_of_all_tables_are_listed_in_order(subject: Subject) -> None:
+    """A person who has forgotten a name looks it up."""
+    names = subject.store.list_tables()
+    assert subject.table in names
+    assert names == sorted(names)
+    assert not [name for name in names if name.startswith(b"hbase:")]
+
+
 # --- the module: every call is a batch; what returned has taken effect for all ------------------
 
 

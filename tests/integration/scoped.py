@@ -78,6 +78,9 @@ class ScopedStore:
     def together(self, work: Callable[[], None]) -> None:
         self._inner.together(work)
 
+    def list_tables(self) -> list[bytes]:
+        return self._inner.list_tables()
+
     def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
         if table not in self._tables:
             found = self._inner.describe(table)

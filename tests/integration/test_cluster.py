@@ -167,7 +167,7 @@ def test_failed_start_shows_the_log_and_leaves_nothing_running(folder: Path) -> 
     done = txn("start", "--data", folder, "--set", "hbase.rootdir=nosuch:///place")
     assert done.returncode == 2
     assert re.search(r"No FileSystem for scheme.*nosuch", done.stderr)
-    assert done.stderr.splitlines()[-1].startswith("error: a process has ended name='master'")
+    assert done.stderr.splitlines()[-1].startswith("error: a process has ended name=master")
     assert not [each for each in open_cluster(folder).processes.values() if each.is_alive]
 
 
@@ -176,7 +176,7 @@ def test_version_that_is_not_here_is_refused_with_those_that_are(folder: Path) -
     for line in (["start", "--data", folder], ["fetch"]):
         done = txn(*line, "--version", "1.7")
         assert done.returncode == 2
-        assert done.stderr.startswith("error: no such version of HBase here version='1.7' known=(")
+        assert done.stderr.startswith("error: no such version of HBase here version=1.7 known=(")
     assert not folder.exists()
 
 

@@ -129,7 +129,7 @@ def test_tables_that_hold_something_are_refused(tmp_path: Path) -> None:
         engine.commit([Mutation(Key("row", "f", "flight", "mine-indexes"), b"1")])
     said = demo("--store", uri, "--tables", "mine", "--days", "1")
     assert said.returncode == 2
-    assert "the tables must be empty: choose another name table='mine-indexes'" in said.stderr
+    assert "the tables must be empty: choose another name table=mine-indexes" in said.stderr
 
 
 @dataclass(frozen=True, slots=True)

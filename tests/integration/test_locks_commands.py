@@ -96,7 +96,7 @@ def test_names_by_hand_and_in_statements_are_the_same_in_any_case(run: Run) -> N
 
 def test_looking_makes_no_store(run: Run, tmp_path: Path) -> None:
     """A mistyped path is an error, not an empty answer."""
-    done = run("locks", "ls", "--manager", f"embedded://{tmp_path}/typo")
+    done = run("locks", "ls", "--locks", f"embedded://{tmp_path}/typo")
     assert done.returncode == 2
     assert not (tmp_path / "typo").exists()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from io import BytesIO, TextIOWrapper
@@ -9,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+import txn
 from recovery.commands import main
 from recovery.documents import parse_request
-from recovery.text import error_text
+from recovery.text import COMMANDS, error_text
 from txn.errors import ConflictError, InvalidRequestError, StoreError, TableUnavailable, deny
 from txn.model import Cell, Key
 
@@ -54,10 +56,16 @@ def store(tmp_path: Path, run: Run) -> str:
         (StoreError("odd", cell=Cell(b"7", 3), holder=b""), "odd cell=7 at 3 holder=(empty)"),
         (
             deny(TableUnavailable("the table refuses it table=b't' cause='no'", b"t")),
-            "nothing was committed: the table refuses it table=t cause='no'",
+            "nothing was committed: the table refuses it table=t cause=no",
         ),
         (InvalidRequestError("no key", key=Key("r", "d", "x")), "no key key=/r/d:x"),
         (FileNotFoundError(2, "No such file or directory", "x"), "No such file or directory: x"),
+        (
+            StoreError("odd", known=["a", "b"], given=("c", ""), text="\\x"),
+            r"odd known=[a, b] given=(c, '') text=\x",
+        ),
+        (StoreError("odd", cause=str(TimeoutError("[Errno 111] no"))), "odd cause='no'"),
+        (StoreError("odd", value=b"a 'b' c"), "odd value=a 'b' c"),
         (StoreError("outer", cause="b'a' in \"b\""), "outer cause='a in \"b\"'"),
     ],
     ids=str,
@@ -110,7 +118,7 @@ def test_a_path_is_no_store_but_may_be_one(run: Run, store: str) -> None:
         (("convert", "fenced"), "--retention"),
         (("serve", "--thrift2", "0"), "--idle"),
         (("serve", "--thrift2", "0"), "--request"),
-        (("serve", "--thrift2", "0"), "--grace"),
+        (("serve", "--thrift2", "0"), "--stop-grace"),
         (("serve", "--thrift2", "0"), "--keep-deletes"),
     ],
 )
@@ -121,3 +129,16 @@ def test_a_bad_duration_names_its_option(
     code, said = run(*command, "--store", store, option, "soon")
     assert code == 2
     assert f"Invalid value for '{option}': a duration is a number and" in said
+
+
+@pytest.mark.parametrize("said", COMMANDS)
+def test_the_library_says_what_commands_translate(said: str) -> None:
+    """Where its words change, a shell would be told of functions again."""
+    sources = (path.read_text() for path in Path(txn.__file__).parent.rglob("*.py"))
+    assert any(said in re.sub(r'"\s*\n\s*"', "", source) for source in sources)
+
+
+def test_a_wrong_transaction_table_of_a_server_names_the_option(run: Run) -> None:
+    """It has its own, which `connect` calls otherwise."""
+    code, said = run("get", "t/r/d:x", "--store", "txn://127.0.0.1:1", "--transactions", "x")
+    assert (code, "own --transactions" in said) == (2, True)

@@ -6,7 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from recovery.findings import EXPLAINED, Kind, Severity
+from recovery.findings import (
+    EXPLAINED,
+    Finding,
+    Kind,
+    LeftAlone,
+    NothingToDo,
+    Repaired,
+    Severity,
+    Tally,
+)
 
 OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
 
@@ -30,3 +39,27 @@ def test_what_is_not_repaired_says_so() -> None:
     """A remedy that promises nothing must not be mistaken for one that was tried."""
     for kind in Kind:
         assert kind.remedy.startswith("nothing") == (kind.severity is Severity.REPORT_ONLY)
+
+
+def test_a_tally_tells_what_became_of_findings() -> None:
+    """It is the summary of fsck, and its exit code."""
+    tally = Tally()
+    for kind, result in (
+        (Kind.DECIDED, Repaired("rolled forward")),
+        (Kind.UNDECIDED, Repaired("rolled back")),
+        (Kind.ABORTING, Repaired("rolled back")),
+        (Kind.ORPHAN_LOCK, Repaired("freed")),
+        (Kind.UNDECIDED, NothingToDo("its owner has moved on")),
+        (Kind.UNREADABLE, LeftAlone("it does not decode")),
+    ):
+        tally.add(Finding(kind), result)
+    assert (tally.rolled_forward, tally.rolled_back, tally.cleaned_up) == (1, 2, 1)
+    assert (tally.found, tally.moved_on, tally.left, tally.is_repair) == (6, 1, 1, True)
+    assert tally.count_kinds()[Kind.UNDECIDED] == 2
+
+
+def test_what_was_not_to_be_repaired_is_left() -> None:
+    """A check that found something ends with 1."""
+    tally = Tally()
+    tally.add(Finding(Kind.DECIDED))
+    assert (tally.left, tally.is_repair, tally.rolled_forward) == (1, False, 0)

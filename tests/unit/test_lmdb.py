@@ -198,7 +198,9 @@ def test_a_store_that_does_not_exist_is_made_only_on_demand(
     for name in names:
         (path / name).write_text("")
     found = f" contains={names}" if names else ""
-    with pytest.raises(InvalidRequestError, match=re.escape(f"store path='{path}'{found}") + "$"):
+    with pytest.raises(
+        InvalidRequestError, match=re.escape(f"`txn init` path='{path}'{found}") + "$"
+    ):
         open_store(f"embedded://{path}{query}", create=bool(query))
     assert path.exists() == (kind != "absent")
     assert not path.exists() or os.listdir(path) == names

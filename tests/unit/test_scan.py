@@ -311,8 +311,11 @@ def test_a_look_can_be_ended_while_there_is_nothing_to_tell() -> None:
     store = Pondering(world)
     context, times = replace(world.engine.context, store=store), [now_ms]
 
-    def between() -> None:
+    reached: list[bytes] = []
+
+    def between(table: bytes, row: bytes) -> None:
         times.append(world.clock.wall_ms())
+        reached.append(row)
 
     rows: list[str] = []
     looks = check(context, looked=lambda _: rows.append(""), between=between)
@@ -320,6 +323,7 @@ def test_a_look_can_be_ended_while_there_is_nothing_to_tell() -> None:
     assert len(rows) == 2  # that one, and what tells of the protocol
     assert max(later - before for before, later in pairwise(times)) < 1_000
     assert store.calls["scan"] < 250
+    assert len(reached) > 20 and reached == sorted(reached)  # which tells how far it has come
     times[:] = []
     assert len(list(check(world.engine.context, between=between))) == 1
     assert len(times) < 30  # where the store is quick

@@ -93,6 +93,9 @@ class MeasuredStore:
             for event in later:
                 self._watch(event)
 
+    def list_tables(self) -> list[bytes]:
+        return self._measure("list_tables", 1, self._inner.list_tables)
+
     def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
         return self._measure("describe", 1, lambda: self._inner.describe(table))
 

@@ -58,7 +58,7 @@ class Settings:
             raise SettingsError("not an absolute path", folder=str(self.folder))
         if self.region_servers < 1 or (self.region_servers > 1 and not self.distributed):
             raise SettingsError(
-                "one region server, or several in a distributed cluster",
+                "one region server, or several in a distributed cluster: give --distributed",
                 region_servers=self.region_servers,
             )
         if unknown := sorted(set(self.ports) - set(self.port_names())):

@@ -61,10 +61,11 @@ class Hosted:
     def __post_init__(self) -> None:
         if not self.ports or not set(self.ports) <= set(NAMES):
             raise InvalidRequestError(
-                "give a port for one of the services", known=NAMES, given=[*self.ports]
+                "give a port for one of the services: --thrift1, --thrift2 or --transactional",
+                given=[*self.ports],
             )
         if self.metrics is not None and "transactional" not in self.ports:
-            raise InvalidRequestError("metrics are of transactions: serve these as well")
+            raise InvalidRequestError("metrics are of transactions: give --transactional as well")
         if self.scheme == "txn":
             raise InvalidRequestError("this store is a server's already: connect to it")
         if not self.is_on_this_machine and set(self.ports) != {"transactional"}:

@@ -287,6 +287,11 @@ class Transactional:
         return self._make_page(rows)
 
     @answer_call
+    def storeTables(self, given: Any) -> list[bytes]:
+        """The names of all tables."""
+        return self._store.list_tables()
+
+    @answer_call
     def storeDescribe(self, table: bytes, given: Any) -> Any:
         """A table's families."""
         found = self._store.describe(table)

@@ -193,6 +193,11 @@ class ServedStore:
         """Run the function, one request after the other."""
         work()
 
+    def list_tables(self) -> list[bytes]:
+        """Return the names of the server's tables."""
+        names: list[bytes] = self._ask("storeTables", CALLS.storeTables_args, repeat=True)
+        return names
+
     def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
         """Return the settings of the server's table."""
         found = self._ask("storeDescribe", CALLS.storeDescribe_args, table, repeat=True).families

@@ -341,6 +341,11 @@ service Transactional {
     throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: StoreFailed store,
             4: Corrupt corrupt)
 
+  // The names of all tables, in byte order.
+  list<binary> storeTables(1: Options options)
+    throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: StoreFailed store,
+            4: Corrupt corrupt)
+
   // A table's families and their settings.
   Described storeDescribe(1: required binary table, 2: Options options)
     throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: StoreFailed store,

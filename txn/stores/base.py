@@ -91,6 +91,9 @@ class Store(Protocol):
         whether it took effect, unless it is NotApplied; but nothing takes effect later. Within
         the function `together` just runs what it is given."""
 
+    def list_tables(self) -> list[bytes]:
+        """Return the names of all tables but the system's own, in byte order."""
+
     def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
         """Return the table's families and their settings, or None for an absent table."""
 

@@ -86,6 +86,10 @@ class LocalStore:
         """Run the function in one local transaction."""
         self._ordered.together(work)
 
+    def list_tables(self) -> list[bytes]:
+        """Return the names in the catalogue, but for those of the emulator's own namespace."""
+        return [name for name in self._tables.list_tables() if not name.startswith(b"hbase:")]
+
     def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
         """Return the families' settings, which are complete here."""
         return self._tables.describe(table)

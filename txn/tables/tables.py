@@ -143,6 +143,10 @@ class TableStore(catalog.OnCatalog):
 
         return self._store.read(body)
 
+    def list_tables(self) -> list[bytes]:
+        """Return the names of all tables, in byte order."""
+        return sorted(self._store.read(self._load).tables)
+
     def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
         """Return the table's families and their settings, or None for an absent table."""
         found = self._store.read(self._load).tables.get(table)

@@ -80,6 +80,10 @@ class CountingStore:
         self.trace.append(Counted("together", ()))
         self._inner.together(work)
 
+    def list_tables(self) -> list[bytes]:
+        self.trace.append(Counted("list_tables", ()))
+        return self._inner.list_tables()
+
     def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
         self.trace.append(Counted("describe", (table,)))
         return self._inner.describe(table)

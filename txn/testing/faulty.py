@@ -180,6 +180,10 @@ class FaultyStore:
             self._is_inside = False
         _report(fault)
 
+    def list_tables(self) -> list[bytes]:
+        _report(self._fault("list_tables", ()))
+        return self._inner.list_tables()
+
     def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
         _report(self._fault("describe", (table,)))
         return self._inner.describe(table)

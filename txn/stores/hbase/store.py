@@ -33,6 +33,7 @@ from txn.model import (
     check_count,
     check_targets,
     check_unless,
+    plain_table,
 )
 from txn.stores.base import Feature
 from txn.stores.gateway import AHEAD_BYTES, GatewayError
@@ -96,6 +97,9 @@ class Dialect(Protocol):
     ) -> Job[list[Row]]:
         """Return the job that gets the first so many rows of a range, fewer only at its end; of
         those that a filter, as HBase writes it, lets pass."""
+
+    def list_tables(self) -> Job[list[bytes]]:
+        """Return the job that gets the names of all tables but those of HBase itself."""
 
     def describe(self, table: bytes) -> Job[dict[bytes, Family]]:
         """Return the job that gets the families' settings; refused where there is no table."""
@@ -281,6 +285,13 @@ class HBaseStore:
     def together(self, work: Callable[[], None]) -> None:
         """Run the function: HBase has nothing that would make its calls one."""
         work()
+
+    def list_tables(self) -> list[bytes]:
+        """Return the names that the gateway tells."""
+        try:
+            return sorted(map(plain_table, self._one(self._dialect.list_tables)))
+        except GatewayError as error:
+            raise self._make_unexplained(error, None) from error
 
     def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
         """Return the settings that the gateway shows."""

@@ -95,6 +95,11 @@ class Thrift1:
         yield _call("scannerClose", scanner)
         return [Row(result.row, _cells(table, result)) for result in found]
 
+    def list_tables(self) -> Job[list[bytes]]:
+        """One getTableNames."""
+        names: list[bytes] = yield _call("getTableNames")
+        return names
+
     def describe(self, table: bytes) -> Job[dict[bytes, Family]]:
         """One getColumnDescriptors: version counts and TTLs are all that it shows."""
         found = yield _call("getColumnDescriptors", table)

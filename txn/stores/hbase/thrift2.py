@@ -131,6 +131,11 @@ class Thrift2:
             for result in found
         ]
 
+    def list_tables(self) -> Job[list[bytes]]:
+        """One getTableNamesByPattern."""
+        found = yield _call("getTableNamesByPattern", None, False)
+        return [b"%b:%b" % (each.ns or b"default", each.qualifier) for each in found]
+
     def describe(self, table: bytes) -> Job[dict[bytes, Family]]:
         """One getTableDescriptor."""
         found = yield _call("getTableDescriptor", _table_name(table))

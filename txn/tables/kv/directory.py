@@ -37,7 +37,9 @@ def prepare_directory(path: str, create: bool) -> str:
         if text is None:
             if not create:
                 found = sorted(os.listdir(path))[:_SHOWN] if os.path.exists(path) else None
-                raise InvalidRequestError("no such store", path=path, contains=found or None)
+                raise InvalidRequestError(
+                    "no such store: make it with `txn init`", path=path, contains=found or None
+                )
             _begin(path)
     except (FileExistsError, NotADirectoryError) as error:
         raise NotApplied("the store's path is not a directory", path=path) from error

@@ -158,6 +158,10 @@ class NativeStore:
         """Run the function: HBase has nothing that would make its calls one."""
         work()
 
+    def list_tables(self) -> list[bytes]:
+        """Return the names that the master tells."""
+        return self._tables.list_names()
+
     def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
         """Return the settings that the master tells."""
         return self._tables.describe(table)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from random import Random
-from typing import Any
+from typing import Any, cast
 
 from txn.backoff import Backoff
 from txn.clock import Clock, limit_due
 from txn.errors import InvalidRequestError, MaybeApplied, NotApplied, StoreError
-from txn.model import DATABASE_ENTRY, Family
+from txn.model import DATABASE_ENTRY, Family, plain_table
 from txn.stores.hbase.native.connection import RemoteError
 from txn.stores.hbase.native.kerberos import Unwelcome
 from txn.stores.hbase.native.messages import PB
@@ -35,6 +35,12 @@ class MasterTables:
         self._clock = clock
         self._chance = Random()
         self._master: Address | None = None
+
+    def list_names(self) -> list[bytes]:
+        """Return the names of all tables but those of HBase itself, in byte order."""
+        schemas = self._ask_schemas(PB.GetTableDescriptorsRequest())
+        names = (schema.table_name for schema in schemas)
+        return sorted(plain_table(b"%b:%b" % (each.namespace, each.qualifier)) for each in names)
 
     def describe(self, table: bytes, within_ms: int | None = None) -> dict[bytes, Family] | None:
         """Return the table's families and their settings, or None for an absent table."""
@@ -87,6 +93,13 @@ class MasterTables:
             return None
         request = PB.GetTableDescriptorsRequest()
         request.table_names.append(_table_name(table))
+        found = self._ask_schemas(request, table, within_ms)
+        return found[0] if found else None
+
+    def _ask_schemas(
+        self, request: Any, table: bytes = b"", within_ms: int | None = None
+    ) -> Sequence[Any]:
+        """Return the schemas of the tables that are named, or of all; none for an absent one."""
         try:
             due_ms = self._due_ms(within_ms)
             response = self._ask(
@@ -94,11 +107,11 @@ class MasterTables:
             )
         except RemoteError as error:
             if error.name == "TableNotFoundException":
-                return None
+                return ()
             if error.is_final:
                 raise make_refusal(table, error) from error
             raise MaybeApplied("the master refuses", cause=first_line(error)) from error
-        return response.table_schema[0] if response.table_schema else None
+        return cast(Sequence[Any], response.table_schema)
 
     def _change(self, table: bytes, method: str, request: Any) -> bool:
         """Have the master make a change; False where another client is at it."""
