@@ -50,14 +50,17 @@ def prepare_changes(
     The first time that rows or families are deleted, the table is marked as having masks.
     """
     found = known.table(table)
-    whole = False
     for operation in operations:
         _check(known, table, operation)
-        whole = whole or (isinstance(operation, Remove) and operation.column is None)
-    if whole and not found.masked:
+    if not found.masked and deletes_whole(operations):
         catalog.save(writer, known, table, replace(found, masked=True))
         return catalog.load_catalog(writer)
     return known
+
+
+def deletes_whole(operations: Iterable[Operation]) -> bool:
+    """Return whether rows or families are deleted, which may change the catalog first."""
+    return any(isinstance(one, Remove) and one.column is None for one in operations)
 
 
 class RowChange:
