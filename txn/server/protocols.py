@@ -15,6 +15,7 @@ COMPACT = 0x82
 VERSION = 0x8001
 I8, I16, I32, I64 = (Struct(f">{code}") for code in "bhiq")
 WIDTHS = {TType.BYTE: I8, TType.I16: I16, TType.I32: I32, TType.I64: I64}
+FIELD = Struct(">Bh")
 DOUBLE, DOUBLE_LITTLE = Struct(">d"), Struct("<d")
 COMPACT_TYPES = (
     *(TType.STOP, TType.BOOL, TType.BOOL, TType.BYTE, TType.I16, TType.I32, TType.I64),
@@ -23,7 +24,8 @@ COMPACT_TYPES = (
 
 
 class Binary(WireReader):
-    """The binary protocol, with or without the version before a message."""
+    """The binary protocol, with or without the version before a message. Of what there is most of,
+    fields and strings, it reads those that have arrived whole without further calls."""
 
     __slots__ = ()
 
@@ -39,11 +41,33 @@ class Binary(WireReader):
 
     def field(self, last: int) -> tuple[int, int]:
         source = self.source
+        at = source.at
+        if at + 3 <= len(source.data) and at + 3 <= source.end:
+            wire, number = FIELD.unpack_from(source.data, at)
+            if wire == TType.STOP:
+                source.at = at + 1
+                return wire, 0
+            source.at = at + 3
+            source.items += 1
+            if source.items > source.limits.items:
+                source.count(0)
+            return wire, number
         wire = source.data[source.fetch(1)]
         if wire == TType.STOP:
             return wire, 0
         source.count(1)
         return wire, I16.unpack_from(source.data, source.fetch(2))[0]
+
+    def binary(self) -> bytes:
+        source = self.source
+        begin = source.at + 4
+        if begin <= len(source.data):
+            size = I32.unpack_from(source.data, begin - 4)[0]
+            end = begin + size
+            if size >= 0 and end <= len(source.data) and end <= source.end:
+                source.at = end
+                return bytes(source.data[begin:end])
+        return super().binary()
 
     def integer(self, kind: int) -> int:
         form = WIDTHS[kind]

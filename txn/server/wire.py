@@ -21,6 +21,7 @@ ITEM_BYTES = 256  # what an element takes in memory, a small struct or so
 PORTION = 65_536
 LONGEST_NAME = 256
 LENGTH = Struct(">i")
+WIRE = {TType.BINARY: TType.STRING}  # how a type of thriftpy2's own is told
 
 
 class Malformed(Exception):
@@ -51,14 +52,14 @@ class Source:
     charge: is told of memory before it is taken, and may refuse by raising.
     """
 
-    __slots__ = ("_charge", "_items", "_receive", "at", "data", "end", "limits")
+    __slots__ = ("_charge", "_receive", "at", "data", "end", "items", "limits")
 
     def __init__(
         self, receive: Callable[[int], bytes], charge: Callable[[int], None], limits: Limits
     ) -> None:
         self._receive = receive
         self._charge = charge
-        self._items = 0
+        self.items = 0
         self.limits = limits
         self.data = bytearray()
         self.at = 0
@@ -67,7 +68,7 @@ class Source:
     def begin(self) -> None:
         """Forget the message before."""
         del self.data[: self.at]
-        self.at = self._items = 0
+        self.at = self.items = 0
         self.end = self.limits.message_bytes
 
     def arrives(self) -> bool:
@@ -113,8 +114,8 @@ class Source:
         """Take note of so many items, each of which has at least a byte to come."""
         if size < 0 or self.at + size > self.end:
             raise Malformed(f"more elements than bytes elements={size}")
-        self._items += size
-        if self._items > self.limits.items:
+        self.items += size
+        if self.items > self.limits.items:
             raise Malformed(f"too many items limit={self.limits.items}")
         if size > 16:
             self._charge(size * ITEM_BYTES)
@@ -154,6 +155,10 @@ class WireReader:
     def length(self) -> int:
         """Return the number of bytes of the string that follows."""
 
+    def binary(self) -> bytes:
+        """Return a string of bytes."""
+        return self.source.take(self.length())
+
     @abstractmethod
     def elements(self) -> tuple[int, int]:
         """Return the type of a list's elements, and how many there are."""
@@ -188,11 +193,13 @@ class WireReader:
         wire, number = self.field(0)
         while wire != TType.STOP:
             known = fields.get(number)
-            if known is not None and _wire(known[0]) == wire:
+            if known is None or WIRE.get(known[0], known[0]) != wire:
+                self.skip(wire, depth - 1)
+            elif known[0] == TType.BINARY:
+                setattr(made, known[1], self.binary())
+            else:
                 spec = known[2] if len(known) > 3 else None
                 setattr(made, known[1], self.value(known[0], spec, depth - 1))
-            else:
-                self.skip(wire, depth - 1)
             wire, number = self.field(number)
         for known in fields.values():
             if known[-1] and getattr(made, known[1]) is None:
@@ -204,7 +211,7 @@ class WireReader:
         """Read a value whose type on the wire is the interface's."""
         match kind:
             case TType.BINARY:
-                return self.source.take(self.length())
+                return self.binary()
             case TType.STRUCT:
                 return self.struct(spec, depth)
             case TType.LIST | TType.SET:
@@ -219,7 +226,7 @@ class WireReader:
             case TType.I64 | TType.I32 | TType.I16 | TType.BYTE:
                 return self.integer(kind)
             case TType.STRING:
-                return self.source.take(self.length()).decode(errors="replace")
+                return self.binary().decode(errors="replace")
             case TType.BOOL:
                 return self.boolean()
             case TType.DOUBLE:
@@ -231,7 +238,7 @@ class WireReader:
         self._check(depth)
         wire, size = self.elements()
         kind, inner = _split_type(spec)
-        if _wire(kind) != wire:
+        if WIRE.get(kind, kind) != wire:
             for _ in range(size):
                 self.skip(wire, depth - 1)
             return []
@@ -241,7 +248,7 @@ class WireReader:
         self._check(depth)
         wire_key, wire_value, size = self.entries()
         (key, key_spec), (value, value_spec) = map(_split_type, spec)
-        if (_wire(key), _wire(value)) != (wire_key, wire_value):
+        if (WIRE.get(key, key), WIRE.get(value, value)) != (wire_key, wire_value):
             for _ in range(size):
                 self.skip(wire_key, depth - 1)
                 self.skip(wire_value, depth - 1)
@@ -292,7 +299,3 @@ class WireReader:
 
 def _split_type(spec: Any) -> tuple[int, Any]:
     return (spec[0], spec[1]) if isinstance(spec, tuple) else (spec, None)
-
-
-def _wire(kind: int) -> int:
-    return TType.STRING if kind == TType.BINARY else kind
