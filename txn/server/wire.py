@@ -155,9 +155,9 @@ class WireReader:
     def length(self) -> int:
         """Return the number of bytes of the string that follows."""
 
-    def binary(self) -> bytes:
-        """Return a string of bytes."""
-        return self.source.take(self.length())
+    def strings(self, made: TPayload) -> int:
+        """Read strings of bytes that a struct may begin with; return the number of the last."""
+        return 0
 
     @abstractmethod
     def elements(self) -> tuple[int, int]:
@@ -189,20 +189,18 @@ class WireReader:
         if depth <= 0:
             raise Malformed(f"nested too deeply limit={self.source.limits.depth}")
         made: TPayload = kind()
-        fields, number = made.thrift_spec, 0
-        wire, number = self.field(0)
+        fields, values = made.thrift_spec, made.__dict__
+        wire, number = self.field(self.strings(made))
         while wire != TType.STOP:
             known = fields.get(number)
             if known is None or WIRE.get(known[0], known[0]) != wire:
                 self.skip(wire, depth - 1)
-            elif known[0] == TType.BINARY:
-                setattr(made, known[1], self.binary())
             else:
                 spec = known[2] if len(known) > 3 else None
-                setattr(made, known[1], self.value(known[0], spec, depth - 1))
+                values[known[1]] = self.value(known[0], spec, depth - 1)
             wire, number = self.field(number)
         for known in fields.values():
-            if known[-1] and getattr(made, known[1]) is None:
+            if known[-1] and values[known[1]] is None:
                 message = f"Required field '{known[1]}' was not present! Struct: {kind.__name__}"
                 self._refuse(TApplicationException.PROTOCOL_ERROR, message)
         return made
@@ -211,7 +209,7 @@ class WireReader:
         """Read a value whose type on the wire is the interface's."""
         match kind:
             case TType.BINARY:
-                return self.binary()
+                return self.source.take(self.length())
             case TType.STRUCT:
                 return self.struct(spec, depth)
             case TType.LIST | TType.SET:
@@ -226,7 +224,7 @@ class WireReader:
             case TType.I64 | TType.I32 | TType.I16 | TType.BYTE:
                 return self.integer(kind)
             case TType.STRING:
-                return self.binary().decode(errors="replace")
+                return self.source.take(self.length()).decode(errors="replace")
             case TType.BOOL:
                 return self.boolean()
             case TType.DOUBLE:
