@@ -205,6 +205,47 @@ def test_a_write_that_waits_too_long_is_taken_back(
     assert (get(store, b"late"), get(store, b"patient")) == (None, b"v")
 
 
+def test_a_write_that_is_interrupted_as_it_waits_is_taken_back(
+    store: LmdbStore, commit: Commit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would lead the others if it stayed in the queue."""
+
+    def interrupt(_: int) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("txn.tables.kv.group_commit.find_patience", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        store.write(put(b"interrupted"), shared=True)
+    monkeypatch.undo()
+    (other,) = commit.write_beside(put(b"other"))
+    commit.end()
+    other.result(PATIENCE_S)
+    assert (get(store, b"interrupted"), get(store, b"other")) == (None, b"v")
+
+
+def test_each_write_of_many_threads_takes_effect_once(store: LmdbStore) -> None:
+    """Beside some that are undone, and so make others run again."""
+
+    def add(writer: Writer) -> None:
+        writer.put(b"sum", b"%d" % (int(writer.get(b"sum") or b"0") + 1))
+
+    def add_and_refuse(writer: Writer) -> None:
+        add(writer)
+        raise InvalidRequestError("no")
+
+    def repeat(number: int) -> None:
+        for turn in range(40):
+            if (number + turn) % 10:
+                store.write(add, shared=True)
+            else:
+                with pytest.raises(InvalidRequestError):
+                    store.write(add_and_refuse, shared=True)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert len([*pool.map(repeat, range(8))]) == 8
+    assert get(store, b"sum") == b"%d" % (8 * 36)
+
+
 def test_requests_of_many_threads_share_commits_unless_they_change_the_catalog(
     store: LmdbStore, commit: Commit
 ) -> None:

@@ -15,7 +15,7 @@ COMPACT = 0x82
 VERSION = 0x8001
 I8, I16, I32, I64 = (Struct(f">{code}") for code in "bhiq")
 WIDTHS = {TType.BYTE: I8, TType.I16: I16, TType.I32: I32, TType.I64: I64}
-FIELD, STRING_FIELD = Struct(">Bh"), Struct(">Bhi")
+STRING_FIELD = Struct(">Bhi")
 DOUBLE, DOUBLE_LITTLE = Struct(">d"), Struct("<d")
 COMPACT_TYPES = (
     *(TType.STOP, TType.BOOL, TType.BOOL, TType.BYTE, TType.I16, TType.I32, TType.I64),
@@ -24,8 +24,8 @@ COMPACT_TYPES = (
 
 
 class Binary(WireReader):
-    """The binary protocol, with or without the version before a message. What there is most
-    of, fields and strings, it reads without further calls where it has arrived whole."""
+    """The binary protocol, with or without the version before a message. Of what there is
+    most, strings at the beginning of a struct, it reads all that have arrived in one call."""
 
     __slots__ = ()
 
@@ -41,17 +41,6 @@ class Binary(WireReader):
 
     def field(self, last: int) -> tuple[int, int]:
         source = self.source
-        at = source.at
-        if at + 3 <= len(source.data) and at + 3 <= source.end:
-            wire, number = FIELD.unpack_from(source.data, at)
-            if wire == TType.STOP:
-                source.at = at + 1
-                return wire, 0
-            source.at = at + 3
-            source.items += 1
-            if source.items > source.limits.items:
-                source.count(0)
-            return wire, number
         wire = source.data[source.fetch(1)]
         if wire == TType.STOP:
             return wire, 0

@@ -8,9 +8,8 @@ one of several raises, all are undone, and each is run again alone, in its own t
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from threading import Lock
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import lmdb
 
@@ -20,33 +19,32 @@ from txn.tables.kv.exclusion import find_patience
 from txn.tables.kv.ordered import Writer
 
 R = TypeVar("R")
-Commit = Callable[[Callable[[Writer], Any], Callable[[], bool]], Any]
-"""Runs a function in a transaction and commits it; asks afterwards whether that must be durable."""
-
+Body = Callable[[Writer], Any]
 _CLOCK = SystemClock()
 
 
 class _Write:
-    """A write of a thread, which waits for `wake`, to lead or to find a state."""
+    """What a thread writes; it waits for `wake`, and then leads unless the write is over."""
 
-    __slots__ = ("body", "durable", "error", "result", "state", "wake")
+    __slots__ = ("body", "durable", "error", "is_over", "is_undone", "result", "wake")
 
-    def __init__(self, body: Callable[[Writer], Any], durable: bool) -> None:
+    def __init__(self, body: Body, durable: bool) -> None:
         self.body = body
         self.durable = durable
         self.result: Any = None
         self.error: BaseException | None = None
-        self.state: Literal["waiting", "done", "undone", "unknown"] = "waiting"
+        self.is_over = self.is_undone = False
         self.wake = Lock()
         self.wake.acquire()
 
 
 class CommitQueue:
-    """The writes of one process that may share a commit."""
+    """The writes of one process that may share a commit. commit: runs a function in a transaction
+    of its own, and asks the second one afterwards whether its commit must be durable."""
 
     __slots__ = ("_commit", "_lock", "_queue", "_taken")
 
-    def __init__(self, commit: Commit) -> None:
+    def __init__(self, commit: Callable[[Body, Callable[[], bool]], Any]) -> None:
         self._commit = commit
         self._lock = Lock()
         self._queue: list[_Write] = []  # the first of which leads
@@ -60,77 +58,71 @@ class CommitQueue:
             leads = self._queue[0] is mine
         if not leads:
             self._wait(mine)
-        if mine.state == "waiting":
-            self._lead(mine)
-        if mine.state == "undone":
-            return self._commit(body, lambda: durable)  # type: ignore[no-any-return]
-        if mine.state == "unknown":
+        if not mine.is_over:
+            self._lead()
+        if mine.is_undone:
+            mine.result = self._commit(body, lambda: durable)
+        elif mine.error is not None:
             raise MaybeApplied("the commit failed", reason=str(mine.error)) from mine.error
-        return mine.result  # type: ignore[no-any-return]
+        result: R = mine.result
+        return result
 
-    def _lead(self, mine: _Write) -> None:
+    def _lead(self) -> None:
         group: list[_Write] = []
-        state: Literal["undone", "unknown", "done"] = "undone"
+        has_run = False
 
         def body(writer: Writer) -> None:
-            nonlocal state
+            nonlocal has_run
             with self._lock:
                 group.extend(self._queue)
                 self._taken = len(group)
             for each in group:
                 each.result = each.body(writer)
-            state = "unknown"
+            has_run = True
 
         try:
             self._commit(body, lambda: any(each.durable for each in group))
-            state = "done"
         except BaseException as error:
-            if isinstance(error, lmdb.MapFullError):
-                state = "undone"  # it is found out before anything is written
+            # That the map is full is found out before anything is written.
+            is_undone = not has_run or isinstance(error, lmdb.MapFullError)
             for each in group:
-                each.error = error
-            if len(group) < 2 or state == "unknown" or not isinstance(error, Exception):
+                each.error, each.is_undone = error, is_undone
+            if len(group) < 2 or not is_undone or not isinstance(error, Exception):
                 raise
         finally:
-            self._finish(mine, group, state)
-
-    def _finish(
-        self, mine: _Write, group: list[_Write], state: Literal["undone", "unknown", "done"]
-    ) -> None:
-        """Let the next one lead, and the others of the group go on."""
-        with self._lock:
-            del self._queue[: self._taken or 1]
-            self._taken = 0
-            self._call_leader()
-        for each in group:
-            each.state = state
-            if each is not mine:
+            with self._lock:
+                del self._queue[: self._taken or 1]
+                self._taken = 0
+                self._call_leader()
+            for each in group[1:]:
+                each.is_over = True
                 each.wake.release()
 
     def _wait(self, mine: _Write) -> None:
-        """Wait until it is done, or has to lead; NotApplied where that takes too long."""
+        """Wait until it is over, or has to lead; NotApplied where that takes too long."""
         began_ms = _CLOCK.monotonic_ms()
+        came = left = False
         try:
-            if mine.wake.acquire(timeout=find_patience(began_ms) / 1000):
-                return
-            waited_ms = _CLOCK.monotonic_ms() - began_ms
+            came = mine.wake.acquire(timeout=find_patience(began_ms) / 1000)
+        finally:  # after an interrupt, too
+            if not came:
+                left = self._leave(mine)
+        if left:
             message = "another thread is writing to the store and does not end"
-            if self._leave(mine):
-                raise NotApplied(message, waited_ms=waited_ms)
+            raise NotApplied(message, waited_ms=_CLOCK.monotonic_ms() - began_ms)
+        if not came:
             mine.wake.acquire()  # its commit is under way
-        except BaseException:  # an interrupt, too
-            self._leave(mine)
-            raise
 
     def _leave(self, mine: _Write) -> bool:
-        """Take back a write; False: it is too late, or was done before."""
-        with self._lock, suppress(ValueError):
-            at = self._queue.index(mine, self._taken)
-            del self._queue[at]
-            if not at:
+        """Take back a write; False: it is being committed, or over."""
+        with self._lock:
+            if mine not in self._queue[self._taken :]:
+                return False
+            was_first = self._queue[0] is mine
+            self._queue.remove(mine)
+            if was_first:
                 self._call_leader()
             return True
-        return False
 
     def _call_leader(self) -> None:
         if self._queue:
