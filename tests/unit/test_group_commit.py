@@ -165,6 +165,28 @@ def test_the_map_grows_for_writes_that_are_too_large_together(
     assert [len(get(store, b"%d" % number) or b"") for number in range(3)] == [len(large)] * 3
 
 
+def test_a_commit_that_finds_the_map_full_is_undone(
+    store: LmdbStore, commit: Commit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is found out before anything is written, so nobody has to be in doubt."""
+    runs: list[int] = []
+    asked = commit.write_beside(put(b"one"), lambda _: runs.append(1), put(b"two"))
+    apply = lmdb_module._Shared._apply
+
+    def fail(self: lmdb_module._Shared, step: Callable[[], None]) -> None:
+        if len(runs) == 1:
+            runs.append(2)
+            step.__self__.abort()  # type: ignore[attr-defined]
+            raise lmdb.MapFullError("full")
+        apply(self, step)
+
+    monkeypatch.setattr(lmdb_module._Shared, "_apply", fail)
+    commit.end()
+    for future in asked:
+        future.result(PATIENCE_S)
+    assert [get(store, key) for key in (b"one", b"two")] == [b"v", b"v"]
+
+
 def test_when_a_commit_fails_none_of_its_writes_is_told_more_than_that(
     store: LmdbStore, commit: Commit, monkeypatch: pytest.MonkeyPatch
 ) -> None:

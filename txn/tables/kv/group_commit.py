@@ -11,8 +11,6 @@ from collections.abc import Callable
 from threading import Lock
 from typing import Any, TypeVar
 
-import lmdb
-
 from txn.clock import SystemClock
 from txn.errors import MaybeApplied, NotApplied
 from txn.tables.kv.exclusion import find_patience
@@ -40,12 +38,16 @@ class _Write:
 
 class CommitQueue:
     """The writes of one process that may share a commit. commit: runs a function in a transaction
-    of its own, and asks the second one afterwards whether its commit must be durable."""
+    of its own, and asks the second one afterwards whether its commit must be durable. harmless: the
+    error that comes before anything is written, of the commit too."""
 
-    __slots__ = ("_commit", "_lock", "_queue", "_taken")
+    __slots__ = ("_commit", "_harmless", "_lock", "_queue", "_taken")
 
-    def __init__(self, commit: Callable[[Body, Callable[[], bool]], Any]) -> None:
+    def __init__(
+        self, commit: Callable[[Body, Callable[[], bool]], Any], harmless: type[Exception]
+    ) -> None:
         self._commit = commit
+        self._harmless = harmless
         self._lock = Lock()
         self._queue: list[_Write] = []  # the first of which leads
         self._taken = 0  # so many of them are being committed
@@ -83,8 +85,7 @@ class CommitQueue:
         try:
             self._commit(body, lambda: any(each.durable for each in group))
         except BaseException as error:
-            # That the map is full is found out before anything is written.
-            is_undone = not has_run or isinstance(error, lmdb.MapFullError)
+            is_undone = not has_run or isinstance(error, self._harmless)
             for each in group:
                 each.error, each.is_undone = error, is_undone
             if len(group) < 2 or not is_undone or not isinstance(error, Exception):

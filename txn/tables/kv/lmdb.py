@@ -198,7 +198,7 @@ class _Shared:
         self.max_readers = opening.max_readers  # until the files are open, and tell
         self.users = 0
         self.lock = threading.RLock()
-        self.queue = CommitQueue(self.write)
+        self.queue = CommitQueue(self.write, lmdb.MapFullError)
         self._changed = threading.Condition(self.lock)
         self._active: list[int] = []  # the thread of each
         self._waiting: set[int] = set()  # the threads that let nobody enter
@@ -342,7 +342,7 @@ class _Shared:
         """Let everyone in again; in the child only if the environment was closed."""
         if in_child:
             self._waiting.clear()  # those threads are its parent's
-            self.queue = CommitQueue(self.write)
+            self.queue = CommitQueue(self.write, lmdb.MapFullError)
             if self._files is not None:
                 self._inherited, self._files = self._files, None
         self._changed.notify_all()
