@@ -16,7 +16,7 @@ from statistics import median
 
 from rich.progress import track
 
-from tests.bench import aims, costs, growth, profile, report, scale, spark
+from tests.bench import aims, costs, flight, growth, profile, report, scale, spark
 from tests.bench.measuring import Case, Measured, measure
 from tests.bench.suites import SUITES, Suite, opened
 
@@ -25,6 +25,7 @@ PICTURES = ("native",)
 """The suites whose plot is shown behind their table; the page shows the others where it wants."""
 COMMANDS = {
     "costs": costs.main,
+    "flight": flight.main,
     "growth": growth.main,
     "profile": profile.main,
     "scale": scale.main,

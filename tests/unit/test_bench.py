@@ -12,7 +12,7 @@ from pyspark.sql import Row
 
 from recovery import check, summary
 from tests.bench import __main__ as bench
-from tests.bench import aims, costs, finished, peers, profile, report, spark, workloads
+from tests.bench import aims, costs, finished, flight, peers, profile, report, spark, workloads
 from tests.bench.measuring import Case, Measured, open_engine
 from tests.bench.suites import PROTOCOLS, SUITES
 from txn import Engine, Mutation
@@ -253,3 +253,11 @@ def test_spark_puts_and_scans_plainly_what_it_writes_as_transactions(
     assert sum(spark.count_rows(place.uri, case.table, parts)) == spark.BATCH + 7
     spark.open_warm(place.uri).close()
     spark.open_warm.cache_clear()
+
+
+def test_what_a_flight_costs_the_emulator_is_counted() -> None:
+    """Its requests are the protocol's; the calls of functions for one are what we can save."""
+    requests, counted = flight.count_costs(6, 6)
+    assert requests["checkAndPut"] == 6 * 32
+    assert counted["calls a request"] < 290
+    assert 2 * counted["commits"] == counted["flushes"] <= 64.5

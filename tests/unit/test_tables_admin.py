@@ -30,7 +30,9 @@ class Interrupted(MemoryStore):
     left: int | None = None
     meanwhile: Callable[[], object] | None = None
 
-    def write(self, body: Callable[[Writer], R], *, durable: bool = True) -> R:
+    def write(
+        self, body: Callable[[Writer], R], *, durable: bool = True, shared: bool = False
+    ) -> R:
         if self.left is not None:
             self.left -= 1
             if self.left == 0:

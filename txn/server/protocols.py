@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from struct import Struct
 
-from thriftpy2.thrift import TType
+from thriftpy2.thrift import TPayload, TType
 
 from txn.server.wire import Malformed, Source, WireReader
 
@@ -15,6 +15,7 @@ COMPACT = 0x82
 VERSION = 0x8001
 I8, I16, I32, I64 = (Struct(f">{code}") for code in "bhiq")
 WIDTHS = {TType.BYTE: I8, TType.I16: I16, TType.I32: I32, TType.I64: I64}
+STRING_FIELD = Struct(">Bhi")
 DOUBLE, DOUBLE_LITTLE = Struct(">d"), Struct("<d")
 COMPACT_TYPES = (
     *(TType.STOP, TType.BOOL, TType.BOOL, TType.BYTE, TType.I16, TType.I32, TType.I64),
@@ -23,7 +24,8 @@ COMPACT_TYPES = (
 
 
 class Binary(WireReader):
-    """The binary protocol, with or without the version before a message."""
+    """The binary protocol, with or without the version before a message. Of what there is
+    most, strings at the beginning of a struct, it reads all that have arrived in one call."""
 
     __slots__ = ()
 
@@ -44,6 +46,25 @@ class Binary(WireReader):
             return wire, 0
         source.count(1)
         return wire, I16.unpack_from(source.data, source.fetch(2))[0]
+
+    def strings(self, made: TPayload) -> int:
+        source = self.source
+        data, at, number = source.data, source.at, 0
+        limit, known, values = min(len(data), source.end), made.thrift_spec, made.__dict__
+        while at + 7 <= limit:
+            wire, following, size = STRING_FIELD.unpack_from(data, at)
+            field = known.get(following)
+            if wire != TType.STRING or field is None or field[0] != TType.BINARY:
+                break
+            if not 0 <= size <= limit - at - 7:
+                break
+            number, begin = following, at + 7
+            at = begin + size
+            values[field[1]] = bytes(data[begin:at])
+            source.items += 1
+        source.at = at
+        source.count(0)
+        return number
 
     def integer(self, kind: int) -> int:
         form = WIDTHS[kind]

@@ -21,6 +21,7 @@ ITEM_BYTES = 256  # what an element takes in memory, a small struct or so
 PORTION = 65_536
 LONGEST_NAME = 256
 LENGTH = Struct(">i")
+WIRE = {TType.BINARY: TType.STRING}  # how a type of thriftpy2's own is told
 
 
 class Malformed(Exception):
@@ -51,14 +52,14 @@ class Source:
     charge: is told of memory before it is taken, and may refuse by raising.
     """
 
-    __slots__ = ("_charge", "_items", "_receive", "at", "data", "end", "limits")
+    __slots__ = ("_charge", "_receive", "at", "data", "end", "items", "limits")
 
     def __init__(
         self, receive: Callable[[int], bytes], charge: Callable[[int], None], limits: Limits
     ) -> None:
         self._receive = receive
         self._charge = charge
-        self._items = 0
+        self.items = 0
         self.limits = limits
         self.data = bytearray()
         self.at = 0
@@ -67,7 +68,7 @@ class Source:
     def begin(self) -> None:
         """Forget the message before."""
         del self.data[: self.at]
-        self.at = self._items = 0
+        self.at = self.items = 0
         self.end = self.limits.message_bytes
 
     def arrives(self) -> bool:
@@ -113,8 +114,8 @@ class Source:
         """Take note of so many items, each of which has at least a byte to come."""
         if size < 0 or self.at + size > self.end:
             raise Malformed(f"more elements than bytes elements={size}")
-        self._items += size
-        if self._items > self.limits.items:
+        self.items += size
+        if self.items > self.limits.items:
             raise Malformed(f"too many items limit={self.limits.items}")
         if size > 16:
             self._charge(size * ITEM_BYTES)
@@ -154,6 +155,10 @@ class WireReader:
     def length(self) -> int:
         """Return the number of bytes of the string that follows."""
 
+    def strings(self, made: TPayload) -> int:
+        """Read strings of bytes that a struct may begin with; return the number of the last."""
+        return 0
+
     @abstractmethod
     def elements(self) -> tuple[int, int]:
         """Return the type of a list's elements, and how many there are."""
@@ -184,18 +189,18 @@ class WireReader:
         if depth <= 0:
             raise Malformed(f"nested too deeply limit={self.source.limits.depth}")
         made: TPayload = kind()
-        fields, number = made.thrift_spec, 0
-        wire, number = self.field(0)
+        fields, values = made.thrift_spec, made.__dict__
+        wire, number = self.field(self.strings(made))
         while wire != TType.STOP:
             known = fields.get(number)
-            if known is not None and _wire(known[0]) == wire:
-                spec = known[2] if len(known) > 3 else None
-                setattr(made, known[1], self.value(known[0], spec, depth - 1))
-            else:
+            if known is None or WIRE.get(known[0], known[0]) != wire:
                 self.skip(wire, depth - 1)
+            else:
+                spec = known[2] if len(known) > 3 else None
+                values[known[1]] = self.value(known[0], spec, depth - 1)
             wire, number = self.field(number)
         for known in fields.values():
-            if known[-1] and getattr(made, known[1]) is None:
+            if known[-1] and values[known[1]] is None:
                 message = f"Required field '{known[1]}' was not present! Struct: {kind.__name__}"
                 self._refuse(TApplicationException.PROTOCOL_ERROR, message)
         return made
@@ -231,7 +236,7 @@ class WireReader:
         self._check(depth)
         wire, size = self.elements()
         kind, inner = _split_type(spec)
-        if _wire(kind) != wire:
+        if WIRE.get(kind, kind) != wire:
             for _ in range(size):
                 self.skip(wire, depth - 1)
             return []
@@ -241,7 +246,7 @@ class WireReader:
         self._check(depth)
         wire_key, wire_value, size = self.entries()
         (key, key_spec), (value, value_spec) = map(_split_type, spec)
-        if (_wire(key), _wire(value)) != (wire_key, wire_value):
+        if (WIRE.get(key, key), WIRE.get(value, value)) != (wire_key, wire_value):
             for _ in range(size):
                 self.skip(wire_key, depth - 1)
                 self.skip(wire_value, depth - 1)
@@ -292,7 +297,3 @@ class WireReader:
 
 def _split_type(spec: Any) -> tuple[int, Any]:
     return (spec[0], spec[1]) if isinstance(spec, tuple) else (spec, None)
-
-
-def _wire(kind: int) -> int:
-    return TType.STRING if kind == TType.BINARY else kind

@@ -7,7 +7,6 @@ mutation is masked. The new version of an Add or Append is above the one it repl
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import assert_never
@@ -50,14 +49,17 @@ def prepare_changes(
     The first time that rows or families are deleted, the table is marked as having masks.
     """
     found = known.table(table)
-    whole = False
     for operation in operations:
         _check(known, table, operation)
-        whole = whole or (isinstance(operation, Remove) and operation.column is None)
-    if whole and not found.masked:
+    if not found.masked and deletes_whole(operations):
         catalog.save(writer, known, table, replace(found, masked=True))
         return catalog.load_catalog(writer)
     return known
+
+
+def deletes_whole(operations: Iterable[Operation]) -> bool:
+    """Return whether rows or families are deleted, which may change the catalog first."""
+    return any(isinstance(one, Remove) and one.column is None for one in operations)
 
 
 class RowChange:
@@ -96,7 +98,7 @@ class RowChange:
     ) -> list[tuple[Put | Remove, bool]]:
         """Return puts and removes with their timestamps, and which of them were computed."""
         resolved: list[tuple[Put | Remove, bool]] = []
-        exact: Counter[tuple[bytes, bytes]] = Counter()
+        exact: dict[tuple[bytes, bytes], int] = {}
         for operation in operations:
             match operation:
                 case Put():
@@ -128,15 +130,14 @@ class RowChange:
         _check_size(self._row, put)
         return put
 
-    def _date(self, operation: Remove, exact: Counter[tuple[bytes, bytes]]) -> Remove:
+    def _date(self, operation: Remove, exact: dict[tuple[bytes, bytes], int]) -> Remove:
         """Return the removal with its timestamp: of the newest version, the next, or now."""
         if operation.timestamp is not None:
             return operation
         family, column = operation.family, operation.column
         timestamp = self._now
         if operation.exact and family is not None and column is not None:
-            exact[family, column] += 1
-            number = exact[family, column]
+            number = exact[family, column] = exact.get((family, column), 0) + 1
             found = self._newest(family, column, number)
             if found is not None and len(found) >= number:
                 timestamp = found[number - 1][0]

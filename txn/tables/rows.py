@@ -85,7 +85,8 @@ class Rows(catalog.OnCatalog):
                 results.append(Result(row, change.carry_out(operations)))
             return results
 
-        return self._store.write(body, durable=durable)
+        shared = not any(changes.deletes_whole(operations) for _, operations in mutations)
+        return self._store.write(body, durable=durable, shared=shared)
 
     def check_and_mutate(
         self,
@@ -115,7 +116,8 @@ class Rows(catalog.OnCatalog):
             RowChange(writer, known, (table, row), now).carry_out(operations, put_ms)
             return True
 
-        return self._store.write(body, durable=durable)
+        shared = not changes.deletes_whole(operations)
+        return self._store.write(body, durable=durable, shared=shared)
 
     def scan(
         self,

@@ -93,7 +93,7 @@ class TableStore(catalog.OnCatalog):
                 timestamp = now if given is None else _check_timestamp(given)
                 _edit(writer, (place, row, stem + column), value, timestamp, now)
 
-        self._store.write(body, durable=durable)
+        self._store.write(body, durable=durable, shared=True)
 
     def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
         """Carry out each check that finds its expected value, at the server's time."""
@@ -105,7 +105,7 @@ class TableStore(catalog.OnCatalog):
             now = self._clock.wall_ms()
             return [_check(writer, known, check, now) for check in checks]
 
-        return self._store.write(body, durable=durable)
+        return self._store.write(body, durable=durable, shared=True)
 
     def scan(
         self,

@@ -60,7 +60,8 @@ def open_file(folder: str, *, may_write: bool) -> int | None:
         return None
 
 
-def _find_patience(began_ms: int) -> int:
+def find_patience(began_ms: int) -> int:
+    """Return for how long a writer of this thread that began to wait then does so."""
     return limit_due(began_ms, began_ms + PATIENCE_MS) - began_ms
 
 
@@ -109,14 +110,14 @@ class Exclusion:
     def _wait_for_thread(self) -> int:
         """Wait for the other threads of this process; return when that began."""
         began_ms = _CLOCK.monotonic_ms()
-        if not self._thread.acquire(timeout=_find_patience(began_ms) / 1000):
+        if not self._thread.acquire(timeout=find_patience(began_ms) / 1000):
             raise self._make_refusal(os.getpid(), F_WRLCK, began_ms)
         return began_ms
 
     def _wait(self, began_ms: int) -> None:
         if poll(self._take, LINE_MS):
             return
-        due_ms = began_ms + _find_patience(began_ms)
+        due_ms = began_ms + find_patience(began_ms)
         if not poll(self._take_in_line, due_ms - _CLOCK.monotonic_ms()):
             process, kind = self._find_owner(self._lock)
             if process is None:

@@ -31,6 +31,7 @@ from txn.errors import (
 )
 from txn.host.forks import Forked
 from txn.tables.kv import directory
+from txn.tables.kv.group_commit import CommitQueue
 from txn.tables.kv.lmdb_files import LastUse, LmdbFiles, Opening, refuse_reader
 from txn.tables.kv.lmdb_transactions import GatheringWriter, LmdbReader, LmdbWriter
 from txn.tables.kv.ordered import Reader, Writer
@@ -97,13 +98,17 @@ class LmdbStore:
             return self._joined.run(body, writer)
         return self._run(lambda: self._shared.read(body))
 
-    def write(self, body: Callable[[Writer], R], *, durable: bool = True) -> R:
+    def write(
+        self, body: Callable[[Writer], R], *, durable: bool = True, shared: bool = False
+    ) -> R:
         """Run the function as the only writer of all processes, and commit it unless it raises."""
         joined = self._joined
         if (writer := joined.writer) is not None:
             joined.durable = joined.durable or durable
             return joined.run(body, writer)
-        return self._run_writing(body, lambda: durable)
+        if shared:
+            return self._run_writing(lambda: self._shared.queue.write(body, durable))
+        return self._run_writing(lambda: self._shared.write(body, lambda: durable))
 
     def together(self, work: Callable[[], None]) -> None:
         """Run the function; its transactions here, in this thread, become one, which is undone if
@@ -125,7 +130,7 @@ class LmdbStore:
             finally:
                 joined.writer = joined.obstacle = None
 
-        self._run_writing(body, lambda: joined.durable)
+        self._run_writing(lambda: self._shared.write(body, lambda: joined.durable))
 
     def unmap(self) -> None:
         """Close the files, to be opened again at their next use, unless somebody is using them:
@@ -138,11 +143,11 @@ class LmdbStore:
             self._closed = True
             _REGISTRY.release(self._shared)
 
-    def _run_writing(self, body: Callable[[LmdbWriter], R], is_durable: Callable[[], bool]) -> R:
+    def _run_writing(self, attempt: Callable[[], R]) -> R:
         if self._shared.opening.read_only:
             message = "the store can only be read here: nothing was written"
             raise ReadOnlyError(message, path=self._shared.path)
-        return self._run(lambda: self._shared.write(body, is_durable))
+        return self._run(attempt)
 
     def _run(self, attempt: Callable[[], R]) -> R:
         """Make attempts until one is not stopped by something that can be mended."""
@@ -193,6 +198,7 @@ class _Shared:
         self.max_readers = opening.max_readers  # until the files are open, and tell
         self.users = 0
         self.lock = threading.RLock()
+        self.queue = CommitQueue(self.write, lmdb.MapFullError)
         self._changed = threading.Condition(self.lock)
         self._active: list[int] = []  # the thread of each
         self._waiting: set[int] = set()  # the threads that let nobody enter
@@ -336,6 +342,7 @@ class _Shared:
         """Let everyone in again; in the child only if the environment was closed."""
         if in_child:
             self._waiting.clear()  # those threads are its parent's
+            self.queue = CommitQueue(self.write, lmdb.MapFullError)
             if self._files is not None:
                 self._inherited, self._files = self._files, None
         self._changed.notify_all()

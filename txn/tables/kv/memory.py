@@ -52,7 +52,9 @@ class MemoryStore:
             self._check_open()
             return body(self._shared.joined or _Transaction(self._shared.data))
 
-    def write(self, body: Callable[[Writer], R], *, durable: bool = True) -> R:
+    def write(
+        self, body: Callable[[Writer], R], *, durable: bool = True, shared: bool = False
+    ) -> R:
         """Run the function while nothing else runs; if it raises, undo what it did."""
         with self._shared.lock:
             self._check_open()

@@ -49,9 +49,13 @@ class OrderedStore(Protocol):
     def read(self, body: Callable[[Reader], R]) -> R:
         """Run the function in a read transaction and return its result."""
 
-    def write(self, body: Callable[[Writer], R], *, durable: bool = True) -> R:
+    def write(
+        self, body: Callable[[Writer], R], *, durable: bool = True, shared: bool = False
+    ) -> R:
         """Run the function in a write transaction and commit it, unless it raises.
-        With durable=False a power failure may undo it with everything after it, never a part."""
+        With durable=False a power failure may undo it with everything after it, never a part.
+        shared: one commit may do for this and what other threads write so; then any of them runs
+        the function, and what it did may be undone after others have seen it, and run again."""
 
     def together(self, work: Callable[[], None]) -> None:
         """Run a function whose transactions here, in its thread, all become one, which is undone
