@@ -16,6 +16,7 @@ from txn.errors import InvalidRequestError, MaybeApplied, NotApplied
 from txn.model import Family
 from txn.tables.changes import MAX_COLUMN
 from txn.tables.kv import lmdb as lmdb_module
+from txn.tables.kv.group_commit import CommitQueue
 from txn.tables.kv.lmdb import FIRST_MAP_SIZE, LmdbStore
 from txn.tables.kv.ordered import Writer
 from txn.tables.operations import Put, Remove, Selection
@@ -242,6 +243,23 @@ def test_a_write_that_is_interrupted_as_it_waits_is_taken_back(
     (other,) = commit.write_beside(put(b"other"))
     commit.end()
     other.result(PATIENCE_S)
+    assert (get(store, b"interrupted"), get(store, b"other")) == (None, b"v")
+
+
+def test_a_write_that_is_interrupted_before_it_leads_is_taken_back(
+    store: LmdbStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A notebook goes on after an interrupt, and its other threads with it."""
+
+    def interrupt(_: CommitQueue) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(CommitQueue, "_lead", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        store.write(put(b"interrupted"), shared=True)
+    monkeypatch.undo()
+    monkeypatch.setattr("txn.tables.kv.exclusion.PATIENCE_MS", 10)
+    store.write(put(b"other"), shared=True)
     assert (get(store, b"interrupted"), get(store, b"other")) == (None, b"v")
 
 

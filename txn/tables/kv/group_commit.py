@@ -55,13 +55,17 @@ class CommitQueue:
     def write(self, body: Callable[[Writer], R], durable: bool) -> R:
         """Run the function in a commit, with others or alone; return its result."""
         mine = _Write(body, durable)
-        with self._lock:
-            self._queue.append(mine)
-            leads = self._queue[0] is mine
-        if not leads:
-            self._wait(mine)
-        if not mine.is_over:
-            self._lead()
+        try:
+            with self._lock:
+                self._queue.append(mine)
+                leads = self._queue[0] is mine
+            if not leads:
+                self._wait(mine)
+            if not mine.is_over:
+                self._lead()
+        except BaseException:  # an interrupt comes anywhere: nobody would lead the others
+            self._leave(mine)
+            raise
         if mine.is_undone:
             mine.result = self._commit(body, lambda: durable)
         elif mine.error is not None:
