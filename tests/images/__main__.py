@@ -30,6 +30,7 @@ TOOLS = {
 
 IMAGES = ("emulator", "hbase")
 NEW_NAMESPACES = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
+AS_INIT = ("sh", "-c", '"$@"; exit $?', "sh")  # it reaps orphans, as compose's `init: true` does
 NEW_NETWORK = ("unshare", "--net", "sh", "-c", 'ip link set lo up && exec "$@"', "sh")
 
 
@@ -45,7 +46,8 @@ def main() -> int:
         return 2
     with tempfile.TemporaryDirectory(prefix="txn-images-") as folder:
         again = [sys.executable, *sys.orig_argv[1:], "--folder", folder]
-        status = subprocess.run([*NEW_NAMESPACES, *again], cwd=ROOT, check=False).returncode
+        line = [*NEW_NAMESPACES, *AS_INIT, *again]
+        status = subprocess.run(line, cwd=ROOT, check=False).returncode
     print(f"== images: {'FAILED' if status else 'all is well'}, {time.monotonic() - began:.0f} s")
     return status
 
@@ -83,7 +85,7 @@ def build_and_try(buildah: Buildah, is_pulled: bool) -> int:
         for image, built in builds.items():
             with step(f"{image}: wait until it is built"):
                 built.result()
-            trial = [sys.executable, "-m", "tests.images.trial", buildah.folder, image]
+            trial = [sys.executable, "-m", "tests.images.trial", str(buildah.folder), image]
             if subprocess.run([*NEW_NETWORK, *trial], cwd=ROOT, check=False).returncode:
                 return 1
     return 0

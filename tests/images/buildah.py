@@ -63,5 +63,6 @@ class Buildah:
 
     def describe(self, image: str) -> dict[str, Any]:
         """Return what the image's Dockerfile says: User, Cmd, Healthcheck, ..."""
-        config: dict[str, Any] = json.loads(self.run("inspect", "--type", "image", image))
-        return config["Docker"]["config"]
+        described = json.loads(self.run("inspect", "--type", "image", image))
+        config: dict[str, Any] = described["Docker"]["config"]
+        return config
