@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from recovery.findings import Finding, Result, Young
+from recovery.findings import Finding, Kind, Result, Tally
 from recovery.inspect import Explanation, ValueChange
 from txn.assertions import MAX_DEPTH
 from txn.documents import (
@@ -78,17 +78,22 @@ def finding_document(finding: Finding) -> Document:
     }
 
 
-def young_document(young: Young, grace_ms: int) -> Document:
-    """Return what `--json` prints, in the form of a finding, of all that is not one yet."""
-    facts = {kind.value: count for kind, count in young.counts.items()}
+def tally_document(tally: Tally, grace_ms: int) -> Document:
+    """Return the last line of `txn fsck --json`: its kind, `summary`, is none of a finding."""
+    young = tally.young.counts
     return {
-        "kind": "unfinished",
-        "severity": "none",
-        "transaction": None,
-        "key": None,
-        "meaning": "not finished, and younger than the grace: their clients may be at work",
-        "remedy": "none yet: run fsck again after the grace, or with --grace 0s if all are dead",
-        "facts": {**facts, "oldest_ms": young.oldest_ms, "grace_ms": grace_ms},
+        "kind": "summary",
+        "rows": tally.rows,
+        "found": tally.found,
+        "kinds": {kind.value: count for kind, count in tally.count_kinds().items()},
+        "rolled_forward": tally.rolled_forward,
+        "rolled_back": tally.rolled_back,
+        "cleaned_up": tally.cleaned_up,
+        "moved_on": tally.moved_on,
+        "left": tally.left,
+        "unfinished": {kind.value: young[kind] for kind in Kind if young[kind]},
+        "oldest_ms": tally.young.oldest_ms,
+        "grace_ms": grace_ms,
     }
 
 

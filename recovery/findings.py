@@ -207,3 +207,65 @@ class LeftAlone:
 
 Result = Repaired | NothingToDo | LeftAlone
 """What became of a finding that was to be repaired."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What a check, or a repair, came to.
+
+    rows: how many rows were looked at. counts: how many findings there are of each kind, by what
+    became of them; None: nothing was to be repaired. young: what was left alone since it is young.
+    """
+
+    rows: int = 0
+    counts: Counter[tuple[Kind, type[Result] | None]] = field(default_factory=Counter)
+    young: Young = field(default_factory=Young)
+
+    def add(self, finding: Finding, result: Result | None = None) -> None:
+        """Count a finding, and what became of it."""
+        self.counts[finding.kind, type(result) if result else None] += 1
+
+    @property
+    def is_repair(self) -> bool:
+        """Whether there were repairs."""
+        return any(result for _, result in self.counts)
+
+    @property
+    def found(self) -> int:
+        """How many findings there were."""
+        return self.counts.total()
+
+    @property
+    def rolled_forward(self) -> int:
+        """How many committed transactions were finished."""
+        return self.counts[Kind.DECIDED, Repaired]
+
+    @property
+    def rolled_back(self) -> int:
+        """How many transactions were undone."""
+        return self.counts[Kind.UNDECIDED, Repaired] + self.counts[Kind.ABORTING, Repaired]
+
+    @property
+    def cleaned_up(self) -> int:
+        """How many other findings were repaired: locks freed, tags emptied, rows deleted."""
+        return self._count(Repaired) - self.rolled_forward - self.rolled_back
+
+    @property
+    def moved_on(self) -> int:
+        """How many findings were no more when repair came to them."""
+        return self._count(NothingToDo)
+
+    @property
+    def left(self) -> int:
+        """How many findings are as they were."""
+        return self._count(None) + self._count(LeftAlone)
+
+    def count_kinds(self) -> dict[Kind, int]:
+        """Return how many findings there were of each kind, in the order of Kind."""
+        kinds: Counter[Kind] = Counter()
+        for (kind, _), count in self.counts.items():
+            kinds[kind] += count
+        return {kind: kinds[kind] for kind in Kind if kinds[kind]}
+
+    def _count(self, wanted: type[Result] | None) -> int:
+        return sum(count for (_, result), count in self.counts.items() if result is wanted)

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 
 from txn.errors import InvalidRequestError
 from txn.model import Key
+from txn.protocol.row import strip_database, whole_of
 from txn.text import escape, key_text
 
 _DURATION = re.compile(r"(\d+)\s*(ms|s|m|h|d)")
@@ -44,6 +45,19 @@ def _read_literal(literal: str) -> str:
 def labels_text(labels: Mapping[str, str]) -> str:
     """Return the labels on one line, whatever is in them."""
     return escape(" ".join(f"{name}={text}" for name, text in labels.items()).encode())
+
+
+def short_id(row_key: bytes) -> str:
+    """Return the end of a transaction's row key, as `txn show` takes it: its last random digits,
+    and of a part what comes behind them."""
+    name = strip_database(row_key)
+    whole = whole_of(name) or name
+    return escape(whole[-8:] + name.removeprefix(whole))
+
+
+def cut(text: str, width: int) -> str:
+    """Return the text, or as much of it as is so wide, with a mark that there was more."""
+    return text if len(text) <= width else f"{text[: width - 1]}…"
 
 
 def count_text(count: int, singular: str, plural: str = "") -> str:

@@ -1,4 +1,4 @@
-"""What `mkdocs` adds to the pages of docs/: README and CHANGELOG, the API from docstrings, the
+"""What `mkdocs` adds to the pages of docs/: README and its like, the API from docstrings, the
 commands from typer, and the files that pages link to outside of docs/."""
 
 from __future__ import annotations
@@ -19,7 +19,13 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-TOP = {"index.md": "README.md", "changes.md": "CHANGELOG.md"}
+TOP = {
+    "index.md": "README.md",
+    "changes.md": "CHANGELOG.md",
+    "contributing.md": ".github/CONTRIBUTING.md",
+    "security.md": ".github/SECURITY.md",
+}
+"""The pages that stand outside of docs/."""
 LINK = re.compile(r"(?<=\]\()([^)#:\s]+)(?:#([\w-]+))?(?=\))")
 API = {
     "transactions": ("txn",),

@@ -20,7 +20,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from recovery.findings import Kind
 from recovery.scan import find, whole_row
-from recovery.text import error_text, parse_duration
+from recovery.text import cut, error_text, parse_duration
 from txn.client.connect import connect
 from txn.client.engine import Engine
 from txn.errors import InvalidRequestError, annotate
@@ -159,9 +159,13 @@ def print_json(document: Any, *, pretty: bool = False) -> None:
 
 def print_line(line: str) -> None:
     """Print a line of text as it is; a terminal gets no more of it than fits."""
-    line = line.rstrip()
-    width = shutil.get_terminal_size().columns
-    typer.echo(line if len(line) <= width or not sys.stdout.isatty() else f"{line[: width - 1]}…")
+    line, width = line.rstrip(), find_width()
+    typer.echo(cut(line, width) if width else line)
+
+
+def find_width() -> int | None:
+    """Return how wide the terminal is; None for a pipe, which gets whole lines."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def complain(error: BaseException | str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import signal
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,16 +16,16 @@ from rich.console import Console
 
 from recovery.commands.common import FOUND, JsonOption, console, print_json
 from recovery.commands.protocol import WORDS, parse_protocol
-from recovery.findings import Finding
-from recovery.fsck import check, repair
-from txn.client.engine import Engine
+from recovery.documents import tally_document
 from txn.demo.data import DemoTables, WayName
 from txn.errors import InvalidRequestError
 from txn.host.extras import require_extra
 from txn.model import check_choice
 
 if TYPE_CHECKING:
-    from txn.demo.flights import Report
+    from recovery.commands.flights import Mending, Report
+
+ENDED_BY_SIGNAL = 128 + signal.SIGTERM
 
 app = typer.Typer(help="See it at work on real data.", no_args_is_help=True)
 
@@ -48,17 +49,17 @@ def flights(
     *,
     store: Annotated[
         str | None,
-        typer.Option("--store", help="Where to load them; without it, a store that is removed."),
+        typer.Option("--store", help="Where to load them; else `txn serve` of a temporary store."),
     ] = None,
     tables: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
             help="What its tables are called: NAME, NAME-indexes and NAME-transactions, empty or "
-            "not there yet. Without it, a new name.",
+            "not there yet. Without it, a new name in --store.",
         ),
     ] = None,
-    days: Annotated[int, typer.Option(min=1, max=365, help="Days of the year 2013.")] = 7,
+    days: Annotated[int, typer.Option(min=1, max=365, help="Days of the year 2013.")] = 3,
     crash: Annotated[bool, typer.Option(help="Kill the job part way, and mend.")] = True,
     protocol: Annotated[
         str, typer.Option(help=f"That of its transactions: {WORDS}.", parser=parse_protocol)
@@ -78,58 +79,66 @@ def flights(
 ) -> None:
     """Load flights with Spark, by transactions, and prove that each is there exactly once."""
     with require_extra("demo"):  # imported here: other commands neither need Spark nor wait for it
-        from txn.demo.flights import Recovery, run_demo  # noqa: PLC0415
+        from recovery.commands.flights import run_demo, tell_end  # noqa: PLC0415
         from txn.demo.processes import JobError  # noqa: PLC0415
-
-    def find_left(engine: Engine, its: DemoTables) -> Iterator[Finding]:
-        # The job is dead, whatever its rows say: nothing has to be waited for.
-        data = [its.flights.encode(), its.indexes.encode()]
-        return check(engine.context, grace_ms=0, scan=data)
-
-    def repair_one(engine: Engine, finding: Finding) -> None:
-        repair(engine.context, finding)
-
-    name = tables or f"flights-{secrets.token_hex(4)}"
+    # A store of its own has no other tables.
+    name = tables or ("flights" if store is None else f"flights-{secrets.token_hex(4)}")
     screen = Console(stderr=True) if as_json else console()
-    with _place(store) as uri:
-        try:
+    signal.signal(signal.SIGTERM, leave)
+    try:
+        with open_place(store, screen) as uri:
             report = run_demo(
                 uri,
                 name,
-                Recovery(find_left, repair_one),
                 screen,
                 days=days,
                 crash=crash,
                 protocol=parse_protocol(protocol),
                 by=parse_way(by),
             )
-        except JobError as error:
-            typer.echo(error.log, err=True)
-            raise
+    except JobError as error:
+        typer.echo(error.log, err=True)
+        raise
     if as_json:
         print_json(_document(report), pretty=True)
-    elif store is None:
-        screen.print("to look around afterwards, name a store: --store embedded:///path")
     else:
         _tell_of_tables(store, report.tables, screen)
+        screen.print(f"\n[bold]{tell_end(report)}[/]", highlight=False)
     if not report.holds:
         raise typer.Exit(FOUND)
 
 
-def _tell_of_tables(store: str, tables: DemoTables, screen: Console) -> None:
-    screen.print("its tables stay: drop them when you have seen enough. To look around:")
+def _tell_of_tables(store: str | None, tables: DemoTables, screen: Console) -> None:
+    """Say how to look around afterwards."""
+    if store is None:
+        screen.print("The store was temporary. To keep one and look around in it, give --store.")
+        return
+    screen.print("The tables stay: drop them when you have seen enough. To look around:")
     look = f"  txn fsck --store '{store}' --transactions {tables.transactions}"
     look += f" --scan {tables.flights} --scan {tables.indexes}"
     screen.print(look, markup=False, soft_wrap=True)
 
 
+def leave(*_: object) -> None:
+    """End as if interrupted, so that what was started is ended."""
+    raise typer.Exit(ENDED_BY_SIGNAL)
+
+
 @contextmanager
-def _place(store: str | None) -> Iterator[str]:
+def open_place(store: str | None, screen: Console) -> Iterator[str]:
+    """Yield the store that is asked for, or one that `txn serve` serves from a folder meanwhile."""
+    from txn.demo.processes import Job  # noqa: PLC0415
+
     if store is not None:
         yield store
         return
     with tempfile.TemporaryDirectory(prefix="hbase-txn-store-") as folder:
-        yield f"embedded://{Path(folder) / 'store'}"
+        place = f"embedded://{Path(folder) / 'store'}?sync=off"
+        asked = ["serve", "--store", place, "--thrift2", "0", "--json"]
+        with Job("recovery", asked, Path(folder)) as server:
+            uri: str = next(server.lines())["uris"]["thrift2"]
+            screen.print(f"store   `txn serve` over a temporary folder: {uri}", highlight=False)
+            yield uri
 
 
 def _document(report: Report) -> dict[str, object]:
@@ -138,9 +147,22 @@ def _document(report: Report) -> dict[str, object]:
         "tables": asdict(report.tables),
         "flights": report.flights,
         "crash": report.crash and asdict(report.crash),
-        "found": dict(report.found),
-        "left": dict(report.left),
+        **_describe_mending(report.mending),
         "loaded": report.loaded,
         "sights": {table: sights.document() for table, sights in report.sights.items()},
         "checks": [asdict(check) | {"holds": check.holds} for check in report.checks],
+    }
+
+
+def _describe_mending(mending: Mending | None) -> dict[str, object]:
+    """Return what fsck found, and its summaries of the crash, the repair and what was left."""
+    if mending is None:
+        return {}
+    return {
+        "found": {kind.value: number for kind, number in mending.found.count_kinds().items()},
+        "repaired": tally_document(mending.repaired, 0),
+        "left": {kind.value: number for kind, number in mending.left.count_kinds().items()},
+        "victim": mending.victim,
+        "before": asdict(mending.before),
+        "after": asdict(mending.after),
     }

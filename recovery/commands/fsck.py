@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -16,21 +17,22 @@ from recovery.commands.common import (
     DEFAULT_TRANSACTIONS,
     FOUND,
     JsonOption,
-    RowBar,
     StoreOption,
     TransactionsOption,
     ask_person,
     console,
+    find_width,
     parse_age,
     print_json,
     row_bar,
 )
 from recovery.commands.looks import Asked, Found, Look, look_on_executors
-from recovery.documents import finding_document, result_document, young_document
-from recovery.findings import Finding, Kind, LeftAlone, NothingToDo, Repaired, Result, Young
+from recovery.documents import finding_document, result_document, tally_document
+from recovery.findings import Finding, Kind, Repaired, Result, Tally, Young
 from recovery.fsck import LONGEST_REQUEST_MS, Ages, check, compact, repair_all
 from recovery.opening import open_store_of
-from recovery.text import count_text, duration_text, error_text, time_text
+from recovery.scan import Looked
+from recovery.text import count_text, duration_text, error_text, short_id, time_text
 from txn.errors import InvalidRequestError
 from txn.protocol.attempt import Context
 from txn.protocol.clocks import accept_clock, check_clock
@@ -38,8 +40,6 @@ from txn.text import escape, key_text, shorten
 
 LISTED = 20
 TIMES = ("since", "beat", "newest", "until")
-
-Tally = Counter[tuple[Kind, type[Result] | None]]
 
 
 def fsck(
@@ -72,6 +72,9 @@ def fsck(
     ] = False,
     transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
     as_json: JsonOption = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print findings and errors, and no summary.")
+    ] = False,
     spark: Annotated[
         str | None,
         typer.Option(
@@ -99,59 +102,48 @@ def fsck(
         if do_repair:
             _require_clock(context, clock_is_right)
         if spark is None:
-            bar = stack.enter_context(row_bar(out, "fsck", hidden=as_json))
-            look = _look_here(context, ages, tables, bar, do_repair)
+            bar = stack.enter_context(row_bar(out, "fsck", hidden=as_json or quiet))
+            look = look_here(context, ages, tables, bar, do_repair=do_repair)
         else:
             asked = Asked(store, transactions, ages, tables, do_repair)
-            bar = stack.enter_context(row_bar(out, "fsck", unit="parts", hidden=as_json))
+            bar = stack.enter_context(row_bar(out, "fsck", unit="parts", hidden=as_json or quiet))
             look = stack.enter_context(look_on_executors(spark, asked, bar))
-        now_ms = context.clock.wall_ms()
-        tally = _print_json(look.found) if as_json else _print(out, look.found, now_ms)
+        show = _print_json if as_json else partial(_print, out, context.clock.wall_ms())
+        show(look.found)
         if do_repair:
             compact(context, retention_ms=ages.retention_ms, tables=tables)
-    _print_end(out, tally, look, ages.grace_ms, do_repair=do_repair, as_json=as_json)
-    if any(result in (None, LeftAlone) for _, result in tally):
+    if not quiet:
+        _print_end(out, look.tally, ages.grace_ms, as_json)
+    if look.tally.left:
         raise typer.Exit(FOUND)
 
 
-def _look_here(
-    context: Context, ages: Ages, tables: list[bytes], bar: RowBar, do_repair: bool
+def look_here(
+    context: Context, ages: Ages, tables: list[bytes], told: Looked, *, do_repair: bool
 ) -> Look:
+    """Return the findings, which come as they are consumed, each repaired if that is wanted."""
     look = Look()
 
     def looked(table: bytes) -> None:
-        look.rows += 1
-        bar(table)
+        look.tally.rows += 1
+        told(table)
 
-    findings = check(
-        context,
-        grace_ms=ages.grace_ms,
-        retention_ms=ages.retention_ms,
-        scan=tables,
-        looked=looked,
-        young=look.young,
-    )
-    if do_repair:
-        look.found = repair_all(context, findings)
-    else:
-        look.found = ((finding, None) for finding in findings)
+    def find() -> Iterator[Found]:
+        findings = check(
+            context,
+            grace_ms=ages.grace_ms,
+            retention_ms=ages.retention_ms,
+            scan=tables,
+            looked=looked,
+            young=look.tally.young,
+        )
+        unrepaired = ((finding, None) for finding in findings)
+        for each in repair_all(context, findings) if do_repair else unrepaired:
+            look.tally.add(*each)
+            yield each
+
+    look.found = find()
     return look
-
-
-def _print_end(
-    out: Console, tally: Tally, look: Look, grace_ms: int, *, do_repair: bool, as_json: bool
-) -> None:
-    """Print what all the findings come to, and what was left alone."""
-    young = look.young
-    if as_json:
-        if young.counts:
-            print_json(young_document(young, grace_ms))
-        return
-    if tally or young.counts:
-        _print_tally(out, tally, look.rows, do_repair)
-    else:
-        out.print(f"clean: nothing was left behind; {_tell_looked(look.rows)}")
-    _print_young(out, young, grace_ms)
 
 
 def _require_clock(context: Context, is_right: bool) -> None:
@@ -172,43 +164,45 @@ def _confirm(retention_ms: int) -> None:
     )
 
 
-def _print_json(found: Iterator[Found]) -> Tally:
-    tally: Tally = Counter()
+def _print_json(found: Iterator[Found]) -> None:
     for finding, result in found:
-        tally[finding.kind, type(result) if result else None] += 1
         repaired = {"repair": result_document(result)} if result else {}
         print_json(finding_document(finding) | repaired)
-    return tally
 
 
-def _print(out: Console, found: Iterator[Found], now_ms: int) -> Tally:
+def _print(out: Console, now_ms: int, found: Iterator[Found]) -> None:
     """Print the first findings of each kind as they come."""
-    tally: Tally = Counter()
     listed: Counter[Kind] = Counter()
     for finding, result in found:
-        tally[finding.kind, type(result) if result else None] += 1
         listed[finding.kind] += 1
         if listed[finding.kind] <= LISTED:
-            out.print(_line(finding, result, now_ms))
+            out.print(_row(finding, result, now_ms))
         elif listed[finding.kind] == LISTED + 1:
             out.print(f"{finding.kind.value:15} and more; --json lists all")
-    return tally
 
 
-def _line(finding: Finding, result: Result | None, now_ms: int) -> Text:
-    subject = key_text(finding.key) if finding.key else escape(finding.transaction or b"")
-    holder = finding.transaction if finding.key else None
-    facts = {"holder": holder, **finding.facts} if holder else finding.facts
+def _row(finding: Finding, result: Result | None, now_ms: int) -> Table:
+    name = _name(finding.transaction or b"")
+    holder = {"holder": name} if finding.key and name else {}
     seen = ", ".join(
         f"{name} {_fact(name, fact, now_ms)}"
-        for name, fact in facts.items()
+        for name, fact in (holder | dict(finding.facts)).items()
         if fact or name not in TIMES
     )
-    line = Text.assemble((f"{finding.kind.value:15} ", "yellow"), subject, f"\n{'':15} {seen}")
+    text = Text(key_text(finding.key) if finding.key else name, overflow="fold")
     if result is not None:
         style = "green" if isinstance(result, Repaired) else "red"
-        line.append(f": {error_text(result.why)}", style)
-    return line
+        text.append(f"  {error_text(result.why)}", style)
+    text.append(f"\n{seen}")
+    row = Table.grid(padding=(0, 1))
+    row.add_column(width=15, no_wrap=True)
+    row.add_row(Text(finding.kind.value, "yellow"), text)
+    return row
+
+
+def _name(row_key: bytes) -> str:
+    """Return the name of a transaction as `txn ls` prints it: on a terminal, its short id."""
+    return short_id(row_key) if find_width() else escape(row_key)
 
 
 def _fact(name: str, fact: object, now_ms: int) -> str:
@@ -222,27 +216,47 @@ def _fact(name: str, fact: object, now_ms: int) -> str:
             return error_text(str(fact))
 
 
-def _tell_looked(rows: int) -> str:
-    """Say how many rows were looked at; the store has passed over those that are finished."""
-    return f"{count_text(rows, 'row')} looked at, beside those of finished transactions"
+def _print_end(out: Console, tally: Tally, grace_ms: int, as_json: bool) -> None:
+    if as_json:
+        print_json(tally_document(tally, grace_ms))
+    else:
+        print_tally(out, tally, grace_ms)
 
 
-def _print_tally(out: Console, tally: Tally, looked: int, repaired: bool) -> None:
-    title = f"{count_text(tally.total(), 'finding')}; {_tell_looked(looked)}"
-    if not tally:
-        out.print(title)
+def print_tally(out: Console, tally: Tally, grace_ms: int) -> None:
+    """Print what each kind of the findings is, and a summary of them all."""
+    print_kinds(out, tally)
+    print_summary(out, tally, grace_ms)
+
+
+def print_kinds(out: Console, tally: Tally) -> None:
+    """Print of each kind how many findings there are, what it is, and what repair does."""
+    kinds = tally.count_kinds()
+    table = Table.grid(padding=(0, 2))
+    table.add_column(justify="right")
+    for kind, count in kinds.items():
+        meaning = f"{kind.meaning}. --repair: {kind.remedy}."
+        table.add_row(f"{count:,}", Text(kind.value, "yellow"), Text(meaning))
+    if kinds:
+        out.print("", table)
+
+
+def print_summary(out: Console, tally: Tally, grace_ms: int) -> None:
+    """Print how many findings there were, and what became of them."""
+    rows = f"{count_text(tally.rows, 'row')} checked besides finished transactions"
+    if not tally.found and not tally.young.counts:
+        out.print(f"clean: nothing was left behind; {rows}")
         return
-    table = Table("kind", title=title, title_justify="left")
-    for name in ("found", *(("repaired", "moved on", "left") if repaired else ())):
-        table.add_column(name, justify="right")
-    table.add_column("what it is")
-    table.add_column("what repair does")
-    for kind in Kind:
-        results = [tally[kind, result] for result in (Repaired, NothingToDo, LeftAlone)]
-        numbers = [sum(results), *results] if repaired else [tally[kind, None]]
-        if any(numbers):
-            table.add_row(kind.value, *map(str, numbers), kind.meaning, kind.remedy)
-    out.print(table)
+    numbers = {
+        "rolled forward": tally.rolled_forward,
+        "rolled back": tally.rolled_back,
+        "cleaned up": tally.cleaned_up,
+        "moved on": tally.moved_on,
+        "left as they are": tally.left if tally.is_repair else 0,
+    }
+    told = ", ".join(f"{number:,} {name}" for name, number in numbers.items() if number)
+    out.print(f"{count_text(tally.found, 'finding')}{told and ': ' + told}; {rows}")
+    _print_young(out, tally.young, grace_ms)
 
 
 def _print_young(out: Console, young: Young, grace_ms: int) -> None:

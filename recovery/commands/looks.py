@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from typer.core import TyperCommand
 
 from recovery.commands.common import RowBar
-from recovery.findings import Finding, Result, Young
+from recovery.findings import Finding, Result, Tally
 from recovery.fsck import Ages
 from txn.host.extras import require_extra
 
@@ -21,12 +21,10 @@ Found = tuple[Finding, Result | None]
 
 @dataclass(slots=True)
 class Look:
-    """The findings as they come, each with what became of it, and what they do not tell; rows and
-    young count while these come."""
+    """The findings as they come, each with what became of it; the tally counts meanwhile."""
 
     found: Iterator[Found] = field(default_factory=lambda: iter(()))
-    rows: int = 0
-    young: Young = field(default_factory=Young)
+    tally: Tally = field(default_factory=Tally)
 
 
 class Asked(NamedTuple):
@@ -79,9 +77,10 @@ def look_on_executors(master: str, asked: Asked, bar: RowBar) -> Iterator[Look]:
         def find() -> Iterator[Found]:
             for each in told.toLocalIterator():
                 if isinstance(each, Seen):
-                    look.rows += each.rows
-                    look.young.merge(each.young)
+                    look.tally.rows += each.rows
+                    look.tally.young.merge(each.young)
                 else:
+                    look.tally.add(*each)
                     yield each
 
         look.found = find()

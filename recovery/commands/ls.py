@@ -1,8 +1,12 @@
-"""`txn ls`: every transaction, with its status and its age, as lines that can be searched."""
+"""`txn ls`: every transaction, with its status and its age, as lines that can be searched.
+
+A terminal gets short ids and as much of the labels and the reason as fits; a pipe gets all of them.
+"""
 
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -13,11 +17,13 @@ import typer
 from recovery import scan
 from recovery.commands.common import (
     DEFAULT_TRANSACTIONS,
+    WIDE,
     Duration,
     JsonOption,
     StoreOption,
     TransactionsOption,
     console,
+    find_width,
     parse_age,
     print_json,
     print_line,
@@ -25,14 +31,14 @@ from recovery.commands.common import (
 )
 from recovery.documents import row_document
 from recovery.opening import open_store_of
-from recovery.text import count_text, duration_text, error_text, labels_text
+from recovery.text import count_text, cut, duration_text, error_text, labels_text, short_id
 from txn.protocol.attempt import Context
 from txn.protocol.phases import Status
 from txn.protocol.row import TransactionRow, created_ms, decode_row, is_row_key, whole_of
 from txn.spans import Span
 from txn.text import escape
 
-LINE = "{:58} {:11} {:>9} {:>4} {}"
+HEADINGS = ("transaction", "status", "age", "keys", "labels", "reason")
 NO_STATUS = "none"
 NAMES = (*map(str, Status), NO_STATUS)
 
@@ -83,30 +89,80 @@ def ls(
     parts: Annotated[
         bool, typer.Option("--parts", help="Also the parts of transactions in parts.")
     ] = False,
+    long: Annotated[
+        bool,
+        typer.Option("--long", help="Whole lines with whole row keys, as in a pipe."),
+    ] = False,
+    count: Annotated[
+        bool, typer.Option("--count", help="Only how many there are, of each status.")
+    ] = False,
     transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
     as_json: JsonOption = False,
 ) -> None:
     """List the newest transactions, the oldest of them first."""
     with open_store_of(store, transactions) as context, ExitStack() as looking:
         # Lines that come as they are found show by themselves how far it is.
-        bar = looking.enter_context(row_bar(console(), "ls", hidden=as_json or not limit))
+        is_hidden = as_json or not (limit or count)
+        bar = looking.enter_context(row_bar(console(), "ls", hidden=is_hidden))
         names = frozenset(status or NAMES)
         wanted = Wanted(names, older_than or 0, parts or str(Status.PART) in (status or ()))
-        rows, foreign = _list_newest if limit else _list_all, scan.Foreign()
-        total, shown = rows(context, wanted, limit, bar, foreign)
-        looking.close()
-        if not as_json:
-            print_line(LINE.format("transaction", "status", "age", "keys", "labels or reason"))
-        for row in shown:
-            now_ms = context.clock.wall_ms()
-            if as_json:
-                print_json(row_document(row, now_ms) | {"state": _find_state(context, row)})
-            else:
-                print_line(_line(row, now_ms))
+        foreign = scan.Foreign()
+        if count:
+            counts = Counter(name for _, name in _list_names(context, wanted, bar, foreign))
+            looking.close()
+            _print_counts(counts, as_json)
+            limit = 0
+        else:
+            rows = _list_newest if limit else _list_all
+            total, shown = rows(context, wanted, limit, bar, foreign)
+            looking.close()
+            _print_rows(context, shown, Layout(long, wanted.with_parts), as_json)
     _print_foreign(foreign, as_json)
     if limit and total > limit:
         older = count_text(total - limit, "older one")
-        typer.echo(f"the newest {limit:,} only, and not {older}: --limit 0 shows all", err=as_json)
+        typer.echo(f"{older} not shown: --limit 0 shows all", err=as_json)
+
+
+def _print_counts(counts: Counter[str], as_json: bool) -> None:
+    """Print how many transactions have each status, and how many there are."""
+    statuses = {name: counts[name] for name in NAMES if counts[name]}
+    if as_json:
+        print_json({"statuses": statuses, "total": counts.total()})
+        return
+    for name, number in (statuses | {"total": counts.total()}).items():
+        print_line(f"{name:11}{number:>12,}")
+
+
+class Layout:
+    """How wide the columns are: on a terminal, together no wider than that."""
+
+    def __init__(self, long: bool, with_parts: bool) -> None:
+        self._width = None if long else find_width()
+        self.is_long = self._width is None
+        self._name = (63 if self.is_long else 8) + 17 * with_parts
+
+    def line(self, *fields: str) -> str:
+        """Return a line of fields in the order of HEADINGS. Labels are cut before a reason."""
+        name, status, age, keys, labels, reason = fields
+        begin = f"{name:{self._name}} {status:10} {age:>9} {keys:>5}  "
+        room = max(10, ((self._width or WIDE) - len(begin)) // 2)
+        if reason and self._width:
+            labels = cut(labels, room)
+        line = f"{begin}{labels:{room}} {reason}".rstrip()
+        return cut(line, self._width) if self._width else line
+
+
+def _print_rows(
+    context: Context, rows: Iterator[TransactionRow], layout: Layout, as_json: bool
+) -> None:
+    if not as_json:
+        typer.echo(layout.line(*HEADINGS if layout.is_long else ("id", *HEADINGS[1:])))
+    for row in rows:
+        now_ms = context.clock.wall_ms()
+        if as_json:
+            print_json(row_document(row, now_ms) | {"state": _find_state(context, row)})
+        else:
+            typer.echo(_line(layout, row, now_ms))
 
 
 def _print_foreign(foreign: scan.Foreign, as_json: bool) -> None:
@@ -116,7 +172,7 @@ def _print_foreign(foreign: scan.Foreign, as_json: bool) -> None:
         print_json({"transaction": None, "state": "foreign", "rows": foreign.count, "row": first})
     elif foreign.count:
         rows = count_text(foreign.count, "foreign row")
-        print_line(f"{rows} in this table, the first is {escape(foreign.first)}: see txn fsck")
+        print_line(f"{rows}, see txn fsck; the first is {escape(foreign.first)}")
 
 
 def _list_newest(
@@ -128,7 +184,7 @@ def _list_newest(
 
     def count_keys() -> Iterator[bytes]:
         nonlocal total
-        for row_key in filter(wanted.takes, _list_keys(context, wanted, looked, foreign)):
+        for row_key, _ in _list_names(context, wanted, looked, foreign):
             total += 1
             yield row_key
 
@@ -139,21 +195,23 @@ def _list_newest(
     return total, (row for row in rows if name_status(row) in wanted.names)
 
 
-def _list_keys(
+def _list_names(
     context: Context, wanted: Wanted, looked: scan.Looked, foreign: scan.Foreign
-) -> Iterator[bytes]:
-    """Yield the row keys: of rows with a status, and of those without."""
+) -> Iterator[tuple[bytes, str]]:
+    """Yield the row keys and the names of their statuses: of rows with a status, and of those
+    without."""
     now_ms, least_ms = context.clock.wall_ms(), wanted.older_than_ms
     # The status of a fenced row has a timestamp of its owner's.
     with_ages = least_ms > 0 and context.rules.locks_rows
     if wanted.statuses:
         for head in scan.list_heads(context, wanted.statuses, looked, foreign, with_ages=with_ages):
-            if _find_age(head.since, now_ms) >= least_ms:
-                yield head.row_key
+            if _find_age(head.since, now_ms) >= least_ms and wanted.takes(head.row_key):
+                yield head.row_key, str(head.status)
     if NO_STATUS in wanted.names:
         for row in scan.list_without_status(context, looked, foreign):
-            if _find_age(row.since or row.newest, now_ms) >= least_ms:
-                yield row.row_key
+            since = row.since or row.newest
+            if _find_age(since, now_ms) >= least_ms and wanted.takes(row.row_key):
+                yield row.row_key, NO_STATUS
 
 
 def _list_all(
@@ -197,13 +255,14 @@ def _parts(row: TransactionRow) -> str:
     return count_text(sum(row.parts), "part") if row.parts else "in parts"
 
 
-def _line(row: TransactionRow, now_ms: int) -> str:
+def _line(layout: Layout, row: TransactionRow, now_ms: int) -> str:
     request = row.buffer.request if row.buffer else None
     labels = labels_text(request.labels) if request else ""
-    return LINE.format(
-        escape(row.row_key),
+    return layout.line(
+        escape(row.row_key) if layout.is_long else short_id(row.row_key),
         name_status(row),
         duration_text(_find_age(row.since or row.newest, now_ms)),
-        len(request.keys) if request else "?",
-        "; ".join(filter(None, [labels, _parts(row), row.reason, error_text(row.cause or "")])),
+        str(len(request.keys)) if request else "?",
+        "; ".join(filter(None, [labels, _parts(row)])),
+        "; ".join(filter(None, [row.reason, error_text(row.cause or "")])),
     )

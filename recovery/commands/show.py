@@ -48,13 +48,14 @@ def show(
         if as_json:
             print_json(explanation_document(found), pretty=True)
         else:
-            _print(console(), found)
+            print_explanation(console(), found)
 
 
-def _print(out: Console, found: Explanation) -> None:
+def print_explanation(out: Console, found: Explanation) -> None:
+    """Print what `explain` found out about a transaction, as `txn show` does."""
     facts = Table.grid(padding=(0, 2))
     for name, text in _facts(found):
-        facts.add_row(Text(name, "bold"), Text(text))
+        facts.add_row(Text(name, "bold"), Text(text, overflow="fold"))
     out.print(facts)
     if found.statuses:
         statuses = Table("status", "since", "after", title="statuses", title_justify="left")

@@ -77,12 +77,15 @@ def browse(browser: Browser) -> Iterator[Browse]:
 @pytest.fixture
 def picture() -> Picture:
     """Keep a picture of a page for the documentation, where TXN_PICTURES=1 asks for pictures. The
-    store in it has a name that tells nothing of this machine."""
+    store in it has a name that tells nothing of this machine, and its font is the same on all."""
 
     def take(page: Page, name: str, *, is_whole: bool = True) -> None:
         if os.environ.get("TXN_PICTURES") == "1":
             PICTURES.mkdir(parents=True, exist_ok=True)
             page.locator(".store span").evaluate(f"each => each.textContent = '{SHOWN_STORE}'")
+            page.locator("body, svg text").evaluate_all(
+                "all => all.forEach(each => each.style.fontFamily = 'sans-serif')"
+            )
             page.screenshot(
                 path=PICTURES / f"{name}.png", full_page=is_whole, animations="disabled"
             )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from txn import Delete, Engine, Key, Mutation
+from txn import Delete, Engine, Key, Mutation, Request
 from txn.model import Edit
 from txn.protocol.phases import Status
 from txn.stores import open_store
@@ -25,16 +25,17 @@ def written_values(item: object) -> list[bytes | None]:
     return [*(value for _, value in getattr(item, "puts", ())), *(edit.value for edit in edits)]
 
 
-def crash_client(uri: str, status: Status, rows: Sequence[bytes]) -> None:
-    """Leave in a store what a client leaves that dies once its row has this status."""
+def crash_client(uri: str, status: Status, wanted: Sequence[bytes] | Request) -> None:
+    """Leave in a store what a client leaves that dies once its row has this status. It commits the
+    request, or changes the rows."""
     store = open_store(uri)
     try:
-        crash_engine(store, status, rows)
+        crash_engine(store, status, wanted)
     finally:
         store.close()
 
 
-def crash_engine(store: Store, status: Status, rows: Sequence[bytes]) -> None:
+def crash_engine(store: Store, status: Status, wanted: Sequence[bytes] | Request) -> None:
     """The same in a store that is open."""
 
     def plan(call: Call) -> Fault:
@@ -43,6 +44,11 @@ def crash_engine(store: Store, status: Status, rows: Sequence[bytes]) -> None:
 
     engine = Engine(FaultyStore(store, plan))
     engine.ensure_table("stock", ["d"])
-    first, *rest = (Key(row, "d", "count", "stock") for row in rows)
+    request = wanted if isinstance(wanted, Request) else _change_rows(wanted)
     with pytest.raises(Crash):
-        engine.commit([Mutation(first, SCRIPT), *(Delete(key) for key in rest)])
+        engine.commit(request.mutations, request.assertions)
+
+
+def _change_rows(rows: Sequence[bytes]) -> Request:
+    first, *rest = (Key(row, "d", "count", "stock") for row in rows)
+    return Request((Mutation(first, SCRIPT), *(Delete(key) for key in rest)))

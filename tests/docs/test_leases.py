@@ -1,4 +1,4 @@
-"""The examples about leases, in README and in docs/leases.md, are run as they stand there."""
+"""The examples about leases, in docs/leases.md, are run as they stand there."""
 
 from __future__ import annotations
 
@@ -10,36 +10,17 @@ from typer.testing import CliRunner
 
 from recovery.commands import app
 from tests.docs.blocks import list_python
-from txn.leases import open_leases, opening
+from txn.leases import open_leases
 from txn.leases.statements import parse_lease_statement
 
 ROOT = Path(__file__).parents[2]
-README = ROOT / "README.md"
 PAGE = ROOT / "docs/leases.md"
+EXAMPLES = [code for code in list_python(PAGE) if "open_leases(" in code]
 
 pytestmark = pytest.mark.fast
 
 
-def examples(page: Path) -> list[str]:
-    """Those that open leases."""
-    return [code for code in list_python(page) if "open_leases(" in code]
-
-
-def test_the_example_of_the_readme_keeps_its_leases_in_a_file_of_the_user(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It needs nothing but the package."""
-    monkeypatch.delenv(opening.VARIABLE, raising=False)
-    monkeypatch.setattr(opening, "MACHINE", tmp_path / "none")
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    (code,) = examples(README)
-    exec(code, {})
-    (file,) = tmp_path.rglob("*.sqlite")
-    with open_leases(f"sqlite:///{file}") as leases:
-        assert leases.list_lease() == []
-
-
-@pytest.mark.parametrize("code", examples(PAGE))
+@pytest.mark.parametrize("code", EXAMPLES)
 def test_the_examples_of_the_page_run_and_leave_nothing(code: str, tmp_path: Path) -> None:
     """They are what a newcomer copies."""
     place = "sqlite:////tmp/leases"

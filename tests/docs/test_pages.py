@@ -30,7 +30,7 @@ DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
 EXTRAS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
 ELSEWHERE = {
-    "README.md": "test_readme.py, test_leases.py, test_locks.py, test_spark_pages.py",
+    "README.md": "test_readme.py",
     "howto/spark.md": "test_spark_pages.py",
     "observing.md": "here, in a process of its own, and test_spark_pages.py",
     "leases.md": "test_leases.py, test_spark_pages.py",

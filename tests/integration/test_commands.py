@@ -67,7 +67,7 @@ def values(item: object) -> list[bytes | None]:
     return [*(value for _, value in getattr(item, "puts", ())), *(edit.value for edit in edits)]
 
 
-def crashed(uri: str, status: Status, value: str = "new") -> bytes:
+def crashed(uri: str, status: Status, value: str = "new", x: Key = X, y: Key = Y) -> bytes:
     """Leave what a client leaves that dies once its row has this status; return the row key."""
 
     def plan(call: Call) -> Fault:
@@ -80,7 +80,7 @@ def crashed(uri: str, status: Status, value: str = "new") -> bytes:
         engine.ensure_table("data", ["d"])
         before = {row.row for row in store.scan(b"txn")}
         with pytest.raises(Crash):
-            engine.commit([Mutation(X, value), Delete(Y)], labels={"status": str(status)})
+            engine.commit([Mutation(x, value), Delete(y)], labels={"status": str(status)})
         (left,) = {row.row for row in store.scan(b"txn")} - before
         return left
     finally:
@@ -137,7 +137,7 @@ def test_a_database_is_made_with_a_protocol_used_and_converted(uri: str, run: Ru
     assert (shown["status"], len(shown["locks_held"])) == ("2-ASSERTED", 2)
     assert [each["status"] for each in shown["statuses"]] == ["0-WRITTEN", "2-ASSERTED"]
     assert "2 of 2" in run("show", left.decode()).stdout
-    (found,) = lines(run("fsck", "--json", "--grace", "0s", "--scan", "data"))
+    found, _ = lines(run("fsck", "--json", "--grace", "0s", "--scan", "data"))
     assert (found["kind"], found["transaction"]) == ("decided", left.decode())
     assert run("fsck", "--repair", "--grace", "0s", "--scan", "data").returncode == 0
     assert run("ls").stdout.count("5-COMPLETE") == 2
@@ -176,17 +176,20 @@ def test_fsck_finds_mends_and_is_clean(uri: str, run: Run) -> None:
 
     found = run("fsck", *options, "--json")
     assert found.returncode == 1
-    (finding,) = lines(found)
+    finding, summary = lines(found)
     assert (finding["kind"], finding["transaction"]) == ("decided", decided.decode())
+    assert (summary["kind"], summary["found"], summary["left"]) == ("summary", 1, 1)
     again = run("fsck", *options)
     assert again.returncode == 1
     assert "1 finding" in again.stdout and decided.decode() in again.stdout
 
     repaired = run("fsck", *options, "--repair")
     assert repaired.returncode == 0
-    assert "rolled forward" in repaired.stdout
+    assert repaired.stdout.splitlines()[-1].startswith("1 finding: 1 rolled forward;")
     clean = run("fsck", *options)
     assert (clean.returncode, clean.stdout[:5]) == (0, "clean")
+    (summary,) = lines(run("fsck", *options, "--json"))
+    assert (summary["found"], summary["kinds"], summary["left"]) == (0, {}, 0)
     assert run("get", "data/x/d:v").stdout.endswith("  new\n")
 
 
@@ -200,11 +203,21 @@ def test_fsck_tells_of_what_is_younger_than_the_grace(uri: str, run: Run) -> Non
         assert "left alone: 1 decided." in done.stdout
         assert "the grace of 1 m 0 s" in done.stdout and "--grace 0s" in done.stdout
         (told,) = lines(run("fsck", *options, "--json"))
-        assert told["kind"] == "unfinished"
-        facts = told["facts"]
-        assert isinstance(facts, dict)
-        assert (facts["decided"], facts["grace_ms"]) == (1, 60_000)
-        assert 0 <= facts["oldest_ms"] < 60_000
+        assert (told["found"], told["unfinished"], told["grace_ms"]) == (0, {"decided": 1}, 60_000)
+        assert isinstance(told["oldest_ms"], int) and 0 <= told["oldest_ms"] < 60_000
+
+
+def test_a_quiet_fsck_prints_findings_and_nothing_else(uri: str, run: Run) -> None:
+    """cron sends a mail for each line."""
+    decided = crashed(uri, Status.ASSERTED)
+    for options in ((), ("--json",)):
+        young = run("fsck", "--quiet", *options)
+        assert (young.returncode, young.stdout, young.stderr) == (0, "", "")
+    found = run("fsck", "--quiet", "--grace", "0s")
+    assert (found.returncode, "1 finding" in found.stdout) == (1, False)
+    assert decided.decode() in found.stdout
+    (finding,) = lines(run("fsck", "--quiet", "--grace", "0s", "--json"))
+    assert finding["kind"] == "decided"
 
 
 def test_fsck_leaves_what_does_not_decode_and_says_so(uri: str, run: Run) -> None:
@@ -218,8 +231,9 @@ def test_fsck_leaves_what_does_not_decode_and_says_so(uri: str, run: Run) -> Non
     store.close()
     done = run("fsck", "--repair", "--grace", "0s", "--json")
     assert done.returncode == 1
-    (finding,) = lines(done)
+    finding, summary = lines(done)
     assert (finding["kind"], finding["severity"]) == ("unreadable", "report-only")
+    assert (summary["found"], summary["left"]) == (1, 1)
     assert finding["repair"]["result"] == "left-alone"  # type: ignore[index]
     shown = run("show", row_key.decode())
     assert shown.returncode == 0
@@ -240,7 +254,7 @@ def test_ls_lists_and_selects(uri: str, run: Run) -> None:
     assert lines(run("ls", "--json", "--older-than", "1h")) == []
     newest = run("ls", "--json", "--limit", "1")
     assert [row["transaction"] for row in lines(newest)] == [decided.decode()]
-    assert "not 1 older one: --limit 0 shows all" in newest.stderr
+    assert "1 older one not shown: --limit 0 shows all" in newest.stderr
     assert "--limit 0" in run("ls", "--limit", "1").stdout
     all_of_them = run("ls", "--limit", "0", "--json")
     found = [row["transaction"] for row in lines(all_of_them)]
@@ -268,7 +282,7 @@ def test_a_foreign_row_is_told_by_ls_show_and_fsck(uri: str, run: Run) -> None:
     cells = {"mine": ("x", b"1"), "other": ("status", b"1"), "third": ("status", b"5-COMPLETE")}
     store.write([Edit(Key(row, "t", at, "txn"), cell, 5) for row, (at, cell) in cells.items()])
     store.close()
-    told = "3 foreign rows in this table, the first is mine: see txn fsck"
+    told = "3 foreign rows, see txn fsck; the first is mine"
     for limit in ("0", "9"):
         assert run("ls", "--limit", limit).stdout.splitlines()[-1] == told
         last = lines(run("ls", "--limit", limit, "--json"))[-1]
@@ -432,8 +446,8 @@ def test_ls_leaves_out_parts_unless_they_are_asked_for(uri: str, run: Run) -> No
         assert listed("--older-than", "1h", *limit) == []
     two = run("ls", "--limit", "2", "--json")
     assert [row["transaction"] for row in lines(two)] == [name, held.decode()]
-    assert "not 1 older one:" in two.stderr
-    assert "not 5 older ones:" in run("ls", "--limit", "2", "--json", "--parts").stderr
+    assert "1 older one not" in two.stderr
+    assert "5 older ones not" in run("ls", "--limit", "2", "--json", "--parts").stderr
     (_, row, _, part, *_) = lines(run("ls", "--json", "--parts"))
     assert (row["parts"], row["part_of"], part["parts"], part["part_of"]) == ([3], None, None, name)
     text = run("ls").stdout

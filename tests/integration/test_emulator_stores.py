@@ -99,17 +99,6 @@ def test_a_table_that_was_made_without_the_emulator_can_be_deleted_from(
             assert engine.read([key]) == {key: None}
 
 
-@pytest.mark.long
-def test_the_flights_job_runs_is_killed_and_mended(tmp_path: Path) -> None:
-    """Spark's executors are clients like any other."""
-    with emulated(tmp_path / "store") as found:
-        run = txn("demo", "flights", "--store", found.thrift2, "--days", "1", "--json")
-    assert run.returncode == 0, run.stdout + run.stderr
-    report: dict[str, Any] = json.loads(run.stdout)
-    assert report["holds"] is True
-    assert report["crash"] is not None
-
-
 class Dropping(MemoryStore):
     """A store one of whose tables is dropped after the next read of anything."""
 

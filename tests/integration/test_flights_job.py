@@ -45,10 +45,15 @@ def processes_of(marker: str) -> list[str]:
     return found
 
 
-def demo(uri: str, *options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "import recovery.commands as c; c.main()", "demo", "flights"]
-    line = [*command, "--store", uri, *options]
-    return subprocess.run(line, capture_output=True, text=True, check=False)
+def demo(*options: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the demonstration; folder: for its temporary files."""
+    return subprocess.run(
+        [sys.executable, "-m", "recovery", "demo", "flights", *options],
+        env={**os.environ, **({"TMPDIR": str(folder)} if folder else {})},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -90,7 +95,7 @@ def test_the_job_runs_on_a_fenced_database_as_a_stream(tmp_path: Path) -> None:
     """Killed and mended as well: its rows of twelve columns are what that protocol is for, and a
     stream that starts again is promised no less than a task."""
     options = ["--days", "1", "--protocol", "fenced", "--by", "stream", "--json"]
-    said = demo(f"embedded://{tmp_path}/store", *options)
+    said = demo("--store", f"embedded://{tmp_path}/store", *options)
     assert said.returncode == 0, said.stderr
     report = json.loads(said.stdout)
     assert (report["holds"], report["flights"], report["left"]) == (True, 842, {})
@@ -108,7 +113,7 @@ def test_the_job_runs_on_a_fenced_database_as_a_stream(tmp_path: Path) -> None:
 def test_the_job_runs_on_hbase(hbase: HBase, emptied: str, protocol: str, way: str) -> None:
     """What holds on a store of one machine has to hold where other programs write as well."""
     options = ["--protocol", protocol, "--by", way, "--days", "1", "--json"]
-    said = demo(hbase.native, "--tables", emptied, *options)
+    said = demo("--store", hbase.native, "--tables", emptied, *options)
     assert said.returncode == 0, said.stderr
     report = json.loads(said.stdout)
     assert report["holds"]
@@ -122,7 +127,7 @@ def test_tables_that_hold_something_are_refused(tmp_path: Path) -> None:
     with connect(uri, transactions="mine-transactions") as engine:
         engine.ensure_table("mine-indexes", ["f"])
         engine.commit([Mutation(Key("row", "f", "flight", "mine-indexes"), b"1")])
-    said = demo(uri, "--tables", "mine", "--days", "1")
+    said = demo("--store", uri, "--tables", "mine", "--days", "1")
     assert said.returncode == 2
     assert "the tables must be empty: choose another name table='mine-indexes'" in said.stderr
 
@@ -141,9 +146,29 @@ class Run:
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Run:
     store = tmp_path_factory.mktemp("flights") / "store"
     another = begin_transaction(f"embedded://{store}")
-    said = demo(f"embedded://{store}", "--days", "2", "--json")
+    said = demo("--store", f"embedded://{store}", "--days", "2", "--json")
     assert said.returncode == 0, said.stderr
     return Run(store, another, json.loads(said.stdout))
+
+
+@pytest.mark.slow
+def test_the_main_job_shows_transactions_of_both_kinds_and_their_repair(tmp_path: Path) -> None:
+    """It is what a newcomer runs first: without anything to repair it would show nothing."""
+    said = demo("--days", "1", "--json", folder=tmp_path)
+    assert said.returncode == 0, said.stderr
+    report = json.loads(said.stdout)
+    found, repaired = report["found"], report["repaired"]
+    assert (report["holds"], report["flights"], report["left"]) == (True, 842, {})
+    assert found["undecided"] > 0
+    assert found["decided"] > 0
+    assert repaired["rolled_forward"] == found["decided"]
+    assert repaired["rolled_back"] == found["undecided"] + found.get("aborting", 0)
+    assert report["before"]["unfinished_transactions"] == repaired["found"]
+    assert report["before"]["locks"] > 0
+    assert (report["after"]["locks"], report["after"]["unfinished_transactions"]) == (0, 0)
+    assert report["victim"].startswith("transaction.")
+    assert processes_of(str(tmp_path)) == []
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.slow
@@ -171,7 +196,7 @@ def test_readers_see_no_part_of_a_job_that_is_atomic(killed: Run) -> None:
     """Whether it was killed before a decision or after it. The run before it on the store changes
     nothing: its flights of the second day would be too many, and its markers as well."""
     options = ["--days", "1", "--protocol", "fenced", "--by", "atomic", "--json"]
-    said = demo(f"embedded://{killed.store}", *options)
+    said = demo("--store", f"embedded://{killed.store}", *options)
     assert said.returncode == 0, said.stderr
     report = json.loads(said.stdout)
     assert (report["holds"], report["flights"], report["left"]) == (True, 842, {})
@@ -196,6 +221,32 @@ def test_killing_a_job_leaves_none_of_its_processes(tmp_path: Path) -> None:
         next(job.lines())
         assert job.kill() >= 2
         assert processes_of(str(tmp_path / "mark")) == []
+
+
+def test_a_job_dies_with_its_starter(tmp_path: Path) -> None:
+    """Nothing would end the server of a demonstration that was killed."""
+    (tmp_path / "resting.py").write_text("import signal\nprint('{}', flush=True)\nsignal.pause()\n")
+    script = (
+        "import sys; from pathlib import Path; from txn.demo.processes import Job\n"
+        "with Job('resting', [sys.argv[1]], Path(sys.argv[2])) as job:\n"
+        "    for line in job.lines():\n"
+        "        print(flush=True)\n"
+    )
+    mark = str(tmp_path / "mark")
+    with subprocess.Popen(
+        [sys.executable, "-c", script, mark, tmp_path],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        stdout=subprocess.PIPE,
+    ) as starter:
+        assert starter.stdout is not None
+        assert starter.stdout.readline() == b"\n"
+        assert len(processes_of(mark)) == 2
+        starter.kill()
+    deadline = time.monotonic() + SAYS_WITHIN_S
+    while processes_of(mark) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert processes_of(mark) == []
 
 
 def test_a_job_that_works_for_long_is_not_silent(capsys: pytest.CaptureFixture[str]) -> None:

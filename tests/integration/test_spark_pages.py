@@ -1,4 +1,4 @@
-"""What README and the pages about Spark show, as it stands there."""
+"""What the pages about Spark show, as it stands there."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from tests.docs.blocks import ROOT, Block, Reader, list_blocks, list_python, reader
 from txn import Exact, Key, Mutation, connect
 from txn.leases import exclusive, open_leases
-from txn.spark import commit_partition
+from txn.spark import commit_partition, register
 
 DOCS = ROOT / "docs"
 ROWS = [("1", "new", 5, "a"), ("2", "old", 7, "a")]
@@ -21,21 +21,6 @@ COLUMNS = "id string, state string, total int, order string"
 STORES = ("hbase://zk1,zk2,zk3", "hbase://zk1,zk2:2181", "hbase://zk1,zk2", "hbase://zk1:2181")
 FRAGMENTS = ("hbase.columns.mapping", ".option(...)")
 """Of blocks of docs/spark.md that are parts of a program."""
-
-
-def test_the_example_of_the_readme_commits_every_row(spark: SparkSession, tmp_path: Path) -> None:
-    """It is what somebody with a Spark job copies."""
-    uri = f"embedded://{tmp_path}/data"
-    with connect(uri) as engine:
-        engine.ensure_table("rows", ["f"])
-    (example,) = (code for code in list_python(ROOT / "README.md") if 'format("txn")' in code)
-    frame = spark.createDataFrame(
-        [("a", "new"), ("b", "new"), ("c", "old")], "id string, state string"
-    )
-    exec(example.replace("embedded:///data", uri), {"frame": frame, "spark": spark})
-    with connect(uri, table="rows") as engine:
-        cells = engine.read([Key(row, "f", "state") for row in "abc"]).values()
-    assert [cell.value for cell in cells if cell] == [b"new", b"new", b"old"]
 
 
 def test_the_page_for_users_of_spark_can_be_followed(spark: SparkSession, tmp_path: Path) -> None:
@@ -51,6 +36,7 @@ def test_the_page_for_users_of_spark_can_be_followed(spark: SparkSession, tmp_pa
 @pytest.fixture
 def somebody(spark: SparkSession, tmp_path: Path) -> Iterator[Reader]:
     """Who has Spark, the tables that the page speaks of, a data frame, and a stream of it."""
+    register(spark)
     uri = f"embedded://{tmp_path}/data"
     with connect(uri) as engine:
         for table, family in [("flights", "d"), ("stock", "d"), ("users", "d")]:

@@ -32,12 +32,8 @@ from tests.release.building import (
 )
 
 COMMAND = "from recovery.commands import main; sys.argv[1:] = "
-EXAMPLES = list_python(ROOT / "README.md")
-MAKES = "embedded:///tmp/"
+(EXAMPLE,) = list_python(ROOT / "README.md")
 PYTHON_VERSION = "Programming Language :: Python :: 3."
-PRELUDE = "from typing import Any\nspark: Any\nframe: Any\n"
-"""What README's example of Spark takes for given."""
-
 REVEALED = """
 from recovery import check
 from txn import connect
@@ -103,9 +99,9 @@ def test_the_changes_of_the_version_are_told() -> None:
     assert re.fullmatch(rf"{re.escape(PROJECT['version'])} - \d{{4}}-\d\d-\d\d", heads[1])
 
 
-def test_the_first_example_runs_without_an_extra(core: Environment, tmp_path: Path) -> None:
-    """`pip install hbase-txn` gives this much, says README."""
-    done = core.run_program(EXAMPLES[0].replace(MAKES, f"embedded://{tmp_path}/"))
+def test_the_example_runs_without_an_extra(core: Environment, tmp_path: Path) -> None:
+    """`pip install .` gives this much, says README."""
+    done = core.run(core.python, "-c", EXAMPLE, HOME=str(tmp_path))
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("nothing was written:")
 
@@ -118,16 +114,13 @@ def test_the_command_is_there_and_says_its_version(core: Environment) -> None:
     assert core.run("txn", "--version").stdout == f"hbase-txn {PROJECT['version']}\n"
 
 
-def test_examples_are_typed_for_who_installs(core: Environment, tmp_path: Path) -> None:
+def test_the_example_is_typed_for_who_installs(core: Environment, tmp_path: Path) -> None:
     """Without py.typed, or with a name that is left without a type, `mypy --strict` complains there
     and not here."""
-    programs = []
-    for number, example in enumerate(EXAMPLES):
-        programs.append(tmp_path / f"example_{number}.py")
-        programs[-1].write_text((PRELUDE if "register(spark)" in example else "") + example)
-    programs.append(tmp_path / "revealed.py")
-    programs[-1].write_text(REVEALED)
-    done = run_mypy(core, *programs)
+    example, revealed = tmp_path / "example.py", tmp_path / "revealed.py"
+    example.write_text(EXAMPLE)
+    revealed.write_text(REVEALED)
+    done = run_mypy(core, example, revealed)
     assert done.stdout.count("error:") == 0, done.stdout
     assert re.findall(r'Revealed type is ".* -> (\S+)"', done.stdout) == [
         "typing.Iterator[recovery.findings.Finding]",
@@ -160,18 +153,18 @@ def run_mypy(core: Environment, *programs: Path) -> subprocess.CompletedProcess[
 @pytest.mark.parametrize(
     "program",
     [
-        EXAMPLES[0],
+        EXAMPLE,
         f"{COMMAND}['--help']; main()",
-        f"{EXAMPLES[0]}\n{COMMAND}['ls', '--store', '{MAKES}bank']; main()",
+        f"{EXAMPLE}\n{COMMAND}['ls', '--store', f'embedded://{{Path.home()}}/bank']; main()",
     ],
-    ids=["the first example", "help", "a command"],
+    ids=["the example", "help", "a command"],
 )
 def test_what_needs_no_extra_imports_none(program: str, tmp_path: Path) -> None:
     """Here all are installed: an import at the wrong place costs each start of a program."""
     done = subprocess.run(
-        [sys.executable, "-c", LIST_MODULES + program.replace(MAKES, f"embedded://{tmp_path}/")],
+        [sys.executable, "-c", LIST_MODULES + program],
         cwd=ROOT,
-        env=os.environ | {"COLUMNS": "80"},
+        env=os.environ | {"COLUMNS": "80", "HOME": str(tmp_path)},
         capture_output=True,
         text=True,
         check=False,

@@ -25,6 +25,13 @@ SILENCE_S = 900  # Spark takes minutes to start on a machine that is very busy
 ENDS_WITHIN_S = 60
 LOG_LINES = 30
 WORKER = b"pyspark.daemon"
+# Linux kills the process when its starter dies; what it has started ends as its pipes break.
+LAUNCH = """
+import ctypes, runpy, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+del sys.argv[0]
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+"""
 
 Line = dict[str, Any]
 
@@ -47,7 +54,7 @@ class Job:
         path = os.pathsep.join(filter(None, [str(library), os.environ.get("PYTHONPATH")]))
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", module, *arguments],
+                [sys.executable, "-c", LAUNCH, module, *arguments],
                 cwd=folder,
                 env={**os.environ, "PYTHONPATH": path, "TMPDIR": str(folder)},
                 stdin=subprocess.DEVNULL,
@@ -82,14 +89,22 @@ class Job:
     def kill_workers(self) -> int:
         """Send SIGKILL to every Python worker and return how many there were."""
         workers = self.workers()
-        _kill(workers)
+        _signal(workers, signal.SIGKILL)
         return len(workers)
+
+    def pause_workers(self) -> None:
+        """Stop every Python worker where it is."""
+        _signal(self.workers(), signal.SIGSTOP)
+
+    def resume_workers(self) -> None:
+        """Let the workers go on."""
+        _signal(self.workers(), signal.SIGCONT)
 
     def kill(self) -> int:
         """Send SIGKILL to every process of the job, and return how many there were."""
         killed: set[int] = set()
         while found := [pid for pid, _, _ in self._processes()]:
-            _kill(found)
+            _signal(found, signal.SIGKILL)
             killed.update(found)
             if self._process.pid in found:
                 self._process.wait()
@@ -131,7 +146,7 @@ class Job:
         return found
 
 
-def _kill(processes: Sequence[int]) -> None:
+def _signal(processes: Sequence[int], number: signal.Signals) -> None:
     for process in processes:
         with suppress(ProcessLookupError):
-            os.kill(process, signal.SIGKILL)
+            os.kill(process, number)

@@ -1,0 +1,417 @@
+"""The story of `txn demo flights`: load, kill part way, check, repair, load again, and prove.
+
+The job (`txn.demo.job`) runs in processes of its own. This module starts it, kills it, and shows
+what the crash left and what repair made of it.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict, astuple, dataclass, field
+from itertools import count
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from recovery import scan
+from recovery.commands.fsck import look_here, print_summary, print_tally
+from recovery.commands.show import print_explanation
+from recovery.findings import Finding, Kind, Tally
+from recovery.fsck import Ages
+from recovery.inspect import explain
+from recovery.text import count_text
+from txn.client.connect import connect
+from txn.client.engine import Engine
+from txn.demo.data import ANCHOR, DAYS, ENTRY, FAMILY, DemoTables, WayName, tables_named, unpack
+from txn.demo.looking import Sight, Sights, looking
+from txn.demo.processes import Job, Line
+from txn.demo.reconcile import ProofCheck
+from txn.errors import InvalidRequestError
+from txn.protocol.attempt import ProtocolName
+from txn.protocol.phases import Status
+from txn.protocol.rules import protocol_key
+from txn.text import escape
+
+JOB = "txn.demo.job"
+WORTH_EXPLAINING = (Kind.DECIDED, Kind.UNDECIDED, Kind.ABORTING)
+# The job is killed at a moment when transactions of both kinds are under way. It is stopped until
+# requests that were sent have arrived, looked at, and let go on for a little if there are none.
+TRIES = 40
+SETTLES_S, GOES_ON_S = 0.1, 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class JobCrash:
+    """Where the job was killed.
+
+    transactions: how many its tasks had reported. workers, processes: how many were killed, first
+    and at last. parts: how many had been begun of a transaction that is atomic.
+    """
+
+    transactions: int
+    workers: int
+    processes: int
+    parts: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What the tables hold, counted by a plain scan."""
+
+    flights: int
+    index_entries: int
+    locks: int
+    unfinished_transactions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Mending:
+    """What fsck found after the crash, what became of it, and what it found after that.
+
+    victim: the row key of the transaction that was explained, if there was one.
+    """
+
+    found: Tally
+    repaired: Tally
+    left: Tally
+    victim: str | None
+    before: Contents
+    after: Contents
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What happened. sights: what readers saw of tables that were written atomically."""
+
+    tables: DemoTables
+    flights: int
+    loaded: Line
+    checks: Sequence[ProofCheck]
+    crash: JobCrash | None = None
+    mending: Mending | None = None
+    sights: Mapping[str, Sights] = field(default_factory=dict)
+
+    @property
+    def holds(self) -> bool:
+        """Whether every check holds and the repair left nothing."""
+        is_mended = self.mending is None or not self.mending.left.found
+        return is_mended and all(check.holds for check in self.checks)
+
+
+@dataclass(frozen=True, slots=True)
+class Story:
+    """What the story is told of: a store that several processes can open, and tables in it.
+
+    days: how many of the year, from its first. by: the way into the tables. place: a folder for the
+    job's files.
+    """
+
+    uri: str
+    tables: DemoTables
+    days: int
+    by: WayName
+    place: Path
+    out: Console
+    steps: Iterator[int] = field(default_factory=lambda: count(1))
+
+    def begin(self, title: str) -> None:
+        """Print the title of the next step."""
+        self.out.print(Text(f"\n{next(self.steps)}. {title}", "bold"))
+
+    def open_engine(self, protocol: ProtocolName | None = None) -> Engine:
+        """Open the store."""
+        return connect(self.uri, transactions=self.tables.transactions, protocol=protocol)
+
+    def start_job(self, csv: Path, *more: str) -> Job:
+        """Start the Spark job."""
+        asked = ["--store", self.uri, "--csv", str(csv), "--days", str(self.days)]
+        asked += ["--tables", self.tables.flights, "--folder", str(self.place), "--by", self.by]
+        return Job(JOB, [*asked, *more], self.place)
+
+
+def run_demo(
+    uri: str,
+    name: str,
+    out: Console,
+    *,
+    days: int,
+    crash: bool,
+    protocol: ProtocolName | None = None,
+    by: WayName = "partition",
+) -> Report:
+    """Run the whole demonstration on a store that several processes can open; return its report.
+
+    name: of its tables, which must be empty or absent. days: how many days of the year, from its
+    first. crash: whether the job is killed part way. protocol: that of its transactions. by: the
+    way into the tables.
+    """
+    if not 1 <= days <= DAYS:
+        raise InvalidRequestError("days must be 1 to 365", days=days)
+    if uri.startswith("memory:"):
+        raise InvalidRequestError("the job's processes cannot share memory", store=uri)
+    tables = tables_named(name)
+    with tempfile.TemporaryDirectory(prefix="hbase-txn-flights-") as place:
+        story = Story(uri, tables, days, by, Path(place), out)
+        make_tables(story, protocol)
+        out.print(f"tables  {'  '.join(astuple(tables))}", highlight=False)
+        csv = unpack(story.place, days)
+        killed, mending = None, None
+        readers = looking(uri, tables, csv, days) if by == "atomic" else no_readers()
+        with readers as sights:
+            if crash:
+                killed = load_and_kill(story, csv)
+                mending = mend(story)
+            flights, loaded, checks = load_and_prove(story, csv)
+    checks += check_sights(sights)
+    report = Report(tables, flights, loaded, checks, killed, mending, sights)
+    show_checks(report, out)
+    return report
+
+
+def no_readers() -> AbstractContextManager[Mapping[str, Sights]]:
+    """Return what sees nothing."""
+    return nullcontext({})
+
+
+def make_tables(story: Story, protocol: ProtocolName | None) -> None:
+    """Make the tables, or raise InvalidRequestError for one that holds anything: what is left of
+    an earlier run, or another's, would be counted."""
+    with story.open_engine(protocol) as engine:
+        for table in (story.tables.flights, story.tables.indexes):
+            engine.ensure_table(table, [FAMILY])
+        own = protocol_key(engine.context.table).row
+        for table in astuple(story.tables):
+            rows = engine.context.store.scan(table.encode())
+            if any(row.row != own for row in rows):
+                raise InvalidRequestError(
+                    "the tables must be empty: choose another name", table=table
+                )
+
+
+# ------------------------------------------------------------------------------- the crash
+
+
+def load_and_kill(story: Story, csv: Path) -> JobCrash:
+    """Run the job; kill its Python workers when a third is in, and all of it at two thirds."""
+    total = workers = 0
+    last = Line(event="")
+    story.begin("Load the flights with Spark, and kill the job part way")
+    with story.start_job(csv) as job, bar(story.out) as show:
+        for line in job.lines():
+            total, done, last = how_many(line, total), show(line), line
+            if total and not workers and done >= total / 3:
+                workers = job.kill_workers()
+                killed = count_text(workers, "Python worker")
+                story.out.print(f"Killed {killed}. Spark starts others and repeats their tasks.")
+            if total and done >= 2 * total / 3:
+                break
+        if story.by != "atomic":
+            stop_half_done(story, job)
+        crash = JobCrash(count_ended(last), workers, job.kill(), last.get("parts", 0))
+    parts = f", {crash.parts} parts begun" if crash.parts else ""
+    story.out.print(
+        f"Killed the whole job, {count_text(crash.processes, 'process', 'processes')}, after it "
+        f"had reported {crash.transactions:,} of {total:,} transactions{parts}."
+    )
+    return crash
+
+
+def stop_half_done(story: Story, job: Job) -> None:
+    """Stop the job's workers while some transactions are undecided and some decided, if such a
+    moment comes: where a commit is one local transaction, others see none of them half done."""
+    with story.open_engine() as engine:
+        if "atomic_together" in engine.context.store.features:
+            return
+        for _ in range(TRIES):
+            job.pause_workers()
+            time.sleep(SETTLES_S)
+            if has_both_kinds(engine):
+                return
+            job.resume_workers()
+            time.sleep(GOES_ON_S)
+
+
+def has_both_kinds(engine: Engine) -> bool:
+    """Return whether some transactions are undecided, and others decided but not finished."""
+    unfinished = [status for status in Status if not status.is_finished]
+    heads = scan.list_heads(engine.context, unfinished, lambda table: None)
+    statuses = {head.status for head in heads}
+    return any(each.is_undecided for each in statuses) and any(each.is_decided for each in statuses)
+
+
+def how_many(line: Line, before: int) -> int:
+    """Return how much there is to do, if the line tells: parts, or else transactions."""
+    if line["event"] != "total":
+        return before
+    return int(line["parts"] if "parts" in line else line["transactions"])
+
+
+def count_ended(line: Line) -> int:
+    """Return how many transactions are in by what the job says."""
+    return int(line.get("committed", 0) + line.get("repeated", 0))
+
+
+# ------------------------------------------------------------------------------ the repair
+
+
+def mend(story: Story) -> Mending:
+    """Check, explain a victim, repair each finding, and check again."""
+    ages = Ages(grace_ms=0)  # the job is dead, whatever its rows say: nothing has to be waited for
+    data = [story.tables.flights.encode(), story.tables.indexes.encode()]
+    story.begin("Look at what the crash left: txn fsck")
+    with story.open_engine() as engine:
+        context = engine.context
+
+        def run_fsck(do_repair: bool) -> tuple[list[Finding], Tally]:
+            look = look_here(context, ages, data, lambda table: None, do_repair=do_repair)
+            return [finding for finding, _ in look.found], look.tally
+
+        before = count_contents(engine, story.tables)
+        findings, found = run_fsck(do_repair=False)
+        print_tally(story.out, found, grace_ms=0)
+        victim = choose_victim(findings)
+        if victim is not None and (explained := explain(context, victim)):
+            story.begin("One of them, explained: txn show")
+            print_explanation(story.out, explained)
+        story.begin("Repair: txn fsck --repair")
+        _, repaired = run_fsck(do_repair=True)
+        print_summary(story.out, repaired, grace_ms=0)
+        _, left = run_fsck(do_repair=False)
+        after = count_contents(engine, story.tables)
+    show_contents(before, after, story.out)
+    name = None if victim is None else escape(victim)
+    return Mending(found, repaired, left, name, before, after)
+
+
+def choose_victim(findings: Sequence[Finding]) -> bytes | None:
+    """Return a transaction that is worth an explanation: one that was decided, if there is one."""
+    for kind in WORTH_EXPLAINING:
+        for finding in findings:
+            if finding.kind is kind:
+                return finding.transaction
+    return None
+
+
+def count_contents(engine: Engine, tables: DemoTables) -> Contents:
+    """Count the rows that a plain reader sees, the locks, and the unfinished transactions."""
+    data = [tables.flights.encode(), tables.indexes.encode()]
+    held = scan.summary(engine.context, data)
+    return Contents(
+        flights=count_rows(engine, tables.flights, ANCHOR),
+        index_entries=count_rows(engine, tables.indexes, ENTRY),
+        locks=held.locks,
+        unfinished_transactions=held.unfinished,
+    )
+
+
+def count_rows(engine: Engine, table: str, column: str) -> int:
+    """Return how many rows of a table have this column."""
+    columns = [(FAMILY.encode(), column.encode())]
+    return sum(1 for _ in engine.context.store.scan(table.encode(), columns=columns))
+
+
+# ------------------------------------------------------------------------------- the proof
+
+
+def load_and_prove(story: Story, csv: Path) -> tuple[int, Line, list[ProofCheck]]:
+    """Run the job to its end; return how many flights there are, its counts and its checks."""
+    flights, loaded, checks = 0, Line(), list[ProofCheck]()
+    story.begin("Run the job to its end, and compare every cell with the source")
+    with story.start_job(csv, "--reconcile") as job, bar(story.out) as show:
+        for line in job.lines():
+            show(line)
+            match line.pop("event"):
+                case "total":
+                    flights = line["flights"]
+                case "loaded":
+                    loaded = line
+                case "reconciled":
+                    checks = [ProofCheck(**check) for check in line["checks"]]
+    return flights, loaded, checks
+
+
+def check_sights(sights: Mapping[str, Sights]) -> Iterator[ProofCheck]:
+    """Readers never saw a part of a table, nor none of it after all of it, and at last all."""
+    for table, seen in sights.items():
+        name = f"what readers saw of {table}"
+        yield ProofCheck(f"{name}: a part", 0, seen.seen[Sight.PART])
+        yield ProofCheck(f"{name}: all, and later less", 0, seen.lost)
+
+
+# ------------------------------------------------------------------------------- the telling
+
+
+@contextmanager
+def bar(out: Console) -> Iterator[Callable[[Line], int]]:
+    """Show a bar; yield what takes a line of the job and returns how much is in: transactions, or
+    the parts of those that have any."""
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeElapsedColumn(), console=out) as progress:
+        task = progress.add_task("starting Spark", total=None)
+
+        def show(line: Line) -> int:
+            done = int(line.get("parts", count_ended(line)))
+            match line["event"]:
+                case "total":
+                    progress.update(task, description="loading", total=how_many(line, 0))
+                    return 0
+                case "loaded":
+                    progress.update(task, description="proving", completed=progress.tasks[0].total)
+                case "progress":
+                    progress.update(task, completed=done)
+            return done
+
+        yield show
+
+
+def show_contents(before: Contents, after: Contents, out: Console) -> None:
+    """Print what the tables held before the repair, and after it."""
+    table = Table("in the tables")
+    for name in ("before repair", "after repair"):
+        table.add_column(name, justify="right")
+    for name, number in asdict(before).items():
+        table.add_row(name.replace("_", " "), f"{number:,}", f"{asdict(after)[name]:,}")
+    out.print(table)
+
+
+def show_sights(sights: Mapping[str, Sights], out: Console) -> None:
+    """Print how often readers saw what of each table."""
+    for table, seen in sights.items():
+        saw = ", ".join(f"{what} {count} times" for what, count in seen.document().items())
+        out.print(f"readers saw of {table}: {saw}")
+
+
+def show_checks(report: Report, out: Console) -> None:
+    """Print what was counted, what it had to be, and whether it all holds."""
+    counted = {**report.loaded, "committed before": report.loaded["repeated"], "repeated": 0}
+    told = ", ".join(f"{number:,} {name}" for name, number in counted.items() if number)
+    out.print(f"This run: {told}.")
+    show_sights(report.sights, out)
+    table = Table("check", "expected", "found", "")
+    for each in report.checks:
+        verdict = "[green]holds[/]" if each.holds else "[red]broken[/]"
+        table.add_row(each.name, f"{each.expected:,}", f"{each.found:,}", verdict)
+    out.print(table)
+
+
+def tell_end(report: Report) -> str:
+    """Return in one sentence how it ended."""
+    if not report.holds:
+        return "NOT PROVEN: see the checks that are broken, and what fsck left."
+    flights = f"all {report.flights:,} flights are there exactly once, with their index entries"
+    mending = report.mending
+    if mending is None:
+        return f"Proven: {flights}."
+    if not mending.found.found:
+        return f"Killed part way, with no transaction half done: {flights}."
+    forward, back = mending.repaired.rolled_forward, mending.repaired.rolled_back
+    return (
+        f"Killed with {forward + back:,} transactions half done: {forward:,} were rolled forward, "
+        f"{back:,} rolled back, and {flights}."
+    )

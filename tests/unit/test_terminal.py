@@ -1,0 +1,121 @@
+"""Commands on terminals of 80 and 60 columns: lines fit, and what is printed is taken."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+from recovery.commands import main
+from tests.integration.test_commands import crashed
+from txn import AbortedError, Key, Mutation, Some, connect
+from txn.client.parts import PartsClient
+from txn.protocol.phases import Status
+
+pytestmark = pytest.mark.fast
+KEY = Key("carol", "d", "balance", "data")
+LABELS = {"job": "payroll of the month", "user": "carol.with.a.long.name@example.org"}
+HIDDEN = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
+
+Screen = Callable[..., list[str]]
+
+
+class Terminal(StringIO):
+    """Takes what a command prints, as a terminal does."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    """A store with a refused transaction, and two whose clients died."""
+    uri = f"embedded://{tmp_path}/store"
+    crashed(uri, Status.LOCKED)
+    crashed(uri, Status.CLEANING, x=Key("a", "d", "v", "data"), y=Key("b", "d", "v", "data"))
+    with connect(uri) as engine, pytest.raises(AbortedError):
+        engine.commit([Mutation(KEY, "1")], [Some(KEY)], labels=LABELS)
+    return uri
+
+
+@pytest.fixture(params=[80, 60])
+def width(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
+
+
+@pytest.fixture
+def screen(uri: str, width: int, monkeypatch: pytest.MonkeyPatch) -> Screen:
+    """Run a command, and return the lines that stay on the screen."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("TXN_STORE", uri)
+    monkeypatch.setenv("TERM", "xterm")
+
+    def call(*arguments: str) -> list[str]:
+        monkeypatch.setattr(sys, "argv", ["txn", *arguments])
+        monkeypatch.setattr(sys, "stdout", terminal := Terminal())
+        with pytest.raises(SystemExit):
+            main()
+        shown: list[str] = []
+        for line in terminal.getvalue().split("\n"):
+            for _ in range(line.count("\x1b[1A")):  # a progress bar goes
+                shown.pop()
+            shown.append(HIDDEN.sub("", line.rpartition("\x1b[2K")[2]).rstrip("\r"))
+        return shown
+
+    return call
+
+
+def test_ls_fits_and_its_columns_are_aligned(screen: Screen, width: int) -> None:
+    """The beginning of each field is under its heading, and what is cut says so."""
+    heading, *rows = screen("ls")[:4]
+    assert heading.split() == ["id", "status", "age", "keys", "labels", "reason"]
+    assert all(len(line) <= width for line in (heading, *rows))
+    at = [heading.index(name) for name in ("status", "labels", "reason")]
+    assert {row[at[0] - 1] + row[at[1] - 1] for row in rows} == {"  "}
+    assert [row[at[0] :].split()[0] for row in rows] == ["1-LOCKED", "4-CLEANING", "7-ABORTED"]
+    assert len(rows[2]) == width and rows[2].endswith("…")
+    assert rows[2][at[2] - 2] == "…" and rows[2][at[2] :].startswith("assertion")
+
+
+def test_show_takes_what_ls_and_fsck_print(screen: Screen) -> None:
+    """Their ids are for copying."""
+    ids = [row.split()[0] for row in screen("ls")[1:4]]
+    found = [line.split()[1] for line in screen("fsck", "--grace", "0s") if line.startswith("und")]
+    assert found == ids[:1]
+    for each, status in zip(ids, ["1-LOCKED", "4-CLEANING", "7-ABORTED"], strict=True):
+        assert status in "".join(screen("show", each)[:3])
+
+
+def test_the_short_id_of_a_part_is_taken_too(screen: Screen, uri: str) -> None:
+    """It ends with the number of the part."""
+    with connect(uri) as engine:
+        client = PartsClient(engine)
+        client.write(client.begin(), 0, 0, [Mutation(KEY, "1")])
+        (row,) = [line for line in screen("ls", "--parts") if "0-PART" in line]
+        assert re.fullmatch(r"[0-9a-f]{8}\.part-00000-00000", row.split()[0])
+        assert "part of" in "".join(screen("show", row.split()[0]))
+
+
+@pytest.mark.parametrize(
+    "command", ["show transaction", "fsck", "fsck --grace 0s", "fsck --grace 0s --repair"]
+)
+def test_explanations_and_findings_fit(screen: Screen, width: int, command: str) -> None:
+    """Long words, such as row keys, are folded and not cut."""
+    one = screen("ls")[3].split()[0]
+    lines = screen(*command.replace("transaction", one).split())
+    assert max(map(len, lines)) <= width
+    assert "…" not in "".join(lines)
+
+
+def test_ls_counts(screen: Screen) -> None:
+    """A store may have millions of transactions."""
+    rows = [line.split() for line in screen("ls", "--count") if line]
+    assert rows == [["1-LOCKED", "1"], ["4-CLEANING", "1"], ["7-ABORTED", "1"], ["total", "3"]]
+    assert screen("ls", "--count", "--status", "4", "--json")[0] == (
+        '{"statuses": {"4-CLEANING": 1}, "total": 1}'
+    )
+    assert screen("ls", "--count", "--older-than", "1h")[0].split() == ["total", "0"]
