@@ -5,7 +5,7 @@
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help run test long check coverage sim model chaos matrix kerberos hbase bench figures docs pictures clean
-.PHONY: release versions lowest audit
+.PHONY: images release versions lowest audit
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -78,6 +78,9 @@ pictures: $(VENV)/.ready-dev ## take the pictures of docs/console/ again, in a r
 docs: $(VENV)/.ready-docs ## build the documentation as a site, in build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet --config-file docs/site/mkdocs.yml $(ARGS)
 	@echo 'read it: build/site/index.html'
+
+images: $(VENV)/.ready-dev ## build the images of docker/ and commit through them: two minutes, as root
+	$(if $(filter-out 0,$(shell id -u)),sudo -E) $(BIN)/python -B -m tests.images $(ARGS)
 
 release: $(VENV)/.ready-dev ## build into dist/, and try it with each extra alone: minutes, and wants libkrb5-dev
 	PATH="$(CURDIR)/$(BIN):$$PATH" tests/release/build.sh

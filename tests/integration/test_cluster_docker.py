@@ -1,14 +1,12 @@
-"""What docker/ says, checked as far as that goes without an engine to build it."""
+"""What docker/ says, as far as that can be told without building it, as `make images` does."""
 
 from __future__ import annotations
 
 import json
 import re
-import shlex
 import shutil
 import subprocess
 import sys
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +15,7 @@ import yaml
 from typer.testing import CliRunner
 
 from recovery.commands import app
+from tests.images.__main__ import IMAGES
 from tests.integration.hbase import CONTAINER_DATA, PORTS_IN_IMAGE, start_in_container
 from txn import Engine, Key, Mutation
 from txn.stores import open_store
@@ -41,44 +40,8 @@ def services() -> dict[str, Any]:
 
 
 def test_there_is_an_image() -> None:
-    """The tests below would hold for none."""
-    assert [path.parent.name for path in DOCKERFILES] == ["emulator", "hbase"]
-
-
-@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.parent.name)
-def test_copied_paths_exist_and_are_not_ignored(path: Path) -> None:
-    """A build would fail at the first file that was moved."""
-    allowed = [
-        line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line[:1] == "!"
-    ]
-    copies = [line.split()[:-1] for line in instructions(path, "COPY")]
-    assert copies
-    for source in (source for sources in copies for source in sources):
-        assert (ROOT / source).exists(), source
-        assert any(fnmatch(source, pattern) for pattern in allowed), source
-
-
-@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.parent.name)
-def test_image_holds_what_the_package_is_built_from(path: Path) -> None:
-    """pyproject.toml names files, too: without them the package does not build in the image."""
-    copied = {name for line in instructions(path, "COPY") for name in line.split()[:-1]}
-    assert {"pyproject.toml", "README.md", "LICENSE", "txn", "recovery"} <= copied
-
-
-@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.parent.name)
-def test_commands_of_the_image_are_commands_of_ours(path: Path) -> None:
-    """An option that was renamed would be found by the first who runs the image."""
-    health = [line.partition(" CMD ")[2] for line in instructions(path, "HEALTHCHECK")]
-    lines = [json.loads(line) for line in [*instructions(path, "CMD"), *health]]
-    for step in " && ".join(instructions(path, "RUN")).split("&&"):
-        words = shlex.split(step)
-        lines += [words] if words[:1] == ["txn"] else []
-    assert len(lines) >= 3
-    for line in lines:
-        result = CliRunner().invoke(app, [*line[1:], "--help"])
-        assert result.exit_code == 0, (line, result.output)
-        options = {word for word in line if word.startswith("--")}
-        assert not {option for option in options if option not in result.output}, line
+    """`make images` builds each that there is."""
+    assert tuple(path.parent.name for path in DOCKERFILES) == IMAGES
 
 
 def test_the_health_check_reads_one_row(monkeypatch: pytest.MonkeyPatch) -> None:
