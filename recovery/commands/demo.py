@@ -49,7 +49,9 @@ def flights(
     *,
     store: Annotated[
         str | None,
-        typer.Option("--store", help="Where to load them; else `txn serve` of a temporary store."),
+        typer.Option(
+            metavar="URI", help="Where to load them; else `txn serve` of a temporary store."
+        ),
     ] = None,
     tables: Annotated[
         str | None,
@@ -59,10 +61,17 @@ def flights(
             "not there yet. Without it, a new name in --store.",
         ),
     ] = None,
-    days: Annotated[int, typer.Option(min=1, max=365, help="Days of the year 2013.")] = 3,
+    days: Annotated[
+        int, typer.Option(metavar="N", min=1, max=365, help="Days of the year 2013.")
+    ] = 3,
     crash: Annotated[bool, typer.Option(help="Kill the job part way, and mend.")] = True,
     protocol: Annotated[
-        str, typer.Option(help=f"That of its transactions: {WORDS}.", parser=parse_protocol)
+        str,
+        typer.Option(
+            metavar="NAME",
+            help=f"The protocol of its transactions: {WORDS}.",
+            parser=parse_protocol,
+        ),
     ] = "six-phase",
     by: Annotated[
         str,

@@ -81,7 +81,7 @@ def _row(found: TableFacts) -> list[str]:
 
 @app.command("create")
 def create(
-    table: Annotated[str, typer.Argument(help="The name of the table.")],
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="The name of the table.")],
     families: Annotated[list[str], typer.Argument(metavar="FAMILY", help="Its families.")],
     store: StoreOption,
     transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
@@ -99,7 +99,7 @@ def create(
 
 @app.command("take-over")
 def take_over(
-    table: Annotated[str, typer.Argument(help="The name of the table.")],
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="The name of the table.")],
     store: StoreOption,
     transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
     yes: YesOption = False,
