@@ -202,7 +202,7 @@ def _choose_leases(url: str | None) -> str:
     found = default_url()
     if found == user_url():
         name = found.removeprefix(SQLITE)
-        typer.echo(f"note: only this user's, no other user is kept out: {name}", err=True)
+        typer.echo(f"note: these leases keep out no other user: {name}", err=True)
     return found
 
 
