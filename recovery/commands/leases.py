@@ -224,7 +224,7 @@ def show_leases(leases: Sequence[Lease], now: datetime, as_json: bool) -> None:
         for lease in leases:
             print_json(_document(lease))
         return
-    table = make_table(("object", "mode", "lease", "user", "since", "until", "left"), {"object"})
+    table = make_table(("object", "mode", "lease", "user", "since", "until", "left"))
     for lease in leases:
         left_ms = int((lease.end_utc - now).total_seconds() * 1000)
         row = [str(lease.path), lease.request.mode.name.lower(), str(lease.lease_id), lease.user]

@@ -45,8 +45,7 @@ def ls(
 
     Example: txn table ls
     """
-    headings = ("table", "families", "database", "protocol", "safe")
-    table = make_table(headings, headings)
+    table = make_table(("table", "families", "database", "protocol", "safe"))
     with open_any_store(store, DEFAULT_TRANSACTIONS) as context:
         for found in list_tables(context):
             if as_json:
