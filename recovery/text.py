@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import re
 from ast import literal_eval
+from bisect import bisect_right
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from itertools import accumulate
+from unicodedata import east_asian_width
 
 from txn.errors import InvalidRequestError
 from txn.model import Key
@@ -84,7 +87,14 @@ def short_id(row_key: bytes) -> str:
 
 def fit_text(text: str, width: int) -> str:
     """Return the text, or as much of it as is so wide, with a mark that there was more."""
-    return text if len(text) <= width else f"{text[: width - 1]}…"
+    ends = list(accumulate(map(_count_columns, text[: width + 1])))  # a column each, or two
+    if not ends or ends[-1] <= width:
+        return text
+    return f"{text[: bisect_right(ends, width - 1)]}…"
+
+
+def _count_columns(character: str) -> int:
+    return 2 if east_asian_width(character) in "WF" else 1
 
 
 def count_text(count: int, singular: str, plural: str = "") -> str:

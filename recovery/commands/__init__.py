@@ -54,11 +54,13 @@ app.add_typer(leases_app, name="leases")
 
 def _set_help(group: typer.Typer) -> None:
     """Take the help of commands from their docstrings: paragraphs without line breaks, which are
-    the terminal's, and the last one, an example, at the end of all."""
+    the terminal's, and the last one, an example, at the end of all. The layout is click's, since
+    Rich's tables cut what is longer than a column."""
+    group.rich_markup_mode = None
     for info in group.registered_commands:
         paragraphs = inspect.cleandoc(info.callback.__doc__ or "").split("\n\n")
         *text, info.epilog = [" ".join(paragraph.split()) for paragraph in paragraphs]
-        info.help = "\n\n".join(text)
+        info.help, info.short_help = "\n\n".join(text), text[0]
     for inner in group.registered_groups:
         if inner.typer_instance is not None:
             _set_help(inner.typer_instance)

@@ -9,7 +9,7 @@ import json
 import shutil
 import sys
 from bisect import bisect
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -239,11 +239,11 @@ def print_result(as_json: bool, document: Any, line: str) -> None:
         typer.echo(line)
 
 
-def make_table(headings: Sequence[str], folded: Collection[str]) -> Table:
-    """Return a table without lines, of which these columns may be folded."""
+def make_table(headings: Sequence[str]) -> Table:
+    """Return a table without lines, whose columns are folded where it would be too wide."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in headings:
-        table.add_column(heading, overflow="fold", no_wrap=heading not in folded)
+        table.add_column(heading, overflow="fold")
     return table
 
 

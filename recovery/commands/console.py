@@ -34,7 +34,9 @@ def console(
     locks: MaybeLocksOption = None,
     leases: MaybeLeasesOption = None,
     bind: BindOption = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 picks a free one.")] = PORT,
+    port: Annotated[
+        int, typer.Option(metavar="PORT", min=0, max=65535, help="0 picks a free one.")
+    ] = PORT,
     tls_cert: CertificateOption = None,
     tls_key: KeyOption = None,
     token_file: Annotated[

@@ -25,8 +25,6 @@ from txn.model import check_choice
 if TYPE_CHECKING:
     from recovery.commands.flights import Mending, Report
 
-ENDED_BY_SIGNAL = 128 + signal.SIGTERM
-
 app = typer.Typer(help="See it at work on real data.", no_args_is_help=True)
 
 
@@ -49,7 +47,9 @@ def flights(
     *,
     store: Annotated[
         str | None,
-        typer.Option("--store", help="Where to load them; else `txn serve` of a temporary store."),
+        typer.Option(
+            metavar="URI", help="Where to load them; else `txn serve` of a temporary store."
+        ),
     ] = None,
     tables: Annotated[
         str | None,
@@ -59,10 +59,17 @@ def flights(
             "not there yet. Without it, a new name in --store.",
         ),
     ] = None,
-    days: Annotated[int, typer.Option(min=1, max=365, help="Days of the year 2013.")] = 3,
+    days: Annotated[
+        int, typer.Option(metavar="N", min=1, max=365, help="Days of the year 2013.")
+    ] = 3,
     crash: Annotated[bool, typer.Option(help="Kill the job part way, and mend.")] = True,
     protocol: Annotated[
-        str, typer.Option(help=f"That of its transactions: {WORDS}.", parser=parse_protocol)
+        str,
+        typer.Option(
+            metavar="NAME",
+            help=f"The protocol of its transactions: {WORDS}.",
+            parser=parse_protocol,
+        ),
     ] = "six-phase",
     by: Annotated[
         str,
@@ -87,7 +94,9 @@ def flights(
     # A store of its own has no other tables.
     name = tables or ("flights" if store is None else f"flights-{secrets.token_hex(4)}")
     screen = Console(stderr=True) if as_json else console()
-    signal.signal(signal.SIGTERM, leave)
+    for number in (signal.SIGHUP, signal.SIGTERM):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
+            signal.signal(number, leave)
     try:
         with open_place(store, screen) as uri:
             report = run_demo(
@@ -122,9 +131,9 @@ def _tell_of_tables(store: str | None, tables: DemoTables, screen: Console) -> N
     screen.print(look, markup=False, soft_wrap=True)
 
 
-def leave(*_: object) -> None:
+def leave(number: int, _: object) -> None:
     """End as if interrupted, so that what was started is ended."""
-    raise typer.Exit(ENDED_BY_SIGNAL)
+    raise typer.Exit(128 + number)
 
 
 @contextmanager

@@ -215,12 +215,20 @@ def load_and_kill(story: Story, csv: Path) -> JobCrash:
         if story.by != "atomic":
             stop_half_done(story, job)
         crash = JobCrash(count_ended(last), workers, job.kill(), last.get("parts", 0))
-    parts = f", {crash.parts} parts begun" if crash.parts else ""
-    story.out.print(
-        f"Killed the whole job, {count_text(crash.processes, 'process', 'processes')}, after it "
-        f"had reported {crash.transactions:,} of {total:,} transactions{parts}."
-    )
+    story.out.print(tell_crash(crash, total))
     return crash
+
+
+def tell_crash(crash: JobCrash, total: int) -> str:
+    """Return in one sentence what was killed, and when; total: of parts, if it has any, or else of
+    transactions."""
+    processes = count_text(crash.processes, "process", "processes")
+    if not crash.parts:
+        so_far = f"{crash.transactions:,} of {total:,} transactions"
+    else:
+        so_far = f"{count_text(crash.transactions, 'transaction')} and begun {crash.parts:,} of "
+        so_far += f"{total:,} parts"
+    return f"Killed the whole job, {processes}, after it had reported {so_far}."
 
 
 def stop_half_done(story: Story, job: Job) -> None:
@@ -414,6 +422,6 @@ def tell_end(report: Report) -> str:
         return f"Killed part way, with no transaction half done: {flights}."
     forward, back = mending.repaired.rolled_forward, mending.repaired.rolled_back
     return (
-        f"Killed with {forward + back:,} transactions half done: {forward:,} were rolled forward, "
-        f"{back:,} rolled back, and {flights}."
+        f"Killed with {count_text(forward + back, 'transaction')} half done: {forward:,} rolled "
+        f"forward, {back:,} rolled back, and {flights}."
     )

@@ -13,7 +13,6 @@ from recovery.commands.common import (
     TransactionsOption,
     open_engine,
     print_json,
-    print_line,
 )
 from recovery.documents import cell_document
 from txn.text import escape, key_text, parse_key
@@ -40,6 +39,6 @@ def get(
         if as_json:
             print_json(cell_document(key, cell))
         elif cell is None:
-            print_line(f"{key_text(key)}  absent")
+            typer.echo(f"{key_text(key)}  absent")
         else:
-            print_line(f"{key_text(key)}  {cell.timestamp}  {escape(cell.value)}")
+            typer.echo(f"{key_text(key)}  {cell.timestamp}  {escape(cell.value)}")

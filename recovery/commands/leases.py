@@ -202,7 +202,7 @@ def _choose_leases(url: str | None) -> str:
     found = default_url()
     if found == user_url():
         name = found.removeprefix(SQLITE)
-        typer.echo(f"note: only this user's, no other user is kept out: {name}", err=True)
+        typer.echo(f"note: these leases keep out no other user: {name}", err=True)
     return found
 
 
@@ -224,7 +224,7 @@ def show_leases(leases: Sequence[Lease], now: datetime, as_json: bool) -> None:
         for lease in leases:
             print_json(_document(lease))
         return
-    table = make_table(("object", "mode", "lease", "user", "since", "until", "left"), {"object"})
+    table = make_table(("object", "mode", "lease", "user", "since", "until", "left"))
     for lease in leases:
         left_ms = int((lease.end_utc - now).total_seconds() * 1000)
         row = [str(lease.path), lease.request.mode.name.lower(), str(lease.lease_id), lease.user]

@@ -212,7 +212,7 @@ def show_locks(locks: Sequence[Lock], extended: bool, as_json: bool) -> None:
             print_json(_document(lock, place))
         return
     extras = ("host", "since", "for", "kind", "token", "query") if extended else ()
-    table = make_table(("object", "mode", "state", "holder", *extras), {"object", "query"})
+    table = make_table(("object", "mode", "state", "holder", *extras))
     for lock, place in zip(locks, places, strict=True):
         table.add_row(*(Text(text) for text in _row(lock, place, extended)))
     console().print(table)

@@ -72,7 +72,9 @@ def init(
 
 
 def convert(
-    protocol: Annotated[str, typer.Argument(help=f"{WORDS}.", parser=parse_protocol)],
+    protocol: Annotated[
+        str, typer.Argument(metavar="NAME", help=f"{WORDS}.", parser=parse_protocol)
+    ],
     *,
     scan: Annotated[
         list[str] | None,

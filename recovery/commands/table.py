@@ -45,8 +45,7 @@ def ls(
 
     Example: txn table ls
     """
-    headings = ("table", "families", "database", "protocol", "safe")
-    table = make_table(headings, headings)
+    table = make_table(("table", "families", "database", "protocol", "safe"))
     with open_any_store(store, DEFAULT_TRANSACTIONS) as context:
         for found in list_tables(context):
             if as_json:
@@ -81,7 +80,7 @@ def _row(found: TableFacts) -> list[str]:
 
 @app.command("create")
 def create(
-    table: Annotated[str, typer.Argument(help="The name of the table.")],
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="The name of the table.")],
     families: Annotated[list[str], typer.Argument(metavar="FAMILY", help="Its families.")],
     store: StoreOption,
     transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
@@ -99,7 +98,7 @@ def create(
 
 @app.command("take-over")
 def take_over(
-    table: Annotated[str, typer.Argument(help="The name of the table.")],
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="The name of the table.")],
     store: StoreOption,
     transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
     yes: YesOption = False,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import astuple, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -247,6 +249,25 @@ def test_a_job_dies_with_its_starter(tmp_path: Path) -> None:
     while processes_of(mark) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert processes_of(mark) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+def test_a_demonstration_that_is_told_to_end_leaves_nothing(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    """A person closes the terminal in which it runs."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "recovery", "demo", "flights"],
+        env={**os.environ, "PYTHONUNBUFFERED": "1", "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        preexec_fn=partial(signal.signal, number, signal.SIG_DFL),  # noqa: PLW1509  (nohup's)
+    ) as running:
+        assert running.stdout is not None
+        assert any(line.startswith(b"tables ") for line in running.stdout)
+        running.send_signal(number)
+        assert running.wait(SAYS_WITHIN_S) == 128 + number
+    assert list(tmp_path.iterdir()) == []
+    assert processes_of(str(tmp_path)) == []
 
 
 def test_a_job_that_works_for_long_is_not_silent(capsys: pytest.CaptureFixture[str]) -> None:

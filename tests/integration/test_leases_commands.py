@@ -152,7 +152,7 @@ def test_without_any_setting_leases_are_in_a_file_of_the_user_and_that_is_said(
     ):
         done = called_here(*arguments)
         assert (done.exit_code, done.stdout) == (0, said)
-        assert done.stderr == f"note: only this user's, no other user is kept out: {file}\n"
+        assert done.stderr == f"note: these leases keep out no other user: {file}\n"
     assert file.exists()
     assert called_here("ls", "--leases", f"sqlite:///{file}").stderr == ""
 

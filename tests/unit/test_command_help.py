@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
 from recovery.commands import app
 
@@ -42,6 +43,21 @@ def test_help_has_no_line_breaks_of_the_source(name: str) -> None:
     """The terminal breaks lines where it ends."""
     paragraphs = COMMANDS[name].help.split("\n\n")
     assert all(paragraph and "\n" not in paragraph for paragraph in paragraphs)
+
+
+@pytest.mark.parametrize("name", ["", *COMMANDS])
+@pytest.mark.parametrize("columns", [60, 80])
+def test_help_cuts_nothing_in_a_narrow_terminal(
+    name: str, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half the name of an option is of no use."""
+    monkeypatch.setenv("COLUMNS", str(columns))
+    words = [*name.split(), "--help"]
+    text = CliRunner().invoke(app, words, terminal_width=columns).output
+    options = [each for param in getattr(COMMANDS.get(name), "params", ()) for each in param.opts]
+    assert [each for each in options if each.startswith("-") and each not in text] == []
+    assert "…" not in text
+    assert max(map(len, text.splitlines())) <= columns
 
 
 @pytest.mark.parametrize("name", COMMANDS)

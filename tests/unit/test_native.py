@@ -1000,7 +1000,7 @@ def test_a_closed_store_is_used_no_more(server: FakeRegionServer) -> None:
         ("hbase://zk:99999", "not an address"),
         ("hbase://zk,,zk2", "not an address"),
         ("hbase://::1:2181", r"not an address.*\[IPv6\]"),
-        ("hbase://[::1]x:1", "not an address"),
+        ("hbase://[::1]x:1", "not an address|not a URI"),  # newer Pythons refuse it themselves
         ("hbase://zk1, zk2", "not an address"),
         ("hbase://zk\n:2181", "not a URI"),
         ("hbase:///hbase?registry=master:16000", "write hbase://zk1"),

@@ -10,6 +10,7 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
+from rich.cells import cell_len
 from rich.console import Console
 
 from recovery.commands import main
@@ -114,6 +115,42 @@ def test_explanations_and_findings_fit(screen: Screen, width: int, command: str)
     lines = screen(*command.replace("transaction", one).split())
     assert max(map(len, lines)) <= width
     assert "…" not in "".join(lines)
+
+
+@pytest.mark.parametrize(
+    "command", ["locks ls", "locks ls --extended", "leases ls --leases sqlite:///{folder}/leases"]
+)
+def test_tables_of_locks_and_leases_lose_nothing(
+    screen: Screen, width: int, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their objects are what one goes on with, and were squeezed out."""
+    monkeypatch.setenv("TXN_LOCKS", f"embedded://{tmp_path}/store")
+    parts = ["sales", "orders-of-the-whole-year", "day=2026-11-26", "hour=12"]
+    if command.startswith("locks"):
+        screen("locks", "acquire", "/".join(parts), "--exclusive")
+    else:
+        leases = f"sqlite:///{tmp_path}/leases"
+        screen("leases", "grab", "/".join(parts), "--for", "2h", "--leases", leases)
+    lines = screen(*command.format(folder=tmp_path).split())
+    assert max(map(len, lines)) <= width
+    column = "".join(line.partition("  ")[0] for line in lines)
+    assert column.startswith("object") and column.endswith("/".join(parts))
+
+
+def test_a_value_is_printed_whole(screen: Screen, uri: str) -> None:
+    """It is what was asked for; a terminal breaks long lines by itself."""
+    with connect(uri) as engine:
+        engine.commit([Mutation(KEY, "v" * 200)])
+    (line, _) = screen("get", "data/carol/d:balance")
+    assert line.endswith("v" * 200)
+
+
+def test_wide_characters_fit(screen: Screen, uri: str, width: int) -> None:
+    """Those of Chinese take two columns."""
+    with connect(uri) as engine:
+        engine.commit([Mutation(KEY, "1")], labels={"who": "\u6f22" * 50})
+    line = screen("ls")[-2]
+    assert (cell_len(line) in (width - 1, width), line[-1]) == (True, "\u2026")
 
 
 def test_a_bar_shows_how_far_a_check_has_come() -> None:

@@ -52,7 +52,7 @@ class Path:
         for part in self.parts:
             if not part or len(part) > MAX_PART or part in {".", ".."} or not _is_unicode(part):
                 raise InvalidRequestError(
-                    "not a part of a path", part=part[:40], path=self.parts[:3]
+                    "not a part of a path", part=part[:40], path="/".join(self.parts[:3])
                 )
 
     @property

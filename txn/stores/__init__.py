@@ -29,7 +29,15 @@ from txn.errors import InvalidRequestError
 from txn.host.extras import require_extra
 from txn.stores.base import Store
 from txn.stores.local import LocalStore
-from txn.stores.options import Option, hide_login, one_of, read_options, split_uri, up_to
+from txn.stores.options import (
+    Option,
+    hide_login,
+    one_of,
+    read_options,
+    show_uri,
+    split_uri,
+    up_to,
+)
 from txn.tables.kv.lmdb import MAX_READERS, LmdbStore
 from txn.tables.kv.memory import MemoryStore
 from txn.tables.kv.ordered import OrderedStore
@@ -139,13 +147,13 @@ def _make_embedded_uri(path: str) -> str:
 
 def _place(parts: SplitResult) -> str:
     """Return the URI without its options, one of which may be a token."""
-    return hide_login(parts._replace(query="").geturl())
+    return show_uri(parts._replace(query=""))
 
 
 def _options(parts: SplitResult, known: Mapping[str, Option]) -> dict[str, Any]:
     """Return the options of a URI, each of which must be known and have one of its values."""
     if parts.fragment:
-        raise InvalidRequestError("a store has no fragment", uri=parts.geturl())
+        raise InvalidRequestError("a store has no fragment", uri=show_uri(parts))
     return read_options(parts, known)
 
 

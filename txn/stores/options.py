@@ -51,12 +51,20 @@ def read_options(parts: SplitResult, known: Mapping[str, Option]) -> dict[str, A
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
         if name not in known:
             raise InvalidRequestError(
-                "unknown option", option=name, uri=hide_login(parts.geturl()), known=sorted(known)
+                "unknown option", option=name, uri=show_uri(parts), known=sorted(known)
             )
         if name in options:
             raise InvalidRequestError("an option is there twice", option=name)
         options[name] = known[name](name, value)
     return options
+
+
+def show_uri(parts: SplitResult) -> str:
+    """Return a URI for people to read as they wrote it: `geturl` leaves out an empty host."""
+    uri, bare = parts.geturl(), f"{parts.scheme}:/"
+    if not parts.netloc and uri.startswith(bare) and not uri.startswith(f"{bare}/"):
+        uri = uri.replace(bare, f"{bare}//", 1)
+    return hide_login(uri)
 
 
 def hide_login(uri: str) -> str:

@@ -1,0 +1,56 @@
+"""The sentences in which `txn demo flights` tells what happened."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from recovery.commands.flights import (
+    Contents,
+    JobCrash,
+    Mending,
+    Report,
+    tell_crash,
+    tell_end,
+)
+from recovery.findings import Kind, Repaired, Tally
+from txn.demo.data import tables_named
+
+pytestmark = pytest.mark.fast
+CONTENTS = Contents(842, 1684, 0, 0)
+
+
+def report(forward: int, back: int) -> Report:
+    kinds = {Kind.DECIDED: forward, Kind.UNDECIDED: back}
+    found = Tally(counts=Counter({(kind, None): number for kind, number in kinds.items()}))
+    repaired = Tally(counts=Counter({(kind, Repaired): number for kind, number in kinds.items()}))
+    mending = Mending(found, repaired, Tally(), None, CONTENTS, CONTENTS)
+    return Report(tables_named("flights"), 842, {}, (), mending=mending)
+
+
+@pytest.mark.parametrize(
+    ("forward", "back", "said"),
+    [
+        (0, 1, "Killed with 1 transaction half done: 0 rolled forward, 1 rolled back, and all "),
+        (33, 1, "Killed with 34 transactions half done: 33 rolled forward, 1 rolled back, and "),
+        (0, 0, "Killed part way, with no transaction half done: all 842 flights are there "),
+    ],
+)
+def test_the_last_sentence_counts_what_was_repaired(forward: int, back: int, said: str) -> None:
+    """It is what a reader remembers."""
+    assert tell_end(report(forward, back)).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("crash", "said"),
+    [
+        (JobCrash(597, 2, 5), "597 of 842 transactions."),
+        (JobCrash(1, 4, 10, parts=23), "1 transaction and begun 23 of 842 parts."),
+    ],
+)
+def test_the_total_of_a_killed_job_is_of_parts_where_there_are_parts(
+    crash: JobCrash, said: str
+) -> None:
+    """All flights written atomically are one transaction: `1 of 34 transactions` was wrong."""
+    assert tell_crash(crash, 842).endswith(f"after it had reported {said}")
