@@ -32,4 +32,5 @@ def require_extra(extra: str, **facts: object) -> Iterator[None]:
 def _say(extra: str, error: ModuleNotFoundError, **facts: object) -> str:
     extra = OWN_EXTRAS.get(error.name or "", extra)
     missing = (error.name or "").partition(".")[0] or None
-    return annotate(f"install hbase-txn[{extra}]", **facts, missing=missing)
+    message = f"install hbase-txn[{extra}], or in a checkout .[{extra}]"
+    return annotate(message, **facts, missing=missing)
