@@ -251,7 +251,7 @@ def test_a_write_that_is_interrupted_before_it_leads_is_taken_back(
 ) -> None:
     """A notebook goes on after an interrupt, and its other threads with it."""
 
-    def interrupt(_: CommitQueue) -> None:
+    def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(CommitQueue, "_lead", interrupt)
