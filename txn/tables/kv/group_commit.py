@@ -87,7 +87,8 @@ class CommitQueue:
         if group.is_undone:
             mine.result = self._commit(body, lambda: durable)
         elif not group.is_done:
-            raise MaybeApplied("the commit failed", reason=str(group.error)) from group.error
+            message = str(group.error or "") or "the commit was interrupted"
+            raise MaybeApplied(message) from group.error
         result: R = mine.result
         return result
 
