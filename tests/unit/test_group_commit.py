@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import lmdb
@@ -261,6 +265,21 @@ def test_a_write_that_is_interrupted_before_it_leads_is_taken_back(
     monkeypatch.setattr("txn.tables.kv.exclusion.PATIENCE_MS", 10)
     store.write(put(b"other"), shared=True)
     assert (get(store, b"interrupted"), get(store, b"other")) == (None, b"v")
+
+
+@pytest.mark.parametrize("work", [put(b"k"), refuse])
+def test_a_write_is_forgotten_when_it_is_over(store: LmdbStore, work: Body) -> None:
+    """An interrupt may leave a transaction open in its traceback, which stops all other writers."""
+    gc.disable()
+    try:
+        body = partial(work)
+        kept = weakref.ref(body)
+        with suppress(InvalidRequestError):
+            store.write(body, shared=True)
+        del body
+        assert kept() is None
+    finally:
+        gc.enable()
 
 
 def test_each_write_of_many_threads_takes_effect_once(store: LmdbStore) -> None:

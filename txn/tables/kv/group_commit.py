@@ -25,15 +25,17 @@ _CLOCK = SystemClock()
 
 
 class _Write:
-    """What a thread writes; it waits for `wake`, and then leads unless it has a group."""
+    """What a thread writes; it waits for `wake`, and then leads unless it has a group.
+    is_leader: of its group, if any."""
 
-    __slots__ = ("body", "durable", "group", "result", "wake")
+    __slots__ = ("body", "durable", "group", "is_leader", "result", "wake")
 
     def __init__(self, body: Body, durable: bool) -> None:
         self.body = body
         self.durable = durable
         self.result: Any = None
         self.group: _Group | None = None
+        self.is_leader = False
         self.wake = Lock()
         self.wake.acquire()
 
@@ -44,15 +46,15 @@ class _Write:
 
 
 class _Group:
-    """The writes of one commit. is_done: it has been made; is_undone: it certainly has not."""
+    """What became of writes that share a commit. is_done: it was made; is_undone: it certainly was
+    not. failure: what its error said; the error itself would be part of a cycle, and keep open a
+    transaction that an interrupt left in its traceback."""
 
-    __slots__ = ("error", "has_run", "is_done", "is_undone", "leader", "writes")
+    __slots__ = ("failure", "is_done", "is_undone")
 
-    def __init__(self, leader: _Write) -> None:
-        self.leader = leader
-        self.writes: list[_Write] = []
-        self.error: BaseException | None = None
-        self.has_run = self.is_done = self.is_undone = False
+    def __init__(self) -> None:
+        self.failure = ""
+        self.is_done = self.is_undone = False
 
 
 class CommitQueue:
@@ -79,39 +81,43 @@ class CommitQueue:
                 leads = self._queue[0] is mine
             group = None if leads else self._wait(mine)
             if group is None:
-                group = mine.group = _Group(mine)
-                self._lead(group)
+                mine.is_leader = True
+                group = mine.group = _Group()
+                self._lead(mine, group)
         except BaseException:  # an interrupt comes anywhere: nobody would lead the others
             self._leave(mine)
             raise
         if group.is_undone:
             mine.result = self._commit(body, lambda: durable)
         elif not group.is_done:
-            message = str(group.error or "") or "the commit was interrupted"
-            raise MaybeApplied(message) from group.error
+            raise MaybeApplied(group.failure or "the commit was interrupted")
         result: R = mine.result
         return result
 
-    def _lead(self, group: _Group) -> None:
+    def _lead(self, mine: _Write, group: _Group) -> None:
+        writes: list[_Write] = []
+        has_run = False
+
         def body(writer: Writer) -> None:
+            nonlocal has_run
             with self._lock:
                 for each in self._queue:
                     each.group = each.group or group
-                group.writes = [each for each in self._queue if each.group is group]
-            for each in group.writes:
+                writes.extend(each for each in self._queue if each.group is group)
+            for each in writes:
                 each.result = each.body(writer)
-            group.has_run = True
+            has_run = True
 
         try:
-            self._commit(body, lambda: any(each.durable for each in group.writes))
+            self._commit(body, lambda: any(each.durable for each in writes))
             group.is_done = True
         except BaseException as error:
-            group.error = error
-            group.is_undone = not group.has_run or isinstance(error, self._harmless)
-            if len(group.writes) < 2 or not group.is_undone or not isinstance(error, Exception):
+            group.failure = str(error)
+            group.is_undone = not has_run or isinstance(error, self._harmless)
+            if len(writes) < 2 or not group.is_undone or not isinstance(error, Exception):
                 raise
         finally:
-            self._leave(group.leader)
+            self._leave(mine)
 
     def _wait(self, mine: _Write) -> _Group | None:
         """Wait until its commit is over; None: it has to lead. NotApplied where that takes too
@@ -128,8 +134,9 @@ class CommitQueue:
         """Take a write out of the queue, with those that it leads, and call who leads next; False:
         another one leads it. Where this was interrupted, it may be done again."""
         with self._lock:
-            group = mine.group = mine.group or _Group(mine)
-            if group.leader is not mine:
+            mine.is_leader = mine.is_leader or mine.group is None
+            group = mine.group = mine.group or _Group()
+            if not mine.is_leader:
                 return False
             led = [each for each in self._queue if each.group is group]
             rest = [each for each in self._queue if each.group is not group]
