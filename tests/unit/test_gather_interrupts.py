@@ -20,12 +20,14 @@ from tests.unit.worlds import World
 from txn import CommitOutcomeUnknown, Committed, Request, Version
 from txn.client import gather, local
 from txn.host import crew
+from txn.tables.kv import group_commit
 
 pytestmark = pytest.mark.fast
 
 BOOKKEEPING = {
     gather.__file__: None,
     crew.__file__: None,
+    group_commit.__file__: None,
     local.__file__: {"_commit_together", "_tell", "_tell_alone"},
 }
 AT_ONCE = 20

@@ -95,3 +95,15 @@ def test_a_string_ends_within_the_message() -> None:
     data = encode(PUT)
     with pytest.raises(Malformed, match="longer than the message may be"):
         read(data + data, 2 * len(data), Limits(message_bytes=len(data) - 10))
+
+
+def test_nothing_is_read_past_the_limit_of_items() -> None:
+    """A frame of a hostile client is full of fields that each cost time."""
+    field = b"\x0b\0\1\0\0\0\0"
+    data = encode(PUT).partition(b"\x0b\0\1")[0] + field * 1_000
+    source = Source(lambda _: data, lambda _: None, Limits(items=20))
+    assert source.arrives()
+    reader, _ = open_reader(source)
+    with pytest.raises(Malformed, match="too many items limit=20"):
+        reader.call(METHODS)
+    assert source.items == 21

@@ -51,7 +51,8 @@ class Binary(WireReader):
         source = self.source
         data, at, number = source.data, source.at, 0
         limit, known, values = min(len(data), source.end), made.thrift_spec, made.__dict__
-        while at + 7 <= limit:
+        most = source.limits.items
+        while at + 7 <= limit and source.items <= most:
             wire, following, size = STRING_FIELD.unpack_from(data, at)
             field = known.get(following)
             if wire != TType.STRING or field is None or field[0] != TType.BINARY:

@@ -20,7 +20,6 @@ from txn.errors import (
     StoreClosedError,
     StoreError,
     TxnError,
-    annotate,
 )
 from txn.host.tokens import read_token
 from txn.model import (
@@ -253,8 +252,10 @@ def _translate_error(refused: GatewayError, server: str) -> TxnError:
     cause = refused.__cause__
     if type(cause) in DECLARED:
         return unpack_error(cause)
-    error = NotApplied if getattr(cause, "type", None) == UNKNOWN_METHOD else MaybeApplied
-    return error(annotate("the server failed", server=server, cause=str(refused)))
+    if getattr(cause, "type", None) == UNKNOWN_METHOD:
+        message = "the server is of another version and does not know this request"
+        return NotApplied(message, server=server, cause=str(refused))
+    return MaybeApplied("the server failed", server=server, cause=str(refused))
 
 
 def is_unsupported(error: NotApplied) -> bool:

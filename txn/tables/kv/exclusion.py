@@ -104,8 +104,10 @@ class Exclusion:
         traceback: TracebackType | None,
     ) -> None:
         # In a child that was forked meanwhile this frees nothing: the lock is its parent's.
-        lockf(self._file, LOCK_UN, 2, self._lock)
-        self._thread.release()
+        try:
+            lockf(self._file, LOCK_UN, 2, self._lock)
+        finally:
+            self._thread.release()
 
     def _wait_for_thread(self) -> int:
         """Wait for the other threads of this process; return when that began."""
