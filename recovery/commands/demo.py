@@ -1,4 +1,4 @@
-"""`txn demo flights`: real flights through Spark, killed part way, mended and proven."""
+"""`txn demo flights`: real flights through Spark, killed part way, repaired and proven."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from txn.host.extras import require_extra
 from txn.model import check_choice
 
 if TYPE_CHECKING:
-    from recovery.commands.flights import Mending, Report
+    from recovery.commands.flights import Repair, Report
 
 app = typer.Typer(help="See it at work on real data.", no_args_is_help=True)
 
@@ -62,7 +62,7 @@ def flights(
     days: Annotated[
         int, typer.Option(metavar="N", min=1, max=365, help="Days of the year 2013.")
     ] = 3,
-    crash: Annotated[bool, typer.Option(help="Kill the job part way, and mend.")] = True,
+    crash: Annotated[bool, typer.Option(help="Kill the job part way, and repair.")] = True,
     protocol: Annotated[
         str,
         typer.Option(
@@ -159,22 +159,22 @@ def _document(report: Report) -> dict[str, object]:
         "tables": asdict(report.tables),
         "flights": report.flights,
         "crash": report.crash and asdict(report.crash),
-        **_describe_mending(report.mending),
+        **_describe_repair(report.repair),
         "loaded": report.loaded,
         "sights": {table: sights.document() for table, sights in report.sights.items()},
         "checks": [asdict(check) | {"holds": check.holds} for check in report.checks],
     }
 
 
-def _describe_mending(mending: Mending | None) -> dict[str, object]:
+def _describe_repair(repair: Repair | None) -> dict[str, object]:
     """Return what fsck found, and its summaries of the crash, the repair and what was left."""
-    if mending is None:
+    if repair is None:
         return {}
     return {
-        "found": {kind.value: number for kind, number in mending.found.count_kinds().items()},
-        "repaired": tally_document(mending.repaired, 0),
-        "left": {kind.value: number for kind, number in mending.left.count_kinds().items()},
-        "victim": mending.victim,
-        "before": asdict(mending.before),
-        "after": asdict(mending.after),
+        "found": {kind.value: number for kind, number in repair.found.count_kinds().items()},
+        "repaired": tally_document(repair.repaired, 0),
+        "left": {kind.value: number for kind, number in repair.left.count_kinds().items()},
+        "victim": repair.victim,
+        "before": asdict(repair.before),
+        "after": asdict(repair.after),
     }

@@ -72,7 +72,7 @@ class Contents:
 
 
 @dataclass(frozen=True, slots=True)
-class Mending:
+class Repair:
     """What fsck found after the crash, what became of it, and what it found after that.
 
     victim: the row key of the transaction that was explained, if there was one.
@@ -95,14 +95,14 @@ class Report:
     loaded: Line
     checks: Sequence[ProofCheck]
     crash: JobCrash | None = None
-    mending: Mending | None = None
+    repair: Repair | None = None
     sights: Mapping[str, Sights] = field(default_factory=dict)
 
     @property
     def holds(self) -> bool:
         """Whether every check holds and the repair left nothing."""
-        is_mended = self.mending is None or not self.mending.left.found
-        return is_mended and all(check.holds for check in self.checks)
+        is_repaired = self.repair is None or not self.repair.left.found
+        return is_repaired and all(check.holds for check in self.checks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,15 +162,15 @@ def run_demo(
         make_tables(story, protocol)
         out.print(f"tables  {'  '.join(astuple(tables))}", highlight=False)
         csv = unpack(story.place, days)
-        killed, mending = None, None
+        killed, repair = None, None
         readers = looking(uri, tables, csv, days) if by == "atomic" else no_readers()
         with readers as sights:
             if crash:
                 killed = load_and_kill(story, csv)
-                mending = mend(story)
+                repair = repair_crash(story)
             flights, loaded, checks = load_and_prove(story, csv)
     checks += check_sights(sights)
-    report = Report(tables, flights, loaded, checks, killed, mending, sights)
+    report = Report(tables, flights, loaded, checks, killed, repair, sights)
     show_checks(report, out)
     return report
 
@@ -269,7 +269,7 @@ def count_ended(line: Line) -> int:
 # ------------------------------------------------------------------------------ the repair
 
 
-def mend(story: Story) -> Mending:
+def repair_crash(story: Story) -> Repair:
     """Check, explain a victim, repair each finding, and check again."""
     ages = Ages(grace_ms=0)  # the job is dead, whatever its rows say: nothing has to be waited for
     data = [story.tables.flights.encode(), story.tables.indexes.encode()]
@@ -296,7 +296,7 @@ def mend(story: Story) -> Mending:
         after = count_contents(engine, story.tables)
     show_contents(before, after, story.out)
     name = None if victim is None else escape(victim)
-    return Mending(found, repaired, left, name, before, after)
+    return Repair(found, repaired, left, name, before, after)
 
 
 def choose_victim(findings: Sequence[Finding]) -> bytes | None:
@@ -415,12 +415,12 @@ def tell_end(report: Report) -> str:
     if not report.holds:
         return "NOT PROVEN: see the checks that are broken, and what fsck left."
     flights = f"all {report.flights:,} flights are there exactly once, with their index entries"
-    mending = report.mending
-    if mending is None:
+    repair = report.repair
+    if repair is None:
         return f"Proven: {flights}."
-    if not mending.found.found:
+    if not repair.found.found:
         return f"Killed part way, with no transaction half done: {flights}."
-    forward, back = mending.repaired.rolled_forward, mending.repaired.rolled_back
+    forward, back = repair.repaired.rolled_forward, repair.repaired.rolled_back
     return (
         f"Killed with {count_text(forward + back, 'transaction')} half done: {forward:,} rolled "
         f"forward, {back:,} rolled back, and {flights}."
