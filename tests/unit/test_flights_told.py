@@ -9,7 +9,7 @@ import pytest
 from recovery.commands.flights import (
     Contents,
     JobCrash,
-    Mending,
+    Repair,
     Report,
     tell_crash,
     tell_end,
@@ -25,8 +25,8 @@ def report(forward: int, back: int) -> Report:
     kinds = {Kind.DECIDED: forward, Kind.UNDECIDED: back}
     found = Tally(counts=Counter({(kind, None): number for kind, number in kinds.items()}))
     repaired = Tally(counts=Counter({(kind, Repaired): number for kind, number in kinds.items()}))
-    mending = Mending(found, repaired, Tally(), None, CONTENTS, CONTENTS)
-    return Report(tables_named("flights"), 842, {}, (), mending=mending)
+    repair = Repair(found, repaired, Tally(), None, CONTENTS, CONTENTS)
+    return Report(tables_named("flights"), 842, {}, (), repair=repair)
 
 
 @pytest.mark.parametrize(
