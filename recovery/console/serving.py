@@ -58,14 +58,26 @@ class PromptProtocol(H11Protocol):
 def serve_console(settings: ConsoleSettings, ready: Callable[[str], None]) -> None:
     """Serve until SIGTERM or SIGINT. `ready` is called with the address once all is there that it
     takes to answer."""
-    for each in ENDS_FOR:  # uvicorn raises it again once it has ended: the store is to be closed
-        signal.signal(each, lambda *_: sys.exit(0))
+    on_signals(lambda: sys.exit(0))
     with listen(settings.bind, settings.port) as listening:
         settings = replace(settings, port=listening.getsockname()[1])
         with open_console(settings) as console:
             server = make_server(console)
+
+            def end() -> None:
+                server.should_exit = True
+
+            # An exit is lost where Python ignores what is raised, as in `__del__`. Once uvicorn has
+            # ended it raises its signals again, and the store is to be closed.
+            on_signals(end)
             ready(settings.address)
             server.run(sockets=[listening])
+
+
+def on_signals(end: Callable[[], None]) -> None:
+    """Call this when a signal asks for the end."""
+    for each in ENDS_FOR:
+        signal.signal(each, lambda *_: end())
 
 
 def make_server(console: Console) -> uvicorn.Server:

@@ -118,3 +118,24 @@ def test_a_certificate_that_cannot_be_used_is_named_before_the_address_is(
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)
     assert (done.returncode, done.stdout) == (2, "")
     assert f"cannot use the certificate or its key cert={certificate}" in done.stderr
+
+
+SIGNALLED = """
+import signal, sys
+from recovery.console.serving import serve_console
+from recovery.console.settings import ConsoleSettings
+
+class Dying:
+    def __del__(self):  # Python ignores what is raised here
+        signal.raise_signal(signal.SIGTERM)
+
+serve_console(ConsoleSettings(sys.argv[1], "token", port=0), lambda address: Dying().__sizeof__())
+"""
+
+
+def test_a_console_ends_by_a_signal_that_comes_where_python_ignores_exits(tmp_path: Path) -> None:
+    """The handler raised its exit there, and the console served for ever."""
+    store = f"embedded://{tmp_path}/store"
+    connect(store).close()
+    ended = subprocess.run([sys.executable, "-c", SIGNALLED, store], timeout=PATIENCE_S, check=True)
+    assert ended.returncode == 0

@@ -69,17 +69,20 @@ BUSY = """
     from txn.clock import SystemClock
     from txn.emulator.workers import Supervisor, serve_here
 
+    def say(*words):  # at once: lines of several processes must not mix
+        os.write(1, (" ".join(map(str, words)) + "\\n").encode())
+
     def start():
-        print("starts", os.getpid(), flush=True)
-        return lambda: print("stopped", flush=True)
+        say("starts", os.getpid())
+        return lambda: say("stopped")
 
     def ready():
-        print("ready", flush=True)
+        say("ready")
 
     def chore():
-        print("busy", flush=True)
+        say("busy")
         time.sleep(2)
-        print("rests", flush=True)
+        say("rests")
         return 600_000
 
     {serve}
