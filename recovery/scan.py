@@ -12,10 +12,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Columns, Row, Unless, plain_table
-from txn.protocol.attempt import Context, call_store
-from txn.protocol.lock_cells import holder_of
-from txn.protocol.phases import FINISHED, Status
+from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Columns, Row, RowExclusion, plain_table
+from txn.protocol.context import Context, call_store
+from txn.protocol.locks import holder_of
 from txn.protocol.ranges import stored_rows
 from txn.protocol.row import (
     FAMILY,
@@ -25,11 +24,12 @@ from txn.protocol.row import (
     follow,
     is_own,
     is_row_key,
+    parent_of,
+    read_rows,
     status_key,
     strip_database,
-    whole_of,
 )
-from txn.protocol.row_cells import read_rows
+from txn.protocol.statuses import FINISHED, Status
 from txn.spans import Span
 
 MAX_TIMESTAMP = (1 << 63) - 1
@@ -122,18 +122,18 @@ def list_rows(
     context: Context,
     wanted: Span,
     looked: Looked,
-    unless: Unless | None = None,
+    exclude: RowExclusion | None = None,
     cells: Columns = None,
 ) -> Iterator[Row]:
     """Yield the rows as `stored_rows` does, and tell of each."""
-    for row in stored_rows(context, wanted, unless, cells):
+    for row in stored_rows(context, wanted, exclude, cells):
         looked(wanted.table)
         yield row
 
 
-def leave_out(statuses: Iterable[Status]) -> Unless:
+def leave_out(statuses: Iterable[Status]) -> RowExclusion:
     """Return what leaves rows with one of these statuses out of a scan."""
-    return Unless(FAMILY, STATUS, frozenset(status.encoded for status in statuses))
+    return RowExclusion(FAMILY, STATUS, frozenset(status.encoded for status in statuses))
 
 
 def list_suspects(
@@ -244,7 +244,7 @@ def whole_row(context: Context, row_key: bytes) -> Row | None:
 def find_transaction(context: Context, row_key: bytes) -> TransactionRow | None:
     """Return a transaction row with all its cells, a part as its transaction has it; None for an
     absent one."""
-    whole = whole_of(row_key)
+    whole = parent_of(row_key)
     decisive = whole_row(context, whole) if whole else None  # first: see `read_row_cells`
     cells = whole_row(context, row_key)
     if cells is None or whole is None:
@@ -257,7 +257,7 @@ def find(context: Context, piece: bytes, looked: Looked = lambda table: None) ->
     `transaction` or the time is left out. Those of parts only where the piece reaches into what
     these have behind the key of their transaction: nothing else has a `-`. A whole key, which may
     lack its bucket and its database, is looked up and not searched for."""
-    if is_row_key(piece) and (whole_of(piece) or b".part-" not in piece):
+    if is_row_key(piece) and (parent_of(piece) or b".part-" not in piece):
         if whole_row(context, piece):
             yield piece
             return
@@ -266,7 +266,7 @@ def find(context: Context, piece: bytes, looked: Looked = lambda table: None) ->
         yield from (key.row for key in keys if found[key])
         return
     for row in list_rows(context, Span(context.table), looked):
-        is_wanted = (whole_of(row.row) is not None) is reaches_part(piece)
+        is_wanted = (parent_of(row.row) is not None) is reaches_part(piece)
         if is_wanted and is_row_key(row.row) and has_piece(row.row, piece):
             yield row.row
 
@@ -274,7 +274,7 @@ def find(context: Context, piece: bytes, looked: Looked = lambda table: None) ->
 def _list_names(context: Context, row_key: bytes) -> list[bytes]:
     """Return the row keys that may be meant where a bucket, or a database, was left out."""
     bare = strip_database(row_key)
-    whole = whole_of(bare) or bare
+    whole = parent_of(bare) or bare
     named = b"%b@%b%b" % (whole, plain_table(context.table), bare.removeprefix(whole))
     names = [bare, named]
     return [*names, *(b"%02d.%b" % (n, name) for n in range(MOST_BUCKETS) for name in names)]

@@ -10,17 +10,14 @@ from collections.abc import Callable
 from threading import Lock
 from typing import Any, assert_never, get_args
 
-from txn.host.extras import import_extra
-from txn.host.forks import Forked
-from txn.text import escape
-from txn.watch import (
+from txn.events import (
     Action,
+    BatchStarted,
     CallName,
     CommitOutcome,
     Conflict,
     Ended,
     Event,
-    Gathered,
     Helped,
     Phase,
     PhaseName,
@@ -31,6 +28,9 @@ from txn.watch import (
     WorkFailed,
     WorkName,
 )
+from txn.host.extras import import_extra
+from txn.host.forks import Forked
+from txn.text import escape
 
 with import_extra("metrics"):
     from prometheus_client import (
@@ -186,7 +186,7 @@ class Metrics(Forked):
                 self._child(self._conflicts, self._name_table(key.table or b"")).inc()
             case Helped(_, action):
                 self._child(self._helped, action).inc()
-            case Gathered(transactions):
+            case BatchStarted(transactions):
                 self._gathered.observe(transactions)
             case Queued(queue, change):
                 self._child(self._queues, queue).inc(change)

@@ -15,21 +15,21 @@ from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from txn.host.extras import import_extra
-from txn.model import Key
-from txn.request import Committed, Request
-from txn.text import escape, explain_failure, holder_text, key_text
-from txn.watch import (
+from txn.events import (
     CommitOutcome,
     Conflict,
     Event,
+    Listener,
     Phase,
     Retried,
-    Watch,
     guard,
     name_outcome,
     result_of,
 )
+from txn.host.extras import import_extra
+from txn.model import Key
+from txn.request import Committed, Request
+from txn.text import escape, explain_failure, holder_text, key_text
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -142,15 +142,15 @@ def list_headers(traces: Sequence[Trace | None]) -> list[Headers | None]:
     return [None if trace is None else trace.headers for trace in traces]
 
 
-def watch_batch(known: Mapping[bytes, Trace | None], watch: Watch) -> Watch:
+def watch_batch(known: Mapping[bytes, Trace | None], on_event: Listener) -> Listener:
     """Return a watch that tells of a batch to the spans of its requests, by the row keys of their
     transactions, and all of it to another watch as well: just that one where nobody will see it."""
     traces = {key: trace for key, trace in known.items() if trace and trace.is_recording}
     if not traces:
-        return watch
+        return on_event
 
     def tell(event: Event) -> None:
-        watch(event)
+        on_event(event)
         match event:
             case Phase(outcome="started"):
                 return

@@ -28,7 +28,7 @@ from recovery.text import error_text, fit_text, parse_duration
 from txn.client.connect import connect
 from txn.client.engine import Engine
 from txn.errors import InvalidRequestError, annotate
-from txn.protocol.attempt import Context
+from txn.protocol.context import Context
 from txn.protocol.row import is_own
 from txn.request import TRANSACTIONS
 from txn.stores.base import Store

@@ -31,9 +31,9 @@ from recovery.commands.common import (
 from recovery.documents import row_document
 from recovery.opening import open_store_of
 from recovery.text import count_text, duration_text, error_text, fit_text, labels_text, short_id
-from txn.protocol.attempt import Context
-from txn.protocol.phases import Status
-from txn.protocol.row import TransactionRow, created_ms, decode_row, is_row_key, whole_of
+from txn.protocol.context import Context
+from txn.protocol.row import TransactionRow, created_ms, decode_row, is_row_key, parent_of
+from txn.protocol.statuses import Status
 from txn.spans import Span
 from txn.text import escape
 
@@ -59,7 +59,7 @@ class Wanted:
 
     def takes(self, row_key: bytes) -> bool:
         """Whether the row is wanted, as far as its key tells."""
-        return self.with_parts or whole_of(row_key) is None
+        return self.with_parts or parent_of(row_key) is None
 
 
 def _status(text: str) -> str:

@@ -12,7 +12,7 @@ from recovery.console.sampling import Hour, Sampler
 from recovery.console.sweeping import Sweep, Unfinished
 from recovery.scan import find_transaction
 from txn.errors import TxnError
-from txn.protocol.attempt import Context
+from txn.protocol.context import Context
 from txn.protocol.row import TransactionRow
 from txn.text import name_failure
 

@@ -26,18 +26,18 @@ from recovery.console.positions import (
     list_transactions,
 )
 from recovery.scan import AHEAD_MS, has_piece, leave_out, reaches_part, whole_row
-from txn.model import Columns, Key, Row, Unless
-from txn.protocol.attempt import Context, call_store
-from txn.protocol.phases import Status
+from txn.model import Columns, Key, Row, RowExclusion
+from txn.protocol.context import Context, call_store
 from txn.protocol.row import (
+    COLUMNS,
     TransactionRow,
     column,
     decode_row,
     is_row_key,
+    parent_of,
     strip_database,
-    whole_of,
 )
-from txn.protocol.row_cells import COLUMNS
+from txn.protocol.statuses import Status
 from txn.request import Request
 from txn.spans import Span
 
@@ -88,7 +88,7 @@ class WantedTransactions:
 
     def takes_key(self, row_key: bytes) -> bool:
         """Whether a row is wanted, as far as its key tells."""
-        if whole_of(row_key) is not None and not self.looks_at_parts:
+        if parent_of(row_key) is not None and not self.looks_at_parts:
             return False
         return not self.id_ or has_piece(row_key, self.id_)
 
@@ -261,7 +261,7 @@ class _Look:
             if len(found) > 1 and (len(found) > self._at_once or size > most):
                 first = min(each.position for each in found.values())
                 part = (position - first) / (high - first)
-                raise _TooMany(first, (rank + part) / len(self._at.buckets) if got else 1)
+                raise _TooMany(first, (rank + part) / len(self._at.salt_buckets) if got else 1)
         self._windows += 1
         return sorted(found.values(), reverse=True, key=lambda each: each.position)
 
@@ -273,23 +273,23 @@ class _Look:
         if not wanted.needs_request:
             is_by_owner = self._context.rules.locks_rows
             cells = AGE_CELLS if wanted.needs_age and is_by_owner else STATUS_CELLS
-        for rank in range(len(self._at.buckets)):
+        for rank in range(len(self._at.salt_buckets)):
             for row in self._list_bucket(rank, low, high, cells):
                 yield rank, True, row
         if cells is not None and (wanted.statuses is None or None in wanted.statuses):
-            for rank in range(len(self._at.buckets)):
+            for rank in range(len(self._at.salt_buckets)):
                 for row in self._list_bucket(rank, low, high, None, leave_out(Status)):
                     yield rank, False, row
 
     def _list_bucket(
-        self, rank: int, low: int, high: int, cells: Columns, unless: Unless | None = None
+        self, rank: int, low: int, high: int, cells: Columns, exclude: RowExclusion | None = None
     ) -> Iterator[Row]:
         first, behind = self._spans[rank]
         start = max(first, self._at.find_start(rank, low))
         stop = min(behind, self._at.find_start(rank, high))
         span = Span(self._context.table, start, stop)
         passing = None if self._wanted.looks_at_parts else self._budget.spend
-        return list_transactions(self._context, span, cells, unless, passing)
+        return list_transactions(self._context, span, cells, exclude, passing)
 
     def _cut(self, first: int, high: int, got: float) -> int:
         """Return from where a window goes that may hold little enough: half of what holds too much,
@@ -347,13 +347,13 @@ class _Look:
             yield from (decode_row(each.cells) for each in found)
             return
         for some in self._budget.divide(found):
-            for row in self._read_whole([each.cells.row for each in some]):
+            for row in self._read_parent([each.cells.row for each in some]):
                 self._budget.spend(row, again=True)
                 decoded = decode_row(row)
                 is_there = bool(row.cells) and self._wanted.takes_status(decoded, self._now_ms)
                 yield decoded if is_there else None
 
-    def _read_whole(self, row_keys: list[bytes]) -> list[Row]:
+    def _read_parent(self, row_keys: list[bytes]) -> list[Row]:
         table = self._context.table
         keys = {row: [column(table, row, name) for name in COLUMNS] for row in row_keys}
         asked = [key for each in keys.values() for key in each]
@@ -383,7 +383,7 @@ def _list_spans(at: Positions, piece: bytes) -> list[tuple[bytes, bytes]]:
     """Return from where to where in each bucket a row can have the piece."""
     match = _PIECE.fullmatch(strip_database(piece))
     spans = []
-    for prefix in at.buckets:
+    for prefix in at.salt_buckets:
         first, behind = prefix + NAME, prefix + BEHIND
         if match is not None and match[1] not in (None, prefix):
             first = behind

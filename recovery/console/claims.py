@@ -15,7 +15,7 @@ from recovery.opening import find_usual_rules, open_lease_look, open_lock_look
 from txn.locks.line import list_denying
 from txn.locks.manager import Lock, LockLook, SeenLocks
 from txn.locks.stored.look import StoredLook
-from txn.protocol.attempt import Context
+from txn.protocol.context import Context
 from txn.request import TRANSACTIONS
 
 if TYPE_CHECKING:

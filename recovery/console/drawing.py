@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from recovery.inspect import Explanation
 from recovery.text import duration_text, time_text
-from txn.protocol.phases import Status
+from txn.protocol.statuses import Status
 
 WIDTH = 960
 LEAST = 70

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from recovery.console.jobs import JobUnderWayError
 from recovery.doctor import Diagnosis, examine
-from txn.protocol.attempt import Context
+from txn.protocol.context import Context
 
 
 class Examination:

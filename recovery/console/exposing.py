@@ -14,7 +14,7 @@ from recovery.console.background import Background
 from recovery.console.sampling import find_last_minute
 from txn.client.measured import MeasuredStore
 from txn.metrics import Metrics
-from txn.protocol.attempt import Context
+from txn.protocol.context import Context
 
 OUTCOMES = ("committed", "aborted", "undecided")
 
@@ -24,7 +24,7 @@ def measure(context: Context) -> tuple[Context, CollectorRegistry]:
     registry = CollectorRegistry()
     metrics = Metrics(registry)
     store = MeasuredStore(context.store, metrics)
-    return replace(context, store=store, watch=metrics), registry
+    return replace(context, store=store, on_event=metrics), registry
 
 
 class Findings(Collector):

@@ -17,8 +17,8 @@ from recovery.findings import Finding, Kind, LeftAlone, Repaired, Result, Severi
 from recovery.fsck import GRACE_MS, check, compact, repair, repair_all
 from txn.clock import Clock
 from txn.errors import InvalidRequestError, TxnError
-from txn.protocol.attempt import Context
-from txn.protocol.rules import require_features
+from txn.protocol.context import Context
+from txn.protocol.protocols import require_features
 
 LOG = logging.getLogger("txn.console")
 MOST_KEPT = 1_000

@@ -16,8 +16,8 @@ from recovery.scan import find_transaction
 from recovery.tables import is_foreign
 from txn.errors import CorruptRowError, TableUnavailable
 from txn.model import RESERVED, Cell, Key, Row
-from txn.protocol.attempt import Context, call_store
-from txn.protocol.lock_cells import FencedLock, holder_of, read_lock
+from txn.protocol.context import Context, call_store
+from txn.protocol.locks import FencedLock, holder_of, read_lock
 from txn.protocol.ranges import stored_rows
 from txn.protocol.retire import Guarded
 from txn.protocol.row import TransactionRow, is_row_key

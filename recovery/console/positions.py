@@ -16,18 +16,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from txn.errors import InvalidRequestError
-from txn.model import Columns, Row, Unless, plain_table
-from txn.protocol.attempt import Context
-from txn.protocol.phases import Status
+from txn.model import Columns, Row, RowExclusion, plain_table
+from txn.protocol.context import Context
 from txn.protocol.ranges import stored_rows
-from txn.protocol.row import (
-    FAMILY,
-    is_row_key,
-    part_key,
-    rows_of_parts,
-    strip_database,
-    whole_of,
-)
+from txn.protocol.row import FAMILY, child_key, child_range, is_row_key, parent_of, strip_database
+from txn.protocol.statuses import Status
 from txn.spans import Span
 
 NAME = b"transaction."
@@ -84,7 +77,7 @@ def list_transactions(
     context: Context,
     span: Span,
     cells: Columns = None,
-    unless: Unless | None = None,
+    exclude: RowExclusion | None = None,
     passing: Callable[[Row], object] | None = None,
 ) -> Iterator[Row]:
     """Yield the rows of a span of one bucket. With `passing`, which is told of those that were read
@@ -92,8 +85,8 @@ def list_transactions(
     at, stop = span.start, span.stop or BEHIND
     while at < stop:
         passed, rest, at = 0, replace(span, start=at), stop
-        for row in stored_rows(context, rest, unless, cells):
-            whole = whole_of(row.row) if passing is not None else None
+        for row in stored_rows(context, rest, exclude, cells):
+            whole = parent_of(row.row) if passing is not None else None
             if whole is None or passing is None:
                 passed = 0
                 yield row
@@ -101,30 +94,30 @@ def list_transactions(
             passed += 1
             passing(row)
             if passed > PARTS_PASSED:
-                at = rows_of_parts(whole)[1]
+                at = child_range(whole)[1]
                 break
 
 
 class Positions:
     """The positions of row keys in these buckets, and back."""
 
-    def __init__(self, buckets: Sequence[bytes], database: bytes = b"") -> None:
+    def __init__(self, salt_buckets: Sequence[bytes], database: bytes = b"") -> None:
         self._database = b"@" + plain_table(database) if database else b""
-        self.buckets = tuple(sorted(buckets, key=lambda prefix: prefix + NAME)) or (b"",)
+        self.salt_buckets = tuple(sorted(salt_buckets, key=lambda prefix: prefix + NAME)) or (b"",)
 
     def find_time(self, ms: int) -> int:
         """Return the least position of a transaction that was begun at this time."""
-        return (max(0, min(ms, END_MS)) * len(self.buckets)) << (_UID_BITS + _PART_BITS)
+        return (max(0, min(ms, END_MS)) * len(self.salt_buckets)) << (_UID_BITS + _PART_BITS)
 
     def find_row(self, row_key: bytes) -> int:
         """Return the position of a row key, also of one in a bucket that is not in use."""
         is_named, row_key = b"@" in row_key, strip_database(row_key)
-        whole = whole_of(row_key) or row_key
+        whole = parent_of(row_key) or row_key
         head = whole[: -len(b"%032x" % 0)]
         prefix, ms, uid = head[: head.index(NAME)], int(head[-14:-1]), int(whole[len(head) :], 16)
-        rank = bisect_left(self.buckets, prefix + NAME, key=lambda each: each + NAME)
-        number = (ms * len(self.buckets) + rank) << _UID_BITS
-        if prefix not in self.buckets:
+        rank = bisect_left(self.salt_buckets, prefix + NAME, key=lambda each: each + NAME)
+        number = (ms * len(self.salt_buckets) + rank) << _UID_BITS
+        if prefix not in self.salt_buckets:
             return number << _PART_BITS
         return (number | uid << 1 | is_named) << _PART_BITS | _find_part(row_key[len(whole) :])
 
@@ -145,12 +138,12 @@ class Positions:
             ms, rank, uid, part = self._split(((position >> _PART_BITS) + 1) << _PART_BITS)
         if (rank, uid, part) == (0, 0, 0):
             return b"%013d" % ms
-        return self.buckets[rank] + NAME + b"%013d" % ms + self._make_end(uid, part)
+        return self.salt_buckets[rank] + NAME + b"%013d" % ms + self._make_end(uid, part)
 
     def find_start(self, rank: int, position: int) -> bytes:
         """Return the least row that a bucket can have at or behind a position."""
         ms, other, uid, part = self._split(position)
-        prefix = self.buckets[rank]
+        prefix = self.salt_buckets[rank]
         ms += rank < other
         if ms >= END_MS:
             return prefix + BEHIND
@@ -164,7 +157,7 @@ class Positions:
 
     def _split(self, position: int) -> tuple[int, int, int, int]:
         number, part = position >> _PART_BITS, position & ((1 << _PART_BITS) - 1)
-        ms, rank = divmod(number >> _UID_BITS, len(self.buckets))
+        ms, rank = divmod(number >> _UID_BITS, len(self.salt_buckets))
         return ms, rank, number & ((1 << _UID_BITS) - 1), part
 
     def _make_end(self, uid: int, part: int) -> bytes:
@@ -173,8 +166,8 @@ class Positions:
         if part == 0:
             return whole
         if part > _PARTS**2:
-            return rows_of_parts(whole)[1]
-        return part_key(whole, *divmod(part - 1, _PARTS))
+            return child_range(whole)[1]
+        return child_key(whole, *divmod(part - 1, _PARTS))
 
 
 def _find_part(suffix: bytes) -> int:

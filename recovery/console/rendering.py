@@ -16,8 +16,8 @@ from recovery.console.access import name_way_back
 from recovery.inspect import Explanation
 from recovery.text import count_text, duration_text, labels_text, time_text
 from txn.model import Key
-from txn.protocol.phases import Status
 from txn.protocol.row import TransactionRow, created_ms
+from txn.protocol.statuses import Status
 from txn.text import assertion_text, escape, key_text, shorten
 
 PAGES = (

@@ -23,17 +23,10 @@ from recovery.bounds import Budget, LookLimits
 from recovery.console.positions import NAME, find_buckets, list_transactions
 from txn.errors import CorruptRowError, InvalidRequestError
 from txn.model import Key, Row
-from txn.protocol.attempt import Context, call_store
-from txn.protocol.phases import Status
-from txn.protocol.row import (
-    FAMILY,
-    TransactionRow,
-    column,
-    created_ms,
-    decode_buffer,
-    decode_row,
-    is_row_key,
-)
+from txn.protocol.codec import decode_buffer
+from txn.protocol.context import Context, call_store
+from txn.protocol.row import FAMILY, TransactionRow, column, created_ms, decode_row, is_row_key
+from txn.protocol.statuses import Status
 from txn.spans import Span
 from txn.text import unescape
 
@@ -164,14 +157,14 @@ class Sampler:
         clock = self._context.clock
         due_ms = clock.monotonic_ms() + ms
         now = clock.wall_ms() // MINUTE_MS
-        buckets = find_buckets(self._context)
+        salt_buckets = find_buckets(self._context)
         minutes = [at * MINUTE_MS for at in range(now, now - MINUTES, -1)]
         self._samples = {at: self._samples[at] for at in minutes if at in self._samples}
         for at in minutes[:RECENT]:
-            self._samples[at] = self._sample(at, buckets)
+            self._samples[at] = self._sample(at, salt_buckets)
         for at in minutes[RECENT:]:
             if not self._has_settled(at):
-                self._samples[at] = self._sample(at, buckets)
+                self._samples[at] = self._sample(at, salt_buckets)
                 if clock.monotonic_ms() >= due_ms:
                     break
         self.hour = self._sum_up(clock.wall_ms())
@@ -183,10 +176,10 @@ class Sampler:
 
     # ------------------------------------------------------------------------------ sampling
 
-    def _sample(self, began_ms: int, buckets: Sequence[bytes]) -> _Sample:
+    def _sample(self, began_ms: int, salt_buckets: Sequence[bytes]) -> _Sample:
         found = _Sample(began_ms, self._context.clock.wall_ms())
-        share = max(1, len(buckets))
-        for prefix in buckets:
+        share = max(1, len(salt_buckets))
+        for prefix in salt_buckets:
             rows = self._sample_outcomes(found, prefix, max(1, self._size.rows // share))
             wanted = rows[: max(1, self._size.whole_rows // share)]
             self._sample_requests(found, wanted, self._size.bytes_ // share)
@@ -269,8 +262,8 @@ def find_last_minute(hour: Hour) -> Minute | None:
 def read_reason(reason: str) -> Reason:
     """Return what a reason, as rows keep it, has in common with others."""
     words = reason.partition(":")[0]
-    if overtaken := OVERTAKEN.match(reason):
-        return Reason("what was read has changed", _find_table(overtaken["key"]))
+    if is_outdated := OVERTAKEN.match(reason):
+        return Reason("what was read has changed", _find_table(is_outdated["key"]))
     if words not in CONFLICTS:
         return Reason(words[:_MOST_WORDS], None)
     match = _KEY.search(reason)

@@ -18,7 +18,7 @@ from recovery.console.jobs import Jobs
 from recovery.console.settings import ConsoleSettings
 from recovery.opening import open_store_of
 from txn.policy import Policy
-from txn.protocol.attempt import Context
+from txn.protocol.context import Context
 
 PATIENT = Policy(store_patience_ms=1_000)
 """For how long a page goes on asking a store that fails; checks and repairs have more patience."""

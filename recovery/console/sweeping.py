@@ -12,20 +12,13 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from recovery.console.positions import (
-    AGE_CELLS,
-    BEHIND,
-    END_MS,
-    NAME,
-    STATUS_CELLS,
-    find_firsts,
-)
+from recovery.console.positions import AGE_CELLS, BEHIND, END_MS, NAME, STATUS_CELLS, find_firsts
 from recovery.scan import BY_VALUE, NOTHING, STATUS, Head, Reach, leave_out
 from txn.model import Row
-from txn.protocol.attempt import Context
-from txn.protocol.phases import FINISHED
+from txn.protocol.context import Context
 from txn.protocol.ranges import stored_rows
 from txn.protocol.row import is_row_key
+from txn.protocol.statuses import FINISHED
 from txn.spans import Span
 
 UNKNOWN = "unknown status"

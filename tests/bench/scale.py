@@ -106,7 +106,11 @@ def study(cores: int, handlers: int) -> dict[str, list[tuple[float, Setup]]]:
             for servers, shape in product(SERVERS, shapes)
             for setup in of(servers, **shape)
         ],
-        "buckets": [(buckets, setup) for buckets in BUCKETS for setup in of(20, buckets=buckets)],
+        "buckets": [
+            (buckets, setup)
+            for buckets in BUCKETS
+            for setup in of(20, buckets=buckets)
+        ],
         "keys": [(keys, setup) for keys in KEYS for setup in of(10, buckets=100, keys=keys)],
         "skew": [
             (skew, setup)
@@ -125,8 +129,8 @@ def find_full(setup: Setup, result: Result) -> str:
     if result.busiest > FULL:
         return "one server's processors"
     if result.held > FULL:
-        is_alone = setup.buckets < setup.servers
-        return "one server's handlers" if is_alone else "handlers"
+        needs_no_row = setup.buckets < setup.servers
+        return "one server's handlers" if needs_no_row else "handlers"
     return "clients"
 
 
@@ -203,7 +207,9 @@ def plot(found_rows: Mapping[str, Sequence[report.Row]]) -> None:
                 [row["per_second"] for row in mine],
                 {1: "o:"}.get(buckets, "o--" if handlers == MANY_HANDLERS else "o-"),
                 color=colours[protocol],
-                label=f"{protocol}, buckets {buckets}, handlers {handlers}" if shape else protocol,
+                label=f"{protocol}, buckets {buckets}, handlers {handlers}"
+                if shape
+                else protocol,
                 markersize=4,
             )
         axes.set_xscale("linear" if name == "skew" else "log")
@@ -328,7 +334,13 @@ def _compared(
 ) -> list[str]:
     task = point.task
     return [
-        *(str(point.servers), task.subject, str(task.keys), str(task.clients), str(task.buckets)),
+        *(
+            str(point.servers),
+            task.subject,
+            str(task.keys),
+            str(task.clients),
+            str(task.buckets),
+        ),
         "" if task.skew is None else f"{task.skew:g}",
         *(f"{measured['per_second']:,.0f}", f"{result.per_second:,.0f}", f"{ratio:.2f}"),
         *(f"{measured['ms']:.2f}", f"{result.latency_ms:.2f}"),

@@ -17,7 +17,7 @@ from pathlib import Path
 from recovery.console.serving import make_server
 from recovery.console.settings import ConsoleSettings
 from recovery.console.sources import Console
-from txn.protocol.attempt import Context
+from txn.protocol.context import Context
 from txn.server.listening import listen
 
 PATIENCE_S = 60

@@ -15,7 +15,7 @@ from tests.console.crashing import crash_client
 from tests.console.served import ServedConsole
 from tests.console.visits import Answer, ask, post
 from txn import Key, Mutation, connect
-from txn.protocol.phases import Status
+from txn.protocol.statuses import Status
 from txn.stores import open_store
 
 HTML = {"Accept": "text/html"}

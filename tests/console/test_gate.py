@@ -18,11 +18,11 @@ from recovery.console.app import make_app
 from recovery.console.settings import ConsoleSettings
 from recovery.console.sources import Console
 from txn.clock import SystemClock
+from txn.events import silent
 from txn.policy import Policy
-from txn.protocol.attempt import Context
-from txn.protocol.rules import SIX_PHASE
+from txn.protocol.context import Context
+from txn.protocol.statuses import SIX_PHASE
 from txn.stores import open_store
-from txn.watch import silent
 
 
 @pytest.fixture

@@ -25,13 +25,12 @@ from tests.integration.emulator import emulated
 from txn import Engine, Key, Mutation, connect
 from txn.clock import SystemClock
 from txn.errors import InvalidRequestError
+from txn.events import silent
 from txn.policy import Policy
-from txn.protocol.attempt import Context
-from txn.protocol.phases import Status
-from txn.protocol.rules import FENCED, SIX_PHASE
+from txn.protocol.context import Context
+from txn.protocol.statuses import FENCED, SIX_PHASE, Status
 from txn.stores import open_store
 from txn.testing.faulty import Call, Fault, FaultyStore, Reply
-from txn.watch import silent
 
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
 PATIENCE_S = 60

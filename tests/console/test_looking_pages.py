@@ -14,8 +14,8 @@ from tests.console.crashing import BYTES, HOSTILE, QUOTES, SCRIPT, crash_client
 from tests.console.visits import ask
 from txn import AssertionFailedError, Exact, Key, Mutation, Request, connect
 from txn.model import Edit, Family
-from txn.protocol.phases import Status
 from txn.protocol.row import FAMILY
+from txn.protocol.statuses import Status
 from txn.stores import open_store
 from txn.text import escape
 

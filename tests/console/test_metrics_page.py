@@ -14,7 +14,7 @@ from tests.console.conftest import Browse, Serve
 from tests.console.crashing import crash_client
 from tests.integration.serving import served
 from txn import Key, Mutation, connect
-from txn.protocol.phases import Status
+from txn.protocol.statuses import Status
 
 OBSERVING = (Path(__file__).parents[2] / "docs" / "observing.md").read_text()
 PATIENCE_S = 30

@@ -22,11 +22,11 @@ from tests.console.served import serve_here
 from tests.console.visits import ask
 from txn import connect
 from txn.clock import SystemClock
+from txn.events import silent
 from txn.policy import Policy
-from txn.protocol.attempt import Context
-from txn.protocol.rules import SIX_PHASE
+from txn.protocol.context import Context
+from txn.protocol.statuses import SIX_PHASE
 from txn.stores import open_store
-from txn.watch import silent
 
 PATIENCE_S = 60
 TLS = Path(__file__).parents[1] / "integration" / "tls"

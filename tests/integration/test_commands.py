@@ -16,8 +16,8 @@ from txn import Delete, Engine, Key, Mutation, connect
 from txn.client.parts import PartsClient
 from txn.clock import SystemClock
 from txn.model import Edit
-from txn.protocol.phases import Status
 from txn.protocol.row import column
+from txn.protocol.statuses import Status
 from txn.stores import open_store
 from txn.testing.faulty import Call, Crash, Fault, FaultyStore, Reply
 

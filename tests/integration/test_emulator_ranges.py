@@ -24,7 +24,7 @@ from txn.client.tasks import connect_async
 from txn.clock import ManualClock, SystemClock
 from txn.errors import NotApplied
 from txn.model import MAX_ROW, Row
-from txn.protocol.attempt import ProtocolName
+from txn.protocol.statuses import ProtocolName
 from txn.server.listening import listen
 from txn.server.ports import Server
 from txn.service import server as transactional

@@ -53,8 +53,9 @@ from txn.clock import ManualClock, SystemClock
 from txn.emulator.serving import NAMES
 from txn.locks import LockDenied, Mode, Waiting, exclusive, open_manager, shared
 from txn.model import Check, Row
-from txn.protocol.attempt import ProtocolName
-from txn.protocol.row import Buffer, decode_marker, decode_row, encode_buffer, marker_key
+from txn.protocol.codec import decode_marker, encode_buffer
+from txn.protocol.row import decode_row, marker_key
+from txn.protocol.statuses import ProtocolName
 from txn.request import Ack
 from txn.server.listening import listen
 from txn.server.ports import Server
@@ -594,12 +595,12 @@ def test_a_commit_whose_table_went_is_told_as_committed_and_not_sent_again() -> 
         assert not engine.commit([Mutation(X, "1"), Mutation(far, "1")]).complete
         assert len(list(store.scan(b"txn", *ROWS))) == 2
         admin.enable(b"other")
-        together = engine.commit_many(
+        atomically = engine.commit_many(
             [([Mutation(Y, "1"), Mutation(further, "1")], []), ([Mutation(Z, "1")], [])]
         )
-        complete = [isinstance(result, Committed) and result.complete for result in together]
+        complete = [isinstance(result, Committed) and result.complete for result in atomically]
         assert complete == [False, True]
-        assert all(isinstance(result, Committed) for result in together)
+        assert all(isinstance(result, Committed) for result in atomically)
         admin.enable(b"other")
         found = engine.read([X, Y, Z, far, further])
         assert {cell and cell.value for cell in found.values()} == {b"1"}
@@ -810,7 +811,7 @@ def test_futures_of_a_server_that_is_gone_are_told_so() -> None:
 def locked_by_somebody(store: Store) -> bytes:
     """Let a transaction that lives for an hour hold X; return its row key."""
     holder = b"transaction.%013d.%032x" % (SystemClock().wall_ms(), 1)
-    buffer = encode_buffer(Buffer(Request((Mutation(X, b"0"),)), lease_ms=3_600_000))
+    buffer = encode_buffer(Request((Mutation(X, b"0"),)), 3_600_000)
     alive = [
         Check(Key(holder, "t", "status", "txn"), b"", ((Key(holder, "t", c, "txn"), v),))
         for c, v in (("buffer", buffer), ("status", b"0-WRITTEN"))

@@ -122,12 +122,12 @@ def test_eight_processes_of_two_threads_some_of_them_killed(
     uri: str, start: Start, tmp_path: Folder
 ) -> None:
     """A killed job must neither lose another one's locks nor keep its own."""
-    log, chance = tmp_path / "log", Random(7)
+    log, rng = tmp_path / "log", Random(7)
     log.touch()
     workers = [start("race", uri, log, seed, TURNS) for seed in range(PROCESSES)]
     wait_for_entries(log, 4 * PROCESSES)
     for worker in workers[:KILLED]:
-        time.sleep(chance.uniform(0.05, 0.3))
+        time.sleep(rng.uniform(0.05, 0.3))
         worker.kill()
         worker.wait()
     for worker in workers[KILLED:]:
@@ -329,7 +329,7 @@ def test_a_number_that_has_run_over_is_refused(zookeeper: ZooKeeper) -> None:  #
     """The order of a line is lost with it: two could have the same object."""
     base, seed = f"/tests/{uuid.uuid4().hex}", 7
     ticket = f"{Random(seed).getrandbits(128):032x}"
-    with ZooKeeperManager(zookeeper.hosts, base, chance=Random(seed)) as manager:
+    with ZooKeeperManager(zookeeper.hosts, base, rng=Random(seed)) as manager:
         client = manager._keeper._client
         client.create(f"{base}/d/write-{ticket}--2147483648", makepath=True)
         with pytest.raises(StoreError, match=rf"2\^31 .* folder='{base}/d'"):
@@ -361,20 +361,20 @@ def test_a_session_in_a_store_that_others_end_tells_its_holder() -> None:
 
 def test_a_store_that_loses_replies_leaves_no_lock_of_nobody() -> None:
     """A grant whose outcome is unknown to a request that failed would be held for ever."""
-    chance, is_broken, left = Random(5), False, 0
+    rng, is_broken, left = Random(5), False, 0
 
     def plan(call: Call) -> Fault:
         nonlocal left
-        if is_broken and chance.random() < 0.02:
+        if is_broken and rng.random() < 0.02:
             left = 30
         if left == 0:
             return Fault()
         left -= 1
-        applied = frozenset(i for i in range(len(call.items)) if chance.random() < 0.5)
+        applied = frozenset(i for i in range(len(call.items)) if rng.random() < 0.5)
         return Fault(applied=applied, reply=Reply.MAYBE_APPLIED)
 
     store = FaultyStore(open_store("memory://"), plan)
-    policy = Policy(lease_ms=100, store_patience_ms=20)
+    policy = Policy(lock_ttl_ms=100, store_patience_ms=20)
     waiting = Waiting(retries=1_000, pause_ms=5, deadline_ms=60_000, unlock_retries=0)
     failed = 0
     with (

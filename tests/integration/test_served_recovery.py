@@ -23,10 +23,10 @@ from tests.integration.test_commands import crashed
 from txn import InvalidRequestError, Key, Mutation, Policy, connect
 from txn.clock import SystemClock
 from txn.errors import CorruptRowError, MaybeApplied, NotApplied, TxnError
+from txn.events import silent
 from txn.model import Edit, Family
-from txn.protocol.attempt import Context, ProtocolName
-from txn.protocol.phases import Status
-from txn.protocol.rules import SIX_PHASE
+from txn.protocol.context import Context
+from txn.protocol.statuses import SIX_PHASE, ProtocolName, Status
 from txn.server.listening import listen
 from txn.server.ports import Server
 from txn.service.messages import IDL
@@ -35,7 +35,6 @@ from txn.service.store import RemoteService, ServedStore, parse_server
 from txn.stores import open_store
 from txn.stores.local import LocalStore
 from txn.tables.kv.memory import MemoryStore
-from txn.watch import silent
 
 TOKEN = "open-sesame"
 PATIENT = Policy(store_patience_ms=PATIENCE_S * 1000, deadline_ms=PATIENCE_S * 1000)

@@ -19,26 +19,18 @@ from recovery.scan import AHEAD_MS
 from tests.unit.worlds import TABLE, World, X, Y, after_status
 from txn.clock import ManualClock
 from txn.errors import InvalidRequestError
+from txn.events import silent
 from txn.model import Cell, Edit, Family, Key, Mutation, Row
 from txn.policy import Policy
-from txn.protocol.attempt import Context
-from txn.protocol.phases import Status
-from txn.protocol.row import (
-    Buffer,
-    column,
-    created_ms,
-    encode_buffer,
-    is_row_key,
-    new_row_key,
-    part_key,
-)
-from txn.protocol.rules import FENCED, SIX_PHASE
+from txn.protocol.codec import encode_buffer
+from txn.protocol.context import Context
+from txn.protocol.row import child_key, column, created_ms, is_row_key, new_row_key
+from txn.protocol.statuses import FENCED, SIX_PHASE, Status
 from txn.request import Request
 from txn.stores import open_store
 from txn.stores.base import Store
 from txn.testing.counting import CountingStore
 from txn.testing.faulty import Crash, Fault, Reply
-from txn.watch import silent
 
 TXN = b"txn"
 NOW_MS = 1_700_000_000_000
@@ -53,8 +45,8 @@ class Rows:
         self.clock = ManualClock(NOW_MS)
         self.store: Store = open_store(uri, self.clock)
         self.store.ensure_table(TXN, {b"t": Family()})
-        rules, chance = SIX_PHASE, Random(1)
-        self.context = Context(self.store, TXN, self.clock, chance, Policy(), silent, rules)
+        rules, rng = SIX_PHASE, Random(1)
+        self.context = Context(self.store, TXN, self.clock, rng, Policy(), silent, rules)
 
     def put(
         self,
@@ -63,7 +55,7 @@ class Rows:
         request: Request | None = None,
         at_ms: int | None = None,
     ) -> list[bytes]:
-        buffer = encode_buffer(Buffer(request or Request(()), 1_000))
+        buffer = encode_buffer(request or Request(()), 1_000)
         cells = {b"buffer": buffer} if status is None else {b"buffer": buffer, **told(status)}
         self.store.write(
             [
@@ -116,7 +108,7 @@ KEYS = st.builds(
     lambda prefix, ms, uid, part: (
         prefix + new_row_key(ms, uid)
         if part is None
-        else part_key(prefix + new_row_key(ms, uid), *part)
+        else child_key(prefix + new_row_key(ms, uid), *part)
     ),
     PREFIXES,
     MOMENTS,
@@ -155,9 +147,9 @@ def test_thousands_of_one_millisecond_are_paged_through(
     random: bool, prefixes: list[bytes]
 ) -> None:
     """There the row key is all that a page can be bounded by, also where its digits are alike."""
-    rows, chance = Rows(), Random(7)
+    rows, rng = Rows(), Random(7)
     many = 700 // len(prefixes)
-    uids = [chance.getrandbits(128) if random else number for number in range(many)]
+    uids = [rng.getrandbits(128) if random else number for number in range(many)]
     due = rows.put([prefix + new_row_key(NOW_MS, uid) for uid in uids for prefix in prefixes])
     limits = replace(MOST, rows=200)
     pages = list(list_pages(rows.context, WantedTransactions(), limits, 60))
@@ -226,8 +218,8 @@ def test_the_cost_of_a_page_is_not_that_of_the_table(
     costs = []
     for number in (3_000, 20_000):
         place = uri if uri == "memory://" else f"embedded://{tmp_path}/{number}?sync=off"
-        rows, chance = Rows(place), Random(3)
-        rows.put([new_row_key(NOW_MS - 100 * at, chance.getrandbits(128)) for at in range(number)])
+        rows, rng = Rows(place), Random(3)
+        rows.put([new_row_key(NOW_MS - 100 * at, rng.getrandbits(128)) for at in range(number)])
         costs.append(find_cost(rows, wanted))
         rows.store.close()
     small, large = costs
@@ -251,7 +243,7 @@ def test_parts_are_leapt_over() -> None:
     rows = Rows()
     whole, other = (new_row_key(NOW_MS, uid) for uid in (1, 2))
     rows.put([whole, other])
-    rows.put([part_key(whole, 0, number) for number in range(2_000)], Status.PART)
+    rows.put([child_key(whole, 0, number) for number in range(2_000)], Status.PART)
     calls, sent, looked = find_cost(rows, WantedTransactions(statuses=frozenset(Status)))
     assert looked == 2
     assert sent < 10 * PARTS_PASSED
@@ -344,9 +336,9 @@ class Slow(CountingStore):
 
 def test_a_piece_of_a_row_key_is_found() -> None:
     """As `txn show` takes it; a whole key and one with its time at once."""
-    rows, chance = Rows(), Random(5)
+    rows, rng = Rows(), Random(5)
     keys = [
-        b"0%d." % (at % 3) + new_row_key(NOW_MS - at * 50_000, chance.getrandbits(128))
+        b"0%d." % (at % 3) + new_row_key(NOW_MS - at * 50_000, rng.getrandbits(128))
         for at in range(3_000)
     ]
     rows.put(keys)
@@ -366,7 +358,7 @@ def test_parts_are_found_by_what_only_they_have() -> None:
     """Nothing else has a `-`."""
     rows = Rows()
     whole = new_row_key(NOW_MS, 1)
-    parts = [part_key(whole, 3, number) for number in range(5)]
+    parts = [child_key(whole, 3, number) for number in range(5)]
     rows.put([whole])
     rows.put(parts, Status.PART)
     assert list_keys_found(rows.context, WantedTransactions(id_=b"part-00003-00002")) == [parts[2]]
@@ -522,7 +514,7 @@ def test_a_position_is_that_of_a_row_key(row_key: bytes, prefixes: set[bytes]) -
     cursor = at.make_cursor(position)
     assert at.read_cursor(cursor) == position
     assert not is_row_key(cursor) or cursor == row_key
-    rank = at.buckets.index(prefix)
+    rank = at.salt_buckets.index(prefix)
     assert at.find_start(rank, position) <= row_key < at.find_start(rank, position + 1)
     assert at.find_created_ms(position) == created_ms(row_key)
 

@@ -10,7 +10,7 @@ from recovery.console.drawing import BARS_HEIGHT, LEAST, WIDTH, draw_bars, draw_
 from recovery.inspect import Explanation, explain
 from tests.unit.worlds import World, X, after_status
 from txn.model import Mutation
-from txn.protocol.phases import Status
+from txn.protocol.statuses import Status
 from txn.testing.faulty import Crash, Fault, Reply
 
 pytestmark = pytest.mark.fast

@@ -14,9 +14,8 @@ from tests.unit.test_console_browsing import Weighing
 from tests.unit.worlds import TABLE, World, X, Y, Z, after_status
 from txn.assertions import Some
 from txn.model import Cell, Delete, Edit, Family, Key, Mutation
-from txn.protocol.attempt import ProtocolName
-from txn.protocol.lock_cells import read_lock
-from txn.protocol.phases import Status
+from txn.protocol.locks import read_lock
+from txn.protocol.statuses import ProtocolName, Status
 from txn.testing.counting import CountingStore
 from txn.testing.faulty import Crash, Fault, Reply
 

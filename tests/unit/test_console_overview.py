@@ -6,7 +6,7 @@ import pytest
 
 from recovery.console.pages.overview import describe_owner
 from tests.unit.worlds import World, stopped_at
-from txn.protocol.phases import Status
+from txn.protocol.statuses import Status
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ def test_an_owner_is_late_once_its_lease_has_expired(beyond_ms: int, words: str)
     stopped_at(world, Status.LOCKED)
     row = world.rows()[-1]
     assert row.buffer is not None
-    since_ms, lease_ms = max(row.since, row.beat), row.buffer.lease_ms
-    found = describe_owner(row, since_ms + lease_ms + beyond_ms)
-    assert found == (row, lease_ms + beyond_ms, 1, words)
+    since_ms, lock_ttl_ms = max(row.since, row.heartbeat), row.buffer.lock_ttl_ms
+    found = describe_owner(row, since_ms + lock_ttl_ms + beyond_ms)
+    assert found == (row, lock_ttl_ms + beyond_ms, 1, words)
     assert describe_owner(row, since_ms - 1).silent_ms == 0

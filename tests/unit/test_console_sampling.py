@@ -24,8 +24,8 @@ from tests.unit.worlds import TABLE, World, X, Y, Z
 from txn.assertions import Some, Version
 from txn.errors import AbortedError, AssertionFailedError, ConflictError, DeadlineError
 from txn.model import Edit, Key, Mutation, Row
-from txn.protocol.phases import Status
-from txn.protocol.row import column, new_row_key, part_key
+from txn.protocol.row import child_key, column, new_row_key
+from txn.protocol.statuses import Status
 from txn.request import Request
 from txn.text import reason_text
 
@@ -76,10 +76,10 @@ def test_a_minute_of_few_rows_is_counted(prefixes: list[bytes]) -> None:
 @pytest.mark.parametrize("prefixes", [[b""], [b"00.", b"01."]])
 def test_a_minute_of_many_rows_is_estimated(prefixes: list[bytes]) -> None:
     """From what its first rows say of the rest."""
-    rows, chance = Rows(), Random(2)
+    rows, rng = Rows(), Random(2)
     began = THIS - PAST
     keys = [
-        chance.choice(prefixes) + new_row_key(began + 10 * at, chance.getrandbits(128))
+        rng.choice(prefixes) + new_row_key(began + 10 * at, rng.getrandbits(128))
         for at in range(6_000)
     ]
     rows.put(keys)
@@ -101,10 +101,10 @@ def test_the_cost_of_a_refresh_is_not_that_of_the_table() -> None:
     """A busy hour is looked at as quickly as a quiet one."""
     costs = []
     for number in (3_000, 20_000):
-        rows, chance = Rows(), Random(3)
+        rows, rng = Rows(), Random(3)
         rows.put(
             [
-                new_row_key(THIS - at * 60 * MINUTE_MS // number, chance.getrandbits(128))
+                new_row_key(THIS - at * 60 * MINUTE_MS // number, rng.getrandbits(128))
                 for at in range(number)
             ]
         )
@@ -150,7 +150,7 @@ def test_rows_of_parts_are_not_counted() -> None:
     rows = Rows()
     whole = new_row_key(THIS - PAST, 1)
     rows.put([whole])
-    rows.put([part_key(whole, 0, number) for number in range(1_000)], Status.PART)
+    rows.put([child_key(whole, 0, number) for number in range(1_000)], Status.PART)
     hour = sample_all(rows)
     found = find_minute(hour, THIS - PAST)
     assert (found.started, found.sampled, found.is_whole) == (1, 1, True)

@@ -13,9 +13,8 @@ from recovery.console.sweeping import UNKNOWN, Sweep, Unfinished
 from tests.unit.test_console_browsing import NOW_MS, TXN, Fetching, Rows
 from txn.errors import StoreError
 from txn.model import Edit, Row
-from txn.protocol.phases import Status
 from txn.protocol.row import column, new_row_key
-from txn.protocol.rules import FENCED
+from txn.protocol.statuses import FENCED, Status
 from txn.testing.faulty import Fault, FaultyStore, Reply
 
 
@@ -91,9 +90,9 @@ class Pondering(Fetching):
 
 def test_a_step_takes_about_the_time_that_it_is_given() -> None:
     """It goes on where it stopped; gaps are leapt over."""
-    rows, chance = Rows(), Random(1)
+    rows, rng = Rows(), Random(1)
     for far in (0, 10**7, 10**10):
-        keys = [new_row_key(NOW_MS - far - 10 * at, chance.getrandbits(99)) for at in range(3_000)]
+        keys = [new_row_key(NOW_MS - far - 10 * at, rng.getrandbits(99)) for at in range(3_000)]
         rows.put(keys)
         rows.put(keys[::500], Status.LOCKED, at_ms=NOW_MS + 1)
     store = Pondering(rows)

@@ -16,9 +16,8 @@ from tests.unit.worlds import TABLE, World, X, Y, Z
 from txn.assertions import Some
 from txn.errors import ConflictError, NotApplied, StoreError
 from txn.model import Check, Edit, Mutation
-from txn.protocol.attempt import ProtocolName
-from txn.protocol.phases import Status
 from txn.protocol.row import column
+from txn.protocol.statuses import ProtocolName, Status
 from txn.request import Outcome
 from txn.testing.counting import CountingStore
 from txn.testing.faulty import Call, Crash, Fault, FaultyStore, Reply, at
@@ -202,7 +201,7 @@ class Behind:
         return getattr(self._inner, name)
 
     def scan(
-        self, table: bytes, start: bytes, stop: bytes | None, columns: object, unless: object
+        self, table: bytes, start: bytes, stop: bytes | None, columns: object, exclude: object
     ) -> Iterator[object]:
         if stop != start + b"\0":
             return (row for row in self._rows if start <= row.row < (stop or b"\xff"))  # type: ignore[attr-defined]

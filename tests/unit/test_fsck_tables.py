@@ -23,9 +23,9 @@ from tests.unit.worlds import TABLE, World, X, Y, Z, after_status, ghost, stoppe
 from txn.assertions import Some, Version
 from txn.errors import InvalidRequestError
 from txn.model import Check, Delete, Edit, Key, Mutation
-from txn.protocol.phases import Status
 from txn.protocol.retire import can_retire
 from txn.protocol.row import column, marker_key
+from txn.protocol.statuses import Status
 from txn.testing.counting import CountingStore
 from txn.testing.faulty import Call, Crash, Fault, FaultyStore, Reply
 

@@ -17,13 +17,13 @@ from txn.locks.stored.lines import Entry, LineState, encode_line
 from txn.locks.stored.queue import StoredManager
 from txn.model import Check, Delete
 from txn.policy import Policy
-from txn.protocol.phases import Status
+from txn.protocol.statuses import Status
 from txn.stores import open_store
 from txn.stores.base import Store
 from txn.testing.faulty import Call, Fault, FaultyStore, Reply
 
 LEASE_MS = 1_000_000
-POLICY = Policy(store_patience_ms=50, lease_ms=100)
+POLICY = Policy(store_patience_ms=50, lock_ttl_ms=100)
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def manager_on(
 ) -> StoredManager:
     engine = Engine(store, policy=POLICY, clock=clock)
     return StoredManager(
-        engine, name=name, lease_ms=lease_ms, clock=clock, chance=Random(name), owns_engine=True
+        engine, name=name, lease_ms=lease_ms, clock=clock, rng=Random(name), owns_engine=True
     )
 
 

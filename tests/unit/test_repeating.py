@@ -20,11 +20,11 @@ from txn.errors import (
     StoreClosedError,
     TxnError,
 )
+from txn.events import Event, WorkFailed
 from txn.leases.holding import HeldLease
 from txn.locks import exclusive
 from txn.repeating import repeat
 from txn.stores import open_store
-from txn.watch import Event, WorkFailed
 
 pytestmark = pytest.mark.fast
 
@@ -163,7 +163,7 @@ def test_a_lease_goes_on_being_extended_after_any_error() -> None:
 def test_a_row_that_is_no_line_of_locks_ends_no_session() -> None:
     """What is owed is given back between two beats; the row of another object may be odd."""
     store, clock = open_store("memory://"), ManualClock()
-    manager = manager_on(store, clock, "one", lease_ms=30)
+    manager = manager_on(store, clock, "one", lock_ttl_ms=30)
     engine = Engine(store, clock=clock)
     bad = Key("bad", "o", "line", "locks")
     engine.commit([Mutation(bad, b"junk")])
@@ -181,7 +181,7 @@ def test_a_row_that_is_no_line_of_locks_ends_no_session() -> None:
 def test_a_session_goes_on_after_any_error(caplog: pytest.LogCaptureFixture) -> None:
     """Whatever a commit raises, the next beat may be in time."""
     store, clock = open_store("memory://"), ManualClock()
-    manager = manager_on(store, clock, "one", lease_ms=30)
+    manager = manager_on(store, clock, "one", lock_ttl_ms=30)
     session = manager._sessions.alive()
     commit, fails = manager._engine.commit, iter([ZeroDivisionError("odd"), CorruptRowError("odd")])
 

@@ -27,7 +27,7 @@ from txn import (
     connect_async,
 )
 from txn.model import Family
-from txn.protocol.phases import Status
+from txn.protocol.statuses import Status
 from txn.stores.local import LocalStore
 
 pytestmark = pytest.mark.fast
@@ -256,7 +256,7 @@ def test_tasks_that_wait_for_a_lock_hold_no_other() -> None:
 
 def test_tasks_wait_no_longer_for_a_batch_that_is_stuck(monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be at a server that does not answer; no thread waits that would look again."""
-    monkeypatch.setattr("txn.client.gather.OVERDUE_MS", 50)
+    monkeypatch.setattr("txn.client.group_commit.OVERDUE_MS", 50)
     world = World()
     gate = Gate(world.engine)
 

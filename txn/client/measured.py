@@ -12,11 +12,11 @@ from typing import TypeVar
 
 from txn.clock import measure_ms
 from txn.errors import NotApplied, StoreError, TxnError
-from txn.model import Cell, Check, Columns, Edit, Family, Key, Row, Unless
+from txn.events import CallName, CallOutcome, Listener, StoreCall
+from txn.model import Cell, Check, Columns, Edit, Family, Key, Row, RowExclusion
 from txn.stores.base import Feature, Store
-from txn.watch import CallName, CallOutcome, StoreCall, Watch
 
-ATOMIC: Feature = "atomic_together"
+ATOMIC: Feature = "atomic"
 T = TypeVar("T")
 
 
@@ -30,9 +30,9 @@ class MeasuredStore:
     """A store that tells of its calls. A `read` that does something beside takes as long as both,
     and a `scan` only as long as the store: it is told once its last row was taken, or it failed."""
 
-    def __init__(self, inner: Store, watch: Watch) -> None:
+    def __init__(self, inner: Store, on_event: Listener) -> None:
         self._inner = inner
-        self._watch = watch
+        self._watch = on_event
         self._told = _Told()
 
     @property
@@ -69,25 +69,25 @@ class MeasuredStore:
         start: bytes = b"",
         stop: bytes | None = None,
         columns: Columns = None,
-        unless: Unless | None = None,
+        exclude: RowExclusion | None = None,
     ) -> Iterator[Row]:
         began_ms = measure_ms()
         try:
-            rows = self._inner.scan(table, start, stop, columns, unless)
+            rows = self._inner.scan(table, start, stop, columns, exclude)
         except BaseException as error:
             outcome = self._judge(error, "scan")
             self._tell(StoreCall("scan", outcome, 0, measure_ms() - began_ms))
             raise
         return self._tell_scan(rows)
 
-    def together(self, work: Callable[[], None]) -> None:
+    def atomically(self, work: Callable[[], None]) -> None:
         if self._told.later is not None:  # within another one it just runs
-            self._inner.together(work)
+            self._inner.atomically(work)
             return
         later: list[StoreCall] = []
         self._told.later = later
         try:
-            self._measure("together", 1, lambda: self._inner.together(work))
+            self._measure("atomically", 1, lambda: self._inner.atomically(work))
         finally:
             self._told.later = None
             for event in later:
@@ -163,10 +163,10 @@ class MeasuredStore:
         is_atomic = ATOMIC in self.features
         if isinstance(error, StoreError):
             error.call = error.call or name
-        if name == "together" and not is_atomic:
+        if name == "atomically" and not is_atomic:
             return "maybe applied"
         if isinstance(error, StoreError):
             return "not applied" if isinstance(error, NotApplied) else "maybe applied"
-        is_together = name == "together" or self._told.later is not None
+        is_together = name == "atomically" or self._told.later is not None
         is_undone = is_together and is_atomic and isinstance(error, Exception)
         return "refused" if is_undone or isinstance(error, TxnError) else "maybe applied"

@@ -28,7 +28,7 @@ from txn.assertions import Assertion
 from txn.client.block import OptimisticTransaction, Repeats
 from txn.client.connect import connect
 from txn.client.engine import RUN_ATTEMPTS, Engine, Given
-from txn.client.turns import Turn
+from txn.client.hot_keys import Ticket
 from txn.errors import ConflictError, TxnError
 from txn.model import Cell, Delete, Key, Mutation, Row, as_bytes, check_whole
 from txn.request import Ack, Committed, Outcome, Request, check_deadline
@@ -198,7 +198,7 @@ class AsyncEngine:
 
     def _begin(self, *times: Callable[[], int | None], **arguments: Any) -> AsyncTransaction:
         # A thread that waited for a turn would be missing to whoever has it.
-        block = self.engine.begin_block(*times, turn=Turn(waits=False), **arguments)
+        block = self.engine.begin_block(*times, ticket=Ticket(waits=False), **arguments)
         return AsyncTransaction(block, self.work)
 
     # ------------------------------------------------------------------------ tables and ending

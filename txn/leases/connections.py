@@ -30,7 +30,7 @@ PASSING = Backoff(first_ms=20, longest_ms=200)
 class Connections(Forked):
     """Opened when they are needed, a pool of them for each process."""
 
-    def __init__(self, url: URL, clock: Clock, chance: random.Random) -> None:
+    def __init__(self, url: URL, clock: Clock, rng: random.Random) -> None:
         kind = KINDS.get(url.get_backend_name())
         if kind is None:
             raise InvalidRequestError(
@@ -39,7 +39,7 @@ class Connections(Forked):
         self.database = kind
         self.url = url
         self._clock = clock
-        self._chance = chance
+        self._rng = rng
         self._engine: Engine | None = kind.engine(url)
         # SQLAlchemy wraps what its own calls raise; a new connection is prepared by the driver's.
         self._errors = (SQLAlchemyError, self._engine.dialect.loaded_dbapi.Error)
@@ -54,7 +54,7 @@ class Connections(Forked):
         commit of it was sent, and not answered."""
         due_ms = self._clock.monotonic_ms() + patience_ms
         kind: type[NotApplied | MaybeApplied] = NotApplied
-        for _ in PASSING.tries(self._clock, self._chance, due_ms=due_ms):
+        for _ in PASSING.tries(self._clock, self._rng, due_ms=due_ms):
             is_done = False
             try:
                 with self._enter(), self._own_engine().begin() as connection:

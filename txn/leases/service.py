@@ -94,14 +94,14 @@ class LeaseService:
         max_lease_s: float = WEEK_S,
         place_s: float = 10,
         clock: Clock | None = None,
-        chance: random.Random | None = None,
+        rng: random.Random | None = None,
     ) -> None:
         self._clock = clock or SystemClock()
-        self._chance = chance or random.SystemRandom()
+        self._rng = rng or random.SystemRandom()
         self._max_lease_s = seconds("max_lease_s", max_lease_s, CENTURY_S)
         self._place = timedelta(seconds=seconds("place_s", place_s, WEEK_S, SHORTEST_PLACE_S))
         self._owed: dict[str, _Request] = {}
-        self.connections = Connections(url, self._clock, self._chance)
+        self.connections = Connections(url, self._clock, self._rng)
 
     def grab_lease(
         self,
@@ -119,7 +119,7 @@ class LeaseService:
         """
         within_ms = round(seconds("wait_s", wait_s, WEEK_S, 0) * 1000)
         request = _Request(
-            f"{self._chance.getrandbits(128):032x}",
+            f"{self._rng.getrandbits(128):032x}",
             claims(objects),
             duration(duration_s, self._max_lease_s),
             user_name(login_name() if user is None else user),
@@ -265,7 +265,7 @@ class LeaseService:
                 return found
             if left_ms <= 0:
                 raise LeaseAlreadyExistsError(_lease(found), waits=not found.granted)
-            self._clock.sleep_ms(min(GRABBING.pause_ms(tries, self._chance), left_ms))
+            self._clock.sleep_ms(min(GRABBING.pause_ms(tries, self._rng), left_ms))
 
     def _attempt(self, connection: Connection, request: _Request, *, waits: bool) -> int | Row[Any]:
         """Return the id of the lease, or the row in the way; then, one that waits has a place."""

@@ -16,11 +16,11 @@ class Patience:
     """Counts the retries of one request. first_look_ms: None where somebody tells of changes."""
 
     def __init__(
-        self, waiting: Waiting, clock: Clock, chance: Random, first_look_ms: int | None = None
+        self, waiting: Waiting, clock: Clock, rng: Random, first_look_ms: int | None = None
     ) -> None:
         self._waiting = waiting
         self._clock = clock
-        self._chance = chance
+        self._rng = rng
         self._left = waiting.retries
         self._first_look_ms = first_look_ms or waiting.pause_ms
         self._look_ms = self._first_look_ms
@@ -75,4 +75,4 @@ class Patience:
         return max(1, self._add_jitter(self._waiting.pause_ms) - looked_ms)
 
     def _add_jitter(self, most_ms: int) -> int:
-        return self._chance.randint((most_ms + 1) // 2, most_ms)
+        return self._rng.randint((most_ms + 1) // 2, most_ms)

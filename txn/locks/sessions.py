@@ -52,7 +52,7 @@ class Session:
         self._lost = False
         self._beaten_ms = clock.monotonic_ms()
         engine.commit([Mutation(key, self._value())], [Version(key, None)])
-        work = ("show life", self._beat, self._ended, lease_ms / 3000, engine.context.watch)
+        work = ("show life", self._beat, self._ended, lease_ms / 3000, engine.context.on_event)
         self._thread = threading.Thread(
             target=repeat, args=work, name="txn-lock-session", daemon=True
         )
@@ -111,14 +111,14 @@ class Sessions:
         lease_ms: int,
         *,
         clock: Clock,
-        chance: Random,
+        rng: Random,
         beaten: Callable[[], None],
     ) -> None:
         self._engine = engine
         self._table = table
         self._lease_ms = lease_ms
         self._clock = clock
-        self._chance = chance
+        self._rng = rng
         self._beaten = beaten
         self._guard = threading.Lock()
         self._own: list[Session] = []
@@ -135,7 +135,7 @@ class Sessions:
             if self._closed:
                 raise StoreClosedError("the lock manager was closed")
             if not self._own or self._own[-1].lost:
-                name = f"{self._chance.getrandbits(128):032x}"
+                name = f"{self._rng.getrandbits(128):032x}"
                 key, lease_ms = self.key(name), self._lease_ms
                 beaten = self._beaten
                 session = Session(

@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from txn.client.gather import Gatherer, InLine
-from txn.client.turns import Turn
+from txn.client.group_commit import GroupCommit
+from txn.client.hot_keys import Ticket
 from txn.clock import Clock, SystemClock
 from txn.errors import (
     CommitOutcomeUnknown,
@@ -34,12 +34,14 @@ from txn.errors import (
     deny,
     raise_denial,
 )
+from txn.events import silent
 from txn.model import Cell, Key, Row, as_bytes
 from txn.policy import Pace, Policy
-from txn.protocol.attempt import Context, Rules
-from txn.protocol.row import Buffer, encode_buffer
-from txn.protocol.rules import PROTOCOLS, SIX_PHASE, find_rules
-from txn.reading.keys import Snapshot
+from txn.protocol.codec import encode_buffer
+from txn.protocol.context import Context
+from txn.protocol.protocols import find_rules
+from txn.protocol.statuses import PROTOCOLS, SIX_PHASE, Rules
+from txn.reading.snapshot import Snapshot
 from txn.request import TRANSACTIONS, Ack, Committed, Outcome, Request
 from txn.service.messages import (
     IDL,
@@ -61,7 +63,6 @@ from txn.stores.base import Store
 from txn.stores.gateway import Gateway
 from txn.stores.options import split_uri
 from txn.tracing import Headers, Trace, begin_traces, list_headers
-from txn.watch import silent
 
 NAME = b"request."
 LATE = "deadline passed before anything was sent"
@@ -85,18 +86,25 @@ class _Asked:
     headers: Headers | None
 
 
-@dataclass(slots=True, eq=False, kw_only=True)
-class _Sent(InLine):
-    """A request whose result goes to a future; None: it is not known, nor was it tried."""
+@dataclass(slots=True, eq=False)
+class _Sent:
+    """A request whose result goes to a future. result: None: it is not known, nor was it tried."""
 
+    request: Request
+    ack: Ack
+    due_ms: int | None
+    lock_cells: Collection[Key]
+    weight: int
+    future: Future[Committed] | None
     result: Committed | Exception | None = None
     trace: Trace | None = None
 
-    def goes_with(self, other: InLine) -> bool:
-        """Whether both may be in one batch, at whose end both are told."""
-        if self.due_ms is None or other.due_ms is None:
-            return self.ack == other.ack and self.due_ms is other.due_ms
-        return self.ack == other.ack and abs(self.due_ms - other.due_ms) <= APART_MS
+
+def _can_join(one: _Sent, other: _Sent) -> bool:
+    """Whether both may be in one batch, at whose end both are told."""
+    if one.due_ms is None or other.due_ms is None:
+        return one.ack == other.ack and one.due_ms is other.due_ms
+    return one.ack == other.ack and abs(one.due_ms - other.due_ms) <= APART_MS
 
 
 def connect_server(uri: str, clock: Clock | None = None) -> RemoteBackend:
@@ -114,16 +122,23 @@ class RemoteBackend:
         *,
         token: str | None = None,
         clock: Clock | None = None,
-        chance: random.Random | None = None,
+        rng: random.Random | None = None,
     ) -> None:
         self._clock = clock or SystemClock()
-        self._chance = chance or random.SystemRandom()
+        self._rng = rng or random.SystemRandom()
         self._service = RemoteService(gateway, token, self._clock)
-        self._settler = Settler(self._service, self._clock, self._chance)
-        self.pace = Pace(self._clock, self._chance, Policy())
+        self._settler = Settler(self._service, self._clock, self._rng)
+        self.pace = Pace(self._clock, self._rng, Policy())
         self._database: tuple[bytes, Rules] | None = None
-        lanes = self.pace.policy.lanes
-        self._gatherer = Gatherer(self._commit_together, _tell, self._clock, lanes, linger_ms=0)
+        concurrent_batches = self.pace.policy.concurrent_batches
+        self._group_commit = GroupCommit(
+            self._commit_batch,
+            _tell,
+            self._clock,
+            concurrent_batches,
+            linger_ms=0,
+            can_join=_can_join,
+        )
 
     @property
     def context(self) -> Context:
@@ -133,7 +148,7 @@ class RemoteBackend:
         if self._database is None:
             self._database = self._ask_database(store)
         table, rules = self._database
-        return Context(store, table, self._clock, self._chance, self.pace.policy, silent, rules)
+        return Context(store, table, self._clock, self._rng, self.pace.policy, silent, rules)
 
     def _ask_database(self, store: Store) -> tuple[bytes, Rules]:
         """Return the server's transaction table and protocol; one of an older version does not tell
@@ -263,11 +278,11 @@ class RemoteBackend:
         """Have one request committed soon, in one request to the server with others."""
         due_ms = None if deadline_ms is None else self._clock.monotonic_ms() + deadline_ms
         future: Future[Committed] = Future()
-        weight = len(encode_buffer(Buffer(request, 0)))
+        weight = len(encode_buffer(request, 0))
         sent = _Sent(request, ack, due_ms, request.keys, weight, future)
         (sent.trace,) = begin_traces([request], remote=True)
         try:
-            self._gatherer.submit(sent)
+            self._group_commit.submit(sent)
         except TxnError as error:
             if sent.trace is not None:
                 sent.trace.end(error)
@@ -276,7 +291,7 @@ class RemoteBackend:
             future.add_done_callback(sent.trace.end_future)
         return future
 
-    def _commit_together(self, batch: Sequence[_Sent]) -> None:
+    def _commit_batch(self, batch: Sequence[_Sent]) -> None:
         now_ms = self._clock.monotonic_ms()
         times = [None if each.due_ms is None else each.due_ms - now_ms for each in batch]
         results: list[Committed | TxnError]
@@ -312,7 +327,7 @@ class RemoteBackend:
         packed = [pack_key(key) for key in keys]
         return unpack_cells(self._ask_read("read", deadline_ms, packed))
 
-    def look(self, keys: Sequence[Key], turn: Turn, deadline_ms: int | None = None) -> Snapshot:
+    def look(self, keys: Sequence[Key], ticket: Ticket, deadline_ms: int | None = None) -> Snapshot:
         """Return the keys' cells as of one instant. What is in demand the server knows."""
         return self.read(keys, deadline_ms)
 
@@ -382,11 +397,11 @@ class RemoteBackend:
     def flush(self) -> None:
         """Wait for what was submitted. What was committed with ack="decided" is the server's to
         complete."""
-        self._gatherer.flush()
+        self._group_commit.flush()
 
     def close(self) -> None:
         """Flush, and close the connections."""
-        self._gatherer.close()
+        self._group_commit.close()
         self._service.close()
 
     # ------------------------------------------------------------------------- lost answers
@@ -419,7 +434,7 @@ class RemoteBackend:
     def _send_again(self, send: Callable[[int], Committed], until_ms: int) -> Committed | None:
         """Send a request with a `once` token again. Only a commit tells what became of the first:
         it may still be under way where this one is refused."""
-        for _ in SETTLING.tries(self._clock, self._chance, due_ms=until_ms):
+        for _ in SETTLING.tries(self._clock, self._rng, due_ms=until_ms):
             left_ms = until_ms - self._clock.monotonic_ms()
             if left_ms <= 0:
                 return None
@@ -434,7 +449,7 @@ class RemoteBackend:
     # ------------------------------------------------------------------------------ details
 
     def _name(self) -> bytes:
-        return NAME + b"%013d.%032x" % (self._clock.wall_ms(), self._chance.getrandbits(128))
+        return NAME + b"%013d.%032x" % (self._clock.wall_ms(), self._rng.getrandbits(128))
 
 
 def _require_time(deadline_ms: int | None) -> None:

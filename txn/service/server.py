@@ -17,19 +17,12 @@ from txn.client.engine import Engine
 from txn.client.local import LocalBackend
 from txn.clock import Clock
 from txn.errors import InvalidRequestError, TxnError
+from txn.events import Listener, silent
 from txn.model import Row, cell_bytes
-from txn.protocol.attempt import ProtocolName
 from txn.protocol.ranges import stored_rows
 from txn.protocol.row import FAMILY, column, decode_row
-from txn.request import (
-    TRANSACTIONS,
-    Ack,
-    Committed,
-    Outcome,
-    Request,
-    bind_request,
-    check_deadline,
-)
+from txn.protocol.statuses import ProtocolName
+from txn.request import TRANSACTIONS, Ack, Committed, Outcome, Request, bind_request, check_deadline
 from txn.server.ports import ServedInterface
 from txn.service.messages import (
     IDL,
@@ -59,7 +52,6 @@ from txn.spans import Span
 from txn.stores.base import Store
 from txn.stores.hbase.places import row_after
 from txn.tracing import continue_trace, continue_traces, flush_traces
-from txn.watch import Watch, silent
 
 NEAR_MS = 100  # in which a request mostly comes to its transaction
 MARGIN_MS = 64_000  # how far the server's clock may have been set since a request was sent
@@ -103,13 +95,13 @@ class Transactional:
         token: str | None = None,
         transactions: str | bytes = TRANSACTIONS,
         protocol: ProtocolName | None = None,
-        watch: Watch = silent,
+        on_event: Listener = silent,
         clock: Clock | None = None,
     ) -> None:
         self._store = store
         self._token = None if token is None else token.encode()
         self._engine = Engine(
-            store, transactions=transactions, protocol=protocol, watch=watch, clock=clock
+            store, transactions=transactions, protocol=protocol, on_event=on_event, clock=clock
         )
         assert isinstance(self._engine.backend, LocalBackend)
         self._backend = self._engine.backend
@@ -282,8 +274,8 @@ class Transactional:
         left_out: Sequence[bytes] | None = None,
     ) -> Any:
         """The first rows of a range, up to a page of them."""
-        unless = unpack_unless(judged, left_out)
-        rows = self._store.scan(table, start, stop, unpack_columns(columns), unless)
+        exclude = unpack_unless(judged, left_out)
+        rows = self._store.scan(table, start, stop, unpack_columns(columns), exclude)
         return self._make_page(rows)
 
     @answer_call

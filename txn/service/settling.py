@@ -24,10 +24,10 @@ Settled = tuple[Outcome, Committed | None]
 class Settler:
     """Asks a server for requests that it was sent."""
 
-    def __init__(self, service: RemoteService, clock: Clock, chance: random.Random) -> None:
+    def __init__(self, service: RemoteService, clock: Clock, rng: random.Random) -> None:
         self._service = service
         self._clock = clock
-        self._chance = chance
+        self._rng = rng
 
     def find_committed(self, name: bytes, sent_ms: int, until_ms: int) -> Committed | None:
         """Look for a request's transactions; None: it is not known to be done."""
@@ -70,7 +70,7 @@ class Settler:
         server is away; else a few times, since they may be on their way, or between attempts."""
         found: list[Settled] = []
         seen = 0
-        for number in SETTLING.tries(self._clock, self._chance, due_ms=until_ms):
+        for number in SETTLING.tries(self._clock, self._rng, due_ms=until_ms):
             now_ms = self._clock.monotonic_ms()
             if now_ms >= until_ms:
                 break

@@ -30,9 +30,9 @@ from txn.model import (
     Family,
     Key,
     Row,
-    Unless,
+    RowExclusion,
     check_count,
-    check_unless,
+    check_exclusion,
 )
 from txn.service.messages import FIELDS, IDL, UNKNOWN_KIND, pack_key, unpack_cells, unpack_error
 from txn.service.store_messages import (
@@ -165,13 +165,13 @@ class ServedStore:
         start: bytes = b"",
         stop: bytes | None = None,
         columns: Columns = None,
-        unless: Unless | None = None,
+        exclude: RowExclusion | None = None,
     ) -> Iterator[Row]:
         """Yield the rows, a page at a time; between the pages the server holds nothing for us. An
         older server sends the rows that are left out as well, and so does one that would take too
         long to find a page of others."""
-        check_unless(columns, unless)
-        wanted, left_out = pack_columns(columns), pack_unless(unless)
+        check_exclusion(columns, exclude)
+        wanted, left_out = pack_columns(columns), pack_unless(exclude)
         following: bytes | None = start
         while following is not None:
             arguments = (table, following, stop, wanted)
@@ -186,9 +186,9 @@ class ServedStore:
                     raise
                 left_out = {}
                 continue
-            yield from (row for row in rows if unless is None or not unless.leaves_out(row))
+            yield from (row for row in rows if exclude is None or not exclude.matches(row))
 
-    def together(self, work: Callable[[], None]) -> None:
+    def atomically(self, work: Callable[[], None]) -> None:
         """Run the function, one request after the other."""
         work()
 

@@ -7,7 +7,7 @@ from dataclasses import astuple
 from typing import Any
 
 from txn.errors import InvalidRequestError
-from txn.model import Cell, Check, Columns, Edit, Family, Key, Row, Unless
+from txn.model import Cell, Check, Columns, Edit, Family, Key, Row, RowExclusion
 from txn.service.messages import IDL, pack_cells, pack_key, unpack_cells, unpack_key
 from txn.spans import Span, make_span
 from txn.stores.hbase.places import row_after
@@ -108,19 +108,19 @@ def unpack_columns(packed: Sequence[Any] | None) -> Columns:
     return None if packed is None else [(each.family, each.column) for each in packed]
 
 
-def pack_unless(unless: Unless | None) -> dict[str, Any]:
+def pack_unless(exclude: RowExclusion | None) -> dict[str, Any]:
     """Return the arguments, by their names, that say which rows a scan leaves out."""
-    if unless is None:
+    if exclude is None:
         return {}
-    column = IDL.Column(unless.family, unless.column)
-    return {"judged": column, "leftOut": sorted(unless.values)}
+    column = IDL.Column(exclude.family, exclude.column)
+    return {"judged": column, "leftOut": sorted(exclude.values)}
 
 
-def unpack_unless(judged: Any, left_out: Sequence[bytes] | None) -> Unless | None:
+def unpack_unless(judged: Any, left_out: Sequence[bytes] | None) -> RowExclusion | None:
     """Return which rows a scan leaves out."""
     if judged is None:
         return None
-    return Unless(judged.family, judged.column, frozenset(left_out or ()))
+    return RowExclusion(judged.family, judged.column, frozenset(left_out or ()))
 
 
 def pack_families(families: Mapping[bytes, Family]) -> list[Any]:

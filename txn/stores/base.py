@@ -13,14 +13,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Literal, Protocol, runtime_checkable
 
-from txn.model import Cell, Check, Columns, Edit, Family, Key, Row, Unless
+from txn.model import Cell, Check, Columns, Edit, Family, Key, Row, RowExclusion
 
 Feature = Literal[
     "multi_cell_check",
     "row_mutations",
     "describe",
     "instant_reads",
-    "atomic_together",
+    "atomic",
     "remote_calls",
 ]
 """A checked write carries any cells of its row; it can delete, with timestamps of its own, and what
@@ -73,7 +73,7 @@ class Store(Protocol):
         start: bytes = b"",
         stop: bytes | None = None,
         columns: Columns = None,
-        unless: Unless | None = None,
+        exclude: RowExclusion | None = None,
     ) -> Iterator[Row]:
         """Yield the rows from start (included) to stop (excluded) in byte order, lazily.
         Only the named (family, column) pairs, if given; rows without a visible cell are skipped.
@@ -81,7 +81,7 @@ class Store(Protocol):
         they are not sent either. Its cell must be among the columns, if these are given; else it is
         an InvalidRequestError."""
 
-    def together(self, work: Callable[[], None]) -> None:
+    def atomically(self, work: Callable[[], None]) -> None:
         """Run a function that uses this store; what it does may take effect all at once.
         It may be run again, from its start, if nothing of it has taken effect.
         With `atomic_together` it does take effect at once, for all other clients and a power

@@ -18,10 +18,10 @@ from txn.model import (
     Family,
     Key,
     Row,
-    Unless,
+    RowExclusion,
     check_count,
+    check_exclusion,
     check_targets,
-    check_unless,
 )
 from txn.tables import catalog, cells, entries, pages
 from txn.tables.catalog import Place, TableCatalog, cell_key, masks_key
@@ -113,11 +113,11 @@ class TableStore(catalog.OnCatalog):
         start: bytes = b"",
         stop: bytes | None = None,
         columns: Columns = None,
-        unless: Unless | None = None,
+        exclude: RowExclusion | None = None,
     ) -> Iterator[Row]:
         """Yield rows in byte order; an empty stop means the end of the table, as in HBase."""
-        check_unless(columns, unless)
-        wanted = RowChoice(table, None if columns is None else frozenset(columns), unless)
+        check_exclusion(columns, exclude)
+        wanted = RowChoice(table, None if columns is None else frozenset(columns), exclude)
         resume = catalog.escape_row(start)
         for number in count(1):
             page = self._page(wanted, resume, stop)

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from txn.model import Cell, Check, Columns, Edit, Family, Key, Row, Unless
+from txn.model import Cell, Check, Columns, Edit, Family, Key, Row, RowExclusion
 from txn.stores.base import Feature, Store
 
 
@@ -71,14 +71,14 @@ class CountingStore:
         start: bytes = b"",
         stop: bytes | None = None,
         columns: Columns = None,
-        unless: Unless | None = None,
+        exclude: RowExclusion | None = None,
     ) -> Iterator[Row]:
         self.trace.append(Counted("scan", (table,)))
-        return self._inner.scan(table, start, stop, columns, unless)
+        return self._inner.scan(table, start, stop, columns, exclude)
 
-    def together(self, work: Callable[[], None]) -> None:
-        self.trace.append(Counted("together", ()))
-        self._inner.together(work)
+    def atomically(self, work: Callable[[], None]) -> None:
+        self.trace.append(Counted("atomically", ()))
+        self._inner.atomically(work)
 
     def list_tables(self) -> list[bytes]:
         self.trace.append(Counted("list_tables", ()))

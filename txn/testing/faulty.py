@@ -14,7 +14,7 @@ from enum import Enum
 from typing import TypeVar, cast
 
 from txn.errors import MaybeApplied, NotApplied, StoreError
-from txn.model import Cell, Check, Columns, Edit, Family, Key, Row, Unless
+from txn.model import Cell, Check, Columns, Edit, Family, Key, Row, RowExclusion
 from txn.stores.base import Feature, Store
 
 Item = Key | Edit | Check | bytes
@@ -106,7 +106,7 @@ class FaultyStore:
     ) -> None:
         # What it stands for may read row by row, and do one thing after the other: it is to be
         # tested as such. And what is done behind a caller's back has no number.
-        apart: frozenset[Feature] = frozenset({"instant_reads", "atomic_together", "remote_calls"})
+        apart: frozenset[Feature] = frozenset({"instant_reads", "atomic", "remote_calls"})
         self.features: frozenset[Feature] = inner.features - apart
         self.plan = plan
         self.reads_early = reads_early
@@ -156,16 +156,16 @@ class FaultyStore:
         start: bytes = b"",
         stop: bytes | None = None,
         columns: Columns = None,
-        unless: Unless | None = None,
+        exclude: RowExclusion | None = None,
     ) -> Iterator[Row]:
         _report(self._fault("scan", (table,)))
-        return self._inner.scan(table, start, stop, columns, unless)
+        return self._inner.scan(table, start, stop, columns, exclude)
 
-    def together(self, work: Callable[[], None]) -> None:
-        if "atomic_together" not in self.features or self._is_inside:
+    def atomically(self, work: Callable[[], None]) -> None:
+        if "atomic" not in self.features or self._is_inside:
             work()  # one call after the other: whatever may come between them, does
             return
-        fault = self._fault("together", ())
+        fault = self._fault("atomically", ())
 
         def once_or_undone() -> None:
             work()
@@ -175,7 +175,7 @@ class FaultyStore:
         self._is_inside = True
         try:
             with suppress(_Undone):
-                self._inner.together(once_or_undone)
+                self._inner.atomically(once_or_undone)
         finally:
             self._is_inside = False
         _report(fault)

@@ -14,8 +14,8 @@ from recovery.console.rendering import render, respond
 from recovery.console.sampling import MINUTE_MS, MINUTES, Hour, Minute, find_last_minute
 from recovery.console.sources import Console
 from recovery.console.sweeping import UNKNOWN, Unfinished
-from txn.protocol.phases import FENCED_STEPS, STEPS, Status
 from txn.protocol.row import TransactionRow
+from txn.protocol.statuses import FENCED_STEPS, STEPS, Status
 
 SHOWN = 10
 BAR_TONES = ("good", "bad", "warn")
@@ -85,10 +85,10 @@ def render_overview(request: Request) -> str:
 def describe_owner(row: TransactionRow, now_ms: int) -> Owned:
     """Return an unfinished row with what is known of its owner. What happens to the row is told by
     the server's clock, and now by ours."""
-    silent_ms = max(0, now_ms - max(row.since, row.beat))
+    silent_ms = max(0, now_ms - max(row.since, row.heartbeat))
     if row.buffer is None:
         return Owned(row, silent_ms, None, "not known: the row does not decode")
-    is_late = silent_ms > row.buffer.lease_ms
+    is_late = silent_ms > row.buffer.lock_ttl_ms
     keys = len(row.buffer.request.keys)
     return Owned(row, silent_ms, keys, "its lease has expired" if is_late else "within its lease")
 

@@ -15,8 +15,8 @@ from recovery.console.rendering import link_to, respond
 from recovery.inspect import explain
 from recovery.text import parse_duration
 from txn.errors import InvalidRequestError
-from txn.protocol.phases import Status
 from txn.protocol.row import is_row_key
+from txn.protocol.statuses import Status
 from txn.text import parse_key, unescape
 
 FIELDS = ("id", "key", "table", "status", "label", "older", "newer", "parts")

@@ -12,9 +12,9 @@ from txn.locks.sessions import FAMILY
 from txn.locks.stored.lines import COLUMN, OBJECTS, Entry, as_locks, decode_line, decode_path
 from txn.locks.stored.queue import TABLE
 from txn.model import Key
-from txn.protocol.attempt import Context, call_store
-from txn.reading.keys import Snapshot
-from txn.reading.rows import scan_rows
+from txn.protocol.context import Context, call_store
+from txn.reading.scans import scan_rows
+from txn.reading.snapshot import Snapshot
 from txn.spans import Span
 
 MOST_OBJECTS = 20_000

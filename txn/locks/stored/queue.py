@@ -87,7 +87,7 @@ class StoredManager:
         lease_ms: int = 10_000,
         waiting: Waiting | None = None,
         clock: Clock | None = None,
-        chance: random.Random | None = None,
+        rng: random.Random | None = None,
         owns_engine: bool = False,
     ) -> None:
         self._engine = engine
@@ -97,12 +97,12 @@ class StoredManager:
         self._host = socket.gethostname()
         self._waiting = waiting_or_default(waiting)
         self._clock = clock or SystemClock()
-        self._chance = chance or random.SystemRandom()
+        self._rng = rng or random.SystemRandom()
         check_whole("lease_ms", lease_ms, 1)
         self._lease_ms = lease_ms
         self._owed: dict[str, _Owed] = {}
         self._sessions = Sessions(
-            engine, table, lease_ms, clock=self._clock, chance=self._chance, beaten=self._sweep
+            engine, table, lease_ms, clock=self._clock, rng=self._rng, beaten=self._sweep
         )
         engine.ensure_table(table, [OBJECTS, FAMILY])
         move_lines(engine, table)
@@ -118,11 +118,11 @@ class StoredManager:
         """Take all or none, in one transaction."""
         waiting = self._waiting if waiting is None else waiting
         wanted = check_hold(requests, query, waiting)
-        patience = Patience(waiting, self._clock, self._chance, FIRST_LOOK_MS)
+        patience = Patience(waiting, self._clock, self._rng, FIRST_LOOK_MS)
         self._sweep()
         while True:
             ticket = _Ticket(
-                f"{self._chance.getrandbits(128):032x}",
+                f"{self._rng.getrandbits(128):032x}",
                 self._sessions.alive() if wanted else None,
                 explicit,
                 query,
@@ -342,7 +342,7 @@ class StoredManager:
 
     def _give_back(self, ticket: str, objects: tuple[Path, ...]) -> None:
         most = self._waiting.unlock_retries + 1
-        for number in UNLOCKING.tries(self._clock, self._chance, most=most):
+        for number in UNLOCKING.tries(self._clock, self._rng, most=most):
             try:
                 self._leave(ticket, objects)
                 break

@@ -110,7 +110,7 @@ class Keeper:
         self.losses = 0
         self._closed = False
         self._clock = clock
-        self._chance = SystemRandom()
+        self._rng = SystemRandom()
         self._connected = connected
         self._silent_since_ms: int | None = None
         # The driver's own pauses double without end: it would miss a server that is back.
@@ -243,7 +243,7 @@ class Keeper:
         """Make calls that may be made twice, in one go, and again those whose replies are lost."""
         answers: dict[int, Any] = {}
         due_ms = self._clock.monotonic_ms() + within_ms
-        for _ in ASKING.tries(self._clock, self._chance, due_ms=due_ms):
+        for _ in ASKING.tries(self._clock, self._rng, due_ms=due_ms):
             self._refuse_if_closed()
             left = [i for i in range(len(calls)) if i not in answers]
             asked = [(i, calls[i](self._client)) for i in left]

@@ -63,14 +63,14 @@ class ZooKeeperManager:
         session_ms: int = 10_000,
         waiting: Waiting | None = None,
         clock: Clock | None = None,
-        chance: random.Random | None = None,
+        rng: random.Random | None = None,
     ) -> None:
         self._folders = Folders("/" + base.strip("/"))
         self._owner = owner_name(name)
         self._host = socket.gethostname()
         self._waiting = waiting_or_default(waiting)
         self._clock = clock or SystemClock()
-        self._chance = chance or random.SystemRandom()
+        self._rng = rng or random.SystemRandom()
         check_whole("session_ms", session_ms, 1)
         self._session_ms = session_ms
         self._owed: dict[str, tuple[Path, ...]] = {}
@@ -94,7 +94,7 @@ class ZooKeeperManager:
         """Take all or none, each object in the order of its path."""
         waiting = self._waiting if waiting is None else waiting
         wanted = check_hold(requests, query, waiting)
-        patience = Patience(waiting, self._clock, self._chance)
+        patience = Patience(waiting, self._clock, self._rng)
         ticket = self._ticket(query)
         self._sweep()
 
@@ -222,7 +222,7 @@ class ZooKeeperManager:
                 lines = self._lines(wanted)
                 if all(first_of(line, ticket.name) for line in lines.values()):
                     return lines
-                self._clock.sleep_ms(MENDING.pause_ms(tries, self._chance))
+                self._clock.sleep_ms(MENDING.pause_ms(tries, self._rng))
             else:
                 ticket.made_in |= dict.fromkeys(made.nodes, made.made_in)
                 objects = [each.path for each in wanted]
@@ -321,7 +321,7 @@ class ZooKeeperManager:
                 broken += 1
                 if broken > retries:
                     raise
-                self._clock.sleep_ms(MENDING.pause_ms(broken, self._chance))
+                self._clock.sleep_ms(MENDING.pause_ms(broken, self._rng))
             else:
                 return
         raise StoreError("cannot delete nodes in ZooKeeper", at=nodes[0])
@@ -365,4 +365,4 @@ class ZooKeeperManager:
 
     def _ticket(self, query: str) -> _Ticket:
         note = Note(self._owner, self._host, query, self._clock.wall_ms())
-        return _Ticket(f"{self._chance.getrandbits(128):032x}", note)
+        return _Ticket(f"{self._rng.getrandbits(128):032x}", note)

@@ -29,10 +29,10 @@ from txn.model import (
     Family,
     Key,
     Row,
-    Unless,
+    RowExclusion,
     check_count,
+    check_exclusion,
     check_targets,
-    check_unless,
     plain_table,
 )
 from txn.stores.base import Feature
@@ -256,15 +256,15 @@ class HBaseStore:
         start: bytes = b"",
         stop: bytes | None = None,
         columns: Columns = None,
-        unless: Unless | None = None,
+        exclude: RowExclusion | None = None,
     ) -> Iterator[Row]:
         """Yield the rows, a page at a time; between the pages the gateway holds nothing for us.
         Where so many rows are left out that a page does not come in time, they are sent as well."""
-        check_unless(columns, unless)
+        check_exclusion(columns, exclude)
         limit, wanted = FIRST_PAGE_ROWS, None if columns is None else list(columns)
         named = [Key(b"-", family, column, table) for family, column in columns or ()]
-        named += [Key(b"-", unless.family, unless.column, table)] if unless else []
-        sieve = None if unless is None else write_filter(unless) or None
+        named += [Key(b"-", exclude.family, exclude.column, table)] if exclude else []
+        sieve = None if exclude is None else write_filter(exclude) or None
         while not stop or start < stop:
             try:
                 page = self._one(
@@ -276,13 +276,13 @@ class HBaseStore:
                     raise
                 sieve = None
                 continue
-            yield from (row for row in page if unless is None or not unless.leaves_out(row))
+            yield from (row for row in page if exclude is None or not exclude.matches(row))
             if len(page) < limit:
                 return
             start = row_after(page[-1].row)
             limit = _next_limit(page, limit)
 
-    def together(self, work: Callable[[], None]) -> None:
+    def atomically(self, work: Callable[[], None]) -> None:
         """Run the function: HBase has nothing that would make its calls one."""
         work()
 

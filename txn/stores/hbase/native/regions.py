@@ -68,7 +68,7 @@ class Regions(Forked):
         self._servers = servers
         self._registry = registry
         self._clock = clock
-        self._chance = Random()
+        self._rng = Random()
         self._lock = Lock()
         self._tables: dict[bytes, _Known] = {}
         self._meta: Address | None = None
@@ -127,7 +127,7 @@ class Regions(Forked):
     # ------------------------------------------------------------------------------- details
 
     def _look_up(self, table: bytes, row: bytes, due_ms: int) -> Location:
-        for _ in PAUSES.tries(self._clock, self._chance, due_ms=due_ms):
+        for _ in PAUSES.tries(self._clock, self._rng, due_ms=due_ms):
             found = self._read_region(table, row, due_ms)
             if found is not None and found.has(row):
                 self._keep(found)
@@ -175,7 +175,7 @@ class Regions(Forked):
         """Ask the server of the table of regions, wherever that is by now."""
         request.region.type, request.region.value = BY_NAME, META_REGION
         cause: Exception | None = None
-        for _ in PAUSES.tries(self._clock, self._chance, due_ms=due_ms):
+        for _ in PAUSES.tries(self._clock, self._rng, due_ms=due_ms):
             try:
                 address = self._meta or self._registry.find_meta(due_ms)
                 try_ms = min(due_ms, self._clock.monotonic_ms() + TRY_MS)

@@ -24,10 +24,10 @@ from txn.model import (
     Family,
     Key,
     Row,
-    Unless,
+    RowExclusion,
     check_count,
+    check_exclusion,
     check_targets,
-    check_unless,
 )
 from txn.stores.base import Feature
 from txn.stores.hbase.native.batch import Batches
@@ -68,7 +68,7 @@ class NativeStore:
 
     def __init__(self, target: Target, clock: Clock) -> None:
         self._clock = clock
-        self._chance = Random()
+        self._rng = Random()
         self._servers = Servers(target, clock)
         registry = Registry(target, self._servers, clock)
         self._regions = Regions(self._servers, registry, clock)
@@ -134,14 +134,14 @@ class NativeStore:
         start: bytes = b"",
         stop: bytes | None = None,
         columns: Columns = None,
-        unless: Unless | None = None,
+        exclude: RowExclusion | None = None,
     ) -> Iterator[Row]:
         """Yield the rows, a page at a time; between the pages the servers hold nothing for us."""
-        check_unless(columns, unless)
+        check_exclusion(columns, exclude)
         limit = FIRST_PAGE_ROWS
-        wanted = ScanRange(table, stop or b"", None if columns is None else list(columns), unless)
+        wanted = ScanRange(table, stop or b"", None if columns is None else list(columns), exclude)
         named = [Key(b"-", family, column, table) for family, column in columns or ()]
-        named += [Key(b"-", unless.family, unless.column, table)] if unless else []
+        named += [Key(b"-", exclude.family, exclude.column, table)] if exclude else []
         while not stop or start < stop:
             page, following = self._try(
                 lambda: self._read_page(wanted, start, limit),  # noqa: B023
@@ -154,7 +154,7 @@ class NativeStore:
             start = following
             limit = min(4 * limit, PAGE_ROWS)
 
-    def together(self, work: Callable[[], None]) -> None:
+    def atomically(self, work: Callable[[], None]) -> None:
         """Run the function: HBase has nothing that would make its calls one."""
         work()
 
@@ -201,7 +201,7 @@ class NativeStore:
         table, request = wanted.table, make_scan(wanted, start, limit)
         due_ms = self._batches.due_ms()
         cause: Exception | None = None
-        for _ in PAUSES.tries(self._clock, self._chance, due_ms=due_ms):
+        for _ in PAUSES.tries(self._clock, self._rng, due_ms=due_ms):
             region = self._regions.find(table, start, due_ms)
             request.region.type, request.region.value = BY_NAME, region.name
             try:

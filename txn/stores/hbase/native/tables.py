@@ -33,7 +33,7 @@ class MasterTables:
         self._servers = servers
         self._registry = registry
         self._clock = clock
-        self._chance = Random()
+        self._rng = Random()
         self._master: Address | None = None
 
     def list_names(self) -> list[bytes]:
@@ -128,7 +128,7 @@ class MasterTables:
         wanted = PB.GetProcedureResultRequest(proc_id=started.proc_id)
         cause = None
         try:
-            for _ in PAUSES.tries(self._clock, self._chance, due_ms=due_ms):
+            for _ in PAUSES.tries(self._clock, self._rng, due_ms=due_ms):
                 done = self._ask(
                     "getProcedureResult", wanted, PB.GetProcedureResultResponse, due_ms
                 )
@@ -146,7 +146,7 @@ class MasterTables:
     ) -> Any:
         """Ask the active master. A change is asked for once: it may have been made."""
         cause: Exception | None = None
-        for _ in PAUSES.tries(self._clock, self._chance, due_ms=due_ms):
+        for _ in PAUSES.tries(self._clock, self._rng, due_ms=due_ms):
             call = None
             try:
                 address = self._master or self._registry.find_master(due_ms)

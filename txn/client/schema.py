@@ -23,8 +23,8 @@ from txn.model import (
     plain_table,
     refuse_other_database,
 )
-from txn.protocol.attempt import Context, call_store
-from txn.protocol.lock_cells import is_lock_of_rows
+from txn.protocol.context import Context, call_store
+from txn.protocol.locks import is_lock_of_rows
 from txn.request import Request
 
 ROWS_LOOKED_AT = 10
@@ -61,7 +61,7 @@ class Families:
         to this one. HBase would open the table's regions again: there `txn table take-over`
         does it."""
         store, table = self._context.store, key.table
-        if table and "atomic_together" in store.features:
+        if table and "atomic" in store.features:
             owned = replace(family, database=plain_table(self._context.table))
             self._ask(lambda: store.ensure_table(table, {key.family: owned}), deadline_ms)
             self._known[table, key.family] = owned

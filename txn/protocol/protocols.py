@@ -1,4 +1,4 @@
-"""The two protocols, each as the rules that it has of its own, and which of them a database has.
+"""Which of the two protocols a database has.
 
 The name of a database's protocol is a cell of its transaction table, written when the table is
 made. It never changes while a client is connected.
@@ -6,112 +6,18 @@ made. It never changes while a client is connected.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from contextlib import suppress
 from itertools import islice
 
 from txn.errors import CorruptRowError, InvalidRequestError
-from txn.model import Cell, Check, Key, refuse_other_database
-from txn.protocol import commit, recover
-from txn.protocol.attempt import (
-    Attempt,
-    Cells,
-    Context,
-    ProtocolName,
-    Rules,
-    Transaction,
-    Work,
-    call_store,
-)
-from txn.protocol.fenced import FencedRules
-from txn.protocol.lock_cells import FREE
-from txn.protocol.looks import look_by_tags
-from txn.protocol.phases import STEPS, Status, Steps
-from txn.protocol.row import (
-    FAMILY,
-    PROTOCOL_ROW,
-    column,
-    decode_plan,
-    is_evidence,
-    status_key,
-)
-from txn.protocol.waiting import Contention
-from txn.stores.base import Feature, Store
+from txn.model import Check, Key, refuse_other_database
+from txn.protocol.codec import decode_plan
+from txn.protocol.context import Context, call_store
+from txn.protocol.row import FAMILY, FREE, PROTOCOL_ROW, is_evidence
+from txn.protocol.statuses import FENCED, PROTOCOLS, SIX_PHASE, ProtocolName, Rules
+from txn.stores.base import Store
 
 ROWS_LOOKED_AT = 50
-
-
-class SixPhaseRules:
-    """A lock and a tag for each key; every status is recorded, at the server's time."""
-
-    name: ProtocolName = "six-phase"
-    needs: frozenset[Feature] = frozenset()
-    steps: Steps = STEPS
-    plain: frozenset[Status] = frozenset()
-    locks_rows = False
-
-    @property
-    def forward(self) -> Sequence[tuple[Status, Work, Status]]:
-        """Put, clean, unlock, and a status after each."""
-        return recover.FORWARD
-
-    def lock_of(self, key: Key) -> Key:
-        """Return the lock beside the key."""
-        return key.lock
-
-    def guards_of(self, key: Key) -> tuple[Key, ...]:
-        """Return the lock and the tag beside the key."""
-        return key.lock, key.tag
-
-    def make_step(self, context: Context, t: Transaction, new: Status, cells: Cells) -> Check:
-        """Return the compare-and-set of the status, at the server's time."""
-        if t.is_dated or "multi_cell_check" in context.store.features:
-            cells = [*cells, (column(context.table, t.row_key, new.at), FREE)]
-        expected = FREE if t.status is None else t.status.encoded
-        status = status_key(context.table, t.row_key)
-        # The checked cell goes last: where a transport sends one cell at a time, what goes with a
-        # status is there before the status is.
-        return Check(status, expected, (*cells, (status, new.encoded)))
-
-    def make_free(self, lock: Key, cell: Cell) -> Check:
-        """Return the compare-and-set from the holder to an empty value."""
-        return Check(lock, cell.value, ((lock, FREE),))
-
-    def gone_until(self, key: Key, cell: Cell) -> int:
-        """Return the cell's own timestamp."""
-        return cell.timestamp
-
-    def free_own(self, context: Context, transactions: Sequence[Transaction]) -> None:
-        """Free each lock that has one of their row keys."""
-        recover.free_own_locks(context, transactions)
-
-    def prepare(
-        self,
-        context: Context,
-        transactions: Sequence[Attempt],
-        contention: Contention,
-        patient: bool,
-    ) -> list[Attempt]:
-        """Write the rows, lock, read under the locks."""
-        return commit.prepare(context, transactions, contention, patient)
-
-    def pass_by(
-        self,
-        context: Context,
-        transactions: Sequence[Attempt],
-        contention: Contention,
-        patient: bool,
-    ) -> None:
-        """Do nothing: each has a row."""
-
-    def look(self, context: Context, keys: Sequence[Key]) -> tuple[dict[Key, Cell | None], bool]:
-        """Look at values, then at locks and tags."""
-        return look_by_tags(context, keys)
-
-
-SIX_PHASE: Rules = SixPhaseRules()
-FENCED: Rules = FencedRules()
-PROTOCOLS: dict[str, Rules] = {rules.name: rules for rules in (SIX_PHASE, FENCED)}
 
 
 def require_transactions(store: Store, table: bytes, *, is_own: bool = True) -> None:

@@ -55,7 +55,7 @@ CallName = Literal[
     "write",
     "check_and_put",
     "scan",
-    "together",
+    "atomically",
     "describe",
     "ensure_table",
     "find_splits",
@@ -149,7 +149,7 @@ class WorkFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class Gathered:
+class BatchStarted:
     """Requests of so many callers' transactions go together, as one batch."""
 
     transactions: int
@@ -174,18 +174,18 @@ class Ended:
     elapsed_ms: float
 
 
-Event = Phase | Conflict | Helped | StoreCall | Retried | WorkFailed | Gathered | Queued | Ended
-Watch = Callable[[Event], None]
+Event = Phase | Conflict | Helped | StoreCall | Retried | WorkFailed | BatchStarted | Queued | Ended
+Listener = Callable[[Event], None]
 
 
 def silent(event: Event) -> None:
     """Ignore the event."""
 
 
-def wants_calls(watch: Watch) -> bool:
+def wants_calls(on_event: Listener) -> bool:
     """Whether calls of the store are to be measured for it. Who does without saves the time, and
     has an attribute of this name that is false."""
-    return watch is not silent and bool(getattr(watch, "wants_calls", True))
+    return on_event is not silent and bool(getattr(on_event, "wants_calls", True))
 
 
 def result_of(future: Future[Committed]) -> Committed | BaseException:
@@ -227,14 +227,14 @@ def _name_abort(error: AbortedError) -> CommitOutcome:
             return "aborted"
 
 
-def guard(watch: Watch) -> Watch:
+def guard(on_event: Listener) -> Listener:
     """Return the watch with its errors kept in the log: no transaction fails for want of a watcher,
     and none that is committed is reported as anything else."""
 
     def tell(event: Event) -> None:
         try:
-            watch(event)
+            on_event(event)
         except Exception:
             LOG.exception("the watch failed at an event: %s", type(event).__name__)
 
-    return watch if watch is silent else tell
+    return on_event if on_event is silent else tell

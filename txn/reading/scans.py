@@ -1,23 +1,23 @@
 """Reads of ranges: rows in order, each resolved as an atomic read resolves it.
 
-A row that nobody holds is taken as the store gives it, since its cells come from one instant; where
-columns are named it is read without their tags, which only tell of rows that are held. So is one
-whose holders have all not decided when their rows are looked at afterwards. Another row that is
-held is looked at as `keys` looks at keys: the row, its holders, the row again, its holders again.
-Every key that a transaction wrote has a lock and a tag in its row, for a day at least where it was
-deleted, so nothing comes or goes in a range without being seen by a second look in minutes.
+A row that no transaction holds is taken as the store gives it, since its cells come from one
+instant; where columns are named it is read without their tags, which only tell of rows that are
+held. So is a row whose holders had all not decided after it was read. Any other row is read again
+with its holders. A transaction may hold very many rows of a scan; what it has decided changes no
+more, so its request is read and decoded once for many pages, and divided by rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby, islice, takewhile
 
 from txn.errors import ConflictError, InvalidRequestError
 from txn.model import LOCK_SUFFIX, MAX_ROW, Cell, Key, Row, cell_bytes
-from txn.protocol.attempt import Context, are_apart, call_store
-from txn.protocol.lock_cells import holder_of
+from txn.protocol.codec import Buffer
+from txn.protocol.context import Context, are_apart, call_store
+from txn.protocol.locks import holder_of
 from txn.protocol.ranges import (
     RESERVED,
     Digest,
@@ -27,28 +27,129 @@ from txn.protocol.ranges import (
     list_lockable,
     stored_rows,
 )
-from txn.protocol.row_cells import read_rows
-from txn.reading.holders import HolderRows
-from txn.reading.keys import Snapshot, find_undecided
-from txn.reading.look import (
+from txn.protocol.row import (
+    RowState,
+    TransactionRow,
+    decode_rows,
+    read_row_cells,
+    read_rows,
+    status_key,
+)
+from txn.protocol.statuses import Status
+from txn.reading.snapshot import (
     Cells,
-    Look,
+    Observation,
+    Snapshot,
     find_holders,
+    find_undecided,
     hides_values,
     list_values,
     value_of,
     were_at_once,
 )
+from txn.request import Request
 from txn.spans import Span
+
+MOST_KEPT = 100_000
+"""Mutations of the transactions that are kept, which take some 40 MB as Python has them."""
+
+NOT_YET_PUT = (Status.PART.encoded, Status.ASSERTED.encoded)
+"""Statuses of one that was decided, by which its values need not be there."""
+
+Holders = Mapping[bytes, TransactionRow]
+
+
+@dataclass(frozen=True, slots=True)
+class DecidedHolder:
+    """A decided transaction, and where in its request the mutations of each row are."""
+
+    whole: TransactionRow
+    places: Mapping[bytes, Collection[int]]
+
+    def take_share(self, row: bytes) -> TransactionRow:
+        """Return the transaction as if it had only its mutations of one row."""
+        buffer, plan, places = self.whole.buffer, self.whole.plan, self.places.get(row, ())
+        assert buffer is not None and plan is not None
+        mutations = tuple(buffer.request.mutations[place] for place in places)
+        replaced = tuple(plan.replaced[place] for place in places)
+        return replace(
+            self.whole,
+            buffer=Buffer(Request(mutations), buffer.lock_ttl_ms),
+            plan=replace(plan, replaced=replaced),
+        )
+
+
+class HolderRows:
+    """The transaction rows of those that hold rows of a table, for one reader."""
+
+    def __init__(self, context: Context, table: bytes) -> None:
+        self._context = context
+        self._table = table
+        self._kept: dict[bytes, DecidedHolder] = {}
+        self._size = 0
+
+    def look(self, holders: Collection[bytes]) -> Holders:
+        """Return the rows as they are now."""
+        kept = [holder for holder in holders if holder in self._kept]
+        others = [holder for holder in holders if holder not in self._kept]
+        status_of = {holder: status_key(self._context.table, holder) for holder in kept}
+        cells = read_row_cells(self._context, others, list(status_of.values()))
+        rows = decode_rows(self._context, others, cells)
+        gone = []
+        for holder, key in status_of.items():
+            status = cells[key]
+            if status is not None and status.value in NOT_YET_PUT:
+                self._kept[holder] = decided = self._kept.pop(holder)  # the last that was needed
+                rows[holder] = decided.whole
+            else:
+                self._forget(holder)
+                gone.append(holder)
+        if gone:
+            rows.update(read_rows(self._context, gone))
+        for row in rows.values():
+            self._keep(row)
+        return rows
+
+    def look_again(self, first: Holders) -> Holders:
+        """Return the rows after another look at those that could still go either way."""
+        open_ones = [h for h, row in first.items() if not row.status or not row.status.is_decided]
+        again = read_rows(self._context, open_ones) if open_ones else {}
+        return {**first, **again}
+
+    def take_shares(self, rows: Holders, holders: Iterable[bytes], row: bytes) -> Holders:
+        """Return some of the rows, with no more than concerns one row of the table."""
+        return {
+            holder: self._kept[holder].take_share(row)
+            if rows[holder].status is Status.ASSERTED and holder in self._kept
+            else rows[holder]
+            for holder in holders
+        }
+
+    def _keep(self, row: TransactionRow) -> None:
+        is_readable = row.status is Status.ASSERTED and row.state is RowState.DECIDED
+        if row.row_key in self._kept or not is_readable or row.buffer is None:
+            return
+        places: dict[bytes, list[int]] = {}
+        mutations = row.buffer.request.mutations
+        for place, mutation in enumerate(mutations):
+            if mutation.key.table == self._table:
+                places.setdefault(mutation.key.row, []).append(place)
+        while self._kept and self._size + len(mutations) > MOST_KEPT:
+            self._forget(next(iter(self._kept)))
+        self._kept[row.row_key] = DecidedHolder(row, places)
+        self._size += len(mutations)
+
+    def _forget(self, holder: bytes) -> None:
+        buffer = self._kept.pop(holder).whole.buffer
+        assert buffer is not None
+        self._size -= len(buffer.request.mutations)
+
 
 SNAPSHOT_ROWS = 10_000
 PAGE_ROWS = 100
 
 Locked = Callable[[Sequence[Key]], Snapshot]
 """Reads keys under their locks."""
-
-
-# ------------------------------------------------------------------------------ row by row
 
 
 def scan_rows(context: Context, wanted: Span, locked: Locked) -> Iterator[Row]:
@@ -94,9 +195,9 @@ def _settle_rows(
         return {}
     rules, settled = context.rules, {}
     for name, cells in first.items():
-        look = Look(rules, cells, holder_rows.take_shares(rows, holders[name], name))
+        look = Observation(rules, cells, holder_rows.take_shares(rows, holders[name], name))
         after = {holder: again[holder] for holder in holders[name]}
-        if were_at_once(look, Look(rules, second[name], after)):
+        if were_at_once(look, Observation(rules, second[name], after)):
             values = list_values(look).items()
             settled[name] = {key: cell for key, cell in values if key in wanted}
     return settled
@@ -125,9 +226,6 @@ def _read_under_locks(
         if values.keys() >= set(keys_of_cells(cells)) and not are_apart(context, began_ms):
             return {key: cell for key, cell in values.items() if cell is not None}
     raise ConflictError("row keeps growing", key=keys[-1])
-
-
-# ---------------------------------------------------------------------- all of it at once
 
 
 def read_view(
@@ -172,7 +270,7 @@ def group_by_row(cells: Mapping[Key, Cell]) -> Iterator[Row]:
 
 def _look(
     context: Context, keys: Sequence[Key], spans: Sequence[Span], most_bytes: int | None
-) -> Look:
+) -> Observation:
     """Look at keys and spans, and then at the holders. Of the spans it keeps what tells something,
     and a digest of the rest: its memory is that of values and holders."""
     wanted = [cell for key in keys for cell in (key, *context.rules.guards_of(key))]
@@ -189,7 +287,7 @@ def _look(
                 )
     holders = find_holders(cells)
     rows = read_rows(context, holders) if holders else {}
-    return Look(context.rules, cells, rows, rest.value)
+    return Observation(context.rules, cells, rows, rest.value)
 
 
 def _look_at_span(context: Context, part: Span, rest: Digest) -> Iterator[dict[Key, Cell]]:

@@ -1,8 +1,8 @@
-"""Fenced transactions of one row and family, which need no row of their own.
+"""Fenced transactions of one row and family, which need no transaction row.
 
 The values, and the lock with its next count, are written in one step on the condition that the lock
-still says what was read. So nobody ever holds it. It names who has passed by, and by that a lost
-answer, or a "no" to a request that was sent twice, is settled.
+still says what was read. So no transaction ever holds it. The lock names the transaction, and by
+that a lost answer, or a "no" to a request that was sent twice, is settled.
 """
 
 from __future__ import annotations
@@ -22,29 +22,20 @@ from txn.errors import (
     deny,
 )
 from txn.model import Cell, Check, Edit
-from txn.protocol.announce import announce
-from txn.protocol.attempt import Attempt, Context, call_store, is_late, limit_patience
-from txn.protocol.beats import TOO_LATE
-from txn.protocol.commit import run_for_available
-from txn.protocol.lock_cells import FREE, read_lock
-from txn.protocol.phases import Status
-from txn.protocol.row import Plan
-from txn.protocol.units import ASKS, list_edits, look_at_units, read_units
-from txn.protocol.waiting import Contention
+from txn.protocol.codec import Plan
+from txn.protocol.context import Context, call_store, limit_patience
+from txn.protocol.fenced import ASKS, list_edits, read_and_evaluate, read_lock_cells
+from txn.protocol.locks import Contention, read_lock
+from txn.protocol.prepare import run_for_available
+from txn.protocol.row import FREE
+from txn.protocol.statuses import Status
+from txn.protocol.transaction import TOO_LATE, PendingCommit, is_late, report_phase
 
 
-def is_alone(t: Attempt) -> bool:
-    """Whether it needs no row: all of it is in one row and family, and nothing of it is for people
-    or for a repeat to find."""
-    request = t.request
-    is_plain = t.status is None and t.parts is None and not t.spans
-    return is_plain and len(t.units) == 1 and request.once is None and not request.labels
-
-
-@announce("decide")
-def commit_alone(
-    context: Context, transactions: Sequence[Attempt], contention: Contention, patient: bool
-) -> list[Attempt]:
+@report_phase("decide")
+def commit_single_rows(
+    context: Context, transactions: Sequence[PendingCommit], contention: Contention, patient: bool
+) -> list[PendingCommit]:
     """Commit transactions that were read and judged. It raises nothing: each has committed, has
     failed, or its outcome is unknown."""
     due = list(transactions)
@@ -54,7 +45,9 @@ def commit_alone(
             break
         try:
             due = run_for_available(
-                lambda some: read_units(limit_patience(context, some), some, contention, patient),
+                lambda some: read_and_evaluate(
+                    limit_patience(context, some), some, contention, patient
+                ),
                 due,
             )
         except TxnError as error:  # what was refused did not happen
@@ -66,9 +59,9 @@ def commit_alone(
     return [t for t in transactions if t.failure is None]
 
 
-def _ask(context: Context, transactions: Sequence[Attempt]) -> list[Attempt]:
+def _ask(context: Context, transactions: Sequence[PendingCommit]) -> list[PendingCommit]:
     """Ask once; return those that were refused, with what is there now."""
-    pending: dict[Attempt, Check] = {}
+    pending: dict[PendingCommit, Check] = {}
     for t in transactions:
         if is_late(context, t):
             t.failure = DeadlineError(TOO_LATE)
@@ -77,7 +70,7 @@ def _ask(context: Context, transactions: Sequence[Attempt]) -> list[Attempt]:
         else:  # all that it asserts was true at one instant
             _end(t)
     errors: list[StoreError] = []
-    refused: list[Attempt] = []
+    refused: list[PendingCommit] = []
 
     def attempt() -> None:
         _send(context, pending, errors)
@@ -95,10 +88,10 @@ def _ask(context: Context, transactions: Sequence[Attempt]) -> list[Attempt]:
 def _settle_all(
     context: Context,
     attempt: Callable[[], None],
-    pending: dict[Attempt, Check],
+    pending: dict[PendingCommit, Check],
     errors: Sequence[StoreError],
 ) -> None:
-    """Attempt it until nothing is pending. Where a table refuses its requests, those of other
+    """PendingCommit it until nothing is pending. Where a table refuses its requests, those of other
     tables may have been done, or not: that is settled with the next attempt. What may have been
     sent is asked for after its deadline, too: what became of it is worth more time."""
     patience = limit_patience(context, pending)
@@ -113,7 +106,7 @@ def _settle_all(
             patience = context
 
 
-def _send(context: Context, pending: dict[Attempt, Check], errors: list[StoreError]) -> None:
+def _send(context: Context, pending: dict[PendingCommit, Check], errors: list[StoreError]) -> None:
     """Send what is pending, and take out what was done."""
     try:
         answers = context.store.check_and_put(list(pending.values()))
@@ -128,10 +121,10 @@ def _send(context: Context, pending: dict[Attempt, Check], errors: list[StoreErr
         errors.append(MaybeApplied("refused, and not looked at yet"))
 
 
-def _settle(context: Context, pending: dict[Attempt, Check]) -> list[Attempt]:
+def _settle(context: Context, pending: dict[PendingCommit, Check]) -> list[PendingCommit]:
     """Read what was answered with "no", and take out all but those of which nothing can be said
     yet: the first request may still be on its way. Return those that were refused."""
-    look_at_units(context, [(t, check.key) for t, check in pending.items()])
+    read_lock_cells(context, [(t, check.key) for t, check in pending.items()])
     refused = []
     for t, check in list(pending.items()):
         before = read_lock(check.key, Cell(check.expected, 0)).taken
@@ -149,7 +142,9 @@ def _settle(context: Context, pending: dict[Attempt, Check]) -> list[Attempt]:
     return refused
 
 
-def _leave(pending: dict[Attempt, Check], error: Exception, errors: Sequence[StoreError]) -> None:
+def _leave(
+    pending: dict[PendingCommit, Check], error: Exception, errors: Sequence[StoreError]
+) -> None:
     """Fail what is pending: it did not happen if the store says so of each try."""
     is_clear = _is_clear(errors)
     for t in pending:
@@ -166,7 +161,7 @@ def _is_clear(errors: Sequence[StoreError]) -> bool:
 
 def _end_refused(
     context: Context,
-    pending: dict[Attempt, Check],
+    pending: dict[PendingCommit, Check],
     error: TableUnavailable,
     errors: Sequence[StoreError],
 ) -> None:
@@ -176,7 +171,7 @@ def _end_refused(
     for t in lost:
         del pending[t]
     try:
-        look_at_units(context, [(t, check.key) for t, check in lost.items()])
+        read_lock_cells(context, [(t, check.key) for t, check in lost.items()])
     except StoreError:
         _leave(lost, error, errors)
         return
@@ -193,12 +188,12 @@ def _end_refused(
             t.failure = CommitOutcomeUnknown(t.row_key, error)
 
 
-def _make_step(t: Attempt) -> Check:
+def _make_step(t: PendingCommit) -> Check:
     ((lock, edits),) = list_edits(t, t.timestamp)
     cell = t.found[lock]
-    passed = Edit(lock, read_lock(lock, cell).pass_by(t.row_key).value, t.timestamp + 1)
+    passed = Edit(lock, read_lock(lock, cell).commit_single(t.row_key).value, t.timestamp + 1)
     return Check(lock, cell.value if cell else FREE, edits=(*edits, passed))
 
 
-def _end(t: Attempt) -> None:
+def _end(t: PendingCommit) -> None:
     t.plan, t.status = Plan(t.timestamp, ()), Status.COMPLETE

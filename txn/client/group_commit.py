@@ -1,10 +1,10 @@
 """Group commit: what many threads and futures ask for meanwhile is committed as one batch.
 
 A request that finds no batch under way is one at once; what comes while `lanes` of them are under
-way gathers, and is the next. The thread of one caller commits a batch for all whose requests are in
-it; threads of the gatherer's own do so only where nobody but futures waits. No request goes beside
-another that needs the same lock, in a batch or in two that are under way: it would be a conflict.
-Those that come first go first.
+way waits in a queue, and is the next. The thread of one caller commits a batch for all whose
+requests are in it; threads of our own do so only where nothing but futures waits. No request goes
+beside another that needs the same lock, in a batch or in two that are under way: it would be a
+conflict. Those that come first go first.
 """
 
 from __future__ import annotations
@@ -12,19 +12,18 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, wait
 from contextlib import ExitStack
-from dataclasses import dataclass
 from threading import Event, Lock, get_ident
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from txn.clock import Clock
 from txn.errors import StoreClosedError
+from txn.events import BatchStarted, Listener, Queued, silent
 from txn.host.crew import Crew
 from txn.host.forks import Forked
 from txn.model import Key
-from txn.protocol.beats import PORTION
+from txn.protocol.transaction import PORTION
 from txn.repeating import repeat
-from txn.request import Ack, Committed, Request
-from txn.watch import Gathered, Queued, Watch, silent
+from txn.request import Ack, Committed
 
 MOST = 256
 """Requests of a batch."""
@@ -39,27 +38,30 @@ SPARE = 16
 """How many batches of futures may be stuck, besides those of the lanes, until others wait."""
 
 
-@dataclass(slots=True, eq=False)
-class InLine:
-    """A request in line.
+class Item(Protocol):
+    """A request that can be committed in a group.
 
     due_ms: when it is too late to decide, by the monotonic clock. units: the lock cells that it
     needs, or its keys. weight: its bytes. future: what tells its result, where no thread waits.
     """
 
-    request: Request
     ack: Ack
-    due_ms: int | None
-    units: Collection[Key] = ()
-    weight: int = 0
-    future: Future[Committed] | None = None
+    future: Future[Committed] | None
 
-    def goes_with(self, other: InLine) -> bool:
-        """Whether both may be in one batch."""
-        return self.ack == other.ack
+    @property
+    def due_ms(self) -> int | None: ...
+    @property
+    def lock_cells(self) -> Collection[Key]: ...
+    @property
+    def weight(self) -> int: ...
 
 
-W = TypeVar("W", bound=InLine)
+W = TypeVar("W", bound=Item)
+
+
+def has_same_ack(one: Item, other: Item) -> bool:
+    """Whether both may be in one batch."""
+    return one.ack == other.ack
 
 
 class _Place(Generic[W]):
@@ -90,11 +92,12 @@ class _Batch(Generic[W]):
     lead another one. is_finished: all who wait for it have been told, too."""
 
     __slots__ = (
-        *("is_finished", "is_over", "items", "places"),
+        *("_can_join", "is_finished", "is_over", "items", "places"),
         *("since_ms", "size", "thread", "weight"),
     )
 
-    def __init__(self, since_ms: int) -> None:
+    def __init__(self, since_ms: int, can_join: Callable[[W, W], bool]) -> None:
+        self._can_join = can_join
         self.items: list[W] = []
         self.places: list[_Place[W]] = []
         self.size = self.weight = 0
@@ -110,17 +113,17 @@ class _Batch(Generic[W]):
         """Whether the request may go with those that are in it."""
         if not self.items:
             return True
-        is_small = self.size + len(w.units) <= PORTION and self.weight + w.weight <= MOST_BYTES
-        return is_small and w.goes_with(self.items[0])
+        is_small = self.size + len(w.lock_cells) <= PORTION and self.weight + w.weight <= MOST_BYTES
+        return is_small and self._can_join(w, self.items[0])
 
     def add(self, w: W, place: _Place[W]) -> None:
         self.places.append(place)
         self.items.append(w)
-        self.size += len(w.units)
+        self.size += len(w.lock_cells)
         self.weight += w.weight
 
 
-class Gatherer(Forked, Generic[W]):
+class GroupCommit(Forked, Generic[W]):
     """A line of requests, and the batches of them that are under way.
 
     A thread may be interrupted between any two steps. So each change of the line, and the end of a
@@ -139,19 +142,23 @@ class Gatherer(Forked, Generic[W]):
         run: Callable[[Sequence[W]], None],
         tell: Callable[[W], None],
         clock: Clock,
-        lanes: int,
+        concurrent_batches: int,
         linger_ms: int,
         *,
-        watch: Watch = silent,
+        can_join: Callable[[W, W], bool] = has_same_ack,
+        on_event: Listener = silent,
     ) -> None:
+        self._can_join = can_join
         self._run = run
-        self._listener = watch
+        self._listener = on_event
         self._tell = tell
         self._clock = clock
-        self._lanes = lanes
+        self._concurrent_batches = concurrent_batches
         self._linger_ms = linger_ms
         self._is_closed = False
-        self._crew = Crew(lanes + SPARE + 1, "txn-gatherer")  # one of them watches the line
+        self._crew = Crew(
+            concurrent_batches + SPARE + 1, "txn-gatherer"
+        )  # one of them watches the line
         self._forget()
         self.expect_forks()
 
@@ -225,11 +232,11 @@ class Gatherer(Forked, Generic[W]):
 
     def _commit_at_once(self, items: Sequence[W], place: _Place[W]) -> bool:
         """Commit the items as a batch, and return True, where nobody else is there at all."""
-        if self._linger_ms or len(items) > MOST or sum(len(w.units) for w in items) > PORTION:
+        if self._linger_ms or len(items) > MOST or sum(len(w.lock_cells) for w in items) > PORTION:
             return False
         if sum(w.weight for w in items) > MOST_BYTES:
             return False
-        batch: _Batch[W] = _Batch(self._clock.monotonic_ms())
+        batch: _Batch[W] = _Batch(self._clock.monotonic_ms(), self._can_join)
         batch.items = list(items)
         with self._lock:
             if self._line or self._under_way:
@@ -367,7 +374,7 @@ class Gatherer(Forked, Generic[W]):
         nobody waiting. besides: a thread whose own do not count."""
         latest_ms = now_ms - OVERDUE_MS
         counted = [b for b in self._under_way if b.since_ms > latest_ms and b.thread != besides]
-        return len(counted) >= self._lanes
+        return len(counted) >= self._concurrent_batches
 
     def _take(self, leader: _Place[W]) -> _Batch[W] | None:
         """Take a batch out of the line; None where none may begin, or nothing can be taken."""
@@ -382,7 +389,7 @@ class Gatherer(Forked, Generic[W]):
         # Where the watch of a batch commits, its thread does not wait for itself.
         if not self._line or self._is_full(now_ms, besides=get_ident()):
             return None, 0
-        leader.led = batch = _Batch[W](now_ms)
+        leader.led = batch = _Batch[W](now_ms, self._can_join)
         try:
             left = self._fill(batch, now_ms)
         finally:  # what is in it is in line no more
@@ -401,7 +408,7 @@ class Gatherer(Forked, Generic[W]):
         """Return the futures that are late, but for those that are cancelled, as a batch; and how
         many have left the line."""
         now_ms, left = self._clock.monotonic_ms(), 0
-        batch: _Batch[W] = _Batch(now_ms)
+        batch: _Batch[W] = _Batch(now_ms, self._can_join)
         for place in self._line:
             w = next(iter(place.waiting))  # a future has a place of its own
             if place.event is None and w.due_ms is not None and now_ms >= w.due_ms:
@@ -417,7 +424,7 @@ class Gatherer(Forked, Generic[W]):
     def _tell_batch(self, batch: _Batch[W]) -> None:
         """Tell of a batch that begins, under no lock: who watches may commit as well."""
         if self._listener is not silent:
-            self._listener(Gathered(len(batch.items)))
+            self._listener(BatchStarted(len(batch.items)))
 
     def _tell_line(self, change: int) -> None:
         if change and self._listener is not silent:
@@ -426,12 +433,12 @@ class Gatherer(Forked, Generic[W]):
     def _fill(self, batch: _Batch[W], now_ms: int) -> int:
         """Choose requests of the line; return how many leave it, for the batch or for good."""
         gone = 0
-        blocked = {unit for other in self._under_way for w in other.items for unit in w.units}
+        blocked = {unit for other in self._under_way for w in other.items for unit in w.lock_cells}
         for place in self._line:
             for w in list(place.waiting):
                 if batch.is_full:
                     return gone + len(batch.items)
-                is_free = blocked.isdisjoint(w.units) or _needs_no_lock(w, now_ms)
+                is_free = blocked.isdisjoint(w.lock_cells) or _needs_no_lock(w, now_ms)
                 if is_free and batch.has_room(w):
                     if not _start(w):  # it is in no batch whose end would call those behind it
                         place.open.discard(w)
@@ -439,17 +446,17 @@ class Gatherer(Forked, Generic[W]):
                         gone += 1
                         continue
                     batch.add(w, place)
-                blocked.update(w.units)  # those behind one that stays do not overtake it
+                blocked.update(w.lock_cells)  # those behind one that stays do not overtake it
         return gone + len(batch.items)
 
 
-def _needs_no_lock(w: InLine, now_ms: int) -> bool:
+def _needs_no_lock(w: Item, now_ms: int) -> bool:
     """Whether it is cancelled, or late: it will be told so at once."""
     is_cancelled = w.future is not None and w.future.cancelled()
     return is_cancelled or (w.due_ms is not None and now_ms >= w.due_ms)
 
 
-def _start(w: InLine) -> bool:
+def _start(w: Item) -> bool:
     """Whether the request is still wanted; from now on its future is not cancelled any more. It may
     have begun under a leader that was interrupted."""
     future = w.future
