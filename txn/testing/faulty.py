@@ -7,15 +7,15 @@ call. Nothing here is random and nothing waits: `deliver` makes a late request h
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from txn.errors import MaybeApplied, NotApplied, StoreError
-from txn.model import Cell, Check, Columns, Edit, Family, Key, Row, Unless
-from txn.stores.base import Feature, Store
+from txn.model import Cell, Check, Edit, Family, Key
+from txn.stores.base import Feature, Store, wrap_call
 
 Item = Key | Edit | Check | bytes
 T = TypeVar("T", Edit, Check)
@@ -116,6 +116,17 @@ class FaultyStore:
         self._inner = inner
         self._is_inside = False  # of what is one call
 
+    read_versions = wrap_call(Store.read_versions)
+    scan = wrap_call(Store.scan)
+    list_tables = wrap_call(Store.list_tables)
+    describe = wrap_call(Store.describe)
+    find_splits = wrap_call(Store.find_splits)
+    compact = wrap_call(Store.compact)
+
+    def _around(self, name: str, items: tuple[Any, ...], call: Callable[[], Any]) -> Any:
+        _report(self._fault(name, items))
+        return call()
+
     def read(
         self, *groups: Collection[Key], beside: Callable[[], None] | None = None
     ) -> dict[Key, Cell | None]:
@@ -133,10 +144,6 @@ class FaultyStore:
             found.update(self._inner.read(keys))
         return found
 
-    def read_versions(self, keys: Collection[Key], count: int) -> dict[Key, list[Cell]]:
-        _report(self._fault("read_versions", tuple(keys)))
-        return self._inner.read_versions(keys, count)
-
     def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
         fault = self._fault("write", tuple(edits), by_row)
         for _ in range(1 + fault.twice):
@@ -149,17 +156,6 @@ class FaultyStore:
             answers = self._check_and_put(_split_applied(fault, checks), durable)
         _report(fault)
         return answers
-
-    def scan(
-        self,
-        table: bytes,
-        start: bytes = b"",
-        stop: bytes | None = None,
-        columns: Columns = None,
-        unless: Unless | None = None,
-    ) -> Iterator[Row]:
-        _report(self._fault("scan", (table,)))
-        return self._inner.scan(table, start, stop, columns, unless)
 
     def together(self, work: Callable[[], None]) -> None:
         if "atomic_together" not in self.features or self._is_inside:
@@ -180,14 +176,6 @@ class FaultyStore:
             self._is_inside = False
         _report(fault)
 
-    def list_tables(self) -> list[bytes]:
-        _report(self._fault("list_tables", ()))
-        return self._inner.list_tables()
-
-    def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
-        _report(self._fault("describe", (table,)))
-        return self._inner.describe(table)
-
     def ensure_table(
         self, table: bytes, families: Mapping[bytes, Family], splits: Sequence[bytes] = ()
     ) -> None:
@@ -195,16 +183,6 @@ class FaultyStore:
         if fault.applied is None or fault.applied:
             self._inner.ensure_table(table, families, splits)
         _report(fault)
-
-    def find_splits(
-        self, table: bytes, count: int, start: bytes = b"", stop: bytes | None = None
-    ) -> list[bytes]:
-        _report(self._fault("find_splits", (table,)))
-        return self._inner.find_splits(table, count, start, stop)
-
-    def compact(self, table: bytes, purge_before_ms: int) -> None:
-        _report(self._fault("compact", (table,)))
-        self._inner.compact(table, purge_before_ms)
 
     def close(self) -> None:
         self._inner.close()
