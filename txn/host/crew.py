@@ -7,26 +7,23 @@ from concurrent.futures import ThreadPoolExecutor
 from logging import getLogger
 from threading import Lock
 
-from txn.host.forks import Forked
+from txn.host.forks import start_in_each_process
 
 LOG = getLogger("txn")
 
 
-class Crew(Forked):
+class Crew:
     """At most so many threads, made as they are needed. A child of a fork has none of them, and
     makes its own; what its parent's were to do they do there."""
 
     def __init__(self, most: int, name: str) -> None:
         self._most = most
         self._name = name
+        start_in_each_process(self._start)
+
+    def _start(self) -> None:
         self._lock = Lock()
         self._pool: ThreadPoolExecutor | None = None
-        self.expect_forks()
-
-    def after_fork(self, in_child: bool) -> None:
-        """Forget the parent's threads in a child."""
-        if in_child:
-            self._lock, self._pool = Lock(), None
 
     def hand_over(self, work: Callable[..., object], *args: object) -> bool:
         """Have the work done soon; False where there is no thread to be had, and it is the

@@ -1,10 +1,25 @@
-"""What cannot be carried into a forked process as it is, and is told of each fork."""
+"""What each process makes for itself, and what is told of each fork.
+
+Locks, threads and connections do not go through a fork: a thread that the child does not have may
+hold the lock, and two processes on one connection mix their replies. An object keeps them apart in
+one method that makes them, and has it called again in each child by `start_in_each_process`. A
+`Forked` is for the few that a fork has to wait for.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from threading import RLock
-from weakref import WeakSet
+from weakref import WeakMethod, WeakSet
+
+
+def start_in_each_process(start: Callable[[], None]) -> None:
+    """Call a method of an object now, and again in each child of a fork, in the thread that forks,
+    for as long as the object lives."""
+    start()
+    with _LOCK:
+        _STARTS.add(WeakMethod(start, _STARTS.discard))
 
 
 class Forked:
@@ -23,6 +38,7 @@ class Forked:
 
 
 _LOCK = RLock()
+_STARTS: set[WeakMethod[Callable[[], None]]] = set()
 _KNOWN: WeakSet[Forked] = WeakSet()
 _TOLD: list[Forked] = []
 """Those that are being forked: all of them, until it is over, whatever becomes of them."""
@@ -36,6 +52,9 @@ def _before() -> None:
 
 
 def _after(in_child: bool) -> None:
+    for reference in list(_STARTS) if in_child else ():
+        if (start := reference()) is not None:
+            start()
     for each in reversed(_TOLD):
         each.after_fork(in_child)
     _TOLD.clear()

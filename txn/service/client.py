@@ -126,25 +126,19 @@ class RemoteBackend:
     ) -> Committed:
         """Commit by the server. Where the outcome is unknown the error carries the name of the
         request, for which `outcome` can be asked."""
-        (trace,) = begin_traces([request], remote=True)
-        with _end_traces([trace]) as results:
-            done = self._commit(request, ack, deadline_ms, trace, spans)
+        traces = begin_traces([request], remote=True)
+        with _end_traces(traces) as results:
+            (headers,) = list_headers(traces)
+            done = self._commit(TimedRequest(request, deadline_ms, headers), ack, spans)
             results.append(done)
         return done
 
-    def _commit(
-        self,
-        request: Request,
-        ack: Ack,
-        deadline_ms: int | None,
-        trace: Trace | None,
-        spans: Sequence[Span] = (),
-    ) -> Committed:
+    def _commit(self, timed: TimedRequest, ack: Ack, spans: Sequence[Span] = ()) -> Committed:
+        request, deadline_ms, headers = timed
         sent_ms = self._clock.monotonic_ms()
         due_ms = None if deadline_ms is None else sent_ms + deadline_ms
         _require_time(deadline_ms)
         name = self._name()
-        (headers,) = list_headers([trace])
 
         def send(most_ms: int | None = None) -> Committed:
             """Send it with what is left of its time, and wait little longer for the reply; for one
@@ -186,44 +180,28 @@ class RemoteBackend:
         """Commit independent requests in one request to the server."""
         traces = begin_traces(requests, remote=True)
         with _end_traces(traces) as results:
-            results.extend(self._commit_many(requests, ack, deadlines_ms, traces))
+            timed = map(TimedRequest, requests, deadlines_ms, list_headers(traces))
+            results.extend(self._commit_many([*timed], ack))
         return results
 
     def _commit_many(
-        self,
-        requests: Sequence[Request],
-        ack: Ack,
-        deadlines_ms: Sequence[int | None],
-        traces: Sequence[Trace | None],
+        self, requests: Sequence[TimedRequest], ack: Ack
     ) -> list[Committed | TxnError]:
-        due = [n for n, time in enumerate(deadlines_ms) if time is None or time > 0]
-        results: list[Committed | TxnError] = [DeadlineError(LATE) for _ in requests]
-        if due:
-            sent = self._send_many(
-                [requests[n] for n in due],
-                ack,
-                [deadlines_ms[n] for n in due],
-                [traces[n] for n in due],
-            )
-            for n, result in zip(due, sent, strict=True):
-                results[n] = result
-        return results
+        timely = [each for each in requests if not _is_late(each.deadline_ms)]
+        results = iter(self._send_many(timely, ack) if timely else ())
+        return [
+            DeadlineError(LATE) if _is_late(each.deadline_ms) else next(results)
+            for each in requests
+        ]
 
-    def _send_many(
-        self,
-        requests: Sequence[Request],
-        ack: Ack,
-        deadlines_ms: Sequence[int | None],
-        traces: Sequence[Trace | None],
-    ) -> list[Committed | TxnError]:
+    def _send_many(self, requests: Sequence[TimedRequest], ack: Ack) -> list[Committed | TxnError]:
         """Send requests that are not late."""
         name, sent_ms = self._name(), self._clock.monotonic_ms()
-        timed = map(TimedRequest, requests, deadlines_ms, list_headers(traces))
-        known = [time for time in deadlines_ms if time is not None]
-        wait_ms = max(known) + ANSWER_MS if len(known) == len(deadlines_ms) else None
+        times = [each.deadline_ms for each in requests if each.deadline_ms is not None]
+        wait_ms = max(times) + ANSWER_MS if len(times) == len(requests) else None
         try:
             results = self._service.call(
-                "commitMany", [*timed], within_ms=wait_ms, ack=ACKS[ack], request=name
+                "commitMany", requests, within_ms=wait_ms, ack=ACKS[ack], request=name
             )
             if len(results) != len(requests):
                 raise MaybeApplied(UNKNOWN_KIND)
@@ -251,15 +229,10 @@ class RemoteBackend:
         return future
 
     def _commit_together(self, batch: Sequence[_Sent]) -> None:
-        times = [self._left_ms(each.due_ms) for each in batch]
+        requests = [self._time(each) for each in batch]
         results: list[Committed | TxnError]
         try:
-            results = self._commit_many(
-                [each.request for each in batch],
-                batch[0].ack,
-                times,
-                [each.trace for each in batch],
-            )
+            results = self._commit_many(requests, batch[0].ack)
         except InvalidRequestError:  # one of them; nothing was written: each is told its own
             results = [self._try(each) for each in batch]
         except Exception as error:
@@ -271,10 +244,13 @@ class RemoteBackend:
         for each, result in zip(batch, results, strict=True):
             each.result = result
 
+    def _time(self, sent: _Sent) -> TimedRequest:
+        (headers,) = list_headers([sent.trace])
+        return TimedRequest(sent.request, self._left_ms(sent.due_ms), headers)
+
     def _try(self, sent: _Sent) -> Committed | TxnError:
         try:
-            left_ms = self._left_ms(sent.due_ms)
-            return self._commit(sent.request, sent.ack, left_ms, sent.trace)
+            return self._commit(self._time(sent), sent.ack)
         except TxnError as error:
             return error
 
@@ -384,8 +360,12 @@ class RemoteBackend:
         return NAME + b"%013d.%032x" % (self._clock.wall_ms(), self._chance.getrandbits(128))
 
 
+def _is_late(deadline_ms: int | None) -> bool:
+    return deadline_ms is not None and deadline_ms <= 0
+
+
 def _require_time(deadline_ms: int | None) -> None:
-    if deadline_ms is not None and deadline_ms <= 0:
+    if _is_late(deadline_ms):
         raise DeadlineError(LATE)
 
 

@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 
 from txn.clock import Clock, limit_due
 from txn.errors import MaybeApplied, NotApplied, StoreClosedError, annotate
-from txn.host.forks import Forked
+from txn.host.forks import start_in_each_process
 from txn.stores.gateway import (
     Connection,
     Garbled,
@@ -36,7 +36,7 @@ Job = Generator[Request, Any, T]
 """Requests that are sent one after the other: it yields each, gets its reply, returns a result."""
 
 
-class Pool(Forked):
+class Pool:
     """At most `gateway.pool` connections. Safe for many threads, and across fork."""
 
     def __init__(self, gateway: Gateway, service: Service, clock: Clock) -> None:
@@ -46,16 +46,7 @@ class Pool(Forked):
         self._tls = trust(gateway.tls, gateway.ca)
         self._closed = False
         self._idle: list[Connection] = []
-        self._start()
-        self.expect_forks()
-
-    def after_fork(self, in_child: bool) -> None:
-        """Leave the connections to the process that opened them: two would mix their replies."""
-        if in_child:
-            inherited = self._idle
-            self._start()
-            for connection in inherited:
-                connection.close()
+        start_in_each_process(self._start)
 
     def run(self, jobs: Callable[[], Sequence[Job[T]]], *, repeat: bool, ahead: int = 1) -> list[T]:
         """Run the jobs and return their results, in order.
@@ -188,6 +179,8 @@ class Pool(Forked):
     # ---------------------------------------------------------------- lending connections
 
     def _start(self) -> None:
+        for connection in self._idle:  # of the parent: two processes would mix their replies
+            connection.close()
         self._changed = Condition()  # for what follows; but nobody needs it to change _idle
         self._idle = []
         self._open = 0
