@@ -246,10 +246,13 @@ class Transactional:
         stop: bytes | None,
         columns: Columns,
         exclude: Unless | None,
+        reverse: bool | None,
         options: Any,
     ) -> Page:
         """The first rows of a range, up to a page of them."""
-        return self._make_page(self._store.scan(table, start, stop, columns, exclude))
+        is_reverse = reverse is True
+        rows = self._store.scan(table, start, stop, columns, exclude, reverse=is_reverse)
+        return self._make_page(rows, is_reverse)
 
     @dispatch
     def storeTables(self, options: Any) -> list[bytes]:
@@ -273,7 +276,7 @@ class Transactional:
 
     # ------------------------------------------------------------------------------ details
 
-    def _make_page(self, rows: Iterable[Row]) -> Page:
+    def _make_page(self, rows: Iterable[Row], is_reverse: bool = False) -> Page:
         """Return the first rows that have cells, as many as fit, or are found in time."""
         clock, page, size = self._engine.context.clock, [], 0
         due_ms = clock.monotonic_ms() + PAGE_MS
@@ -283,7 +286,7 @@ class Transactional:
                 size += sum(cell_bytes(key, cell.value) for key, cell in row.cells.items())
             is_full = len(page) == PAGE_ROWS or size >= PAGE_BYTES
             if is_full or clock.monotonic_ms() >= due_ms:
-                return page, row_after(row.row)
+                return page, row.row if is_reverse else row_after(row.row)
         return page, None
 
     def _find_requests(self, names: Sequence[bytes], ago_ms: int, options: Any) -> list[Settled]:

@@ -148,16 +148,18 @@ class ServedStore:
         stop: bytes | None = None,
         columns: Columns = None,
         unless: Unless | None = None,
+        *,
+        reverse: bool = False,
     ) -> Iterator[Row]:
         """Yield the rows, a page at a time; between the pages the server holds nothing for us.
 
         Where a server would take too long to find a page of rows that are not left out, it is asked
         for all rows, and they are left out here."""
         check_unless(columns, unless)
-        following: bytes | None = start
         exclude = unless
+        following: bytes | None = start
         while following is not None:
-            arguments = (table, following, stop, columns, exclude)
+            arguments = (table, start, stop, columns, exclude, reverse)
             try:
                 rows, following = self._call("storeScan", *arguments, repeat=True)
             except MaybeApplied as error:
@@ -166,6 +168,8 @@ class ServedStore:
                 exclude = None
                 continue
             yield from (row for row in rows if unless is None or not unless.leaves_out(row))
+            if following is not None:
+                start, stop = (start, following) if reverse else (following, stop)
 
     def together(self, work: Callable[[], None]) -> None:
         """Run the function, one request after the other."""

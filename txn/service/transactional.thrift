@@ -114,7 +114,8 @@ struct StoredRow {
   2: required list<Found> cells
 }
 
-// following: where the rows begin that may come behind these; absent: there are none.
+// following: where the rows begin that may come behind these; absent: there are none. Of a scan in
+// reverse: the row before which they end.
 struct Page {
   1: required list<StoredRow> rows
   2: optional binary following
@@ -341,9 +342,9 @@ service Transactional {
 
   // The first rows from start (included) to stop (excluded, if given), with these columns (none:
   // all), as many as make a page. Nothing is kept between the pages. The column of `exclude` must be
-  // among the columns, if they are given.
+  // among the columns, if they are given. reverse: the same rows, the last one first.
   Page storeScan(1: required binary table, 2: required binary start, 3: binary stop,
-                 4: list<Column> columns, 5: Exclude exclude, 6: Options options)
+                 4: list<Column> columns, 5: Exclude exclude, 6: bool reverse, 7: Options options)
     throws (1: Invalid invalid, 2: Unauthorized unauthorized, 3: StoreFailed store,
             4: Corrupt corrupt)
 
