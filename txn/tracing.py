@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -174,30 +174,28 @@ def capture_trace() -> dict[str, str]:
     return dict(_inject(get_current()))
 
 
-@contextmanager
-def continue_trace(headers: Headers | None) -> Iterator[None]:
+def continue_trace(headers: Headers | None) -> AbstractContextManager[None]:
     """Go on under the context that was captured elsewhere, if this process traces at all."""
     if not headers or not _has_api():
-        yield
-        return
-    from opentelemetry.context import attach, detach  # noqa: PLC0415
+        return nullcontext()
+    return _attach(_extract(headers))
 
-    token = attach(_extract(headers))
-    try:
-        yield
-    finally:
-        detach(token)
+
+def continue_traces(headers: Sequence[Headers | None]) -> AbstractContextManager[None]:
+    """The same for each of the requests that are committed together next."""
+    if not any(headers) or not _has_api():
+        return nullcontext()
+    from opentelemetry.context import set_value  # noqa: PLC0415
+
+    parents = [_extract(each) if each else None for each in headers]
+    return _attach(set_value(PARENTS, parents))
 
 
 @contextmanager
-def continue_traces(headers: Sequence[Headers | None]) -> Iterator[None]:
-    """The same for each of the requests that are committed together next."""
-    if not any(headers) or not _has_api():
-        yield
-        return
-    from opentelemetry.context import attach, detach, set_value  # noqa: PLC0415
+def _attach(context: Context) -> Iterator[None]:
+    from opentelemetry.context import attach, detach  # noqa: PLC0415
 
-    token = attach(set_value(PARENTS, [_extract(each) if each else None for each in headers]))
+    token = attach(context)
     try:
         yield
     finally:

@@ -154,7 +154,7 @@ class RemoteBackend:
                 request=name,
                 withinMs=left_ms,
                 trace=headers,
-                scanned=[TYPES[IDL.Span].encode(span) for span in spans],
+                scanned=[TYPES[IDL.Span].encode(span) for span in spans] or None,
             )
             return done
 

@@ -9,6 +9,7 @@ stand for each other.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -108,6 +109,14 @@ def _decode_cells(messages: Sequence[Any]) -> dict[Key, Cell | None]:
     }
 
 
+def _decode_values(messages: Sequence[Any]) -> dict[Key, Cell]:
+    return {
+        decode_key(found.key): Cell(found.cell.value, found.cell.timestamp)
+        for found in messages
+        if found.cell is not None
+    }
+
+
 # ------------------------------------------------------------------------------ assertions
 
 
@@ -186,11 +195,14 @@ def _decode_failure(message: Any) -> TxnError:
     return StoreError(message.message or "the server failed")
 
 
+Conversion = Callable[[Any], Any]
+
+
 class Codec(NamedTuple):
     """How values of a type and their messages become each other."""
 
-    encode: Callable[[Any], Any]
-    decode: Callable[[Any], Any]
+    encode: Conversion
+    decode: Conversion
 
 
 ENCODERS: Mapping[type[TxnError], Callable[[Any], Any]] = {  # the first that an error is one of
@@ -258,20 +270,33 @@ PLAIN = Codec(lambda value: value, lambda message: message)
 def _make_codec(struct: Any, make: Callable[..., Any]) -> Codec:
     """Return the codec of a type whose fields are those of a struct, in its order. make: what makes
     a value of them."""
-    fields = [
-        (name, _find_codec(kind, *detail[:-1]))
-        for kind, name, *detail in struct.thrift_spec.values()
-    ]
+    names = [name for _, name, *_ in struct.thrift_spec.values()]
+    encoders, decoders = _list_codecs(struct)
 
     def encode(value: Any) -> Any:
-        pairs = zip(fields, _list_fields(value), strict=True)
-        return struct(*[None if each is None else codec.encode(each) for (_, codec), each in pairs])
+        return struct(*_convert(encoders, _list_fields(value)))
 
     def decode(message: Any) -> Any:
-        given = [(codec, getattr(message, name)) for name, codec in fields]
-        return make(*[None if each is None else codec.decode(each) for codec, each in given])
+        return make(*_convert(decoders, [getattr(message, name) for name in names]))
 
     return Codec(encode, decode)
+
+
+def _list_codecs(struct: Any) -> tuple[list[Conversion | None], list[Conversion | None]]:
+    """Return what encodes each field of a struct, and what decodes it; None: it stays as it is."""
+    codecs = [_find_codec(kind, *detail[:-1]) for kind, _, *detail in struct.thrift_spec.values()]
+    plain = [codec is PLAIN for codec in codecs]
+    return (
+        [None if keep else codec.encode for keep, codec in zip(plain, codecs, strict=True)],
+        [None if keep else codec.decode for keep, codec in zip(plain, codecs, strict=True)],
+    )
+
+
+def _convert(conversions: list[Conversion | None], values: Sequence[Any]) -> list[Any]:
+    return [
+        value if convert is None or value is None else convert(value)
+        for convert, value in zip(conversions, values, strict=True)
+    ]
 
 
 def _find_codec(kind: int, detail: Any = None) -> Codec:
@@ -282,13 +307,10 @@ def _find_codec(kind: int, detail: Any = None) -> Codec:
     item_kind, item_detail = detail if isinstance(detail, tuple) else (detail, None)
     if item_detail in LISTS:
         return LISTS[item_detail]
-    item = _find_codec(item_kind, item_detail)
+    encode, decode = item = _find_codec(item_kind, item_detail)
     if item is PLAIN:
         return PLAIN
-    return Codec(
-        lambda values: [item.encode(value) for value in values],
-        lambda messages: [item.decode(message) for message in messages],
-    )
+    return Codec(lambda values: [*map(encode, values)], lambda messages: [*map(decode, messages)])
 
 
 def _list_fields(value: Any) -> Sequence[Any]:
@@ -307,10 +329,6 @@ def _make_request(*fields: Any) -> TimedRequest:
     return TimedRequest(request, deadline_ms, trace)
 
 
-def _list_values(cells: Mapping[Key, Cell | None]) -> dict[Key, Cell]:
-    return {key: cell for key, cell in cells.items() if cell is not None}
-
-
 OUTCOMES = {outcome: getattr(IDL.Outcome, outcome.name) for outcome in Outcome}
 KNOWN_OUTCOMES = {number: outcome for outcome, number in OUTCOMES.items()}
 LISTS = {
@@ -324,6 +342,14 @@ TYPES = {
     IDL.Key: Codec(encode_key, decode_key),
     IDL.Mutation: Codec(encode_mutation, _decode_mutation),
     IDL.Result: Codec(encode_result, decode_result),
+    IDL.StoredRow: Codec(
+        lambda row: IDL.StoredRow(row.row, _encode_cells(row.cells)),
+        lambda m: Row(m.row, _decode_values(m.cells)),
+    ),
+    IDL.View: Codec(
+        lambda view: IDL.View(_encode_cells(view[0]), [*map(_encode_cells, view[1])]),
+        lambda m: (_decode_cells(m.keys), [*map(_decode_values, m.spans)]),
+    ),
     IDL.Exclude: Codec(
         lambda unless: IDL.Exclude(unless.family, unless.column, sorted(unless.values)),
         lambda m: Unless(m.family, m.column, frozenset(m.values)),
@@ -337,9 +363,7 @@ MAKERS: Mapping[Any, Callable[..., Any]] = {
     IDL.Versions: _make_pair,
     IDL.Column: _make_pair,
     IDL.Span: lambda table, start, stop, columns: make_span(table, start, stop, None, columns),
-    IDL.StoredRow: lambda row, cells: Row(row, _list_values(cells)),
     IDL.Page: _make_pair,
-    IDL.View: lambda keys, spans: (keys, [_list_values(cells) for cells in spans]),
     IDL.Committed: Committed,
     IDL.Settled: _make_pair,
     IDL.Request: _make_request,
@@ -367,19 +391,24 @@ TYPES[IDL.Described] = Codec(
 
 
 class Method(NamedTuple):
-    """A method of the interface: the class of its arguments, of which the options are the last, and
-    the codecs of these and of the result, if there is one."""
+    """A method of the interface. encode: makes the message of its arguments, of which the options
+    are the last. decode: makes their values of their messages. result: the codec of its result, if
+    it has one."""
 
-    arguments: Any
-    codec: Codec
+    encode: Callable[[tuple[Any, ...]], Any]
+    decode: Callable[[Sequence[Any]], list[Any]]
     result: Codec | None
 
 
 def _make_method(name: str) -> Method:
     arguments = getattr(IDL.Transactional, f"{name}_args")
+    encoders, decoders = _list_codecs(arguments)
     result = getattr(IDL.Transactional, f"{name}_result").thrift_spec.get(0)
-    codec = None if result is None else _find_codec(result[0], *result[2:-1])
-    return Method(arguments, _make_codec(arguments, _make_pair), codec)
+    return Method(
+        lambda values: arguments(*_convert(encoders, values)),
+        partial(_convert, decoders),
+        None if result is None else _find_codec(result[0], *result[2:-1]),
+    )
 
 
 METHODS = {name: _make_method(name) for name in IDL.Transactional.thrift_services}

@@ -35,7 +35,7 @@ from txn.model import (
 from txn.protocol.attempt import ProtocolName
 from txn.protocol.ranges import stored_rows
 from txn.protocol.row import FAMILY, column, decode_row
-from txn.request import TRANSACTIONS, Ack, Committed, Outcome, bind_request, check_deadline
+from txn.request import TRANSACTIONS, Ack, Committed, Outcome, Request, bind_request, check_deadline
 from txn.server.ports import ServedInterface
 from txn.service.messages import (
     ACKS,
@@ -75,11 +75,11 @@ def dispatch(work: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(work)
     def call(self: Transactional, /, *messages: Any) -> Any:
-        arguments = method.arguments(*messages)
-        options = arguments.options = arguments.options or IDL.Options()
+        options = messages[-1] or IDL.Options()
         self.admit(options)
         try:
-            result = work(self, *method.codec.decode(arguments))
+            *values, _ = method.decode(messages)
+            result = work(self, *values, options)
             return method.result and method.result.encode(result)
         except TxnError as error:
             raise encode_error(error) from error
@@ -158,9 +158,10 @@ class Transactional:
         if options.scanned:
             raise InvalidRequestError("only a commit of its own can have scanned ranges")
         named = []
-        for number, (request, _, _) in enumerate(requests):
+        for number, (r, _, _) in enumerate(requests):
             name = options.request and name_part(options.request, number)
-            named.append(replace(request, labels=_add_name(request.labels, name)))
+            labels = _add_name(r.labels, name)
+            named.append(Request(r.mutations, r.assertions, r.once, labels, r.once_retention_ms))
         times = [each.deadline_ms for each in requests]
         with continue_traces([each.trace for each in requests]):
             return self._engine.commit_many(named, ack=_ack(options), deadline_ms=times)

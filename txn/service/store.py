@@ -83,7 +83,7 @@ class RemoteService:
         """Send one request, and return its reply or raise the error of its exception. options: the
         fields of the request's Options. repeat and within_ms are those of `Pool.run_one`."""
         method = METHODS[name]
-        request = method.codec.encode((*values, IDL.Options(token=self._token, **options)))
+        request = method.encode((*values, IDL.Options(token=self._token, **options)))
 
         def job() -> Job[Any]:
             return (yield name, request)
