@@ -112,7 +112,7 @@ class Metrics:
         self._are_queues_foreign, self._lock = True, Lock()
 
     def _make_children(self) -> None:
-        """Let what may be rare begin with 0: Prometheus sees no increase in a series that begins
+        """Begin series of rare events with 0: Prometheus sees no increase in a series that begins
         with its first event. The calls by outcome would be most of the page, and are left out."""
         known: Sequence[tuple[Counter | Gauge | Histogram, Any]] = (
             (self._commits, CommitOutcome),
@@ -190,8 +190,8 @@ class Metrics:
 
 
 def render_metrics(registry: CollectorRegistry | None = None) -> tuple[bytes, str]:
-    """Return what Prometheus reads at `/metrics`, and its content type. None: what all processes
-    have counted that share a folder, or else this one."""
+    """Return the page that Prometheus reads at `/metrics`, and its content type. None: the metrics
+    of all processes that share a folder, or else of this one."""
     return generate_latest(registry or _choose_registry()), CONTENT_TYPE_LATEST
 
 
@@ -202,7 +202,7 @@ def make_metrics_app() -> Callable[..., Any]:
 
 
 def forget_process(process: int) -> None:
-    """Take out of the sums what waited in a process that has ended. What it counted stays."""
+    """Take the queues of a process that has ended out of the sums. Its counters stay."""
     multiprocess.mark_process_dead(process)  # type: ignore[no-untyped-call]
 
 

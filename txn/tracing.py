@@ -59,18 +59,18 @@ class Trace:
 
     @property
     def is_recording(self) -> bool:
-        """Whether anybody will see what is told."""
+        """Whether the span's events are kept."""
         return self._span.is_recording()
 
     @property
     def headers(self) -> Headers:
-        """What makes the spans of a server children of this one."""
+        """The headers under which a server's spans are children of this one."""
         from opentelemetry.trace import set_span_in_context  # noqa: PLC0415
 
         return _inject(set_span_in_context(self._span))
 
     def tell(self, event: Event) -> None:
-        """Tell what happened to the request, or to the batch that it is in."""
+        """Add an event of the request, or of its batch, to the span."""
         match event:
             case Phase(name, outcome, transactions, failed, elapsed_ms):
                 facts: dict[str, Any] = {"txn.phase.outcome": outcome}
@@ -93,7 +93,7 @@ class Trace:
         transaction: bytes | None = None,
         tries: int | None = None,
     ) -> None:
-        """End the span, with what has become of the request. transaction: the row key of what did
+        """End the span with the result of the request. transaction: the row key of the one that did
         not commit."""
         from opentelemetry.trace import StatusCode  # noqa: PLC0415
 
@@ -115,7 +115,7 @@ class Trace:
         self._span.end()
 
     def end_future(self, future: Future[Committed]) -> None:
-        """End the span with what a future tells that is done."""
+        """End the span with the result of a future that is done."""
         self.end(result_of(future))
 
 
@@ -225,7 +225,7 @@ def _describe(request: Request) -> dict[str, Any]:
 
 
 def _find_tracer() -> Tracer | None:
-    """Return what makes spans; None where the program has set up nothing that would."""
+    """Return the tracer, or None where the program has set up no provider."""
     if API not in sys.modules:
         return None
     with import_extra("otel"):

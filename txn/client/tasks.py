@@ -116,8 +116,10 @@ def _awaited(
 
 
 class AsyncEngine:
-    """What an Engine does, for tasks of one event loop; `engine` is that engine.
+    """An engine for the tasks of one event loop; `engine` is the one that it uses.
 
+    Its methods have the arguments of `Engine`'s, and are awaited; `scan` is an asynchronous
+    iterator, and `transaction` is for an `async with` block. Tasks take no turns at hot keys.
     threads: how many reads, scans and ends of blocks go on at a time; commits need none.
 
     A task that is cancelled as it waits for a commit is cancelled at once. If the commit's batch
@@ -200,8 +202,7 @@ class AsyncEngine:
         raise repeats.make_error()
 
     def _begin(self, *times: Callable[[], int | None], **terms: Any) -> AsyncTransaction:
-        # Tasks take no turns at hot keys: a thread that waits for its turn would be missing to the
-        # task that has it.
+        # A thread that waited for its turn would be missing to the task that has it.
         block = self.engine.begin_block(*times, turn=Turn(waits=False), **terms)
         return AsyncTransaction(block, self._threads)
 

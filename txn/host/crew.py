@@ -1,4 +1,4 @@
-"""A few threads for what nobody waits for in a thread of its own."""
+"""A few threads for work that runs in the background."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ LOG = getLogger("txn")
 
 
 class Crew:
-    """At most so many threads, made as they are needed. A child of a fork has none of them, and
-    makes its own; what its parent's were to do they do there."""
+    """At most so many threads, made as they are needed. A child of a fork makes its own; the work
+    that was handed over before the fork is done by its parent."""
 
     def __init__(self, most: int, name: str) -> None:
         self._most = most
@@ -26,8 +26,8 @@ class Crew:
         self._pool: ThreadPoolExecutor | None = None
 
     def hand_over(self, work: Callable[..., object], *args: object) -> bool:
-        """Have the work done soon; False where there is no thread to be had, and it is the
-        caller's. What the work raises is told of in the log: nobody waits for it."""
+        """Have the work done soon. Return False where there is no thread for it: then the caller
+        has to do it. Errors of the work go to the log."""
         claim = Lock()
 
         def do() -> None:
@@ -45,8 +45,8 @@ class Crew:
             return True
 
     def do(self, work: Callable[..., object], *args: object) -> None:
-        """Do work that nobody waits for in the caller's thread. Its errors are told of in the log;
-        what ends a thread, as KeyboardInterrupt does, is raised as well."""
+        """Do the work in the caller's thread. Its errors go to the log; one that ends a thread, as
+        KeyboardInterrupt does, is raised as well."""
         try:
             work(*args)
         except BaseException as error:

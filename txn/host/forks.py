@@ -1,4 +1,4 @@
-"""What each process makes for itself, and what is told of each fork.
+"""State that each process makes for itself, and objects that a fork has to wait for.
 
 Locks, threads and connections do not go through a fork: a thread that the child does not have may
 hold the lock, and two processes on one connection mix their replies. An object keeps them apart in

@@ -72,7 +72,7 @@ def name_part(name: bytes, number: int) -> bytes:
     return b"%b/%d" % (name, number)
 
 
-# --------------------------------------------------------------- what one request has much of
+# ---------------------------------------------------------------------- keys and their cells
 
 
 def encode_key(key: Key) -> Any:

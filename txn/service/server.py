@@ -110,11 +110,11 @@ class Transactional:
 
     @property
     def service(self) -> ServedInterface:
-        """What a server needs to offer it."""
+        """The interface, for a server."""
         return ServedInterface(IDL.Transactional, self, LONG)
 
     def flush(self) -> None:
-        """Finish what was answered before it was complete, and have the spans of it sent."""
+        """Complete the commits that were answered at their decision, and send all spans."""
         self._engine.flush()
         flush_traces()
 
@@ -328,7 +328,7 @@ class Transactional:
 
 
 def _judge_row(row: Row) -> tuple[str | None, Outcome, Committed | None] | None:
-    """Return the name of the request that a transaction's row is of, and what it tells of it."""
+    """Return the name of the request of a transaction's row, and its outcome as the row has it."""
     found = decode_row(row)
     if found.buffer is None or found.status is None:
         return None

@@ -1,4 +1,4 @@
-"""Any store with faults, for tests: what fails, and how, is handed in as a plan.
+"""A wrapper that makes calls of any store fail, for tests. A plan says which fail, and how.
 
 A fault answers three questions about a call: which of its items took effect, what its caller was
 told, and which of its items will happen once more later. A client that crashed makes no further
@@ -26,11 +26,11 @@ class Crash(BaseException):
 
 
 class _Undone(Exception):
-    """What was done together has not taken effect, and is not on its way."""
+    """The work of a `together` had no effect, and will have none."""
 
 
 class Reply(Enum):
-    """What the caller of a store is told."""
+    """What the store reports to its caller."""
 
     ANSWER = "answer"
     NOT_APPLIED = "not applied"
@@ -40,7 +40,7 @@ class Reply(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of a store: the how-manyth of this client (from 1), the method, what it is for."""
+    """One call of a store: its number among the client's calls (from 1), method and items."""
 
     number: int
     method: str
@@ -104,8 +104,8 @@ class FaultyStore:
     def __init__(
         self, inner: Store, plan: Plan = faultless, reads_early: Callable[[], bool] = lambda: False
     ) -> None:
-        # What it stands for may read row by row, and do one thing after the other: it is to be
-        # tested as such. And what is done behind a caller's back has no number.
+        # The store behind a real client may read row by row, and do one thing after the other, so
+        # tests have to do with that. Calls that the store makes by itself have no number.
         apart: frozenset[Feature] = frozenset({"instant_reads", "atomic_together", "remote_calls"})
         self.features: frozenset[Feature] = inner.features - apart
         self.plan = plan
@@ -147,13 +147,16 @@ class FaultyStore:
     def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
         fault = self._fault("write", tuple(edits), by_row)
         for _ in range(1 + fault.twice):
-            self._write(_split_applied(fault, edits), durable, by_row)
+            if applied := _split_applied(fault, edits):
+                self._inner.write(applied, durable=durable, by_row=by_row)
         _report(fault)
 
     def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
         fault = self._fault("check_and_put", tuple(checks))
+        answers: list[bool] = []
         for _ in range(1 + fault.twice):
-            answers = self._check_and_put(_split_applied(fault, checks), durable)
+            if applied := _split_applied(fault, checks):
+                answers = self._inner.check_and_put(applied, durable=durable)
         _report(fault)
         return answers
 
@@ -211,13 +214,6 @@ class FaultyStore:
             late = tuple(item for i, item in enumerate(items) if i in fault.late)
             self.in_flight.append(Late(call, late, by_row))
         return fault
-
-    def _write(self, edits: Sequence[Edit], durable: bool, by_row: bool) -> None:
-        if edits:
-            self._inner.write(edits, durable=durable, by_row=by_row)
-
-    def _check_and_put(self, checks: Sequence[Check], durable: bool) -> list[bool]:
-        return self._inner.check_and_put(checks, durable=durable) if checks else []
 
 
 def _split_applied(fault: Fault, items: Sequence[T]) -> Sequence[T]:
