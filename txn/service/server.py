@@ -88,7 +88,8 @@ def dispatch(work: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Transactional:
-    """Carries out the requests of the service, in as many threads as there are clients."""
+    """Carries out the requests of the service, in as many threads as there are clients. The methods
+    are those of the interface, transactional.thrift, which says what each of them does."""
 
     def __init__(
         self,
@@ -154,7 +155,6 @@ class Transactional:
     def commitMany(
         self, requests: Sequence[TimedRequest], options: Any
     ) -> list[Committed | TxnError]:
-        """Commit independent requests together; a result for each."""
         if options.scanned:
             raise InvalidRequestError("only a commit of its own can have scanned ranges")
         named = []
@@ -168,43 +168,36 @@ class Transactional:
 
     @dispatch
     def read(self, keys: Sequence[Key], options: Any) -> dict[Key, Cell | None]:
-        """The keys' cells as of one instant."""
         return self._engine.read(keys, deadline_ms=options.withinMs)
 
     @dispatch
     def scan(self, span: Span, options: Any) -> Page:
-        """The first rows of a range that have a value, up to a page of them."""
         return self._make_page(self._backend.scan(span, options.withinMs))
 
     @dispatch
     def view(
         self, keys: Sequence[Key], spans: Sequence[Span], options: Any
     ) -> tuple[Mapping[Key, Cell | None], list[dict[Key, Cell]]]:
-        """Cells of keys and of ranges as of one instant."""
         for key in keys:
             self._backend.check_key(key, options.withinMs)
         return self._backend.view(keys, spans, options.withinMs, VIEW_BYTES)
 
     @dispatch
     def database(self, options: Any) -> Any:
-        """What the database is."""
         context = self._engine.context
         return IDL.Database(context.table, context.rules.name)
 
     @dispatch
     def outcome(self, transaction: bytes, options: Any) -> Outcome:
-        """What has become of a transaction."""
         return self._engine.outcome(transaction)
 
     @dispatch
     def settle(self, request: bytes, ago_ms: int, options: Any) -> Settled:
-        """What has become of a request, as far as its transactions' rows tell."""
         (settled,) = self._find_requests([request], ago_ms, options)
         return settled
 
     @dispatch
     def settleMany(self, request: bytes, count: int, ago_ms: int, options: Any) -> list[Settled]:
-        """The same of all requests of a commitMany, in one search."""
         if not 0 < count <= MOST_SETTLED:
             raise InvalidRequestError("too many requests", count=count, limit=MOST_SETTLED)
         names = [name_part(request, number) for number in range(count)]
@@ -212,31 +205,26 @@ class Transactional:
 
     @dispatch
     def ensureTable(self, table: bytes, families: Sequence[bytes], options: Any) -> None:
-        """Create the table and those of its families that are missing."""
         self._engine.ensure_table(table, families)
 
     # ------------------------------------------------------------------- cells, for recovery
 
     @dispatch
     def storeRead(self, keys: Sequence[Key], options: Any) -> dict[Key, Cell | None]:
-        """The newest versions of the keys."""
         return self._store.read(keys)
 
     @dispatch
     def storeVersions(self, keys: Sequence[Key], count: int, options: Any) -> dict[Key, list[Cell]]:
-        """The visible versions of the keys, at most so many of each."""
         return self._store.read_versions(keys, count)
 
     @dispatch
     def storeWrite(
         self, edits: Sequence[Edit], durable: bool | None, by_row: bool | None, options: Any
     ) -> None:
-        """Puts and marks at timestamps of their own."""
         self._store.write(edits, durable=durable is not False, by_row=by_row is True)
 
     @dispatch
     def storeCheck(self, checks: Sequence[Check], durable: bool | None, options: Any) -> list[bool]:
-        """Checked writes, one after the other."""
         return self._store.check_and_put(checks, durable=durable is not False)
 
     @dispatch
@@ -250,29 +238,24 @@ class Transactional:
         reverse: bool | None,
         options: Any,
     ) -> Page:
-        """The first rows of a range, up to a page of them."""
         is_reverse = reverse is True
         rows = self._store.scan(table, start, stop, columns, exclude, reverse=is_reverse)
         return self._make_page(rows, is_reverse)
 
     @dispatch
     def storeTables(self, options: Any) -> list[bytes]:
-        """The names of all tables."""
         return self._store.list_tables()
 
     @dispatch
     def storeDescribe(self, table: bytes, options: Any) -> Mapping[bytes, Family] | None:
-        """A table's families."""
         return self._store.describe(table)
 
     @dispatch
     def storeEnsure(self, table: bytes, families: Mapping[bytes, Family], options: Any) -> None:
-        """Create what is missing of a table."""
         self._store.ensure_table(table, families)
 
     @dispatch
     def storeCompact(self, table: bytes, purge_before_ms: int, options: Any) -> None:
-        """Drop old delete markers."""
         self._store.compact(table, purge_before_ms)
 
     # ------------------------------------------------------------------------------ details

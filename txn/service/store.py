@@ -99,7 +99,6 @@ class RemoteService:
         return method.result.decode(reply)
 
     def close(self) -> None:
-        """Close the connections."""
         self._pool.close()
 
 
@@ -124,7 +123,6 @@ class ServedStore:
         return cells
 
     def read_versions(self, keys: Collection[Key], count: int) -> dict[Key, list[Cell]]:
-        """Read them in one request."""
         check_count(count)
         if not keys:
             return {}
@@ -132,7 +130,6 @@ class ServedStore:
         return {key: found[key] for key in keys}
 
     def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
-        """Write all of it in one request."""
         if edits:
             self._call("storeWrite", edits, durable, by_row, repeat=True)
 
@@ -176,12 +173,10 @@ class ServedStore:
         work()
 
     def list_tables(self) -> list[bytes]:
-        """Return the names of the server's tables."""
         names: list[bytes] = self._call("storeTables", repeat=True)
         return names
 
     def describe(self, table: bytes) -> Mapping[bytes, Family] | None:
-        """Return the settings of the server's table."""
         families: dict[bytes, Family] | None = self._call("storeDescribe", table, repeat=True)
         return families
 
@@ -198,11 +193,9 @@ class ServedStore:
         return []
 
     def compact(self, table: bytes, purge_before_ms: int) -> None:
-        """Let the server drop the delete markers."""
         self._call("storeCompact", table, purge_before_ms, repeat=True)
 
     def close(self) -> None:
-        """Close the connections."""
         self._service.close()
 
     def _call(self, name: str, *values: Any, repeat: bool = False) -> Any:
