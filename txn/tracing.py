@@ -69,7 +69,7 @@ class Trace:
 
         return _inject(set_span_in_context(self._span))
 
-    def tell(self, event: Event) -> None:
+    def add_event(self, event: Event) -> None:
         """Add an event of the request, or of its batch, to the span."""
         match event:
             case Phase(name, outcome, transactions, failed, elapsed_ms):
@@ -156,10 +156,10 @@ def watch_batch(known: Mapping[bytes, Trace | None], watch: Watch) -> Watch:
                 return
             case Conflict(transaction):
                 if (trace := traces.get(transaction)) is not None:
-                    trace.tell(event)
+                    trace.add_event(event)
             case _:
                 for trace in traces.values():
-                    trace.tell(event)
+                    trace.add_event(event)
 
     return guard(tell)
 

@@ -11,15 +11,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from threading import RLock
-from weakref import WeakMethod, WeakSet
+from types import MethodType
+from typing import Any, cast
+from weakref import WeakKeyDictionary, WeakSet
 
 
 def start_in_each_process(start: Callable[[], None]) -> None:
     """Call a method of an object now, and again in each child of a fork, in the thread that forks,
-    for as long as the object lives."""
+    for as long as the object lives. An object has one such method."""
     start()
+    method = cast(MethodType, start)
     with _LOCK:
-        _STARTS.add(WeakMethod(start, _STARTS.discard))
+        _STARTS[method.__self__] = method.__func__
 
 
 class Forked:
@@ -38,7 +41,7 @@ class Forked:
 
 
 _LOCK = RLock()
-_STARTS: set[WeakMethod[Callable[[], None]]] = set()
+_STARTS: WeakKeyDictionary[object, Callable[[Any], None]] = WeakKeyDictionary()
 _KNOWN: WeakSet[Forked] = WeakSet()
 _TOLD: list[Forked] = []
 """Those that are being forked: all of them, until it is over, whatever becomes of them."""
@@ -52,9 +55,8 @@ def _before() -> None:
 
 
 def _after(in_child: bool) -> None:
-    for reference in list(_STARTS) if in_child else ():
-        if (start := reference()) is not None:
-            start()
+    for owner, start in list(_STARTS.items()) if in_child else ():
+        start(owner)
     for each in reversed(_TOLD):
         each.after_fork(in_child)
     _TOLD.clear()

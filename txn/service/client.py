@@ -33,6 +33,7 @@ from txn.errors import (
     deny,
     raise_denial,
 )
+from txn.host.forks import start_in_each_process
 from txn.model import Cell, Key, Row
 from txn.policy import Pace, Policy
 from txn.protocol.attempt import Context, Rules
@@ -94,6 +95,10 @@ class RemoteBackend:
         self._settler = Settler(self._service, self._clock, self._chance)
         self.pace = Pace(self._clock, self._chance, Policy())
         self._database: tuple[bytes, Rules] | None = None
+        start_in_each_process(self._start)
+
+    def _start(self) -> None:
+        # Futures of the parent of a fork end there.
         lanes = self.pace.policy.lanes
         self._gatherer = Gatherer(self._commit_together, _tell, self._clock, lanes, linger_ms=0)
 
