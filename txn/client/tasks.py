@@ -102,7 +102,7 @@ def _like(
     return apply
 
 
-def _awaited(
+def _run_in_thread(
     blocking: Callable[Concatenate[Any, P], T],
 ) -> Callable[Concatenate[Any, P], Coroutine[Any, Any, T]]:
     """Return the method that calls a blocking one in a thread, and is awaited."""
@@ -133,11 +133,11 @@ class AsyncEngine:
         self._threads = Threads(threads, engine.pace.clock)
         self._checked: set[tuple[bytes | None, bytes]] = set()  # tables and families
 
-    commit_many = _awaited(Engine.commit_many)
-    read = _awaited(Engine.read)
-    outcome = _awaited(Engine.outcome)
-    ensure_table = _awaited(Engine.ensure_table)
-    flush = _awaited(Engine.flush)
+    commit_many = _run_in_thread(Engine.commit_many)
+    read = _run_in_thread(Engine.read)
+    outcome = _run_in_thread(Engine.outcome)
+    ensure_table = _run_in_thread(Engine.ensure_table)
+    flush = _run_in_thread(Engine.flush)
 
     @_like(Engine.commit)
     async def commit(
@@ -226,11 +226,11 @@ class AsyncTransaction:
         self._blocking = block
         self._threads = threads
 
-    get = _awaited(OptimisticTransaction.get)
-    get_many = _awaited(OptimisticTransaction.get_many)
-    scan = _awaited(OptimisticTransaction.scan)
-    increment = _awaited(OptimisticTransaction.increment)
-    append = _awaited(OptimisticTransaction.append)
+    get = _run_in_thread(OptimisticTransaction.get)
+    get_many = _run_in_thread(OptimisticTransaction.get_many)
+    scan = _run_in_thread(OptimisticTransaction.scan)
+    increment = _run_in_thread(OptimisticTransaction.increment)
+    append = _run_in_thread(OptimisticTransaction.append)
 
     @property
     def result(self) -> Committed | None:

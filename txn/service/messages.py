@@ -198,7 +198,7 @@ def _decode_failure(message: Any) -> TxnError:
 Conversion = Callable[[Any], Any]
 
 
-class Codec(NamedTuple):
+class MessageCodec(NamedTuple):
     """How values of a type and their messages become each other."""
 
     encode: Conversion
@@ -264,10 +264,10 @@ def decode_result(message: Any) -> Committed | TxnError:
 # -------------------------------------------------------------------------- types and methods
 
 
-PLAIN = Codec(lambda value: value, lambda message: message)
+PLAIN = MessageCodec(lambda value: value, lambda message: message)
 
 
-def _make_codec(struct: Any, make: Callable[..., Any]) -> Codec:
+def _make_codec(struct: Any, make: Callable[..., Any]) -> MessageCodec:
     """Return the codec of a type whose fields are those of a struct, in its order. make: what makes
     a value of them."""
     names = [name for _, name, *_ in struct.thrift_spec.values()]
@@ -279,7 +279,7 @@ def _make_codec(struct: Any, make: Callable[..., Any]) -> Codec:
     def decode(message: Any) -> Any:
         return make(*_convert(decoders, [getattr(message, name) for name in names]))
 
-    return Codec(encode, decode)
+    return MessageCodec(encode, decode)
 
 
 def _list_codecs(struct: Any) -> tuple[list[Conversion | None], list[Conversion | None]]:
@@ -299,7 +299,7 @@ def _convert(conversions: list[Conversion | None], values: Sequence[Any]) -> lis
     ]
 
 
-def _find_codec(kind: int, detail: Any = None) -> Codec:
+def _find_codec(kind: int, detail: Any = None) -> MessageCodec:
     """Return the codec of a type as thriftpy2 writes it: of a list the detail is the type of its
     items, of a struct or an enum its class."""
     if kind != TType.LIST:
@@ -310,7 +310,9 @@ def _find_codec(kind: int, detail: Any = None) -> Codec:
     encode, decode = item = _find_codec(item_kind, item_detail)
     if item is PLAIN:
         return PLAIN
-    return Codec(lambda values: [*map(encode, values)], lambda messages: [*map(decode, messages)])
+    return MessageCodec(
+        lambda values: [*map(encode, values)], lambda messages: [*map(decode, messages)]
+    )
 
 
 def _list_fields(value: Any) -> Sequence[Any]:
@@ -332,25 +334,25 @@ def _make_request(*fields: Any) -> TimedRequest:
 OUTCOMES = {outcome: getattr(IDL.Outcome, outcome.name) for outcome in Outcome}
 KNOWN_OUTCOMES = {number: outcome for outcome, number in OUTCOMES.items()}
 LISTS = {
-    IDL.Assertion: Codec(encode_assertions, decode_assertions),
-    IDL.Found: Codec(_encode_cells, _decode_cells),
+    IDL.Assertion: MessageCodec(encode_assertions, decode_assertions),
+    IDL.Found: MessageCodec(_encode_cells, _decode_cells),
 }
 TYPES = {
     IDL.Options: PLAIN,
     IDL.Database: PLAIN,
-    IDL.Outcome: Codec(OUTCOMES.__getitem__, KNOWN_OUTCOMES.__getitem__),
-    IDL.Key: Codec(encode_key, decode_key),
-    IDL.Mutation: Codec(encode_mutation, _decode_mutation),
-    IDL.Result: Codec(encode_result, decode_result),
-    IDL.StoredRow: Codec(
+    IDL.Outcome: MessageCodec(OUTCOMES.__getitem__, KNOWN_OUTCOMES.__getitem__),
+    IDL.Key: MessageCodec(encode_key, decode_key),
+    IDL.Mutation: MessageCodec(encode_mutation, _decode_mutation),
+    IDL.Result: MessageCodec(encode_result, decode_result),
+    IDL.StoredRow: MessageCodec(
         lambda row: IDL.StoredRow(row.row, _encode_cells(row.cells)),
         lambda m: Row(m.row, _decode_values(m.cells)),
     ),
-    IDL.View: Codec(
+    IDL.View: MessageCodec(
         lambda view: IDL.View(_encode_cells(view[0]), [*map(_encode_cells, view[1])]),
         lambda m: (_decode_cells(m.keys), [*map(_decode_values, m.spans)]),
     ),
-    IDL.Exclude: Codec(
+    IDL.Exclude: MessageCodec(
         lambda unless: IDL.Exclude(unless.family, unless.column, sorted(unless.values)),
         lambda m: Unless(m.family, m.column, frozenset(m.values)),
     ),
@@ -372,39 +374,39 @@ MAKERS: Mapping[Any, Callable[..., Any]] = {
 for struct, make in MAKERS.items():
     TYPES[struct] = _make_codec(struct, make)
 _families, _request, _versions = (TYPES[each] for each in (IDL.Family, IDL.Request, IDL.Versions))
-LISTS[IDL.Family] = Codec(
+LISTS[IDL.Family] = MessageCodec(
     lambda families: [_families.encode((name, *_list_fields(families[name]))) for name in families],
     lambda messages: dict(map(_families.decode, messages)),
 )
-LISTS[IDL.Versions] = Codec(
+LISTS[IDL.Versions] = MessageCodec(
     lambda versions: [*map(_versions.encode, versions.items())],
     lambda messages: dict(map(_versions.decode, messages)),
 )
-TYPES[IDL.Request] = Codec(
+TYPES[IDL.Request] = MessageCodec(
     lambda each: _request.encode((*_list_fields(each.request), each.deadline_ms, each.trace)),
     _request.decode,
 )
-TYPES[IDL.Described] = Codec(
+TYPES[IDL.Described] = MessageCodec(
     lambda found: IDL.Described(None if found is None else LISTS[IDL.Family].encode(found)),
     lambda m: None if m.families is None else LISTS[IDL.Family].decode(m.families),
 )
 
 
-class Method(NamedTuple):
+class RemoteMethod(NamedTuple):
     """A method of the interface. encode: makes the message of its arguments, of which the options
     are the last. decode: makes their values of their messages. result: the codec of its result, if
     it has one."""
 
     encode: Callable[[tuple[Any, ...]], Any]
     decode: Callable[[Sequence[Any]], list[Any]]
-    result: Codec | None
+    result: MessageCodec | None
 
 
-def _make_method(name: str) -> Method:
+def _make_method(name: str) -> RemoteMethod:
     arguments = getattr(IDL.Transactional, f"{name}_args")
     encoders, decoders = _list_codecs(arguments)
     result = getattr(IDL.Transactional, f"{name}_result").thrift_spec.get(0)
-    return Method(
+    return RemoteMethod(
         lambda values: arguments(*_convert(encoders, values)),
         partial(_convert, decoders),
         None if result is None else _find_codec(result[0], *result[2:-1]),
