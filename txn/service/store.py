@@ -46,7 +46,7 @@ from txn.service.store_messages import (
     unpack_versions,
 )
 from txn.stores.base import Feature
-from txn.stores.gateway import Gateway, GatewayError, Service, parse_gateway
+from txn.stores.gateway import Gateway, GatewayError, parse_gateway
 from txn.stores.hbase.pool import Job, Pool
 
 DEFAULT_PORT = 9092
@@ -82,7 +82,7 @@ class RemoteService:
 
     def __init__(self, gateway: Gateway, token: str | None, clock: Clock) -> None:
         self._token = token
-        self._pool = Pool(gateway, Service(IDL.Transactional), clock)
+        self._pool = Pool(gateway, IDL.Transactional, clock)
 
     def options(self, **given: Any) -> Any:
         """Return what goes with every request, the token with it."""

@@ -13,7 +13,7 @@ from txn.clock import Clock
 from txn.errors import InvalidRequestError, annotate
 from txn.model import DATABASE_ENTRY, Cell, Check, Columns, Edit, Family, Key, Row, new_tuple
 from txn.stores.base import Feature
-from txn.stores.gateway import Gateway, GatewayError, Request, Service
+from txn.stores.gateway import Gateway, GatewayError, Request
 from txn.stores.hbase.idl import IDL
 from txn.stores.hbase.places import Places, cut
 from txn.stores.hbase.pool import Job, Pool
@@ -42,7 +42,7 @@ TDelete = _narrow(IDL.TDelete, "row", "columns", "deleteType")
 
 def thrift2_store(gateway: Gateway, clock: Clock) -> HBaseStore:
     """Return the store behind a Thrift 2 gateway. Nothing is sent yet."""
-    return HBaseStore(Pool(gateway, Service(IDL.THBaseService), clock), Thrift2(), clock)
+    return HBaseStore(Pool(gateway, IDL.THBaseService, clock), Thrift2(), clock)
 
 
 class Thrift2:

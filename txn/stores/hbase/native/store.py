@@ -14,7 +14,6 @@ from txn.errors import (
     StoreError,
     TableUnavailable,
     TxnError,
-    annotate,
 )
 from txn.model import (
     Cell,
@@ -46,9 +45,11 @@ from txn.stores.hbase.places import (
     check_place,
     complete,
     complete_versions,
+    find_missing,
     first_line,
     group_by_table,
     keep_between,
+    keep_last,
     list_targets,
     make_refusal,
 )
@@ -103,14 +104,8 @@ class NativeStore:
 
     def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
         """Write with one request to each server."""
-        # Of two puts of a cell at one timestamp, HBase shows the one that arrived last.
-        kept: dict[tuple[Key, int | None, bool], Edit] = {}
-        for edit in edits:
-            key, value, timestamp = edit
-            check_place(key)
-            kept[key, timestamp, value is None] = edit
         rows: dict[tuple[bytes, bytes], list[Edit]] = {}
-        for edit in kept.values():
+        for edit in keep_last(edits):
             row, _, _, table = edit[0]
             rows.setdefault((table or b"", row), []).append(edit)
         items = [WriteRow(table, row, part, by_row) for (table, row), part in rows.items()]
@@ -251,7 +246,7 @@ class NativeStore:
         return Row(row, found)
 
     def _try(self, call: Callable[[], Any], keys: Collection[Key], table: bytes = b"") -> Any:
-        """RpcCall, and raise what a server's refusal means for a request on these keys."""
+        """Make a call, and raise what a server's refusal means for a request on these keys."""
         try:
             return call()
         except RemoteError as error:
@@ -264,17 +259,10 @@ class NativeStore:
 
     def _find_missing(self, keys: Collection[Key], table: bytes) -> TableUnavailable | None:
         """Return which table or family is missing, as far as that can be asked."""
-        families: dict[bytes, set[bytes]] = {table: set()} if table else {}
-        for key in keys:
-            families.setdefault(key.table or b"", set()).add(key.family)
         with suppress(TxnError):
-            for name in sorted(families):
-                known = self._tables.describe(name, ASKED_WITHIN_MS)
-                if known is None:
-                    return TableUnavailable(annotate("no such table", table=name), name)
-                for family in sorted(families[name] - set(known)):
-                    message = annotate("no such family", table=name, family=family)
-                    return TableUnavailable(message, name)
+            return find_missing(
+                lambda name: self._tables.describe(name, ASKED_WITHIN_MS), keys, table
+            )
         return None
 
 
