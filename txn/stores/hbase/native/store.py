@@ -15,6 +15,7 @@ from txn.errors import (
     TableUnavailable,
     TxnError,
 )
+from txn.host.forks import Forked
 from txn.model import (
     Cell,
     Check,
@@ -32,7 +33,7 @@ from txn.stores.base import Feature
 from txn.stores.hbase.native.batch import Batches
 from txn.stores.hbase.native.cells import Cells
 from txn.stores.hbase.native.connection import RemoteError
-from txn.stores.hbase.native.items import CheckRow, ReadRow, ReadVersions, WriteRow
+from txn.stores.hbase.native.items import CheckRow, ReadRow, WriteRow
 from txn.stores.hbase.native.messages import PB
 from txn.stores.hbase.native.regions import BY_NAME, PAUSES, Location, Regions
 from txn.stores.hbase.native.registry import Registry
@@ -59,7 +60,7 @@ FIRST_PAGE_ROWS, PAGE_ROWS = 32, 2_000
 ASKED_WITHIN_MS = 2_000  # why something was refused
 
 
-class NativeStore:
+class NativeStore(Forked):
     """Tables of HBase, without a gateway. Durable at each call, whatever was asked for."""
 
     features: frozenset[Feature] = frozenset(
@@ -75,6 +76,13 @@ class NativeStore:
         self._batches = Batches(self._servers, self._regions, clock)
         self._tables = MasterTables(self._servers, registry, clock)
         self._shared = SharedReads(self._read_rows, self._batches.try_once, clock)
+        self.expect_forks()
+
+    def after_fork(self, in_child: bool) -> None:
+        """Leave to the parent what belongs to it and its threads."""
+        if in_child:
+            self._servers.reset()
+            self._shared.reset()
 
     def read(
         self, *groups: Collection[Key], beside: Callable[[], None] | None = None
@@ -98,7 +106,7 @@ class NativeStore:
     def read_versions(self, keys: Collection[Key], count: int) -> dict[Key, list[Cell]]:
         """Read with one request to each server."""
         check_count(count)
-        items = [ReadVersions(*place, count) for place in _list_places(keys)]
+        items = [ReadRow(*place, count) for place in _list_places(keys)]
         found = self._try(lambda: self._batches.run(items, once=False), keys)
         return complete_versions(keys, found)
 
