@@ -241,7 +241,7 @@ def test_a_request_reads_the_clock_three_times(gateway: FakeGateway) -> None:
 
 
 def test_who_waits_for_a_connection_gets_the_next_one(gateway: FakeGateway) -> None:
-    """Who gives one back takes no lock, and sees all the same that somebody waits."""
+    """Giving one back wakes a thread that waits."""
     store = open_store(gateway.uri + "?pool=1&timeout_ms=60000")
     assert isinstance(store, HBaseStore)
     arrived, go_on, got = threading.Event(), threading.Event(), threading.Event()
@@ -257,7 +257,7 @@ def test_who_waits_for_a_connection_gets_the_next_one(gateway: FakeGateway) -> N
     assert arrived.wait(60)
     second = threading.Thread(target=lambda: store.check_and_put(CHECKS[:1]) and got.set())
     second.start()
-    assert poll(lambda: store._pool._waiting == 1, 60_000)
+    assert poll(lambda: len(store._pool._changed._waiters) == 1, 60_000)
     go_on.set()
     assert got.wait(60)
     first.join()

@@ -36,7 +36,7 @@ from txn.model import (
 )
 from txn.service.messages import DECODERS, IDL, METHODS, UNKNOWN_KIND, decode_error
 from txn.stores.base import Feature
-from txn.stores.gateway import Gateway, GatewayError, Service, parse_gateway
+from txn.stores.gateway import Gateway, GatewayError, parse_gateway
 from txn.stores.hbase.pool import Job, Pool
 
 DEFAULT_PORT = 9092
@@ -70,7 +70,7 @@ class RemoteService:
 
     def __init__(self, gateway: Gateway, token: str | None, clock: Clock) -> None:
         self._token = token
-        self._pool = Pool(gateway, Service(IDL.Transactional), clock)
+        self._pool = Pool(gateway, IDL.Transactional, clock)
 
     def call(
         self,

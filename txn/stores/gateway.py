@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import ssl
 from collections import deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, Literal, cast
@@ -100,15 +98,9 @@ _OPTIONS: dict[str, Option] = {
 }
 
 
-class Service:
-    """The methods of a Thrift service: the classes of their arguments and results, by name."""
-
-    __slots__ = ("results",)
-
-    def __init__(self, service: ModuleType) -> None:
-        self.results: dict[str, type[TPayload]] = {
-            name: getattr(service, name + "_result") for name in service.thrift_services
-        }
+def list_results(service: ModuleType) -> dict[str, type[TPayload]]:
+    """Return the classes of the results of a Thrift service's methods, by name."""
+    return {name: getattr(service, name + "_result") for name in service.thrift_services}
 
 
 class Connection:
@@ -118,14 +110,14 @@ class Connection:
     """
 
     __slots__ = (
-        *("_answered", "_is_framed", "_is_gathering", "_monotonic_ms"),
+        *("_answered", "_is_framed", "_monotonic_ms"),
         *("_protocol", "_results", "_sent", "_tables", "_transport", "_wire", "used_ms"),
     )
 
     def __init__(
         self,
         gateway: Gateway,
-        service: Service,
+        results: dict[str, type[TPayload]],
         clock: Clock,
         tls: ssl.SSLContext | None,
         due_ms: int,
@@ -137,13 +129,13 @@ class Connection:
         if within_ms <= 0:
             raise TimeoutError("timed out")
         self._wire = Wire(connect_socket(gateway.host, gateway.port, within_ms, tls))
-        self._is_framed, self._is_gathering = gateway.transport == "framed", False
+        self._is_framed = gateway.transport == "framed"
         kind = TCyFramedTransport if self._is_framed else TCyBufferedTransport
         self._transport = kind(self._wire, BUFFER)
         compact = gateway.protocol == "compact"
         protocol: Any = TCompactProtocol if compact else TCyBinaryProtocol
         self._protocol: Any = protocol(self._transport)
-        self._results = service.results
+        self._results = results
         self._sent = self._answered = 0
         self._tables: deque[object] = deque()  # of the requests whose replies are missing
 
@@ -152,9 +144,10 @@ class Connection:
         """Whether a reply is missing."""
         return self._sent != self._answered
 
-    def send(self, request: Request, due_ms: int) -> None:
+    def send(self, request: Request, due_ms: int, *, is_last: bool = True) -> None:
         """Send a request. While a reply is missing, only one that the gateway can take without
-        reading it, which is one of at most `AHEAD_BYTES`; or any, if few and short ones are."""
+        reading it, which is one of at most `AHEAD_BYTES`; or any, if few and short ones are.
+        is_last: send it now; others wait for `flush`, but for a frame, which never does."""
         name, arguments = request
         self._sent = sequence = self._sent + 1
         self._tables.append(next(iter(arguments.__dict__.values()), None))
@@ -163,22 +156,17 @@ class Connection:
         protocol.write_message_begin(name, CALL, sequence)
         protocol.write_struct(arguments)
         protocol.write_message_end()
-        if not self._is_gathering:
+        if is_last or self._is_framed:
             self._transport.flush()
 
-    @contextmanager
-    def gather(self) -> Iterator[None]:
-        """Let what is sent meanwhile go out at the end, together; a frame is sent at once."""
-        self._is_gathering = not self._is_framed
-        try:
-            yield
+    def flush(self) -> None:
+        """Send the requests that wait for it, together."""
+        if not self._is_framed:
             self._transport.flush()
-        finally:
-            self._is_gathering = False
 
     def receive(self, due_ms: int) -> Any:
-        """Wait for the next reply and return its value; raise Refused where it is an error, Garbled
-        where it is none, OSError where it does not come."""
+        """Wait for the next reply and return its value. Raises GatewayError where it is an error,
+        Garbled where it is none, and OSError where it does not come."""
         self.used_ms = self._monotonic_ms()
         self._wire.limit(self.used_ms, due_ms)
         protocol = self._protocol

@@ -4,9 +4,6 @@ No threads: a call sends its requests on as many connections as are free, severa
 where their replies are short, then reads the replies in the order of sending. A connection that
 failed, or whose reply was not read, is thrown away. What happened before a request was sent is
 NotApplied; what goes wrong in sending it, or until its reply has been read, is MaybeApplied.
-
-A connection at rest is taken and given back without a lock: a list does that in one step. Who has
-to wait takes the lock, and says so before looking for one: who gives one back later sees that.
 """
 
 from __future__ import annotations
@@ -15,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from threading import Condition
+from types import ModuleType
 from typing import Any, Generic, TypeVar
 
 from txn.clock import Clock, limit_due
@@ -26,7 +24,7 @@ from txn.stores.gateway import (
     Gateway,
     GatewayError,
     Request,
-    Service,
+    list_results,
 )
 from txn.stores.wire import trust
 
@@ -37,57 +35,49 @@ Job = Generator[Request, Any, T]
 
 
 class Pool:
-    """At most `gateway.pool` connections. Safe for many threads, and across fork."""
+    """At most `gateway.pool` connections to a Thrift service. Safe for many threads, and across
+    fork."""
 
-    def __init__(self, gateway: Gateway, service: Service, clock: Clock) -> None:
+    def __init__(self, gateway: Gateway, service: ModuleType, clock: Clock) -> None:
         self.gateway = gateway
-        self._service = service
+        self._results = list_results(service)
         self._clock = clock
         self._tls = trust(gateway.tls, gateway.ca)
         self._closed = False
         self._idle: list[Connection] = []
         start_in_each_process(self._start)
 
-    def run(self, jobs: Callable[[], Sequence[Job[T]]], *, repeat: bool, ahead: int = 1) -> list[T]:
+    def _start(self) -> None:
+        for connection in self._idle:  # of the parent: two processes would mix their replies
+            connection.close()
+        self._changed = Condition()  # for all that follows
+        self._idle = []
+        self._open = 0
+
+    def run(
+        self,
+        jobs: Callable[[], Sequence[Job[T]]],
+        *,
+        repeat: bool,
+        ahead: int = 1,
+        lanes: int | None = None,
+    ) -> list[T]:
         """Run the jobs and return their results, in order.
 
         repeat: whether they may be run once more where a connection broke. ahead: how many
         requests a connection may have unanswered; more than one only where all replies are short.
-        Raises Refused where the gateway answered with an error, after which the other jobs may
+        lanes: on how many connections at most.
+        Raises GatewayError where the gateway answered with an error, after which the other jobs may
         have taken effect.
         """
-        now_ms = self._clock.monotonic_ms()
-        due_ms = self._due_ms(now_ms)
-        try:
-            return self._run(jobs(), ahead, now_ms, due_ms)
-        except MaybeApplied as error:
-            if not repeat or not isinstance(error.__cause__, ConnectionError):
-                raise
-            return self._run(jobs(), ahead, self._clock.monotonic_ms(), due_ms)
+        return self._try(lambda *times: self._run(jobs(), ahead, lanes, *times), repeat)
 
     def run_one(
         self, job: Callable[[], Job[T]], *, repeat: bool, within_ms: int | None = None
     ) -> T:
         """Run a single job as `run` does. within_ms: how long to wait for it, where that is less
         than the gateway's."""
-        now_ms = self._clock.monotonic_ms()
-        due_ms = self._due_ms(now_ms, within_ms)
-        try:
-            return self._run_alone(job(), now_ms, due_ms)
-        except MaybeApplied as error:
-            if not repeat or not isinstance(error.__cause__, ConnectionError):
-                raise
-            return self._run_alone(job(), self._clock.monotonic_ms(), due_ms)
-
-    def run_in_turn(self, jobs: Callable[[], Sequence[Job[T]]]) -> list[T]:
-        """Run jobs of one request each on one connection, each sent before the reply to the one
-        before is read. They may be run once more where a connection broke."""
-        try:
-            return self._run_in_turn(jobs())
-        except MaybeApplied as error:
-            if not isinstance(error.__cause__, ConnectionError):
-                raise
-            return self._run_in_turn(jobs())
+        return self._try(lambda *times: self._run_alone(job(), *times), repeat, within_ms)
 
     def run_beside(self, jobs: Sequence[Job[T]], work: Callable[[], None]) -> list[T] | None:
         """Run a function after the first requests are sent and before their replies are read.
@@ -95,46 +85,61 @@ class Pool:
         None where the jobs failed, or would have taken the last free connection: a caller that
         waits for one while holding another might wait for ever.
         """
-        due_ms = self._due_ms(self._clock.monotonic_ms())
-        flight = Flight(self._spare(len(jobs)), jobs, due_ms)
-        begun = False
+        flight = Flight(self._take_spare(len(jobs)), jobs, self._due_ms(self._clock.monotonic_ms()))
+        has_begun = False
         try:
-            if flight.lanes:
-                with suppress(MaybeApplied):
-                    begun = self._name_gateway(flight.start)
+            with suppress(OSError, Garbled):
+                has_begun = flight.start()
             work()
-            if begun:
-                with suppress(MaybeApplied, GatewayError):
-                    return self._name_gateway(flight.finish)
+            if has_begun:
+                with suppress(OSError, Garbled, GatewayError):
+                    return flight.finish()
             return None
         finally:
             self._give_back(flight.lanes)
 
     def close(self) -> None:
         """Close the connections at rest now, and those in use when they come back."""
-        self._closed = True
-        self._close_idle()
         with self._changed:
+            self._closed = True
+            idle, self._idle = self._idle, []
+            self._give_back(idle)
             self._changed.notify_all()
 
-    def _run(self, jobs: Sequence[Job[T]], ahead: int, now_ms: int, due_ms: int) -> list[T]:
+    def _try(
+        self, attempt: Callable[[int, int], T], repeat: bool, within_ms: int | None = None
+    ) -> T:
+        """Make an attempt, which is told the time and its deadline, and perhaps another one."""
+        now_ms = self._clock.monotonic_ms()
+        due_ms = self._due_ms(now_ms, within_ms)
+        try:
+            return attempt(now_ms, due_ms)
+        except (OSError, Garbled) as error:
+            if not repeat or not isinstance(error, ConnectionError):
+                raise self._make_silence(error) from error
+        try:
+            return attempt(self._clock.monotonic_ms(), due_ms)
+        except (OSError, Garbled) as error:
+            raise self._make_silence(error) from error
+
+    def _run(
+        self, jobs: Sequence[Job[T]], ahead: int, most: int | None, now_ms: int, due_ms: int
+    ) -> list[T]:
         if len(jobs) == 1:
             return [self._run_alone(jobs[0], now_ms, due_ms)]
         if not jobs:
             return []
-        lanes = self._lanes(len(jobs), now_ms, due_ms)
+        lanes = self._take_lanes(most or len(jobs), now_ms, due_ms)
         try:
             flight = Flight(lanes, jobs, due_ms)
             flight.start(ahead)
             return flight.finish()
-        except (OSError, Garbled) as error:
-            raise self._silence(error) from error
         finally:
             self._give_back(lanes)
 
     def _run_alone(self, job: Job[T], now_ms: int, due_ms: int) -> T:
         """Run a single job, which is what most calls are."""
-        lane = self._lane(now_ms, due_ms)
+        lane = self._take_lane(now_ms, due_ms)
         try:
             request = next(job)
             while True:
@@ -143,32 +148,13 @@ class Pool:
         except StopIteration as done:
             result: T = done.value
             return result
-        except (OSError, Garbled) as error:
-            raise self._silence(error) from error
         finally:
             self._give_back((lane,))
 
-    def _run_in_turn(self, jobs: Sequence[Job[T]]) -> list[T]:
-        now_ms = self._clock.monotonic_ms()
-        due_ms = self._due_ms(now_ms)
-        lane = self._lane(now_ms, due_ms)
-        try:
-            return self._name_gateway(_run_each, lane, jobs, due_ms)
-        finally:
-            self._give_back((lane,))
+    def _make_silence(self, error: Exception) -> MaybeApplied:
+        return MaybeApplied(self._describe("no answer from the gateway", error))
 
-    def _name_gateway(self, work: Callable[..., T], *args: object) -> T:
-        """Call what sends requests, and name the gateway in what goes wrong on the way to it and
-        back. A mistake of ours is none of that: it is raised as it is."""
-        try:
-            return work(*args)
-        except (OSError, Garbled) as error:
-            raise self._silence(error) from error
-
-    def _silence(self, error: Exception) -> MaybeApplied:
-        return MaybeApplied(self._fact("no answer from the gateway", error))
-
-    def _fact(self, message: str, error: Exception) -> str:
+    def _describe(self, message: str, error: Exception) -> str:
         cause = str(error) or type(error).__name__
         return annotate(message, gateway=str(self.gateway), cause=cause)
 
@@ -178,130 +164,99 @@ class Pool:
 
     # ---------------------------------------------------------------- lending connections
 
-    def _start(self) -> None:
-        for connection in self._idle:  # of the parent: two processes would mix their replies
-            connection.close()
-        self._changed = Condition()  # for what follows; but nobody needs it to change _idle
-        self._idle = []
-        self._open = 0
-        self._waiting = 0
-
-    def _lanes(self, wanted: int, now_ms: int, due_ms: int) -> list[Connection]:
-        """Take at least one connection, waiting for it, and up to half of what is free beside it:
-        where many threads are at work, each does best with its requests one after the other."""
-        lanes = [self._lane(now_ms, due_ms)]
-        wanted = min(wanted, 1 + (self._free() + 1) // 2)
-        while len(lanes) < wanted and (lane := self._take(now_ms)):
-            lanes.append(lane)
-        if len(lanes) < wanted:
-            self._open_more(lanes, wanted - len(lanes), due_ms)
-        return lanes
-
-    def _lane(self, now_ms: int, due_ms: int) -> Connection:
-        """Take a connection, waiting for it. Who comes while others wait does not go before."""
-        lane = None if self._waiting else self._take(now_ms)
-        return lane or self._wait_for_one(due_ms)
-
-    def _take(self, now_ms: int) -> Connection | None:
-        """Take a connection that is at rest, the one that was used last."""
-        while self._idle and not self._closed:
-            try:
-                lane = self._idle.pop()
-            except IndexError:  # somebody else was faster
-                break
-            if lane.rests_well(now_ms):
-                return lane
-            self._drop(lane)
-        return None
-
-    def _wait_for_one(self, due_ms: int) -> Connection:
+    def _take_lane(self, now_ms: int, due_ms: int) -> Connection:
         """Take a connection at rest, or a new one, or wait for either."""
         with self._changed:
-            self._waiting += 1
-            try:
-                while not (lane := self._take(self._clock.monotonic_ms())):
-                    if self._closed:
-                        raise StoreClosedError("the store is closed", gateway=str(self.gateway))
-                    if self._open < self.gateway.pool:
-                        self._open += 1
-                        break
-                    self._wait(due_ms)
-            finally:
-                self._waiting -= 1
+            while not (lane := self._find_idle(now_ms)):
+                if self._closed:
+                    raise StoreClosedError("the store is closed", gateway=str(self.gateway))
+                if self._open < self.gateway.pool:
+                    self._open += 1
+                    break
+                now_ms = self._wait(due_ms)
         return lane or self._connect(due_ms)
 
-    def _wait(self, due_ms: int) -> None:
+    def _take_lanes(self, wanted: int, now_ms: int, due_ms: int) -> list[Connection]:
+        """Take at least one connection, waiting for it, and up to half of what is free beside it:
+        where many threads are at work, each does best with its requests one after the other. On an
+        error do with fewer."""
+        lanes = [self._take_lane(now_ms, due_ms)]
+        try:
+            with self._changed:
+                wanted = min(wanted, 1 + (self._count_free() + 1) // 2)
+            while len(lanes) < wanted and (lane := self._take_another(now_ms, due_ms)):
+                lanes.append(lane)
+        except NotApplied:
+            pass
+        except BaseException:
+            self._give_back(lanes)
+            raise
+        return lanes
+
+    def _take_another(self, now_ms: int, due_ms: int) -> Connection | None:
+        """Take a connection at rest, or a new one, if there is one without waiting."""
+        with self._changed:
+            lane = self._find_idle(now_ms)
+            if lane or self._open >= self.gateway.pool:
+                return lane
+            self._open += 1
+        return self._connect(due_ms)
+
+    def _take_spare(self, wanted: int) -> list[Connection]:
+        """Take connections that are at rest, unless all others belong to callers of this, who may
+        wait for one more."""
+        lanes: list[Connection] = []
+        now_ms = self._clock.monotonic_ms()
+        with self._changed:
+            wanted = min(wanted, len(self._idle), self._count_free() - 1)
+            while len(lanes) < wanted and (lane := self._find_idle(now_ms)):
+                lanes.append(lane)
+        return lanes
+
+    def _find_idle(self, now_ms: int) -> Connection | None:
+        """Take a connection that is at rest, the one that was used last."""
+        while self._idle:
+            lane = self._idle.pop()
+            if lane.rests_well(now_ms):
+                return lane
+            lane.close()
+            self._open -= 1
+        return None
+
+    def _wait(self, due_ms: int) -> int:
+        """Wait until one comes free, or may be opened; return the time."""
         left_ms = due_ms - self._clock.monotonic_ms()
         if left_ms <= 0 or not self._changed.wait(left_ms / 1000):
             pool = self.gateway.pool
             raise NotApplied(
                 "no connection came free in time", gateway=str(self.gateway), pool=pool
             )
-
-    def _spare(self, wanted: int) -> list[Connection]:
-        """Take connections that are at rest, unless all others belong to callers of this, who may
-        wait for one more."""
-        lanes: list[Connection] = []
-        now_ms = self._clock.monotonic_ms()
-        with self._changed:
-            wanted = min(wanted, len(self._idle), self._free() - 1)
-            while len(lanes) < wanted and (lane := self._take(now_ms)):
-                lanes.append(lane)
-        return lanes
+        return self._clock.monotonic_ms()
 
     def _give_back(self, lanes: Sequence[Connection]) -> None:
-        for lane in lanes:
-            if lane.busy:
-                self._drop(lane)
-            else:
-                self._idle.append(lane)
-        if self._waiting:
-            with self._changed:
-                self._changed.notify(len(lanes))
-        if self._closed:
-            self._close_idle()
-
-    def _close_idle(self) -> None:
-        with suppress(IndexError):
-            while True:
-                self._drop(self._idle.pop())
-
-    def _drop(self, lane: Connection) -> None:
-        lane.close()
-        self._make_room()
-
-    def _make_room(self) -> None:
         with self._changed:
-            self._open -= 1
-            self._changed.notify()
+            for lane in lanes:
+                if lane.busy or self._closed:
+                    lane.close()
+                    self._open -= 1
+                else:
+                    self._idle.append(lane)
+            self._changed.notify(len(lanes))
 
-    def _free(self) -> int:
+    def _count_free(self) -> int:
         return len(self._idle) + self.gateway.pool - self._open
-
-    def _open_more(self, lanes: list[Connection], wanted: int, due_ms: int) -> None:
-        """Open so many connections more, as far as the pool allows; do with fewer on an error."""
-        for _ in range(wanted):
-            with self._changed:
-                if self._open >= self.gateway.pool:
-                    return
-                self._open += 1
-            try:
-                lanes.append(self._connect(due_ms))
-            except NotApplied:
-                return
-            except BaseException:
-                self._give_back(lanes)
-                raise
 
     def _connect(self, due_ms: int) -> Connection:
         """Open a connection that has been counted already."""
         try:
-            return Connection(self.gateway, self._service, self._clock, self._tls, due_ms)
-        except OSError as error:
-            self._make_room()
-            raise NotApplied(self._fact("cannot connect to the gateway", error)) from error
-        except BaseException:
-            self._make_room()
+            return Connection(self.gateway, self._results, self._clock, self._tls, due_ms)
+        except BaseException as error:
+            with self._changed:
+                self._open -= 1
+                self._changed.notify()
+            if isinstance(error, OSError):
+                message = self._describe("cannot connect to the gateway", error)
+                raise NotApplied(message) from error
             raise
 
 
@@ -322,9 +277,9 @@ class Flight(Generic[T]):
         whether there are any."""
         share = -(-len(self._waiting) // max(1, len(self.lanes)))
         for lane in self.lanes:
-            with lane.gather():
-                for _ in range(min(ahead, share)):
-                    self._begin_next(lane)
+            for _ in range(min(ahead, share)):
+                self._begin_next(lane, is_last=False)
+            lane.flush()
         return bool(self._flying)
 
     def finish(self) -> list[T]:
@@ -342,7 +297,7 @@ class Flight(Generic[T]):
                 flying.append((lane, index, job))
         return self._results
 
-    def _begin_next(self, lane: Connection) -> None:
+    def _begin_next(self, lane: Connection, *, is_last: bool = True) -> None:
         """Send the first request of the next job that has one; one that has none is done."""
         while self._waiting:
             index, job = self._waiting.popleft()
@@ -351,22 +306,6 @@ class Flight(Generic[T]):
             except StopIteration as done:
                 self._results[index] = done.value
             else:
-                lane.send(request, self._due_ms)
+                lane.send(request, self._due_ms, is_last=is_last)
                 self._flying.append((lane, index, job))
                 return
-
-
-def _run_each(lane: Connection, jobs: Sequence[Job[T]], due_ms: int) -> list[T]:
-    """Run jobs of one request each."""
-    for job in jobs:
-        lane.send(next(job), due_ms)
-    return [_finish_job(job, lane.receive(due_ms)) for job in jobs]
-
-
-def _finish_job(job: Job[T], reply: object) -> T:
-    try:
-        job.send(reply)
-    except StopIteration as done:
-        result: T = done.value
-        return result
-    raise AssertionError("a job of one request has sent another")

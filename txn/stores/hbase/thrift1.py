@@ -16,7 +16,7 @@ from txn.clock import Clock
 from txn.errors import InvalidRequestError
 from txn.model import Cell, Check, Columns, Edit, Family, Key, Row, new_tuple
 from txn.stores.base import Feature
-from txn.stores.gateway import Gateway, Request, Service
+from txn.stores.gateway import Gateway, Request
 from txn.stores.hbase.places import Places, cut
 from txn.stores.hbase.pool import Job, Pool
 from txn.stores.hbase.schema import FOREVER_S, shell_command
@@ -25,7 +25,7 @@ from txn.stores.hbase.store import BYTES_A_REQUEST, ROWS_A_REQUEST, HBaseStore, 
 
 def thrift1_store(gateway: Gateway, clock: Clock) -> HBaseStore:
     """Return the store behind a Thrift 1 gateway. Nothing is sent yet."""
-    return HBaseStore(Pool(gateway, Service(Hbase), clock), Thrift1(), clock)
+    return HBaseStore(Pool(gateway, Hbase, clock), Thrift1(), clock)
 
 
 NOW = (1 << 63) - 1  # HBase's word for the server's time

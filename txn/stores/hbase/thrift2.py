@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from txn.clock import Clock
-from txn.errors import InvalidRequestError, annotate
+from txn.errors import annotate
 from txn.model import DATABASE_ENTRY, Cell, Check, Columns, Edit, Family, Key, Row, new_tuple
 from txn.stores.base import Feature
-from txn.stores.gateway import Gateway, GatewayError, Request, Service
+from txn.stores.gateway import Gateway, GatewayError, Request
 from txn.stores.hbase.idl import IDL
 from txn.stores.hbase.places import Places, cut
 from txn.stores.hbase.pool import Job, Pool
@@ -42,7 +42,7 @@ TDelete = _narrow(IDL.TDelete, "row", "columns", "deleteType")
 
 def thrift2_store(gateway: Gateway, clock: Clock) -> HBaseStore:
     """Return the store behind a Thrift 2 gateway. Nothing is sent yet."""
-    return HBaseStore(Pool(gateway, Service(IDL.THBaseService), clock), Thrift2(), clock)
+    return HBaseStore(Pool(gateway, IDL.THBaseService, clock), Thrift2(), clock)
 
 
 class Thrift2:
@@ -267,10 +267,6 @@ def _table_name(table: bytes) -> Any:
 
 
 def _column(name: bytes, family: Family) -> Any:
-    if family.ttl_ms is not None and family.ttl_ms % 1000:
-        raise InvalidRequestError(
-            "a TTL is whole seconds in HBase", family=name, ttl_ms=family.ttl_ms
-        )
     configuration = {PURGE: str(family.keep_deletes_ms or PURGE_MS)}
     if family.database:
         configuration[DATABASE_ENTRY] = family.database.decode()

@@ -25,40 +25,36 @@ Columns = dict[bytes, list[tuple[bytes, bytes | None, int | None]]]
 
 
 class ReadRow:
-    """Gets the newest versions of some columns of a row. Its answer: the cells that there are."""
+    """Gets the newest versions of some columns of a row. Its answer: the cells that there are.
+    versions: if given, at most so many of each column; the answer has lists, the newest first."""
 
-    __slots__ = ("_keys", "row", "table")
+    __slots__ = ("_keys", "_versions", "row", "table")
     is_apart = False
     size = 0
 
-    def __init__(self, table: bytes, row: bytes, keys: Sequence[Key]) -> None:
-        self.table, self.row, self._keys = table, row, keys
-
-    def fill(self, entry: Any, index: int) -> None:
-        _name_columns(entry.action.add(index=index).get, self.row, self._keys)
-
-    def read(self, answer: Any, cells: Cells) -> dict[Key, Cell]:
-        return cells.take(answer.result.associated_cell_count, self.table)
-
-
-class ReadVersions:
-    """Gets versions of some columns of a row, at most so many of each. Its answer: newest first."""
-
-    __slots__ = ("_count", "_keys", "row", "table")
-    is_apart = False
-    size = 0
-
-    def __init__(self, table: bytes, row: bytes, keys: Sequence[Key], count: int) -> None:
-        self.table, self.row, self._keys, self._count = table, row, keys, count
+    def __init__(
+        self, table: bytes, row: bytes, keys: Sequence[Key], versions: int | None = None
+    ) -> None:
+        self.table, self.row, self._keys, self._versions = table, row, keys, versions
 
     def fill(self, entry: Any, index: int) -> None:
         get = entry.action.add(index=index).get
-        _name_columns(get, self.row, self._keys)
-        get.max_versions = self._count
+        get.row = self.row
+        families: dict[bytes, Any] = {}
+        for _, family, column, _ in self._keys:
+            wanted = families.get(family)
+            if wanted is None:
+                wanted = families[family] = get.column.add(family=family).qualifier
+            wanted.append(column)
+        if self._versions is not None:
+            get.max_versions = self._versions
 
-    def read(self, answer: Any, cells: Cells) -> dict[Key, list[Cell]]:
+    def read(self, answer: Any, cells: Cells) -> dict[Key, Any]:
+        count = answer.result.associated_cell_count
+        if self._versions is None:
+            return cells.take(count, self.table)
         found: dict[Key, list[Cell]] = {}
-        for _ in range(answer.result.associated_cell_count):
+        for _ in range(count):
             ((key, cell),) = cells.take(1, self.table).items()
             found.setdefault(key, []).append(cell)
         return found
@@ -133,7 +129,7 @@ class CheckRow:
         return bool(answer.processed)
 
 
-Item = ReadRow | ReadVersions | WriteRow | CheckRow
+Item = ReadRow | WriteRow | CheckRow
 
 
 class Failed:
@@ -198,16 +194,6 @@ def _read_list(
 
 def _decode_error(pair: Any) -> RemoteError:
     return RemoteError(pair.name, pair.value)
-
-
-def _name_columns(get: Any, row: bytes, keys: Sequence[Key]) -> None:
-    get.row = row
-    families: dict[bytes, Any] = {}
-    for _, family, column, _ in keys:
-        wanted = families.get(family)
-        if wanted is None:
-            wanted = families[family] = get.column.add(family=family).qualifier
-        wanted.append(column)
 
 
 def _mutate(mutation: Any, row: bytes, kind: int, columns: Columns) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping
 from random import Random
-from threading import Lock
 from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -17,14 +16,12 @@ from google.protobuf.message import DecodeError
 from txn.backoff import Backoff
 from txn.clock import Clock
 from txn.errors import MaybeApplied, NotApplied, TableUnavailable, annotate
-from txn.host.forks import Forked
 from txn.model import Cell, Key
 from txn.stores.hbase.native.cells import Cells
 from txn.stores.hbase.native.connection import RemoteError
-from txn.stores.hbase.native.kerberos import Unwelcome
 from txn.stores.hbase.native.messages import PB
 from txn.stores.hbase.native.registry import MARK, Registry
-from txn.stores.hbase.native.servers import Servers
+from txn.stores.hbase.native.servers import Servers, SoleService
 from txn.stores.hbase.native.target import Address
 from txn.stores.hbase.places import first_line
 
@@ -34,7 +31,7 @@ BY_NAME = 1
 DEFAULT_NAMESPACE = b"default:"  # without which tables of it are known
 AFTER_ALL = b":"  # sorts behind the number that ends the name of any region
 DISABLED, DISABLING = 1, 2
-TRY_MS = 10_000  # of an answer; then the table of regions may be elsewhere
+UNREADABLE = "cannot read where regions are"
 PAUSES = Backoff(first_ms=10, longest_ms=1_000)
 
 
@@ -65,23 +62,15 @@ class _Known(NamedTuple):
 NOTHING = _Known()
 
 
-class Regions(Forked):
-    """What is known of them. Safe for many threads: what is known is replaced, never changed."""
+class Regions:
+    """What is known of them. Safe for many threads, without a lock: what is known of a table is
+    replaced, never changed, and what two threads replace at once is only looked up again."""
 
     def __init__(self, servers: Servers, registry: Registry, clock: Clock) -> None:
-        self._servers = servers
-        self._registry = registry
         self._clock = clock
         self._chance = Random()
-        self._lock = Lock()
         self._tables: dict[bytes, _Known] = {}
-        self._meta: Address | None = None
-        self.expect_forks()
-
-    def after_fork(self, in_child: bool) -> None:
-        """Take a new lock in a child: a thread that it does not have may hold the old one."""
-        if in_child:
-            self._lock = Lock()
+        self._meta = SoleService(servers, "ClientService", registry.find_meta, UNREADABLE)
 
     def find(self, table: bytes, row: bytes, due_ms: int, *, before: bool = False) -> Location:
         """Return the region that has a row or, with before, the region of the row that comes before
@@ -109,17 +98,14 @@ class Regions(Forked):
 
     def forget(self, region: Location) -> None:
         """Look the region up when it is needed again."""
-        with self._lock:
-            known = self._tables.get(region.table, NOTHING)
-            self._tables[region.table] = _without(known, lambda each: each == region)
+        known = self._tables.get(region.table, NOTHING)
+        self._tables[region.table] = _without(known, lambda each: each == region)
 
     def forget_server(self, address: Address) -> None:
         """Look all regions of a server up when they are needed again."""
-        with self._lock:
-            for table, known in self._tables.items():
-                self._tables[table] = _without(known, lambda each: each.server == address)
-            if self._meta == address:
-                self._meta = None
+        for table, known in list(self._tables.items()):
+            self._tables[table] = _without(known, lambda each: each.server == address)
+        self._meta.forget(address)
 
     def check_table(self, table: bytes, due_ms: int) -> None:
         """Raise TableUnavailable where a table is absent or disabled."""
@@ -141,14 +127,13 @@ class Regions(Forked):
         raise NotApplied("no server has the region", table=table, row=row[:40])
 
     def _keep(self, found: Location) -> None:
-        with self._lock:
-            known = self._tables.get(found.table, NOTHING)
-            kept = _without(known, lambda each: _overlap(each, found))
-            at = bisect_right(kept.starts, found.start)
-            self._tables[found.table] = _Known(
-                (*kept.starts[:at], found.start, *kept.starts[at:]),
-                (*kept.regions[:at], found, *kept.regions[at:]),
-            )
+        known = self._tables.get(found.table, NOTHING)
+        kept = _without(known, lambda each: _overlap(each, found))
+        at = bisect_right(kept.starts, found.start)
+        self._tables[found.table] = _Known(
+            (*kept.starts[:at], found.start, *kept.starts[at:]),
+            (*kept.regions[:at], found, *kept.regions[at:]),
+        )
 
     def _read_region(self, table: bytes, row: bytes, due_ms: int, before: bool) -> Location | None:
         """Read the last region that does not begin behind the row or, with before, that begins
@@ -183,25 +168,10 @@ class Regions(Forked):
     def ask_meta(self, method: str, request: Any, response: Any, due_ms: int) -> tuple[Any, Cells]:
         """Ask the server of the table of regions, wherever that is by now."""
         request.region.type, request.region.value = BY_NAME, META_REGION
-        cause: Exception | None = None
-        for _ in PAUSES.tries(self._clock, self._chance, due_ms=due_ms):
-            try:
-                address = self._meta or self._registry.find_meta(due_ms)
-                try_ms = min(due_ms, self._clock.monotonic_ms() + TRY_MS)
-                connection = self._servers.connect(address, "ClientService", try_ms)
-                answer = connection.ask(method, request, response, try_ms)
-            except Unwelcome:
-                raise
-            except (OSError, NotApplied) as error:
-                self._meta, cause = None, cause or error  # the later ones may just be late
-            except RemoteError as error:
-                self._meta, cause = None, error
-                if not (error.is_elsewhere or error.is_busy):
-                    break
-            else:
-                self._meta = address
-                return answer
-        raise NotApplied("cannot read where regions are", cause=first_line(cause)) from cause
+        try:
+            return self._meta.ask(method, request, response, due_ms)
+        except RemoteError as error:
+            raise NotApplied(UNREADABLE, cause=first_line(error)) from error
 
 
 def _find_known(known: _Known, row: bytes, before: bool) -> Location | None:

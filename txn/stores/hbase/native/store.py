@@ -14,8 +14,8 @@ from txn.errors import (
     StoreError,
     TableUnavailable,
     TxnError,
-    annotate,
 )
+from txn.host.forks import Forked
 from txn.model import (
     Cell,
     Check,
@@ -33,7 +33,7 @@ from txn.stores.base import Feature
 from txn.stores.hbase.native.batch import Batches
 from txn.stores.hbase.native.cells import Cells
 from txn.stores.hbase.native.connection import RemoteError
-from txn.stores.hbase.native.items import CheckRow, ReadRow, ReadVersions, WriteRow
+from txn.stores.hbase.native.items import CheckRow, ReadRow, WriteRow
 from txn.stores.hbase.native.messages import PB
 from txn.stores.hbase.native.regions import BY_NAME, PAUSES, Location, Regions
 from txn.stores.hbase.native.registry import Registry
@@ -46,9 +46,11 @@ from txn.stores.hbase.places import (
     check_place,
     complete,
     complete_versions,
+    find_missing,
     first_line,
     group_by_table,
     keep_between,
+    keep_last,
     list_targets,
     make_refusal,
 )
@@ -58,7 +60,7 @@ FIRST_PAGE_ROWS, PAGE_ROWS = 32, 2_000
 ASKED_WITHIN_MS = 2_000  # why something was refused
 
 
-class NativeStore:
+class NativeStore(Forked):
     """Tables of HBase, without a gateway. Durable at each call, whatever was asked for."""
 
     features: frozenset[Feature] = frozenset(
@@ -74,6 +76,13 @@ class NativeStore:
         self._batches = Batches(self._servers, self._regions, clock)
         self._tables = MasterTables(self._servers, registry, clock)
         self._shared = SharedReads(self._read_rows, self._batches.try_once, clock)
+        self.expect_forks()
+
+    def after_fork(self, in_child: bool) -> None:
+        """Leave to the parent what belongs to it and its threads."""
+        if in_child:
+            self._servers.reset()
+            self._shared.reset()
 
     def read(
         self, *groups: Collection[Key], beside: Callable[[], None] | None = None
@@ -97,20 +106,14 @@ class NativeStore:
     def read_versions(self, keys: Collection[Key], count: int) -> dict[Key, list[Cell]]:
         """Read with one request to each server."""
         check_count(count)
-        items = [ReadVersions(*place, count) for place in _list_places(keys)]
+        items = [ReadRow(*place, count) for place in _list_places(keys)]
         found = self._try(lambda: self._batches.run(items, once=False), keys)
         return complete_versions(keys, found)
 
     def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
         """Write with one request to each server."""
-        # Of two puts of a cell at one timestamp, HBase shows the one that arrived last.
-        kept: dict[tuple[Key, int | None, bool], Edit] = {}
-        for edit in edits:
-            key, value, timestamp = edit
-            check_place(key)
-            kept[key, timestamp, value is None] = edit
         rows: dict[tuple[bytes, bytes], list[Edit]] = {}
-        for edit in kept.values():
+        for edit in keep_last(edits):
             row, _, _, table = edit[0]
             rows.setdefault((table or b"", row), []).append(edit)
         items = [WriteRow(table, row, part, by_row) for (table, row), part in rows.items()]
@@ -251,7 +254,7 @@ class NativeStore:
         return Row(row, found)
 
     def _try(self, call: Callable[[], Any], keys: Collection[Key], table: bytes = b"") -> Any:
-        """RpcCall, and raise what a server's refusal means for a request on these keys."""
+        """Make a call, and raise what a server's refusal means for a request on these keys."""
         try:
             return call()
         except RemoteError as error:
@@ -264,17 +267,10 @@ class NativeStore:
 
     def _find_missing(self, keys: Collection[Key], table: bytes) -> TableUnavailable | None:
         """Return which table or family is missing, as far as that can be asked."""
-        families: dict[bytes, set[bytes]] = {table: set()} if table else {}
-        for key in keys:
-            families.setdefault(key.table or b"", set()).add(key.family)
         with suppress(TxnError):
-            for name in sorted(families):
-                known = self._tables.describe(name, ASKED_WITHIN_MS)
-                if known is None:
-                    return TableUnavailable(annotate("no such table", table=name), name)
-                for family in sorted(families[name] - set(known)):
-                    message = annotate("no such family", table=name, family=family)
-                    return TableUnavailable(message, name)
+            return find_missing(
+                lambda name: self._tables.describe(name, ASKED_WITHIN_MS), keys, table
+            )
         return None
 
 
