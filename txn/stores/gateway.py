@@ -75,7 +75,7 @@ class Gateway:
 
 def parse_gateway(parts: SplitResult, usual_port: int = DEFAULT_PORT) -> Gateway:
     """Return the gateway of a URI; InvalidRequestError says what is wrong with a bad one."""
-    if parts.path not in {"", "/"} or parts.fragment or not parts.netloc or "@" in parts.netloc:
+    if parts.path not in {"", "/"} or not parts.netloc or "@" in parts.netloc:
         raise InvalidRequestError(
             f"write {parts.scheme}://host:port, and options after a ?",
             uri=hide_login(parts.geturl()),

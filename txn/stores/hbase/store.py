@@ -40,7 +40,7 @@ from txn.stores.hbase.places import (
     check_place,
     complete,
     complete_versions,
-    find_missing,
+    find_absent,
     first_line,
     group_by_table,
     is_final,
@@ -351,7 +351,7 @@ class HBaseStore:
     def _find_obstacle(self, keys: Collection[Key], table: bytes) -> TableUnavailable | None:
         """Return why these keys cannot be used, as far as the gateway can be asked."""
         with suppress(GatewayError, TxnError):
-            gone = find_missing(self.describe, keys, table)
+            gone = find_absent(self.describe, keys, table)
             return gone or self._find_disabled({table, *(key.table or b"" for key in keys)})
         return None
 

@@ -8,6 +8,7 @@ by mutateRowsTs. It can neither show nor set all that matters of a table, so it 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from urllib.parse import SplitResult
 
 import happybase  # noqa: F401  (it loads the next module from the interface that it ships)
 from Hbase_thrift import BatchMutation, Hbase, Mutation, TRowResult, TScan
@@ -16,16 +17,16 @@ from txn.clock import Clock
 from txn.errors import InvalidRequestError
 from txn.model import Cell, Check, Columns, Edit, Family, Key, Row, new_tuple
 from txn.stores.base import Feature
-from txn.stores.gateway import Gateway, Request
+from txn.stores.gateway import Request, parse_gateway
 from txn.stores.hbase.places import Places, cut
 from txn.stores.hbase.pool import Job, Pool
 from txn.stores.hbase.schema import FOREVER_S, shell_command
 from txn.stores.hbase.store import BYTES_A_REQUEST, ROWS_A_REQUEST, HBaseStore, PageScan
 
 
-def thrift1_store(gateway: Gateway, clock: Clock) -> HBaseStore:
-    """Return the store behind a Thrift 1 gateway. Nothing is sent yet."""
-    return HBaseStore(Pool(gateway, Hbase, clock), Thrift1(), clock)
+def thrift1_store(parts: SplitResult, clock: Clock) -> HBaseStore:
+    """Return the store behind the Thrift 1 gateway of a URI. Nothing is sent yet."""
+    return HBaseStore(Pool(parse_gateway(parts), Hbase, clock), Thrift1(), clock)
 
 
 NOW = (1 << 63) - 1  # HBase's word for the server's time

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+from urllib.parse import SplitResult
 
 from txn.clock import Clock
 from txn.errors import annotate
 from txn.model import DATABASE_ENTRY, Cell, Check, Columns, Edit, Family, Key, Row, new_tuple
 from txn.stores.base import Feature
-from txn.stores.gateway import Gateway, GatewayError, Request
+from txn.stores.gateway import GatewayError, Request, parse_gateway
 from txn.stores.hbase.idl import IDL
 from txn.stores.hbase.places import Places, cut
 from txn.stores.hbase.pool import Job, Pool
@@ -40,9 +41,9 @@ TPut = _narrow(IDL.TPut, "row", "columnValues")
 TDelete = _narrow(IDL.TDelete, "row", "columns", "deleteType")
 
 
-def thrift2_store(gateway: Gateway, clock: Clock) -> HBaseStore:
-    """Return the store behind a Thrift 2 gateway. Nothing is sent yet."""
-    return HBaseStore(Pool(gateway, IDL.THBaseService, clock), Thrift2(), clock)
+def thrift2_store(parts: SplitResult, clock: Clock) -> HBaseStore:
+    """Return the store behind the Thrift 2 gateway of a URI. Nothing is sent yet."""
+    return HBaseStore(Pool(parse_gateway(parts), IDL.THBaseService, clock), Thrift2(), clock)
 
 
 class Thrift2:
