@@ -34,7 +34,7 @@ from txn.model import (
     plain_table,
 )
 from txn.stores.base import Feature
-from txn.stores.gateway import AHEAD_BYTES, GatewayError
+from txn.stores.gateway import AHEAD_BYTES, GatewayError, Job, Pool
 from txn.stores.hbase.places import (
     Places,
     check_place,
@@ -53,7 +53,6 @@ from txn.stores.hbase.places import (
     row_below,
     write_filter,
 )
-from txn.stores.hbase.pool import Job, Pool
 from txn.stores.hbase.schema import make_table, refuse_change
 
 T = TypeVar("T")

@@ -17,9 +17,8 @@ from txn.clock import Clock
 from txn.errors import InvalidRequestError
 from txn.model import Cell, Check, Columns, Edit, Family, Key, Row, new_tuple
 from txn.stores.base import Feature
-from txn.stores.gateway import Request, parse_gateway
+from txn.stores.gateway import Job, Pool, make_requests, parse_gateway, run_request
 from txn.stores.hbase.places import Places, cut
-from txn.stores.hbase.pool import Job, Pool
 from txn.stores.hbase.schema import FOREVER_S, shell_command
 from txn.stores.hbase.store import BYTES_A_REQUEST, ROWS_A_REQUEST, HBaseStore, PageScan
 
@@ -61,7 +60,9 @@ class Thrift1:
             mutation = Mutation(value is None, _column(key), value, True)
             times.setdefault(timestamp, {}).setdefault(key[0], []).append(mutation)
         return [
-            _done(_call("mutateRowsTs", table, part, NOW if timestamp is None else timestamp, {}))
+            run_request(
+                _call("mutateRowsTs", table, part, NOW if timestamp is None else timestamp, {})
+            )
             for timestamp, rows in times.items()
             for part in _parts([BatchMutation(row, mutations) for row, mutations in rows.items()])
         ]
@@ -131,15 +132,7 @@ class Thrift1:
         yield
 
 
-_ARGUMENTS = {name: getattr(Hbase, name + "_args") for name in Hbase.thrift_services}
-
-
-def _call(name: str, *arguments: object) -> Request:
-    return name, _ARGUMENTS[name](*arguments)
-
-
-def _done(request: Request) -> Job[None]:
-    yield request
+_call = make_requests(Hbase)
 
 
 def _column(key: Key) -> bytes:
