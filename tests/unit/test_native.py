@@ -608,7 +608,7 @@ def test_a_table_that_refuses_for_good_is_named(
     server: FakeRegionServer, store: NativeStore, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """As one that is read-only; HBase's own clients do not ask it again either."""
-    monkeypatch.setattr(type(store), "_find_missing", lambda *_: None)  # this master knows no table
+    monkeypatch.setattr(type(store), "_find_absent", lambda *_: None)  # this master knows no table
     server.refused[b"a"] = [name]
     with pytest.raises(TableUnavailable, match=f"the table refuses it.*{name}") as caught:
         store.check_and_put([put_if("a", b"", b"1")])
@@ -632,7 +632,7 @@ def test_a_server_tells_which_errors_are_for_good(
     kind: type[MaybeApplied],
 ) -> None:
     """By a flag, whatever the class. Of a scanner it means that one scanner."""
-    monkeypatch.setattr(type(store), "_find_missing", lambda *_: None)
+    monkeypatch.setattr(type(store), "_find_absent", lambda *_: None)
     fail(server, Refuse(name), times=1)
     with pytest.raises(kind, match=name.removeprefix("!")) as caught:
         store.check_and_put([put_if("a", b"", b"1")])

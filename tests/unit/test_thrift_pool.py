@@ -30,8 +30,8 @@ from txn.model import Check, Edit, Key, Unless
 from txn.stores import gateway as gateway_module
 from txn.stores import open_store
 from txn.stores.base import Store
+from txn.stores.gateway import Job
 from txn.stores.hbase import thrift2
-from txn.stores.hbase.pool import Job
 from txn.stores.hbase.store import HBaseStore
 from txn.stores.hbase.thrift2 import IDL
 

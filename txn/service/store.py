@@ -36,8 +36,7 @@ from txn.model import (
 )
 from txn.service.messages import DECODERS, IDL, METHODS, UNKNOWN_KIND, decode_error
 from txn.stores.base import Feature
-from txn.stores.gateway import Gateway, GatewayError, parse_gateway
-from txn.stores.hbase.pool import Job, Pool
+from txn.stores.gateway import Gateway, GatewayError, Job, Pool, parse_gateway
 
 DEFAULT_PORT = 9092
 TIMEOUT_MS = 60_000  # more than a commit may take until it is decided

@@ -169,7 +169,7 @@ def make_refusal(table: bytes, error: object) -> TableUnavailable:
     return TableUnavailable(message, table)
 
 
-def find_missing(
+def find_absent(
     describe: Callable[[bytes], Mapping[bytes, Family] | None],
     keys: Iterable[Key],
     table: bytes = b"",

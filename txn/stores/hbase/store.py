@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from txn.clock import Clock
 from txn.errors import (
@@ -34,13 +34,13 @@ from txn.model import (
     plain_table,
 )
 from txn.stores.base import Feature
-from txn.stores.gateway import AHEAD_BYTES, GatewayError
+from txn.stores.gateway import AHEAD_BYTES, GatewayError, Job, Pool
 from txn.stores.hbase.places import (
     Places,
     check_place,
     complete,
     complete_versions,
-    find_missing,
+    find_absent,
     first_line,
     group_by_table,
     is_final,
@@ -53,7 +53,6 @@ from txn.stores.hbase.places import (
     row_below,
     write_filter,
 )
-from txn.stores.hbase.pool import Job, Pool
 from txn.stores.hbase.schema import make_table, refuse_change
 
 T = TypeVar("T")
@@ -142,44 +141,33 @@ class HBaseStore:
         for each and the second is small. What is beside runs while requests are on their way."""
         tables = [group_by_table(keys) for keys in groups]
         keys = groups[0] if len(groups) == 1 else [key for part in groups for key in part]
+        read, run = self._dialect.read, self._pool.run
         found: list[dict[Key, Cell]] = []
         if beside is not None:
-            early = self._pool.run_beside(self._list_reads(tables[:1]), beside)
+            early = self._pool.run_beside(_list_jobs(read, tables[0]), beside)
             if early is not None:
                 found, tables = early, tables[1:]
-        elif len(groups) > 1 and self._fits_one_connection(groups, tables):
-            with self._explain(keys):
-                return complete(
-                    keys,
-                    self._pool.run(
-                        lambda: self._list_reads(tables), repeat=True, ahead=AHEAD, lanes=1
-                    ),
-                )
-        for part in tables:
-            with self._explain(keys):
-                found += self._pool.run(lambda: self._list_reads([part]), repeat=True)  # noqa: B023
-        return complete(keys, found)
-
-    def read_versions(self, keys: Collection[Key], count: int) -> dict[Key, list[Cell]]:
-        """Read them with the requests of `read`, but for Thrift 1: there with one for each key."""
-        check_count(count)
-        tables = group_by_table(keys)
-
-        def jobs() -> list[Job[dict[Key, list[Cell]]]]:
-            return [
-                job
-                for table, rows in tables.items()
-                for job in self._dialect.read_versions(table, rows, count)
-            ]
-
         with self._explain(keys):
-            return complete_versions(keys, self._pool.run(jobs, repeat=True))
+            if len(tables) == len(groups) > 1 and self._fits_one_connection(groups, tables):
+                jobs = lambda: [job for part in tables for job in _list_jobs(read, part)]  # noqa: E731
+                return complete(keys, run(jobs, repeat=True, ahead=AHEAD, lanes=1))
+            for part in tables:
+                found += run(lambda: _list_jobs(read, part), repeat=True)  # noqa: B023
+        return complete(keys, found)
 
     def _fits_one_connection(
         self, groups: Sequence[Collection[Key]], tables: Sequence[Mapping[bytes, Places]]
     ) -> bool:
-        is_one_each = all(len(self._list_reads([part])) == 1 for part in tables)
+        is_one_each = all(len(_list_jobs(self._dialect.read, part)) == 1 for part in tables)
         return is_one_each and all(_bytes(group) <= AHEAD_BYTES for group in groups[1:])
+
+    def read_versions(self, keys: Collection[Key], count: int) -> dict[Key, list[Cell]]:
+        """Read them with the requests of `read`, but for Thrift 1: there with one for each key."""
+        check_count(count)
+        tables, read = group_by_table(keys), self._dialect.read_versions
+        with self._explain(keys):
+            found = self._pool.run(lambda: _list_jobs(read, tables, count), repeat=True)
+        return complete_versions(keys, found)
 
     def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
         """Write all of it in parallel; nothing of it depends on an order."""
@@ -189,20 +177,17 @@ class HBaseStore:
         for edit in keep_last(edits):
             tables.setdefault(edit[0][3] or b"", []).append(edit)
 
-        def jobs() -> list[Job[None]]:
-            return [
-                job
-                for table, part in tables.items()
-                for job in self._dialect.write(table, part, by_row)
-            ]
-
+        write = self._dialect.write
         with self._explain([edit.key for edit in edits]):
-            self._pool.run(jobs, repeat=True)
+            self._pool.run(lambda: _list_jobs(write, tables, by_row), repeat=True)
 
     def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
         """Send the checks of different rows in parallel, and those of one row in their order."""
         for check in checks:
-            self._check_write(check)
+            check_place(check[0])
+            check_targets(check)
+            if check.edits:
+                self._require_row_mutations(check.key)
         with self._explain(list_targets(checks)):
             if len(checks) == 1:  # as nine times in ten
                 return [self._pool.run_one(lambda: self._dialect.check(checks[0]), repeat=False)]
@@ -351,7 +336,7 @@ class HBaseStore:
     def _find_obstacle(self, keys: Collection[Key], table: bytes) -> TableUnavailable | None:
         """Return why these keys cannot be used, as far as the gateway can be asked."""
         with suppress(GatewayError, TxnError):
-            gone = find_missing(self.describe, keys, table)
+            gone = find_absent(self.describe, keys, table)
             return gone or self._find_disabled({table, *(key.table or b"" for key in keys)})
         return None
 
@@ -372,20 +357,6 @@ class HBaseStore:
             cause=first_line(error),
         )
 
-    def _list_reads(self, groups: Iterable[Mapping[bytes, Places]]) -> list[Job[dict[Key, Cell]]]:
-        return [
-            job
-            for tables in groups
-            for table, rows in tables.items()
-            for job in self._dialect.read(table, rows)
-        ]
-
-    def _check_write(self, check: Check) -> None:
-        check_place(check[0])
-        check_targets(check)
-        if check.edits:
-            self._require_row_mutations(check.key)
-
     def _require_row_mutations(self, key: Key | None) -> None:
         if "row_mutations" not in self.features:
             raise InvalidRequestError(
@@ -403,6 +374,13 @@ class HBaseStore:
         except GatewayError as error:
             return refuse_change(table, error)
         return True
+
+
+def _list_jobs(
+    make: Callable[..., list[Job[T]]], tables: Mapping[bytes, Any], *arguments: object
+) -> list[Job[T]]:
+    """Return the jobs for what is asked of each table."""
+    return [job for table, part in tables.items() for job in make(table, part, *arguments)]
 
 
 def is_absence(error: GatewayError, table: bytes) -> bool:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+from urllib.parse import SplitResult
 
 from txn.clock import Clock
 from txn.errors import annotate
 from txn.model import DATABASE_ENTRY, Cell, Check, Columns, Edit, Family, Key, Row, new_tuple
 from txn.stores.base import Feature
-from txn.stores.gateway import Gateway, GatewayError, Request
+from txn.stores.gateway import GatewayError, Job, Pool, make_requests, parse_gateway, run_request
 from txn.stores.hbase.idl import IDL
 from txn.stores.hbase.places import Places, cut
-from txn.stores.hbase.pool import Job, Pool
 from txn.stores.hbase.schema import FOREVER_S, PURGE, PURGE_MS
 from txn.stores.hbase.store import BYTES_A_REQUEST, ROWS_A_REQUEST, HBaseStore, PageScan
 
@@ -40,9 +40,9 @@ TPut = _narrow(IDL.TPut, "row", "columnValues")
 TDelete = _narrow(IDL.TDelete, "row", "columns", "deleteType")
 
 
-def thrift2_store(gateway: Gateway, clock: Clock) -> HBaseStore:
-    """Return the store behind a Thrift 2 gateway. Nothing is sent yet."""
-    return HBaseStore(Pool(gateway, IDL.THBaseService, clock), Thrift2(), clock)
+def thrift2_store(parts: SplitResult, clock: Clock) -> HBaseStore:
+    """Return the store behind the Thrift 2 gateway of a URI. Nothing is sent yet."""
+    return HBaseStore(Pool(parse_gateway(parts), IDL.THBaseService, clock), Thrift2(), clock)
 
 
 class Thrift2:
@@ -77,13 +77,15 @@ class Thrift2:
                 puts.setdefault(row, []).append(put)
         mixed = sorted(puts.keys() & marks.keys()) if by_row else ()
         mutations = [_mutate(row, puts.pop(row), marks.pop(row)) for row in mixed]
-        jobs = [_done(_call("mutateRow", table, mutation)) for mutation in mutations]
+        jobs = [run_request(_call("mutateRow", table, mutation)) for mutation in mutations]
         if puts:
             tputs = [TPut(row, cells) for row, cells in puts.items()]
-            jobs += [_done(_put(table, part)) for part in _parts(tputs, size)]
+            jobs += [_put(table, part) for part in _parts(tputs, size)]
         if marks:
             deletes = [TDelete(row, cells, DELETE_COLUMNS) for row, cells in marks.items()]
-            jobs += [_done(_call("deleteMultiple", table, part)) for part in _parts(deletes, 0)]
+            jobs += [
+                run_request(_call("deleteMultiple", table, part)) for part in _parts(deletes, 0)
+            ]
         return jobs
 
     def check(self, check: Check) -> Job[bool]:
@@ -178,13 +180,7 @@ class Thrift2:
         yield _call("addColumnFamily", _table_name(table), _column(name, family))
 
 
-_ARGUMENTS = {
-    name: getattr(IDL.THBaseService, name + "_args") for name in IDL.THBaseService.thrift_services
-}
-
-
-def _call(name: str, *arguments: object) -> Request:
-    return name, _ARGUMENTS[name](*arguments)
+_call = make_requests(IDL.THBaseService)
 
 
 def _mutate(row: bytes, cells: Sequence[Any], marks: Sequence[Any]) -> Any:
@@ -192,15 +188,11 @@ def _mutate(row: bytes, cells: Sequence[Any], marks: Sequence[Any]) -> Any:
     return IDL.TRowMutations(row, [IDL.TMutation(put=put), IDL.TMutation(deleteSingle=delete)])
 
 
-def _put(table: bytes, puts: Sequence[Any]) -> Request:
+def _put(table: bytes, puts: Sequence[Any]) -> Job[None]:
     """A batch costs the servers half as much again as a put, which needs no list of actions."""
     if len(puts) == 1:
-        return _call("put", table, puts[0])
-    return _call("putMultiple", table, puts)
-
-
-def _done(request: Request) -> Job[None]:
-    yield request
+        return run_request(_call("put", table, puts[0]))
+    return run_request(_call("putMultiple", table, puts))
 
 
 def _divide(rows: Places) -> list[Places]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from random import Random
 from typing import Any
+from urllib.parse import SplitResult
 
 from txn.clock import Clock
 from txn.errors import (
@@ -33,20 +34,19 @@ from txn.stores.base import Feature
 from txn.stores.hbase.native.batch import Batches
 from txn.stores.hbase.native.cells import Cells
 from txn.stores.hbase.native.connection import RemoteError
-from txn.stores.hbase.native.items import CheckRow, ReadRow, WriteRow
+from txn.stores.hbase.native.items import CheckRow, ReadRow, ScanRange, WriteRow, make_scan
 from txn.stores.hbase.native.messages import PB
 from txn.stores.hbase.native.regions import BY_NAME, PAUSES, Location, Regions
 from txn.stores.hbase.native.registry import Registry
-from txn.stores.hbase.native.scans import ScanRange, make_scan
 from txn.stores.hbase.native.servers import Servers
 from txn.stores.hbase.native.sharing import SharedReads
 from txn.stores.hbase.native.tables import MasterTables
-from txn.stores.hbase.native.target import Target
+from txn.stores.hbase.native.target import Target, parse_target
 from txn.stores.hbase.places import (
     check_place,
     complete,
     complete_versions,
-    find_missing,
+    find_absent,
     first_line,
     group_by_table,
     keep_between,
@@ -58,6 +58,11 @@ from txn.stores.hbase.schema import make_table
 
 FIRST_PAGE_ROWS, PAGE_ROWS = 32, 2_000
 ASKED_WITHIN_MS = 2_000  # why something was refused
+
+
+def native_store(parts: SplitResult, clock: Clock) -> NativeStore:
+    """Return the store of the cluster of a URI. Nothing is sent yet."""
+    return NativeStore(parse_target(parts), clock)
 
 
 class NativeStore(Forked):
@@ -258,17 +263,17 @@ class NativeStore(Forked):
         try:
             return call()
         except RemoteError as error:
-            gone = self._find_missing(keys, table)
+            gone = self._find_absent(keys, table)
             if gone is not None:
                 raise gone from error
             if error.is_final:
                 raise make_refusal(error.table or table, error) from error
             raise MaybeApplied("a server refused", cause=first_line(error)) from error
 
-    def _find_missing(self, keys: Collection[Key], table: bytes) -> TableUnavailable | None:
+    def _find_absent(self, keys: Collection[Key], table: bytes) -> TableUnavailable | None:
         """Return which table or family is missing, as far as that can be asked."""
         with suppress(TxnError):
-            return find_missing(
+            return find_absent(
                 lambda name: self._tables.describe(name, ASKED_WITHIN_MS), keys, table
             )
         return None
