@@ -40,9 +40,8 @@ from thriftpy2.utils import deserialize, serialize
 from tests.bench import workloads
 from tests.bench.measuring import counted_requests
 from txn import Engine, connect
-from txn.stores.gateway import Connection, Request
+from txn.stores.gateway import Connection, Job, Request
 from txn.stores.hbase.idl import IDL
-from txn.stores.hbase.pool import Job
 from txn.stores.hbase.store import HBaseStore
 
 ACCOUNTS = 1_000

@@ -131,10 +131,10 @@ def drop(store: NativeStore, table: bytes) -> None:
 def change(store: NativeStore, method: str, request: Any, response: Any) -> bool:
     """Have the master do it, and wait for its end; False where the master would not. MaybeApplied
     where it does not end."""
-    tables, clock = store._tables, SystemClock()
+    master, clock = store._tables._master, SystemClock()
     due_ms = clock.monotonic_ms() + WITHIN_MS
     try:
-        started = tables._ask(method, request, response, due_ms, is_change=True)
+        started, _ = master.ask(method, request, response, due_ms, once=True)
     except RemoteError:
         return False  # a region that is still on its way, say
     number = getattr(started, "proc_id", None)
@@ -142,7 +142,7 @@ def change(store: NativeStore, method: str, request: Any, response: Any) -> bool
         return True
     wanted = PB.GetProcedureResultRequest(proc_id=number)
     while clock.monotonic_ms() < due_ms:
-        done = tables._ask("getProcedureResult", wanted, PB.GetProcedureResultResponse, due_ms)
+        done, _ = master.ask("getProcedureResult", wanted, PB.GetProcedureResultResponse, due_ms)
         if done.state != RUNNING:
             return not done.HasField("exception")
         clock.sleep_ms(LOOK_EACH_MS)

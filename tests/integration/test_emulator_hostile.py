@@ -25,7 +25,7 @@ from tests.integration.serving import Served, client, raw, rest, served
 from txn import Exact, Key, Mutation, Not, Some, connect
 from txn.emulator.thrift1 import service as thrift1
 from txn.emulator.thrift2 import service as thrift2
-from txn.service.messages import IDL, pack_assertions, pack_key, pack_mutation
+from txn.service.messages import IDL, encode_assertions, encode_key, encode_mutation
 
 FRAMES = 10_000
 A_CONNECTION = 10
@@ -92,10 +92,10 @@ def calls_of_thrift2(c: Any) -> None:
 
 
 def calls_of_transactional(c: Any) -> None:
-    assertions = pack_assertions([Not(Some(X)) | (Exact(X, "1") & Some(X))])
-    c.commit([pack_mutation(Mutation(X, "1"))], assertions, IDL.Options(once=b"o", ack=2))
-    c.commitMany([IDL.Request([pack_mutation(Mutation(X, "1"))], assertions)] * 3, None)
-    c.read([pack_key(X)] * 3, IDL.Options(token="t"))
+    assertions = encode_assertions([Not(Some(X)) | (Exact(X, "1") & Some(X))])
+    c.commit([encode_mutation(Mutation(X, "1"))], assertions, IDL.Options(once=b"o", ack=2))
+    c.commitMany([IDL.Request([encode_mutation(Mutation(X, "1"))], assertions)] * 3, None)
+    c.read([encode_key(X)] * 3, IDL.Options(token="t"))
     c.outcome(b"transaction.1", None)
     c.settle(b"request.1.1", 1000, None)
 

@@ -62,7 +62,7 @@ def test_the_masters_tell_where_everything_is(hbase: HBase) -> None:
     with closing(open_store(hbase.native)) as by_zookeeper:
         assert isinstance(by_zookeeper, NativeStore)
         due_ms = SystemClock().monotonic_ms() + PATIENCE_MS
-        host, port = by_zookeeper._tables._registry.find_master(due_ms)
+        host, port = by_zookeeper._tables._master._find(due_ms)
     with connect(f"hbase://?registry={host}:{port}", table=table) as engine:
         engine.ensure_table(table, ["d"])
         engine.commit([Mutation(Key("row", "d", "x"), "1")])

@@ -16,7 +16,7 @@ from txn import Engine, Key, Mutation, TxnError, connect
 from txn.errors import AbortedError, TableUnavailable
 from txn.protocol.statuses import ProtocolName
 from txn.stores import open_store
-from txn.stores.hbase.pool import Job
+from txn.stores.gateway import Job
 from txn.stores.hbase.store import HBaseStore
 from txn.stores.hbase.thrift2 import _call, _table_name
 

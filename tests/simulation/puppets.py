@@ -130,11 +130,17 @@ class RowByRow:
         stop: bytes | None = None,
         columns: Collection[tuple[bytes, bytes]] | None = None,
         exclude: RowExclusion | None = None,
+        *,
+        reverse: bool = False,
     ) -> Iterator[Row]:
-        while row := next(self._inner.scan(table, start, stop, columns, exclude), None):
+        def find_next() -> Row | None:
+            rows = self._inner.scan(table, start, stop, columns, exclude, reverse=reverse)
+            return next(rows, None)
+
+        while row := find_next():
             self._stop(Call(0, "row", tuple(row.cells)))
-            if row := next(self._inner.scan(table, start, stop, columns, exclude), None):
-                start = row.row + b"\0"
+            if row := find_next():
+                start, stop = (start, row.row) if reverse else (row.row + b"\0", stop)
                 yield row
 
 

@@ -283,6 +283,38 @@ def test_a_scan_goes_on_where_the_server_stopped(
     assert server.scanned == [b"", b"b", b"c\0", b"d\0"]
 
 
+def test_a_reverse_scan_goes_on_where_the_server_stopped(server: FakeRegionServer) -> None:
+    """The row at which it stopped may still be to come; and behind a region comes the one before
+    it."""
+    server.starts, store = [b"", b"m"], open_store(server.uri)
+    server.cells = {(b"x", b"d", b"x"): b"1", (b"x", b"d", b"y"): b"2"}
+    server.pages = [
+        ([], False, b"y", True),
+        ([b"y", b"x"], True, b"x", True),
+        ([b"n"], False, b"", False),
+        ([b"c"], True, b"c", True),
+        ([b"b"], False, b"", False),
+    ]
+    found = store.scan(TABLE, columns=[(b"d", b"x"), (b"d", b"y")], reverse=True)
+    assert [(row.row, len(row.cells)) for row in found] == [
+        (b"y", 1),
+        (b"x", 2),
+        (b"n", 1),
+        (b"b", 1),
+    ]
+    assert server.scanned == [b"", b"y\0", b"x", b"m", b"c"]
+    store.close()
+
+
+def test_a_reverse_scan_ends_with_the_region_of_its_start(server: FakeRegionServer) -> None:
+    """The regions before it have none of its rows."""
+    server.starts, store = [b"", b"g", b"m"], open_store(server.uri)
+    server.pages = [([], False, b"", False), ([], False, b"", False)]
+    assert list(store.scan(TABLE, b"g", b"m\0", reverse=True)) == []
+    assert server.scanned == [b"m\0", b"m"]
+    store.close()
+
+
 # --- broken connections ---------------------------------------------------------------------------
 
 BROKEN = [
@@ -576,7 +608,7 @@ def test_a_table_that_refuses_for_good_is_named(
     server: FakeRegionServer, store: NativeStore, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """As one that is read-only; HBase's own clients do not ask it again either."""
-    monkeypatch.setattr(type(store), "_find_missing", lambda *_: None)  # this master knows no table
+    monkeypatch.setattr(type(store), "_find_absent", lambda *_: None)  # this master knows no table
     server.refused[b"a"] = [name]
     with pytest.raises(TableUnavailable, match=f"the table refuses it.*{name}") as caught:
         store.check_and_put([put_if("a", b"", b"1")])
@@ -600,7 +632,7 @@ def test_a_server_tells_which_errors_are_for_good(
     kind: type[MaybeApplied],
 ) -> None:
     """By a flag, whatever the class. Of a scanner it means that one scanner."""
-    monkeypatch.setattr(type(store), "_find_missing", lambda *_: None)
+    monkeypatch.setattr(type(store), "_find_absent", lambda *_: None)
     fail(server, Refuse(name), times=1)
     with pytest.raises(kind, match=name.removeprefix("!")) as caught:
         store.check_and_put([put_if("a", b"", b"1")])

@@ -244,6 +244,7 @@ def test_a_child_waits_for_no_thread_of_its_parent() -> None:
         child = os.fork()
         if not child:
             slow.came, slow.go = threading.Semaphore(0), threading.Semaphore(1)  # nobody's
+            slow.shared.reset()  # as the store does
             os._exit(slow.read("c") != [b"c"])
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         slow.let_all()

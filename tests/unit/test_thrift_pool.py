@@ -30,8 +30,8 @@ from txn.model import Check, Edit, Key, RowExclusion
 from txn.stores import gateway as gateway_module
 from txn.stores import open_store
 from txn.stores.base import Store
+from txn.stores.gateway import Job
 from txn.stores.hbase import thrift2
-from txn.stores.hbase.pool import Job
 from txn.stores.hbase.store import HBaseStore
 from txn.stores.hbase.thrift2 import IDL
 
@@ -241,7 +241,7 @@ def test_a_request_reads_the_clock_three_times(gateway: FakeGateway) -> None:
 
 
 def test_who_waits_for_a_connection_gets_the_next_one(gateway: FakeGateway) -> None:
-    """Who gives one back takes no lock, and sees all the same that somebody waits."""
+    """Giving one back wakes a thread that waits."""
     store = open_store(gateway.uri + "?pool=1&timeout_ms=60000")
     assert isinstance(store, HBaseStore)
     arrived, go_on, got = threading.Event(), threading.Event(), threading.Event()
@@ -257,7 +257,7 @@ def test_who_waits_for_a_connection_gets_the_next_one(gateway: FakeGateway) -> N
     assert arrived.wait(60)
     second = threading.Thread(target=lambda: store.check_and_put(CHECKS[:1]) and got.set())
     second.start()
-    assert poll(lambda: store._pool._waiting == 1, 60_000)
+    assert poll(lambda: len(store._pool._changed._waiters) == 1, 60_000)
     go_on.set()
     assert got.wait(60)
     first.join()

@@ -1,5 +1,5 @@
-"""Commits of what is too large for one row, written by several processes: one begins it, any number
-write parts of it, one commits it. Only the row key of its transaction goes between them."""
+"""Transactions that are too large for one row, written by several processes: one begins it, any
+number write parts of it, one commits it. They share nothing but the row key of the transaction."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from txn.tracing import begin_traces, watch_batch
 
 
 class PartsClient:
-    """What one process does of transactions in parts, through an engine with a store of its own.
+    """The steps of transactions in parts, through an engine with a store of its own.
 
     The lease of the engine's policy is that of the transaction: its owners show that it lives with
     `beating`. wait_ms: how long a part may wait for keys that others hold, None: as long as the
@@ -64,8 +64,8 @@ class PartsClient:
         mutations: Iterable[Mutation | Delete],
         assertions: Iterable[Assertion] = (),
     ) -> int:
-        """Write the how-manyth part, from 0, of a task; return the least commit timestamp that
-        this allows. No two parts may have a key in common: the second one is refused.
+        """Write part `number` (0-based) of a task; return the least commit timestamp that this
+        allows. No two parts may have a key in common: the second one is refused.
 
         The same part may be written again, by a task that is run again, and then has to be the
         same. Raises InvalidRequestError, AssertionFailedError, or ConflictError where a key is kept
@@ -87,10 +87,10 @@ class PartsClient:
         self, transaction: bytes, counts: Sequence[int], timestamp: int, ack: Ack = "complete"
     ) -> Committed:
         """Commit with all that was written: how many parts by each task, and the greatest of their
-        timestamps. One that is committed already is told of, and finished. Raises what
-        `Engine.commit` raises; whatever is raised but a CommitOutcomeUnknown, nothing was
-        committed. An AbortedError leaves nothing behind. With ack="decided" it returns at the
-        decision, and leaves the rest to whoever comes by."""
+        timestamps. One that is committed already is finished, and returned. Raises the errors of
+        `Engine.commit`; with any of them but CommitOutcomeUnknown nothing was committed. An
+        AbortedError leaves nothing behind. With ack="decided" it returns at the decision, and the
+        next client that meets a lock does the rest."""
         if len(counts) > MAX_CHILDREN:
             raise InvalidRequestError("too many tasks", tasks=len(counts), limit=MAX_CHILDREN)
         for count in counts:
@@ -153,7 +153,7 @@ class PartsClient:
         t = load_transaction(context, row)
         was_aborted = t.status is Status.ABORTED
         roll_back(context, [t], lambda _: reason)
-        if was_aborted:  # by who met one of its parts, and has left the others
+        if was_aborted:  # by a client that met one of its parts, and has left the others
             release_children(context, transaction, reason)
         return t
 

@@ -18,10 +18,8 @@ txn://host:port                 what a `txn serve` has, for recovery; its option
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from re import fullmatch
-from typing import Any
 from urllib.parse import SplitResult, quote, unquote
 
 from txn.clock import Clock, SystemClock
@@ -43,6 +41,14 @@ from txn.tables.kv.memory import MemoryStore
 from txn.tables.kv.ordered import OrderedStore
 
 _NAMED: dict[str, MemoryStore] = {}
+_LOCAL = ("embedded", "memory")
+_REMOTE = {"hbase": "hbase", "hbase+thrift1": "hbase", "hbase+thrift2": "hbase", "txn": "emulator"}
+"""The extra that each scheme needs."""
+_EMBEDDED: dict[str, Option] = {
+    "max_readers": up_to(100_000),
+    "mode": one_of("rw", "ro"),
+    "sync": one_of("on", "off"),
+}
 
 
 def open_store(uri: str, clock: Clock | None = None, *, create: bool = True) -> Store:
@@ -51,43 +57,35 @@ def open_store(uri: str, clock: Clock | None = None, *, create: bool = True) -> 
     create: whether an embedded store that does not exist is made. Otherwise it is an
     InvalidRequestError, and nothing is written.
     """
-    parts = split_uri(uri)
-    factory = _FACTORIES.get(parts.scheme)
-    if factory is None:
-        place = hide_login(uri.partition("?")[0])
-        meant = _guess_uri(parts, place)
-        message = (
-            f"unknown kind of store: did you mean {meant}" if meant else "unknown kind of store"
-        )
-        raise InvalidRequestError(message, uri=place, known=sorted(_FACTORIES))
-    return factory(parts, clock or SystemClock(), create)
+    parts, clock = split_uri(uri), clock or SystemClock()
+    if parts.scheme in _LOCAL:
+        return LocalStore(open_ordered(uri, create=create), clock)
+    if parts.scheme in _REMOTE:
+        with require_extra(_REMOTE[parts.scheme], uri=_show_place(parts)):
+            return _open_remote(parts, clock)
+    place = hide_login(uri.partition("?")[0])
+    meant = _guess_uri(parts, place)
+    message = f"unknown kind of store: did you mean {meant}" if meant else "unknown kind of store"
+    raise InvalidRequestError(message, uri=place, known=sorted((*_LOCAL, *_REMOTE)))
 
 
-def open_ordered(uri: str) -> OrderedStore:
+def open_ordered(uri: str, *, create: bool = True) -> OrderedStore:
     """Open the keys and values beneath a store on this machine; see `open_store`."""
     parts = split_uri(uri)
     match parts.scheme:
         case "memory":
-            return _open_memory(parts)
+            read_options(parts, {})
+            name = parts.netloc + parts.path
+            return _NAMED.setdefault(name, MemoryStore()).share() if name else MemoryStore()
         case "embedded":
-            return _open_lmdb(parts, create=True)
+            return _open_lmdb(parts, create)
     raise InvalidRequestError(
-        "not a store on this machine", uri=_place(parts), known=["embedded", "memory"]
+        "not a store on this machine", uri=_show_place(parts), known=[*_LOCAL]
     )
 
 
-def _open_memory(parts: SplitResult) -> MemoryStore:
-    _options(parts, {})
-    name = parts.netloc + parts.path
-    return _NAMED.setdefault(name, MemoryStore()).share() if name else MemoryStore()
-
-
-def _open_embedded(parts: SplitResult, clock: Clock, create: bool) -> Store:
-    return LocalStore(_open_lmdb(parts, create), clock)
-
-
 def _open_lmdb(parts: SplitResult, create: bool) -> LmdbStore:
-    options = _options(parts, _EMBEDDED)
+    options = read_options(parts, _EMBEDDED)
     path = unquote(parts.path)
     if parts.netloc or not path.startswith("/") or path == "/" or "\0" in path:
         message = "write embedded:///path, with three slashes"
@@ -103,31 +101,24 @@ def _open_lmdb(parts: SplitResult, create: bool) -> LmdbStore:
     )
 
 
-def _native(parts: SplitResult, clock: Clock, _: bool) -> Store:
-    with require_extra("hbase", uri=_place(parts)):
-        from txn.stores.hbase.native.store import NativeStore  # noqa: PLC0415
-        from txn.stores.hbase.native.target import parse_target  # noqa: PLC0415
-    return NativeStore(parse_target(parts), clock)
+def _open_remote(parts: SplitResult, clock: Clock) -> Store:
+    match parts.scheme:
+        case "hbase":
+            from txn.stores.hbase.native.store import native_store  # noqa: PLC0415
 
+            return native_store(parts, clock)
+        case "hbase+thrift1":
+            from txn.stores.hbase.thrift1 import thrift1_store  # noqa: PLC0415
 
-def _thrift1(parts: SplitResult, clock: Clock, _: bool) -> Store:
-    with require_extra("hbase", uri=_place(parts)):
-        from txn.stores.gateway import parse_gateway  # noqa: PLC0415
-        from txn.stores.hbase.thrift1 import thrift1_store  # noqa: PLC0415
-    return thrift1_store(parse_gateway(parts), clock)
+            return thrift1_store(parts, clock)
+        case "hbase+thrift2":
+            from txn.stores.hbase.thrift2 import thrift2_store  # noqa: PLC0415
 
+            return thrift2_store(parts, clock)
+        case _:
+            from txn.service.store import served_store  # noqa: PLC0415
 
-def _thrift2(parts: SplitResult, clock: Clock, _: bool) -> Store:
-    with require_extra("hbase", uri=_place(parts)):
-        from txn.stores.gateway import parse_gateway  # noqa: PLC0415
-        from txn.stores.hbase.thrift2 import thrift2_store  # noqa: PLC0415
-    return thrift2_store(parse_gateway(parts), clock)
-
-
-def _open_served(parts: SplitResult, clock: Clock, _: bool) -> Store:
-    with require_extra("emulator", uri=_place(parts)):
-        from txn.service.store import served_store  # noqa: PLC0415
-    return served_store(parts, clock)
+            return served_store(parts, clock)
 
 
 def _guess_uri(parts: SplitResult, place: str) -> str | None:
@@ -136,37 +127,14 @@ def _guess_uri(parts: SplitResult, place: str) -> str | None:
         return None
     if parts.scheme in {"", "file"}:
         return _make_embedded_uri(parts.path if parts.scheme else place)
-    near = get_close_matches(parts.scheme, _FACTORIES, 1)
+    near = get_close_matches(parts.scheme, [*_LOCAL, *_REMOTE], 1)
     return near[0] + place[len(parts.scheme) :] if near else None
 
 
 def _make_embedded_uri(path: str) -> str:
-    """Return the URI of a store in a directory."""
     return f"embedded://{quote(os.path.abspath(os.path.expanduser(path)))}"
 
 
-def _place(parts: SplitResult) -> str:
+def _show_place(parts: SplitResult) -> str:
     """Return the URI without its options, one of which may be a token."""
     return show_uri(parts._replace(query=""))
-
-
-def _options(parts: SplitResult, known: Mapping[str, Option]) -> dict[str, Any]:
-    """Return the options of a URI, each of which must be known and have one of its values."""
-    if parts.fragment:
-        raise InvalidRequestError("a store has no fragment", uri=show_uri(parts))
-    return read_options(parts, known)
-
-
-_EMBEDDED: dict[str, Option] = {
-    "max_readers": up_to(100_000),
-    "mode": one_of("rw", "ro"),
-    "sync": one_of("on", "off"),
-}
-_FACTORIES: dict[str, Callable[[SplitResult, Clock, bool], Store]] = {
-    "embedded": _open_embedded,
-    "hbase": _native,
-    "hbase+thrift1": _thrift1,
-    "hbase+thrift2": _thrift2,
-    "memory": lambda parts, clock, _: LocalStore(_open_memory(parts), clock),
-    "txn": _open_served,
-}

@@ -11,7 +11,8 @@ a checked put of two rows, is an InvalidRequestError, and then nothing was done.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Literal, Protocol, runtime_checkable
+from functools import wraps
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar, cast, runtime_checkable
 
 from txn.model import Cell, Check, Columns, Edit, Family, Key, Row, RowExclusion
 
@@ -27,6 +28,9 @@ Feature = Literal[
 is written to one row can take effect at once; `describe` shows all settings that matter; all cells
 of a `read` come from one instant; what is done `together` is one transaction; a call is a request
 to a server, so that what nobody waits for had better go with others of its kind."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Store(Protocol):
@@ -74,12 +78,17 @@ class Store(Protocol):
         stop: bytes | None = None,
         columns: Columns = None,
         exclude: RowExclusion | None = None,
+        *,
+        reverse: bool = False,
     ) -> Iterator[Row]:
         """Yield the rows from start (included) to stop (excluded) in byte order, lazily.
         Only the named (family, column) pairs, if given; rows without a visible cell are skipped.
         Rows that `unless` leaves out are not yielded, and where the store can tell them by itself
         they are not sent either. Its cell must be among the columns, if these are given; else it is
-        an InvalidRequestError."""
+        an InvalidRequestError.
+        reverse: yield the same rows, start still included and stop still excluded, from the last
+        to the first. A reader that takes only a few then gets the last ones without reading the
+        others."""
 
     def atomically(self, work: Callable[[], None]) -> None:
         """Run a function that uses this store; what it does may take effect all at once.
@@ -125,3 +134,41 @@ class TableAssigner(Protocol):
 
     def assign_table(self, table: bytes, database: bytes) -> None:
         """Let all families of a table belong to the database with this transaction table."""
+
+
+class CallWrapper(Protocol):
+    """A store around another one, `_inner`, that does something at each call."""
+
+    _inner: Store
+
+    def _around(self, name: str, items: tuple[Any, ...], call: Callable[[], Any]) -> Any:
+        """Make the call of this method, or not, and return its result. items: the keys, edits or
+        checks that it is given, or its table."""
+
+
+def wrap_call(method: Callable[Concatenate[Any, P], T]) -> Callable[Concatenate[Any, P], T]:
+    """Return a method of a CallWrapper: the one of the contract, of the store within, by way of
+    `_around`."""
+    name = method.__name__
+
+    @wraps(method)
+    def call(self: CallWrapper, /, *args: Any, **kwargs: Any) -> T:
+        inner: Callable[..., T] = getattr(self._inner, name)
+        result = self._around(name, _list_items(name, args), lambda: inner(*args, **kwargs))
+        return cast(T, result)
+
+    return cast(Callable[Concatenate[Any, P], T], call)
+
+
+def _list_items(name: str, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    match name, args:
+        case "read", groups:
+            return tuple(key for keys in groups for key in keys)
+        case _, [bytes() as table, *_]:
+            return (table,)
+        case "atomically" | "list_tables", _:
+            return ()
+        case _, [items, *_]:
+            return tuple(items)
+        case _:
+            return ()

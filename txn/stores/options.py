@@ -46,7 +46,10 @@ def parse_address(text: str, usual_port: int) -> tuple[str, int]:
 
 
 def read_options(parts: SplitResult, known: Mapping[str, Option]) -> dict[str, Any]:
-    """Return the values of the options that a URI has."""
+    """Return the values of the options that a URI has, each of which must be known and have one of
+    its values."""
+    if parts.fragment:
+        raise InvalidRequestError("it has no fragment", uri=show_uri(parts))
     options: dict[str, Any] = {}
     for name, value in parse_qsl(parts.query, keep_blank_values=True):
         if name not in known:

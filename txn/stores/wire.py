@@ -14,69 +14,12 @@ from threading import Lock
 from txn.errors import InvalidRequestError
 
 
-class Wire:
-    """A socket whose waits are limited, all of them together; thriftpy2's transports read from it
-    and write to it.
-
-    The kernel keeps the limit where it can. Python's own would ask it twice for each read and
-    write, and let go of the interpreter each time.
-    """
-
-    __slots__ = ("_due_s", "_kernel", "_limit_ms", "_socket")
-
-    def __init__(self, connected: socket.socket) -> None:
-        self._socket = connected
-        self._kernel = not isinstance(connected, ssl.SSLSocket)
-        self._limit_ms = 0
-        self._due_s = time.monotonic()
-        connected.settimeout(None)
-
-    def limit(self, now_ms: int, due_ms: int) -> None:
-        """Let no wait from now on last much beyond the deadline."""
-        self._due_s = time.monotonic() + (due_ms - now_ms) / 1000
-        self._limit_rest()
-
-    def read(self, size: int) -> bytes:
-        self._limit_rest()
-        try:
-            return _not_at_end(self._socket.recv(size))
-        except BlockingIOError as error:
-            raise TimeoutError("timed out") from error
-
-    def write(self, data: bytes) -> None:
-        rest = memoryview(data)
-        try:
-            while rest := rest[self._socket.send(rest) :]:
-                self._limit_rest()
-        except BlockingIOError as error:
-            raise TimeoutError("timed out") from error
-
-    def flush(self) -> None:
-        pass
-
-    def is_readable(self) -> bool:
-        """Whether something came that nobody asked for, such as the end of the stream."""
-        return _poll(self._socket, select.POLLIN | select.POLLHUP, 0)
-
-    def close(self) -> None:
-        self._socket.close()
-
-    def _limit_rest(self) -> None:
-        """Limit the next wait to what is left; TimeoutError where that is nothing."""
-        left_ms = math.ceil((self._due_s - time.monotonic()) * 1000)
-        if left_ms <= 0:
-            raise TimeoutError("timed out")
-        if not _differ(self._limit_ms, left_ms):
-            return
-        self._limit_ms = left_ms
-        if not self._kernel:
-            self._socket.settimeout(self._limit_ms / 1000)
-            return
-        _limit_kernel(self._socket, self._limit_ms, socket.SO_RCVTIMEO, socket.SO_SNDTIMEO)
-
-
 class SharedWire:
-    """A socket from which one thread reads while another writes to it; each has its own limit."""
+    """A socket from which one thread reads while another writes to it; each has its own limit.
+
+    The kernel keeps the limit. Python's own would ask it twice for each read and write, and let go
+    of the interpreter each time.
+    """
 
     __slots__ = ("_read_ms", "_socket", "_write_ms")
 
@@ -176,16 +119,51 @@ def share_wire(connected: socket.socket) -> SharedWire:
     return SharedWire(connected)
 
 
+class Wire:
+    """What thriftpy2's transports read from and write to: a socket whose waits are limited, all of
+    them together."""
+
+    __slots__ = ("_due_s", "_shared")
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._shared = share_wire(connected)
+        self._due_s = time.monotonic()
+
+    def limit(self, now_ms: int, due_ms: int) -> None:
+        """Let no wait from now on last much beyond the deadline."""
+        self._due_s = time.monotonic() + (due_ms - now_ms) / 1000
+
+    def read(self, size: int) -> bytes:
+        return self._shared.read(size, self._count_left_ms())
+
+    def write(self, data: bytes) -> None:
+        self._shared.write(data, self._count_left_ms())
+
+    def flush(self) -> None:
+        pass
+
+    def is_readable(self) -> bool:
+        return self._shared.is_readable()
+
+    def close(self) -> None:
+        self._shared.close()
+
+    def _count_left_ms(self) -> int:
+        left_ms = math.ceil((self._due_s - time.monotonic()) * 1000)
+        if left_ms <= 0:
+            raise TimeoutError("timed out")
+        return left_ms
+
+
 def _differ(limit_ms: int, left_ms: int) -> bool:
     """Whether a limit is too short or much too long; one that nearly fits saves a call."""
     return not left_ms <= limit_ms <= left_ms + left_ms // 8
 
 
-def _limit_kernel(connected: socket.socket, limit_ms: int, *options: int) -> None:
+def _limit_kernel(connected: socket.socket, limit_ms: int, option: int) -> None:
     seconds, rest_ms = divmod(limit_ms, 1000)
     limit = struct.pack("@ll", seconds, rest_ms * 1000)
-    for option in options:
-        connected.setsockopt(socket.SOL_SOCKET, option, limit)
+    connected.setsockopt(socket.SOL_SOCKET, option, limit)
 
 
 def _not_at_end(data: bytes) -> bytes:

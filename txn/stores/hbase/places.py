@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import TypeVar
 
 from txn.errors import InvalidRequestError, TableUnavailable, annotate
-from txn.model import MAX_ROW, Cell, Check, Key, RowExclusion
+from txn.model import MAX_ROW, Cell, Check, Edit, Family, Key, RowExclusion
 
 T = TypeVar("T")
 
@@ -30,6 +30,17 @@ def check_place(key: Key) -> None:
         raise InvalidRequestError("the key names no table", key=key)
     if not 0 < len(row) <= MAX_ROW:
         raise InvalidRequestError("a row is 1 to 32767 bytes", bytes=len(row), starts=row[:40])
+
+
+def keep_last(edits: Iterable[Edit]) -> Collection[Edit]:
+    """Return the edits without those that another one replaces: of two puts of a cell at one
+    timestamp, HBase shows the one that arrived last."""
+    kept: dict[tuple[Key, int | None, bool], Edit] = {}
+    for edit in edits:
+        key, value, timestamp = edit
+        check_place(key)
+        kept[key, timestamp, value is None] = edit
+    return kept.values()
 
 
 def list_targets(checks: Sequence[Check]) -> list[Key]:
@@ -72,6 +83,15 @@ def row_after(row: bytes) -> bytes:
         return row + b"\0"
     kept = row.rstrip(b"\xff")
     return kept[:-1] + bytes([kept[-1] + 1])
+
+
+def row_below(row: bytes) -> bytes:
+    """Return a row shortly before this one: between the two there is hardly any other. An empty row
+    stands for the beginning of the table, as it does before the least row."""
+    if not row or row.endswith(b"\0"):
+        return row[:-1]
+    padding = b"\xff" * min(8, MAX_ROW - len(row))
+    return row[:-1] + bytes([row[-1] - 1]) + padding
 
 
 def cut(
@@ -147,6 +167,25 @@ def make_refusal(table: bytes, error: object) -> TableUnavailable:
     words = "the table refuses it" if table else "the server refuses it"
     message = annotate(words, table=table or None, cause=first_line(error))
     return TableUnavailable(message, table)
+
+
+def find_absent(
+    describe: Callable[[bytes], Mapping[bytes, Family] | None],
+    keys: Iterable[Key],
+    table: bytes = b"",
+) -> TableUnavailable | None:
+    """Return which table or family is missing, if any of a request on these keys, or the table."""
+    families: dict[bytes, set[bytes]] = {table: set()} if table else {}
+    for key in keys:
+        families.setdefault(key.table or b"", set()).add(key.family)
+    for name in sorted(families):
+        known = describe(name)
+        if known is None:
+            return TableUnavailable(annotate("no such table", table=name), name)
+        for family in sorted(families[name] - set(known)):
+            message = annotate("no such family", table=name, family=family)
+            return TableUnavailable(message, name)
+    return None
 
 
 def first_line(error: object) -> str:

@@ -44,6 +44,10 @@ def make_table(
         raise InvalidRequestError("not a legal table name", table=table)
     for name, family in families.items():
         refuse_family(table, name, family)
+        if family.ttl_ms is not None and family.ttl_ms % 1000:
+            raise InvalidRequestError(
+                "a TTL is whole seconds in HBase", family=name, ttl_ms=family.ttl_ms
+            )
     for _ in range(len(families) + CHANGE_TRIES):
         known = schema.describe(table)
         compare_families(table, known or {}, families)

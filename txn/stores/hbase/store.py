@@ -8,19 +8,11 @@ A checked write is never repeated here, since its repeat answers "no" where it a
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from functools import partial
-from typing import Protocol, TypeVar
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from txn.clock import Clock
-from txn.errors import (
-    InvalidRequestError,
-    MaybeApplied,
-    StoreError,
-    TableUnavailable,
-    TxnError,
-    annotate,
-)
+from txn.errors import InvalidRequestError, MaybeApplied, TableUnavailable, TxnError, annotate
 from txn.model import (
     Cell,
     Check,
@@ -36,23 +28,25 @@ from txn.model import (
     plain_table,
 )
 from txn.stores.base import Feature
-from txn.stores.gateway import AHEAD_BYTES, GatewayError
+from txn.stores.gateway import AHEAD_BYTES, GatewayError, Job, Pool
 from txn.stores.hbase.places import (
     Places,
     check_place,
     complete,
     complete_versions,
+    find_absent,
     first_line,
     group_by_table,
     is_final,
     is_legal,
     keep_between,
+    keep_last,
     list_targets,
     make_refusal,
     row_after,
+    row_below,
     write_filter,
 )
-from txn.stores.hbase.pool import Job, Pool
 from txn.stores.hbase.schema import make_table, refuse_change
 
 T = TypeVar("T")
@@ -64,7 +58,20 @@ PAGE_ROWS = 500
 FIRST_PAGE_ROWS = 32
 PAGE_BYTES = 1_000_000
 AHEAD = 16  # requests whose replies, errors too, fit into what a socket takes in unread
-FAILURES = (GatewayError, MaybeApplied)  # of which the first is never told as it is
+
+
+class PageScan(NamedTuple):
+    """What is asked for one page: so many rows of a table, from `first` on up to `last`, which is
+    not among them (empty: no limit). reverse: `first` is the greater of the two, and the rows come
+    from the last one to the first. sieve: only rows that this filter, as HBase writes it, lets
+    pass."""
+
+    table: bytes
+    first: bytes
+    last: bytes
+    rows: int
+    sieve: bytes | None
+    reverse: bool
 
 
 class Dialect(Protocol):
@@ -87,16 +94,8 @@ class Dialect(Protocol):
     def check(self, check: Check) -> Job[bool]:
         """Return the job of one checked write."""
 
-    def page(
-        self,
-        table: bytes,
-        limits: tuple[bytes, bytes],
-        columns: Columns,
-        rows: int,
-        sieve: bytes | None,
-    ) -> Job[list[Row]]:
-        """Return the job that gets the first so many rows of a range, fewer only at its end; of
-        those that a filter, as HBase writes it, lets pass."""
+    def page(self, scan: PageScan, columns: Columns) -> Job[list[Row]]:
+        """Return the job that gets the first so many rows of a range, fewer only at its end."""
 
     def list_tables(self) -> Job[list[bytes]]:
         """Return the job that gets the names of all tables but those of HBase itself."""
@@ -135,95 +134,58 @@ class HBaseStore:
         Two groups go out on one connection, without waiting in between, if one request is enough
         for each and the second is small. What is beside runs while requests are on their way."""
         tables = [group_by_table(keys) for keys in groups]
+        keys = groups[0] if len(groups) == 1 else [key for part in groups for key in part]
+        read, run = self._dialect.read, self._pool.run
+        found: list[dict[Key, Cell]] = []
         if beside is not None:
-            early = self._pool.run_beside(self._reads(tables[0]), beside)
-            if early is not None and len(groups) == 1:
-                return complete(groups[0], early)
-        if len(groups) == 1:
-            return complete(groups[0], self._read_with(groups[0], partial(self._reads, tables[0])))
-        keys = [key for part in groups for key in part]
-        if not self._fits_one_connection(groups, tables):
-            parts = zip(groups, tables, strict=True)
-            found = [
-                part
-                for group, places in parts
-                for part in self._read_with(group, partial(self._reads, places))
-            ]
-        else:
-            try:
-                found = self._pool.run_in_turn(
-                    lambda: [job for part in tables for job in self._reads(part)]
-                )
-            except FAILURES as error:
-                self._raise_meaning(error, keys)
-                raise
+            early = self._pool.run_beside(_list_jobs(read, tables[0]), beside)
+            if early is not None:
+                found, tables = early, tables[1:]
+        with self._explain(keys):
+            if len(tables) == len(groups) > 1 and self._fits_one_connection(groups, tables):
+                jobs = lambda: [job for part in tables for job in _list_jobs(read, part)]  # noqa: E731
+                return complete(keys, run(jobs, repeat=True, ahead=AHEAD, lanes=1))
+            for part in tables:
+                found += run(lambda: _list_jobs(read, part), repeat=True)  # noqa: B023
         return complete(keys, found)
-
-    def read_versions(self, keys: Collection[Key], count: int) -> dict[Key, list[Cell]]:
-        """Read them with the requests of `read`, but for Thrift 1: there with one for each key."""
-        check_count(count)
-        tables = group_by_table(keys)
-
-        def jobs() -> list[Job[dict[Key, list[Cell]]]]:
-            return [
-                job
-                for table, rows in tables.items()
-                for job in self._dialect.read_versions(table, rows, count)
-            ]
-
-        return complete_versions(keys, self._read_with(keys, jobs))
-
-    def _read_with(self, keys: Collection[Key], jobs: Callable[[], Sequence[Job[T]]]) -> list[T]:
-        try:
-            return self._pool.run(jobs, repeat=True)
-        except FAILURES as error:
-            self._raise_meaning(error, keys)
-            raise
 
     def _fits_one_connection(
         self, groups: Sequence[Collection[Key]], tables: Sequence[Mapping[bytes, Places]]
     ) -> bool:
-        is_one_each = all(len(self._reads(part)) == 1 for part in tables)
+        is_one_each = all(len(_list_jobs(self._dialect.read, part)) == 1 for part in tables)
         return is_one_each and all(_bytes(group) <= AHEAD_BYTES for group in groups[1:])
+
+    def read_versions(self, keys: Collection[Key], count: int) -> dict[Key, list[Cell]]:
+        """Read them with the requests of `read`, but for Thrift 1: there with one for each key."""
+        check_count(count)
+        tables, read = group_by_table(keys), self._dialect.read_versions
+        with self._explain(keys):
+            found = self._pool.run(lambda: _list_jobs(read, tables, count), repeat=True)
+        return complete_versions(keys, found)
 
     def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
         """Write all of it in parallel; nothing of it depends on an order."""
         if by_row:
             self._require_row_mutations(edits[0].key if edits else None)
-        # Of two puts of a cell at one timestamp, HBase shows the one that arrived last.
-        kept: dict[tuple[Key, int | None, bool], Edit] = {}
-        for edit in edits:
-            key, value, timestamp = edit
-            check_place(key)
-            kept[key, timestamp, value is None] = edit
         tables: dict[bytes, list[Edit]] = {}
-        for edit in kept.values():
+        for edit in keep_last(edits):
             tables.setdefault(edit[0][3] or b"", []).append(edit)
 
-        def jobs() -> list[Job[None]]:
-            return [
-                job
-                for table, part in tables.items()
-                for job in self._dialect.write(table, part, by_row)
-            ]
-
-        try:
-            self._pool.run(jobs, repeat=True)
-        except FAILURES as error:
-            self._raise_meaning(error, [edit.key for edit in edits])
-            raise
+        write = self._dialect.write
+        with self._explain([edit.key for edit in edits]):
+            self._pool.run(lambda: _list_jobs(write, tables, by_row), repeat=True)
 
     def check_and_put(self, checks: Sequence[Check], *, durable: bool = True) -> list[bool]:
         """Send the checks of different rows in parallel, and those of one row in their order."""
         for check in checks:
-            self._check_write(check)
-        try:
+            check_place(check[0])
+            check_targets(check)
+            if check.edits:
+                self._require_row_mutations(check.key)
+        with self._explain(list_targets(checks)):
             if len(checks) == 1:  # as nine times in ten
                 return [self._pool.run_one(lambda: self._dialect.check(checks[0]), repeat=False)]
             return self._check_rows(checks)
-        except FAILURES as error:
-            self._raise_meaning(error, list_targets(checks))
-            raise
 
     def _check_rows(self, checks: Sequence[Check]) -> list[bool]:
         rows: dict[tuple[bytes | None, bytes], list[int]] = {}
@@ -257,29 +219,37 @@ class HBaseStore:
         stop: bytes | None = None,
         columns: Columns = None,
         exclude: RowExclusion | None = None,
+        *,
+        reverse: bool = False,
     ) -> Iterator[Row]:
         """Yield the rows, a page at a time; between the pages the gateway holds nothing for us.
         Where so many rows are left out that a page does not come in time, they are sent as well."""
         check_exclusion(columns, exclude)
-        limit, wanted = FIRST_PAGE_ROWS, None if columns is None else list(columns)
+        wanted = None if columns is None else list(columns)
+        limit = FIRST_PAGE_ROWS
         named = [Key(b"-", family, column, table) for family, column in columns or ()]
         named += [Key(b"-", exclude.family, exclude.column, table)] if exclude else []
         sieve = None if exclude is None else write_filter(exclude) or None
         while not stop or start < stop:
+            scan = _make_page_scan(table, (start, stop or b""), limit, sieve, reverse)
             try:
-                page = self._one(
-                    lambda: self._dialect.page(table, (start, stop or b""), wanted, limit, sieve)  # noqa: B023
-                )
-            except FAILURES as error:
-                self._raise_meaning(error, named, table)
+                with self._explain(named, table):
+                    page = self._one(lambda: self._dialect.page(scan, wanted))  # noqa: B023
+            except MaybeApplied as error:
                 if sieve is None or not isinstance(error.__cause__, TimeoutError):
                     raise
                 sieve = None
                 continue
-            yield from (row for row in page if exclude is None or not exclude.matches(row))
-            if len(page) < limit:
+            rows = page if exclude is None else [row for row in page if not exclude.matches(row)]
+            if reverse:
+                rows = [row for row in rows if start <= row.row and not (stop and stop <= row.row)]
+            yield from rows
+            if len(page) < scan.rows:
                 return
-            start = row_after(page[-1].row)
+            if reverse:
+                stop = page[-1].row
+            else:
+                start = row_after(page[-1].row)
             limit = _next_limit(page, limit)
 
     def atomically(self, work: Callable[[], None]) -> None:
@@ -330,11 +300,8 @@ class HBaseStore:
         self, table: bytes, count: int, start: bytes = b"", stop: bytes | None = None
     ) -> list[bytes]:
         """Return where the regions begin."""
-        try:
+        with self._explain((), table):
             return keep_between(self._one(lambda: self._dialect.starts(table)), start, stop)
-        except FAILURES as error:
-            self._raise_meaning(error, (), table)
-            raise
 
     def compact(self, table: bytes, purge_before_ms: int) -> None:
         """Leave it to HBase, which does so with the setting that `ensure_table` gives a family."""
@@ -343,54 +310,36 @@ class HBaseStore:
         """Close the connections."""
         self._pool.close()
 
-    def explain(
-        self, error: GatewayError, keys: Collection[Key], table: bytes | None
-    ) -> StoreError:
-        """Return what an error of the gateway means: most name what is missing, in no fixed way."""
-        places = {(key.table or b"", key.family) for key in keys}
-        names = {name for name, _ in places} | ({table} if table else set())
-        with suppress(GatewayError, TxnError):  # where it cannot be asked, what it said has to do
-            for name in sorted(names):
-                message = self._obstacle(
-                    name, sorted(family for of, family in places if of == name)
-                )
-                if message:
-                    return TableUnavailable(message, name)
-        return self._make_unexplained(error, error.table)
-
-    def explain_silence(
-        self, keys: Collection[Key], table: bytes | None
-    ) -> TableUnavailable | None:
-        """Return why no answer came, if a table is disabled: HBase tries to write to it for longer
+    @contextmanager
+    def _explain(self, keys: Collection[Key], table: bytes = b"") -> Iterator[None]:
+        """Raise what a failure means for a request on these keys: most errors of a gateway name
+        what is missing, in no fixed way, and HBase tries to write to a disabled table for longer
         than we wait."""
-        names = {key.table for key in keys} | {table}
+        try:
+            yield
+        except GatewayError as error:
+            gone = self._find_obstacle(keys, table)
+            raise gone or self._make_unexplained(error, error.table) from error
+        except MaybeApplied as error:
+            if isinstance(error.__cause__, TimeoutError):
+                gone = self._find_disabled({table, *(key.table or b"" for key in keys)})
+                if gone is not None:
+                    raise gone from error
+            raise
+
+    def _find_obstacle(self, keys: Collection[Key], table: bytes) -> TableUnavailable | None:
+        """Return why these keys cannot be used, as far as the gateway can be asked."""
         with suppress(GatewayError, TxnError):
-            for name in sorted(name for name in names if name):
-                if not self._one(lambda: self._dialect.is_enabled(name), ASKED_WITHIN_MS):  # noqa: B023
-                    return TableUnavailable(annotate("the table is disabled", table=name), name)
+            gone = find_absent(self.describe, keys, table)
+            return gone or self._find_disabled({table, *(key.table or b"" for key in keys)})
         return None
 
-    def _raise_meaning(
-        self, error: Exception, keys: Collection[Key], table: bytes | None = None
-    ) -> None:
-        """Raise what one of the failures means for a request on these keys, if not just itself."""
-        if isinstance(error, GatewayError):
-            raise self.explain(error, keys, table) from error
-        if isinstance(error.__cause__, TimeoutError):
-            gone = self.explain_silence(keys, table)
-            if gone is not None:
-                raise gone from error
-
-    def _obstacle(self, table: bytes, families: Sequence[bytes]) -> str | None:
-        """Return why these families of a table cannot be used, or None."""
-        known = self.describe(table)
-        if known is None:
-            return annotate("no such table", table=table)
-        for family in families:
-            if family not in known:
-                return annotate("no such family", table=table, family=family)
-        if not self._one(lambda: self._dialect.is_enabled(table)):
-            return annotate("the table is disabled", table=table)
+    def _find_disabled(self, tables: Iterable[bytes]) -> TableUnavailable | None:
+        """Return that a table is disabled, as far as the gateway can be asked."""
+        with suppress(GatewayError, TxnError):
+            for name in sorted(filter(None, tables)):
+                if not self._one(lambda: self._dialect.is_enabled(name), ASKED_WITHIN_MS):  # noqa: B023
+                    return TableUnavailable(annotate("the table is disabled", table=name), name)
         return None
 
     def _make_unexplained(self, error: GatewayError, table: bytes | None) -> MaybeApplied:
@@ -401,15 +350,6 @@ class HBaseStore:
             gateway=str(self._pool.gateway),
             cause=first_line(error),
         )
-
-    def _reads(self, tables: Mapping[bytes, Places]) -> list[Job[dict[Key, Cell]]]:
-        return [job for table, rows in tables.items() for job in self._dialect.read(table, rows)]
-
-    def _check_write(self, check: Check) -> None:
-        check_place(check[0])
-        check_targets(check)
-        if check.edits:
-            self._require_row_mutations(check.key)
 
     def _require_row_mutations(self, key: Key | None) -> None:
         if "row_mutations" not in self.features:
@@ -430,6 +370,13 @@ class HBaseStore:
         return True
 
 
+def _list_jobs(
+    make: Callable[..., list[Job[T]]], tables: Mapping[bytes, Any], *arguments: object
+) -> list[Job[T]]:
+    """Return the jobs for what is asked of each table."""
+    return [job for table, part in tables.items() for job in make(table, part, *arguments)]
+
+
 def is_absence(error: GatewayError, table: bytes) -> bool:
     """Whether the gateway says that there is no such table; it says so by its bare name."""
     line = first_line(error)
@@ -439,6 +386,18 @@ def is_absence(error: GatewayError, table: bytes) -> bool:
 def _bytes(keys: Iterable[Key]) -> int:
     """Return at most how many bytes a request for these keys takes, rather more than fewer."""
     return 1_000 + sum(len(row) + len(family) + len(column) + 40 for row, family, column, _ in keys)
+
+
+def _make_page_scan(
+    table: bytes, limits: tuple[bytes, bytes], rows: int, sieve: bytes | None, reverse: bool
+) -> PageScan:
+    """Return the request for the next page of a range. A gateway takes the bound that it comes to
+    first as included and the other as excluded, also in reverse: so it is asked for one row more,
+    and for those from a little below the start; neither is among the rows of the range."""
+    start, stop = limits
+    if not reverse:
+        return PageScan(table, start, stop, rows, sieve, reverse)
+    return PageScan(table, stop, row_below(start), rows + bool(stop), sieve, reverse)
 
 
 def _next_limit(page: Sequence[Row], limit: int) -> int:

@@ -8,6 +8,7 @@ by mutateRowsTs. It can neither show nor set all that matters of a table, so it 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from urllib.parse import SplitResult
 
 import happybase  # noqa: F401  (it loads the next module from the interface that it ships)
 from Hbase_thrift import BatchMutation, Hbase, Mutation, TRowResult, TScan
@@ -16,16 +17,15 @@ from txn.clock import Clock
 from txn.errors import InvalidRequestError
 from txn.model import Cell, Check, Columns, Edit, Family, Key, Row, new_tuple
 from txn.stores.base import Feature
-from txn.stores.gateway import Gateway, Request, Service
+from txn.stores.gateway import Job, Pool, make_requests, parse_gateway, run_request
 from txn.stores.hbase.places import Places, cut
-from txn.stores.hbase.pool import Job, Pool
 from txn.stores.hbase.schema import FOREVER_S, shell_command
-from txn.stores.hbase.store import BYTES_A_REQUEST, ROWS_A_REQUEST, HBaseStore
+from txn.stores.hbase.store import BYTES_A_REQUEST, ROWS_A_REQUEST, HBaseStore, PageScan
 
 
-def thrift1_store(gateway: Gateway, clock: Clock) -> HBaseStore:
-    """Return the store behind a Thrift 1 gateway. Nothing is sent yet."""
-    return HBaseStore(Pool(gateway, Service(Hbase), clock), Thrift1(), clock)
+def thrift1_store(parts: SplitResult, clock: Clock) -> HBaseStore:
+    """Return the store behind the Thrift 1 gateway of a URI. Nothing is sent yet."""
+    return HBaseStore(Pool(parse_gateway(parts), Hbase, clock), Thrift1(), clock)
 
 
 NOW = (1 << 63) - 1  # HBase's word for the server's time
@@ -60,7 +60,9 @@ class Thrift1:
             mutation = Mutation(value is None, _column(key), value, True)
             times.setdefault(timestamp, {}).setdefault(key[0], []).append(mutation)
         return [
-            _done(_call("mutateRowsTs", table, part, NOW if timestamp is None else timestamp, {}))
+            run_request(
+                _call("mutateRowsTs", table, part, NOW if timestamp is None else timestamp, {})
+            )
             for timestamp, rows in times.items()
             for part in _parts([BatchMutation(row, mutations) for row, mutations in rows.items()])
         ]
@@ -76,24 +78,21 @@ class Thrift1:
                 return False
         return True
 
-    def page(
-        self,
-        table: bytes,
-        limits: tuple[bytes, bytes],
-        columns: Columns,
-        rows: int,
-        sieve: bytes | None,
-    ) -> Job[list[Row]]:
+    def page(self, scan: PageScan, columns: Columns) -> Job[list[Row]]:
         """A scanner, opened, read once and closed."""
-        start, stop = limits
         wanted = None if columns is None else [b":".join(column) for column in columns]
-        scan = TScan(
-            startRow=start, stopRow=stop or None, columns=wanted, caching=rows, filterString=sieve
+        asked = TScan(
+            startRow=scan.first,
+            stopRow=scan.last or None,
+            columns=wanted,
+            caching=scan.rows,
+            filterString=scan.sieve,
+            reversed=scan.reverse or None,
         )
-        scanner = yield _call("scannerOpenWithScan", table, scan, {})
-        found = yield _call("scannerGetList", scanner, rows)
+        scanner = yield _call("scannerOpenWithScan", scan.table, asked, {})
+        found = yield _call("scannerGetList", scanner, scan.rows)
         yield _call("scannerClose", scanner)
-        return [Row(result.row, _cells(table, result)) for result in found]
+        return [Row(result.row, _cells(scan.table, result)) for result in found]
 
     def list_tables(self) -> Job[list[bytes]]:
         """One getTableNames."""
@@ -133,15 +132,7 @@ class Thrift1:
         yield
 
 
-_ARGUMENTS = {name: getattr(Hbase, name + "_args") for name in Hbase.thrift_services}
-
-
-def _call(name: str, *arguments: object) -> Request:
-    return name, _ARGUMENTS[name](*arguments)
-
-
-def _done(request: Request) -> Job[None]:
-    yield request
+_call = make_requests(Hbase)
 
 
 def _column(key: Key) -> bytes:

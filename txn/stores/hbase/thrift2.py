@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+from urllib.parse import SplitResult
 
 from txn.clock import Clock
-from txn.errors import InvalidRequestError, annotate
+from txn.errors import annotate
 from txn.model import DATABASE_ENTRY, Cell, Check, Columns, Edit, Family, Key, Row, new_tuple
 from txn.stores.base import Feature
-from txn.stores.gateway import Gateway, GatewayError, Request, Service
+from txn.stores.gateway import GatewayError, Job, Pool, make_requests, parse_gateway, run_request
 from txn.stores.hbase.idl import IDL
 from txn.stores.hbase.places import Places, cut
-from txn.stores.hbase.pool import Job, Pool
 from txn.stores.hbase.schema import FOREVER_S, PURGE, PURGE_MS
-from txn.stores.hbase.store import BYTES_A_REQUEST, ROWS_A_REQUEST, HBaseStore
+from txn.stores.hbase.store import BYTES_A_REQUEST, ROWS_A_REQUEST, HBaseStore, PageScan
 
 DELETE_COLUMNS = IDL.TDeleteType.DELETE_COLUMNS
 DURABILITIES = {IDL.TDurability.SKIP_WAL: "SKIP_WAL", IDL.TDurability.ASYNC_WAL: "ASYNC_WAL"}
@@ -40,9 +40,9 @@ TPut = _narrow(IDL.TPut, "row", "columnValues")
 TDelete = _narrow(IDL.TDelete, "row", "columns", "deleteType")
 
 
-def thrift2_store(gateway: Gateway, clock: Clock) -> HBaseStore:
-    """Return the store behind a Thrift 2 gateway. Nothing is sent yet."""
-    return HBaseStore(Pool(gateway, Service(IDL.THBaseService), clock), Thrift2(), clock)
+def thrift2_store(parts: SplitResult, clock: Clock) -> HBaseStore:
+    """Return the store behind the Thrift 2 gateway of a URI. Nothing is sent yet."""
+    return HBaseStore(Pool(parse_gateway(parts), IDL.THBaseService, clock), Thrift2(), clock)
 
 
 class Thrift2:
@@ -77,13 +77,15 @@ class Thrift2:
                 puts.setdefault(row, []).append(put)
         mixed = sorted(puts.keys() & marks.keys()) if by_row else ()
         mutations = [_mutate(row, puts.pop(row), marks.pop(row)) for row in mixed]
-        jobs = [_done(_call("mutateRow", table, mutation)) for mutation in mutations]
+        jobs = [run_request(_call("mutateRow", table, mutation)) for mutation in mutations]
         if puts:
             tputs = [TPut(row, cells) for row, cells in puts.items()]
-            jobs += [_done(_put(table, part)) for part in _parts(tputs, size)]
+            jobs += [_put(table, part) for part in _parts(tputs, size)]
         if marks:
             deletes = [TDelete(row, cells, DELETE_COLUMNS) for row, cells in marks.items()]
-            jobs += [_done(_call("deleteMultiple", table, part)) for part in _parts(deletes, 0)]
+            jobs += [
+                run_request(_call("deleteMultiple", table, part)) for part in _parts(deletes, 0)
+            ]
         return jobs
 
     def check(self, check: Check) -> Job[bool]:
@@ -106,23 +108,24 @@ class Thrift2:
             method, change = "checkAndPut", TPut(row, cells)
         return bool((yield _call(method, table, row, family, column, expected or None, change)))
 
-    def page(
-        self,
-        table: bytes,
-        limits: tuple[bytes, bytes],
-        columns: Columns,
-        rows: int,
-        sieve: bytes | None,
-    ) -> Job[list[Row]]:
+    def page(self, scan: PageScan, columns: Columns) -> Job[list[Row]]:
         """One getScannerResults, which opens a scanner, reads from it and closes it."""
         wanted = None if columns is None else [IDL.TColumn(*column) for column in columns]
-        scan = IDL.TScan(*limits, wanted, caching=rows, limit=rows, filterString=sieve)
-        found = yield _call("getScannerResults", table, scan, rows)
+        asked = IDL.TScan(
+            scan.first,
+            scan.last,
+            wanted,
+            caching=scan.rows,
+            limit=scan.rows,
+            filterString=scan.sieve,
+            reversed=scan.reverse or None,
+        )
+        found = yield _call("getScannerResults", scan.table, asked, scan.rows)
         return [
             Row(
                 result.row,
                 {
-                    Key._make((result.row, cell.family, cell.qualifier, table)): Cell(
+                    Key._make((result.row, cell.family, cell.qualifier, scan.table)): Cell(
                         cell.value, cell.timestamp
                     )
                     for cell in result.columnValues
@@ -177,13 +180,7 @@ class Thrift2:
         yield _call("addColumnFamily", _table_name(table), _column(name, family))
 
 
-_ARGUMENTS = {
-    name: getattr(IDL.THBaseService, name + "_args") for name in IDL.THBaseService.thrift_services
-}
-
-
-def _call(name: str, *arguments: object) -> Request:
-    return name, _ARGUMENTS[name](*arguments)
+_call = make_requests(IDL.THBaseService)
 
 
 def _mutate(row: bytes, cells: Sequence[Any], marks: Sequence[Any]) -> Any:
@@ -191,15 +188,11 @@ def _mutate(row: bytes, cells: Sequence[Any], marks: Sequence[Any]) -> Any:
     return IDL.TRowMutations(row, [IDL.TMutation(put=put), IDL.TMutation(deleteSingle=delete)])
 
 
-def _put(table: bytes, puts: Sequence[Any]) -> Request:
+def _put(table: bytes, puts: Sequence[Any]) -> Job[None]:
     """A batch costs the servers half as much again as a put, which needs no list of actions."""
     if len(puts) == 1:
-        return _call("put", table, puts[0])
-    return _call("putMultiple", table, puts)
-
-
-def _done(request: Request) -> Job[None]:
-    yield request
+        return run_request(_call("put", table, puts[0]))
+    return run_request(_call("putMultiple", table, puts))
 
 
 def _divide(rows: Places) -> list[Places]:
@@ -266,10 +259,6 @@ def _table_name(table: bytes) -> Any:
 
 
 def _column(name: bytes, family: Family) -> Any:
-    if family.ttl_ms is not None and family.ttl_ms % 1000:
-        raise InvalidRequestError(
-            "a TTL is whole seconds in HBase", family=name, ttl_ms=family.ttl_ms
-        )
     configuration = {PURGE: str(family.keep_deletes_ms or PURGE_MS)}
     if family.database:
         configuration[DATABASE_ENTRY] = family.database.decode()

@@ -1,4 +1,5 @@
-"""What a request asks of single rows, as messages of HBase's, and what its answer says of each.
+"""What a request asks of single rows or of a range, as messages of HBase's, and what its answer
+says of each row.
 
 Reads, and writes that stand alone, share a list for their region; a checked write, or a row that is
 put to and deleted from at once, has an entry of its own.
@@ -7,58 +8,59 @@ put to and deleted from at once, has an entry of its own.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from txn.errors import MaybeApplied
-from txn.model import CELL_OVERHEAD, Cell, Check, Edit, Key, cell_bytes
+from txn.model import CELL_OVERHEAD, Cell, Check, Edit, Key, Row, RowExclusion, cell_bytes
 from txn.stores.hbase.native.cells import Cells
 from txn.stores.hbase.native.connection import RemoteError
 from txn.stores.hbase.native.messages import PB
+from txn.stores.hbase.native.regions import Location, Regions
+from txn.stores.hbase.places import row_after
 
 PUT, DELETE = 2, 3
-EQUAL = 2
+EQUAL, NOT_EQUAL = 2, 3
 MULTIPLE_VERSIONS = 1  # of a delete: all up to its timestamp
-COMPARATOR = "org.apache.hadoop.hbase.filter.BinaryComparator"
+FILTERS = "org.apache.hadoop.hbase.filter."
+COMPARATOR = FILTERS + "BinaryComparator"
+PASS_ALL = 1
+PAGE_BYTES = 2_000_000
 
 Columns = dict[bytes, list[tuple[bytes, bytes | None, int | None]]]
 """By family: column, value (None: a delete marker), and timestamp (None: the server's)."""
 
 
 class ReadRow:
-    """Gets the newest versions of some columns of a row. Its answer: the cells that there are."""
+    """Gets the newest versions of some columns of a row. Its answer: the cells that there are.
+    versions: if given, at most so many of each column; the answer has lists, the newest first."""
 
-    __slots__ = ("_keys", "row", "table")
+    __slots__ = ("_keys", "_versions", "row", "table")
     is_apart = False
     size = 0
 
-    def __init__(self, table: bytes, row: bytes, keys: Sequence[Key]) -> None:
-        self.table, self.row, self._keys = table, row, keys
-
-    def fill(self, entry: Any, index: int) -> None:
-        _name_columns(entry.action.add(index=index).get, self.row, self._keys)
-
-    def read(self, answer: Any, cells: Cells) -> dict[Key, Cell]:
-        return cells.take(answer.result.associated_cell_count, self.table)
-
-
-class ReadVersions:
-    """Gets versions of some columns of a row, at most so many of each. Its answer: newest first."""
-
-    __slots__ = ("_count", "_keys", "row", "table")
-    is_apart = False
-    size = 0
-
-    def __init__(self, table: bytes, row: bytes, keys: Sequence[Key], count: int) -> None:
-        self.table, self.row, self._keys, self._count = table, row, keys, count
+    def __init__(
+        self, table: bytes, row: bytes, keys: Sequence[Key], versions: int | None = None
+    ) -> None:
+        self.table, self.row, self._keys, self._versions = table, row, keys, versions
 
     def fill(self, entry: Any, index: int) -> None:
         get = entry.action.add(index=index).get
-        _name_columns(get, self.row, self._keys)
-        get.max_versions = self._count
+        get.row = self.row
+        families: dict[bytes, Any] = {}
+        for _, family, column, _ in self._keys:
+            wanted = families.get(family)
+            if wanted is None:
+                wanted = families[family] = get.column.add(family=family).qualifier
+            wanted.append(column)
+        if self._versions is not None:
+            get.max_versions = self._versions
 
-    def read(self, answer: Any, cells: Cells) -> dict[Key, list[Cell]]:
+    def read(self, answer: Any, cells: Cells) -> dict[Key, Any]:
+        count = answer.result.associated_cell_count
+        if self._versions is None:
+            return cells.take(count, self.table)
         found: dict[Key, list[Cell]] = {}
-        for _ in range(answer.result.associated_cell_count):
+        for _ in range(count):
             ((key, cell),) = cells.take(1, self.table).items()
             found.setdefault(key, []).append(cell)
         return found
@@ -114,7 +116,7 @@ class CheckRow:
         condition.row, condition.family, condition.qualifier = row, family, column
         condition.compare_type = EQUAL
         condition.comparator.name = COMPARATOR
-        condition.comparator.serialized_comparator = encode_comparator(expected)
+        condition.comparator.serialized_comparator = _encode_comparator(expected)
         put: Columns = {}
         marked: Columns = {}
         for key, value in puts:
@@ -133,7 +135,7 @@ class CheckRow:
         return bool(answer.processed)
 
 
-Item = ReadRow | ReadVersions | WriteRow | CheckRow
+Item = ReadRow | WriteRow | CheckRow
 
 
 class Failed:
@@ -200,16 +202,6 @@ def _decode_error(pair: Any) -> RemoteError:
     return RemoteError(pair.name, pair.value)
 
 
-def _name_columns(get: Any, row: bytes, keys: Sequence[Key]) -> None:
-    get.row = row
-    families: dict[bytes, Any] = {}
-    for _, family, column, _ in keys:
-        wanted = families.get(family)
-        if wanted is None:
-            wanted = families[family] = get.column.add(family=family).qualifier
-        wanted.append(column)
-
-
 def _mutate(mutation: Any, row: bytes, kind: int, columns: Columns) -> None:
     mutation.row, mutation.mutate_type = row, kind
     for family, cells in columns.items():
@@ -223,9 +215,94 @@ def _mutate(mutation: Any, row: bytes, kind: int, columns: Columns) -> None:
                 add(qualifier=column, value=value, timestamp=timestamp)
 
 
-def encode_comparator(value: bytes) -> bytes:
-    """Return what stands for the value in a condition."""
+def _encode_comparator(value: bytes) -> bytes:
     comparator = PB.BinaryComparator()
     comparator.comparable.value = value
     encoded: bytes = comparator.SerializeToString()
     return encoded
+
+
+# ------------------------------------------------------------------------------- ranges of rows
+
+
+class ScanRange(NamedTuple):
+    """What a scan asks for: rows of a table from the start to the stop, which is not among them
+    (empty: to the end), these columns of theirs (None: all), and which rows it leaves out.
+    reverse: the last row comes first."""
+
+    table: bytes
+    start: bytes
+    stop: bytes
+    columns: Sequence[tuple[bytes, bytes]] | None
+    exclude: RowExclusion | None
+    reverse: bool
+
+    def find_region(self, regions: Regions, due_ms: int) -> Location:
+        """Return the region that has the first of the rows."""
+        bound = self.stop if self.reverse else self.start
+        return regions.find(self.table, bound, due_ms, before=self.reverse)
+
+    def skip_region(self, region: Location) -> ScanRange | None:
+        """Return what is left behind a region, if anything is."""
+        bound = region.start if self.reverse else region.stop
+        return self._move(bound) if bound else None
+
+    def skip_rows(self, cursor: bytes, last: bytes) -> ScanRange | None:
+        """Return what is left, if anything is, after an answer with this last row, of a server that
+        stands at this row; both may be empty."""
+        if self.reverse:
+            bounds = self.stop, row_after(cursor) if cursor else b"", last
+            return self._move(min((bound for bound in bounds if bound), default=b""))
+        return self._move(max(self.start, cursor, row_after(last) if last else b""))
+
+    def _move(self, bound: bytes) -> ScanRange | None:
+        rest = self._replace(stop=bound) if self.reverse else self._replace(start=bound)
+        return None if rest.stop and rest.start >= rest.stop else rest
+
+    def is_due(self, row: Row) -> bool:
+        """Whether a row that was read by itself is one of them."""
+        return bool(row.cells) and (self.exclude is None or not self.exclude.matches(row))
+
+
+def make_scan(wanted: ScanRange, limit: int) -> Any:
+    """Return the request for the first so many rows; which region it is for is still open."""
+    request = PB.ScanRequest(
+        number_of_rows=limit,
+        close_scanner=True,
+        client_handles_partials=True,
+        client_handles_heartbeats=True,
+    )
+    scan = request.scan
+    scan.need_cursor_result = True
+    scan.start_row, scan.stop_row = wanted.start, wanted.stop
+    if wanted.reverse:
+        scan.start_row, scan.stop_row, scan.reversed = wanted.stop, wanted.start, True
+        scan.include_start_row, scan.include_stop_row = False, True
+    scan.max_result_size = PAGE_BYTES
+    families: dict[bytes, Any] = {}
+    for family, column in wanted.columns or ():
+        if family not in families:
+            families[family] = scan.column.add(family=family)
+        families[family].qualifier.append(column)
+    if wanted.exclude is not None and wanted.exclude.values:
+        _leave_out(scan.filter, wanted.exclude)
+    return request
+
+
+def _leave_out(sieve: Any, exclude: RowExclusion) -> None:
+    """Let the server leave out rows with any of the values: one condition for each."""
+    conditions = PB.FilterList(operator=PASS_ALL)
+    for value in sorted(exclude.values):
+        condition = PB.SingleColumnValueFilter(
+            column_family=exclude.family,
+            column_qualifier=exclude.column,
+            compare_op=NOT_EQUAL,
+            comparator=PB.Comparator(
+                name=COMPARATOR, serialized_comparator=_encode_comparator(value)
+            ),
+            filter_if_missing=False,
+            latest_version_only=True,
+        )
+        encoded = condition.SerializeToString()
+        conditions.filters.add(name=FILTERS + "SingleColumnValueFilter", serialized_filter=encoded)
+    sieve.name, sieve.serialized_filter = FILTERS + "FilterList", conditions.SerializeToString()

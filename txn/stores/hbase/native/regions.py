@@ -6,10 +6,9 @@ of it is first needed, and again after it has moved, was split or merged, or its
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping
 from random import Random
-from threading import Lock
 from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
@@ -17,14 +16,12 @@ from google.protobuf.message import DecodeError
 from txn.backoff import Backoff
 from txn.clock import Clock
 from txn.errors import MaybeApplied, NotApplied, TableUnavailable, annotate
-from txn.host.forks import Forked
 from txn.model import Cell, Key
 from txn.stores.hbase.native.cells import Cells
 from txn.stores.hbase.native.connection import RemoteError
-from txn.stores.hbase.native.kerberos import Unwelcome
 from txn.stores.hbase.native.messages import PB
 from txn.stores.hbase.native.registry import MARK, Registry
-from txn.stores.hbase.native.servers import Servers
+from txn.stores.hbase.native.servers import Servers, SoleService
 from txn.stores.hbase.native.target import Address
 from txn.stores.hbase.places import first_line
 
@@ -34,7 +31,7 @@ BY_NAME = 1
 DEFAULT_NAMESPACE = b"default:"  # without which tables of it are known
 AFTER_ALL = b":"  # sorts behind the number that ends the name of any region
 DISABLED, DISABLING = 1, 2
-TRY_MS = 10_000  # of an answer; then the table of regions may be elsewhere
+UNREADABLE = "cannot read where regions are"
 PAUSES = Backoff(first_ms=10, longest_ms=1_000)
 
 
@@ -47,7 +44,11 @@ class Location(NamedTuple):
     name: bytes
     server: Address
 
-    def has(self, row: bytes) -> bool:
+    def has(self, row: bytes, before: bool = False) -> bool:
+        """Return True if the row is one of them or, with before, if the row before it is, which is
+        the last one of the table where the row is empty."""
+        if before:
+            return (not row or self.start < row) and (not self.stop or b"" < row <= self.stop)
         return self.start <= row and (not self.stop or row < self.stop)
 
 
@@ -61,35 +62,28 @@ class _Known(NamedTuple):
 NOTHING = _Known()
 
 
-class Regions(Forked):
-    """What is known of them. Safe for many threads: what is known is replaced, never changed."""
+class Regions:
+    """What is known of them. Safe for many threads, without a lock: what is known of a table is
+    replaced, never changed, and what two threads replace at once is only looked up again."""
 
     def __init__(self, servers: Servers, registry: Registry, clock: Clock) -> None:
-        self._servers = servers
-        self._registry = registry
         self._clock = clock
         self._rng = Random()
-        self._lock = Lock()
         self._tables: dict[bytes, _Known] = {}
-        self._meta: Address | None = None
-        self.expect_forks()
+        self._meta = SoleService(servers, "ClientService", registry.find_meta, UNREADABLE)
 
-    def after_fork(self, in_child: bool) -> None:
-        """Take a new lock in a child: a thread that it does not have may hold the old one."""
-        if in_child:
-            self._lock = Lock()
-
-    def find(self, table: bytes, row: bytes, due_ms: int) -> Location:
-        """Return the region that has a row.
+    def find(self, table: bytes, row: bytes, due_ms: int, *, before: bool = False) -> Location:
+        """Return the region that has a row or, with before, the region of the row that comes before
+        it, which is the last one of the table where the row is empty.
 
         Raises TableUnavailable for an absent table, NotApplied where the region is nowhere by then.
         """
         known = self._tables.get(table)
         if known is not None:
-            region = _find_known(known, row)
+            region = _find_known(known, row, before)
             if region is not None:
                 return region
-        return self._look_up(table, row, due_ms)
+        return self._look_up(table, row, due_ms, before)
 
     def list_starts(
         self, table: bytes, start: bytes, stop: bytes | None, due_ms: int
@@ -104,17 +98,14 @@ class Regions(Forked):
 
     def forget(self, region: Location) -> None:
         """Look the region up when it is needed again."""
-        with self._lock:
-            known = self._tables.get(region.table, NOTHING)
-            self._tables[region.table] = _without(known, lambda each: each == region)
+        known = self._tables.get(region.table, NOTHING)
+        self._tables[region.table] = _without(known, lambda each: each == region)
 
     def forget_server(self, address: Address) -> None:
         """Look all regions of a server up when they are needed again."""
-        with self._lock:
-            for table, known in self._tables.items():
-                self._tables[table] = _without(known, lambda each: each.server == address)
-            if self._meta == address:
-                self._meta = None
+        for table, known in list(self._tables.items()):
+            self._tables[table] = _without(known, lambda each: each.server == address)
+        self._meta.forget(address)
 
     def check_table(self, table: bytes, due_ms: int) -> None:
         """Raise TableUnavailable where a table is absent or disabled."""
@@ -126,30 +117,33 @@ class Regions(Forked):
 
     # ------------------------------------------------------------------------------- details
 
-    def _look_up(self, table: bytes, row: bytes, due_ms: int) -> Location:
+    def _look_up(self, table: bytes, row: bytes, due_ms: int, before: bool) -> Location:
         for _ in PAUSES.tries(self._clock, self._rng, due_ms=due_ms):
-            found = self._read_region(table, row, due_ms)
-            if found is not None and found.has(row):
+            found = self._read_region(table, row, due_ms, before)
+            if found is not None and found.has(row, before):
                 self._keep(found)
                 return found
             self.check_table(table, due_ms)  # a region that is moved, split or merged is nowhere
         raise NotApplied("no server has the region", table=table, row=row[:40])
 
     def _keep(self, found: Location) -> None:
-        with self._lock:
-            known = self._tables.get(found.table, NOTHING)
-            kept = _without(known, lambda each: _overlap(each, found))
-            at = bisect_right(kept.starts, found.start)
-            self._tables[found.table] = _Known(
-                (*kept.starts[:at], found.start, *kept.starts[at:]),
-                (*kept.regions[:at], found, *kept.regions[at:]),
-            )
+        known = self._tables.get(found.table, NOTHING)
+        kept = _without(known, lambda each: _overlap(each, found))
+        at = bisect_right(kept.starts, found.start)
+        self._tables[found.table] = _Known(
+            (*kept.starts[:at], found.start, *kept.starts[at:]),
+            (*kept.regions[:at], found, *kept.regions[at:]),
+        )
 
-    def _read_region(self, table: bytes, row: bytes, due_ms: int) -> Location | None:
-        """Read the last region that does not begin behind the row; None where it is nowhere now."""
+    def _read_region(self, table: bytes, row: bytes, due_ms: int, before: bool) -> Location | None:
+        """Read the last region that does not begin behind the row or, with before, that begins
+        before it; None where it is nowhere now."""
         request = PB.ScanRequest(number_of_rows=1, close_scanner=True)
         name = table.removeprefix(DEFAULT_NAMESPACE)
-        request.scan.start_row = b"%b,%b,%b" % (name, row, AFTER_ALL)
+        if before:
+            request.scan.start_row = b"%b,%b," % (name, row) if row else name + b"\0"
+        else:
+            request.scan.start_row = b"%b,%b,%b" % (name, row, AFTER_ALL)
         request.scan.stop_row = b"%b,," % name
         request.scan.reversed = True
         request.scan.column.add(family=b"info", qualifier=[b"regioninfo", b"server"])
@@ -174,33 +168,19 @@ class Regions(Forked):
     def ask_meta(self, method: str, request: Any, response: Any, due_ms: int) -> tuple[Any, Cells]:
         """Ask the server of the table of regions, wherever that is by now."""
         request.region.type, request.region.value = BY_NAME, META_REGION
-        cause: Exception | None = None
-        for _ in PAUSES.tries(self._clock, self._rng, due_ms=due_ms):
-            try:
-                address = self._meta or self._registry.find_meta(due_ms)
-                try_ms = min(due_ms, self._clock.monotonic_ms() + TRY_MS)
-                connection = self._servers.connect(address, "ClientService", try_ms)
-                answer = connection.ask(method, request, response, try_ms)
-            except Unwelcome:
-                raise
-            except (OSError, NotApplied) as error:
-                self._meta, cause = None, cause or error  # the later ones may just be late
-            except RemoteError as error:
-                self._meta, cause = None, error
-                if not (error.is_elsewhere or error.is_busy):
-                    break
-            else:
-                self._meta = address
-                return answer
-        raise NotApplied("cannot read where regions are", cause=first_line(cause)) from cause
+        try:
+            return self._meta.ask(method, request, response, due_ms)
+        except RemoteError as error:
+            raise NotApplied(UNREADABLE, cause=first_line(error)) from error
 
 
-def _find_known(known: _Known, row: bytes) -> Location | None:
-    at = bisect_right(known.starts, row) - 1
-    if at < 0:
-        return None
-    region = known.regions[at]
-    return region if not region.stop or row < region.stop else None
+def _find_known(known: _Known, row: bytes, before: bool) -> Location | None:
+    if before:
+        at = bisect_left(known.starts, row) if row else len(known.starts)
+    else:
+        at = bisect_right(known.starts, row)
+    region = known.regions[at - 1] if at else None
+    return region if region is not None and region.has(row, before) else None
 
 
 def _without(known: _Known, is_gone: Callable[[Location], bool]) -> _Known:

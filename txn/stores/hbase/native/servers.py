@@ -1,39 +1,47 @@
-"""Connections to the servers of a cluster, opened when they are needed."""
+"""Connections to the servers of a cluster, opened when they are needed, and the services that only
+one of its servers has."""
 
 from __future__ import annotations
 
 import itertools
 import ssl
+from collections.abc import Callable
+from random import Random
 from threading import Lock
+from typing import Any
 from weakref import WeakSet
 
+from txn.backoff import Backoff
 from txn.clock import Clock
-from txn.errors import StoreClosedError
-from txn.host.forks import Forked
-from txn.stores.hbase.native.connection import RpcConnection
+from txn.errors import MaybeApplied, NotApplied, StoreClosedError
+from txn.stores.hbase.native.cells import Cells
+from txn.stores.hbase.native.connection import RemoteError, RpcConnection
 from txn.stores.hbase.native.kerberos import Unwelcome
 from txn.stores.hbase.native.target import Address, Target
 from txn.stores.hbase.native.tenure import ListServers, Tenure
+from txn.stores.hbase.places import first_line
 from txn.stores.wire import trust
+
+TRY_MS = 10_000  # of an answer; then another server may have the service
+PAUSES = Backoff(first_ms=10, longest_ms=1_000)
 
 Place = tuple[Address, str, int]
 """A server, a service of it, and which of the connections to it."""
 
 
-class Servers(Forked):
-    """At most `target.connections` to each service. Safe for many threads, and across fork.
-    list_servers: who tells of region servers that they are at work; set by the registry."""
+class Servers:
+    """At most `target.connections` to each service. Safe for many threads.
+    list_servers: tells which region servers are at work; set by the registry."""
 
     list_servers: ListServers
 
     def __init__(self, target: Target, clock: Clock) -> None:
         self.target = target
-        self._clock = clock
+        self.clock = clock
         self._tls = trust(target.tls, target.ca, target.certificate, target.key)
         self._is_closed = False
         self._turns = itertools.count()
         self._start()
-        self.expect_forks()
 
     def _start(self) -> None:
         self._open: dict[Place, RpcConnection] = {}
@@ -41,13 +49,13 @@ class Servers(Forked):
         self._made: WeakSet[RpcConnection] = WeakSet()  # those too that others have replaced
         self._lock = Lock()
 
-    def after_fork(self, in_child: bool) -> None:
-        """Leave the connections to the process that opened them: two would mix their answers."""
-        if in_child:
-            inherited = list(self._made)
-            self._start()
-            for connection in inherited:
-                connection.close_copy()
+    def reset(self) -> None:
+        """Leave the connections, in a forked process, to the one that opened them: two would mix
+        their answers."""
+        inherited = list(self._made)
+        self._start()
+        for connection in inherited:
+            connection.close_copy()
 
     def connect(self, address: Address, service: str, due_ms: int) -> RpcConnection:
         """Return a connection that can carry calls; OSError where there can be none."""
@@ -83,13 +91,13 @@ class Servers(Forked):
     def _connect(self, address: Address, service: str, within_ms: int) -> RpcConnection:
         tenure = None
         if service == "ClientService":
-            tenure = Tenure(address, self.list_servers, self._clock)
+            tenure = Tenure(address, self.list_servers, self.clock)
         try:
             return RpcConnection(
                 address,
                 service,
                 self.target,
-                self._clock,
+                self.clock,
                 within_ms=within_ms,
                 tls=self._tls,
                 tenure=tenure,
@@ -100,7 +108,7 @@ class Servers(Forked):
             raise Unwelcome("TLS fails", server=address, cause=str(error)) from error
 
     def _left_ms(self, due_ms: int) -> int:
-        left_ms = due_ms - self._clock.monotonic_ms()
+        left_ms = due_ms - self.clock.monotonic_ms()
         if left_ms <= 0:
             raise TimeoutError("timed out")
         return left_ms
@@ -113,3 +121,60 @@ class Servers(Forked):
         for connection in made:
             connection.end(StoreClosedError("the store was closed"))
         self._open.clear()
+
+
+class SoleService:
+    """A service that one server has at a time, such as the active master's. Which server that is
+    gets found again when it does not answer.
+
+    failure: what to say where nobody answers in time.
+    """
+
+    def __init__(
+        self, servers: Servers, name: str, find: Callable[[int], Address], failure: str
+    ) -> None:
+        self._servers = servers
+        self._name = name
+        self._find = find
+        self._failure = failure
+        self._rng = Random()
+        self._address: Address | None = None
+
+    def forget(self, address: Address) -> None:
+        """Find the server again, if it was this one."""
+        if self._address == address:
+            self._address = None
+
+    def ask(
+        self, method: str, request: Any, response: Any, due_ms: int, *, once: bool = False
+    ) -> tuple[Any, Cells]:
+        """Return the answer to a request and the cells behind it. once: a request that was sent is
+        not sent again, since it may have been carried out.
+
+        Raises RemoteError, and where no answer came NotApplied or, with once, MaybeApplied.
+        """
+        clock = self._servers.clock
+        cause: Exception | None = None
+        for _ in PAUSES.tries(clock, self._rng, due_ms=due_ms):
+            call = None
+            try:
+                address = self._address or self._find(due_ms)
+                try_ms = due_ms if once else min(due_ms, clock.monotonic_ms() + TRY_MS)
+                connection = self._servers.connect(address, self._name, try_ms)
+                call = connection.send(method, request, try_ms)
+                answer = connection.receive(call, response, try_ms)
+            except Unwelcome:
+                raise
+            except RemoteError as error:
+                if not (error.is_elsewhere or error.is_busy):
+                    raise
+                self._address, cause = None, error
+            except (OSError, NotApplied) as error:
+                self._address, cause = None, cause or error  # the later ones may just be late
+                if call is not None and once:
+                    break
+            else:
+                self._address = address
+                return answer, Cells(call.block)
+        kind = MaybeApplied if once else NotApplied
+        raise kind(self._failure, cause=first_line(cause)) from cause

@@ -13,7 +13,6 @@ from typing import Any
 
 from txn.clock import Clock
 from txn.errors import TxnError
-from txn.host.forks import Forked
 from txn.stores.hbase.native.connection import RemoteError
 from txn.stores.hbase.native.items import ReadRow
 
@@ -43,7 +42,7 @@ class SharedRead:
         self.news.acquire()
 
 
-class SharedReads(Forked):
+class SharedReads:
     """A line of reads. Safe for many threads.
 
     read: answers each item, or raises. try_once: answers those that it can without asking again,
@@ -54,19 +53,14 @@ class SharedReads(Forked):
         self._read = read
         self._try_once = try_once
         self._clock = clock
-        self._forget()
-        self.expect_forks()
+        self.reset()
 
-    def _forget(self) -> None:
+    def reset(self) -> None:
+        """Forget all that wait, as in a forked process: those are its parent's threads."""
         self._lock = Lock()
         self._line: list[SharedRead] = []
         self._reader: SharedRead | None = None
         self._since_ms = 0
-
-    def after_fork(self, in_child: bool) -> None:
-        """Forget in a child who waits: those are its parent's threads."""
-        if in_child:
-            self._forget()
 
     def read(self, items: Sequence[ReadRow], due_ms: int) -> list[Any]:
         """Return the answer to each item, each read after this was called."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from random import Random
 from typing import Any
+from urllib.parse import SplitResult
 
 from txn.clock import Clock
 from txn.errors import (
@@ -14,8 +15,8 @@ from txn.errors import (
     StoreError,
     TableUnavailable,
     TxnError,
-    annotate,
 )
+from txn.host.forks import Forked
 from txn.model import (
     Cell,
     Check,
@@ -33,25 +34,25 @@ from txn.stores.base import Feature
 from txn.stores.hbase.native.batch import Batches
 from txn.stores.hbase.native.cells import Cells
 from txn.stores.hbase.native.connection import RemoteError
-from txn.stores.hbase.native.items import CheckRow, ReadRow, ReadVersions, WriteRow
+from txn.stores.hbase.native.items import CheckRow, ReadRow, ScanRange, WriteRow, make_scan
 from txn.stores.hbase.native.messages import PB
 from txn.stores.hbase.native.regions import BY_NAME, PAUSES, Location, Regions
 from txn.stores.hbase.native.registry import Registry
-from txn.stores.hbase.native.scans import ScanRange, make_scan
 from txn.stores.hbase.native.servers import Servers
 from txn.stores.hbase.native.sharing import SharedReads
 from txn.stores.hbase.native.tables import MasterTables
-from txn.stores.hbase.native.target import Target
+from txn.stores.hbase.native.target import Target, parse_target
 from txn.stores.hbase.places import (
     check_place,
     complete,
     complete_versions,
+    find_absent,
     first_line,
     group_by_table,
     keep_between,
+    keep_last,
     list_targets,
     make_refusal,
-    row_after,
 )
 from txn.stores.hbase.schema import make_table
 
@@ -59,7 +60,12 @@ FIRST_PAGE_ROWS, PAGE_ROWS = 32, 2_000
 ASKED_WITHIN_MS = 2_000  # why something was refused
 
 
-class NativeStore:
+def native_store(parts: SplitResult, clock: Clock) -> NativeStore:
+    """Return the store of the cluster of a URI. Nothing is sent yet."""
+    return NativeStore(parse_target(parts), clock)
+
+
+class NativeStore(Forked):
     """Tables of HBase, without a gateway. Durable at each call, whatever was asked for."""
 
     features: frozenset[Feature] = frozenset(
@@ -75,6 +81,13 @@ class NativeStore:
         self._batches = Batches(self._servers, self._regions, clock)
         self._tables = MasterTables(self._servers, registry, clock)
         self._shared = SharedReads(self._read_rows, self._batches.try_once, clock)
+        self.expect_forks()
+
+    def after_fork(self, in_child: bool) -> None:
+        """Leave to the parent what belongs to it and its threads."""
+        if in_child:
+            self._servers.reset()
+            self._shared.reset()
 
     def read(
         self, *groups: Collection[Key], beside: Callable[[], None] | None = None
@@ -98,20 +111,14 @@ class NativeStore:
     def read_versions(self, keys: Collection[Key], count: int) -> dict[Key, list[Cell]]:
         """Read with one request to each server."""
         check_count(count)
-        items = [ReadVersions(*place, count) for place in _list_places(keys)]
+        items = [ReadRow(*place, count) for place in _list_places(keys)]
         found = self._try(lambda: self._batches.run(items, once=False), keys)
         return complete_versions(keys, found)
 
     def write(self, edits: Sequence[Edit], *, durable: bool = True, by_row: bool = False) -> None:
         """Write with one request to each server."""
-        # Of two puts of a cell at one timestamp, HBase shows the one that arrived last.
-        kept: dict[tuple[Key, int | None, bool], Edit] = {}
-        for edit in edits:
-            key, value, timestamp = edit
-            check_place(key)
-            kept[key, timestamp, value is None] = edit
         rows: dict[tuple[bytes, bytes], list[Edit]] = {}
-        for edit in kept.values():
+        for edit in keep_last(edits):
             row, _, _, table = edit[0]
             rows.setdefault((table or b"", row), []).append(edit)
         items = [WriteRow(table, row, part, by_row) for (table, row), part in rows.items()]
@@ -135,23 +142,26 @@ class NativeStore:
         stop: bytes | None = None,
         columns: Columns = None,
         exclude: RowExclusion | None = None,
+        *,
+        reverse: bool = False,
     ) -> Iterator[Row]:
         """Yield the rows, a page at a time; between the pages the servers hold nothing for us."""
         check_exclusion(columns, exclude)
         limit = FIRST_PAGE_ROWS
-        wanted = ScanRange(table, stop or b"", None if columns is None else list(columns), exclude)
+        sought = None if columns is None else list(columns)
+        rest: ScanRange | None = ScanRange(table, start, stop or b"", sought, exclude, reverse)
         named = [Key(b"-", family, column, table) for family, column in columns or ()]
         named += [Key(b"-", exclude.family, exclude.column, table)] if exclude else []
-        while not stop or start < stop:
-            page, following = self._try(
-                lambda: self._read_page(wanted, start, limit),  # noqa: B023
+        if stop and start >= stop:
+            return
+        while rest is not None:
+            wanted = rest
+            page, rest = self._try(
+                lambda: self._read_page(wanted, limit),  # noqa: B023
                 named,
                 table,
             )
             yield from page
-            if following is None:
-                return
-            start = following
             limit = min(4 * limit, PAGE_ROWS)
 
     def atomically(self, work: Callable[[], None]) -> None:
@@ -194,15 +204,13 @@ class NativeStore:
 
     # ------------------------------------------------------------------------------- details
 
-    def _read_page(
-        self, wanted: ScanRange, start: bytes, limit: int
-    ) -> tuple[list[Row], bytes | None]:
-        """Return the first rows of a range, and where the next ones begin, if there may be any."""
-        table, request = wanted.table, make_scan(wanted, start, limit)
+    def _read_page(self, wanted: ScanRange, limit: int) -> tuple[list[Row], ScanRange | None]:
+        """Return the first rows of a range, and the rest of it, if there may be any."""
+        table, request = wanted.table, make_scan(wanted, limit)
         due_ms = self._batches.due_ms()
         cause: Exception | None = None
         for _ in PAUSES.tries(self._clock, self._rng, due_ms=due_ms):
-            region = self._regions.find(table, start, due_ms)
+            region = wanted.find_region(self._regions, due_ms)
             request.region.type, request.region.value = BY_NAME, region.name
             try:
                 connection = self._servers.connect(region.server, "ClientService", due_ms)
@@ -218,7 +226,7 @@ class NativeStore:
                 cause = error
                 self._regions.forget_server(region.server)
             else:
-                return self._take_page(region, answer, cells, start, wanted, due_ms=due_ms)
+                return self._take_page(region, answer, cells, wanted, due_ms)
         raise NotApplied("no server could read it in time", table=table, cause=first_line(cause))
 
     def _read_rows(self, items: Sequence[ReadRow], due_ms: int) -> list[Any]:
@@ -229,23 +237,20 @@ class NativeStore:
         region: Location,
         answer: Any,
         cells: Cells,
-        start: bytes,
         wanted: ScanRange,
-        *,
         due_ms: int,
-    ) -> tuple[list[Row], bytes | None]:
-        """Return the rows of an answer, and where the next ones begin. A server that takes long
-        stops on its way: within a row, which is then read by itself, or where there are none."""
+    ) -> tuple[list[Row], ScanRange | None]:
+        """Return the rows of an answer, and the rest of the range. A server that takes long stops
+        on its way: within a row, which is then read by itself, or where there are none."""
         table, counts = region.table, answer.cells_per_result
         rows = [_make_row(cells.take(count, table)) for count in counts if count]
-        following = max(start, answer.cursor.row, row_after(rows[-1].row) if rows else b"")
+        rest = wanted.skip_rows(answer.cursor.row, rows[-1].row if rows else b"")
         if rows and any(answer.partial_flag_per_result[-1:]):
-            following = row_after(rows[-1].row)
             last = self._read_row(wanted, rows.pop().row, due_ms)
             rows += [last] if wanted.is_due(last) else []  # it may be gone by now
         if not answer.more_results_in_region:
-            return rows, _next_start(region, wanted.stop)
-        return rows, following
+            return rows, wanted.skip_region(region)
+        return rows, rest
 
     def _read_row(self, wanted: ScanRange, row: bytes, due_ms: int) -> Row:
         table = wanted.table
@@ -254,30 +259,23 @@ class NativeStore:
         return Row(row, found)
 
     def _try(self, call: Callable[[], Any], keys: Collection[Key], table: bytes = b"") -> Any:
-        """RpcCall, and raise what a server's refusal means for a request on these keys."""
+        """Make a call, and raise what a server's refusal means for a request on these keys."""
         try:
             return call()
         except RemoteError as error:
-            gone = self._find_missing(keys, table)
+            gone = self._find_absent(keys, table)
             if gone is not None:
                 raise gone from error
             if error.is_final:
                 raise make_refusal(error.table or table, error) from error
             raise MaybeApplied("a server refused", cause=first_line(error)) from error
 
-    def _find_missing(self, keys: Collection[Key], table: bytes) -> TableUnavailable | None:
+    def _find_absent(self, keys: Collection[Key], table: bytes) -> TableUnavailable | None:
         """Return which table or family is missing, as far as that can be asked."""
-        families: dict[bytes, set[bytes]] = {table: set()} if table else {}
-        for key in keys:
-            families.setdefault(key.table or b"", set()).add(key.family)
         with suppress(TxnError):
-            for name in sorted(families):
-                known = self._tables.describe(name, ASKED_WITHIN_MS)
-                if known is None:
-                    return TableUnavailable(annotate("no such table", table=name), name)
-                for family in sorted(families[name] - set(known)):
-                    message = annotate("no such family", table=name, family=family)
-                    return TableUnavailable(message, name)
+            return find_absent(
+                lambda name: self._tables.describe(name, ASKED_WITHIN_MS), keys, table
+            )
         return None
 
 
@@ -295,9 +293,3 @@ def _list_places(keys: Collection[Key]) -> list[tuple[bytes, bytes, list[Key]]]:
 
 def _make_row(cells: dict[Key, Cell]) -> Row:
     return Row(next(iter(cells)).row, cells)
-
-
-def _next_start(region: Location, stop: bytes) -> bytes | None:
-    if not region.stop or (stop and region.stop >= stop):
-        return None
-    return region.stop

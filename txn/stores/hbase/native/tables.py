@@ -11,15 +11,12 @@ from txn.clock import Clock, limit_due
 from txn.errors import InvalidRequestError, MaybeApplied, NotApplied, StoreError
 from txn.model import DATABASE_ENTRY, Family, plain_table
 from txn.stores.hbase.native.connection import RemoteError
-from txn.stores.hbase.native.kerberos import Unwelcome
 from txn.stores.hbase.native.messages import PB
 from txn.stores.hbase.native.registry import Registry
-from txn.stores.hbase.native.servers import Servers
-from txn.stores.hbase.native.target import Address
+from txn.stores.hbase.native.servers import Servers, SoleService
 from txn.stores.hbase.places import first_line, is_legal, make_refusal
 from txn.stores.hbase.schema import FOREVER_S, PURGE, PURGE_MS, refuse_change
 
-TRY_MS = 10_000  # of an answer; then another one may be the active master
 PAUSES = Backoff(first_ms=20, longest_ms=500)
 LOSES = {"SKIP_WAL", "ASYNC_WAL"}
 DEFAULT_NAMESPACE = b"default"
@@ -31,10 +28,11 @@ class MasterTables:
 
     def __init__(self, servers: Servers, registry: Registry, clock: Clock) -> None:
         self._servers = servers
-        self._registry = registry
         self._clock = clock
         self._rng = Random()
-        self._master: Address | None = None
+        self._master = SoleService(
+            servers, "MasterService", registry.find_master, "no answer from the master"
+        )
 
     def list_names(self) -> list[bytes]:
         """Return the names of all tables but those of HBase itself, in byte order."""
@@ -102,7 +100,7 @@ class MasterTables:
         """Return the schemas of the tables that are named, or of all; none for an absent one."""
         try:
             due_ms = self._due_ms(within_ms)
-            response = self._ask(
+            response, _ = self._master.ask(
                 "GetTableDescriptors", request, PB.GetTableDescriptorsResponse, due_ms
             )
         except RemoteError as error:
@@ -124,12 +122,12 @@ class MasterTables:
     def _carry_out(self, table: bytes, method: str, request: Any) -> None:
         """Have the master make a change, and wait until it is made. Raises RemoteError."""
         due_ms = self._due_ms()
-        started = self._ask(method, request, PB.ProcedureStarted, due_ms, is_change=True)
+        started, _ = self._master.ask(method, request, PB.ProcedureStarted, due_ms, once=True)
         wanted = PB.GetProcedureResultRequest(proc_id=started.proc_id)
         cause = None
         try:
             for _ in PAUSES.tries(self._clock, self._rng, due_ms=due_ms):
-                done = self._ask(
+                done, _ = self._master.ask(
                     "getProcedureResult", wanted, PB.GetProcedureResultResponse, due_ms
                 )
                 if done.HasField("exception"):
@@ -140,35 +138,6 @@ class MasterTables:
         except NotApplied as error:  # the question; the change may have been made
             cause = error
         raise MaybeApplied("the master has not changed the table in time", table=table) from cause
-
-    def _ask(
-        self, method: str, request: Any, response: Any, due_ms: int, is_change: bool = False
-    ) -> Any:
-        """Ask the active master. A change is asked for once: it may have been made."""
-        cause: Exception | None = None
-        for _ in PAUSES.tries(self._clock, self._rng, due_ms=due_ms):
-            call = None
-            try:
-                address = self._master or self._registry.find_master(due_ms)
-                try_ms = due_ms if is_change else min(due_ms, self._clock.monotonic_ms() + TRY_MS)
-                connection = self._servers.connect(address, "MasterService", try_ms)
-                call = connection.send(method, request, try_ms)
-                answer = connection.receive(call, response, try_ms)
-            except RemoteError as error:
-                if not (error.is_elsewhere or error.is_busy):
-                    raise
-                self._master, cause = None, error
-            except Unwelcome:
-                raise
-            except (OSError, NotApplied) as error:
-                self._master, cause = None, cause or error  # the later ones may just be late
-                if call is not None and is_change:
-                    break
-            else:
-                self._master = address
-                return answer
-        kind = MaybeApplied if is_change else NotApplied
-        raise kind("no answer from the master", cause=first_line(cause)) from cause
 
     def _due_ms(self, within_ms: int | None = None) -> int:
         now_ms, limit_ms = self._clock.monotonic_ms(), self._servers.target.timeout_ms
@@ -181,10 +150,6 @@ def _table_name(table: bytes) -> Any:
 
 
 def _column(name: bytes, family: Family) -> Any:
-    if family.ttl_ms is not None and family.ttl_ms % 1000:
-        raise InvalidRequestError(
-            "a TTL is whole seconds in HBase", family=name, ttl_ms=family.ttl_ms
-        )
     column = PB.ColumnFamilySchema(name=name)
     column.attributes.add(first=b"VERSIONS", second=b"%d" % family.versions)
     if family.ttl_ms is not None:

@@ -67,7 +67,7 @@ def parse_target(parts: SplitResult) -> Target:
     uri = hide_login(parts.geturl())
     options = read_options(parts, _OPTIONS)
     masters = options.pop("registry", "")
-    is_bad = parts.fragment or "@" in parts.netloc or (masters and parts.path.strip("/"))
+    is_bad = "@" in parts.netloc or (masters and parts.path.strip("/"))
     if is_bad or bool(parts.netloc) == bool(masters):
         raise InvalidRequestError(
             "write hbase://zk1,zk2:2181/znode, or hbase://?registry=host:port,host:port", uri=uri
