@@ -14,7 +14,6 @@ from tests.console.conftest import NARROW, Browse, Picture, Serve
 from tests.console.visits import ask
 from txn import Key, Mutation, connect
 from txn.leases import open_leases
-from txn.leases.migrations import prepare
 from txn.leases.opening import parse_url
 from txn.leases.service import LeaseService
 from txn.locks import LockManager, Path, Waiting, exclusive, open_manager, shared
@@ -233,5 +232,5 @@ def test_looking_at_leases_makes_no_file_of_them(serve: Serve, store: str, tmp_p
 def test_a_look_at_leases_is_bounded(leases: str) -> None:
     """A page of a million leases would be of use to nobody."""
     with LeaseService(parse_url(leases)) as service:
-        prepare(service.connections)
+        service.connections.create_tables()
         assert len(service.list_lease(most=1)) == 1

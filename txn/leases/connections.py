@@ -1,34 +1,47 @@
-"""Transactions on the database of the leases: tried again where that may help, for a bounded time.
+"""Transactions on the database of the leases: retried where that may help, for a bounded time.
 
 Work that is handed in may be run several times, also after a run whose commit took effect and was
-not reported; it must be right all the same. A process that was forked gets connections of its own.
+not reported; it must be right all the same.
+
+A forked process gets connections of its own. It leaves alone those to a PostgreSQL. Those to SQLite
+must not be copied at all: a fork copies what SQLite knows of its files, but not its locks on them.
+A child that went on with that would believe in locks which end with its parent, and write to files
+which others have deleted. So a fork waits until no transaction is under way, and closes connections
+before, to be opened again at their next use. If a transaction stays under way for too long, the
+child cannot use that database.
 """
 
 from __future__ import annotations
 
+import os
 import random
-from collections.abc import Callable
-from contextlib import nullcontext
-from typing import TypeVar
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
 
-from sqlalchemy import URL, Connection, Engine
+from sqlalchemy import URL, Connection
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from txn.backoff import Backoff
 from txn.clock import Clock
-from txn.errors import InvalidRequestError, MaybeApplied, NotApplied, StoreClosedError
+from txn.errors import InvalidRequestError, MaybeApplied, NotApplied, StoreClosedError, StoreError
 from txn.host.forks import Forked
 from txn.leases.databases import PATIENCE_S, Database, Postgresql, Sqlite, hide_password
-from txn.leases.forking import Gate
+from txn.leases.tables import leases, metadata
+from txn.locks.requests import Path
 
 T = TypeVar("T")
 
 KINDS: dict[str, Database] = {"sqlite": Sqlite(), "postgresql": Postgresql()}
-PASSING = Backoff(first_ms=20, longest_ms=200)
+RETRYING = Backoff(first_ms=20, longest_ms=200)
+FORK_WITHIN_S = 10.0
+_CARRIED: set[str] = set()
+"""Databases with a transaction of a parent's of this process."""
 
 
 class Connections(Forked):
-    """Opened when they are needed, a pool of them for each process."""
+    """A pool of connections to one database, opened when they are needed."""
 
     def __init__(self, url: URL, clock: Clock, chance: random.Random) -> None:
         kind = KINDS.get(url.get_backend_name())
@@ -38,26 +51,39 @@ class Connections(Forked):
             )
         self.database = kind
         self.url = url
+        self._name = hide_password(url)
         self._clock = clock
         self._chance = chance
-        self._engine: Engine | None = kind.engine(url)
+        self._engine = kind.engine(url)
         # SQLAlchemy wraps what its own calls raise; a new connection is prepared by the driver's.
         self._errors = (SQLAlchemyError, self._engine.dialect.loaded_dbapi.Error)
-        self._inherited: list[Engine] = []
         self._closed = False
-        gate = None if kind.can_be_carried else Gate(hide_password(url), self._dispose)
-        self._enter = nullcontext if gate is None else gate.enter
+        self._changed = threading.Condition(threading.RLock())
+        self._inside: list[int] = []  # the thread of each transaction
+        self._forking = False
+        self._inherited: list[Any] = []  # pools of a parent's, which it goes on using
         self.expect_forks()
+
+    def create_tables(self) -> None:
+        """Create the tables if they are missing, in a turn of its own: of processes that open a
+        new database at once, one creates them and the others find them."""
+
+        def work(connection: Connection) -> None:
+            if not connection.dialect.has_table(connection, leases.name):
+                self.database.take_turn(connection, [Path((leases.name,))])
+                metadata.create_all(connection)
+
+        self.run(work)
 
     def run(self, work: Callable[[Connection], T], *, patience_ms: int = PATIENCE_S * 1000) -> T:
         """Do the work in a transaction and commit it. NotApplied: it was not done. MaybeApplied: a
         commit of it was sent, and not answered."""
         due_ms = self._clock.monotonic_ms() + patience_ms
         kind: type[NotApplied | MaybeApplied] = NotApplied
-        for _ in PASSING.tries(self._clock, self._chance, due_ms=due_ms):
+        for _ in RETRYING.tries(self._clock, self._chance, due_ms=due_ms):
             is_done = False
             try:
-                with self._enter(), self._own_engine().begin() as connection:
+                with self._enter(), self._engine.begin() as connection:
                     found = work(connection)
                     is_done = True
                 return found
@@ -67,32 +93,60 @@ class Connections(Forked):
                 cause = _find_cause(error)
                 if not self.database.passes(cause):
                     break
-        message, url = "the database of the leases failed", hide_password(self.url)
-        raise kind(message, url=url, reason=" ".join(str(cause).split())) from failure
+        message = "the database of the leases failed"
+        raise kind(message, url=self._name, reason=" ".join(str(cause).split())) from failure
 
     def close(self) -> None:
         """Give the connections back."""
-        self._closed = True
-        if self._engine is not None:
-            with self._enter():
-                self._dispose()
+        with self._changed:
+            self._closed = True
+            if self._name not in _CARRIED:
+                self._engine.dispose()
 
-    def after_fork(self, in_child: bool) -> None:
-        """Never touch, nor close, connections that are in use by the parent."""
-        if in_child and self._engine is not None:
-            self._inherited.append(self._engine)
-            self._engine = None
+    @contextmanager
+    def _enter(self) -> Iterator[None]:
+        """Begin a transaction, which a fork waits for where connections cannot be carried."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._forking)
+            if self._closed:
+                raise StoreClosedError("the leases were closed", url=self._name)
+            if self._name in _CARRIED:
+                message = "the leases were in use when this process was forked: fork before that"
+                raise StoreError(message, url=self._name, pid=os.getpid())
+            self._inside.append(threading.get_ident())
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._inside.remove(threading.get_ident())
+                self._changed.notify_all()
 
-    def _dispose(self) -> None:
-        if self._engine is not None:
+    def before_fork(self) -> None:
+        """Close SQLite's connections, if transactions end in time, and begin none until the fork is
+        over."""
+        self._changed.acquire()
+        if self.database.can_be_carried:
+            return
+        self._forking = True
+        self._changed.wait_for(self._may_fork, FORK_WITHIN_S)
+        if not self._inside and self._name not in _CARRIED:
             self._engine.dispose()
 
-    def _own_engine(self) -> Engine:
-        if self._closed:
-            raise StoreClosedError("the leases were closed", url=hide_password(self.url))
-        if self._engine is None:
-            self._engine = self.database.engine(self.url)
-        return self._engine
+    def _may_fork(self) -> bool:
+        """Return True if nothing is under way, or this thread's own transaction is, for which it
+        would wait for ever."""
+        return not self._inside or threading.get_ident() in self._inside
+
+    def after_fork(self, in_child: bool) -> None:
+        """Let transactions begin again. A child leaves alone what its parent goes on using."""
+        if in_child and self.database.can_be_carried:
+            self._inherited.append(self._engine.pool)  # else they would be closed as garbage
+            self._engine.dispose(close=False)
+        elif in_child and self._inside:
+            _CARRIED.add(self._name)
+        self._forking = False
+        self._changed.notify_all()
+        self._changed.release()
 
 
 def _find_cause(error: BaseException) -> BaseException:

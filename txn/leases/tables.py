@@ -17,6 +17,7 @@ from sqlalchemy import (
     Boolean,
     Column,
     ColumnElement,
+    Connection,
     DateTime,
     Dialect,
     Double,
@@ -27,7 +28,9 @@ from sqlalchemy import (
     Table,
     Text,
     and_,
+    event,
     or_,
+    text,
 )
 from sqlalchemy.ext.compiler import compiles
 from sqlalchemy.sql.expression import FunctionElement
@@ -35,10 +38,6 @@ from sqlalchemy.types import TypeDecorator
 
 from txn.locks.requests import LockRequest, Mode, Path
 
-VERSION = "v0003"
-"""The newest migration: what the code below takes for granted."""
-
-VERSION_TABLE = "txn_lease_version"
 IDS = "txn_lease_ids"
 BATCH = 100
 """Objects in one statement; SQLite allows expressions only so deep."""
@@ -98,12 +97,22 @@ leases = Table(
     Column("granted", Boolean, nullable=False),
     Column("duration_s", Double, nullable=False),
     Column("token", String(32), nullable=False),
-    # Of how many objects the lease was granted; 1 where a program of an older version wrote it.
-    Column("claims", Integer, nullable=False, server_default="1"),
+    # Of how many objects the lease was granted, so that the loss of one is noticed.
+    Column("claims", Integer, nullable=False),
     Index("txn_leases_object", "object"),
     Index("txn_leases_end_utc", "end_utc"),
     Index("txn_leases_token", "token"),
 )
+
+
+@event.listens_for(leases, "after_create")
+def _create_ids(_: Table, connection: Connection, **__: Any) -> None:
+    """Create what the ids of leases are taken from."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(text(f"CREATE SEQUENCE {IDS}"))
+    else:
+        connection.execute(text(f"CREATE TABLE {IDS} (last INTEGER NOT NULL)"))
+        connection.execute(text(f"INSERT INTO {IDS} VALUES (0)"))
 
 
 def within(objects: Iterable[Path]) -> ColumnElement[bool]:
