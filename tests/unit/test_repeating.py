@@ -21,7 +21,8 @@ from txn.errors import (
     TxnError,
 )
 from txn.leases.holding import HeldLease
-from txn.locks import exclusive
+from txn.locks import LockManager, exclusive
+from txn.locks.stored import StoredQueues
 from txn.repeating import repeat
 from txn.stores import open_store
 from txn.watch import Event, WorkFailed
@@ -160,6 +161,11 @@ def test_a_lease_goes_on_being_extended_after_any_error() -> None:
     held.release()
 
 
+def queues_of(manager: LockManager) -> StoredQueues:
+    assert isinstance(manager._backend, StoredQueues)
+    return manager._backend
+
+
 def test_a_row_that_is_no_line_of_locks_ends_no_session() -> None:
     """What is owed is given back between two beats; the row of another object may be odd."""
     store, clock = open_store("memory://"), ManualClock()
@@ -170,11 +176,11 @@ def test_a_row_that_is_no_line_of_locks_ends_no_session() -> None:
     with pytest.raises(CorruptRowError, match="not a line of locks"):
         manager.hold([exclusive("bad")])
     assert manager._owed
-    session = manager._sessions.alive()
-    seen = session._beats
-    until(lambda: session._beats >= seen + 3)
+    session = queues_of(manager).sessions.open(lambda: None)
+    seen = session._count
+    until(lambda: session._count >= seen + 3)
     with manager.hold([exclusive("good")]):
-        assert not session.lost
+        assert not session.heartbeat.lost
     manager.close()
 
 
@@ -182,17 +188,18 @@ def test_a_session_goes_on_after_any_error(caplog: pytest.LogCaptureFixture) -> 
     """Whatever a commit raises, the next beat may be in time."""
     store, clock = open_store("memory://"), ManualClock()
     manager = manager_on(store, clock, "one", lease_ms=30)
-    session = manager._sessions.alive()
-    commit, fails = manager._engine.commit, iter([ZeroDivisionError("odd"), CorruptRowError("odd")])
+    engine = queues_of(manager).engine
+    session = queues_of(manager).sessions.open(lambda: None)
+    commit, fails = engine.commit, iter([ZeroDivisionError("odd"), CorruptRowError("odd")])
 
     def fail(*arguments: object, **more: object) -> object:
         if (failure := next(fails, None)) is not None:
             raise failure
         return commit(*arguments, **more)  # type: ignore[arg-type]
 
-    manager._engine.commit = fail  # type: ignore[method-assign, assignment]
-    beaten_ms = clock.monotonic_ms() + 5
+    engine.commit = fail  # type: ignore[method-assign, assignment]
+    before_ms = session.heartbeat._sure_until_ms
     clock.advance(5)
-    until(lambda: session._beaten_ms >= beaten_ms)
-    assert not session.lost and caplog.text.count("work=show life") == 2
+    until(lambda: session.heartbeat._sure_until_ms >= before_ms + 5)
+    assert not session.heartbeat.lost and caplog.text.count("work=show life") == 2
     manager.close()

@@ -48,7 +48,7 @@ from txn.leases.model import (
     user_name,
 )
 from txn.leases.tables import BATCH, about, in_conflict, leases, now, within
-from txn.locks.manager import login_name
+from txn.locks.model import login_name
 from txn.locks.requests import LockRequest, Path, text_of
 
 WEEK_S = 7 * 24 * 3600

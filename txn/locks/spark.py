@@ -19,11 +19,13 @@ from urllib.parse import unquote
 
 from txn.errors import ConflictError, InvalidRequestError
 from txn.host.extras import import_extra
+from txn.locks.held import Held, LockLost
 from txn.locks.hive.functions import BUILT_IN
 from txn.locks.hive.model import DATABASE_SETTING, Column, Table
 from txn.locks.hive.settings import HIVE_SETTINGS, from_hive
 from txn.locks.hive.sql import UNKNOWN_FUNCTION, requests
-from txn.locks.manager import Held, LockLost, LockManager, Waiting
+from txn.locks.manager import LockManager
+from txn.locks.model import Waiting
 from txn.locks.requests import LockRequest, Mode, Path
 from txn.repeating import repeat
 

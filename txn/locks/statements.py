@@ -16,7 +16,8 @@ from txn.locks.hive.model import DATABASE_SETTING, Catalog
 from txn.locks.hive.settings import HIVE_SETTINGS, from_hive
 from txn.locks.hive.sql import object_path, requests
 from txn.locks.hive.words import Words, refuse_statement, statements
-from txn.locks.manager import Lock, LockManager, Waiting
+from txn.locks.manager import LockManager
+from txn.locks.model import Lock, Waiting
 from txn.locks.requests import LockRequest, Path, in_order
 
 
