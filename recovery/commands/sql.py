@@ -122,7 +122,7 @@ def _run_on_locks(
     as_json: bool,
 ) -> None:
     from txn.locks.statements import (  # noqa: PLC0415
-        ExplainedLocks,
+        ExplainLocks,
         GivenBack,
         ShownLocks,
         Taken,
@@ -134,7 +134,7 @@ def _run_on_locks(
     match result:
         case ShownLocks(locks, extended):
             show_locks(locks, extended, as_json)
-        case ExplainedLocks(requests):
+        case ExplainLocks(requests):
             show_needed(requests, as_json)
         case Taken(requests):
             show_requests(requests, as_json)

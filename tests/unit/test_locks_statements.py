@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import pytest
 
 from txn import Engine
 from txn.errors import InvalidRequestError
-from txn.locks import LockDenied, LockManager, exclusive, path, shared
+from txn.locks import LockDenied, LockManager, exclusive, from_hive, path, shared
 from txn.locks.hive.model import Column, Table, Tables
 from txn.locks.hive.sql import requests
 from txn.locks.opening import open_stored
 from txn.locks.statements import (
-    ExplainedLocks,
     ExplainLocks,
     GiveBack,
     GivenBack,
@@ -22,9 +21,9 @@ from txn.locks.statements import (
     ShownLocks,
     TakeLock,
     Taken,
-    execute,
     explain_statements,
     parse_lock_statement,
+    run_lock_statement,
 )
 from txn.stores import open_store
 
@@ -42,6 +41,19 @@ def engine() -> Iterator[Engine]:
 def manager(engine: Engine) -> Iterator[LockManager]:
     with open_stored(engine, name="me") as manager:
         yield manager
+
+
+def execute(
+    sql: str,
+    manager: LockManager,
+    settings: Mapping[str, str] | None = None,
+    catalog: Tables | None = None,
+    *,
+    force: bool = False,
+) -> Iterator[Result]:
+    waiting = from_hive(settings or {})
+    for statement in parse_lock_statement(sql, settings, catalog):
+        yield run_lock_statement(statement, manager, waiting=waiting, force=force)
 
 
 def run(sql: str, manager: LockManager) -> list[Result]:
@@ -106,7 +118,7 @@ def test_explained_is_all_that_is_taken(manager: LockManager) -> None:
         "X default/t/p=1",
     ]
     assert found == explain_statements(f"EXPLAIN LOCKS {sql}", None, CATALOG)
-    assert run(f"EXPLAIN LOCKS {sql}", manager) == [ExplainedLocks(found)]
+    assert run(f"EXPLAIN LOCKS {sql}", manager) == [ExplainLocks(found)]
     with manager.hold(requests(sql, None, CATALOG)) as held:
         assert held.requests == found
     assert explain_statements("USE d; SHOW TABLES; SELECT * FROM t")[0] == shared("d")

@@ -226,11 +226,19 @@ class LeaseService:
         wanted = claims(objects)
         began_ms = self._clock.monotonic_ms()
         lease_id = self.grab_lease(wanted, duration_s, wait_s, user=user)
+        extend = partial(self.extend_lease, lease_id, duration_s=duration_s)
         if wait_s > 0:  # it may have begun at any moment of that time
             began_ms = self._clock.monotonic_ms()
-            self.extend_lease(lease_id, duration_s=duration_s)
+            extend()
         return HeldLease(
-            self, lease_id, wanted, duration_s=duration_s, began_ms=began_ms, clock=self._clock
+            lease_id,
+            wanted,
+            duration_s=duration_s,
+            began_ms=began_ms,
+            clock=self._clock,
+            extend=extend,
+            are_there=partial(self._are_leased, lease_id, {each.path for each in wanted}),
+            drop=partial(self.drop_lease, lease_id),
         )
 
     def remove_expired(self) -> int:
@@ -253,6 +261,10 @@ class LeaseService:
         self.close()
 
     # ------------------------------------------------------------------------------- one grab
+
+    def _are_leased(self, lease_id: int, objects: set[Path]) -> bool:
+        there = self.list_lease(objects)
+        return objects <= {each.path for each in there if each.lease_id == lease_id}
 
     def _grab(self, request: _Request, due_ms: int) -> int:
         tries = 0

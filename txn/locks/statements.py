@@ -6,8 +6,8 @@ statement are explicit: they stay until they are given back, whatever becomes of
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import assert_never
 
 from txn.errors import InvalidRequestError
@@ -31,7 +31,7 @@ class ShowLocks:
 
 @dataclass(frozen=True, slots=True)
 class ExplainLocks:
-    """Asks which locks a statement needs, with all of their parents."""
+    """The locks that a statement needs, with all of their parents: its own result."""
 
     requests: tuple[LockRequest, ...]
 
@@ -64,13 +64,6 @@ class ShownLocks:
 
 
 @dataclass(frozen=True, slots=True)
-class ExplainedLocks:
-    """The locks that a statement would take."""
-
-    requests: tuple[LockRequest, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Taken:
     """The locks that were taken, and stay."""
 
@@ -85,7 +78,7 @@ class GivenBack:
     count: int
 
 
-Result = ShownLocks | ExplainedLocks | Taken | GivenBack
+Result = ShownLocks | ExplainLocks | Taken | GivenBack
 
 
 def parse_lock_statement(
@@ -108,8 +101,8 @@ def run_lock_statement(
         case ShowLocks(within, extended):
             there = manager.locks(within)
             return ShownLocks(tuple(lock for lock in there if extended or lock.granted), extended)
-        case ExplainLocks(needed):
-            return ExplainedLocks(needed)
+        case ExplainLocks():
+            return statement
         case TakeLock(request, text, settings):
             waiting = from_hive(dict(settings), waiting) if settings else waiting
             if waiting is not None and not waiting.enabled:
@@ -120,21 +113,6 @@ def run_lock_statement(
             return GivenBack(path, manager.release(path, force=force))
         case _:
             assert_never(statement)
-
-
-def execute(
-    sql: str,
-    manager: LockManager,
-    settings: Mapping[str, str] | None = None,
-    catalog: Catalog | None = None,
-    *,
-    deadline_ms: int | None = None,
-    force: bool = False,
-) -> Iterator[Result]:
-    """Run each statement of a text, yielding what came of it. settings: Hive's own."""
-    waiting = replace(from_hive(settings or {}), deadline_ms=deadline_ms)
-    for statement in parse_lock_statement(sql, settings, catalog):
-        yield run_lock_statement(statement, manager, waiting=waiting, force=force)
 
 
 def explain_statements(
