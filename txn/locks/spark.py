@@ -31,8 +31,7 @@ from txn.repeating import repeat
 
 with import_extra("locks"):
     from txn.locks.hive.definitions import NOTHING
-    from txn.locks.hive.parameters import Args, bind_values
-    from txn.locks.hive.words import SESSION_CATALOGS, Words, split, statements
+    from txn.locks.hive.words import SESSION_CATALOGS, Args, Words, bind_values, split, statements
 
 with import_extra("spark"):
     from pyspark.errors import PySparkException
