@@ -27,7 +27,7 @@ from txn.backoff import Backoff
 from txn.clock import Clock
 from txn.errors import InvalidRequestError, MaybeApplied, NotApplied, StoreClosedError, StoreError
 from txn.host.forks import Forked
-from txn.leases.databases import PATIENCE_S, Database, Postgresql, Sqlite, hide_password
+from txn.leases.databases import TIMEOUT_S, Database, Postgresql, Sqlite, hide_password
 from txn.leases.tables import leases, metadata
 from txn.locks.requests import Path
 
@@ -75,10 +75,10 @@ class Connections(Forked):
 
         self.run(work)
 
-    def run(self, work: Callable[[Connection], T], *, patience_ms: int = PATIENCE_S * 1000) -> T:
+    def run(self, work: Callable[[Connection], T], *, within_ms: int = TIMEOUT_S * 1000) -> T:
         """Do the work in a transaction and commit it. NotApplied: it was not done. MaybeApplied: a
         commit of it was sent, and not answered."""
-        due_ms = self._clock.monotonic_ms() + patience_ms
+        due_ms = self._clock.monotonic_ms() + within_ms
         kind: type[NotApplied | MaybeApplied] = NotApplied
         for _ in RETRYING.tries(self._clock, self._chance, due_ms=due_ms):
             is_done = False
@@ -91,7 +91,7 @@ class Connections(Forked):
                 failure = error
                 kind = MaybeApplied if is_done else kind
                 cause = _find_cause(error)
-                if not self.database.passes(cause):
+                if not self.database.is_transient(cause):
                     break
         message = "the database of the leases failed"
         raise kind(message, url=self._name, reason=" ".join(str(cause).split())) from failure
@@ -125,7 +125,7 @@ class Connections(Forked):
         """Close SQLite's connections, if transactions end in time, and begin none until the fork is
         over."""
         self._changed.acquire()
-        if self.database.can_be_carried:
+        if self.database.can_be_forked:
             return
         self._forking = True
         self._changed.wait_for(self._may_fork, FORK_WITHIN_S)
@@ -139,7 +139,7 @@ class Connections(Forked):
 
     def after_fork(self, in_child: bool) -> None:
         """Let transactions begin again. A child leaves alone what its parent goes on using."""
-        if in_child and self.database.can_be_carried:
+        if in_child and self.database.can_be_forked:
             self._inherited.append(self._engine.pool)  # else they would be closed as garbage
             self._engine.dispose(close=False)
         elif in_child and self._inside:

@@ -1,4 +1,4 @@
-"""The statements that are about leases: SHOW LEASE and DROP FORCE LEASE.
+"""Statements about leases: SHOW LEASE and DROP FORCE LEASE.
 
 They may stand beside statements about locks, and like those are understood, all of a text, before
 the first of them is run.
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, assert_never
 
 from txn.locks import statements as locks
 from txn.locks.hive.model import Catalog
-from txn.locks.hive.sql import object_path
-from txn.locks.hive.words import Words, statements
+from txn.locks.hive.sql import make_object_path
+from txn.locks.hive.words import WordReader, read_statements
 from txn.locks.requests import Path
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ShowLeases:
-    """Asks for the leases on a table or a partition and what lies in it, and for the exclusive ones
+    """Lists the leases on a table or a partition and what lies in it, and the exclusive ones
     on what it lies in; None: for all."""
 
     within: Path | None
@@ -31,7 +31,7 @@ class ShowLeases:
 
 @dataclass(frozen=True, slots=True)
 class DropLeases:
-    """Asks to drop anybody's leases on a table or a partition and what lies in it;
+    """Drops anybody's leases on a table or a partition and what lies in it;
     None: all that there are."""
 
     within: Path | None
@@ -42,14 +42,14 @@ Statement = ShowLeases | DropLeases
 
 @dataclass(frozen=True, slots=True)
 class ShownLeases:
-    """The leases that there are."""
+    """The result of SHOW LEASE."""
 
     leases: tuple[Lease, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """How many leases were dropped."""
+    """The result of DROP FORCE LEASE."""
 
     within: Path | None
     count: int
@@ -65,7 +65,7 @@ def parse_lease_statement(
     USE applies to the rest."""
     return [
         _parse(words, catalog) or locks.parse_words(words, catalog)
-        for words in statements(sql, settings)
+        for words in read_statements(sql, settings)
     ]
 
 
@@ -81,7 +81,7 @@ def run_lease_statement(statement: Statement, leases: LeaseService) -> Result:
             assert_never(statement)
 
 
-def _parse(words: Words, catalog: Catalog | None) -> Statement | None:
+def _parse(words: WordReader, catalog: Catalog | None) -> Statement | None:
     if words.accept("SHOW", "LEASE"):
         return ShowLeases(_within(words, catalog))
     if words.accept("DROP", "FORCE", "LEASE"):
@@ -89,13 +89,13 @@ def _parse(words: Words, catalog: Catalog | None) -> Statement | None:
     return None
 
 
-def _within(words: Words, catalog: Catalog | None) -> Path | None:
+def _within(words: WordReader, catalog: Catalog | None) -> Path | None:
     if words.accept("*"):
-        words.end()
+        words.expect_end()
         return None
-    table, spec = words.table(), words.partition()
-    words.end()
-    found = object_path(table, spec, catalog.table(table) if catalog is not None else None)
+    table, spec = words.read_table(), words.read_partition()
+    words.expect_end()
+    found = make_object_path(table, spec, catalog.table(table) if catalog is not None else None)
     if len(found.parts) < len(table.parts) + len(spec):
         words.refuse("not every part of the partition is certain")
     return found

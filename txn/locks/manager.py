@@ -55,7 +55,7 @@ class SessionEnded(LockLost):
     """Others took us for dead while we waited; nothing was held."""
 
 
-class Attempt(Protocol):
+class LockAttempt(Protocol):
     """A request that asks for its objects, until it is granted or gives up."""
 
     def acquire(self, schedule: RetrySchedule) -> Grant | Denial:
@@ -65,7 +65,7 @@ class Attempt(Protocol):
         """Wait for so long, or until the queue moves."""
 
 
-class Backend(Protocol):
+class LockBackend(Protocol):
     """Where queues are kept, and the session of this process. Safe to share between threads."""
 
     clock: Clock
@@ -76,7 +76,7 @@ class Backend(Protocol):
     on_contact: Callable[[], None]
     """Called now and then while the backend can be reached, so that what failed is done."""
 
-    def begin(self, ticket: Ticket, wanted: Sequence[LockRequest]) -> Attempt:
+    def begin(self, ticket: Ticket, wanted: Sequence[LockRequest]) -> LockAttempt:
         """Begin a request, in a session that lives."""
 
     def scan(self, within: Path | None) -> Iterator[Entry]:
@@ -103,7 +103,7 @@ class Backend(Protocol):
 
 
 class _Owed(NamedTuple):
-    """Entries that are to be removed; see `Backend.remove`."""
+    """Entries that are to be removed; see `LockBackend.remove`."""
 
     objects: tuple[Path, ...]
     is_unsure: bool
@@ -113,7 +113,7 @@ class LockManager:
     """Grants locks. Safe to share between threads."""
 
     def __init__(
-        self, backend: Backend, *, name: str | None = None, waiting: Waiting | None = None
+        self, backend: LockBackend, *, name: str | None = None, waiting: Waiting | None = None
     ) -> None:
         self._backend = backend
         self._waiting = waiting_or_default(waiting)
@@ -198,7 +198,7 @@ class LockManager:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _acquire(self, attempt: Attempt, schedule: RetrySchedule) -> Grant:
+    def _acquire(self, attempt: LockAttempt, schedule: RetrySchedule) -> Grant:
         blockers: tuple[object, ...] = ()
         while isinstance(found := attempt.acquire(schedule), Denial):
             if found.blockers != blockers:

@@ -16,7 +16,7 @@ from txn.locks.model import Lock, Waiting
 from txn.locks.requests import LockRequest, Mode, Path
 
 
-class Queued(Protocol):
+class QueueMember(Protocol):
     """One request in an object's queue."""
 
     @property
@@ -40,7 +40,7 @@ class Denial(NamedTuple):
 
 
 def find_denial(
-    queues: Mapping[Path, Iterable[Queued]], ticket: str, wanted: Sequence[LockRequest]
+    queues: Mapping[Path, Iterable[QueueMember]], ticket: str, wanted: Sequence[LockRequest]
 ) -> Denial | None:
     """Return the first object that others keep from a ticket: those before it in the queue, and all
     of them if it is not in it."""

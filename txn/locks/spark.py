@@ -31,7 +31,14 @@ from txn.repeating import repeat
 
 with import_extra("locks"):
     from txn.locks.hive.definitions import NOTHING
-    from txn.locks.hive.words import SESSION_CATALOGS, Args, Words, bind_values, split, statements
+    from txn.locks.hive.words import (
+        SESSION_CATALOGS,
+        Args,
+        WordReader,
+        bind_values,
+        read_statements,
+        split_statements,
+    )
 
 with import_extra("spark"):
     from pyspark.errors import PySparkException
@@ -58,7 +65,7 @@ _SETS = re.compile(r"\bset\b", re.IGNORECASE)
 
 
 class SessionCatalog:
-    """What a Spark session knows of its tables and views, asked anew each time."""
+    """The tables and views that a Spark session knows, read anew each time."""
 
     def __init__(self, spark: SparkSession, databases: Iterable[str] = ()) -> None:
         """databases: those of names without one; else the session's own."""
@@ -120,15 +127,15 @@ class SessionCatalog:
         return found
 
     def _made_functions(self) -> set[str]:
-        """Those without a database that this session has made, which may hide others."""
+        """Return the functions that the session has made outside of databases; they hide others."""
         if self._made is None:
             rows = self._spark.sql("SHOW USER FUNCTIONS").collect()
             self._made = {str(row[0]).lower() for row in rows}
         return self._made
 
     def _names(self, name: Path) -> list[str]:
-        """What a name may stand for in the session, as Spark takes it: also for what is temporary,
-        if a statement may have left out the database."""
+        """Return what a name may stand for in the session, in Spark's spelling: also for something
+        temporary, if a statement may have left out the database."""
         is_bare = name.parts[0] in self._databases
         return [quoted(name), *([quoted(Path(name.parts[-1:]))] if is_bare else [])]
 
@@ -146,7 +153,7 @@ def _read_function(function: Function) -> list[Table]:
         raise InvalidRequestError(UNKNOWN_FUNCTION, function=function.name) from error
     if catalog not in SESSION_CATALOGS or facts.get("referredTempViewNames", "[]") != "[]":
         raise InvalidRequestError(UNKNOWN_FUNCTION, function=function.name)
-    values = Words(facts.get("sqlFunction.inputParam") or "", "").defaults()
+    values = WordReader(facts.get("sqlFunction.inputParam") or "", "").read_defaults()
     queries = [query, *(f"SELECT {value}" for value in values)]
     return [Table(query=bind_values(each), database=database.lower()) for each in queries]
 
@@ -163,7 +170,7 @@ def session_requests(spark: SparkSession, sql: str, args: Args | None = None) ->
     _check_session(spark, text)
     text = bind_values(text, args)
     settings = {DATABASE_SETTING: spark.catalog.currentDatabase()}
-    each = list(statements(text, settings))
+    each = list(read_statements(text, settings))
     catalog = SessionCatalog(spark, {words.database for words in each})
     found = requests(text, settings, catalog)
     locked = {request.path.parts[1] for request in found if len(request.path.parts) > 1}
@@ -203,7 +210,7 @@ def replace_variables(spark: SparkSession, sql: str) -> str:
         found = str(jvm.org.apache.spark.sql.internal.VariableSubstitution().substitute(sql))
     finally:
         sessions.setActiveSession(active.get() if active.isDefined() else session)
-    if found != sql and len(split(found)) > 1 and _SETS.search(found):
+    if found != sql and len(split_statements(found)) > 1 and _SETS.search(found):
         raise InvalidRequestError("a variable beside SET: its value then is not known", given=sql)
     return found
 

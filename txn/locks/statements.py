@@ -1,4 +1,4 @@
-"""The statements that are about locks: SHOW LOCKS, EXPLAIN LOCKS, LOCK and UNLOCK.
+"""Statements about locks: SHOW LOCKS, EXPLAIN LOCKS, LOCK and UNLOCK.
 
 All of a text is understood before the first of its statements is run. Locks that are taken by
 statement are explicit: they stay until they are given back, whatever becomes of their owner.
@@ -14,8 +14,8 @@ from txn.errors import InvalidRequestError
 from txn.locks.hive.definitions import DATABASE
 from txn.locks.hive.model import DATABASE_SETTING, Catalog
 from txn.locks.hive.settings import HIVE_SETTINGS, from_hive
-from txn.locks.hive.sql import object_path, requests
-from txn.locks.hive.words import Words, refuse_statement, statements
+from txn.locks.hive.sql import make_object_path, requests
+from txn.locks.hive.words import WordReader, read_statements, refuse_statement
 from txn.locks.manager import LockManager
 from txn.locks.model import Lock, Waiting
 from txn.locks.requests import LockRequest, Path, in_order
@@ -23,7 +23,7 @@ from txn.locks.requests import LockRequest, Path, in_order
 
 @dataclass(frozen=True, slots=True)
 class ShowLocks:
-    """Asks who holds locks on an object and what lies in it; extended: and who waits."""
+    """Lists the locks on an object and on what lies in it; extended: also those that wait."""
 
     within: Path | None
     extended: bool
@@ -38,7 +38,7 @@ class ExplainLocks:
 
 @dataclass(frozen=True, slots=True)
 class TakeLock:
-    """Asks for an explicit lock. settings: Hive's, as they are where the statement stands."""
+    """Takes an explicit lock. settings: Hive's, as they are where the statement stands."""
 
     request: LockRequest
     statement: str
@@ -47,7 +47,7 @@ class TakeLock:
 
 @dataclass(frozen=True, slots=True)
 class GiveBack:
-    """Asks to give back the explicit locks on an object."""
+    """Gives back the explicit locks on an object."""
 
     path: Path
 
@@ -57,7 +57,7 @@ Statement = ShowLocks | ExplainLocks | TakeLock | GiveBack
 
 @dataclass(frozen=True, slots=True)
 class ShownLocks:
-    """The locks that there are."""
+    """The result of SHOW LOCKS."""
 
     locks: tuple[Lock, ...]
     extended: bool
@@ -65,14 +65,14 @@ class ShownLocks:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The locks that were taken, and stay."""
+    """The result of LOCK: locks that stay."""
 
     requests: tuple[LockRequest, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class GivenBack:
-    """How many explicit locks on an object were given back."""
+    """The result of UNLOCK: the number of explicit locks that were given back."""
 
     path: Path
     count: int
@@ -86,7 +86,7 @@ def parse_lock_statement(
 ) -> list[Statement]:
     """Return the statements of a text, or raise InvalidRequestError; USE and SET apply to the rest,
     and are not among them."""
-    return [parse_words(words, catalog) for words in statements(sql, settings)]
+    return [parse_words(words, catalog) for words in read_statements(sql, settings)]
 
 
 def run_lock_statement(
@@ -121,46 +121,48 @@ def explain_statements(
     """Return all that is taken for the statements of a text, in order: what `requests` returns,
     with every parent. EXPLAIN LOCKS before a statement changes nothing."""
     found: list[LockRequest] = []
-    for words in statements(sql, settings):
+    for words in read_statements(sql, settings):
         while words.accept("EXPLAIN", "LOCKS"):
             pass
         database = {DATABASE_SETTING: words.database}
-        found += requests(words.rest() or words.refuse(), database, catalog)
+        found += requests(words.read_rest() or words.refuse(), database, catalog)
     return in_order(found)
 
 
-def parse_words(words: Words, catalog: Catalog | None) -> Statement:
+def parse_words(words: WordReader, catalog: Catalog | None) -> Statement:
     """Return the statement that these words are, or raise InvalidRequestError."""
     if words.accept("SHOW", "LOCKS"):
         return _show(words, catalog)
     if words.accept("EXPLAIN", "LOCKS"):
         settings = {DATABASE_SETTING: words.database}
-        return ExplainLocks(explain_statements(words.rest() or words.refuse(), settings, catalog))
+        return ExplainLocks(
+            explain_statements(words.read_rest() or words.refuse(), settings, catalog)
+        )
     if words.accept("LOCK"):
         (*_, last) = requests(words.statement, {DATABASE_SETTING: words.database}, catalog)
         return TakeLock(last, words.statement, tuple(words.settings.items()))
     if words.accept("UNLOCK"):
         path = _object(words, catalog)
-        words.end()
+        words.expect_end()
         return GiveBack(path)
     if words.accept("SET"):
         refuse_statement(words.statement, "write SET name=value", known=HIVE_SETTINGS)
     return refuse_statement(words.statement, "not a statement about locks")
 
 
-def _show(words: Words, catalog: Catalog | None) -> Statement:
+def _show(words: WordReader, catalog: Catalog | None) -> Statement:
     within = None
     if not words.at_end and words.key != "EXTENDED":
         within = _object(words, catalog)
     extended = words.accept("EXTENDED")
-    words.end()
+    words.expect_end()
     return ShowLocks(within, extended)
 
 
-def _object(words: Words, catalog: Catalog | None) -> Path:
+def _object(words: WordReader, catalog: Catalog | None) -> Path:
     if words.accept_one(*DATABASE):
-        return words.database_path()
+        return words.read_database()
     words.accept("TABLE")
-    table = words.table()
+    table = words.read_table()
     known = catalog.table(table) if catalog is not None else None
-    return object_path(table, words.partition(), known)
+    return make_object_path(table, words.read_partition(), known)

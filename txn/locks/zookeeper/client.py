@@ -11,6 +11,7 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from operator import methodcaller
 from random import SystemRandom
@@ -66,7 +67,7 @@ class NodeMissing(StoreError):
 
 
 @dataclass(frozen=True, slots=True)
-class Create:
+class CreateNode:
     """A node to make; with `sequence` the server appends a number to its name."""
 
     at: str
@@ -76,7 +77,7 @@ class Create:
 
 
 @dataclass(frozen=True, slots=True)
-class Remove:
+class RemoveNode:
     """A node to delete."""
 
     at: str
@@ -188,20 +189,14 @@ class ZooKeeperClient:
 
     def tidy(self, folders: Sequence[str]) -> None:
         """Delete each folder that is empty, if that can be done now; the inner ones come first."""
-        if self._closed or self._silent_since_ms is not None:
-            return
-        asked = [self._client.delete_async(folder) for folder in folders]
-        for answer in asked:
-            try:
-                answer.get(timeout=CALL_WITHIN_S)
-            except (NoNodeError, NotEmptyError):
-                continue
-            except (KazooException, KazooTimeoutError):
-                return  # an empty folder does no harm
+        if not self._closed and self._silent_since_ms is None:
+            with suppress(StoreError):  # an empty folder does no harm
+                calls = [methodcaller("delete_async", folder) for folder in folders]
+                self._call_all(calls, self._session_ms)
 
     # ------------------------------------------------------------------- all or nothing, once
 
-    def apply(self, steps: Sequence[Create | Remove]) -> None:
+    def apply(self, steps: Sequence[CreateNode | RemoveNode]) -> None:
         """Take all steps or none, once.
 
         Raises NodeMissing if a folder or a node is absent, and ReplyLost if the reply was lost.
@@ -209,7 +204,7 @@ class ZooKeeperClient:
         self._refuse_if_closed()
         _read_results(self._request(steps).commit_async())
 
-    def create(self, steps: Sequence[Create], folders: Sequence[str]) -> Created:
+    def create(self, steps: Sequence[CreateNode], folders: Sequence[str]) -> Created:
         """Take all steps or none, once, and list the folders behind them in the same round trip: a
         session's requests are carried out in their order. Raises as `apply` does."""
         self._refuse_if_closed()
@@ -221,10 +216,10 @@ class ZooKeeperClient:
         *nodes, stat = _read_results(answer)
         return Created(nodes, stat.mzxid, children)
 
-    def _request(self, steps: Sequence[Create | Remove]) -> TransactionRequest:
+    def _request(self, steps: Sequence[CreateNode | RemoveNode]) -> TransactionRequest:
         request = self._client.transaction()
         for step in steps:
-            if isinstance(step, Create):
+            if isinstance(step, CreateNode):
                 request.create(step.at, step.data, ephemeral=step.ephemeral, sequence=step.sequence)
             else:
                 request.delete(step.at)
@@ -256,7 +251,7 @@ class ZooKeeperClient:
         left_ms = max(1, due_ms - self._clock.monotonic_ms())
         try:
             return answer.get(timeout=left_ms / 1000)
-        except (NoNodeError, NodeExistsError):
+        except (NoNodeError, NodeExistsError, NotEmptyError):
             return None
         except LOST_REPLY:
             raise

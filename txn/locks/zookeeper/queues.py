@@ -24,7 +24,13 @@ from txn.locks.manager import Entry, Grant, Ticket
 from txn.locks.model import Lock, LockListing, Owner
 from txn.locks.queue import Denial, RetrySchedule, find_denial
 from txn.locks.requests import LockRequest, Mode, Path, parts_of, text_of
-from txn.locks.zookeeper.client import Create, NodeMissing, Remove, ReplyLost, ZooKeeperClient
+from txn.locks.zookeeper.client import (
+    CreateNode,
+    NodeMissing,
+    RemoveNode,
+    ReplyLost,
+    ZooKeeperClient,
+)
 from txn.locks.zookeeper.ensemble import Credentials, Ensemble
 from txn.model import check_whole
 
@@ -243,7 +249,7 @@ class ZooKeeperQueues:
         lost = 0
         for _ in range(TRIES + retries):
             try:
-                return self.client.apply([Remove(at) for at in nodes])
+                return self.client.apply([RemoveNode(at) for at in nodes])
             except NodeMissing:
                 created = self.client.read_created(nodes)
                 nodes = [at for at, token in zip(nodes, created, strict=True) if token]
@@ -366,7 +372,7 @@ class _Attempt:
         data, name = self._note.encode(), self._ticket.name
         folders = [self._folders.of(each.path) for each in wanted]
         steps = [
-            Create(f"{folder}/{KINDS[each.mode]}{name}-", data, ephemeral=True, sequence=True)
+            CreateNode(f"{folder}/{KINDS[each.mode]}{name}-", data, ephemeral=True, sequence=True)
             for folder, each in zip(folders, wanted, strict=True)
         ]
         for tries in range(TRIES):
@@ -395,10 +401,10 @@ class _Attempt:
         for first in range(0, len(objects), AT_ONCE // 2):
             batch = objects[first : first + AT_ONCE // 2]
             nodes = self._list_nodes(batch)
-            steps: list[Create | Remove] = []
+            steps: list[CreateNode | RemoveNode] = []
             for at, node in zip(batch, nodes, strict=True):
                 data = self._note._replace(explicit=True, token=tokens[at]).encode()
-                steps += [Remove(node), Create(node, data, ephemeral=False, sequence=False)]
+                steps += [RemoveNode(node), CreateNode(node, data, ephemeral=False, sequence=False)]
             try:
                 self._client.apply(steps)
             except NodeMissing:
