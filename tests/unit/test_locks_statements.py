@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pytest
 
@@ -14,16 +15,11 @@ from txn.locks.hive.sql import requests
 from txn.locks.opening import open_stored
 from txn.locks.statements import (
     ExplainLocks,
-    GiveBack,
-    GivenBack,
-    Result,
+    ReleaseLocks,
     ShowLocks,
-    ShownLocks,
     TakeLock,
-    Taken,
     explain_statements,
     parse_lock_statement,
-    run_lock_statement,
 )
 from txn.stores import open_store
 
@@ -50,20 +46,27 @@ def execute(
     catalog: Tables | None = None,
     *,
     force: bool = False,
-) -> Iterator[Result]:
+) -> Iterator[Any]:
     waiting = from_hive(settings or {})
     for statement in parse_lock_statement(sql, settings, catalog):
-        yield run_lock_statement(statement, manager, waiting=waiting, force=force)
+        match statement:
+            case ShowLocks():
+                yield statement.run(manager)
+            case TakeLock():
+                yield statement.run(manager, waiting)
+            case ReleaseLocks(at):
+                yield manager.release(at, force=force)
+            case ExplainLocks(needed):
+                yield needed
 
 
-def run(sql: str, manager: LockManager) -> list[Result]:
+def run(sql: str, manager: LockManager) -> list[Any]:
     return list(execute(sql, manager, NO_RETRIES, CATALOG))
 
 
 def shown(sql: str, manager: LockManager) -> list[str]:
-    (result,) = run(sql, manager)
-    assert isinstance(result, ShownLocks)
-    return [f"{'' if lock.granted else '? '}{lock.request}" for lock in result.locks]
+    (locks,) = run(sql, manager)
+    return [f"{'' if lock.granted else '? '}{lock.request}" for lock in locks]
 
 
 @pytest.mark.parametrize(
@@ -81,8 +84,8 @@ def shown(sql: str, manager: LockManager) -> list[str]:
         ("USE d; SHOW LOCKS t", ShowLocks(path("d/t"), False)),
         ("EXPLAIN LOCKS DROP TABLE u", ExplainLocks((shared("default"), exclusive("default/u")))),
         ("USE d; EXPLAIN LOCKS SELECT * FROM u", ExplainLocks((shared("d"), shared("d/u")))),
-        ("UNLOCK TABLE t PARTITION (p=1)", GiveBack(path("default/t/p=1"))),
-        ("UNLOCK DATABASE d", GiveBack(path("d"))),
+        ("UNLOCK TABLE t PARTITION (p=1)", ReleaseLocks(path("default/t/p=1"))),
+        ("UNLOCK DATABASE d", ReleaseLocks(path("d"))),
     ],
 )
 def test_each_form_is_understood(sql: str, expected: object) -> None:
@@ -118,7 +121,7 @@ def test_explained_is_all_that_is_taken(manager: LockManager) -> None:
         "X default/t/p=1",
     ]
     assert found == explain_statements(f"EXPLAIN LOCKS {sql}", None, CATALOG)
-    assert run(f"EXPLAIN LOCKS {sql}", manager) == [ExplainLocks(found)]
+    assert run(f"EXPLAIN LOCKS {sql}", manager) == [found]
     with manager.hold(requests(sql, None, CATALOG)) as held:
         assert held.requests == found
     assert explain_statements("USE d; SHOW TABLES; SELECT * FROM t")[0] == shared("d")
@@ -138,7 +141,7 @@ def test_a_setting_applies_to_what_comes_after_it(manager: LockManager) -> None:
         list(execute("SET hive.lock.numretries=0; LOCK TABLE t EXCLUSIVE", manager))
     with pytest.raises(InvalidRequestError, match="turned off"):
         run("SET hive.support.concurrency=false; LOCK TABLE t SHARED", manager)
-    assert run("SET hive.support.concurrency=false; SHOW LOCKS", manager) == [ShownLocks((), False)]
+    assert run("SET hive.support.concurrency=false; SHOW LOCKS", manager) == [[]]
 
 
 @pytest.mark.parametrize(
@@ -179,13 +182,13 @@ def test_what_is_locked_by_statement_stays_until_it_is_unlocked(engine: Engine) 
     """Whoever locks from a console ends the console's session with every command."""
     with open_stored(engine, name="me") as manager:
         (taken,) = run("LOCK TABLE t PARTITION (p=1) EXCLUSIVE", manager)
-        assert taken == Taken((shared("default"), shared("default/t"), exclusive("default/t/p=1")))
+        assert taken == (shared("default"), shared("default/t"), exclusive("default/t/p=1"))
     with open_stored(engine, name="me") as manager:
         assert shown("SHOW LOCKS t", manager) == ["S default/t", "X default/t/p=1"]
         (lock,) = manager.locks(path("default/t/p=1"))
         assert (lock.owner.query, lock.explicit) == ("LOCK TABLE t PARTITION (p=1) EXCLUSIVE", True)
         back = run("UNLOCK TABLE t PARTITION (p=1); UNLOCK TABLE t PARTITION (p=1)", manager)
-        assert back == [GivenBack(path("default/t/p=1"), count) for count in (1, 0)]
+        assert back == [1, 0]
         assert shown("SHOW LOCKS", manager) == []
 
 
@@ -205,7 +208,7 @@ def test_only_force_unlocks_what_others_have_locked(engine: Engine) -> None:
     with open_stored(engine, name="me") as manager:
         (refused,) = execute("UNLOCK TABLE t", manager)
         (forced,) = execute("UNLOCK TABLE t", manager, force=True)
-    assert (refused, forced) == (GivenBack(path("default/t"), 0), GivenBack(path("default/t"), 1))
+    assert (refused, forced) == (0, 1)
 
 
 def test_where_locking_is_turned_off_a_lock_is_an_error(manager: LockManager) -> None:

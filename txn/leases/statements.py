@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING
 
 from txn.locks import statements as locks
 from txn.locks.hive.model import Catalog
@@ -23,39 +23,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ShowLeases:
-    """Lists the leases on a table or a partition and what lies in it, and the exclusive ones
-    on what it lies in; None: for all."""
+    """Lists the leases on a table or a partition and what lies in it, and the exclusive ones on
+    what it lies in; None: all."""
 
     within: Path | None
+
+    def run(self, leases: LeaseService) -> list[Lease]:
+        """Return the leases."""
+        return leases.list_lease([] if self.within is None else self.within)
 
 
 @dataclass(frozen=True, slots=True)
 class DropLeases:
-    """Drops anybody's leases on a table or a partition and what lies in it;
-    None: all that there are."""
+    """Drops anybody's leases on a table or a partition and what lies in it; None: all."""
 
     within: Path | None
+
+    def run(self, leases: LeaseService) -> int:
+        """Drop them, and return how many there were."""
+        return leases.force_drop_lease([] if self.within is None else self.within)
 
 
 Statement = ShowLeases | DropLeases
-
-
-@dataclass(frozen=True, slots=True)
-class ShownLeases:
-    """The result of SHOW LEASE."""
-
-    leases: tuple[Lease, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Dropped:
-    """The result of DROP FORCE LEASE."""
-
-    within: Path | None
-    count: int
-
-
-Result = ShownLeases | Dropped
 
 
 def parse_lease_statement(
@@ -67,18 +56,6 @@ def parse_lease_statement(
         _parse(words, catalog) or locks.parse_words(words, catalog)
         for words in read_statements(sql, settings)
     ]
-
-
-def run_lease_statement(statement: Statement, leases: LeaseService) -> Result:
-    """Do what a statement asks."""
-    within = [] if statement.within is None else [statement.within]
-    match statement:
-        case ShowLeases():
-            return ShownLeases(tuple(leases.list_lease(within)))
-        case DropLeases():
-            return Dropped(statement.within, leases.force_drop_lease(within))
-        case _:
-            assert_never(statement)
 
 
 def _parse(words: WordReader, catalog: Catalog | None) -> Statement | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import assert_never
 
 from txn.errors import InvalidRequestError
 from txn.locks.hive.definitions import DATABASE
@@ -28,10 +27,14 @@ class ShowLocks:
     within: Path | None
     extended: bool
 
+    def run(self, manager: LockManager) -> list[Lock]:
+        """Return the locks."""
+        return [lock for lock in manager.locks(self.within) if self.extended or lock.granted]
+
 
 @dataclass(frozen=True, slots=True)
 class ExplainLocks:
-    """The locks that a statement needs, with all of their parents: its own result."""
+    """The locks that a statement needs, with all of their parents."""
 
     requests: tuple[LockRequest, ...]
 
@@ -44,41 +47,24 @@ class TakeLock:
     statement: str
     settings: tuple[tuple[str, str], ...] = ()
 
+    def run(self, manager: LockManager, waiting: Waiting) -> tuple[LockRequest, ...]:
+        """Take it with its parents, and return these as well."""
+        waiting = from_hive(dict(self.settings), waiting)
+        if not waiting.enabled:
+            raise InvalidRequestError("locking is turned off", statement=self.statement)
+        return manager.hold(
+            [self.request], query=self.statement, explicit=True, waiting=waiting
+        ).requests
+
 
 @dataclass(frozen=True, slots=True)
-class GiveBack:
+class ReleaseLocks:
     """Gives back the explicit locks on an object."""
 
     path: Path
 
 
-Statement = ShowLocks | ExplainLocks | TakeLock | GiveBack
-
-
-@dataclass(frozen=True, slots=True)
-class ShownLocks:
-    """The result of SHOW LOCKS."""
-
-    locks: tuple[Lock, ...]
-    extended: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Taken:
-    """The result of LOCK: locks that stay."""
-
-    requests: tuple[LockRequest, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class GivenBack:
-    """The result of UNLOCK: the number of explicit locks that were given back."""
-
-    path: Path
-    count: int
-
-
-Result = ShownLocks | ExplainLocks | Taken | GivenBack
+Statement = ShowLocks | ExplainLocks | TakeLock | ReleaseLocks
 
 
 def parse_lock_statement(
@@ -87,32 +73,6 @@ def parse_lock_statement(
     """Return the statements of a text, or raise InvalidRequestError; USE and SET apply to the rest,
     and are not among them."""
     return [parse_words(words, catalog) for words in read_statements(sql, settings)]
-
-
-def run_lock_statement(
-    statement: Statement,
-    manager: LockManager,
-    *,
-    waiting: Waiting | None = None,
-    force: bool = False,
-) -> Result:
-    """Do what a statement asks. waiting: for LOCK. force: UNLOCK gives back others' locks too."""
-    match statement:
-        case ShowLocks(within, extended):
-            there = manager.locks(within)
-            return ShownLocks(tuple(lock for lock in there if extended or lock.granted), extended)
-        case ExplainLocks():
-            return statement
-        case TakeLock(request, text, settings):
-            waiting = from_hive(dict(settings), waiting) if settings else waiting
-            if waiting is not None and not waiting.enabled:
-                raise InvalidRequestError("locking is turned off", statement=text)
-            held = manager.hold([request], query=text, explicit=True, waiting=waiting)
-            return Taken(tuple(held.requests))
-        case GiveBack(path):
-            return GivenBack(path, manager.release(path, force=force))
-        case _:
-            assert_never(statement)
 
 
 def explain_statements(
@@ -144,7 +104,7 @@ def parse_words(words: WordReader, catalog: Catalog | None) -> Statement:
     if words.accept("UNLOCK"):
         path = _object(words, catalog)
         words.expect_end()
-        return GiveBack(path)
+        return ReleaseLocks(path)
     if words.accept("SET"):
         refuse_statement(words.statement, "write SET name=value", known=HIVE_SETTINGS)
     return refuse_statement(words.statement, "not a statement about locks")
