@@ -1,8 +1,8 @@
-"""Statements of Apache Spark under the locks that they need, and jobs under whatever is held.
+"""Statements of Apache Spark under the locks that they need, and jobs under locks or a lease.
 
-What a statement needs is looked up before its locks are held, and again once they are: a table that
-changed in between is locked anew. While it runs, a thread watches the locks; if they are lost it
-cancels the statement's jobs, and LockLost is raised whatever came of them.
+The locks that a statement needs are determined before they are held, and again once they are: a
+table that changed in between is locked anew. While the statement runs, a thread watches the locks.
+If they are lost, it cancels the statement's jobs, and LockLost is raised whatever came of them.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ with import_extra("spark"):
     from pyspark.sql import Row, SparkSession
     from pyspark.sql.catalog import Function
 
-LOOKS = 5
+MOST_TRIES = 5
 WATCH_S = 0.2
 INTERRUPT = "spark.job.interruptOnCancel"
 TABLES = frozenset({"MANAGED", "EXTERNAL", "MATERIALIZED_VIEW", "STREAMING_TABLE"})
@@ -58,7 +58,7 @@ MEANINGS = {
     "spark.sql.path.enabled": "",
 }
 # Statements that name tables and read none.
-LOOKS_ONLY = NOTHING | {"EXPLAIN", "UNCACHE"}
+READS_NOTHING = NOTHING | {"EXPLAIN", "UNCACHE"}
 _RELATION = re.compile(r"'UnresolvedRelation \[([^\]]*)\]")
 _COMMON = re.compile(r"\bCTE \[([^\]]*)\]")
 _SETS = re.compile(r"\bset\b", re.IGNORECASE)
@@ -175,7 +175,7 @@ def session_requests(spark: SparkSession, sql: str, args: Args | None = None) ->
     found = requests(text, settings, catalog)
     locked = {request.path.parts[1] for request in found if len(request.path.parts) > 1}
     for words in each:
-        if words.key not in LOOKS_ONLY:
+        if words.key not in READS_NOTHING:
             _check_parsed(spark, words.statement, locked)
     return found
 
@@ -238,9 +238,9 @@ def locked_sql(
     args: values of markers, as `spark.sql` takes them; write data frames in as views or tables.
     waiting: how to wait for them; else as the session's Hive settings say (`hive.lock.numretries`
     and so on). Raises LockDenied with nothing done, and LockLost if the locks were lost before the
-    end: then the statement's jobs were cancelled, and what it wrote is to be looked at.
+    end: then the statement's jobs were cancelled, and what it wrote must be examined.
     """
-    text = replace_variables(spark, sql)  # what is run is what was looked at
+    text = replace_variables(spark, sql)  # what is run is what was examined
     with locked(spark, manager, text, args, waiting=waiting):
         return spark.sql(text, args).collect()  # type: ignore[arg-type]
 
@@ -258,7 +258,7 @@ def locked(
     thread starts are cancelled if the locks are lost. args: values of markers."""
     wanted = partial(session_requests, spark, sql, args)
     with (
-        _hold(manager, sql, wanted, waiting or _waiting(spark)) as held,
+        _hold(manager, sql, wanted, waiting or _read_waiting(spark)) as held,
         watched(spark, held),
     ):
         yield held
@@ -273,11 +273,11 @@ def watched(spark: SparkSession, held: Held) -> Iterator[None]:
     tag = f"txn-locks-{uuid.uuid4().hex}"
     done = threading.Event()
 
-    def look() -> None:
+    def cancel_if_lost() -> None:
         if held.lost:  # again and again: a statement may start one job after another
             context.cancelJobsWithTag(tag)
 
-    work = ("watch locks", look, done, WATCH_S)
+    work = ("watch locks", cancel_if_lost, done, WATCH_S)
     watcher = threading.Thread(target=repeat, args=work, name="txn-locks-watch", daemon=True)
     interrupts = context.getLocalProperty(INTERRUPT)
     context.addJobTag(tag)
@@ -287,7 +287,9 @@ def watched(spark: SparkSession, held: Held) -> Iterator[None]:
         yield
     except Exception as error:
         if held.lost:
-            raise _make_lost(held) from error
+            locks = [str(request) for request in held.requests]
+            message = "locks were lost, what ran under them was cancelled"
+            raise LockLost(message, locks=locks) from error
         raise
     finally:
         done.set()
@@ -300,14 +302,14 @@ def watched(spark: SparkSession, held: Held) -> Iterator[None]:
 
 @contextmanager
 def _hold(
-    manager: LockManager, sql: str, look: Callable[[], list[LockRequest]], waiting: Waiting
+    manager: LockManager, sql: str, find_requests: Callable[[], list[LockRequest]], waiting: Waiting
 ) -> Iterator[Held]:
-    for _ in range(LOOKS):
-        with manager.hold(look(), query=sql, waiting=waiting) as held:
-            if not waiting.enabled or _covers(held, look()):
+    for _ in range(MOST_TRIES):
+        with manager.hold(find_requests(), query=sql, waiting=waiting) as held:
+            if not waiting.enabled or _covers(held, find_requests()):
                 yield held
                 return
-    raise ConflictError(f"what the statement touches keeps changing: {' '.join(sql.split())[:80]}")
+    raise ConflictError(f"what the statement accesses keeps changing: {' '.join(sql.split())[:80]}")
 
 
 def _covers(held: Held, wanted: Iterable[LockRequest]) -> bool:
@@ -315,7 +317,7 @@ def _covers(held: Held, wanted: Iterable[LockRequest]) -> bool:
     return all(modes.get(each.path) in {each.mode, Mode.EXCLUSIVE} for each in wanted)
 
 
-def _waiting(spark: SparkSession) -> Waiting:
+def _read_waiting(spark: SparkSession) -> Waiting:
     found = {name: spark.conf.get(name, None) for name in HIVE_SETTINGS}
     return from_hive({name: value for name, value in found.items() if value is not None})
 
@@ -325,8 +327,3 @@ def _refresh(spark: SparkSession, held: Held) -> None:
     for table in {request.path.parts[:2] for request in held.requests}:
         if len(table) == 2 and spark.catalog.tableExists(quoted(Path(table))):
             spark.catalog.refreshTable(quoted(Path(table)))
-
-
-def _make_lost(held: Held) -> LockLost:
-    locks = [str(request) for request in held.requests]
-    return LockLost("locks were lost, what ran under them was cancelled", locks=locks)
