@@ -68,8 +68,10 @@ def test_locks_of_a_session_that_was_ended_are_not_shown(uri: str) -> None:
     with open_manager(uri, name="ann", lease_ms=60_000) as manager:
         manager.hold([exclusive("a/b")])
         store = open_store(uri)
-        rows = [row for row in store.scan(b"locks") for key in row.cells if key.column == b"beat"]
-        store.write([Edit(Key(rows[0].row, "s", "beat", "locks"), None, 2**62)])
+        rows = [
+            row for row in store.scan(b"locks") for key in row.cells if key.column == b"heartbeat"
+        ]
+        store.write([Edit(Key(rows[0].row, "s", "heartbeat", "locks"), None, 2**62)])
         with open_lock_look(uri) as look:
             assert list_named(look) == []
         store.close()
@@ -87,9 +89,9 @@ def test_a_table_that_holds_no_locks_is_named(uri: str) -> None:
     """Somebody's own table may have that name."""
     with open_manager(uri), open_lock_look(uri) as look:
         store = open_store(uri)
-        store.write([Edit(Key("a", "o", "line", "locks"), b"[]", 1)])
+        store.write([Edit(Key("a", "o", "queue", "locks"), b"[]", 1)])
         store.close()
-        with pytest.raises(CorruptRowError, match="not a line of locks"):
+        with pytest.raises(CorruptRowError, match="not a queue of locks"):
             look.list_first(10)
 
 

@@ -348,8 +348,8 @@ def test_a_session_in_a_store_that_others_end_tells_its_holder() -> None:
     with connect("memory://") as engine:
         manager = open_stored(engine, lease_ms=LEASE_MS)
         held = manager.hold([exclusive("d/t")])
-        (row,) = [row.row for row in engine.scan("locks", columns=[("s", "beat")])]
-        engine.commit([Delete(Key(row, "s", "beat", "locks"))])
+        (row,) = [row.row for row in engine.scan("locks", columns=[("s", "heartbeat")])]
+        engine.commit([Delete(Key(row, "s", "heartbeat", "locks"))])
         with pytest.raises(LockLost):
             held.check()
         other = open_stored(engine, lease_ms=LEASE_MS)

@@ -199,8 +199,8 @@ def test_a_job_whose_locks_are_lost_is_stopped(
     with open_stored(engine, lease_ms=LOST_MS) as manager:
         job = begun(pool, spark, lambda: locked_sql(spark, manager, READ.format(table=table)))
         gate.wait_until_reached()
-        (session,) = [row.row for row in engine.scan("locks", columns=[("s", "beat")])]
-        engine.commit([Delete(Key(session, "s", "beat", "locks"))])
+        (session,) = [row.row for row in engine.scan("locks", columns=[("s", "heartbeat")])]
+        engine.commit([Delete(Key(session, "s", "heartbeat", "locks"))])
         with pytest.raises(LockLost):
             job.result(timeout=60)
     assert stored(spark, table) == OLD

@@ -103,7 +103,7 @@ class Undone:
         self.intruder.close()
 
     def _undo(self, call: Call) -> Fault:
-        line = Key("d", "o", "line", "locks")
+        line = Key("d", "o", "queue", "locks")
         cell = self.intruder.read([line])[line]
         if changes_to(Status.WRITTEN, call) and cell is not None:
             self.tries += 1

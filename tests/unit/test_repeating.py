@@ -159,9 +159,9 @@ def test_a_row_that_is_no_line_of_locks_ends_no_session() -> None:
     store, clock = open_store("memory://"), ManualClock()
     manager = manager_on(store, clock, "one", lease_ms=30)
     engine = Engine(store, clock=clock)
-    bad = Key("bad", "o", "line", "locks")
+    bad = Key("bad", "o", "queue", "locks")
     engine.commit([Mutation(bad, b"junk")])
-    with pytest.raises(CorruptRowError, match="not a line of locks"):
+    with pytest.raises(CorruptRowError, match="not a queue of locks"):
         manager.hold([exclusive("bad")])
     assert manager._owed
     session = queues_of(manager).sessions.open(lambda: None)

@@ -24,7 +24,7 @@ from txn.errors import (
 from txn.locks.held import Heartbeat
 from txn.model import Cell, Delete, Key, Mutation
 
-FAMILY, COLUMN = "s", "beat"
+FAMILY, COLUMN = "s", "heartbeat"
 
 
 class Session:
@@ -65,7 +65,7 @@ class Session:
             self._engine.commit([Delete(self.key)])
 
     def _value(self) -> bytes:
-        return json.dumps({"beat": self._count, "lease_ms": self._lease_ms}).encode()
+        return json.dumps({"count": self._count, "lease_ms": self._lease_ms}).encode()
 
     def _renew(self) -> bool:
         self._count += 1
@@ -92,17 +92,13 @@ class Sessions:
         self._closed = False
         self._seen: dict[str, tuple[bytes, int]] = {}
 
-    def key(self, name: str) -> Key:
-        """Return the cell that a session changes to show that it lives."""
-        return Key(name, FAMILY, COLUMN, self._table)
-
     def open(self, renewed: Callable[[], None]) -> Session:
         """Return our session, a new one if there is none that lives."""
         with self._guard:
             if self._closed:
                 raise StoreClosedError("the lock manager was closed")
             if not self._own or self._own[-1].heartbeat.lost:
-                key = self.key(f"{self._chance.getrandbits(128):032x}")
+                key = make_session_key(f"{self._chance.getrandbits(128):032x}", self._table)
                 session = Session(self._engine, key, self._lease_ms, self._clock, renewed)
                 self._own = [each for each in self._own if not each.heartbeat.ended] + [session]
             return self._own[-1]
@@ -117,7 +113,7 @@ class Sessions:
 
     def find_dead(self, names: Collection[str]) -> set[str]:
         """Return those that have ended; end those that have been silent for their lease."""
-        keys = {name: self.key(name) for name in names}
+        keys = {name: make_session_key(name, self._table) for name in names}
         cells = self._engine.read(list(keys.values())) if keys else {}
         now_ms = self._clock.monotonic_ms()
         found = set()
@@ -141,6 +137,11 @@ class Sessions:
         except AbortedError:
             return False  # it lives, or somebody else is at it
         return True
+
+
+def make_session_key(name: str, table: str | bytes) -> Key:
+    """Return the cell that a session changes to show that it lives."""
+    return Key(name, FAMILY, COLUMN, table)
 
 
 def _read_lease_ms(name: str, cell: Cell) -> int:

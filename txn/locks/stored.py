@@ -5,7 +5,7 @@ request is one transaction over all of its objects, so it is granted wholly or n
 of implicit locks has a session (sessions.py). A session that has ended is deleted, and nobody's
 entries outlive it.
 
-row     = {"token": the last fencing token, "line": [entry, ..]}     JSON
+row     = {"token": the last fencing token, "queue": [request, ..]}     JSON
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from txn.locks.manager import Entry, Grant, SessionEnded, Ticket
 from txn.locks.model import Lock, LockListing, Owner
 from txn.locks.queue import Denial, RetrySchedule, find_denial
 from txn.locks.requests import LockRequest, Mode, Path, path
-from txn.locks.sessions import FAMILY, Session, Sessions
+from txn.locks.sessions import FAMILY, Session, Sessions, make_session_key
 from txn.model import Key, check_whole
 from txn.protocol.attempt import Context, call_store
 from txn.reading.keys import Snapshot
@@ -39,7 +39,7 @@ from txn.reading.rows import scan_rows
 from txn.spans import Span
 
 TABLE = "locks"
-OBJECTS, COLUMN = "o", "line"
+OBJECTS, COLUMN = "o", "queue"
 """Where an object's row keeps its queue."""
 
 TRY_WITHIN_MS = 30_000
@@ -90,8 +90,8 @@ class Queue(NamedTuple):
 
     def encode(self) -> bytes:
         """Return what the row keeps."""
-        line = [asdict(each) | {"mode": each.mode.value} for each in self.requests]
-        return json.dumps({"token": self.token, "line": line}).encode()
+        queue = [asdict(each) | {"mode": each.mode.value} for each in self.requests]
+        return json.dumps({"token": self.token, "queue": queue}).encode()
 
     @classmethod
     def decode(cls, row: bytes, value: bytes | None) -> Queue:
@@ -100,10 +100,10 @@ class Queue(NamedTuple):
             return Queue()
         try:
             stored: dict[str, Any] = json.loads(value)
-            line = (QueuedRequest(**each | {"mode": Mode(each["mode"])}) for each in stored["line"])
-            return Queue(int(stored["token"]), tuple(line))
+            queue = [each | {"mode": Mode(each["mode"])} for each in stored["queue"]]
+            return Queue(int(stored["token"]), tuple(QueuedRequest(**each) for each in queue))
         except (ValueError, KeyError, TypeError) as error:
-            raise CorruptRowError("not a line of locks", row=row) from error
+            raise CorruptRowError("not a queue of locks", row=row) from error
 
 
 def _decode_path(row: bytes) -> Path:
@@ -394,6 +394,6 @@ class StoredLockReader:
         return {key: found[key] for key in keys}
 
     def _find_alive(self, sessions: Collection[str | None]) -> set[str]:
-        keys = {Key(name, FAMILY, "beat", self._table): name for name in sessions if name}
+        keys = {make_session_key(name, self._table): name for name in sessions if name}
         found = self._read(list(keys)) if keys else {}
         return {keys[key] for key, cell in found.items() if cell is not None}
