@@ -30,7 +30,7 @@ from sqlalchemy import (
 from txn.backoff import Backoff
 from txn.clock import Clock, SystemClock
 from txn.errors import StoreError
-from txn.leases.connections import Connections
+from txn.leases.databases import Connections
 from txn.leases.holding import HeldLease
 from txn.leases.model import (
     LAST_ID,

@@ -167,7 +167,7 @@ _BRACKETS = {"[": "(?:", "]": ")?", "{": "(?:", "}": ")*", "(": "(?:", ")": ")",
 
 
 def list_accesses(statement: str, database: str) -> Accesses:
-    """Return what one statement touches."""
+    """Return what one statement accesses."""
     words = WordReader(statement, database)
     forms = _compile_forms().get(words.key, [])
     shape = words.shape()
