@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from recovery.console.recent import Recent
 from recovery.console.settings import ConsoleSettings
 from recovery.opening import find_usual_rules, open_lease_look, open_lock_look
-from txn.locks.line import list_denying
-from txn.locks.manager import Lock, LockLook, SeenLocks
-from txn.locks.stored.look import StoredLook
+from txn.locks.model import Lock, LockListing, LockReader
+from txn.locks.queue import list_blockers
+from txn.locks.stored import StoredLockReader
 from txn.protocol.context import Context
 from txn.request import TRANSACTIONS
 
@@ -70,7 +70,7 @@ class LockClaims:
         self._context = context
         self._ends = ExitStack()
         self._guard = threading.Lock()
-        self._look: LockLook | None = None
+        self._look: LockReader | None = None
         self._recent = Recent(self._see)
 
     def see(self) -> LockTree | None:
@@ -84,15 +84,15 @@ class LockClaims:
 
     def _see(self) -> LockTree | None:
         look = self._open()
-        if isinstance(look, StoredLook) and not look.is_there:
+        if isinstance(look, StoredLockReader) and not look.is_there:
             return None
         return make_tree(look.list_first(MOST_SHOWN))
 
-    def _open(self) -> LockLook:
+    def _open(self) -> LockReader:
         with self._guard:
             if self._look is None:
                 self._look = (
-                    StoredLook(_of_locks(self._context))
+                    StoredLockReader(_of_locks(self._context))
                     if self._uri is None
                     else self._ends.enter_context(open_lock_look(self._uri))
                 )
@@ -120,7 +120,7 @@ class LeaseClaims:
             return SeenLeases(found[:MOST_SHOWN], service.now(), len(found) <= MOST_SHOWN)
 
 
-def make_tree(seen: SeenLocks) -> LockTree:
+def make_tree(seen: LockListing) -> LockTree:
     """Return the locks as a tree, with who waits for whom."""
     lines: dict[tuple[str, ...], list[Lock]] = {}
     for lock in seen.locks:
@@ -132,7 +132,7 @@ def make_tree(seen: SeenLocks) -> LockTree:
         at.holders = [lock for lock in line if lock.granted]
         waiting = [place for place, lock in enumerate(line) if not lock.granted]
         at.queue = [
-            Waiter(line[place], number, list_denying(line, place))
+            Waiter(line[place], number, list_blockers(line, place))
             for number, place in enumerate(waiting, 1)
         ]
         waiters += at.queue

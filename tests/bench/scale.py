@@ -106,11 +106,7 @@ def study(cores: int, handlers: int) -> dict[str, list[tuple[float, Setup]]]:
             for servers, shape in product(SERVERS, shapes)
             for setup in of(servers, **shape)
         ],
-        "buckets": [
-            (buckets, setup)
-            for buckets in BUCKETS
-            for setup in of(20, buckets=buckets)
-        ],
+        "buckets": [(buckets, setup) for buckets in BUCKETS for setup in of(20, buckets=buckets)],
         "keys": [(keys, setup) for keys in KEYS for setup in of(10, buckets=100, keys=keys)],
         "skew": [
             (skew, setup)
@@ -207,9 +203,7 @@ def plot(found_rows: Mapping[str, Sequence[report.Row]]) -> None:
                 [row["per_second"] for row in mine],
                 {1: "o:"}.get(buckets, "o--" if handlers == MANY_HANDLERS else "o-"),
                 color=colours[protocol],
-                label=f"{protocol}, buckets {buckets}, handlers {handlers}"
-                if shape
-                else protocol,
+                label=f"{protocol}, buckets {buckets}, handlers {handlers}" if shape else protocol,
                 markersize=4,
             )
         axes.set_xscale("linear" if name == "skew" else "log")

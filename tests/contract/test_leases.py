@@ -595,7 +595,7 @@ def test_a_waiter_that_died_is_in_the_way_for_seconds_only(
             raise Killed
 
     class Dead(LeaseService):
-        def _give_back(self) -> None:
+        def _sweep(self) -> None:
             """Nobody cleans up."""
 
     dying = Dead(one.connections.url, clock=Mortal())

@@ -22,9 +22,7 @@ from random import Random
 from typing import NamedTuple
 
 import time_machine
-from alembic.command import upgrade
-from alembic.config import Config
-from sqlalchemy import Connection, Engine, event, make_url
+from sqlalchemy import Engine, event
 
 from tests.history.leases import Stay
 from tests.integration.workers import Log, told
@@ -35,12 +33,10 @@ from txn.leases import (
     LeaseNotFoundError,
     LockRequest,
     exclusive,
-    migrations,
     open_leases,
     path,
     shared,
 )
-from txn.leases.connections import Connections
 from txn.leases.service import LeaseService
 from txn.locks.requests import Mode
 
@@ -133,20 +129,6 @@ def _ends(leases: LeaseService, lease_id: int, wanted: Iterable[LockRequest]) ->
     """When a lease ends, None if it has ended."""
     there = leases.list_lease([each.path for each in wanted])
     return min((each.end_utc for each in there if each.lease_id == lease_id), default=None)
-
-
-def make_tables(url: str, version: str) -> None:
-    """Make the tables as an older version of the program did."""
-    connections = Connections(make_url(url), SystemClock(), Random(1))
-
-    def work(connection: Connection) -> None:
-        connections.database.take_turn(connection, [])
-        config = Config(attributes={"connection": connection})
-        config.set_main_option("script_location", str(Folder(migrations.__file__).parent))
-        upgrade(config, version)
-
-    connections.run(work)
-    connections.close()
 
 
 class Death(NamedTuple):

@@ -140,7 +140,7 @@ def uri(tmp_path: Path) -> str:
     return f"embedded://{tmp_path}/store?sync=off"
 
 
-@pytest.mark.parametrize(("protocol", "buckets"), [("six-phase", 4), ("fenced", 1)])
+@pytest.mark.parametrize(("protocol", "salt_buckets"), [("six-phase", 4), ("fenced", 1)])
 def test_each_transaction_is_told_once(
     spark: SparkSession, uri: str, tmp_path: Path, protocol: ProtocolName, salt_buckets: int
 ) -> None:

@@ -77,9 +77,7 @@ def test_handlers_wait_for_the_log() -> None:
 def test_one_bucket_is_one_server() -> None:
     """More of them spread the transaction rows."""
     setup = Setup(servers=8, cores=1, handlers=1000, clients=200, processes=200, commits=600)
-    one, eight = (
-        simulate(replace(setup, buckets=buckets), FAST) for buckets in (1, 8)
-    )
+    one, eight = (simulate(replace(setup, buckets=buckets), FAST) for buckets in (1, 8))
     assert scale.find_full(setup, one) == "one server's processors"
     assert eight.per_second > 1.5 * one.per_second
 

@@ -83,6 +83,6 @@ def test_the_library_sets_up_no_handler() -> None:
         "recovery/commands/console.py: basicConfig",
         "recovery/commands/serve.py: basicConfig",
         "txn/__init__.py: NullHandler()",
-        "txn/locks/zookeeper/keeper.py: NullHandler()",
+        "txn/locks/zookeeper/client.py: NullHandler()",
         "txn/stores/hbase/native/registry.py: NullHandler()",
     }

@@ -1,8 +1,8 @@
-"""A ZooKeeper client whose every call ends: again while the connection breaks, but not for ever.
+"""A ZooKeeper client whose every call ends: it retries while the connection breaks, within bounds.
 
-The only module that knows the driver. A call that may be made twice is made again; one that may
-not is told to the caller as Broken, who must look whether it was carried out. A session is taken
-for lost as soon as the server may have ended it, which is before the server says so.
+The only module that knows the driver. A call that may be made twice is retried. Another one raises
+ReplyLost, and the caller must find out whether it was carried out. A session is taken for lost as
+soon as the server may have ended it, which is before the server says so.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ import logging
 import socket
 import ssl
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from operator import methodcaller
 from random import SystemRandom
 from typing import Any, NamedTuple
 
@@ -51,21 +53,21 @@ CALL_WITHIN_S = 30
 CALL_WITHIN_MS = 1000 * CALL_WITHIN_S
 TLS_WITHIN_S = 5
 MAX_PAUSE_MS = 1_000
-ASKING = Backoff(first_ms=20, longest_ms=MAX_PAUSE_MS)
+RETRYING = Backoff(first_ms=20, longest_ms=MAX_PAUSE_MS)
 PAUSES_IN_SESSION = 6
 LOGGER.addHandler(logging.NullHandler())  # nothing on stderr, unless a program asks for it
 
 
-class Broken(StoreError):
+class ReplyLost(StoreError):
     """The reply was lost: what was asked may have been done, or may be done yet."""
 
 
-class Gone(StoreError):
+class NodeMissing(StoreError):
     """A node that was needed is not there."""
 
 
 @dataclass(frozen=True, slots=True)
-class Create:
+class CreateNode:
     """A node to make; with `sequence` the server appends a number to its name."""
 
     at: str
@@ -81,22 +83,22 @@ class RemoveNode:
     at: str
 
 
-class About(NamedTuple):
+class NodeData(NamedTuple):
     """What a node holds, and the transaction in which it was made."""
 
     data: bytes
-    made_in: int
+    created_in: int
 
 
-class Made(NamedTuple):
+class Created(NamedTuple):
     """Nodes that were made, in which transaction, and what was in their folders afterwards."""
 
     nodes: list[str]
-    made_in: int
+    created_in: int
     children: list[list[str]]
 
 
-class Keeper:
+class ZooKeeperClient:
     """One session at a time with ZooKeeper. Safe to share between threads, not to fork."""
 
     def __init__(
@@ -104,14 +106,14 @@ class Keeper:
         hosts: str,
         session_ms: int,
         clock: Clock,
-        connected: Callable[[], None],
+        on_connected: Callable[[], None],
         credentials: Credentials,
     ) -> None:
         self.losses = 0
         self._closed = False
         self._clock = clock
         self._rng = SystemRandom()
-        self._connected = connected
+        self._on_connected = on_connected
         self._silent_since_ms: int | None = None
         # The driver's own pauses double without end: it would miss a server that is back.
         pause_s = min(MAX_PAUSE_MS, session_ms / PAUSES_IN_SESSION) / 1000
@@ -154,82 +156,70 @@ class Keeper:
 
     # -------------------------------------------------------------------------- single calls
 
-    def children(self, folder: str) -> list[str]:
-        """Return the names in a folder; an absent one has none."""
-        (found,) = self.all_children([folder])
-        return found
+    def list_children(self, folders: Sequence[str]) -> list[list[str]]:
+        """Return the names in each folder, in one round trip; an absent one has none."""
+        calls = [methodcaller("get_children_async", folder) for folder in folders]
+        return [found or [] for found in self._call_all(calls)]
 
-    def all_children(self, folders: Sequence[str]) -> list[list[str]]:
-        """Return the names in each folder, asked in one go."""
-        asked = [_make_call("get_children_async", folder) for folder in folders]
-        return [found or [] for found in self._answers(asked)]
+    def get(self, nodes: Sequence[str]) -> list[NodeData | None]:
+        """Return what is known of each node, in one round trip; None: it is absent."""
+        found = self._call_all([methodcaller("get_async", at) for at in nodes])
+        return [NodeData(each[0], each[1].czxid) if each else None for each in found]
 
-    def about(self, nodes: Sequence[str]) -> list[About | None]:
-        """Return what is known of each node, asked in one go; None: it is absent."""
-        found = self._answers([_make_call("get_async", at) for at in nodes])
-        return [About(each[0], each[1].czxid) if each else None for each in found]
-
-    def there(self, nodes: Sequence[str], within_ms: int = CALL_WITHIN_MS) -> list[int | None]:
-        """Return the transaction in which each node was made, or None, asked in one go."""
-        found = self._answers([_make_call("exists_async", at) for at in nodes], within_ms)
+    def read_created(
+        self, nodes: Sequence[str], within_ms: int = CALL_WITHIN_MS
+    ) -> list[int | None]:
+        """Return the transaction in which each node was made, or None, in one round trip."""
+        found = self._call_all([methodcaller("exists_async", at) for at in nodes], within_ms)
         return [stat.czxid if stat else None for stat in found]
 
     def watch(self, at: str, gone: Callable[[object], None]) -> bool:
-        """Whether a node is there; then call when something happens to it, or to the session."""
-        (stat,) = self._answers([lambda client: client.exists_async(at, watch=gone)])
+        """Return True if a node is there, and then call `gone` when something happens to it or to
+        the session."""
+        (stat,) = self._call_all([methodcaller("exists_async", at, watch=gone)])
         return stat is not None
 
     def sync(self, at: str) -> None:
         """See all that was done before now, by any server of the ensemble."""
-        self._answers([_make_call("sync_async", at)])
+        self._call_all([methodcaller("sync_async", at)])
 
-    def write(self, at: str, data: bytes) -> None:
-        """Let a node hold this, if it is there."""
-        self._answers([lambda client: client.set_async(at, data)])
-
-    def make_folders(self, folders: Sequence[str]) -> None:
+    def create_folders(self, folders: Sequence[str]) -> None:
         """Make each folder that is absent; the outer ones come first."""
-        self._answers([_make_call("create_async", folder) for folder in folders])
+        self._call_all([methodcaller("create_async", folder) for folder in folders])
 
     def tidy(self, folders: Sequence[str]) -> None:
         """Delete each folder that is empty, if that can be done now; the inner ones come first."""
-        if self._closed or self._silent_since_ms is not None:
-            return
-        asked = [self._client.delete_async(folder) for folder in folders]
-        for answer in asked:
-            try:
-                answer.get(timeout=CALL_WITHIN_S)
-            except (NoNodeError, NotEmptyError):
-                continue
-            except (KazooException, KazooTimeoutError):
-                return  # an empty folder does no harm
+        if not self._closed and self._silent_since_ms is None:
+            with suppress(StoreError):  # an empty folder does no harm
+                calls = [methodcaller("delete_async", folder) for folder in folders]
+                self._call_all(calls, self._session_ms)
 
     # ------------------------------------------------------------------- all or nothing, once
 
-    def change(self, steps: Sequence[Create | RemoveNode]) -> None:
+    def apply(self, steps: Sequence[CreateNode | RemoveNode]) -> None:
         """Take all steps or none, once.
 
-        Raises Gone where a folder or a node is absent, and Broken where the reply was lost.
+        Raises NodeMissing if a folder or a node is absent, and ReplyLost if the reply was lost.
         """
         self._refuse_if_closed()
-        _results(self._request(steps).commit_async())
+        _read_results(self._request(steps).commit_async())
 
-    def make(self, steps: Sequence[Create], folders: Sequence[str]) -> Made:
-        """Take all steps or none, once, and look into the folders right behind them, in one go: a
-        session's requests are carried out in their order. Raises as `change` does."""
+    def create(self, steps: Sequence[CreateNode], folders: Sequence[str]) -> Created:
+        """Take all steps or none, once, and list the folders behind them in the same round trip: a
+        session's requests are carried out in their order. Raises as `apply` does."""
         self._refuse_if_closed()
         request = self._request(steps)
         # Of all that a transaction can do only this tells its number; folders hold no data.
         request.set_data(folders[0], b"")
         answer = request.commit_async()
-        children = self.all_children(folders)
-        *nodes, stat = _results(answer)
-        return Made(nodes, stat.mzxid, children)
+        children = self.list_children(folders)
+        *nodes, stat = _read_results(answer)
+        return Created(nodes, stat.mzxid, children)
 
-    def _request(self, steps: Sequence[Create | RemoveNode]) -> TransactionRequest:
+    def _request(self, steps: Sequence[CreateNode | RemoveNode]) -> TransactionRequest:
         request = self._client.transaction()
         for step in steps:
-            if isinstance(step, Create):
+            if isinstance(step, CreateNode):
                 request.create(step.at, step.data, ephemeral=step.ephemeral, sequence=step.sequence)
             else:
                 request.delete(step.at)
@@ -237,36 +227,36 @@ class Keeper:
 
     # ------------------------------------------------------------------------------- details
 
-    def _answers(
+    def _call_all(
         self, calls: Sequence[Callable[[KazooClient], Any]], within_ms: int = CALL_WITHIN_MS
     ) -> list[Any]:
-        """Make calls that may be made twice, in one go, and again those whose replies are lost."""
+        """Make calls that may be made twice, in one round trip; repeat those without a reply."""
         answers: dict[int, Any] = {}
         due_ms = self._clock.monotonic_ms() + within_ms
-        for _ in ASKING.tries(self._clock, self._rng, due_ms=due_ms):
+        for _ in RETRYING.tries(self._clock, self._rng, due_ms=due_ms):
             self._refuse_if_closed()
             left = [i for i in range(len(calls)) if i not in answers]
             asked = [(i, calls[i](self._client)) for i in left]
             broken: list[Exception] = []
             for i, answer in asked:
                 try:
-                    answers[i] = self._one(answer, due_ms)
+                    answers[i] = self._wait_for(answer, due_ms)
                 except LOST_REPLY as error:
                     broken.append(error)
             if not broken:
                 return [answers[i] for i in range(len(calls))]
-        raise _failure("no answer", broken[-1]) from broken[-1]
+        raise _make_failure("no answer", broken[-1]) from broken[-1]
 
-    def _one(self, answer: Any, due_ms: int) -> Any:
+    def _wait_for(self, answer: Any, due_ms: int) -> Any:
         left_ms = max(1, due_ms - self._clock.monotonic_ms())
         try:
             return answer.get(timeout=left_ms / 1000)
-        except (NoNodeError, NodeExistsError):
+        except (NoNodeError, NodeExistsError, NotEmptyError):
             return None
         except LOST_REPLY:
             raise
         except KazooException as error:
-            raise _failure("refused", error) from error
+            raise _make_failure("refused", error) from error
 
     def _refuse_if_closed(self) -> None:
         if self._closed:
@@ -277,14 +267,14 @@ class Keeper:
             self.losses += 1
         if state == KazooState.CONNECTED:
             self._silent_since_ms = None
-            self._client.handler.spawn(self._tell_connected)
+            self._client.handler.spawn(self._report_connected)
         else:
             self._silent_since_ms = self._clock.monotonic_ms()
 
-    def _tell_connected(self) -> None:
-        """Let the owner do what it has put off, in a thread that nobody waits for."""
+    def _report_connected(self) -> None:
+        """Run in a thread of its own, so that no reply waits for it."""
         try:
-            self._connected()
+            self._on_connected()
         except StoreError as error:
             LOGGER.warning("not done after a reconnection: %s", name_failure(error))
         except Exception:
@@ -292,7 +282,6 @@ class Keeper:
 
 
 def _make_options(credentials: Credentials) -> dict[str, Any]:
-    """Return what the driver is told of how we are let in."""
     options: dict[str, Any] = {}
     if credentials.user:
         options["auth_data"] = [("digest", f"{credentials.user}:{credentials.password}")]
@@ -330,35 +319,29 @@ def _find_tls_error(hosts: Sequence[tuple[str, int]], credentials: Credentials) 
     return None
 
 
-def _make_call(name: str, at: str) -> Callable[[KazooClient], Any]:
-    """Return a call of the driver's, by its name."""
-    return lambda client: getattr(client, name)(at)
-
-
-def _results(answer: Any) -> list[Any]:
-    """Return what came of each step of a transaction."""
+def _read_results(answer: Any) -> list[Any]:
     try:
         results: list[Any] = answer.get(timeout=CALL_WITHIN_S)
     except LOST_REPLY as error:
-        raise Broken("ZooKeeper: the reply was lost", cause=_name(error)) from error
+        raise ReplyLost("ZooKeeper: the reply was lost", cause=_describe(error)) from error
     except KazooException as error:
-        raise _failure("refused", error) from error
+        raise _make_failure("refused", error) from error
     for result in results:
         if isinstance(result, NoNodeError):
-            raise Gone("a node is absent")
+            raise NodeMissing("a node is absent")
         if isinstance(result, Exception) and not isinstance(result, NOT_REACHED):
-            raise _failure("refused", result)
+            raise _make_failure("refused", result)
     return results
 
 
-def _failure(message: str, error: Exception) -> StoreError:
+def _make_failure(message: str, error: Exception) -> StoreError:
     if isinstance(error, NoAuthError):
         return NotApplied(
             "ZooKeeper: not for this user: name who made it, zookeeper://user:password@host"
         )
-    return StoreError(f"ZooKeeper: {message}", cause=_name(error))
+    return StoreError(f"ZooKeeper: {message}", cause=_describe(error))
 
 
-def _name(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     """Return an error of the driver's as text: most of them say nothing but their class."""
     return f"{type(error).__name__}: {error}".removesuffix(": ")
