@@ -1,4 +1,5 @@
-"""Checks and repairs in the background, one at a time: they go on when the browser leaves.
+"""Checks and repairs in the background, one at a time: they go on when the browser leaves. And the
+visits of the doctor.
 
 What the last check has found is kept, within bounds, and is what a repair is asked for by. A repair
 looks again, as the command's does; so what is kept may be old.
@@ -9,10 +10,11 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
+from recovery.doctor import Diagnosis, examine
 from recovery.findings import Finding, Kind, LeftAlone, Repaired, Result, Severity, Young
 from recovery.fsck import GRACE_MS, check, compact, repair, repair_all
 from txn.clock import Clock
@@ -214,6 +216,26 @@ class Jobs:
         report.require_going()
         if report.repairs:
             compact(context, tables=report.tables)
+
+
+class Doctor:
+    """What the doctor has said, and when; nothing before the first visit. One visit at a time."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._guard = threading.Lock()
+        self.diagnoses: tuple[Diagnosis, ...] = ()
+        self.at_ms: int | None = None
+
+    def run(self, tables: Sequence[bytes]) -> None:
+        """Examine the store and these tables. It writes to the row `doctor`."""
+        if not self._guard.acquire(blocking=False):
+            raise JobUnderWayError("nothing was done: the doctor is at work already")
+        try:
+            self.diagnoses = tuple(examine(self._context, tables))
+            self.at_ms = self._context.clock.wall_ms()
+        finally:
+            self._guard.release()
 
 
 class EndingClock:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from recovery.bounds import Budget, LookLimits, Stop
-from recovery.console.browsing import DEFAULT, TransactionPage, WantedTransactions, browse
 from recovery.inspect import COUNTS
 from recovery.scan import find_transaction
+from recovery.search import DEFAULT, Query, SearchPage, find_page
 from recovery.tables import is_foreign
 from txn.errors import CorruptRowError, TableUnavailable
 from txn.model import RESERVED, Cell, Key, Row
@@ -56,7 +56,7 @@ class KeyLook:
     holder: bytes
     holder_row: TransactionRow | None
     is_ours: bool | None
-    transactions: TransactionPage
+    transactions: SearchPage
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +81,7 @@ class KeyPage:
     cut: int = 0
 
 
-def look_at_key(
-    context: Context, key: Key, limits: LookLimits = DEFAULT, count: int = 10
-) -> KeyLook:
+def read_key(context: Context, key: Key, limits: LookLimits = DEFAULT, count: int = 10) -> KeyLook:
     """Return a key, which names its table, and the last so many transactions that named it."""
     lock, tag = context.rules.lock_of(key), key.tag
     is_there = True
@@ -109,7 +107,7 @@ def look_at_key(
         holder=holder,
         holder_row=row,
         is_ours=_judge_value(context, Guarded(key, cells[key], cells[lock], cells[tag]), row),
-        transactions=browse(context, WantedTransactions(key=key), None, limits, count),
+        transactions=find_page(context, Query(key=key), None, limits, count),
     )
 
 

@@ -142,7 +142,7 @@ def test_a_job_is_cancelled_while_it_finds_nothing(
     jobs.start(0, (), repairs=repairs)
     wait_until_over(jobs)
     assert jobs.report is not None
-    assert (jobs.report.rows, jobs.report.trouble) == (1, "it was cancelled")
+    assert (jobs.report.rows, jobs.report.trouble) == (0, "it was cancelled")
 
 
 def test_a_single_repair_is_cancelled_as_it_waits_for_the_store(

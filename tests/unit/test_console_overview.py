@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from recovery.console.pages.overview import describe_owner
+from recovery.console.overview import describe_owner
 from tests.unit.worlds import World, stopped_at
 from txn.protocol.phases import Status
 

@@ -11,11 +11,10 @@ from starlette.responses import RedirectResponse, Response
 
 from recovery.console.jobs import NOT_KEPT, FsckReport, Jobs, JobUnderWayError, KeptFinding, is_left
 from recovery.console.jobs import is_repaired as was_repaired
-from recovery.console.pages.fields import parse_grace, parse_number, parse_tables
-from recovery.console.rendering import link_to, render, respond
+from recovery.console.rendering import link_to, parse_number, parse_tables, render, respond
 from recovery.findings import Finding, Kind, LeftAlone, NothingToDo, Repaired, Severity
 from recovery.fsck import require_tables
-from recovery.text import time_text
+from recovery.text import parse_duration, time_text
 from txn.errors import InvalidRequestError
 from txn.text import escape, shorten
 
@@ -69,7 +68,10 @@ def render_fsck(request: Request) -> str:
 def start_check(request: Request, form: Mapping[str, str]) -> Response:
     """Begin a check; it writes nothing."""
     console = request.app.state.console
-    grace_ms, tables = parse_grace(form.get("grace", "")), parse_tables(form.get("tables", ""))
+    grace_ms, tables = (
+        parse_duration(form.get("grace") or "1m"),
+        parse_tables(form.get("tables", "")),
+    )
     require_tables(console.context, tables)
     console.jobs.start(grace_ms, tables)
     return RedirectResponse("/fsck", 303)

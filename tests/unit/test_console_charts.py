@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from recovery.console.drawing import BARS_HEIGHT, LEAST, WIDTH, draw_bars, draw_timeline, find_round
+from recovery.console.charts import BARS_HEIGHT, LEAST, WIDTH, draw_bars, draw_timeline, find_round
 from recovery.inspect import Explanation, explain
 from tests.unit.worlds import World, X, after_status
 from txn.model import Mutation

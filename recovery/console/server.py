@@ -13,7 +13,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from recovery.console.app import make_app
 from recovery.console.settings import ConsoleSettings
-from recovery.console.sources import Console, open_console
+from recovery.console.state import Console, open_console
 from txn.errors import InvalidRequestError
 from txn.server.listening import listen
 

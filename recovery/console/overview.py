@@ -9,11 +9,11 @@ from typing import NamedTuple
 from starlette.requests import Request
 from starlette.responses import Response
 
-from recovery.console.drawing import TONES, draw_bars
+from recovery.console.charts import TONES, draw_bars
 from recovery.console.rendering import render, respond
-from recovery.console.sampling import MINUTE_MS, MINUTES, Hour, Minute, find_last_minute
-from recovery.console.sources import Console
-from recovery.console.sweeping import UNKNOWN, Unfinished
+from recovery.console.state import Console
+from recovery.console.statistics import MINUTE_MS, MINUTES, Hour, Minute, find_last_minute
+from recovery.console.unfinished import UNKNOWN, Unfinished
 from txn.protocol.phases import FENCED_STEPS, STEPS, Status
 from txn.protocol.row import TransactionRow
 
@@ -66,6 +66,7 @@ def render_overview(request: Request) -> str:
     columns = [(m.committed, m.aborted, m.undecided) if m else (0, 0, 0) for m in minutes]
     facts = {
         "hour": hour,
+        "is_sampled": hour.is_sampled,
         "last": find_last_minute(hour),
         "bars": draw_bars([[each / 60 for each in column] for column in columns], BAR_TONES),
         "minutes": [each for each in reversed(minutes) if each],
@@ -76,7 +77,7 @@ def render_overview(request: Request) -> str:
         "unknown": UNKNOWN,
         "oldest": [describe_owner(row, console.context.clock.wall_ms()) for row in found.oldest],
         "shown": SHOWN,
-        "told": found.gateways.tell(),
+        "servers": found.servers.read(),
         "trouble": found.trouble,
     }
     return render("overview_part.html", request, facts)

@@ -1,17 +1,18 @@
-"""Who holds which locks and leases, looked at for the pages: at most once a second, and a thousand
-of them at most. Nothing is opened before somebody looks, and looking makes and changes nothing."""
+"""Locks and leases as the pages show them: read at most once a second, and at most a thousand of
+each. Nothing is opened before somebody asks for them, and reading makes and changes nothing."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar, cast
 
-from recovery.console.recent import Recent
 from recovery.console.settings import ConsoleSettings
 from recovery.opening import find_usual_rules, open_lease_look, open_lock_look
+from txn.errors import TxnError
 from txn.locks.line import list_denying
 from txn.locks.manager import Lock, LockLook, SeenLocks
 from txn.locks.stored.look import StoredLook
@@ -23,7 +24,9 @@ if TYPE_CHECKING:
 
     from txn.leases import Lease
 
+T = TypeVar("T")
 MOST_SHOWN = 1_000
+FRESH_S = 1.0
 
 
 class Waiter(NamedTuple):
@@ -62,7 +65,35 @@ class SeenLeases(NamedTuple):
     is_whole: bool
 
 
-class LockClaims:
+class Cached(Generic[T]):
+    """The result of a read that is at most FRESH_S old; the first visitor who needs it reads. An
+    error is kept as well: visitors who have waited for a server that does not answer are not to ask
+    it again, one after the other."""
+
+    def __init__(self, read: Callable[[], T]) -> None:
+        self._read = read
+        self._guard = threading.Lock()
+        self._until = 0.0
+        self._value: T | None = None
+        self._error: TxnError | None = None
+
+    def get(self) -> T:
+        """Return it, or raise what the read has raised."""
+        with self._guard:
+            if time.monotonic() >= self._until:
+                self._value, self._error = None, None
+                try:
+                    self._value = self._read()
+                except TxnError as error:
+                    self._error = error
+                self._until = time.monotonic() + FRESH_S
+            value, failure = self._value, self._error
+        if failure is not None:
+            raise failure
+        return cast("T", value)
+
+
+class LockReader:
     """The locks of the manager that a console was given, or of its own store."""
 
     def __init__(self, settings: ConsoleSettings, context: Context) -> None:
@@ -71,18 +102,18 @@ class LockClaims:
         self._ends = ExitStack()
         self._guard = threading.Lock()
         self._look: LockLook | None = None
-        self._recent = Recent(self._see)
+        self._cached = Cached(self._read)
 
-    def see(self) -> LockTree | None:
+    def read(self) -> LockTree | None:
         """Return the locks; None where the store has never had any."""
-        return self._recent.get()
+        return self._cached.get()
 
     def close(self) -> None:
-        """End the look."""
+        """Close the connection."""
         with self._guard:
             self._ends.close()
 
-    def _see(self) -> LockTree | None:
+    def _read(self) -> LockTree | None:
         look = self._open()
         if isinstance(look, StoredLook) and not look.is_there:
             return None
@@ -99,22 +130,20 @@ class LockClaims:
             return self._look
 
 
-class LeaseClaims:
-    """The leases that a console was told of, if it was."""
+class LeaseReader:
+    """The leases of the database that a console was given, if it was."""
 
     def __init__(self, settings: ConsoleSettings) -> None:
         self._url = settings.leases
-        self._recent = Recent(self._see)
+        self._cached = Cached(self._read)
 
-    def see(self) -> SeenLeases | None:
-        """Return the leases; None where none were named."""
-        return None if self._url is None else self._recent.get()
+    def read(self) -> SeenLeases | None:
+        """Return the leases; None where no database was given."""
+        return self._cached.get()
 
-    def close(self) -> None:
-        """Nothing stays open between two looks."""
-
-    def _see(self) -> SeenLeases:
-        assert self._url is not None
+    def _read(self) -> SeenLeases | None:
+        if self._url is None:
+            return None
         with open_lease_look(self._url) as service:
             found = service.list_lease(most=MOST_SHOWN + 1)
             return SeenLeases(found[:MOST_SHOWN], service.now(), len(found) <= MOST_SHOWN)

@@ -1,10 +1,10 @@
-"""What the last hour was like, minute by minute, estimated from a few rows of each.
+"""Statistics of the last hour, minute by minute, estimated from a few rows of each.
 
-Of a minute the first rows of each bucket are read; where there are more, the minute is taken to go
-on as it began. A minute that is over, and has settled, is sampled once and kept; the last three
-are sampled again each time. Transactions are counted when their owners' clocks say that they were
-begun; of a fenced database those of one row and family, which have no row, are not seen. Nothing
-here writes.
+Of a minute the first rows are read; if there are more, the minute is taken to go on as it began. A
+minute that is over, and whose transactions have ended, is sampled once and kept; the last three
+are sampled again each time. A transaction counts in the minute in which it was begun by its owner's
+clock. A fenced database keeps no rows of transactions of one row and family: these are not counted.
+Nothing here writes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import heapq
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -20,10 +20,10 @@ from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
 from recovery.bounds import Budget, LookLimits
-from recovery.console.positions import NAME, find_buckets, list_transactions
 from txn.errors import CorruptRowError, InvalidRequestError
 from txn.model import Key, Row
 from txn.protocol.attempt import Context, call_store
+from txn.protocol.listing import find_buckets, name_time, scan_transactions
 from txn.protocol.phases import Status
 from txn.protocol.row import (
     FAMILY,
@@ -33,8 +33,8 @@ from txn.protocol.row import (
     decode_buffer,
     decode_row,
     is_row_key,
+    whole_of,
 )
-from txn.spans import Span
 from txn.text import unescape
 
 T = TypeVar("T")
@@ -115,6 +115,11 @@ class Hour:
     reasons: tuple[tuple[str, int], ...] = ()
     conflicts_by_table: tuple[tuple[bytes, int], ...] = ()
 
+    @property
+    def is_sampled(self) -> bool:
+        """Whether it has rows that were not read, so that its numbers are estimates."""
+        return self.missing > 0 or not all(minute.is_whole for minute in self.minutes)
+
 
 class Reason(NamedTuple):
     """Why a transaction was aborted, in the words that it has in common with others; table: where
@@ -185,26 +190,27 @@ class Sampler:
 
     def _sample(self, began_ms: int, buckets: Sequence[bytes]) -> _Sample:
         found = _Sample(began_ms, self._context.clock.wall_ms())
-        share = max(1, len(buckets))
-        for prefix in buckets:
-            rows = self._sample_outcomes(found, prefix, max(1, self._size.rows // share))
-            wanted = rows[: max(1, self._size.whole_rows // share)]
-            self._sample_requests(found, wanted, self._size.bytes_ // share)
+        low, high = name_time(began_ms), name_time(began_ms + MINUTE_MS)
+        listed = scan_transactions(
+            self._context,
+            low,
+            high,
+            cells=OUTCOME_CELLS,
+            with_parts=False,
+            reverse=False,
+            buckets=buckets,
+        )
+        wanted = (row for row in listed if is_row_key(row.row) and whole_of(row.row) is None)
+        rows = list(islice(wanted, self._size.rows + 1))
+        found.is_whole = len(rows) <= self._size.rows
+        covered_ms = MINUTE_MS if found.is_whole else created_ms(rows.pop().row) - began_ms
+        found.sampled = len(rows)
+        for row in map(decode_row, rows):
+            _count_outcome(found, row, MINUTE_MS / max(1, covered_ms))
+        row_keys = [row.row for row in rows[: self._size.whole_rows]]
+        self._sample_requests(found, row_keys, self._size.bytes_)
         found.trim(self._size.kept)
         return found
-
-    def _sample_outcomes(self, found: _Sample, prefix: bytes, most: int) -> list[bytes]:
-        """Count the first rows of a minute in a bucket, and return their keys."""
-        rows = list(islice(self._list_rows(found, prefix), most + 1))
-        is_whole = len(rows) <= most
-        covered_ms = MINUTE_MS if is_whole else created_ms(rows[most].row) - found.began_ms
-        counted = rows[:most]
-        found.is_whole &= is_whole
-        found.sampled += len(counted)
-        scale = MINUTE_MS / max(1, covered_ms)
-        for row in map(decode_row, counted):
-            _count_outcome(found, row, scale)
-        return [row.row for row in counted]
 
     def _sample_requests(self, found: _Sample, row_keys: Sequence[bytes], bytes_: int) -> None:
         """Count what the requests of these rows name, until there are so many bytes: few of them
@@ -227,15 +233,6 @@ class Sampler:
             return
         found.whole_rows += 1
         found.keys.update(islice(request.keys, self._size.most_keys))
-
-    def _list_rows(self, found: _Sample, prefix: bytes) -> Iterator[Row]:
-        """Yield the outcomes of a minute in a bucket, without rows of parts."""
-        start, stop = (
-            prefix + NAME + b"%013d" % ms for ms in (found.began_ms, found.began_ms + MINUTE_MS)
-        )
-        span = Span(self._context.table, start, stop)
-        rows = list_transactions(self._context, span, OUTCOME_CELLS, None, _pass_part)
-        return (row for row in rows if is_row_key(row.row))
 
     # ------------------------------------------------------------------------------- results
 
@@ -330,7 +327,3 @@ def _make_minute(sample: _Sample) -> Minute:
         conflicts_by_table={table: round(number) for table, number in sample.tables.items()},
         statuses={name: round(number) for name, number in sample.statuses.items()},
     )
-
-
-def _pass_part(row: Row) -> None:
-    """Be told of a row of a part, which is not counted."""
