@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Columns, Row, Unless, plain_table
 from txn.protocol.attempt import Context, call_store
-from txn.protocol.listing import NAME, STATUS_CELLS, find_buckets, name_time
+from txn.protocol.listing import NAME, find_buckets, name_time
 from txn.protocol.lock_cells import holder_of
 from txn.protocol.phases import FINISHED, Status
 from txn.protocol.ranges import stored_rows
@@ -180,9 +180,10 @@ def scan_in_steps(
     exclude = leave_out(FINISHED)
     while True:
         rest = replace(span, stop=stop)
-        newest = next(stored_rows(context, rest, cells=STATUS_CELLS, reverse=True), None)
-        if newest is not None:
-            rest = replace(rest, start=max(span.start, _go_back(newest.row, covered_ms)))
+        newest = next(stored_rows(context, rest, cells=cells, reverse=True), None)
+        if newest is None:
+            return
+        rest = replace(rest, start=max(span.start, _go_back(newest.row, covered_ms)))
         began_ms = clock.monotonic_ms()
         yield from stored_rows(context, rest, exclude, cells, reverse=True)
         took_ms = clock.monotonic_ms() - began_ms
