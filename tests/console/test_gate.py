@@ -13,8 +13,8 @@ from starlette.responses import Response
 from starlette.types import Message, Scope
 
 from recovery.console import app
-from recovery.console.auth import HEADERS, AccessGate
 from recovery.console.app import make_app
+from recovery.console.auth import HEADERS, AccessGate
 from recovery.console.settings import ConsoleSettings
 from recovery.console.state import Console
 from txn.clock import SystemClock
