@@ -9,15 +9,14 @@ Nothing here writes.
 
 from __future__ import annotations
 
-import heapq
 import re
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from operator import itemgetter
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from recovery.bounds import Budget, LookLimits
 from txn.errors import CorruptRowError, InvalidRequestError
@@ -35,6 +34,7 @@ from txn.protocol.row import (
     is_row_key,
     whole_of,
 )
+from txn.request import Request
 from txn.text import unescape
 
 T = TypeVar("T")
@@ -129,29 +129,16 @@ class Reason(NamedTuple):
     table: bytes | None
 
 
-def _make_weights() -> defaultdict[Any, float]:
-    return defaultdict(float)
-
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Sample:
-    """What was read of a minute. The counts are estimates for all of it."""
+    """What was read of a minute, and when. reasons and tables are estimates for all of it; keys and
+    whole_rows tell of the requests that were read."""
 
-    began_ms: int
+    minute: Minute
     taken_ms: int
-    sampled: int = 0
-    whole_rows: int = 0
-    is_whole: bool = True
-    outcomes: defaultdict[str, float] = field(default_factory=_make_weights)
-    statuses: defaultdict[str, float] = field(default_factory=_make_weights)
-    tables: defaultdict[bytes, float] = field(default_factory=_make_weights)
-    reasons: defaultdict[str, float] = field(default_factory=_make_weights)
-    keys: Counter[Key] = field(default_factory=Counter)
-
-    def trim(self, kept: int) -> None:
-        """Keep what came most often."""
-        self.reasons = defaultdict(float, _list_most(self.reasons, kept))
-        self.keys = Counter(dict(self.keys.most_common(kept)))
+    reasons: Counter[str]
+    whole_rows: int
+    keys: Counter[Key]
 
 
 class Sampler:
@@ -186,15 +173,12 @@ class Sampler:
         sample = self._samples.get(began_ms)
         return sample is not None and sample.taken_ms >= began_ms + RECENT * MINUTE_MS
 
-    # ------------------------------------------------------------------------------ sampling
-
     def _sample(self, began_ms: int, buckets: Sequence[bytes]) -> _Sample:
-        found = _Sample(began_ms, self._context.clock.wall_ms())
-        low, high = name_time(began_ms), name_time(began_ms + MINUTE_MS)
+        taken_ms = self._context.clock.wall_ms()
         listed = scan_transactions(
             self._context,
-            low,
-            high,
+            name_time(began_ms),
+            name_time(began_ms + MINUTE_MS),
             cells=OUTCOME_CELLS,
             with_parts=False,
             reverse=False,
@@ -202,20 +186,29 @@ class Sampler:
         )
         wanted = (row for row in listed if is_row_key(row.row) and whole_of(row.row) is None)
         rows = list(islice(wanted, self._size.rows + 1))
-        found.is_whole = len(rows) <= self._size.rows
-        covered_ms = MINUTE_MS if found.is_whole else created_ms(rows.pop().row) - began_ms
-        found.sampled = len(rows)
-        for row in map(decode_row, rows):
-            _count_outcome(found, row, MINUTE_MS / max(1, covered_ms))
+        is_whole = len(rows) <= self._size.rows
+        covered_ms = MINUTE_MS if is_whole else created_ms(rows.pop().row) - began_ms
+        scale = MINUTE_MS / max(1, covered_ms)
+        reasons, minute = _make_minute(began_ms, is_whole, scale, list(map(decode_row, rows)))
+        keys: Counter[Key] = Counter()
+        whole_rows = 0
         row_keys = [row.row for row in rows[: self._size.whole_rows]]
-        self._sample_requests(found, row_keys, self._size.bytes_)
-        found.trim(self._size.kept)
-        return found
+        for request in self._read_requests(row_keys):
+            whole_rows += 1
+            keys.update(islice(request.keys, self._size.most_keys))
+        kept = self._size.kept
+        return _Sample(
+            minute,
+            taken_ms,
+            Counter(dict(reasons.most_common(kept))),
+            whole_rows,
+            Counter(dict(keys.most_common(kept))),
+        )
 
-    def _sample_requests(self, found: _Sample, row_keys: Sequence[bytes], bytes_: int) -> None:
-        """Count what the requests of these rows name, until there are so many bytes: few of them
-        are read at first, since one may have ten megabytes."""
-        budget = Budget(self._context.clock, LookLimits(len(row_keys) + 1, bytes_))
+    def _read_requests(self, row_keys: Sequence[bytes]) -> Iterator[Request]:
+        """Yield the requests of these rows, until there are so many bytes: few of them are read at
+        first, since one may have ten megabytes."""
+        budget = Budget(self._context.clock, LookLimits(len(row_keys) + 1, self._size.bytes_))
         for some in budget.divide(row_keys):
             if budget.over:
                 break
@@ -224,36 +217,27 @@ class Sampler:
             for key, cell in cells.items():
                 if cell is not None:
                     budget.spend(Row(key.row, {key: cell}))
-                    self._count_request(found, cell.value)
-
-    def _count_request(self, found: _Sample, encoded: bytes) -> None:
-        try:
-            request = decode_buffer(encoded).request
-        except CorruptRowError:  # `fsck` tells of it
-            return
-        found.whole_rows += 1
-        found.keys.update(islice(request.keys, self._size.most_keys))
-
-    # ------------------------------------------------------------------------------- results
+                    with suppress(CorruptRowError):  # `fsck` tells of it
+                        yield decode_buffer(cell.value).request
 
     def _sum_up(self, now_ms: int) -> Hour:
         samples = [self._samples[at] for at in sorted(self._samples)]
         keys: Counter[Key] = Counter()
-        reasons: defaultdict[str, float] = _make_weights()
-        tables: defaultdict[bytes, float] = _make_weights()
+        reasons: Counter[str] = Counter()
+        tables: Counter[bytes] = Counter()
         for each in samples:
             keys.update(each.keys)
-            _add_weights(reasons, each.reasons)
-            _add_weights(tables, each.tables)
-        told = self._size.told
+            reasons.update(each.reasons)
+            tables.update(each.minute.conflicts_by_table)
+        most = self._size.told
         return Hour(
             now_ms,
-            tuple(map(_make_minute, samples)),
+            tuple(each.minute for each in samples),
             MINUTES - len(samples),
             sum(each.whole_rows for each in samples),
-            tuple(keys.most_common(told)),
-            tuple((words, round(number)) for words, number in _list_most(reasons, told)),
-            tuple((table, round(number)) for table, number in _list_most(tables, told)),
+            tuple(keys.most_common(most)),
+            tuple(reasons.most_common(most)),
+            tuple(tables.most_common(most)),
         )
 
 
@@ -282,27 +266,35 @@ def _find_table(key: str) -> bytes:
         return b""
 
 
-def _count_outcome(found: _Sample, row: TransactionRow, scale: float) -> None:
-    name = _find_outcome(row.status)
-    found.outcomes["started"] += scale
-    found.outcomes[name] += scale
-    found.statuses[str(row.status or NO_STATUS)] += scale
-    if name != "aborted" or row.reason is None:
-        return
-    reason = read_reason(row.reason)
-    found.reasons[reason.words] += scale
-    if reason.table is not None:
-        found.outcomes["conflicts"] += scale
-        found.tables[reason.table] += scale
+def _make_minute(
+    began_ms: int, is_whole: bool, scale: float, rows: Sequence[TransactionRow]
+) -> tuple[Counter[str], Minute]:
+    """Return why transactions of a minute were aborted, and the minute, estimated from the rows."""
 
+    def estimate(counts: Mapping[T, int]) -> Counter[T]:
+        return Counter({name: round(scale * number) for name, number in counts.items()})
 
-def _add_weights(total: defaultdict[T, float], some: Mapping[T, float]) -> None:
-    for name, number in some.items():
-        total[name] += number
-
-
-def _list_most(weights: Mapping[T, float], most: int) -> list[tuple[T, float]]:
-    return heapq.nlargest(most, weights.items(), key=itemgetter(1))
+    outcomes = [_find_outcome(row.status) for row in rows]
+    found = estimate(Counter(outcomes))
+    reasons = [
+        read_reason(row.reason)
+        for row, outcome in zip(rows, outcomes, strict=True)
+        if outcome == "aborted" and row.reason is not None
+    ]
+    tables = [reason.table for reason in reasons if reason.table is not None]
+    minute = Minute(
+        began_ms,
+        len(rows),
+        is_whole,
+        started=round(scale * len(rows)),
+        committed=found["committed"],
+        aborted=found["aborted"],
+        undecided=found["undecided"],
+        conflicts=round(scale * len(tables)),
+        conflicts_by_table=estimate(Counter(tables)),
+        statuses=estimate(Counter(str(row.status or NO_STATUS) for row in rows)),
+    )
+    return estimate(Counter(reason.words for reason in reasons)), minute
 
 
 def _find_outcome(status: Status | None) -> str:
@@ -311,19 +303,3 @@ def _find_outcome(status: Status | None) -> str:
     if status is Status.ABORTED or status is Status.ABORTING:
         return "aborted"
     return "committed" if status.is_decided else "undecided"
-
-
-def _make_minute(sample: _Sample) -> Minute:
-    told = {name: round(number) for name, number in sample.outcomes.items()}
-    return Minute(
-        sample.began_ms,
-        sample.sampled,
-        sample.is_whole,
-        started=told.get("started", 0),
-        committed=told.get("committed", 0),
-        aborted=told.get("aborted", 0),
-        undecided=told.get("undecided", 0),
-        conflicts=told.get("conflicts", 0),
-        conflicts_by_table={table: round(number) for table, number in sample.tables.items()},
-        statuses={name: round(number) for name, number in sample.statuses.items()},
-    )
