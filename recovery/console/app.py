@@ -24,8 +24,8 @@ from recovery.console.auth import (
     LOGIN,
     SESSION_S,
     AccessGate,
-    Logins,
-    find_way_back,
+    Sessions,
+    check_return_address,
     is_encrypted,
 )
 from recovery.console.jobs import JobUnderWayError
@@ -71,21 +71,21 @@ EVERY_MS = 2_000
 LINE_BREAK = re.compile(r"\r\n|\r|\n")
 LONGEST_FORM = 65_536
 FORM_S = 10.0
-"""For how long a form may take to come."""
+"""How long a form may take to arrive."""
 
 
 def make_app(console: Console) -> AccessGate:
     """Return the application over an open store, behind the gate that all requests pass."""
-    sessions = Logins(console.settings)
+    sessions = Sessions(console.settings)
 
     async def show_login(request: Request) -> Response:
-        """Ask for the token, or take it."""
-        back = find_way_back(request.query_params.get("next", "/"))
+        """Show the form for the token, or take it."""
+        back = check_return_address(request.query_params.get("next", "/"))
         if request.method != "POST":
             return respond("login.html", request, {"back": back, "is_wrong": False})
         form = await read_form(request)
         session = await sessions.begin(form.get("token", ""))
-        back = find_way_back(form.get("next", "/"))
+        back = check_return_address(form.get("next", "/"))
         if session is None:
             return respond("login.html", request, {"back": back, "is_wrong": True}, 403)
         answer = RedirectResponse(back, 303)
@@ -100,14 +100,14 @@ def make_app(console: Console) -> AccessGate:
         return answer
 
     async def log_out(request: Request) -> Response:
-        """Forget who it is."""
+        """End the session."""
         sessions.end(request)
         answer = RedirectResponse("/", 303)
         answer.delete_cookie(sessions.cookie)
         return answer
 
-    def tell_metrics(request: Request) -> Response:
-        """Answer Prometheus."""
+    def show_metrics(request: Request) -> Response:
+        """The metrics for Prometheus."""
         console.background.visit()
         body, kind = render_metrics(console.registry)
         return Response(body, media_type=kind)
@@ -116,7 +116,7 @@ def make_app(console: Console) -> AccessGate:
         routes=[
             *(Route(path, _visit(page), methods=["GET"]) for path, page in PAGES.items()),
             *(Route(path, _act(action), methods=["POST"]) for path, action in ACTIONS.items()),
-            Route("/metrics", tell_metrics, methods=["GET"]),
+            Route("/metrics", show_metrics, methods=["GET"]),
             Route("/live/{part}", send_part, methods=["GET"]),
             Route(LOGIN, show_login, methods=["GET", "POST"]),
             Route("/logout", log_out, methods=["POST"]),
@@ -134,8 +134,7 @@ def make_app(console: Console) -> AccessGate:
 
 
 async def read_form(request: Request) -> Mapping[str, str]:
-    """Return the fields of a form, each once; InvalidRequestError for what is longer than one, or
-    does not come."""
+    """Return the fields of a form, each once; InvalidRequestError if it is too long or late."""
     body = bytearray()
     try:
         async with asyncio.timeout(FORM_S):
@@ -200,7 +199,6 @@ def _act(action: Action) -> Endpoint:
 
 
 def _show_error(request: Request, error: Exception) -> Response:
-    """Say what was wrong with a request, or with the store."""
     match error:
         case HTTPException():
             status, words = error.status_code, str(error.detail)

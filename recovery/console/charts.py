@@ -1,11 +1,10 @@
-"""Where the marks of a picture go: numbers that a template writes as SVG. Nothing here is text of
-a user's."""
+"""The coordinates of charts, which templates write as SVG. No text of a user is in them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from typing import NamedTuple
 
 from recovery.inspect import Explanation
 from recovery.text import duration_text, time_text
@@ -13,7 +12,9 @@ from txn.protocol.phases import Status
 
 WIDTH = 960
 LEAST = 70
-"""How wide a phase is at least: to have room for its name, and to be seen at all."""
+"""The least width of a phase, in which there is room for its name."""
+
+BARS_HEIGHT = 120
 
 DONE_AFTER = {
     Status.PART: "wait for its transaction",
@@ -24,7 +25,7 @@ DONE_AFTER = {
     Status.CLEANING: "unlock",
     Status.ABORTING: "unlock",
 }
-"""What is done while a row has a status, until it has the next one."""
+"""The work that is done while a row has a status."""
 
 TONES = {
     Status.ASSERTED: "other",
@@ -36,70 +37,89 @@ TONES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """The time between two statuses. x and width in the picture's units; tone: a class."""
+class Phase(NamedTuple):
+    """The time between two statuses; the last one of an unfinished transaction is open."""
 
     x: float
     width: float
     name: str
-    told: str
+    duration: str
     tone: str
     is_open: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(NamedTuple):
     """A status that was reached."""
 
     x: float
     name: str
     at: str
     tone: str
-    is_first_line: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Timeline:
-    """The life of a transaction, from left to right. `told` says the same in a sentence."""
+class Timeline(NamedTuple):
+    """The life of a transaction, from left to right, and the same in a sentence."""
 
     marks: Sequence[Mark]
-    stretches: Sequence[Stretch]
-    told: str
+    phases: Sequence[Phase]
+    summary: str
+
+
+class Bar(NamedTuple):
+    """A part of a column of bars."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+    tone: str
+
+
+class Bars(NamedTuple):
+    """Columns from left to right, each of bars upon each other. top: the value at the top of the
+    chart; lines: values of its horizontal lines, and where these are."""
+
+    bars: Sequence[Bar]
+    top: float
+    lines: Sequence[tuple[float, float]]
 
 
 def draw_timeline(found: Explanation, now_ms: int) -> Timeline | None:
     """Return the statuses of a transaction as marks on a line, and what was done between them; None
-    for a row without a status. Of what is not finished the last stretch is open, until now."""
+    for a row without a status. The last phase of an unfinished transaction ends now."""
     times = found.statuses
     if not times:
         return None
-    lengths = [later.since - each.since for each, later in pairwise(times)]
     is_open = not times[-1].status.is_finished
-    if is_open:
-        lengths.append(max(0, now_ms - times[-1].since))
+    lengths = [later.since - each.since for each, later in pairwise(times)]
+    lengths += [now_ms - times[-1].since] if is_open else []
+    lengths = [max(0, length) for length in lengths]
+    tones = [TONES.get(each.status, "warn") for each in times]
     widths = _share(lengths)
-    left = 10.0
-    marks, stretches = [], []
-    for index, each in enumerate(times):
-        tone = TONES.get(each.status, "warn")
-        marks.append(Mark(left, str(each.status), time_text(each.since), tone, index % 2 == 0))
-        if index < len(widths):
-            name = _name_work(
-                each.status, times[index + 1].status if index + 1 < len(times) else None
-            )
-            ends_open = is_open and index == len(times) - 1
-            told = duration_text(max(0, lengths[index]))
-            stretches.append(Stretch(left, widths[index], name, told, tone, ends_open))
-            left += widths[index]
-    sentence = ", ".join(f"{each.status} at {time_text(each.since)}" for each in times)
-    return Timeline(marks, stretches, sentence)
+    starts = list(accumulate(widths, initial=10.0))
+    marks = [
+        Mark(x, str(each.status), time_text(each.since), tone)
+        for x, each, tone in zip(starts, times, tones, strict=False)
+    ]
+    following = [*(each.status for each in times[1:]), None]
+    phases = [
+        Phase(
+            starts[index],
+            widths[index],
+            _name_work(times[index].status, following[index]),
+            duration_text(length),
+            tones[index],
+            is_open and index == len(times) - 1,
+        )
+        for index, length in enumerate(lengths)
+    ]
+    summary = ", ".join(f"{each.status} at {time_text(each.since)}" for each in times)
+    return Timeline(marks, phases, summary)
 
 
 def _share(lengths: Sequence[int]) -> list[float]:
-    """Divide the width: each its least, and the rest by how long it took."""
+    """Divide the width: each phase has the least, and the rest by how long it took."""
     rest = max(0, WIDTH - 120 - LEAST * len(lengths))
-    lengths = [max(0, length) for length in lengths]
     if not any(lengths):
         lengths = [1] * len(lengths)
     return [LEAST + rest * length / sum(lengths) for length in lengths]
@@ -115,33 +135,9 @@ def _name_work(status: Status, following: Status | None) -> str:
     return DONE_AFTER.get(status, "")
 
 
-BARS_HEIGHT = 120
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
-    """A stretch of a column of bars."""
-
-    x: float
-    y: float
-    width: float
-    height: float
-    tone: str
-
-
-@dataclass(frozen=True, slots=True)
-class Bars:
-    """Columns from left to right, each of stretches upon each other, and their scale: the value
-    that is as high as the picture, and the values of the lines."""
-
-    bars: Sequence[Bar]
-    top: float
-    lines: Sequence[tuple[float, float]]
-
-
 def draw_bars(columns: Sequence[Sequence[float]], tones: Sequence[str], width: int = 720) -> Bars:
-    """Return columns of bars; of each column the values stand on each other, in these tones."""
-    top = find_round(max((sum(column) for column in columns), default=0))
+    """Return columns of bars, in which the values of a column have these tones."""
+    top = round_up(max((sum(column) for column in columns), default=0))
     step = width / max(1, len(columns))
     bars = []
     for index, column in enumerate(columns):
@@ -155,8 +151,8 @@ def draw_bars(columns: Sequence[Sequence[float]], tones: Sequence[str], width: i
     return Bars(bars, top, lines)
 
 
-def find_round(value: float) -> float:
-    """Return the least of 1, 2 and 5 with zeros, that is no less; at least 1."""
+def round_up(value: float) -> float:
+    """Return the least of 1, 2, 5, 10, 20 and so on that is not below the value."""
     size = 1.0
     while True:
         for first in (1, 2, 5):

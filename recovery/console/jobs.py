@@ -40,11 +40,23 @@ class CancelledError(Exception):
 
 @dataclass(slots=True)
 class KeptFinding:
-    """A finding, and what a repair came to. trouble: why that failed, if it did."""
+    """A finding, with its place among those that are kept, and what a repair came to. trouble: why
+    that failed, if it did."""
 
+    number: int
     finding: Finding
     result: Result | None
     trouble: str | None = None
+
+    @property
+    def is_left(self) -> bool:
+        """Whether it is there yet, as far as that is known."""
+        return self.result is None or isinstance(self.result, LeftAlone)
+
+    @property
+    def is_repaired(self) -> bool:
+        """Whether a repair has ended it."""
+        return isinstance(self.result, Repaired)
 
 
 @dataclass(slots=True)
@@ -84,7 +96,7 @@ class FsckReport:
         self.tally[finding.kind, type(result) if result else None] += 1
         size = sum(len(fact) for fact in finding.facts.values() if isinstance(fact, bytes | str))
         if len(self.kept) < MOST_KEPT and self._kept_bytes + size <= MOST_KEPT_BYTES:
-            self.kept.append(KeptFinding(finding, result))
+            self.kept.append(KeptFinding(len(self.kept), finding, result))
             self._kept_bytes += size
 
     @property
@@ -251,13 +263,3 @@ class EndingClock:
         """Wait, or raise CancelledError."""
         self._report.require_going()
         self.inner.sleep_ms(duration_ms)
-
-
-def is_left(result: Result | None) -> bool:
-    """Whether a finding is there yet, as far as that is known."""
-    return result is None or isinstance(result, LeftAlone)
-
-
-def is_repaired(result: Result | None) -> bool:
-    """Whether a repair has ended it."""
-    return isinstance(result, Repaired)

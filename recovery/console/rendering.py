@@ -12,7 +12,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
-from recovery.console.auth import name_way_back
+from recovery.console.auth import get_return_address
+from recovery.findings import Finding
 from recovery.inspect import Explanation
 from recovery.text import count_text, duration_text, labels_text, time_text
 from txn.errors import InvalidRequestError
@@ -34,6 +35,7 @@ PAGES = (
 
 ID_LETTERS = 12
 MOST_TABLES = 100
+TIMES = ("since", "beat", "newest", "timestamp", "version", "below", "until")
 
 ENVIRONMENT = Environment(
     loader=PackageLoader("recovery.console"),
@@ -88,7 +90,29 @@ def name_clock(timestamp_ms: int) -> str:
     return time_text(timestamp_ms)[11:16]
 
 
+def facts_text(finding: Finding) -> str:
+    """Return what was seen, in a line."""
+    holder = {"holder": finding.transaction} if finding.key and finding.transaction else {}
+    facts = {**holder, **finding.facts}
+    return ", ".join(
+        f"{name} {_fact_text(name, fact)}"
+        for name, fact in facts.items()
+        if fact or name not in TIMES
+    )
+
+
+def _fact_text(name: str, fact: object) -> str:
+    match fact:
+        case bytes():
+            return shorten(fact)
+        case int() if name in TIMES:
+            return time_text(fact)
+        case _:
+            return escape(str(fact).encode(errors="replace"))
+
+
 ENVIRONMENT.filters |= {
+    "facts": facts_text,
     "begun": created_ms,
     "bytes": escape,
     "short": shorten,
@@ -116,7 +140,7 @@ def render(template: str, request: Request, facts: Mapping[str, Any]) -> str:
     console = request.app.state.console
     common = {
         "path": request.scope["path"],
-        "back": name_way_back(request),
+        "back": get_return_address(request),
         "store": console.settings.store_name,
         "is_known": request.state.is_known,
         "now": console.context.clock.wall_ms(),
