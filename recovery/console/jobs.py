@@ -1,8 +1,8 @@
-"""Checks and repairs in the background, one at a time: they go on when the browser leaves. And the
+"""Checks and repairs in the background, one at a time, which go on when the browser leaves; and the
 visits of the doctor.
 
-What the last check has found is kept, within bounds, and is what a repair is asked for by. A repair
-looks again, as the command's does; so what is kept may be old.
+The findings of the last check are kept, within bounds, and a repair names one of them. It reads
+everything again, as that of the command does; so a kept finding may be old.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from txn.protocol.rules import require_features
 LOG = logging.getLogger("txn.console")
 MOST_KEPT = 1_000
 MOST_KEPT_BYTES = 16_000_000
-"""What was seen is kept with a finding, and may be a value of any size."""
+"""A finding is kept with what was seen, which may be a value of any size."""
 
 NOT_KEPT = "what this check found is not known any more: look again"
 
 
 class JobUnderWayError(TxnError):
-    """Somebody else's check or repair is not over; nothing was begun."""
+    """Another check or repair is not over; nothing was begun."""
 
 
 class CancelledError(Exception):
-    """Somebody has asked for the end of the job."""
+    """The job was cancelled."""
 
 
 @dataclass(slots=True)
@@ -61,9 +61,8 @@ class KeptFinding:
 
 @dataclass(slots=True)
 class FsckReport:
-    """What a check or a repair of all looks at and has found. tally: how many findings of a kind
-    came to what; without a repair, to None. kept: the first of them. trouble: why it ended
-    early."""
+    """A check, or a repair of all that a check finds. tally: how many findings of each kind had
+    each result; without a repair, None. kept: the first of them. trouble: why it ended early."""
 
     number: int
     began_ms: int
@@ -80,19 +79,19 @@ class FsckReport:
     is_cancelled: bool = False
     _kept_bytes: int = 0
 
-    def look_at(self, table: bytes) -> None:
+    def count_row(self, table: bytes) -> None:
         """Count a row of a table."""
         self.require_going()
         self.rows += 1
         self.table = table
 
     def require_going(self) -> None:
-        """Raise CancelledError if somebody has asked for the end."""
+        """Raise CancelledError if the job was cancelled."""
         if self.is_cancelled:
             raise CancelledError
 
     def add(self, finding: Finding, result: Result | None) -> None:
-        """Count a finding, and keep it if it is one of the first, and has its room."""
+        """Count a finding, and keep it if there is room."""
         self.tally[finding.kind, type(result) if result else None] += 1
         size = sum(len(fact) for fact in finding.facts.values() if isinstance(fact, bytes | str))
         if len(self.kept) < MOST_KEPT and self._kept_bytes + size <= MOST_KEPT_BYTES:
@@ -115,7 +114,7 @@ class FsckReport:
 
 
 class Jobs:
-    """The job that is under way, and the report of the last check or repair."""
+    """The job that runs, and the report of the last check or repair."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -132,7 +131,7 @@ class Jobs:
         return self._job is not None and not self._job.done()
 
     def find_refusal(self) -> str | None:
-        """Return why nothing can be repaired through this store; None: it can."""
+        """Return why this store cannot be repaired; None if it can."""
         try:
             require_features(self._context, self._context.rules)
         except InvalidRequestError as error:
@@ -151,14 +150,14 @@ class Jobs:
         self._numbers += 1
         now_ms = self._context.clock.wall_ms()
         report = FsckReport(self._numbers, now_ms, repairs, grace_ms, tables)
-        self._begin(lambda: self._look(report), report, report)
+        self._begin(lambda: self._check(report), report, report)
 
     def start_one(self, report: FsckReport, kept: KeptFinding) -> None:
         """Begin to repair one finding of the last check."""
 
         def work() -> None:
             report.require_going()
-            kept.result = repair(self._hasten(report), kept.finding)
+            kept.result = repair(self._make_context(report), kept.finding)
 
         self._begin(work, report, kept)
 
@@ -168,7 +167,7 @@ class Jobs:
             self.report.is_cancelled = True
 
     def close(self) -> None:
-        """End, in the middle of a look but of no repair."""
+        """End, in the middle of a check but of no repair."""
         self.cancel()
         self._worker.shutdown()
 
@@ -205,17 +204,17 @@ class Jobs:
         finally:
             report.ended_ms = report.ended_ms or self._context.clock.wall_ms()
 
-    def _hasten(self, report: FsckReport) -> Context:
-        """Return what a job works with: it stops waiting for a store once its end is asked for."""
+    def _make_context(self, report: FsckReport) -> Context:
+        """Return a context that stops waiting for the store once the job was cancelled."""
         return replace(self._context, clock=EndingClock(self._context.clock, report))
 
-    def _look(self, report: FsckReport) -> None:
-        context = self._hasten(report)
+    def _check(self, report: FsckReport) -> None:
+        context = self._make_context(report)
         findings = check(
             context,
             grace_ms=report.grace_ms,
             scan=report.tables,
-            looked=report.look_at,
+            looked=report.count_row,
             young=report.young,
             between=lambda table, row: report.require_going(),
         )
@@ -251,7 +250,7 @@ class Doctor:
 
 
 class EndingClock:
-    """A clock on which nobody waits any more once somebody has asked for the end of a job."""
+    """A clock whose waits end once the job was cancelled."""
 
     def __init__(self, clock: Clock, report: FsckReport) -> None:
         self.inner = clock

@@ -30,7 +30,7 @@ FRESH_S = 1.0
 
 
 class Waiter(NamedTuple):
-    """A request that waits, and who keeps it waiting."""
+    """A request that waits, its place in the queue, and the locks that it waits for."""
 
     lock: Lock
     place: int
@@ -39,7 +39,7 @@ class Waiter(NamedTuple):
 
 @dataclass(slots=True)
 class LockedObject:
-    """A database, a table or a partition: who holds it and who waits, and what lies in it."""
+    """A database, a table or a partition: its holders and its queue, and the objects in it."""
 
     name: str
     path: str
@@ -49,7 +49,7 @@ class LockedObject:
 
 
 class LockTree(NamedTuple):
-    """The locks by their objects. waiters: those of all objects."""
+    """The locks by their objects, and the waiters of all objects."""
 
     databases: Sequence[LockedObject]
     waiters: Sequence[Waiter]
@@ -58,7 +58,7 @@ class LockTree(NamedTuple):
 
 
 class SeenLeases(NamedTuple):
-    """The leases that had not ended at a time, by the clock of their database."""
+    """The leases that had not ended at this time of their database's clock."""
 
     leases: Sequence[Lease]
     at: datetime
@@ -150,7 +150,7 @@ class LeaseReader:
 
 
 def make_tree(seen: SeenLocks) -> LockTree:
-    """Return the locks as a tree, with who waits for whom."""
+    """Return the locks as a tree, each waiter with the locks that it waits for."""
     lines: dict[tuple[str, ...], list[Lock]] = {}
     for lock in seen.locks:
         lines.setdefault(lock.request.path.parts, []).append(lock)

@@ -114,7 +114,7 @@ class Console:
         self.settings = settings
         self.context = context
         self.limits = LookLimits()
-        self.background = Background(context, settings.gateways)
+        self.background = Background(context, settings.servers)
         self.searches = Searches(context, self.limits, lambda: self.background.unfinished)
         self.jobs = Jobs(counted)
         found = self.background

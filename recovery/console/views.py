@@ -84,14 +84,14 @@ def show_key(request: Request) -> Response:
         "given": given["key"],
         "table": given["table"],
         "start": given["start"],
-        **dict.fromkeys(("look", "page", "wrong", "further")),
+        **dict.fromkeys(("details", "page", "wrong", "further")),
     }
     try:
         if given["key"]:
-            look = read_key(console.context, parse_key(given["key"]), console.limits)
-            rows = look.transactions.rows
+            details = read_key(console.context, parse_key(given["key"]), console.limits)
+            rows = details.transactions.rows
             writers = {row.plan.timestamp: row.row_key for row in rows if row.plan}
-            facts |= {"look": look, "writers": writers}
+            facts |= {"details": details, "writers": writers}
         elif given["table"]:
             name, start = unescape(given["table"]), unescape(given["start"])
             page = list_table_keys(console.context, name, start, console.limits)
