@@ -24,7 +24,7 @@ from recovery.console.auth import (
     LOGIN,
     SESSION_S,
     AccessGate,
-    Sessions,
+    LoginSessions,
     check_return_address,
     is_encrypted,
 )
@@ -76,7 +76,7 @@ FORM_S = 10.0
 
 def make_app(console: Console) -> AccessGate:
     """Return the application over an open store, behind the gate that all requests pass."""
-    sessions = Sessions(console.settings)
+    sessions = LoginSessions(console.settings)
 
     async def show_login(request: Request) -> Response:
         """Show the form for the token, or take it."""

@@ -49,7 +49,7 @@ HEADERS = {
 }
 
 
-class Sessions:
+class LoginSessions:
     """The sessions of visitors who have shown the token. A restart ends them."""
 
     def __init__(self, settings: ConsoleSettings) -> None:
@@ -95,7 +95,7 @@ class AccessGate:
     """Middleware that lets a request through to the pages, or answers what is missing, and adds the
     headers of all answers. It wraps the whole application, so that its errors have them, too."""
 
-    def __init__(self, app: ASGIApp, settings: ConsoleSettings, sessions: Sessions) -> None:
+    def __init__(self, app: ASGIApp, settings: ConsoleSettings, sessions: LoginSessions) -> None:
         self._app = app
         self._settings = settings
         self._sessions = sessions

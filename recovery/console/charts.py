@@ -37,7 +37,7 @@ TONES = {
 }
 
 
-class Phase(NamedTuple):
+class Segment(NamedTuple):
     """The time between two statuses; the last one of an unfinished transaction is open."""
 
     x: float
@@ -61,7 +61,7 @@ class Timeline(NamedTuple):
     """The life of a transaction, from left to right, and the same in a sentence."""
 
     marks: Sequence[Mark]
-    phases: Sequence[Phase]
+    segments: Sequence[Segment]
     summary: str
 
 
@@ -102,8 +102,8 @@ def draw_timeline(found: Explanation, now_ms: int) -> Timeline | None:
         for x, each, tone in zip(starts, times, tones, strict=False)
     ]
     following = [*(each.status for each in times[1:]), None]
-    phases = [
-        Phase(
+    segments = [
+        Segment(
             starts[index],
             widths[index],
             _name_work(times[index].status, following[index]),
@@ -114,7 +114,7 @@ def draw_timeline(found: Explanation, now_ms: int) -> Timeline | None:
         for index, length in enumerate(lengths)
     ]
     summary = ", ".join(f"{each.status} at {time_text(each.since)}" for each in times)
-    return Timeline(marks, phases, summary)
+    return Timeline(marks, segments, summary)
 
 
 def _share(lengths: Sequence[int]) -> list[float]:

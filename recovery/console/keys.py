@@ -80,7 +80,7 @@ class KeyPage:
     cut: int = 0
 
 
-def read_key(
+def read_key_details(
     context: Context, key: Key, limits: LookLimits = DEFAULT, count: int = 10
 ) -> KeyDetails:
     """Return a key, which names its table, and the last so many transactions that named it."""

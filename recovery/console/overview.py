@@ -24,8 +24,8 @@ BESIDE = (Status.PART, Status.ABORTING, Status.ABORTED)
 
 
 class Step(NamedTuple):
-    """A line of the funnel: how many of the hour's transactions have reached a status, and what part
-    of all that is, from 0 to 1."""
+    """A line of the funnel: how many of the hour's transactions have reached a status, and which
+    part of all they are, from 0 to 1."""
 
     name: str
     number: int

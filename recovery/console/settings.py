@@ -42,7 +42,7 @@ class ConsoleSettings:
 
     @property
     def store_name(self) -> str:
-        """The store as it is shown: without the part after `?`, which may name a file of a token."""
+        """The store as it is shown: without its options, which may name the file of a token."""
         return self.store.partition("?")[0]
 
     @property

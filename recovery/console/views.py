@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from recovery.console.charts import draw_timeline
-from recovery.console.keys import list_table_keys, read_key
+from recovery.console.keys import list_table_keys, read_key_details
 from recovery.console.locks import MOST_SHOWN
 from recovery.console.rendering import link_to, parse_tables, render, respond
 from recovery.console.search import Search
@@ -88,7 +88,7 @@ def show_key(request: Request) -> Response:
     }
     try:
         if given["key"]:
-            details = read_key(console.context, parse_key(given["key"]), console.limits)
+            details = read_key_details(console.context, parse_key(given["key"]), console.limits)
             rows = details.transactions.rows
             writers = {row.plan.timestamp: row.row_key for row in rows if row.plan}
             facts |= {"details": details, "writers": writers}

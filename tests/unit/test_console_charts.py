@@ -55,10 +55,10 @@ def test_a_finished_transaction_is_a_closed_line() -> None:
     drawn = draw_timeline(found, world.clock.wall_ms() + 60_000)
     assert drawn is not None
     assert [mark.name for mark in drawn.marks] == [str(each.status) for each in found.statuses]
-    ends = [each.x + each.width for each in drawn.phases]
+    ends = [each.x + each.width for each in drawn.segments]
     assert ends == pytest.approx([mark.x for mark in drawn.marks[1:]])
-    assert not any(each.is_open for each in drawn.phases)
-    assert [each.name for each in drawn.phases] == ["lock", "assert", "put", "clean", "unlock"]
+    assert not any(each.is_open for each in drawn.segments)
+    assert [each.name for each in drawn.segments] == ["lock", "assert", "put", "clean", "unlock"]
 
 
 def test_what_is_unfinished_goes_on_until_now() -> None:
@@ -68,10 +68,10 @@ def test_what_is_unfinished_goes_on_until_now() -> None:
     found = explain_stopped(world, Status.LOCKED)
     drawn = draw_timeline(found, found.statuses[-1].since + 3_600_000)
     assert drawn is not None
-    assert [each.is_open for each in drawn.phases] == [False, True]
-    assert drawn.phases[-1].duration == "1 h 0 m"
-    assert drawn.phases[0].width >= LEAST
-    assert drawn.phases[-1].x + drawn.phases[-1].width < WIDTH
+    assert [each.is_open for each in drawn.segments] == [False, True]
+    assert drawn.segments[-1].duration == "1 h 0 m"
+    assert drawn.segments[0].width >= LEAST
+    assert drawn.segments[-1].x + drawn.phases[-1].width < WIDTH
 
 
 def test_a_row_without_a_status_has_no_line() -> None:

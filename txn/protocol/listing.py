@@ -97,7 +97,7 @@ def _scan_bucket(
     reverse: bool,
 ) -> Iterator[Row]:
     rest: Span | None = span
-    while rest is not None:
+    while rest is not None and rest.start < (rest.stop or NAME_END):
         span, rest, parts = rest, None, 0
         for row in stored_rows(context, span, exclude, cells, reverse=reverse):
             yield row
