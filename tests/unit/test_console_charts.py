@@ -62,7 +62,7 @@ def test_a_finished_transaction_is_a_closed_line() -> None:
 
 
 def test_what_is_unfinished_goes_on_until_now() -> None:
-    """How long it stands is seen by the length of the last stretch, and the short ones are seen as
+    """How long it stands is seen by the length of the last segment, and the short ones are seen as
     well."""
     world = World()
     found = explain_stopped(world, Status.LOCKED)
@@ -71,7 +71,7 @@ def test_what_is_unfinished_goes_on_until_now() -> None:
     assert [each.is_open for each in drawn.segments] == [False, True]
     assert drawn.segments[-1].duration == "1 h 0 m"
     assert drawn.segments[0].width >= LEAST
-    assert drawn.segments[-1].x + drawn.phases[-1].width < WIDTH
+    assert drawn.segments[-1].x + drawn.segments[-1].width < WIDTH
 
 
 def test_a_row_without_a_status_has_no_line() -> None:
