@@ -1,8 +1,8 @@
 """Searches that go on in the background: a page that finds too little within its limits is shown as
 it is, and brought up to date until it is full or the table has been read.
 
-What is known of unfinished transactions is used for what a search has not read yet. A search ends
-when nobody has asked for it for a while.
+What is known of unfinished transactions is used for what a search has not read yet. A search rests
+when nobody has asked for it for a while, and goes on when somebody does.
 """
 
 from __future__ import annotations
@@ -86,13 +86,19 @@ class Searches:
         now_ms = self._context.clock.monotonic_ms()
         with self._guard:
             kept = self._kept.get((query, before))
-        if kept is not None and (kept.is_running or not again):
-            kept.visited_ms = now_ms
-            return kept
+            if kept is not None and (kept.is_running or not again):
+                kept.visited_ms = now_ms
+                self._start(kept)
+                return kept
         search = Search(query, find_page(self._context, query, before, self._limits), now_ms)
+        search.began_ms = search.page.back_to
         self._use_known(search)
-        if self._is_unfinished(search):
-            self._begin(search, before)
+        with self._guard:
+            if self._start(search):
+                self._kept[query, before] = search
+                if len(self._kept) > MAX_KEPT:
+                    _, oldest = self._kept.popitem(last=False)
+                    oldest.visited_ms -= UNWATCHED_MS
         return search
 
     def close(self) -> None:
@@ -100,25 +106,20 @@ class Searches:
         self._is_closed = True
         self._pool.shutdown(cancel_futures=True)
 
-    def _begin(self, search: Search, before: bytes | None) -> None:
+    def _start(self, search: Search) -> bool:
+        """Let a search go on in the background, unless it does or is over."""
+        if search.is_running or search.error or not self._is_unfinished(search):
+            return False
         search.is_running = True
-        search.began_ms = search.page.back_to
-        with self._guard:
-            self._kept[search.query, before] = search
-            while len(self._kept) > MAX_KEPT:
-                _, oldest = self._kept.popitem(last=False)
-                oldest.visited_ms -= UNWATCHED_MS
-            self._pool.submit(self._run, search)
+        self._pool.submit(self._run, search)
+        return True
 
     def _run(self, search: Search) -> None:
         try:
             rows = scan_transactions(self._context, cells=STATUS_CELLS, reverse=False)
             oldest = next((row.row for row in rows if is_row_key(row.row)), None)
             search.oldest_ms = None if oldest is None else created_ms(oldest)
-            while self._is_unfinished(search):
-                if self._is_closed or not self._is_watched(search):
-                    search.error = "nobody was watching: search again to go on"
-                    break
+            while self._is_unfinished(search) and self._is_watched(search):
                 self._take_step(search)
         except TxnError as error:
             search.error = str(error)
@@ -136,7 +137,8 @@ class Searches:
         self._use_known(search)
 
     def _is_watched(self, search: Search) -> bool:
-        return self._context.clock.monotonic_ms() - search.visited_ms < UNWATCHED_MS
+        unwatched_ms = self._context.clock.monotonic_ms() - search.visited_ms
+        return unwatched_ms < UNWATCHED_MS and not self._is_closed
 
     def _is_unfinished(self, search: Search) -> bool:
         """Whether there is more to read. Large rows that were found are a page by themselves."""

@@ -113,8 +113,8 @@ def test_a_search_says_how_far_it_has_come(make: Make) -> None:
     assert len(search.rows) == 1
 
 
-def test_a_search_that_nobody_watches_ends(make: Make) -> None:
-    """The page was left; a table of 100 million rows is not read for nobody."""
+def test_a_search_that_nobody_watches_rests(make: Make) -> None:
+    """A table of 100 million rows is not read for nobody; who comes back finds it going on."""
     rows = Rows()
     put_needle(rows)
     store = Waiting(rows.store)
@@ -124,8 +124,11 @@ def test_a_search_that_nobody_watches_ends(make: Make) -> None:
     rows.clock.advance(UNWATCHED_MS)
     store.allowed = 10_000
     wait_until(lambda: not search.is_running)
-    assert search.error is not None and "search again" in search.error
+    assert (search.rows, search.error) == ([], None)
     assert search.page.read < 2_000
+    assert searches.find(Query(key=X), None, again=False) is search
+    wait_until(lambda: not search.is_running)
+    assert (len(search.rows), search.page.read) == (1, 2_001)
 
 
 def test_a_search_that_is_watched_goes_on(make: Make) -> None:
@@ -154,7 +157,8 @@ def test_few_searches_go_on_at_once(make: Make) -> None:
         found.append(searches.find(Query(label=f"{number}"), None, again=True))
     store.allowed = 10**9
     wait_until(lambda: not any(search.is_running for search in found))
-    assert found[0].error is not None
+    assert found[0].page.next is not None
+    assert all(search.page.next is None for search in found[1:])
     assert searches.find(Query(label="0"), None, again=False) is not found[0]
 
 
