@@ -87,8 +87,8 @@ def test_an_owner_lives_that_looks_at_long_ranges() -> None:
         t.put(X, b"1")
         look = watched(world, 0)
 
-        def read_rows(table: bytes, *rest: Any) -> Iterator[Row]:
-            for row in world.store.scan(table, *rest):
+        def read_rows(table: bytes, *rest: Any, **options: Any) -> Iterator[Row]:
+            for row in world.store.scan(table, *rest, **options):
                 look()
                 world.clock.advance(100)
                 yield row

@@ -283,12 +283,10 @@ def test_a_scan_goes_on_where_the_server_stopped(
     assert server.scanned == [b"", b"b", b"c\0", b"d\0"]
 
 
-def test_a_reverse_scan_goes_on_where_the_server_stopped(
-    server: FakeRegionServer, store: NativeStore
-) -> None:
+def test_a_reverse_scan_goes_on_where_the_server_stopped(server: FakeRegionServer) -> None:
     """The row at which it stopped may still be to come; and behind a region comes the one before
     it."""
-    server.starts = [b"", b"m"]
+    server.starts, store = [b"", b"m"], open_store(server.uri)
     server.cells = {(b"x", b"d", b"x"): b"1", (b"x", b"d", b"y"): b"2"}
     server.pages = [
         ([], False, b"y", True),
@@ -305,16 +303,16 @@ def test_a_reverse_scan_goes_on_where_the_server_stopped(
         (b"b", 1),
     ]
     assert server.scanned == [b"", b"y\0", b"x", b"m", b"c"]
+    store.close()
 
 
-def test_a_reverse_scan_ends_with_the_region_of_its_start(
-    server: FakeRegionServer, store: NativeStore
-) -> None:
+def test_a_reverse_scan_ends_with_the_region_of_its_start(server: FakeRegionServer) -> None:
     """The regions before it have none of its rows."""
-    server.starts = [b"", b"g", b"m"]
+    server.starts, store = [b"", b"g", b"m"], open_store(server.uri)
     server.pages = [([], False, b"", False), ([], False, b"", False)]
     assert list(store.scan(TABLE, b"g", b"m\0", reverse=True)) == []
     assert server.scanned == [b"m\0", b"m"]
+    store.close()
 
 
 # --- broken connections ---------------------------------------------------------------------------
