@@ -80,8 +80,8 @@ def name_number(number: float, *, is_sampled: bool = False, short: bool = False)
         return f"{number:,}" if isinstance(number, int) else f"{number:.1f}"
     if not number:
         return "0 in the sample"
-    digits = 1 - int(f"{number:e}".partition("e")[2])
-    rounded = f"{round(number, digits):,.{max(0, digits)}f}"
+    digits = 1 - int(f"{number:e}".partition("e")[2])  # two of them tell something
+    rounded = f"{round(number, digits):,.{0 if isinstance(number, int) else max(0, digits)}f}"
     return f"about {rounded}" if short else f"about {rounded}, sampled"
 
 

@@ -117,8 +117,8 @@ class Hour:
 
     @property
     def is_sampled(self) -> bool:
-        """Whether it has rows that were not read, so that its numbers are estimates."""
-        return self.missing > 0 or not all(minute.is_whole for minute in self.minutes)
+        """Whether rows of its minutes were not read, so that its numbers are estimates."""
+        return not all(minute.is_whole for minute in self.minutes)
 
 
 class Reason(NamedTuple):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from recovery.bounds import Budget, LookLimits, Stop
 from recovery.scan import AHEAD_MS
 from recovery.search import Query, SearchPage, find_page
-from tests.unit.worlds import TABLE, World, X, Y, after_status
+from tests.unit.worlds import TABLE, BreakingOff, World, X, Y, after_status
 from txn.clock import ManualClock
 from txn.errors import InvalidRequestError
 from txn.model import Cell, Edit, Family, Key, Mutation, Row
@@ -530,6 +530,16 @@ def test_rows_of_all_buckets_are_merged_in_the_order_of_beginnings(
     keys = [row.row for row in found if with_parts or b".part-" not in row.row]
     due = [row for row in row_keys if with_parts or b".part-" not in row]
     assert keys == sorted(due, key=strip_bucket, reverse=reverse)
+
+
+@pytest.mark.parametrize("reverse", [True, False])
+def test_a_scan_goes_on_behind_its_last_row_where_the_store_failed(reverse: bool) -> None:
+    """Each row once, in both directions."""
+    rows = Rows()
+    keys = rows.put([new_row_key(NOW_MS - at, at, buckets=3) for at in range(300)])
+    broken: Any = BreakingOff(rows.store, 17)
+    found = scan_transactions(replace(rows.context, store=broken), reverse=reverse)
+    assert [row.row for row in found] == sorted(keys, key=strip_bucket, reverse=reverse)
 
 
 @pytest.mark.parametrize("reverse", [True, False])
