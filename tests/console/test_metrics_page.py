@@ -51,7 +51,7 @@ def test_what_servers_count_is_shown(serve: Serve, browse: Browse, tmp_path: Pat
     crash_client(store, Status.LOCKED, [b"pears"])
     with served(store, tmp_path / "log", "--transactional", "0", "--metrics", "0") as server:
         page = browse(serve(store, "--metrics-from", server.uris["metrics"]).url + "/")
-        expect(page.get_by_role("heading", name="What servers tell")).to_be_visible()
+        expect(page.get_by_role("heading", name="What servers count")).to_be_visible()
         with connect(server.uris["transactional"], table="stock") as engine:
             engine.commit([Mutation(Key("pears", "d", "count"), "1")])  # once the lease is over
         for name in ("Locks in the way, in stock", "Others' transactions rolled back"):

@@ -120,7 +120,7 @@ def test_a_row_that_is_not_ours_is_counted_named_and_left_alone() -> None:
     theirs = [Key(row, "t", "x", b"txn") for row in ("apple", "transaction.1", "zebra")]
     world.store.write([Edit(key, b"1", 5) for key in (*ours, *theirs)])
     findings = found(world, scan=[TABLE])
-    assert [(f.kind, f.key) for f in findings] == [(Kind.FOREIGN_ROW, key) for key in theirs]
+    assert [(f.kind, f.key) for f in findings] == [(Kind.FOREIGN_ROW, key) for key in theirs[::-1]]
     assert findings[0].facts == {"cells": 1, "newest": 5}
     results = [repair(world.engine.context, finding) for finding in findings]
     assert results == [LeftAlone(Kind.FOREIGN_ROW.remedy)] * 3

@@ -48,9 +48,10 @@ def test_a_clean_store_costs_a_few_scans_a_table() -> None:
     counting = CountingStore(world.store)
     context = replace(world.engine.context, store=counting)
     assert list(check(context, scan=[TABLE])) == []
-    # Whether it is there; up to the first young transaction, the young ones in three stretches of
-    # the next hour, and what is behind them; markers, the data table.
-    assert counting.calls == {"describe": 1, "scan": 7}
+    # Whether it is there; which salt buckets there are; what is behind the young transactions, the
+    # newest of them, those of its last minutes, whether there are older ones, and what is before
+    # them; markers, the data table.
+    assert counting.calls == {"describe": 1, "scan": 8}
 
 
 def test_progress_hears_of_each_row() -> None:

@@ -10,7 +10,7 @@ from recovery import Kind, check, repair
 from recovery.bounds import MOST_AT_ONCE, LookLimits
 from recovery.documents import explanation_document, row_document
 from recovery.inspect import VERSIONS, AssertionVerdict, Explanation, Unseen, explain
-from tests.unit.test_console_browsing import Weighing
+from tests.unit.test_search import Weighing
 from tests.unit.worlds import TABLE, TAKEN, World, X, Y, Z, after_status, stopped_at
 from txn.assertions import And, Assertion, Exact, Some
 from txn.errors import AssertionFailedError

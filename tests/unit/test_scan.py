@@ -321,8 +321,10 @@ def test_a_look_can_be_ended_while_there_is_nothing_to_tell() -> None:
     assert [found.kind for found in looks] == [Kind.EXPIRED]
     assert len(rows) == 2  # that one, and what tells of the protocol
     assert max(later - before for before, later in pairwise(times)) < 1_000
-    assert store.calls["scan"] < 250
-    assert len(reached) > 20 and reached == sorted(reached)  # which tells how far it has come
+    assert store.calls["scan"] < 300
+    assert len(reached) > 20 and reached == sorted(
+        reached, reverse=True
+    )  # which tells how far it has come
     times[:] = []
     assert len(list(check(world.engine.context, between=between))) == 1
     assert len(times) < 30  # where the store is quick

@@ -31,9 +31,15 @@ RESERVED = (LOCK_SUFFIX, TAG_SUFFIX)
 
 
 def stored_rows(
-    context: Context, wanted: Span, exclude: RowExclusion | None = None, cells: Columns = None
+    context: Context,
+    wanted: Span,
+    exclude: RowExclusion | None = None,
+    cells: Columns = None,
+    *,
+    reverse: bool = False,
 ) -> Iterator[Row]:
-    """Yield the rows as they are stored; where the store fails, go on behind the last one.
+    """Yield the rows as they are stored, with reverse=True from the last one to the first; where
+    the store fails, go on behind the last row that was yielded.
     unless: which of them to leave out, as a store's scan takes it. cells: read these alone, and not
     what tells of the span's keys."""
     rows: Iterator[Row] = iter(())
@@ -43,8 +49,10 @@ def stored_rows(
     def begin() -> Row | None:
         """Return the first row, or the first one behind the last."""
         nonlocal rows
-        start = wanted.start if last is None else last
-        rows = context.store.scan(wanted.table, start, wanted.stop, columns, exclude)
+        start, stop = wanted.start, wanted.stop
+        if last is not None:
+            start, stop = (start, last) if reverse else (last, stop)
+        rows = context.store.scan(wanted.table, start, stop, columns, exclude, reverse=reverse)
         return next((row for row in rows if row.row != last), None)
 
     while True:

@@ -12,6 +12,7 @@ import hmac
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import wraps
+from itertools import chain
 from typing import Any
 
 from txn.assertions import Assertion
@@ -33,7 +34,7 @@ from txn.model import (
     RowExclusion,
     cell_bytes,
 )
-from txn.protocol.ranges import stored_rows
+from txn.protocol.listing import name_time, scan_transactions
 from txn.protocol.row import FAMILY, column, decode_row
 from txn.protocol.statuses import ProtocolName
 from txn.request import TRANSACTIONS, Ack, Committed, Outcome, Request, bind_request, check_deadline
@@ -53,11 +54,10 @@ from txn.stores.base import Store
 from txn.stores.hbase.places import row_after
 from txn.tracing import continue_trace, continue_traces, flush_traces
 
-NEAR_MS = 100  # in which a request mostly comes to its transaction
+NEAR_MS = 100  # how early a clock in ms may date a request's transaction
 MARGIN_MS = 64_000  # how far the server's clock may have been set since a request was sent
 MOST_SETTLED = 1_000_000  # as many as a request may have items
 SETTLE_MS = 10_000  # before the search for a request is given up
-LATEST_MS = 9_999_999_999_999
 PAGE_ROWS = 500
 PAGE_BYTES = 1_000_000
 PAGE_MS = 2_000  # before a page is sent as it is
@@ -274,9 +274,10 @@ class Transactional:
         return page, None
 
     def _find_requests(self, names: Sequence[bytes], ago_ms: int, options: Any) -> list[Settled]:
-        """Look for requests among the transactions begun about when they were sent, the nearest
-        ones first, however many there are of others. They are this server's, whose row keys have
-        no bucket. An aborted attempt tells nothing: another may follow."""
+        """Look for requests among the transactions that were begun since they were sent, the oldest
+        first: mostly the request is among the first rows, however many there are of others. Where
+        the clock was set meanwhile it is before these. An aborted attempt tells nothing: another
+        may follow."""
         within_ms = min(options.withinMs or SETTLE_MS, SETTLE_MS)
         settled: dict[str | None, Settled] = dict.fromkeys(
             map(_label, names), (Outcome.UNKNOWN, None)
@@ -299,15 +300,17 @@ class Transactional:
         clock, table = context.clock, context.table
         context = replace(context, policy=replace(context.policy, deadline_ms=within_ms))
         due_ms = clock.monotonic_ms() + within_ms
-        columns = [(FAMILY, each) for each in (b"buffer", b"plan", b"status")]
-        for start, stop in _list_windows(clock.wall_ms() - max(0, ago_ms)):
-            for row in stored_rows(context, Span(table, start, stop), cells=columns):
-                if clock.monotonic_ms() >= due_ms:
-                    return
-                buffer = row.cells.get(column(table, row.row, b"buffer"))
-                # To decode each would take most of the time.
-                if buffer and _label(name).encode() in buffer.value and (told := _judge_row(row)):
-                    yield told
+        cells = [(FAMILY, each) for each in (b"buffer", b"plan", b"status")]
+        sent_ms = clock.wall_ms() - max(0, ago_ms)
+        sent, first = name_time(sent_ms - NEAR_MS), name_time(sent_ms - MARGIN_MS)
+        since = scan_transactions(context, sent, cells=cells, reverse=False)
+        for row in chain(since, scan_transactions(context, first, sent, cells=cells)):
+            if clock.monotonic_ms() >= due_ms:
+                return
+            buffer = row.cells.get(column(table, row.row, b"buffer"))
+            # To decode each would take most of the time.
+            if buffer and _label(name).encode() in buffer.value and (told := _judge_row(row)):
+                yield told
 
 
 def _judge_row(row: Row) -> tuple[str | None, Outcome, Committed | None] | None:
@@ -323,24 +326,8 @@ def _judge_row(row: Row) -> tuple[str | None, Outcome, Committed | None] | None:
     return (label, Outcome.UNDECIDED, None) if found.status.is_undecided else None
 
 
-def _list_windows(sent_ms: int) -> Iterator[tuple[bytes, bytes]]:
-    """Yield ranges of row keys, which together are all that may be of a request that was sent at
-    that time, the likely ones first."""
-    near_ms = NEAR_MS
-    yield _begun_at(sent_ms - near_ms), _begun_at(sent_ms + near_ms)
-    while near_ms < MARGIN_MS:
-        yield _begun_at(sent_ms + near_ms), _begun_at(sent_ms + 2 * near_ms)
-        yield _begun_at(sent_ms - 2 * near_ms), _begun_at(sent_ms - near_ms)
-        near_ms *= 2
-    yield _begun_at(sent_ms + near_ms), b"transaction/"
-
-
 def _label(name: bytes) -> str:
     return name.decode(errors="backslashreplace")
-
-
-def _begun_at(wall_ms: int) -> bytes:
-    return b"transaction.%013d" % min(max(0, wall_ms), LATEST_MS)
 
 
 def _add_name(labels: Mapping[str, str], name: bytes | None) -> Mapping[str, str]:

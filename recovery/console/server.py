@@ -1,4 +1,4 @@
-"""The console on a port, until it is told to end."""
+"""The HTTP server of the console, until a signal ends it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from recovery.console.app import make_app
 from recovery.console.settings import ConsoleSettings
-from recovery.console.sources import Console, open_console
+from recovery.console.state import Console, open_console
 from txn.errors import InvalidRequestError
 from txn.server.listening import listen
 
@@ -21,12 +21,12 @@ ENDS_FOR = (signal.SIGINT, signal.SIGTERM)
 GRACE_S = 5
 MOST_AT_ONCE = 100
 REQUEST_S = 10.0
-"""For how long a connection may wait for the whole head of its next request."""
+"""How long a connection may wait for the whole head of its next request."""
 
 
 class PromptProtocol(H11Protocol):
-    """HTTP/1.1 that closes connections on which no request comes. By itself uvicorn waits for the
-    first one for ever, as for one that has begun, and counts all that wait among `MOST_AT_ONCE`."""
+    """HTTP/1.1 that closes connections on which no request comes. Without it uvicorn waits for the
+    first request for ever, and counts all waiting connections among `MOST_AT_ONCE`."""
 
     _waiting: asyncio.TimerHandle | None = None
 
@@ -56,8 +56,8 @@ class PromptProtocol(H11Protocol):
 
 
 def serve_console(settings: ConsoleSettings, ready: Callable[[str], None]) -> None:
-    """Serve until SIGTERM or SIGINT. `ready` is called with the address once all is there that it
-    takes to answer."""
+    """Serve until SIGTERM or SIGINT. `ready` is called with the address once the console can
+    answer."""
     on_signals(lambda: sys.exit(0))
     with listen(settings.bind, settings.port) as listening:
         settings = replace(settings, port=listening.getsockname()[1])
@@ -81,7 +81,7 @@ def on_signals(end: Callable[[], None]) -> None:
 
 
 def make_server(console: Console) -> uvicorn.Server:
-    """Return what serves a console; InvalidRequestError if it cannot show its certificate."""
+    """Return the server of a console; InvalidRequestError if it cannot use its certificate."""
     settings = console.settings
     config = uvicorn.Config(
         make_app(console),

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from recovery.console.drawing import BARS_HEIGHT, LEAST, WIDTH, draw_bars, draw_timeline, find_round
+from recovery.console.charts import BARS_HEIGHT, LEAST, WIDTH, draw_bars, draw_timeline, round_up
 from recovery.inspect import Explanation, explain
 from tests.unit.worlds import World, X, after_status
 from txn.model import Mutation
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.fast
 )
 def test_a_scale_ends_with_a_round_number(value: float, top: float) -> None:
     """That a person reads values between the lines."""
-    assert find_round(value) == top
+    assert round_up(value) == top
 
 
 def test_bars_stand_on_each_other_and_within_the_picture() -> None:
@@ -55,23 +55,23 @@ def test_a_finished_transaction_is_a_closed_line() -> None:
     drawn = draw_timeline(found, world.clock.wall_ms() + 60_000)
     assert drawn is not None
     assert [mark.name for mark in drawn.marks] == [str(each.status) for each in found.statuses]
-    ends = [each.x + each.width for each in drawn.stretches]
+    ends = [each.x + each.width for each in drawn.segments]
     assert ends == pytest.approx([mark.x for mark in drawn.marks[1:]])
-    assert not any(each.is_open for each in drawn.stretches)
-    assert [each.name for each in drawn.stretches] == ["lock", "assert", "put", "clean", "unlock"]
+    assert not any(each.is_open for each in drawn.segments)
+    assert [each.name for each in drawn.segments] == ["lock", "assert", "put", "clean", "unlock"]
 
 
 def test_what_is_unfinished_goes_on_until_now() -> None:
-    """How long it stands is seen by the length of the last stretch, and the short ones are seen as
+    """How long it stands is seen by the length of the last segment, and the short ones are seen as
     well."""
     world = World()
     found = explain_stopped(world, Status.LOCKED)
     drawn = draw_timeline(found, found.statuses[-1].since + 3_600_000)
     assert drawn is not None
-    assert [each.is_open for each in drawn.stretches] == [False, True]
-    assert drawn.stretches[-1].told == "1 h 0 m"
-    assert drawn.stretches[0].width >= LEAST
-    assert drawn.stretches[-1].x + drawn.stretches[-1].width < WIDTH
+    assert [each.is_open for each in drawn.segments] == [False, True]
+    assert drawn.segments[-1].duration == "1 h 0 m"
+    assert drawn.segments[0].width >= LEAST
+    assert drawn.segments[-1].x + drawn.segments[-1].width < WIDTH
 
 
 def test_a_row_without_a_status_has_no_line() -> None:

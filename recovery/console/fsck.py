@@ -2,43 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import groupby
-from typing import NamedTuple
+from collections.abc import Mapping
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from recovery.console.jobs import NOT_KEPT, FsckReport, Jobs, JobUnderWayError, KeptFinding, is_left
-from recovery.console.jobs import is_repaired as was_repaired
-from recovery.console.pages.fields import parse_grace, parse_number, parse_tables
-from recovery.console.rendering import link_to, render, respond
-from recovery.findings import Finding, Kind, LeftAlone, NothingToDo, Repaired, Severity
+from recovery.console.jobs import NOT_KEPT, FsckReport, Jobs, JobUnderWayError, KeptFinding
+from recovery.console.rendering import link_to, parse_number, parse_tables, render, respond
+from recovery.findings import Kind, LeftAlone, NothingToDo, Repaired, Severity
 from recovery.fsck import require_tables
-from recovery.text import time_text
+from recovery.text import parse_duration
 from txn.errors import InvalidRequestError
-from txn.text import escape, shorten
 
-TIMES = ("since", "beat", "newest", "timestamp", "version", "below", "until")
-
-
-class KindCount(NamedTuple):
-    """How many findings of a kind there are, and what a repair of them came to."""
-
-    kind: Kind
-    found: int
-    repaired: int
-    moved_on: int
-    left: int
-
-
-class ListedFinding(NamedTuple):
-    """A finding as it is shown. number: its place among those that are kept."""
-
-    number: int
-    finding: Finding
-    facts: str
-    kept: KeptFinding
+RESULTS = (Repaired, NothingToDo, LeftAlone)
 
 
 def show_fsck(request: Request) -> Response:
@@ -54,13 +30,11 @@ def render_fsck(request: Request) -> str:
         "report": report,
         "is_running": jobs.is_running,
         "is_writing": jobs.is_writing,
-        "counts": list_counts(report) if report else [],
+        "counts": _list_counts(report) if report else [],
         "young": [(kind, report.young.counts[kind]) for kind in Kind if report.young.counts[kind]]
         if report
         else [],
-        "groups": list_groups(report) if report and not jobs.is_running else [],
-        "was_repaired": was_repaired,
-        "is_left": is_left,
+        "groups": _list_groups(report) if report and not jobs.is_running else [],
         "report_only": Severity.REPORT_ONLY,
     }
     return render("fsck_part.html", request, facts)
@@ -69,7 +43,10 @@ def render_fsck(request: Request) -> str:
 def start_check(request: Request, form: Mapping[str, str]) -> Response:
     """Begin a check; it writes nothing."""
     console = request.app.state.console
-    grace_ms, tables = parse_grace(form.get("grace", "")), parse_tables(form.get("tables", ""))
+    grace_ms, tables = (
+        parse_duration(form.get("grace") or "1m"),
+        parse_tables(form.get("tables", "")),
+    )
     require_tables(console.context, tables)
     console.jobs.start(grace_ms, tables)
     return RedirectResponse("/fsck", 303)
@@ -111,56 +88,28 @@ def start_repair(request: Request, form: Mapping[str, str]) -> Response:
     if one is None:
         jobs.start(report.grace_ms, report.tables, repairs=True)
     else:
-        jobs.start_one(report, one.kept)
+        jobs.start_one(report, one)
     return RedirectResponse("/fsck", 303)
 
 
-def list_counts(report: FsckReport) -> list[KindCount]:
-    """Return the kinds that were found, with what became of them."""
-    results = (Repaired, NothingToDo, LeftAlone)
-    counts = [
-        KindCount(kind, report.count(kind), *(report.tally[kind, each] for each in results))
-        for kind in Kind
-    ]
-    return [each for each in counts if each.found]
+def _list_counts(report: FsckReport) -> list[tuple[Kind, int, list[int]]]:
+    """Return the kinds that were found, how many, and how many of them have each result."""
+    found = [kind for kind in Kind if report.count(kind)]
+    tally = report.tally
+    return [(kind, report.count(kind), [tally[kind, each] for each in RESULTS]) for kind in found]
 
 
-def list_groups(report: FsckReport) -> list[tuple[Kind, list[ListedFinding]]]:
+def _list_groups(report: FsckReport) -> list[tuple[Kind, list[KeptFinding]]]:
     """Return the findings that are kept, by their kinds."""
-    shown = [_show(number, kept) for number, kept in enumerate(report.kept)]
-    order = list(Kind)
-    shown.sort(key=lambda each: order.index(each.finding.kind))
-    return [(kind, list(some)) for kind, some in groupby(shown, lambda each: each.finding.kind)]
+    kept = [(kind, [each for each in report.kept if each.finding.kind is kind]) for kind in Kind]
+    return [(kind, some) for kind, some in kept if some]
 
 
-def facts_text(finding: Finding) -> str:
-    """Return what was seen, in a line."""
-    holder = {"holder": finding.transaction} if finding.key and finding.transaction else {}
-    facts: Sequence[tuple[str, object]] = [*holder.items(), *finding.facts.items()]
-    return ", ".join(
-        f"{name} {_fact_text(name, fact)}" for name, fact in facts if fact or name not in TIMES
-    )
-
-
-def _fact_text(name: str, fact: object) -> str:
-    match fact:
-        case bytes():
-            return shorten(fact)
-        case int() if name in TIMES:
-            return time_text(fact)
-        case _:
-            return escape(str(fact).encode(errors="replace"))
-
-
-def _show(number: int, kept: KeptFinding) -> ListedFinding:
-    return ListedFinding(number, kept.finding, facts_text(kept.finding), kept)
-
-
-def _find_one(report: FsckReport, number: str | None) -> ListedFinding | None:
+def _find_one(report: FsckReport, number: str | None) -> KeptFinding | None:
     """Return the finding of that number, None for all of them."""
     if not number:
         return None
     at = parse_number(number)
     if at >= len(report.kept):
         raise InvalidRequestError(NOT_KEPT)
-    return _show(at, report.kept[at])
+    return report.kept[at]

@@ -1,5 +1,6 @@
-"""What servers tell of themselves at `/metrics`: conflicts that their clients met, and transactions
-of the dead that they ended. A store does not keep these."""
+"""Metrics: those that the console shows Prometheus at `/metrics`, of its calls of the store and of
+what it has found there; and those that it reads from servers, conflicts that their clients met and
+transactions of the dead that they ended, which a store does not keep."""
 
 from __future__ import annotations
 
@@ -7,15 +8,23 @@ import math
 import time
 import urllib.request
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from http.client import HTTPException
 from itertools import pairwise
 
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
 
+from recovery.console.statistics import Hour, find_last_minute
+from recovery.console.unfinished import Unfinished
+from txn.client.measured import MeasuredStore
 from txn.clock import Clock
 from txn.errors import InvalidRequestError
+from txn.metrics import Metrics
+from txn.protocol.context import Context
 
 EVERY_MS = 10_000
 KEPT_MS = 3_600_000
@@ -24,14 +33,16 @@ LONGEST = 4_000_000
 CONFLICTS, HELPED = "hbase_txn_conflicts_total", "hbase_txn_helped_total"
 LABELS = {CONFLICTS: "table", HELPED: "action"}
 
+OUTCOMES = ("committed", "aborted", "undecided")
+
 Counts = Mapping[tuple[str, str], float]
 """What was counted, by the name of the metric and the label that divides it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """What servers have told of the last hour, or since the console looks. conflicts: by table;
-    helped: by what was done. silent: those that did not answer, and why."""
+class ServerCounts:
+    """What servers have counted in the last hour, or since the console asks them. conflicts: by
+    table; helped: by what was done. silent: those that did not answer, and why."""
 
     since_ms: int | None = None
     conflicts: Mapping[str, int] = field(default_factory=dict)
@@ -39,8 +50,8 @@ class Told:
     silent: Mapping[str, str] = field(default_factory=dict)
 
 
-class Gateways:
-    """Asks servers now and then, and keeps what they said for an hour."""
+class ServerMetrics:
+    """Asks servers for their counts now and then, and keeps these for an hour."""
 
     def __init__(self, addresses: Sequence[str], clock: Clock) -> None:
         for address in addresses:
@@ -67,8 +78,8 @@ class Gateways:
             while said and said[0][0] < self._clock.wall_ms() - KEPT_MS:
                 said.popleft()
 
-    def tell(self) -> Told | None:
-        """Return what was told; None where no server is to be asked."""
+    def read(self) -> ServerCounts | None:
+        """Return what was counted; None where no server is to be asked."""
         if not self._addresses:
             return None
         totals: dict[str, Counter[str]] = {CONFLICTS: Counter(), HELPED: Counter()}
@@ -80,7 +91,7 @@ class Gateways:
                     totals[name][label] += int(grown if grown >= 0 else count)  # it began again
         firsts = [said[0][0] for said in found if said]
         conflicts, helped = ({**each} for each in (totals[CONFLICTS], totals[HELPED]))
-        return Told(min(firsts, default=None), conflicts, helped, dict(self._silent))
+        return ServerCounts(min(firsts, default=None), conflicts, helped, dict(self._silent))
 
 
 def fetch_counts(address: str) -> Counts:
@@ -109,3 +120,49 @@ def _fetch(address: str) -> bytes:
         if answer.length:
             raise ValueError("its answer was cut off")
     return bytes(text)
+
+
+def measure(context: Context) -> tuple[Context, CollectorRegistry]:
+    """Return a context whose calls and repairs are counted, and the registry of the counts."""
+    registry = CollectorRegistry()
+    metrics = Metrics(registry)
+    store = MeasuredStore(context.store, metrics)
+    return replace(context, store=store, on_event=metrics), registry
+
+
+class StoreCollector(Collector):
+    """What the background has found in the store so far; nothing before it has found anything."""
+
+    def __init__(
+        self, find_unfinished: Callable[[], Unfinished | None], find_hour: Callable[[], Hour]
+    ) -> None:
+        self._find_unfinished = find_unfinished
+        self._find_hour = find_hour
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """Return the metrics as they are now."""
+        found, last = self._find_unfinished(), find_last_minute(self._find_hour())
+        if found is not None:
+            statuses = GaugeMetricFamily(
+                "hbase_txn_unfinished_transactions",
+                "Transaction rows that are not finished, in all of the table",
+                labels=["status"],
+            )
+            for name, number in found.statuses.items():
+                statuses.add_metric([name], number)
+            yield statuses
+            since = min((head.since for head in found.oldest), default=found.read_ms)
+            yield GaugeMetricFamily(
+                "hbase_txn_oldest_unfinished_seconds",
+                "For how long the unfinished transaction with the oldest status has had it",
+                value=max(0, found.read_ms - since) / 1000,
+            )
+        if last is not None:
+            minute = GaugeMetricFamily(
+                "hbase_txn_minute_transactions",
+                "Transactions that were begun in the last minute that is over, estimated",
+                labels=["outcome"],
+            )
+            for name in OUTCOMES:
+                minute.add_metric([name], getattr(last, name))
+            yield minute

@@ -1,13 +1,13 @@
-"""Who may look and who may write, asked before any page is.
+"""Access: which requests may read and which may write, decided before any page is made.
 
-Looking needs nothing where the console listens on the loopback and was asked for there, by a name
-of the loopback and through no proxy: a page elsewhere that points its name at this machine fails
-the second. All else needs the token: shown once in a form, and remembered by a cookie that other
-sites cannot send, or with each request as `Authorization: Bearer`. Nothing is written by a GET, and
-a POST that a browser sends must come from a page of ours.
+Reading needs no token if the console listens on the loopback, and the request names a host of the
+loopback and came through no proxy. The second condition stops a page elsewhere that points its own
+name at this machine. Everything else needs the token: shown once in a form, and remembered by a
+cookie that other sites cannot send, or sent with each request as `Authorization: Bearer`. A GET
+writes nothing, and a POST that a browser sends must come from a page of the console.
 
-What is asked for is `scope["path"]`, by which it is routed. `request.url` is no place to look for
-it: that has the header `Host` in it, and so whatever a visitor likes.
+The path of a request is `scope["path"]`, by which it is routed. `request.url` contains the header
+`Host`, and so whatever a visitor writes there.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from recovery.console.settings import ConsoleSettings, is_loopback
 
 LOGIN = "/login"
 STATIC = "/static/"
-LOOKS_BY_POST = frozenset({"/fsck", "/fsck/cancel", "/logout"})
-"""What is asked for by POST since it takes work, and yet writes nothing."""
+READS_BY_POST = frozenset({"/fsck", "/fsck/cancel", "/logout"})
+"""These are POST because they take work, and yet they write nothing."""
 
 SESSION_S = 12 * 3600
 MOST_SESSIONS = 1_000
@@ -42,15 +42,15 @@ HEADERS = {
         "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
     ),
     "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "same-origin",  # with "no-referrer" a form of ours is not told from others
+    "Referrer-Policy": "same-origin",  # with "no-referrer" its own forms look like those of others
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
 
 
-class Logins:
-    """Who has shown the token. They are kept in memory: a restart ends them."""
+class LoginSessions:
+    """The sessions of visitors who have shown the token. A restart ends them."""
 
     def __init__(self, settings: ConsoleSettings) -> None:
         self._token = settings.token
@@ -58,19 +58,19 @@ class Logins:
         self._guess = asyncio.Lock()
         self.cookie = f"txn-console-{settings.port}"  # cookies do not tell ports apart
 
-    def knows(self, request: Request) -> bool:
-        """Whether a request shows the token, or the cookie of somebody who did."""
+    def is_logged_in(self, request: Request) -> bool:
+        """Whether a request has the token, or the cookie of a session."""
         session = request.cookies.get(self.cookie, "")
-        return self.is_shown(request) or self._ends.get(session, 0) > time.monotonic()
+        return self.has_token(request) or self._ends.get(session, 0) > time.monotonic()
 
-    def is_shown(self, request: Request) -> bool:
-        """Whether a request shows the token itself, as no browser does by itself."""
+    def has_token(self, request: Request) -> bool:
+        """Whether a request has the token itself, which no browser sends unasked."""
         scheme, _, shown = request.headers.get("authorization", "").partition(" ")
         return scheme.lower() == "bearer" and self._matches(shown.strip())
 
     async def begin(self, shown: str) -> str | None:
-        """Return a new session for who shows the token. Guesses are taken one by one, with a pause
-        after each that is wrong."""
+        """Return a new session if this is the token, else None. Guesses are taken one by one, with
+        a pause after each that is wrong."""
         async with self._guess:
             if not self._matches(shown.strip()):
                 await asyncio.sleep(PAUSE_S)
@@ -84,7 +84,7 @@ class Logins:
         return session
 
     def end(self, request: Request) -> None:
-        """Forget the session of a request."""
+        """End the session of a request."""
         self._ends.pop(request.cookies.get(self.cookie, ""), None)
 
     def _matches(self, shown: str) -> bool:
@@ -92,10 +92,10 @@ class Logins:
 
 
 class AccessGate:
-    """Lets a request through to the pages, or says what is missing; adds the headers of all. It
-    stands before the whole application, so that answers about its faults have them, too."""
+    """Middleware that lets a request through to the pages, or answers what is missing, and adds the
+    headers of all answers. It wraps the whole application, so that its errors have them, too."""
 
-    def __init__(self, app: ASGIApp, settings: ConsoleSettings, sessions: Logins) -> None:
+    def __init__(self, app: ASGIApp, settings: ConsoleSettings, sessions: LoginSessions) -> None:
         self._app = app
         self._settings = settings
         self._sessions = sessions
@@ -111,21 +111,23 @@ class AccessGate:
             await send(message)
 
         request = Request(scope)
-        request.state.is_known = self._sessions.knows(request)
+        request.state.is_known = self._sessions.is_logged_in(request)
         answer = self._refuse(request)
         await (answer or self._app)(scope, receive, send_guarded)
 
     def _refuse(self, request: Request) -> Response | None:
-        """Return what is answered instead of the page; None: the page may be had."""
-        path, is_look = request.scope["path"], request.method in ("GET", "HEAD")
-        if not is_look and not self._comes_from_here(request):
+        """Return the answer to a request that is refused, else None."""
+        path, is_read = request.scope["path"], request.method in ("GET", "HEAD")
+        if not is_read and not self._comes_from_here(request):
             return PlainTextResponse(FOREIGN, 403)
         if path == LOGIN or path.startswith(STATIC) or request.state.is_known:
             return None
-        if (is_look or path in LOOKS_BY_POST) and self._is_here(request):
+        if (is_read or path in READS_BY_POST) and self._is_here(request):
             return None
         if "text/html" in request.headers.get("accept", ""):
-            return RedirectResponse(f"{LOGIN}?next={quote(name_way_back(request), safe='')}", 303)
+            return RedirectResponse(
+                f"{LOGIN}?next={quote(get_return_address(request), safe='')}", 303
+            )
         refusal = "nothing was done: show the token as Authorization: Bearer\n"
         return PlainTextResponse(refusal, 401, {"WWW-Authenticate": "Bearer"})
 
@@ -138,8 +140,8 @@ class AccessGate:
         return self._settings.is_local and is_direct and is_loopback(name)
 
     def _comes_from_here(self, request: Request) -> bool:
-        """Browsers tell where a form was. What is no browser shows the token itself."""
-        if self._sessions.is_shown(request):
+        """A browser says where the form was; another client sends the token itself."""
+        if self._sessions.has_token(request):
             return True
         site = request.headers.get("sec-fetch-site")
         if site is not None:
@@ -148,8 +150,8 @@ class AccessGate:
         return host != "" and host == request.headers.get("host")
 
 
-def name_way_back(request: Request) -> str:
-    """Return where a visitor comes back to after the login: the same look, or the first page."""
+def get_return_address(request: Request) -> str:
+    """Return the address to come back to after the login: the same page, or the first one."""
     if request.method not in ("GET", "HEAD"):
         return "/"
     asked = request.scope["query_string"].decode("latin-1")
@@ -157,20 +159,19 @@ def name_way_back(request: Request) -> str:
 
 
 def is_encrypted(request: Request) -> bool:
-    """Return whether the browser of a form speaks TLS, with us or with a proxy before us."""
+    """Return whether the browser of a form uses TLS, to the console or to a proxy before it."""
     return request.scope["scheme"] == "https" or _origin(request).startswith("https://")
 
 
-def find_way_back(given: str) -> str:
-    """Return where a visitor goes after the login: a page of ours, whatever is given."""
+def check_return_address(given: str) -> str:
+    """Return the address after the login: a page of the console, whatever was given."""
     try:
         parts = urlsplit(given)
     except ValueError:  # as for `//[`
         return "/"
-    is_ours = given.startswith("/") and not given.startswith(("//", "/\\"))
-    return given if is_ours and not (parts.scheme or parts.netloc) else "/"
+    is_own = given.startswith("/") and not given.startswith(("//", "/\\"))
+    return given if is_own and not (parts.scheme or parts.netloc) else "/"
 
 
 def _origin(request: Request) -> str:
-    """Return the site that a form was on, as its browser says; nothing where it says none."""
     return request.headers.get("origin", "")

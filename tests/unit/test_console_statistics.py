@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from recovery.console.sampling import (
+from recovery.console.statistics import (
     MINUTE_MS,
     MINUTES,
     Hour,
@@ -19,7 +19,7 @@ from recovery.console.sampling import (
     SampleSize,
     read_reason,
 )
-from tests.unit.test_console_browsing import NOW_MS, TXN, Fetching, Rows
+from tests.unit.test_search import NOW_MS, TXN, Fetching, Rows
 from tests.unit.worlds import TABLE, World, X, Y, Z
 from txn.assertions import Some, Version
 from txn.errors import AbortedError, AssertionFailedError, ConflictError, DeadlineError

@@ -1,33 +1,40 @@
-"""What the last hour was like, minute by minute, estimated from a few rows of each.
+"""Statistics of the last hour, minute by minute, estimated from a few rows of each.
 
-Of a minute the first rows of each bucket are read; where there are more, the minute is taken to go
-on as it began. A minute that is over, and has settled, is sampled once and kept; the last three
-are sampled again each time. Transactions are counted when their owners' clocks say that they were
-begun; of a fenced database those of one row and family, which have no row, are not seen. Nothing
-here writes.
+Of a minute the first rows are read; if there are more, the minute is taken to go on as it began. A
+minute that is over, and whose transactions have ended, is sampled once and kept; the last three
+are sampled again each time. A transaction counts in the minute in which it was begun by its owner's
+clock. A fenced database keeps no rows of transactions of one row and family: these are not counted.
+Nothing here writes.
 """
 
 from __future__ import annotations
 
-import heapq
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
-from operator import itemgetter
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from recovery.bounds import Budget, LookLimits
-from recovery.console.positions import NAME, find_buckets, list_transactions
 from txn.errors import CorruptRowError, InvalidRequestError
 from txn.model import Key, Row
 from txn.protocol.codec import decode_buffer
 from txn.protocol.context import Context, call_store
-from txn.protocol.row import FAMILY, TransactionRow, column, created_ms, decode_row, is_row_key
+from txn.protocol.listing import find_buckets, name_time, scan_transactions
+from txn.protocol.row import (
+    FAMILY,
+    TransactionRow,
+    column,
+    created_ms,
+    decode_row,
+    is_row_key,
+    parent_of,
+)
 from txn.protocol.statuses import Status
-from txn.spans import Span
+from txn.request import Request
 from txn.text import unescape
 
 T = TypeVar("T")
@@ -108,6 +115,11 @@ class Hour:
     reasons: tuple[tuple[str, int], ...] = ()
     conflicts_by_table: tuple[tuple[bytes, int], ...] = ()
 
+    @property
+    def is_sampled(self) -> bool:
+        """Whether rows of its minutes were not read, so that its numbers are estimates."""
+        return not all(minute.is_whole for minute in self.minutes)
+
 
 class Reason(NamedTuple):
     """Why a transaction was aborted, in the words that it has in common with others; table: where
@@ -117,29 +129,16 @@ class Reason(NamedTuple):
     table: bytes | None
 
 
-def _make_weights() -> defaultdict[Any, float]:
-    return defaultdict(float)
-
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Sample:
-    """What was read of a minute. The counts are estimates for all of it."""
+    """What was read of a minute, and when. reasons and tables are estimates for all of it; keys and
+    whole_rows tell of the requests that were read."""
 
-    began_ms: int
+    minute: Minute
     taken_ms: int
-    sampled: int = 0
-    whole_rows: int = 0
-    is_whole: bool = True
-    outcomes: defaultdict[str, float] = field(default_factory=_make_weights)
-    statuses: defaultdict[str, float] = field(default_factory=_make_weights)
-    tables: defaultdict[bytes, float] = field(default_factory=_make_weights)
-    reasons: defaultdict[str, float] = field(default_factory=_make_weights)
-    keys: Counter[Key] = field(default_factory=Counter)
-
-    def trim(self, kept: int) -> None:
-        """Keep what came most often."""
-        self.reasons = defaultdict(float, _list_most(self.reasons, kept))
-        self.keys = Counter(dict(self.keys.most_common(kept)))
+    reasons: Counter[str]
+    whole_rows: int
+    keys: Counter[Key]
 
 
 class Sampler:
@@ -174,35 +173,42 @@ class Sampler:
         sample = self._samples.get(began_ms)
         return sample is not None and sample.taken_ms >= began_ms + RECENT * MINUTE_MS
 
-    # ------------------------------------------------------------------------------ sampling
-
     def _sample(self, began_ms: int, salt_buckets: Sequence[bytes]) -> _Sample:
-        found = _Sample(began_ms, self._context.clock.wall_ms())
-        share = max(1, len(salt_buckets))
-        for prefix in salt_buckets:
-            rows = self._sample_outcomes(found, prefix, max(1, self._size.rows // share))
-            wanted = rows[: max(1, self._size.whole_rows // share)]
-            self._sample_requests(found, wanted, self._size.bytes_ // share)
-        found.trim(self._size.kept)
-        return found
-
-    def _sample_outcomes(self, found: _Sample, prefix: bytes, most: int) -> list[bytes]:
-        """Count the first rows of a minute in a bucket, and return their keys."""
-        rows = list(islice(self._list_rows(found, prefix), most + 1))
-        is_whole = len(rows) <= most
-        covered_ms = MINUTE_MS if is_whole else created_ms(rows[most].row) - found.began_ms
-        counted = rows[:most]
-        found.is_whole &= is_whole
-        found.sampled += len(counted)
+        taken_ms = self._context.clock.wall_ms()
+        listed = scan_transactions(
+            self._context,
+            name_time(began_ms),
+            name_time(began_ms + MINUTE_MS),
+            cells=OUTCOME_CELLS,
+            with_parts=False,
+            reverse=False,
+            salt_buckets=salt_buckets,
+        )
+        wanted = (row for row in listed if is_row_key(row.row) and parent_of(row.row) is None)
+        rows = list(islice(wanted, self._size.rows + 1))
+        is_whole = len(rows) <= self._size.rows
+        covered_ms = MINUTE_MS if is_whole else created_ms(rows.pop().row) - began_ms
         scale = MINUTE_MS / max(1, covered_ms)
-        for row in map(decode_row, counted):
-            _count_outcome(found, row, scale)
-        return [row.row for row in counted]
+        reasons, minute = _make_minute(began_ms, is_whole, scale, list(map(decode_row, rows)))
+        keys: Counter[Key] = Counter()
+        whole_rows = 0
+        row_keys = [row.row for row in rows[: self._size.whole_rows]]
+        for request in self._read_requests(row_keys):
+            whole_rows += 1
+            keys.update(islice(request.keys, self._size.most_keys))
+        kept = self._size.kept
+        return _Sample(
+            minute,
+            taken_ms,
+            Counter(dict(reasons.most_common(kept))),
+            whole_rows,
+            Counter(dict(keys.most_common(kept))),
+        )
 
-    def _sample_requests(self, found: _Sample, row_keys: Sequence[bytes], bytes_: int) -> None:
-        """Count what the requests of these rows name, until there are so many bytes: few of them
-        are read at first, since one may have ten megabytes."""
-        budget = Budget(self._context.clock, LookLimits(len(row_keys) + 1, bytes_))
+    def _read_requests(self, row_keys: Sequence[bytes]) -> Iterator[Request]:
+        """Yield the requests of these rows, until there are so many bytes: few of them are read at
+        first, since one may have ten megabytes."""
+        budget = Budget(self._context.clock, LookLimits(len(row_keys) + 1, self._size.bytes_))
         for some in budget.divide(row_keys):
             if budget.over:
                 break
@@ -211,45 +217,27 @@ class Sampler:
             for key, cell in cells.items():
                 if cell is not None:
                     budget.spend(Row(key.row, {key: cell}))
-                    self._count_request(found, cell.value)
-
-    def _count_request(self, found: _Sample, encoded: bytes) -> None:
-        try:
-            request = decode_buffer(encoded).request
-        except CorruptRowError:  # `fsck` tells of it
-            return
-        found.whole_rows += 1
-        found.keys.update(islice(request.keys, self._size.most_keys))
-
-    def _list_rows(self, found: _Sample, prefix: bytes) -> Iterator[Row]:
-        """Yield the outcomes of a minute in a bucket, without rows of parts."""
-        start, stop = (
-            prefix + NAME + b"%013d" % ms for ms in (found.began_ms, found.began_ms + MINUTE_MS)
-        )
-        span = Span(self._context.table, start, stop)
-        rows = list_transactions(self._context, span, OUTCOME_CELLS, None, _pass_part)
-        return (row for row in rows if is_row_key(row.row))
-
-    # ------------------------------------------------------------------------------- results
+                    with suppress(CorruptRowError):  # `fsck` tells of it
+                        yield decode_buffer(cell.value).request
 
     def _sum_up(self, now_ms: int) -> Hour:
         samples = [self._samples[at] for at in sorted(self._samples)]
         keys: Counter[Key] = Counter()
-        reasons: defaultdict[str, float] = _make_weights()
-        tables: defaultdict[bytes, float] = _make_weights()
+        reasons: Counter[str] = Counter()
+        tables: Counter[bytes] = Counter()
         for each in samples:
             keys.update(each.keys)
-            _add_weights(reasons, each.reasons)
-            _add_weights(tables, each.tables)
-        told = self._size.told
+            reasons.update(each.reasons)
+            tables.update(each.minute.conflicts_by_table)
+        most = self._size.told
         return Hour(
             now_ms,
-            tuple(map(_make_minute, samples)),
+            tuple(each.minute for each in samples),
             MINUTES - len(samples),
             sum(each.whole_rows for each in samples),
-            tuple(keys.most_common(told)),
-            tuple((words, round(number)) for words, number in _list_most(reasons, told)),
-            tuple((table, round(number)) for table, number in _list_most(tables, told)),
+            tuple(keys.most_common(most)),
+            tuple(reasons.most_common(most)),
+            tuple(tables.most_common(most)),
         )
 
 
@@ -278,27 +266,35 @@ def _find_table(key: str) -> bytes:
         return b""
 
 
-def _count_outcome(found: _Sample, row: TransactionRow, scale: float) -> None:
-    name = _find_outcome(row.status)
-    found.outcomes["started"] += scale
-    found.outcomes[name] += scale
-    found.statuses[str(row.status or NO_STATUS)] += scale
-    if name != "aborted" or row.reason is None:
-        return
-    reason = read_reason(row.reason)
-    found.reasons[reason.words] += scale
-    if reason.table is not None:
-        found.outcomes["conflicts"] += scale
-        found.tables[reason.table] += scale
+def _make_minute(
+    began_ms: int, is_whole: bool, scale: float, rows: Sequence[TransactionRow]
+) -> tuple[Counter[str], Minute]:
+    """Return why transactions of a minute were aborted, and the minute, estimated from the rows."""
 
+    def estimate(counts: Mapping[T, int]) -> Counter[T]:
+        return Counter({name: round(scale * number) for name, number in counts.items()})
 
-def _add_weights(total: defaultdict[T, float], some: Mapping[T, float]) -> None:
-    for name, number in some.items():
-        total[name] += number
-
-
-def _list_most(weights: Mapping[T, float], most: int) -> list[tuple[T, float]]:
-    return heapq.nlargest(most, weights.items(), key=itemgetter(1))
+    outcomes = [_find_outcome(row.status) for row in rows]
+    found = estimate(Counter(outcomes))
+    reasons = [
+        read_reason(row.reason)
+        for row, outcome in zip(rows, outcomes, strict=True)
+        if outcome == "aborted" and row.reason is not None
+    ]
+    tables = [reason.table for reason in reasons if reason.table is not None]
+    minute = Minute(
+        began_ms,
+        len(rows),
+        is_whole,
+        started=round(scale * len(rows)),
+        committed=found["committed"],
+        aborted=found["aborted"],
+        undecided=found["undecided"],
+        conflicts=round(scale * len(tables)),
+        conflicts_by_table=estimate(Counter(tables)),
+        statuses=estimate(Counter(str(row.status or NO_STATUS) for row in rows)),
+    )
+    return estimate(Counter(reason.words for reason in reasons)), minute
 
 
 def _find_outcome(status: Status | None) -> str:
@@ -307,23 +303,3 @@ def _find_outcome(status: Status | None) -> str:
     if status is Status.ABORTED or status is Status.ABORTING:
         return "aborted"
     return "committed" if status.is_decided else "undecided"
-
-
-def _make_minute(sample: _Sample) -> Minute:
-    told = {name: round(number) for name, number in sample.outcomes.items()}
-    return Minute(
-        sample.began_ms,
-        sample.sampled,
-        sample.is_whole,
-        started=told.get("started", 0),
-        committed=told.get("committed", 0),
-        aborted=told.get("aborted", 0),
-        undecided=told.get("undecided", 0),
-        conflicts=told.get("conflicts", 0),
-        conflicts_by_table={table: round(number) for table, number in sample.tables.items()},
-        statuses={name: round(number) for name, number in sample.statuses.items()},
-    )
-
-
-def _pass_part(row: Row) -> None:
-    """Be told of a row of a part, which is not counted."""

@@ -12,8 +12,8 @@ from socketserver import BaseRequestHandler, ThreadingTCPServer
 
 import pytest
 
-from recovery.console import gateways as gateways_module
-from recovery.console.gateways import EVERY_MS, Gateways
+from recovery.console import metrics as metrics_module
+from recovery.console.metrics import EVERY_MS, ServerMetrics
 from txn.clock import ManualClock
 from txn.errors import InvalidRequestError
 
@@ -62,52 +62,52 @@ def tell(conflicts: int, helped: int) -> str:
 def test_what_servers_count_is_told_from_the_first_look_on(address: str, page: Page) -> None:
     """Counters are of the server's whole life; what a person wants to know is of now."""
     clock = ManualClock()
-    gateways = Gateways([address], clock)
+    servers = ServerMetrics([address], clock)
     for conflicts, helped in ((100, 3), (105, 3), (106, 4)):
         page.append(tell(conflicts, helped))
-        gateways.refresh()
+        servers.refresh()
         clock.advance(EVERY_MS)
-    told = gateways.tell()
-    assert told is not None
-    assert (told.conflicts, told.helped) == ({"stock": 6}, {"rolled back": 1})
+    counts = servers.read()
+    assert counts is not None
+    assert (counts.conflicts, counts.helped) == ({"stock": 6}, {"rolled back": 1})
 
 
 def test_a_server_that_began_again_has_counted_from_zero(address: str, page: Page) -> None:
     """A counter that falls is no conflict that went away."""
     clock = ManualClock()
-    gateways = Gateways([address], clock)
+    servers = ServerMetrics([address], clock)
     for conflicts in (100, 2):
         page.append(tell(conflicts, 0))
-        gateways.refresh()
+        servers.refresh()
         clock.advance(EVERY_MS)
-    told = gateways.tell()
-    assert told is not None
-    assert told.conflicts == {"stock": 2}
+    counts = servers.read()
+    assert counts is not None
+    assert counts.conflicts == {"stock": 2}
 
 
 def test_a_server_is_not_asked_at_each_look(address: str, page: Page) -> None:
     """Looks come every second; so many requests would only disturb."""
     clock = ManualClock()
-    gateways = Gateways([address], clock)
+    servers = ServerMetrics([address], clock)
     page.append(tell(1, 0))
-    gateways.refresh()
+    servers.refresh()
     page.append(tell(2, 0))
     clock.advance(EVERY_MS - 1)
-    gateways.refresh()
-    told = gateways.tell()
-    assert told is not None
-    assert told.conflicts == {}
+    servers.refresh()
+    counts = servers.read()
+    assert counts is not None
+    assert counts.conflicts == {}
 
 
 @pytest.mark.parametrize("text", ["no metrics {", "hbase_txn_conflicts_total{ 1"])
 def test_a_server_that_tells_nonsense_is_named(text: str, address: str, page: Page) -> None:
     """The page is shown all the same."""
     page.append(text)
-    gateways = Gateways([address], ManualClock())
-    gateways.refresh()
-    told = gateways.tell()
-    assert told is not None
-    assert list(told.silent) == [address]
+    servers = ServerMetrics([address], ManualClock())
+    servers.refresh()
+    counts = servers.read()
+    assert counts is not None
+    assert list(counts.silent) == [address]
 
 
 @contextmanager
@@ -151,48 +151,48 @@ def test_a_server_that_answers_anything_else_keeps_no_other_from_being_asked(
     """An address may be anybody's, such as that of a server which is none of HTTP."""
     page.append(tell(1, 0))
     with answering(lambda connection: connection.sendall(words)) as other:
-        gateways = Gateways([other, address], ManualClock())
-        gateways.refresh()
-        told = gateways.tell()
-    assert told is not None
-    assert list(told.silent) == [other]
-    assert why in told.silent[other]
-    assert told.since_ms is not None
+        servers = ServerMetrics([other, address], ManualClock())
+        servers.refresh()
+        counts = servers.read()
+    assert counts is not None
+    assert list(counts.silent) == [other]
+    assert why in counts.silent[other]
+    assert counts.since_ms is not None
 
 
 def test_a_server_that_answers_slowly_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """A byte a second is an answer to each wait, and never one to the question."""
-    monkeypatch.setattr(gateways_module, "TIMEOUT_S", 0.3)
+    monkeypatch.setattr(metrics_module, "TIMEOUT_S", 0.3)
 
     def answer(connection: socket.socket) -> None:
         connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 9000\r\n\r\n")
         drip(connection, b"x" * 100)
 
     with answering(answer) as slow:
-        gateways = Gateways([slow], ManualClock())
+        servers = ServerMetrics([slow], ManualClock())
         began_s = time.monotonic()
-        gateways.refresh()
+        servers.refresh()
         assert time.monotonic() - began_s < 2
-        told = gateways.tell()
-    assert told is not None
-    assert list(told.silent) == [slow]
+        counts = servers.read()
+    assert counts is not None
+    assert list(counts.silent) == [slow]
 
 
 def test_a_server_that_does_not_answer_is_named() -> None:
     """Port 1 is nobody's."""
-    gateways = Gateways(["http://127.0.0.1:1/metrics"], ManualClock())
-    gateways.refresh()
-    told = gateways.tell()
-    assert told is not None
-    assert "refused" in told.silent["http://127.0.0.1:1/metrics"]
+    servers = ServerMetrics(["http://127.0.0.1:1/metrics"], ManualClock())
+    servers.refresh()
+    counts = servers.read()
+    assert counts is not None
+    assert "refused" in counts.silent["http://127.0.0.1:1/metrics"]
 
 
 def test_no_server_tells_nothing() -> None:
     """Then the page has no such part."""
-    assert Gateways([], ManualClock()).tell() is None
+    assert ServerMetrics([], ManualClock()).read() is None
 
 
 def test_an_address_that_is_none_is_refused() -> None:
     """Such as a file, which would be read."""
     with pytest.raises(InvalidRequestError, match=r"file:///etc/passwd"):
-        Gateways(["file:///etc/passwd"], ManualClock())
+        ServerMetrics(["file:///etc/passwd"], ManualClock())

@@ -9,30 +9,23 @@ from typing import NamedTuple
 from starlette.requests import Request
 from starlette.responses import Response
 
-from recovery.console.drawing import TONES, draw_bars
+from recovery.console.charts import TONES, draw_bars
 from recovery.console.rendering import render, respond
-from recovery.console.sampling import MINUTE_MS, MINUTES, Hour, Minute, find_last_minute
-from recovery.console.sources import Console
-from recovery.console.sweeping import UNKNOWN, Unfinished
+from recovery.console.state import Console
+from recovery.console.statistics import MINUTE_MS, MINUTES, Hour, Minute, find_last_minute
+from recovery.console.unfinished import UNKNOWN, Unfinished
 from txn.protocol.row import TransactionRow
 from txn.protocol.statuses import FENCED_STEPS, STEPS, Status
 
 SHOWN = 10
 BAR_TONES = ("good", "bad", "warn")
-PATH = (
-    Status.WRITTEN,
-    Status.LOCKED,
-    Status.ASSERTED,
-    Status.PUT,
-    Status.CLEANING,
-    Status.COMPLETE,
-)
-FENCED_PATH = (Status.WRITTEN, Status.ASSERTED, Status.COMPLETE)
+BESIDE = (Status.PART, Status.ABORTING, Status.ABORTED)
+"""Statuses beside the way from the beginning of a transaction to its end."""
 
 
 class Step(NamedTuple):
-    """A line of the funnel: how many of the hour's transactions have come so far, and what part
-    they are of those that were begun, from 0 to 1."""
+    """A line of the funnel: how many of the hour's transactions have reached a status, and which
+    part of all they are, from 0 to 1."""
 
     name: str
     number: int
@@ -41,8 +34,8 @@ class Step(NamedTuple):
 
 
 class Owned(NamedTuple):
-    """An unfinished transaction: for how long nothing was heard of it, how many keys it locks, as
-    far as its row says, and whether its owner counts as living."""
+    """An unfinished transaction: how long it has been silent, how many keys it locks if its row
+    tells, and whether its owner counts as alive."""
 
     row: TransactionRow
     silent_ms: int
@@ -60,23 +53,23 @@ def render_overview(request: Request) -> str:
     console: Console = request.app.state.console
     found = console.background
     found.visit()
-    is_fenced = console.context.rules.locks_rows
     hour, unfinished = found.hour, found.unfinished
     minutes = fill_hour(hour)
     columns = [(m.committed, m.aborted, m.undecided) if m else (0, 0, 0) for m in minutes]
     facts = {
         "hour": hour,
+        "is_sampled": hour.is_sampled,
         "last": find_last_minute(hour),
         "bars": draw_bars([[each / 60 for each in column] for column in columns], BAR_TONES),
         "minutes": [each for each in reversed(minutes) if each],
         "began": (hour.as_of // MINUTE_MS - MINUTES + 1) * MINUTE_MS,
-        "funnel": make_funnel(hour, FENCED_PATH if is_fenced else PATH),
+        "funnel": make_funnel(hour, list_path(console)),
         "unfinished": unfinished,
         "waiting": list_waiting(console, unfinished),
         "unknown": UNKNOWN,
         "oldest": [describe_owner(row, console.context.clock.wall_ms()) for row in found.oldest],
         "shown": SHOWN,
-        "told": found.gateways.tell(),
+        "servers": found.servers.read(),
         "trouble": found.trouble,
     }
     return render("overview_part.html", request, facts)
@@ -98,6 +91,13 @@ def fill_hour(hour: Hour) -> list[Minute | None]:
     known = {each.began_ms // MINUTE_MS: each for each in hour.minutes}
     now = hour.as_of // MINUTE_MS
     return [known.get(at) for at in range(now - MINUTES + 1, now + 1)]
+
+
+def list_path(console: Console) -> list[Status]:
+    """Return the statuses of a transaction that is committed, in the order of the protocol."""
+    if console.context.rules.locks_rows:  # 1-LOCKED comes only where ranges are validated
+        return [each for each in FENCED_STEPS if each not in (*BESIDE, Status.LOCKED)]
+    return [each for each in STEPS if each not in BESIDE]
 
 
 def make_funnel(hour: Hour, path: Sequence[Status]) -> list[Step]:

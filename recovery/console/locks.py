@@ -1,17 +1,18 @@
-"""Who holds which locks and leases, looked at for the pages: at most once a second, and a thousand
-of them at most. Nothing is opened before somebody looks, and looking makes and changes nothing."""
+"""Locks and leases as the pages show them: read at most once a second, and at most a thousand of
+each. Nothing is opened before somebody asks for them, and reading makes and changes nothing."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar, cast
 
-from recovery.console.recent import Recent
 from recovery.console.settings import ConsoleSettings
 from recovery.opening import find_usual_rules, open_lease_look, open_lock_look
+from txn.errors import TxnError
 from txn.locks.model import Lock, LockListing, LockReader
 from txn.locks.queue import list_blockers
 from txn.locks.stored import StoredLockReader
@@ -23,11 +24,13 @@ if TYPE_CHECKING:
 
     from txn.leases import Lease
 
+T = TypeVar("T")
 MOST_SHOWN = 1_000
+FRESH_S = 1.0
 
 
 class Waiter(NamedTuple):
-    """A request that waits, and who keeps it waiting."""
+    """A request that waits, its place in the queue, and the locks that it waits for."""
 
     lock: Lock
     place: int
@@ -36,7 +39,7 @@ class Waiter(NamedTuple):
 
 @dataclass(slots=True)
 class LockedObject:
-    """A database, a table or a partition: who holds it and who waits, and what lies in it."""
+    """A database, a table or a partition: its holders and its queue, and the objects in it."""
 
     name: str
     path: str
@@ -46,7 +49,7 @@ class LockedObject:
 
 
 class LockTree(NamedTuple):
-    """The locks by their objects. waiters: those of all objects."""
+    """The locks by their objects, and the waiters of all objects."""
 
     databases: Sequence[LockedObject]
     waiters: Sequence[Waiter]
@@ -55,14 +58,42 @@ class LockTree(NamedTuple):
 
 
 class SeenLeases(NamedTuple):
-    """The leases that had not ended at a time, by the clock of their database."""
+    """The leases that had not ended at this time of their database's clock."""
 
     leases: Sequence[Lease]
     at: datetime
     is_whole: bool
 
 
-class LockClaims:
+class Cached(Generic[T]):
+    """The result of a read that is at most FRESH_S old; the first visitor who needs it reads. An
+    error is kept as well: visitors who have waited for a server that does not answer are not to ask
+    it again, one after the other."""
+
+    def __init__(self, read: Callable[[], T]) -> None:
+        self._read = read
+        self._guard = threading.Lock()
+        self._until = 0.0
+        self._value: T | None = None
+        self._error: TxnError | None = None
+
+    def get(self) -> T:
+        """Return it, or raise what the read has raised."""
+        with self._guard:
+            if time.monotonic() >= self._until:
+                self._value, self._error = None, None
+                try:
+                    self._value = self._read()
+                except TxnError as error:
+                    self._error = error
+                self._until = time.monotonic() + FRESH_S
+            value, failure = self._value, self._error
+        if failure is not None:
+            raise failure
+        return cast("T", value)
+
+
+class CachedLocks:
     """The locks of the manager that a console was given, or of its own store."""
 
     def __init__(self, settings: ConsoleSettings, context: Context) -> None:
@@ -71,18 +102,18 @@ class LockClaims:
         self._ends = ExitStack()
         self._guard = threading.Lock()
         self._look: LockReader | None = None
-        self._recent = Recent(self._see)
+        self._cached = Cached(self._read)
 
-    def see(self) -> LockTree | None:
+    def read(self) -> LockTree | None:
         """Return the locks; None where the store has never had any."""
-        return self._recent.get()
+        return self._cached.get()
 
     def close(self) -> None:
-        """End the look."""
+        """Close the connection."""
         with self._guard:
             self._ends.close()
 
-    def _see(self) -> LockTree | None:
+    def _read(self) -> LockTree | None:
         look = self._open()
         if isinstance(look, StoredLockReader) and not look.is_there:
             return None
@@ -99,29 +130,27 @@ class LockClaims:
             return self._look
 
 
-class LeaseClaims:
-    """The leases that a console was told of, if it was."""
+class CachedLeases:
+    """The leases of the database that a console was given, if it was."""
 
     def __init__(self, settings: ConsoleSettings) -> None:
         self._url = settings.leases
-        self._recent = Recent(self._see)
+        self._cached = Cached(self._read)
 
-    def see(self) -> SeenLeases | None:
-        """Return the leases; None where none were named."""
-        return None if self._url is None else self._recent.get()
+    def read(self) -> SeenLeases | None:
+        """Return the leases; None where no database was given."""
+        return self._cached.get()
 
-    def close(self) -> None:
-        """Nothing stays open between two looks."""
-
-    def _see(self) -> SeenLeases:
-        assert self._url is not None
+    def _read(self) -> SeenLeases | None:
+        if self._url is None:
+            return None
         with open_lease_look(self._url) as service:
             found = service.list_lease(most=MOST_SHOWN + 1)
             return SeenLeases(found[:MOST_SHOWN], service.now(), len(found) <= MOST_SHOWN)
 
 
 def make_tree(seen: LockListing) -> LockTree:
-    """Return the locks as a tree, with who waits for whom."""
+    """Return the locks as a tree, each waiter with the locks that it waits for."""
     lines: dict[tuple[str, ...], list[Lock]] = {}
     for lock in seen.locks:
         lines.setdefault(lock.request.path.parts, []).append(lock)
