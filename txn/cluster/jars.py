@@ -116,7 +116,7 @@ def _fetch_one(context: MavenContext, jar: Jar, folder: Path) -> None:
 
 def _maven(folder: Path) -> MavenContext:
     """Maven Central, or what the user's jgo settings name in its place."""
-    with require_extra("hbase"):  # imported here: most users of the package start no cluster
+    with require_extra("cluster"):  # imported here: most users of the package start no cluster
         from jgo.config import GlobalSettings  # noqa: PLC0415
         from jgo.maven import MavenContext, ProfileConstraints, PythonResolver  # noqa: PLC0415
     # HBase 2.4 names Hadoop's jars in a profile for when none was chosen, which jgo passes by.

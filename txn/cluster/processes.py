@@ -147,7 +147,7 @@ def _look(process: Process) -> ProcessState | None:
     A process that becomes another program, as a script does by `exec`, has no command line for a
     moment. One that ends has none any more, and no program either.
     """
-    with require_extra("hbase"):  # imported here: most users of the package start no cluster
+    with require_extra("cluster"):  # imported here: most users of the package start no cluster
         import psutil  # noqa: PLC0415
     try:
         found = psutil.Process(process.pid)
