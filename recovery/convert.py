@@ -12,7 +12,8 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import groupby, islice
 
-from recovery.fsck import RETENTION_MS, require_tables
+from recovery.findings import RETENTION_MS
+from recovery.fsck import require_tables
 from recovery.scan import MARKERS, Looked, list_rows, newest_old_ms, transactions
 from txn.errors import InvalidRequestError
 from txn.model import LOCK_SUFFIX, TAG_SUFFIX, Cell, Check, Edit, Key

@@ -1,7 +1,7 @@
 """The kinds of Finding: what each means, what repair does about it, and how bad it is.
 
-A finding is plain data. It names what was seen and never what to call; `fsck.repair` acts on it,
-after looking again.
+A finding is plain data. It names what was seen and never what to call; `fsck.repair` reads again
+and then acts on it. `judge` says which finding a transaction row is.
 """
 
 from __future__ import annotations
@@ -10,8 +10,17 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import NamedTuple, assert_never
 
+from recovery.scan import Between, Looked, newest_old_ms
 from txn.model import Key
+from txn.protocol.row import RowState, TransactionRow
+
+GRACE_MS = 60_000
+RETENTION_MS = 24 * 3_600_000
+LONGEST_REQUEST_MS = 3_600_000
+"""For how long a request may be under way: a gateway repeats one for 20 minutes, and its sender
+may have been stopped. A shorter retention is right only where no client is at work."""
 
 
 class Severity(Enum):
@@ -182,6 +191,55 @@ class Young:
         """Count what another look has counted."""
         self.counts.update(other.counts)
         self.oldest_ms = max(self.oldest_ms, other.oldest_ms)
+
+
+class Ages(NamedTuple):
+    """How long a transaction must have been silent, and for how long finished rows are kept."""
+
+    grace_ms: int = GRACE_MS
+    retention_ms: int = RETENTION_MS
+
+
+@dataclass(frozen=True, slots=True)
+class CheckOptions:
+    """How a check judges, and what it tells meanwhile: see `fsck.check`."""
+
+    ages: Ages
+    looked: Looked = lambda table: None
+    young: Young = field(default_factory=Young)
+    between: Between = lambda table, row: None
+
+
+def judge(
+    row: TransactionRow, now_ms: int, grace_ms: int = GRACE_MS, retention_ms: int = RETENTION_MS
+) -> Finding | None:
+    """Return what is to be said of a transaction row at this time, or None if nothing is."""
+    at, age_ms, facts = find_alive_ms(row, now_ms, grace_ms), grace_ms, list_facts(row)
+    match row.state:
+        case RowState.FINISHED:
+            kind, at, age_ms = Kind.EXPIRED, row.since, retention_ms
+        case RowState.DEBRIS:
+            kind, at, age_ms, facts = Kind.DEBRIS, row.newest, retention_ms, {"newest": row.newest}
+        case RowState.UNREADABLE:
+            kind, facts = Kind.UNREADABLE, facts | {"status": str(row.said), "cause": row.cause}
+        case RowState.UNDECIDED | RowState.DECIDED | RowState.ABORTING as state:
+            kind = Kind(state.value)
+        case never:
+            assert_never(never)
+    is_old = at <= newest_old_ms(now_ms, age_ms)
+    return Finding(kind, row.row_key, None, facts) if is_old else None
+
+
+def find_alive_ms(row: TransactionRow, now_ms: int, grace_ms: int) -> int:
+    """Return when anything happened to an unfinished row that shows its owner to be alive."""
+    beat = row.beat if row.beat <= now_ms + grace_ms else 0  # a client's clock: it may be wrong
+    newest = row.newest if row.state is RowState.UNREADABLE else 0
+    return max(row.since, beat, newest)
+
+
+def list_facts(row: TransactionRow) -> dict[str, object]:
+    """Return what a finding tells of a transaction row."""
+    return {"status": str(row.status), "since": row.status_at, "beat": row.beat}
 
 
 @dataclass(frozen=True, slots=True)

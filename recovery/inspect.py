@@ -15,8 +15,7 @@ from itertools import islice, pairwise
 from typing import TypeVar, assert_never
 
 from recovery.bounds import Budget, LookLimits
-from recovery.findings import Finding, Kind
-from recovery.fsck import GRACE_MS, RETENTION_MS, judge
+from recovery.findings import GRACE_MS, RETENTION_MS, Finding, Kind, judge
 from recovery.scan import STATUS, find_transaction
 from txn.assertions import Assertion, holds, list_keys
 from txn.errors import TableUnavailable

@@ -1,18 +1,33 @@
-"""What a person has decided to remove: one transaction row, or one `once` token.
+"""What is deleted for good: transaction rows, and the markers of `once` tokens.
 
-fsck removes only what nobody can miss. Here somebody says so, of one thing at a time.
+fsck deletes what nobody can miss: what has expired. With `txn purge` a person decides about one row
+or token at a time.
+
+A marker goes in one step of its row, if nothing of it has changed; so that a request with its token
+either finds it or comes after it. In the six-phase protocol it goes under its key's lock, with its
+lock and tag. In the fenced protocol the lock stays, and counts that something has changed.
 """
 
 from __future__ import annotations
 
-from recovery.findings import LeftAlone, NothingToDo, Repaired, Result
-from recovery.fsck import delete_cells
-from recovery.markers import find_marker, forget
-from recovery.scan import find_transaction, whole_row
-from txn.model import Row
-from txn.protocol.attempt import Context
-from txn.protocol.row import RowState, decode_row, whole_of
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import NamedTuple
+
+from recovery.findings import Finding, Kind, LeftAlone, NothingToDo, Repaired, Result
+from recovery.scan import MARKERS, find_transaction, newest_old_ms, whole_row
+from recovery.tables import make_facts
+from txn.errors import CorruptRowError, InvalidRequestError
+from txn.model import Cell, Check, Edit, Key, Row
+from txn.protocol.attempt import Context, call_store
+from txn.protocol.lock_cells import FREE, holder_of, read_lock
+from txn.protocol.phases import Status
+from txn.protocol.retire import can_retire, retire
+from txn.protocol.row import RowState, decode_marker, decode_row, marker_key, whole_of
 from txn.text import escape
+
+ENDS = (b"status", Status.COMPLETE.at, Status.ABORTED.at)
+"""The cells that tell that a transaction is over."""
 
 LOST = {
     RowState.FINISHED: "its outcome becomes unknown",
@@ -49,6 +64,22 @@ def purge_row(context: Context, seen: Row, *, unfinished: bool = False) -> Resul
     return Repaired("deleted")
 
 
+def delete_cells(context: Context, rows: Iterable[Row]) -> None:
+    """Delete the cells of rows, so that what comes later stays, and what is late does not. A crash
+    in between leaves no row that tells of a decision and not of its end: each goes at once, or what
+    tells of its end goes last."""
+    cells = [item for row in rows for item in row.cells.items()]
+    edits = [Edit(key, None, context.rules.gone_until(key, cell)) for key, cell in cells]
+    by_row = "row_mutations" in context.store.features
+    ends = [edit for edit in edits if not by_row and edit.key.column in ENDS]
+    others = [edit for edit in edits if by_row or edit.key.column not in ENDS]
+    for some in filter(None, (others, ends)):
+        call_store(context, partial(context.store.write, some, durable=False, by_row=by_row))
+
+
+# ------------------------------------------------------------------------------------- markers
+
+
 def purge_token(context: Context, token: bytes) -> Result:
     """Delete the marker of a `once` token, under its lock. A request with it commits again.
 
@@ -56,4 +87,108 @@ def purge_token(context: Context, token: bytes) -> Result:
     """
     found = find_marker(context, token)
     assert found.value is not None
-    return forget(context, found.key, found.value, found.newest)
+    return retire_keys(context, {found.key: found.value}, found.newest)[found.key]
+
+
+class Marked(NamedTuple):
+    """A token's marker and the cells that guard it, as of one instant."""
+
+    key: Key
+    value: Cell | None
+    guards: Mapping[Key, Cell | None]
+
+    @property
+    def is_free(self) -> bool:
+        """Whether no transaction has it locked, or is writing it."""
+        return not any(holder_of(key, cell) for key, cell in self.guards.items())
+
+    @property
+    def newest(self) -> int:
+        """The newest timestamp of these cells; 0: there is none."""
+        return max(
+            (cell.timestamp for cell in (self.value, *self.guards.values()) if cell), default=0
+        )
+
+
+def find_expired_marker(context: Context, row: Row, retention_ms: int) -> Finding | None:
+    """Return the finding of a marker's row in the transaction table, if it is no marker, or its
+    promise has run out and nothing has touched it for the retention."""
+    key = marker_key(context.table, row.row.removeprefix(MARKERS[0]))
+    if not row.row.startswith(MARKERS[0]) or (value := row.cells.get(key)) is None:
+        return None
+    guards = context.rules.guards_of(key)
+    item = Marked(key, value, {guard: row.cells.get(guard) for guard in guards})
+    now_ms = context.clock.wall_ms()
+    try:
+        promised_ms = decode_marker(value.value).retention_ms
+    except CorruptRowError:
+        return Finding(Kind.FOREIGN_CELL, None, key, make_facts(value))
+    if promised_ms is None or value.timestamp + promised_ms > now_ms:
+        return None
+    if not item.is_free or item.newest > newest_old_ms(now_ms, retention_ms):
+        return None
+    facts = {"value": value.value, "since": value.timestamp, "newest": item.newest}
+    return Finding(Kind.EXPIRED_MARKER, None, key, facts)
+
+
+def find_marker(context: Context, token: bytes) -> Marked:
+    """Return a token's marker as it is now, or raise InvalidRequestError if there is none."""
+    (found,) = _look(context, [marker_key(context.table, token)])
+    if found.value is None:
+        raise InvalidRequestError("no request with this token has committed", once=token)
+    return found
+
+
+def retire_keys(
+    context: Context, wanted: Mapping[Key, Cell | None], newest: int
+) -> dict[Key, Result]:
+    """Retire keys, each with the value that it must have, or None for none, if nothing of them is
+    newer than this timestamp."""
+    if context.rules.locks_rows:
+        gone = _drop(context, wanted, newest)
+    elif can_retire(context):
+        gone = retire(context, wanted, newest)
+    else:
+        why = "the store takes no delete on a condition: open it as hbase://, or through Thrift 2"
+        return dict.fromkeys(wanted, LeftAlone(why))
+    used = NothingToDo("somebody has locked it, or it has changed")
+    return {key: Repaired("deleted") if key in gone else used for key in wanted}
+
+
+def _drop(context: Context, wanted: Mapping[Key, Cell | None], newest: int) -> set[Key]:
+    """Delete markers of the fenced protocol; return those that are gone. The lock is compared with
+    the value that was read, and counts one more: so whoever has read the marker and has no lock of
+    it yet is refused. It never starts anew, since what is late would find it as it was."""
+    due = [
+        item
+        for item in _look(context, wanted)
+        if item.value is not None and item.value == wanted[item.key]
+        if item.is_free and item.newest <= newest
+    ]
+    checks = [_make_drop(context, item) for item in due]
+    if not checks:
+        return set()
+    call_store(context, lambda: context.store.check_and_put(checks, durable=False))
+    # A "no" may be the answer to a request that was sent twice.
+    return {item.key for item in _look(context, [item.key for item in due]) if item.value is None}
+
+
+def _make_drop(context: Context, item: Marked) -> Check:
+    assert item.value is not None
+    lock = context.rules.lock_of(item.key)
+    cell = item.guards[lock]
+    passed = read_lock(lock, cell).take(item.key.row).give_back()
+    free = Edit(lock, passed.value, item.newest + 1)
+    delete = Edit(item.key, None, item.value.timestamp)
+    return Check(lock, cell.value if cell else FREE, edits=(delete, free))
+
+
+def _look(context: Context, keys: Iterable[Key]) -> list[Marked]:
+    """Return markers as they are now."""
+    guards = {key: context.rules.guards_of(key) for key in keys}
+    asked = [cell for key, some in guards.items() for cell in (key, *some)]
+    found = call_store(context, lambda: context.store.read(asked)) if asked else {}
+    return [
+        Marked(key, found[key], {guard: found[guard] for guard in some})
+        for key, some in guards.items()
+    ]

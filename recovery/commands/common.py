@@ -21,8 +21,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from recovery.findings import Kind
-from recovery.fsck import GRACE_MS, RETENTION_MS
+from recovery.findings import GRACE_MS, RETENTION_MS, Kind
 from recovery.scan import find, whole_row
 from recovery.text import error_text, fit_text, parse_duration
 from txn.client.connect import connect

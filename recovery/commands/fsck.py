@@ -33,10 +33,17 @@ from recovery.commands.common import (
 )
 from recovery.commands.looks import Asked, Found, Look, look_on_executors
 from recovery.documents import finding_document, result_document, tally_document
-from recovery.findings import Finding, Kind, Repaired, Result, Tally, Young
-from recovery.fsck import (
+from recovery.findings import (
     LONGEST_REQUEST_MS,
     Ages,
+    Finding,
+    Kind,
+    Repaired,
+    Result,
+    Tally,
+    Young,
+)
+from recovery.fsck import (
     check,
     compact,
     repair_all,

@@ -10,8 +10,7 @@ from typing import Any, NamedTuple
 from typer.core import TyperCommand
 
 from recovery.commands.common import RowBar
-from recovery.findings import Finding, Result, Tally
-from recovery.fsck import Ages
+from recovery.findings import Ages, Finding, Result, Tally
 from txn.host.extras import require_extra
 
 SPARK, HERE = "--spark", "local[*]"

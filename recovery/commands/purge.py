@@ -18,11 +18,9 @@ from recovery.commands.common import (
     print_json,
 )
 from recovery.documents import result_document
-from recovery.findings import Repaired, Result
-from recovery.fsck import LONGEST_REQUEST_MS
-from recovery.markers import find_marker
+from recovery.findings import LONGEST_REQUEST_MS, Repaired, Result
 from recovery.opening import open_store_of
-from recovery.purge import LOST, UNFINISHED, purge_row, purge_token
+from recovery.purge import LOST, UNFINISHED, find_marker, purge_row, purge_token
 from recovery.scan import find_transaction, whole_row
 from recovery.text import duration_text, time_text
 from txn.documents import Document

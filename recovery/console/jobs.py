@@ -13,8 +13,17 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
-from recovery.findings import Finding, Kind, LeftAlone, Repaired, Result, Severity, Young
-from recovery.fsck import GRACE_MS, check, compact, repair, repair_all
+from recovery.findings import (
+    GRACE_MS,
+    Finding,
+    Kind,
+    LeftAlone,
+    Repaired,
+    Result,
+    Severity,
+    Young,
+)
+from recovery.fsck import check, compact, repair, repair_all
 from txn.clock import Clock
 from txn.errors import InvalidRequestError, TxnError
 from txn.protocol.attempt import Context
