@@ -20,11 +20,27 @@ from functools import partial
 from pathlib import Path
 
 from txn.clock import Clock, SystemClock
-from txn.cluster import configuration, probe
+from txn.cluster.configuration import (
+    NAMENODE,
+    Role,
+    list_roles,
+    make_class_path,
+    make_command,
+    write_configuration,
+)
 from txn.cluster.jars import fetch, read_locked
-from txn.cluster.processes import ClusterError, Process, end, identify, launch, log_tail
-from txn.cluster.roles import NAMENODE, Role, class_path, command, roles
-from txn.cluster.settings import GATEWAYS, NATIVE, Settings, claimed_ports, from_document
+from txn.cluster.processes import (
+    ClusterError,
+    Process,
+    data_node_is_known,
+    end,
+    gateway_answers,
+    identify,
+    launch,
+    log_tail,
+    port_answers,
+)
+from txn.cluster.settings import GATEWAYS, NATIVE, Settings, claim_ports, from_document
 from txn.host.java import find_java_home
 
 RECORD = "cluster.json"
@@ -62,11 +78,11 @@ class Cluster:
 
     @property
     def log_folder(self) -> Path:
-        return configuration.logs_folder(self.settings)
+        return self.settings.logs
 
     def is_ready(self) -> bool:
         """Return whether both gateways get answers from the master."""
-        return all(probe.gateway_answers(name, self.settings.ports[name]) for name in GATEWAYS)
+        return all(gateway_answers(name, self.settings.ports[name]) for name in GATEWAYS)
 
     def kill(self, name: str) -> None:
         """End a process with SIGKILL, and return once it has ended."""
@@ -76,7 +92,7 @@ class Cluster:
         """Start a process that has ended, and return once it answers. Raises ClusterError."""
         if self._process(name).is_alive:
             raise ClusterError("the process is still running", name=name)
-        role = next(role for role in roles(self.settings) if role.name == name)
+        role = next(role for role in list_roles(self.settings) if role.name == name)
         jars = fetch(jars=read_locked(self.settings.version))
         self._launch(role, find_java_home() / "bin" / "java", jars)
         self._wait_for(name, partial(self._answers, name), within_ms, watched=(name,))
@@ -106,22 +122,22 @@ class Cluster:
         if self.settings.distributed and not (self.settings.folder / "namenode").exists():
             said("formatting the name node")
             self._format(java, jars)
-        for role in roles(self.settings):
+        for role in list_roles(self.settings):
             said(f"starting {role.name}")
             self._launch(role, java, jars)
             if role.name == "datanode":
                 said("waiting for HDFS")
                 port = self.settings.ports["namenode-http"]
-                self._wait_for("namenode", partial(probe.data_node_is_known, port))
+                self._wait_for("namenode", partial(data_node_is_known, port))
         said("waiting for HBase")
         zookeeper = self.settings.ports["zookeeper"]
-        self._wait_for("master", partial(probe.port_answers, zookeeper))
+        self._wait_for("master", partial(port_answers, zookeeper))
         for name in GATEWAYS:
             self._wait_for(name, partial(self._answers, name))
 
     def _format(self, java: Path, jars: Sequence[Path]) -> None:
         role = Role("format", NAMENODE, ("-format", "-nonInteractive"), 192)
-        line = command(role, self.settings, java, secrets.token_hex(8))
+        line = make_command(role, self.settings, java, secrets.token_hex(8))
         env = self._environ(jars)
         done = subprocess.run(line, capture_output=True, text=True, env=env, check=False)
         if done.returncode != 0:
@@ -133,7 +149,7 @@ class Cluster:
         self._write()
         self._processes[role.name] = launch(
             role.name,
-            command(role, self.settings, java, mark),
+            make_command(role, self.settings, java, mark),
             port=port,
             mark=mark,
             logs=self.log_folder,
@@ -142,11 +158,11 @@ class Cluster:
         self._write()
 
     def _environ(self, jars: Sequence[Path]) -> dict[str, str]:
-        return {**os.environ, "CLASSPATH": class_path(self.settings, jars)}
+        return {**os.environ, "CLASSPATH": make_class_path(self.settings, jars)}
 
     def _answers(self, name: str) -> bool:
         port = self._processes[name].port
-        return probe.gateway_answers(name, port) if name in GATEWAYS else probe.port_answers(port)
+        return gateway_answers(name, port) if name in GATEWAYS else port_answers(port)
 
     def _wait_for(
         self,
@@ -184,7 +200,7 @@ def start(
     settings: Settings,
     *,
     clock: Clock | None = None,
-    chance: random.Random | None = None,
+    rng: random.Random | None = None,
     said: Said = lambda step: None,
     fetched: Fetched = lambda done, total: None,
 ) -> Cluster:
@@ -200,9 +216,9 @@ def start(
         last = before.ports if before else {}
         settings = settings.with_version(before.version if before else None)
         jars = fetch(fetched=fetched, jars=read_locked(settings.version))
-        with claimed_ports(settings, last, chance or random.SystemRandom()) as ports:
+        with claim_ports(settings, last, rng or random.SystemRandom()) as ports:
             cluster = Cluster(replace(settings, ports=ports), {}, clock)
-            configuration.write_configuration(cluster.settings)
+            write_configuration(cluster.settings)
             try:
                 cluster.start_processes(java, jars, said)
             except BaseException:
