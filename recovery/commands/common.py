@@ -9,7 +9,7 @@ import json
 import shutil
 import sys
 from bisect import bisect
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -20,20 +20,20 @@ from rich import markup
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from recovery.findings import GRACE_MS, RETENTION_MS, Kind
 from recovery.scan import find, whole_row
 from recovery.text import error_text, fit_text, parse_duration
-from txn.client.connect import connect
-from txn.client.engine import Engine
-from txn.errors import InvalidRequestError, annotate
+from txn.documents import Document
+from txn.errors import InvalidRequestError, TxnError, annotate
 from txn.protocol.attempt import Context
 from txn.protocol.row import is_own
 from txn.request import TRANSACTIONS
 from txn.stores.base import Store
 from txn.text import escape, unescape
 
-CLEAN, FOUND, COULD_NOT_RUN = 0, 1, 2
+FOUND, COULD_NOT_RUN = 1, 2
 WIDE = 240
 CANDIDATES = 5
 PARTS = 50  # of a table, whose ends are where progress shows
@@ -98,13 +98,6 @@ def time_option(name: str, text: str) -> Any:
     return typer.Option(name, parser=parse_age, metavar="TIME", help=text)
 
 
-@contextmanager
-def open_engine(uri: str, transactions: str) -> Iterator[Engine]:
-    """Open an engine on a store that exists; a server's does the work itself."""
-    with connect(uri, transactions=transactions, create=False) as engine:
-        yield engine
-
-
 def ask_person(question: str, refusal: str) -> None:
     """Go on only where a person says yes; InvalidRequestError where there is nobody to ask."""
     if not sys.stdin.isatty():
@@ -117,6 +110,19 @@ def confirm_stopped(change: str, yes: bool) -> None:
     if not yes:
         text = f"{change}: no client may be connected meanwhile"
         ask_person(f"{text}. Is that so?", f"{text}. Say --yes if that is so")
+
+
+def report_change(as_json: bool, document: Document, obstacles: Sequence[str], line: str) -> None:
+    """Print what became of a change, or what stands in its way: exit code 1."""
+    if as_json:
+        print_json(document | {"obstacles": list(obstacles)})
+    elif not obstacles:
+        typer.echo(line)
+    else:
+        for obstacle in obstacles:
+            complain(obstacle)
+    if obstacles:
+        raise typer.Exit(FOUND)
 
 
 def find_row_key(context: Context, part: str) -> bytes:
@@ -150,8 +156,8 @@ def console() -> Console:
 
 
 class RowBar:
-    """Counts rows that are looked at, each told by its table, and shows on a terminal how many, and
-    in per cent how far the look has come, where that is known."""
+    """Counts rows that are read, each told by its table, and shows on a terminal how many, and in
+    per cent how far the work has come, where that is known."""
 
     def __init__(self, out: Console, about: str, *, unit: str = "rows", hidden: bool) -> None:
         self.rows = 0
@@ -175,39 +181,30 @@ class RowBar:
         self.rows += 1
         if table != self._table or self.rows % SHOWN_EVERY == 0:
             self._table = table
-            self.progress.update(
-                self._task,
-                counted=f"{self.rows:,} {self._unit}",
-                description=markup.escape(escape(table)),
-            )
+            counted, description = f"{self.rows:,} {self._unit}", markup.escape(escape(table))
+            self.progress.update(self._task, counted=counted, description=description)
 
-    def expect(self, total: int) -> None:
-        """Say how many parts there will be."""
-        self.progress.update(self._task, total=total)
-
-    def reach(self, done: int) -> None:
-        """Say how many parts there have been."""
-        self.progress.update(self._task, completed=done, counted=f"{done:,} {self._unit}")
-
-    def fetch(self, done: int, total: int) -> None:
-        """Say how many there are of all parts."""
-        self.expect(total)
-        self.reach(done)
+    def reach(self, done: int, total: int | None = None) -> None:
+        """Show how many parts are done, and of how many if that is known by now."""
+        counted = f"{done:,} {self._unit}"
+        self.progress.update(self._task, completed=done, total=total, counted=counted)
 
     def say(self, step: str) -> None:
-        """Say what is being done now, of which nobody knows how long it takes."""
+        """Show what is being done now; how long it takes is not known."""
         self.progress.tasks[0].total = None  # which an update would take for no change
         self.progress.update(self._task, description=step, counted="")
 
     def expect_tables(self, store: Store, tables: Iterable[bytes]) -> None:
-        """Say which tables will be read, in this order, by parts with about as many cells each."""
+        """Show progress by the tables that will be read, in this order, in parts of about as many
+        cells each."""
         if not self.progress.disable:
             self._splits = {table: store.find_splits(table, PARTS) for table in tables}
         if any(self._splits.values()):
-            self.expect(sum(len(splits) + 1 for splits in self._splits.values()))
+            total = sum(len(splits) + 1 for splits in self._splits.values())
+            self.progress.update(self._task, total=total)
 
     def reach_row(self, table: bytes, row: bytes) -> None:
-        """Say how far the reading has come."""
+        """Show how far the reading has come."""
         done = 0
         for name, splits in self._splits.items():
             if name == table:
@@ -238,12 +235,14 @@ def print_result(as_json: bool, document: Any, line: str) -> None:
         typer.echo(line)
 
 
-def make_table(headings: Sequence[str]) -> Table:
-    """Return a table without lines, whose columns are folded where it would be too wide."""
+def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table without lines, whose columns are folded where it would be too wide."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in headings:
         table.add_column(heading, overflow="fold")
-    return table
+    for row in rows:
+        table.add_row(*map(Text, row))
+    console().print(table)
 
 
 def parse_setting(text: str) -> tuple[str, str]:
@@ -268,3 +267,15 @@ def find_width() -> int | None:
 def complain(error: BaseException | str) -> None:
     """Print an error, without the trace of how it came about."""
     typer.echo(f"error: {error_text(error)}", err=True)
+
+
+@contextmanager
+def report_refusal(
+    *errors: type[TxnError], text: Callable[[Any], str] = error_text
+) -> Iterator[None]:
+    """Report these errors as something that was found, not as a failure: exit code 1."""
+    try:
+        yield
+    except errors as error:
+        complain(text(error))
+        raise typer.Exit(FOUND) from error

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import ExitStack, closing
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console, Group
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
+from typer.core import TyperCommand
 
 from recovery.commands.common import (
     DEFAULT_TRANSACTIONS,
@@ -31,7 +32,6 @@ from recovery.commands.common import (
     row_bar,
     time_option,
 )
-from recovery.commands.looks import Asked, Found, Look, look_on_executors
 from recovery.documents import finding_document, result_document, tally_document
 from recovery.findings import (
     LONGEST_REQUEST_MS,
@@ -43,19 +43,20 @@ from recovery.findings import (
     Tally,
     Young,
 )
-from recovery.fsck import (
-    check,
-    compact,
-    repair_all,
-)
+from recovery.fsck import check, compact, repair_all
 from recovery.opening import open_store_of
 from recovery.text import count_text, duration_text, error_text, short_id, time_text
 from txn.errors import InvalidRequestError
+from txn.host.extras import require_extra
 from txn.protocol.attempt import Context
 from txn.protocol.clocks import accept_clock, check_clock
 from txn.text import escape, key_text, shorten
 
+Found = tuple[Finding, Result | None]
+"""A finding, and what became of it; None: nothing was to be repaired."""
+
 LISTED = 20
+SPARK, HERE = "--spark", "local[*]"
 TIMES = ("since", "beat", "newest", "until")
 
 
@@ -116,56 +117,108 @@ def fsck(
     if do_repair and not yes:
         _confirm(retention)
     out, tables = console(), [table.encode() for table in scan or ()]
-    ages = Ages(grace, retention)
+    ages, tally = Ages(grace, retention), Tally()
     with ExitStack() as stack:
         context = stack.enter_context(open_store_of(store, transactions, mends=do_repair))
         if do_repair:
             _require_clock(context, clock_is_right)
+        unit = "rows" if spark is None else "parts"
+        bar = stack.enter_context(row_bar(out, "fsck", unit=unit, hidden=as_json or quiet))
         if spark is None:
-            bar = stack.enter_context(row_bar(out, "fsck", hidden=as_json or quiet))
-            look = look_here(context, ages, tables, bar, do_repair=do_repair)
+            found = check_here(context, tables, ages, bar, tally, do_repair=do_repair)
         else:
-            asked = Asked(store, transactions, ages, tables, do_repair)
-            bar = stack.enter_context(row_bar(out, "fsck", unit="parts", hidden=as_json or quiet))
-            look = stack.enter_context(look_on_executors(spark, asked, bar))
+            inspected = (store, transactions, ages, do_repair)
+            found = check_on_executors(spark, inspected, tables, bar, tally)
+        stack.enter_context(closing(found))
         show = _print_json if as_json else partial(_print, out, context.clock.wall_ms())
-        show(look.found)
+        show(found)
         if do_repair:
-            compact(context, retention_ms=ages.retention_ms, tables=tables)
+            compact(context, retention_ms=retention, tables=tables)
     if not quiet:
-        _print_end(out, look.tally, ages.grace_ms, as_json)
-    if look.tally.left:
+        _print_end(out, tally, grace, as_json)
+    if tally.left:
         raise typer.Exit(FOUND)
 
 
-def look_here(
-    context: Context, ages: Ages, tables: list[bytes], bar: RowBar, *, do_repair: bool
-) -> Look:
-    """Return the findings, which come as they are consumed, each repaired if that is wanted."""
-    look = Look()
+def check_here(
+    context: Context,
+    tables: Sequence[bytes],
+    ages: Ages,
+    bar: RowBar,
+    tally: Tally,
+    *,
+    do_repair: bool,
+) -> Generator[Found]:
+    """Yield the findings, each repaired if that is wanted; the tally counts meanwhile."""
     bar.expect_tables(context.store, dict.fromkeys((context.table, *tables)))
 
     def looked(table: bytes) -> None:
-        look.tally.rows += 1
+        tally.rows += 1
         bar(table)
 
-    def find() -> Iterator[Found]:
-        findings = check(
-            context,
-            grace_ms=ages.grace_ms,
-            retention_ms=ages.retention_ms,
-            scan=tables,
-            looked=looked,
-            young=look.tally.young,
-            between=bar.reach_row,
-        )
-        unrepaired = ((finding, None) for finding in findings)
-        for each in repair_all(context, findings) if do_repair else unrepaired:
-            look.tally.add(*each)
-            yield each
+    findings = check(
+        context,
+        grace_ms=ages.grace_ms,
+        retention_ms=ages.retention_ms,
+        scan=tables,
+        looked=looked,
+        young=tally.young,
+        between=bar.reach_row,
+    )
+    unrepaired = ((finding, None) for finding in findings)
+    for each in repair_all(context, findings) if do_repair else unrepaired:
+        tally.add(*each)
+        yield each
 
-    look.found = find()
-    return look
+
+class MasterCommand(TyperCommand):
+    """A command whose option --spark may stand without its value, a master of Spark's."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Say which master is meant where none is named."""
+        return super().parse_args(ctx, name_master(args))
+
+
+def name_master(args: list[str]) -> list[str]:
+    """Return arguments in which `--spark` has its value; no other stands by itself."""
+    named: list[str] = []
+    for given, following in zip(args, [*args, "--"][1:], strict=True):
+        named.append(given)
+        if given == SPARK and following.startswith("-"):
+            named.append(HERE)
+    return named
+
+
+def check_on_executors(
+    master: str,
+    inspected: tuple[str, str, Ages, bool],
+    tables: Sequence[bytes],
+    bar: RowBar,
+    tally: Tally,
+) -> Generator[Found]:
+    """Do as `check_here` on executors of Spark; findings come once all of them have ended.
+
+    inspected: the store's URI, the transaction table, the ages, and whether to repair.
+    """
+    with require_extra("spark", option=SPARK):
+        from recovery.spark import (  # noqa: PLC0415
+            Inspection,
+            Seen,
+            open_session,
+            plan_shares,
+            repair_shares,
+        )
+    inspection = Inspection(*inspected)
+    with open_session(master) as spark:
+        shares = plan_shares(inspection, tables, None, spark.sparkContext.defaultParallelism)
+        bar.reach(0, len(shares))
+        for each in repair_shares(spark, inspection, shares, bar.reach).toLocalIterator():
+            if isinstance(each, Seen):
+                tally.rows += each.rows
+                tally.young.merge(each.young)
+            else:
+                tally.add(*each)
+                yield each
 
 
 def _require_clock(context: Context, is_right: bool) -> None:

@@ -141,7 +141,7 @@ def start_command(
     signal.signal(signal.SIGTERM, _leave)
     screen = Console(stderr=True) if as_json else console()
     with _log_shown(), row_bar(screen, "fetching jars", unit="jars", hidden=False) as bar:
-        cluster = start(settings, said=bar.say, fetched=bar.fetch)
+        cluster = start(settings, said=bar.say, fetched=bar.reach)
     asked = _note_signals() if foreground else None  # before anybody can know that it is up
     _print(cluster, as_json)
     if asked is not None:
@@ -156,7 +156,7 @@ def fetch_command(*, version: VersionOption = None) -> None:
     """
     screen, version = console(), find_version(version or HBASE_VERSION)
     with row_bar(screen, "fetching jars", unit="jars", hidden=False) as bar:
-        jars = fetch(fetched=bar.fetch, jars=read_locked(version))
+        jars = fetch(fetched=bar.reach, jars=read_locked(version))
     screen.print(f"HBase {version}: {len(jars)} jars in {jars[0].parent}")
 
 

@@ -8,17 +8,15 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.text import Text
 
 from recovery.commands.common import (
     FOUND,
     Duration,
     JsonOption,
-    complain,
-    console,
-    make_table,
     print_json,
     print_result,
+    print_table,
+    report_refusal,
     time_option,
 )
 from recovery.commands.locks import PathArgument
@@ -26,11 +24,14 @@ from recovery.opening import SQLITE, require_leases
 from recovery.text import count_text, duration_text, time_text
 from txn.errors import InvalidRequestError
 from txn.host.extras import require_extra
+from txn.leases import Lease, LeaseAlreadyExistsError, LeaseNotFoundError, open_leases
+from txn.leases.opening import default_url, user_url
 from txn.locks.requests import LockRequest, Mode, path
 
 if TYPE_CHECKING:
-    from txn.leases import Lease
     from txn.leases.service import LeaseService
+
+REFUSALS = (LeaseAlreadyExistsError, LeaseNotFoundError)
 
 app = typer.Typer(help="Look at leases, grab, extend and drop them.", no_args_is_help=True)
 
@@ -98,7 +99,7 @@ def grab(
     """
     mode = Mode.EXCLUSIVE if exclusive else Mode.SHARED
     wanted = [LockRequest(path(each), mode) for each in paths]
-    with open_service(leases, is_new=True) as service, refusals():
+    with open_service(leases, is_new=True) as service, report_refusal(*REFUSALS):
         lease_id = service.grab_lease(wanted, length / 1000, (wait or 0) / 1000, user=user)
     print_result(as_json, {"lease_id": lease_id}, str(lease_id))
 
@@ -120,7 +121,7 @@ def extend(
     Example: txn leases extend 17 --for 1h
     """
     duration_s = None if length is None else length / 1000
-    with open_service(leases) as service, refusals():
+    with open_service(leases) as service, report_refusal(*REFUSALS):
         end = service.extend_lease(lease, paths or (), duration_s)
     document = {"lease_id": lease, "end_utc": end.isoformat()}
     print_result(as_json, document, f"lease {lease} ends at {_moment(end)}")
@@ -184,8 +185,6 @@ def where(*, leases: MaybeLeasesOption = None, as_json: JsonOption = False) -> N
 @contextmanager
 def open_service(url: str | None, *, is_new: bool = False) -> Iterator[LeaseService]:
     """Open the lease service; a file that is named must be there, unless it may be new."""
-    with require_extra("leases"):
-        from txn.leases import open_leases  # noqa: PLC0415  (an extra, and slow to import)
     if url is not None and not is_new:
         require_leases(url)
     with open_leases(_choose_leases(url)) as service:
@@ -195,8 +194,6 @@ def open_service(url: str | None, *, is_new: bool = False) -> Iterator[LeaseServ
 def _choose_leases(url: str | None) -> str:
     """Return which leases are meant, and say so if they are of one user and nobody has named them:
     its holder may believe that others are kept out."""
-    from txn.leases.opening import default_url, user_url  # noqa: PLC0415
-
     if url is not None:
         return url
     found = default_url()
@@ -206,31 +203,19 @@ def _choose_leases(url: str | None) -> str:
     return found
 
 
-@contextmanager
-def refusals() -> Iterator[None]:
-    """Say that a lease is another's, or not there any more, as something that was found."""
-    from txn.leases import LeaseAlreadyExistsError, LeaseNotFoundError  # noqa: PLC0415
-
-    try:
-        yield
-    except (LeaseAlreadyExistsError, LeaseNotFoundError) as error:
-        complain(error)
-        raise typer.Exit(FOUND) from error
-
-
 def show_leases(leases: Sequence[Lease], now: datetime, as_json: bool) -> None:
     """Print leases: a line of JSON each, or a table."""
     if as_json:
         for lease in leases:
             print_json(_document(lease))
         return
-    table = make_table(("object", "mode", "lease", "user", "since", "until", "left"))
+    rows = []
     for lease in leases:
         left_ms = int((lease.end_utc - now).total_seconds() * 1000)
         row = [str(lease.path), lease.request.mode.name.lower(), str(lease.lease_id), lease.user]
         row += [_moment(lease.start_utc), _moment(lease.end_utc), duration_text(max(0, left_ms))]
-        table.add_row(*map(Text, row))
-    console().print(table)
+        rows.append(row)
+    print_table(("object", "mode", "lease", "user", "since", "until", "left"), rows)
 
 
 def show_dropped(name: str, count: int, as_json: bool) -> None:

@@ -7,19 +7,17 @@ from contextlib import closing, contextmanager
 from typing import Annotated
 
 import typer
-from rich.text import Text
 
 from recovery.commands.common import (
     FOUND,
     Duration,
     JsonOption,
     LocksOption,
-    complain,
-    console,
-    make_table,
     print_json,
     print_line,
     print_result,
+    print_table,
+    report_refusal,
     time_option,
 )
 from recovery.opening import must_exist
@@ -112,7 +110,7 @@ def acquire(
     """
     mode = Mode.EXCLUSIVE if exclusive else Mode.SHARED
     wanted = [LockRequest(path(each), mode) for each in paths]
-    with open_locks(locks) as manager, refusals():
+    with open_locks(locks) as manager, report_refusal(LockDenied):
         held = manager.hold(wanted, query="txn locks", explicit=True, waiting=waiting_for(wait))
     show_requests(held.requests, as_json)
 
@@ -143,16 +141,6 @@ def open_locks(uri: str) -> Iterator[LockManager]:
     must_exist(uri)
     with closing(open_manager(uri)) as manager:
         yield manager
-
-
-@contextmanager
-def refusals() -> Iterator[None]:
-    """Say that a lock was denied as something that was found, not as a failure."""
-    try:
-        yield
-    except LockDenied as error:
-        complain(error)
-        raise typer.Exit(FOUND) from error
 
 
 def waiting_for(wait_ms: int | None) -> Waiting:
@@ -212,10 +200,8 @@ def show_locks(locks: Sequence[Lock], extended: bool, as_json: bool) -> None:
             print_json(_document(lock, place))
         return
     extras = ("host", "since", "for", "kind", "token", "query") if extended else ()
-    table = make_table(("object", "mode", "state", "holder", *extras))
-    for lock, place in zip(locks, places, strict=True):
-        table.add_row(*(Text(text) for text in _row(lock, place, extended)))
-    console().print(table)
+    rows = (_row(lock, place, extended) for lock, place in zip(locks, places, strict=True))
+    print_table(("object", "mode", "state", "holder", *extras), rows)
 
 
 def queue_places(locks: Sequence[Lock]) -> list[int]:

@@ -22,9 +22,9 @@ from recovery.commands.common import (
     print_result,
     time_option,
 )
-from recovery.commands.protocol import WORDS, parse_protocol
 from txn.host.extras import require_extra
 from txn.host.tokens import read_token
+from txn.protocol.attempt import ProtocolName
 from txn.server.options import MEGABYTE, Limits, Options
 
 DEFAULTS = Limits()
@@ -85,10 +85,7 @@ def serve(
         ),
     ] = KEEP_DELETES,
     protocol: Annotated[
-        str | None,
-        typer.Option(
-            help=f"The protocol of a new database: {WORDS}.", metavar="NAME", parser=parse_protocol
-        ),
+        ProtocolName | None, typer.Option(help="The protocol of a new database.")
     ] = None,
     transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
     as_json: JsonOption = False,
@@ -107,7 +104,7 @@ def serve(
         store,
         {name: port for name, port in asked.items() if port is not None},
         None if token_file is None else read_token(token_file),
-        None if protocol is None else parse_protocol(protocol),
+        protocol,
         metrics,
         transactions,
     )

@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Annotated, assert_never
 
 import typer
 
-from recovery.commands.common import FOUND, JsonOption, MaybeLocksOption, parse_setting
+from recovery.commands.common import (
+    FOUND,
+    JsonOption,
+    MaybeLocksOption,
+    parse_setting,
+    report_refusal,
+)
 from recovery.commands.leases import MaybeLeasesOption, open_service, show_dropped, show_leases
 from recovery.commands.locks import (
     DatabaseOption,
@@ -18,7 +24,6 @@ from recovery.commands.locks import (
     WaitOption,
     open_locks,
     read_tables,
-    refusals,
     show_locks,
     show_needed,
     show_released,
@@ -30,6 +35,7 @@ from txn.host.extras import require_extra
 from txn.locks import LockManager, Waiting
 from txn.locks.hive.model import DATABASE_SETTING
 from txn.locks.hive.settings import from_hive
+from txn.locks.manager import LockDenied
 
 if TYPE_CHECKING:
     from txn.leases import statements as about_leases
@@ -129,7 +135,7 @@ def _run_on_locks(
         run_lock_statement,
     )
 
-    with refusals():
+    with report_refusal(LockDenied):
         result = run_lock_statement(statement, manager, waiting=waiting, force=force)
     match result:
         case ShownLocks(locks, extended):

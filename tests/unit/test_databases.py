@@ -10,9 +10,9 @@ from random import Random
 import pytest
 
 from recovery import check, repair
+from recovery.convert import find_databases, find_locks_held, take_over
 from recovery.findings import Kind, LeftAlone
 from recovery.opening import open_store_of
-from recovery.takeover import find_databases, find_locks_held, take_over
 from tests.unit.worlds import POLICY, TABLE, World, X, Y, stopped_at
 from txn.client.connect import connect
 from txn.client.engine import Engine
