@@ -29,7 +29,7 @@ from txn.model import (
     plain_table,
 )
 from txn.protocol.attempt import Context
-from txn.protocol.clocks import ACCEPT, find_step, is_local
+from txn.protocol.clocks import ACCEPT, find_step, is_local, measure_skew
 from txn.protocol.lock_cells import FREE
 from txn.protocol.row import DOCTOR_ROW, FAMILY
 from txn.protocol.rules import FENCED, SIX_PHASE, find_name, find_rules
@@ -38,7 +38,7 @@ from txn.text import escape, key_text
 
 SKEW_MS = 1_000
 AHEAD_MS = 50
-COLUMNS = (b"clock-%016x", b"manners-%016x")
+MANNERS = b"manners-%016x"
 SLOW_MS = 1_000
 LOOKS = 5
 LEFT_MS = 60_000
@@ -131,19 +131,18 @@ def _transaction_table(context: Context) -> Iterator[Diagnosis]:
 
 def _try_writes(context: Context) -> Iterator[Diagnosis]:
     """Yield what writes tell, when nothing of them is left."""
-    number = context.random.getrandbits(64)
-    keys = [Key(DOCTOR_ROW, FAMILY, name % number, context.table) for name in COLUMNS]
+    key = Key(DOCTOR_ROW, FAMILY, MANNERS % context.random.getrandbits(64), context.table)
     found: list[Diagnosis] = []
 
     def write() -> None:
-        found[:] = [_clock(context, keys[0]), _check_manners(context, keys[1])]
+        found[:] = [_compare_clocks(context), _check_manners(context, key)]
         raise _UndoError  # where the store can do that for all that was done together
 
     try:
         with suppress(_UndoError):
             context.store.together(write)
     finally:
-        _clear(context, keys)
+        _clear(context, [key, key._replace(column=b"clock")])
     yield from found
 
 
@@ -217,23 +216,16 @@ def _mend_refused(family: Family) -> str:
     return "alter the table with DURABILITY => 'USE_DEFAULT'"
 
 
-def _clock(context: Context, key: Key) -> Diagnosis:
-    """The server's time is what it stamps a checked write with."""
-    before_ms = context.clock.wall_ms()
-    context.store.check_and_put([Check(key, FREE, ((key, b"what time is it"),))])
-    cell = context.store.read([key])[key]
-    after_ms = context.clock.wall_ms()
-    if cell is None:
-        return Diagnosis("clock", Verdict.WRONG, "what was written is not there", "try again")
-    skew_ms = max(cell.timestamp - after_ms, before_ms - cell.timestamp, 0)
-    ahead = "ahead of" if cell.timestamp > after_ms else "behind"
-    if skew_ms <= SKEW_MS:
+def _compare_clocks(context: Context) -> Diagnosis:
+    ahead_ms = measure_skew(context, DOCTOR_ROW)
+    if abs(ahead_ms) <= SKEW_MS:
         return Diagnosis("clock", Verdict.FINE, f"the server's is within {SKEW_MS} ms of ours")
     limit_ms = context.policy.skew_ms
     mend = f"set the clocks by NTP: beyond {limit_ms} ms fsck repairs nothing"
     if context.rules.locks_rows:
         mend += ", and a client commits nothing"
-    return Diagnosis("clock", Verdict.WRONG, f"the server's is {skew_ms} ms {ahead} ours", mend)
+    seen = f"the server's is {abs(ahead_ms)} ms {'behind' if ahead_ms > 0 else 'ahead of'} ours"
+    return Diagnosis("clock", Verdict.WRONG, seen, mend)
 
 
 def _find_set_clock(context: Context) -> Iterator[Diagnosis]:
