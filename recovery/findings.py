@@ -31,8 +31,88 @@ class Severity(Enum):
     REPORT_ONLY = "report-only"  # a person has to look: repair leaves it as it is
 
 
+KINDS: Mapping[str, tuple[Severity, str, str]] = {
+    "undecided": (
+        Severity.REPAIRABLE,
+        "its owner has been silent for longer than the grace, before the decision",
+        "abort it and release its locks; nothing of it was written",
+    ),
+    "decided": (
+        Severity.REPAIRABLE,
+        "it is committed, and its owner stopped before everything was in place",
+        "roll it forward: put its values, clear its tags, release its locks",
+    ),
+    "aborting": (
+        Severity.REPAIRABLE,
+        "it will not commit, and its locks are not all released",
+        "release the rest of its locks",
+    ),
+    "expired": (Severity.CLEAN, "it finished longer ago than the retention", "delete its row"),
+    "debris": (
+        Severity.CLEAN,
+        "leftover cells of a transaction row that was deleted longer ago than the retention",
+        "delete them",
+    ),
+    "unreadable": (
+        Severity.REPORT_ONLY,
+        "its row does not decode, contradicts itself or is of a newer format, and may be committed",
+        "nothing: the row is kept with its locks, for a newer version or a person",
+    ),
+    "expired-marker": (
+        Severity.CLEAN,
+        "a `once` token committed longer ago than its request promised to be repeated, and than "
+        "the retention",
+        "delete its marker: the token is forgotten",
+    ),
+    "orphan-lock": (
+        Severity.REPAIRABLE,
+        "a lock whose holder is finished, or has no row: a late request, which blocks nobody long",
+        "free it, if it is still the holder's",
+    ),
+    "stale-tag": (
+        Severity.REPAIRABLE,
+        "a tag that was left by a finished transaction, or put again by a late request",
+        "empty it, at its own timestamp",
+    ),
+    "vacant-key": (
+        Severity.CLEAN,
+        "what a key without a value has left, whose last change is older than the retention",
+        "retire it: delete its lock and tag, under its lock",
+    ),
+    "foreign-lock": (
+        Severity.REPORT_ONLY,
+        "a lock of another database, whose transaction table the row key of its holder names",
+        "nothing: check that database, with `--transactions`",
+    ),
+    "foreign-cell": (
+        Severity.REPORT_ONLY,
+        "a lock, a tag or the marker of a token holds what the protocol never writes there",
+        "nothing: it may be somebody's data",
+    ),
+    "foreign-version": (
+        Severity.REPORT_ONLY,
+        "the newest version is not the one that the last transaction on this key left",
+        "nothing: somebody wrote or deleted past the protocol, and meant something by it",
+    ),
+    "foreign-row": (
+        Severity.REPORT_ONLY,
+        "a row of the transaction table that is no transaction, nor anything else of ours",
+        "nothing: it may be somebody's data, written to this table by mistake",
+    ),
+    "future-cell": (
+        Severity.REPORT_ONLY,
+        "a time in the future, of this cell and perhaps others of its row, or in the row key: a "
+        "wrong clock chose it, or this machine's is behind",
+        "nothing: commits go above what lies up to 30 days ahead, and refuse what lies further; it "
+        "is over at the time that is told as `until`",
+    ),
+}
+"""Of each kind: what it asks for, what it is in a sentence for an operator, and what repair does
+about it."""
+
+
 class Kind(Enum):
-    """What was found; its properties explain each."""
+    """What was found."""
 
     UNDECIDED = "undecided"
     DECIDED = "decided"
@@ -50,109 +130,8 @@ class Kind(Enum):
     FOREIGN_ROW = "foreign-row"
     FUTURE_CELL = "future-cell"
 
-    @property
-    def meaning(self) -> str:
-        """What it is, in a sentence for an operator."""
-        return EXPLAINED[self].meaning
-
-    @property
-    def remedy(self) -> str:
-        """What repair does about it."""
-        return EXPLAINED[self].remedy
-
-    @property
-    def severity(self) -> Severity:
-        """What it asks for."""
-        return EXPLAINED[self].severity
-
-
-@dataclass(frozen=True, slots=True)
-class Explained:
-    """One line of the table of kinds."""
-
-    severity: Severity
-    meaning: str
-    remedy: str
-
-
-EXPLAINED: Mapping[Kind, Explained] = {
-    Kind.UNDECIDED: Explained(
-        Severity.REPAIRABLE,
-        "its owner has been silent for longer than the grace, before the decision",
-        "abort it and release its locks; nothing of it was written",
-    ),
-    Kind.DECIDED: Explained(
-        Severity.REPAIRABLE,
-        "it is committed, and its owner stopped before everything was in place",
-        "roll it forward: put its values, clear its tags, release its locks",
-    ),
-    Kind.ABORTING: Explained(
-        Severity.REPAIRABLE,
-        "it will not commit, and its locks are not all released",
-        "release the rest of its locks",
-    ),
-    Kind.EXPIRED: Explained(
-        Severity.CLEAN, "it finished longer ago than the retention", "delete its row"
-    ),
-    Kind.DEBRIS: Explained(
-        Severity.CLEAN,
-        "leftover cells of a transaction row that was deleted longer ago than the retention",
-        "delete them",
-    ),
-    Kind.UNREADABLE: Explained(
-        Severity.REPORT_ONLY,
-        "its row does not decode, contradicts itself or is of a newer format, and may be committed",
-        "nothing: the row is kept with its locks, for a newer version or a person",
-    ),
-    Kind.EXPIRED_MARKER: Explained(
-        Severity.CLEAN,
-        "a `once` token committed longer ago than its request promised to be repeated, and than "
-        "the retention",
-        "delete its marker: the token is forgotten",
-    ),
-    Kind.ORPHAN_LOCK: Explained(
-        Severity.REPAIRABLE,
-        "a lock whose holder is finished, or has no row: a late request, which blocks nobody long",
-        "free it, if it is still the holder's",
-    ),
-    Kind.STALE_TAG: Explained(
-        Severity.REPAIRABLE,
-        "a tag that was left by a finished transaction, or put again by a late request",
-        "empty it, at its own timestamp",
-    ),
-    Kind.VACANT_KEY: Explained(
-        Severity.CLEAN,
-        "what a key without a value has left, whose last change is older than the retention",
-        "retire it: delete its lock and tag, under its lock",
-    ),
-    Kind.FOREIGN_LOCK: Explained(
-        Severity.REPORT_ONLY,
-        "a lock of another database, whose transaction table the row key of its holder names",
-        "nothing: check that database, with `--transactions`",
-    ),
-    Kind.FOREIGN_CELL: Explained(
-        Severity.REPORT_ONLY,
-        "a lock, a tag or the marker of a token holds what the protocol never writes there",
-        "nothing: it may be somebody's data",
-    ),
-    Kind.FOREIGN_VERSION: Explained(
-        Severity.REPORT_ONLY,
-        "the newest version is not the one that the last transaction on this key left",
-        "nothing: somebody wrote or deleted past the protocol, and meant something by it",
-    ),
-    Kind.FOREIGN_ROW: Explained(
-        Severity.REPORT_ONLY,
-        "a row of the transaction table that is no transaction, nor anything else of ours",
-        "nothing: it may be somebody's data, written to this table by mistake",
-    ),
-    Kind.FUTURE_CELL: Explained(
-        Severity.REPORT_ONLY,
-        "a time in the future, of this cell and perhaps others of its row, or in the row key: a "
-        "wrong clock chose it, or this machine's is behind",
-        "nothing: commits go above what lies up to 30 days ahead, and refuse what lies further; it "
-        "is over at the time that is told as `until`",
-    ),
-}
+    def __init__(self, word: str) -> None:
+        self.severity, self.meaning, self.remedy = KINDS[word]
 
 
 @dataclass(frozen=True, slots=True)

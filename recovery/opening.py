@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote
 
 from txn.clock import SystemClock
 from txn.errors import InvalidRequestError
@@ -33,15 +32,6 @@ if TYPE_CHECKING:
     from txn.leases.service import LeaseService
 
 SQLITE = "sqlite:///"
-
-
-def must_exist(uri: str) -> None:
-    """Raise InvalidRequestError for a store that opening it would make."""
-    parts = split_uri(uri)
-    if parts.scheme == "embedded" and not parts.netloc:  # else opening it says what is wrong
-        path = Path(unquote(parts.path))
-        if not path.exists() or (path.is_dir() and not any(path.iterdir())):
-            raise InvalidRequestError("no such store: make it with `txn init`", path=str(path))
 
 
 @contextmanager
