@@ -61,13 +61,13 @@ def find_obstacles(
     locks may have changed, since not every transaction has a row; longer than any request can be
     under way. Raises InvalidRequestError for an absent table.
     """
-    yield from _list_rows_in_the_way(context)
+    yield from _list_row_obstacles(context)
     require_tables(context, tables)
     for span in _list_spans(context, tables):
-        yield from list_cells_in_the_way(context, span, retention_ms, looked)
+        yield from _list_cell_obstacles(context, span, retention_ms, looked)
 
 
-def _list_rows_in_the_way(context: Context) -> Iterator[str]:
+def _list_row_obstacles(context: Context) -> Iterator[str]:
     # The rows of its parts follow that of a transaction, if it is there.
     rows = groupby(transactions(context), lambda row: whole_of(row.row_key) or row.row_key)
     counts = Counter(all(row.is_over for row in alike) for _, alike in rows)
@@ -84,12 +84,17 @@ def _list_rows_in_the_way(context: Context) -> Iterator[str]:
         )
 
 
-def list_cells_in_the_way(
+def _list_cell_obstacles(
     context: Context, span: Span, retention_ms: int, looked: Looked
 ) -> Iterator[str]:
     """Yield what is wrong with a table: keys that are held or written, locks and tags that changed
     not long ago, cells from the future."""
-    name, held, young, ahead = span.table.decode(errors="replace"), _Seen(), _Seen(), _Seen()
+    name, held, young, ahead = (
+        span.table.decode(errors="replace"),
+        _CellCount(),
+        _CellCount(),
+        _CellCount(),
+    )
     for row in list_rows(context, span, looked):
         now_ms = context.clock.wall_ms()
         old_ms = newest_old_ms(now_ms, retention_ms)
@@ -118,11 +123,11 @@ def convert(context: Context, wanted: ProtocolName, tables: Collection[bytes] = 
     require_features(context, PROTOCOLS[wanted])
     check_clock(context)
     if context.rules.name != wanted:
-        _rename(context, wanted)
-    return _clear(context, PROTOCOLS[wanted], tables)
+        _rename_protocol(context, wanted)
+    return _delete_leftovers(context, PROTOCOLS[wanted], tables)
 
 
-def _rename(context: Context, wanted: ProtocolName) -> None:
+def _rename_protocol(context: Context, wanted: ProtocolName) -> None:
     key = protocol_key(context.table)
     old = call_store(context, lambda: context.store.read([key]))[key]
     check = Check(key, old.value if old else FREE, ((key, wanted.encode()),))
@@ -136,7 +141,7 @@ def _rename(context: Context, wanted: ProtocolName) -> None:
 
 
 @dataclass(slots=True)
-class _Seen:
+class _CellCount:
     """How many cells there are of a kind, and one of them."""
 
     count: int = 0
@@ -152,7 +157,7 @@ class _Seen:
         return f"{self.count}, such as {key_text(self.last)}" if self.last else "none"
 
 
-def _clear(context: Context, rules: Rules, tables: Iterable[bytes]) -> int:
+def _delete_leftovers(context: Context, rules: Rules, tables: Iterable[bytes]) -> int:
     """Delete the free locks and empty tags that a protocol does not know; what the other one never
     writes there stays, it may be somebody's data."""
     count = 0
@@ -161,7 +166,7 @@ def _clear(context: Context, rules: Rules, tables: Iterable[bytes]) -> int:
             item
             for row in stored_rows(context, span)
             for item in row.cells.items()
-            if _is_left(rules, *item)
+            if _is_leftover(rules, *item)
         )
         while some := list(islice(cells, BATCH)):
             edits = [Edit(key, None, cell.timestamp) for key, cell in some]
@@ -170,7 +175,7 @@ def _clear(context: Context, rules: Rules, tables: Iterable[bytes]) -> int:
     return count
 
 
-def _is_left(rules: Rules, key: Key, cell: Cell) -> bool:
+def _is_leftover(rules: Rules, key: Key, cell: Cell) -> bool:
     is_own = (key.column == UNIT_LOCK) is rules.locks_rows
     return _is_guard(key) and not is_own and holder_of(key, cell) == FREE
 
@@ -232,12 +237,12 @@ def find_databases(context: Context, table: bytes) -> set[bytes | None]:
     return {family.database for family in _describe(context, table).values()}
 
 
-def find_locks_held(
+def find_table_obstacles(
     context: Context, table: bytes, looked: Looked = lambda table: None
 ) -> Iterator[str]:
     """Yield why a table cannot change hands now, each with what to do about it. All of the table is
     read."""
-    yield from list_cells_in_the_way(context, Span(table), 0, looked)
+    yield from _list_cell_obstacles(context, Span(table), 0, looked)
 
 
 def take_over(context: Context, table: bytes) -> int:

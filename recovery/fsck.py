@@ -180,7 +180,7 @@ def repair(context: Context, finding: Finding) -> Result:
 
     Raises StoreError where the store does not answer; then anybody can repair it again.
     """
-    return _repair_available(context, finding.kind, [finding])[0]
+    return _repair_batch(context, finding.kind, [finding])[0]
 
 
 def repair_all(context: Context, findings: Iterable[Finding]) -> Iterator[tuple[Finding, Result]]:
@@ -188,10 +188,10 @@ def repair_all(context: Context, findings: Iterable[Finding]) -> Iterator[tuple[
     delete and keys to retire, is done some hundreds at a time, which saves requests."""
     for kind, alike in groupby(findings, lambda finding: finding.kind):
         while part := list(islice(alike, BATCH if kind in CROWDS else 1)):
-            yield from zip(part, _repair_available(context, kind, part), strict=True)
+            yield from zip(part, _repair_batch(context, kind, part), strict=True)
 
 
-def _repair_available(context: Context, kind: Kind, findings: Sequence[Finding]) -> list[Result]:
+def _repair_batch(context: Context, kind: Kind, findings: Sequence[Finding]) -> list[Result]:
     """Repair them; where a table is gone, leave alone those that need it, and no others."""
     try:
         if kind.severity is not Severity.REPORT_ONLY:

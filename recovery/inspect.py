@@ -172,7 +172,7 @@ def explain(
     request = row.buffer.request if row.buffer else Request(())
     keys = request.keys
     budget = Budget(context.clock, limits)
-    keys_read, data = _read(context, keys[: limits.rows], budget)
+    keys_read, data = _read_keys(context, keys[: limits.rows], budget)
     locks = {key: context.rules.lock_of(key) for key in keys[:keys_read]}
     held = tuple(key for key, lock in locks.items() if holder_of(lock, data.get(lock)) == row_key)
     parts = None if row.parts is None else _list_parts(context, row_key, most_parts)
@@ -181,14 +181,14 @@ def explain(
         state=row.state,
         status=row.status,
         created=created_ms(row_key),
-        statuses=_statuses(row),
+        statuses=_list_statuses(row),
         labels=request.labels,
         once=request.once,
         once_retention_ms=_find_promise_ms(context, request),
         lease_ms=row.buffer.lease_ms if row.buffer else None,
         beat=row.beat or None,
         timestamp=row.plan.timestamp if row.plan else None,
-        changes=_changes(row, request, held, _find_old(context, row, request, data, budget)),
+        changes=_list_changes(row, request, held, _find_old(context, row, request, data, budget)),
         assertions=request.assertions,
         verdicts=_judge_assertions(row, request.assertions, data),
         keys=keys,
@@ -222,7 +222,7 @@ def _find_promise_ms(context: Context, request: Request) -> int | None:
     return next((decode_marker(value).retention_ms for value in values), None)
 
 
-def _read(
+def _read_keys(
     context: Context, keys: Sequence[Key], budget: Budget
 ) -> tuple[int, dict[Key, Cell | None]]:
     """Return how many of the keys were read, and them with their locks."""
@@ -285,7 +285,7 @@ def _is_blamed(assertion: Assertion, reason: str) -> bool:
     return reason.startswith(said) or f"{said[:LONGEST_REASON]}…" == reason
 
 
-def _statuses(row: TransactionRow) -> tuple[StatusTime, ...]:
+def _list_statuses(row: TransactionRow) -> tuple[StatusTime, ...]:
     """Where the transport kept no times of the earlier statuses, there is the status's own."""
     began = dict(row.began)
     if row.status is not None:
@@ -296,7 +296,7 @@ def _statuses(row: TransactionRow) -> tuple[StatusTime, ...]:
     return tuple(map(StatusTime, order, times, gaps))
 
 
-def _changes(
+def _list_changes(
     row: TransactionRow,
     request: Request,
     held: Collection[Key],
@@ -340,7 +340,7 @@ def _find_old(
     found: dict[Key, Cell | Unseen | None] = dict.fromkeys(wanted, Unseen.NOT_READ)
     newest = {key: data[key] for key in wanted if key in data}
     for key, cell in newest.items():
-        found[key] = _pick([cell] if cell else [], 1, wanted[key])
+        found[key] = _pick_version([cell] if cell else [], 1, wanted[key])
     for count in COUNTS:
         read = partial(context.store.read_versions, count=count)
         due = [key for key in newest if found[key] is Unseen.NOT_READ]
@@ -349,11 +349,11 @@ def _find_old(
                 return found
             for key, cells in _read_tables(context, some, read).items():
                 _spend(budget, key, cells)
-                found[key] = _pick(cells, count, wanted[key])
+                found[key] = _pick_version(cells, count, wanted[key])
     return found
 
 
-def _pick(cells: Sequence[Cell], count: int, timestamp: int) -> Cell | Unseen:
+def _pick_version(cells: Sequence[Cell], count: int, timestamp: int) -> Cell | Unseen:
     """Return the version of a timestamp among the newest so many of a key; NOT_READ: it may come
     behind them."""
     for cell in cells:

@@ -90,7 +90,7 @@ def purge_token(context: Context, token: bytes) -> Result:
     return retire_keys(context, {found.key: found.value}, found.newest)[found.key]
 
 
-class Marked(NamedTuple):
+class StoredMarker(NamedTuple):
     """A token's marker and the cells that guard it, as of one instant."""
 
     key: Key
@@ -117,7 +117,7 @@ def find_expired_marker(context: Context, row: Row, retention_ms: int) -> Findin
     if not row.row.startswith(MARKERS[0]) or (value := row.cells.get(key)) is None:
         return None
     guards = context.rules.guards_of(key)
-    item = Marked(key, value, {guard: row.cells.get(guard) for guard in guards})
+    item = StoredMarker(key, value, {guard: row.cells.get(guard) for guard in guards})
     now_ms = context.clock.wall_ms()
     try:
         promised_ms = decode_marker(value.value).retention_ms
@@ -131,9 +131,9 @@ def find_expired_marker(context: Context, row: Row, retention_ms: int) -> Findin
     return Finding(Kind.EXPIRED_MARKER, None, key, facts)
 
 
-def find_marker(context: Context, token: bytes) -> Marked:
+def find_marker(context: Context, token: bytes) -> StoredMarker:
     """Return a token's marker as it is now, or raise InvalidRequestError if there is none."""
-    (found,) = _look(context, [marker_key(context.table, token)])
+    (found,) = _read_markers(context, [marker_key(context.table, token)])
     if found.value is None:
         raise InvalidRequestError("no request with this token has committed", once=token)
     return found
@@ -145,7 +145,7 @@ def retire_keys(
     """Retire keys, each with the value that it must have, or None for none, if nothing of them is
     newer than this timestamp."""
     if context.rules.locks_rows:
-        gone = _drop(context, wanted, newest)
+        gone = _delete_fenced(context, wanted, newest)
     elif can_retire(context):
         gone = retire(context, wanted, newest)
     else:
@@ -155,25 +155,29 @@ def retire_keys(
     return {key: Repaired("deleted") if key in gone else used for key in wanted}
 
 
-def _drop(context: Context, wanted: Mapping[Key, Cell | None], newest: int) -> set[Key]:
+def _delete_fenced(context: Context, wanted: Mapping[Key, Cell | None], newest: int) -> set[Key]:
     """Delete markers of the fenced protocol; return those that are gone. The lock is compared with
     the value that was read, and counts one more: so whoever has read the marker and has no lock of
     it yet is refused. It never starts anew, since what is late would find it as it was."""
     due = [
         item
-        for item in _look(context, wanted)
+        for item in _read_markers(context, wanted)
         if item.value is not None and item.value == wanted[item.key]
         if item.is_free and item.newest <= newest
     ]
-    checks = [_make_drop(context, item) for item in due]
+    checks = [_make_delete(context, item) for item in due]
     if not checks:
         return set()
     call_store(context, lambda: context.store.check_and_put(checks, durable=False))
     # A "no" may be the answer to a request that was sent twice.
-    return {item.key for item in _look(context, [item.key for item in due]) if item.value is None}
+    return {
+        item.key
+        for item in _read_markers(context, [item.key for item in due])
+        if item.value is None
+    }
 
 
-def _make_drop(context: Context, item: Marked) -> Check:
+def _make_delete(context: Context, item: StoredMarker) -> Check:
     assert item.value is not None
     lock = context.rules.lock_of(item.key)
     cell = item.guards[lock]
@@ -183,12 +187,12 @@ def _make_drop(context: Context, item: Marked) -> Check:
     return Check(lock, cell.value if cell else FREE, edits=(delete, free))
 
 
-def _look(context: Context, keys: Iterable[Key]) -> list[Marked]:
+def _read_markers(context: Context, keys: Iterable[Key]) -> list[StoredMarker]:
     """Return markers as they are now."""
     guards = {key: context.rules.guards_of(key) for key in keys}
     asked = [cell for key, some in guards.items() for cell in (key, *some)]
     found = call_store(context, lambda: context.store.read(asked)) if asked else {}
     return [
-        Marked(key, found[key], {guard: found[guard] for guard in some})
+        StoredMarker(key, found[key], {guard: found[guard] for guard in some})
         for key, some in guards.items()
     ]

@@ -74,10 +74,10 @@ def console(
         )
     logging.basicConfig(format="%(asctime)s %(levelname)s %(name)s %(message)s")
     shown = token if token_file is None else None
-    serve_console(settings, lambda address: _tell(address, shown, as_json))
+    serve_console(settings, lambda address: _announce(address, shown, as_json))
 
 
-def _tell(address: str, token: str | None, as_json: bool) -> None:
+def _announce(address: str, token: str | None, as_json: bool) -> None:
     """Say where it is, in one line that can be waited for."""
     line = f"console  {address}" + (f"  token {token}" if token else "")
     print_result(as_json, {"url": address, "token": token}, line)

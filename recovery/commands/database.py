@@ -26,8 +26,8 @@ from recovery.commands.common import (
 from recovery.convert import (
     TableFacts,
     find_databases,
-    find_locks_held,
     find_obstacles,
+    find_table_obstacles,
     list_tables,
 )
 from recovery.convert import convert as convert_database
@@ -214,7 +214,7 @@ def take_over(
     with open_store_of(store, transactions, mends=True, is_own=is_own) as context:
         before = sorted(each.decode() if each else "none" for each in find_databases(context, name))
         with row_bar(console(), "looking", hidden=as_json) as looked:
-            obstacles = list(find_locks_held(context, name, looked))
+            obstacles = list(find_table_obstacles(context, name, looked))
         deleted = 0
         if not obstacles:
             confirm_stopped(f"{table} from {', '.join(before)} to {transactions}", yes)

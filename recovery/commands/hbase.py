@@ -28,7 +28,7 @@ from txn.cluster.jars import HBASE_VERSION, fetch, read_locked
 from txn.cluster.processes import ClusterError
 from txn.cluster.settings import NATIVE, Settings, find_version
 
-LOOK_EACH_MS = 500
+POLL_EACH_MS = 500
 ENDS_FOR = (signal.SIGINT, signal.SIGTERM)
 
 app = typer.Typer(help="Run a real HBase on this machine.", no_args_is_help=True)
@@ -138,12 +138,12 @@ def start_command(
         java_options=tuple(java_options or ()),
         version=version or "",
     )
-    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGTERM, _exit_by_signal)
     screen = Console(stderr=True) if as_json else console()
     with _log_shown(), row_bar(screen, "fetching jars", unit="jars", hidden=False) as bar:
-        cluster = start(settings, said=bar.say, fetched=bar.reach)
+        cluster = start(settings, on_step=bar.say, on_progress=bar.reach)
     asked = _note_signals() if foreground else None  # before anybody can know that it is up
-    _print(cluster, as_json)
+    _print_cluster(cluster, as_json)
     if asked is not None:
         _stay(cluster, asked)
 
@@ -156,7 +156,7 @@ def fetch_command(*, version: VersionOption = None) -> None:
     """
     screen, version = console(), find_version(version or HBASE_VERSION)
     with row_bar(screen, "fetching jars", unit="jars", hidden=False) as bar:
-        jars = fetch(fetched=bar.reach, jars=read_locked(version))
+        jars = fetch(on_progress=bar.reach, jars=read_locked(version))
     screen.print(f"HBase {version}: {len(jars)} jars in {jars[0].parent}")
 
 
@@ -194,11 +194,11 @@ def status_command(*, data: DataOption, as_json: JsonOption = False) -> None:
 
     Example: txn hbase status
     """
-    if not _print(open_cluster(data.expanduser().absolute()), as_json):
+    if not _print_cluster(open_cluster(data.expanduser().absolute()), as_json):
         raise typer.Exit(FOUND)
 
 
-def _print(cluster: Cluster, as_json: bool) -> bool:
+def _print_cluster(cluster: Cluster, as_json: bool) -> bool:
     """Print what runs, and return whether all of it does and answers."""
     alive = {name: process.is_alive for name, process in cluster.processes.items()}
     ready = all(alive.values()) and cluster.is_ready()
@@ -211,7 +211,7 @@ def _print(cluster: Cluster, as_json: bool) -> bool:
     for name in ("pid", "port"):
         table.add_column(name, justify="right")
     table.add_column("store")
-    stores = _stores(cluster)
+    stores = _name_stores(cluster)
     for name, process in cluster.processes.items():
         state = "[green]up[/]" if alive[name] else "[red]ended[/]"
         table.add_row(name, state, str(process.pid), str(process.port), stores.get(name, ""))
@@ -223,7 +223,7 @@ def _print(cluster: Cluster, as_json: bool) -> bool:
     return ready
 
 
-def _stores(cluster: Cluster) -> dict[str, str]:
+def _name_stores(cluster: Cluster) -> dict[str, str]:
     """The stores' names by the process that they lead to; standalone, ZooKeeper is the master's."""
     place = "zookeeper" if cluster.settings.distributed else "master"
     return {place: cluster.uris[NATIVE], **cluster.uris}
@@ -245,7 +245,7 @@ def _document(cluster: Cluster, alive: dict[str, bool], ready: bool) -> dict[str
     }
 
 
-def _leave(number: int, _: object) -> NoReturn:
+def _exit_by_signal(number: int, _: object) -> NoReturn:
     """End as by an exception, so that what was started is ended, too."""
     raise SystemExit(128 + number)
 
@@ -262,7 +262,7 @@ def _stay(cluster: Cluster, asked: Sequence[int]) -> None:
     """Wait until a signal asks for the end, or until a server ends by itself."""
     clock = SystemClock()
     while not asked and all(process.is_alive for process in cluster.processes.values()):
-        clock.sleep_ms(LOOK_EACH_MS)
+        clock.sleep_ms(POLL_EACH_MS)
     ended = [name for name, process in cluster.processes.items() if not process.is_alive]
     cluster.stop()
     if ended:

@@ -119,10 +119,10 @@ def serve(
     options = Options(bind, workers, tls_cert, tls_key, limits, keep_deletes)
     logging.basicConfig(format="%(asctime)s %(levelname)s %(process)d %(message)s")
     log = logging.getLogger("txn.serve")
-    serving.serve(hosted, options, lambda ports: _tell(bind, ports, as_json), log)
+    serving.serve(hosted, options, lambda ports: _announce(bind, ports, as_json), log)
 
 
-def _tell(bind: str, ports: Mapping[str, int], as_json: bool) -> None:
+def _announce(bind: str, ports: Mapping[str, int], as_json: bool) -> None:
     """Say where it listens, in one line that can be waited for."""
     host = f"[{bind}]" if ":" in bind else bind
     uris = {name: URIS[name].format(host=host, port=port) for name, port in ports.items()}

@@ -1,8 +1,8 @@
-"""Starting, looking at, hurting and ending a cluster.
+"""Start, observe, damage and stop a cluster.
 
-`cluster.json` in the cluster's folder says which processes were started; it is written before and
-after each of them, so that a start that was cut short can be stopped like any other. One start or
-stop at a time works on a folder.
+`cluster.json` in the cluster's folder lists the processes that were started. It is written before
+and after each of them, so that an interrupted start can be stopped like any other. A lock admits
+one start or stop at a time to a folder.
 """
 
 from __future__ import annotations
@@ -45,13 +45,12 @@ from txn.host.java import find_java_home
 
 RECORD = "cluster.json"
 LOCK = "lock"
-LOOK_EACH_MS = 200
+POLL_EACH_MS = 200
 READY_WITHIN_MS = 180_000
 # Standalone, ZooKeeper may end before the region server, which then asks for it for 20 s and more.
 GRACE_MS = 90_000
 
-Said = Callable[[str], None]
-Fetched = Callable[[int, int], None]
+OnStep = Callable[[str], None]
 
 
 class Cluster:
@@ -103,9 +102,9 @@ class Cluster:
         grace_ms: the time they have to write down what they hold in memory; 0 kills them at once.
         """
         killed = []
-        with _alone(self.settings.folder):
+        with _lock_folder(self.settings.folder):
             self._processes = _read_record(self.settings.folder)[1]  # others may have begun some
-            for group in _groups(list(self._processes.values())):
+            for group in _group_by_end(list(self._processes.values())):
                 killed += end(group, self._clock, grace_ms=grace_ms)
             # What was found by its mark may have been the shell that had just started it.
             killed += end(_read_record(self.settings.folder)[1].values(), self._clock, grace_ms=0)
@@ -117,19 +116,19 @@ class Cluster:
         except KeyError:
             raise ClusterError("no such process", name=name, names=list(self._processes)) from None
 
-    def start_processes(self, java: Path, jars: Sequence[Path], said: Said) -> None:
+    def start_processes(self, java: Path, jars: Sequence[Path], on_step: OnStep) -> None:
         """Start all of them, and return once the cluster answers. Raises ClusterError."""
         if self.settings.distributed and not (self.settings.folder / "namenode").exists():
-            said("formatting the name node")
+            on_step("formatting the name node")
             self._format(java, jars)
         for role in list_roles(self.settings):
-            said(f"starting {role.name}")
+            on_step(f"starting {role.name}")
             self._launch(role, java, jars)
             if role.name == "datanode":
-                said("waiting for HDFS")
+                on_step("waiting for HDFS")
                 port = self.settings.ports["namenode-http"]
                 self._wait_for("namenode", partial(data_node_is_known, port))
-        said("waiting for HBase")
+        on_step("waiting for HBase")
         zookeeper = self.settings.ports["zookeeper"]
         self._wait_for("master", partial(port_answers, zookeeper))
         for name in GATEWAYS:
@@ -179,7 +178,7 @@ class Cluster:
                     self._fail("a process has ended", process.name)
             if self._clock.monotonic_ms() > deadline:
                 self._fail("a process does not answer", name)
-            self._clock.sleep_ms(LOOK_EACH_MS)
+            self._clock.sleep_ms(POLL_EACH_MS)
 
     def _fail(self, reason: str, name: str) -> None:
         tail = log_tail(name, self.log_folder)
@@ -201,26 +200,27 @@ def start(
     *,
     clock: Clock | None = None,
     rng: random.Random | None = None,
-    said: Said = lambda step: None,
-    fetched: Fetched = lambda done, total: None,
+    on_step: OnStep = lambda step: None,
+    on_progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Cluster:
     """Start a cluster and return once both gateways answer; on a failure nothing stays behind.
 
-    settings.ports: the ones to use; the others are chosen. said: told what is being done. fetched:
-    told how many of the missing jars are there. Raises ClusterError and its like.
+    settings.ports: the ones to use; the others are chosen. on_step: receives the name of each step.
+    on_progress: receives how many of the missing jars are there. Raises ClusterError, JarError,
+    SettingsError and JavaNotFoundError.
     """
     java = find_java_home() / "bin" / "java"
     settings.folder.mkdir(parents=True, exist_ok=True)
-    with _alone(settings.folder):
-        before = _before(settings)
+    with _lock_folder(settings.folder):
+        before = _read_last_settings(settings)
         last = before.ports if before else {}
         settings = settings.with_version(before.version if before else None)
-        jars = fetch(fetched=fetched, jars=read_locked(settings.version))
+        jars = fetch(on_progress=on_progress, jars=read_locked(settings.version))
         with claim_ports(settings, last, rng or random.SystemRandom()) as ports:
             cluster = Cluster(replace(settings, ports=ports), {}, clock)
             write_configuration(cluster.settings)
             try:
-                cluster.start_processes(java, jars, said)
+                cluster.start_processes(java, jars, on_step)
             except BaseException:
                 end(map(identify, cluster.processes.values()), clock or SystemClock(), grace_ms=0)
                 raise
@@ -244,8 +244,11 @@ def _read_record(folder: Path) -> tuple[Settings, dict[str, Process]]:
     return from_document(document["settings"]), {each.name: each for each in processes}
 
 
-def _before(settings: Settings) -> Settings | None:
-    """The settings of the last start in this folder. Raises ClusterError where it must not be."""
+def _read_last_settings(settings: Settings) -> Settings | None:
+    """Return the settings of the last start in this folder; None: there was none.
+
+    Raises ClusterError where no cluster may start here.
+    """
     folder = settings.folder
     if not (folder / RECORD).exists():
         if any(path.name != LOCK for path in folder.iterdir()):
@@ -261,8 +264,8 @@ def _before(settings: Settings) -> Settings | None:
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Keep others from starting and stopping the cluster. Raises ClusterError if one is at it."""
+def _lock_folder(folder: Path) -> Iterator[None]:
+    """Admit one start or stop at a time. Raises ClusterError if another one is under way."""
     with (folder / LOCK).open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -276,8 +279,8 @@ def _alone(folder: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_UN)  # a child on its way to another program has it, too
 
 
-def _groups(processes: Sequence[Process]) -> list[list[Process]]:
-    """Who ends together: the gateways, HBase's servers, and then what those stand on."""
+def _group_by_end(processes: Sequence[Process]) -> list[list[Process]]:
+    """Group processes in the order of their end: gateways, HBase's servers, what those need."""
     base = ("namenode", "datanode", "zookeeper")
     return [
         [each for each in processes if each.name in GATEWAYS],

@@ -30,7 +30,7 @@ from txn.host.extras import require_extra
 
 MARK_PROPERTY = "txn.process"
 POLL_MS = 50
-LOOKS = 1_000
+STATE_READS = 1_000
 LOG_LINES = 40
 LOG_BYTES = 64 * 1024
 KERNEL = 2  # the parent of threads of the kernel, which have no command line either
@@ -73,7 +73,7 @@ class Process:
 
     @property
     def is_alive(self) -> bool:
-        return _state(self) is ProcessState.RUNNING
+        return _find_state(self) is ProcessState.RUNNING
 
     def signal(self, number: int) -> bool:
         """Send a signal, and return whether the process was still there to get it."""
@@ -141,27 +141,27 @@ def _wait(processes: list[Process], clock: Clock, limit_ms: int) -> list[Process
     """Wait until the processes are gone, with their ports and locks; return those that are not."""
     deadline = clock.monotonic_ms() + limit_ms
     left = processes
-    while left := [process for process in left if _state(process) is not ProcessState.GONE]:
+    while left := [process for process in left if _find_state(process) is not ProcessState.GONE]:
         if clock.monotonic_ms() > deadline:
             break
         clock.sleep_ms(POLL_MS)
     return left
 
 
-def _state(process: Process) -> ProcessState:
+def _find_state(process: Process) -> ProcessState:
     clock = SystemClock()
-    for _ in range(LOOKS):
-        if (found := _look(process)) is not None:
+    for _ in range(STATE_READS):
+        if (found := _read_state(process)) is not None:
             return found
         clock.sleep_ms(1)
-    return ProcessState.GONE  # one that hides its command line is none of ours
+    return ProcessState.GONE  # a process that hides its command line is not ours
 
 
-def _look(process: Process) -> ProcessState | None:
-    """Look once; None where there was nothing to be seen: look again.
+def _read_state(process: Process) -> ProcessState | None:
+    """Read the state once; None: read it again.
 
     A process that becomes another program, as a script does by `exec`, has no command line for a
-    moment. One that ends has none any more, and no program either.
+    moment. One that is ending has no command line and no program.
     """
     with require_extra("cluster"):  # imported here: most users of the package start no cluster
         import psutil  # noqa: PLC0415

@@ -1,9 +1,9 @@
-"""What a cluster is to be: its folder, its kind, its ports and its memory.
+"""The settings of a cluster: its folder, its kind, its ports and its memory.
 
-Ports that nobody chose are kept from one start to the next where they are still free, so that the
-addresses of a cluster stay the same. They are taken below the range that the system hands out to
-outgoing connections, which would otherwise take one between our look and the server's start. Other
-starts see until then that a port is taken by a claim: its namesake of UDP, which nobody else uses.
+Ports that were not given are kept from one start to the next while they are free, so that the
+addresses of a cluster stay the same. They lie below the range from which the system takes the ports
+of outgoing connections. Until its servers listen, a start claims its ports by binding the UDP ports
+of the same numbers, which nothing else uses.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _HDFS = ("namenode", "namenode-http", "datanode", "datanode-http", "datanode-ipc
 
 
 class SettingsError(TxnError):
-    """A cluster cannot be had in this way: change the setting that is named."""
+    """No cluster can have these settings: change the one that is named."""
 
 
 @dataclass(frozen=True, slots=True)
