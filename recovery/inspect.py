@@ -28,7 +28,6 @@ from txn.protocol.row import (
     FAMILY,
     RowState,
     TransactionRow,
-    created_ms,
     decode_marker,
     marker_key,
     rows_of_parts,
@@ -100,58 +99,45 @@ class AssertionVerdict(Enum):
 class Explanation:
     """A transaction row and what the data cells say of it. Times are in ms since the epoch.
 
-    once_retention_ms: for how long its token may come again; None: for ever. timestamp: of the
-    commit; None before the decision. verdicts: one for each assertion. keys: all that it locks;
-    keys_read: of how many of them, the first ones, cells were read, or asked for where a table is
-    gone; held: which of these it has locked now.
-    has_ranges: whether it looks, under its locks, at ranges that it has scanned.
-    whole: of a part, its transaction; follows: whether the part is yet what that one's row says, as
-    state and status have it. parts: how many each task has written of one that is in parts;
-    part_rows: how many rows of these there are, or were counted; first_part: one of them.
-    finding: what fsck finds; None where it is not to be mended, or not yet.
+    request: an empty one where the row has none. once_retention_ms: for how long its token may come
+    again; None: for ever. verdicts: one for each assertion. keys_read: of how many of the request's
+    keys, the first ones, cells were read, or asked for where a table is gone; held: which of these
+    it has locked now. part_rows: how many rows of parts there are, or were counted; None: it is not
+    in parts; first_part: one of them. finding: what fsck finds; None where it is not to be mended,
+    or not yet.
     """
 
-    row_key: bytes
-    state: RowState
-    status: Status | None
-    created: int
+    row: TransactionRow
+    request: Request
     statuses: tuple[StatusTime, ...]
-    labels: Mapping[str, str]
-    once: bytes | None
     once_retention_ms: int | None
-    lease_ms: int | None
-    beat: int | None
-    timestamp: int | None
     changes: tuple[ValueChange, ...]
-    assertions: tuple[Assertion, ...]
     verdicts: tuple[AssertionVerdict, ...]
-    keys: tuple[Key, ...]
     keys_read: int
     held: tuple[Key, ...]
-    has_ranges: bool
-    reason: str | None
-    corrupt: str | None
-    whole: bytes | None
-    follows: bool
-    parts: tuple[int, ...] | None
     part_rows: int | None
     first_part: bytes | None
     finding: Finding | None
+
+    @property
+    def whole(self) -> bytes | None:
+        """Return the row key of the transaction that a part belongs to; None for any other."""
+        return whole_of(self.row.row_key)
 
     @property
     def advice(self) -> str:
         """What fsck does about it, now or later."""
         if self.finding is not None:
             return f"{self.finding.kind.meaning}: {self.finding.kind.remedy}"
-        match self.state:
+        match self.row.state:
             case RowState.FINISHED | RowState.DEBRIS:
                 return "nothing until the retention has passed; then it deletes the row"
             case RowState.UNREADABLE:
                 return "nothing: it reports the row once the grace has passed"
             case RowState.UNDECIDED | RowState.DECIDED | RowState.ABORTING:
-                return f"nothing within the grace; after it: {Kind(self.state.value).remedy}"
+                return f"nothing within the grace; after it: {Kind(self.row.state.value).remedy}"
             case _:
-                assert_never(self.state)
+                assert_never(self.row.state)
 
 
 def explain(
@@ -177,29 +163,14 @@ def explain(
     held = tuple(key for key, lock in locks.items() if holder_of(lock, data.get(lock)) == row_key)
     parts = None if row.parts is None else _list_parts(context, row_key, most_parts)
     return Explanation(
-        row_key,
-        state=row.state,
-        status=row.status,
-        created=created_ms(row_key),
+        row,
+        request,
         statuses=_list_statuses(row),
-        labels=request.labels,
-        once=request.once,
         once_retention_ms=_find_promise_ms(context, request),
-        lease_ms=row.buffer.lease_ms if row.buffer else None,
-        beat=row.beat or None,
-        timestamp=row.plan.timestamp if row.plan else None,
         changes=_list_changes(row, request, held, _find_old(context, row, request, data, budget)),
-        assertions=request.assertions,
         verdicts=_judge_assertions(row, request.assertions, data),
-        keys=keys,
         keys_read=keys_read,
         held=held,
-        has_ranges=row.has_ranges,
-        reason=row.reason,
-        corrupt=row.cause,
-        whole=whole_of(row_key),
-        follows=row.follows,
-        parts=row.parts,
         part_rows=None if parts is None else len(parts),
         first_part=parts[0] if parts else None,
         finding=judge(row, context.clock.wall_ms(), grace_ms, retention_ms),

@@ -23,7 +23,7 @@ from recovery.inspect import Explanation, ValueChange, explain
 from recovery.opening import open_store_of
 from recovery.text import count_text, duration_text, error_text, labels_text, time_text
 from txn.errors import InvalidRequestError
-from txn.protocol.row import RowState
+from txn.protocol.row import RowState, TransactionRow, created_ms
 from txn.text import assertion_text, escape, key_text, shorten
 
 
@@ -68,7 +68,7 @@ def print_explanation(out: Console, found: Explanation) -> None:
         out.print(statuses)
     if found.changes:
         changes = Table("key", "old", "new", "lock", title="mutations", title_justify="left")
-        undecided = found.state is RowState.UNDECIDED
+        undecided = found.row.state is RowState.UNDECIDED
         for change in found.changes:
             held = "held" if change.held else ""
             row = (key_text(change.key), _old(change, undecided), _new(change), held)
@@ -77,40 +77,41 @@ def print_explanation(out: Console, found: Explanation) -> None:
 
 
 def _facts(found: Explanation) -> list[tuple[str, str]]:
+    row, request, whole = found.row, found.request, found.whole
+    asserted = zip(request.assertions, found.verdicts, strict=True)
     facts = [
-        ("transaction", escape(found.row_key)),
-        ("status", _status(found)),
-        ("part of", "" if found.whole is None else escape(found.whole)),
+        ("transaction", escape(row.row_key)),
+        ("status", _status(row)),
+        ("part of", "" if whole is None else escape(whole)),
         ("parts", _parts(found)),
-        ("created", f"{time_text(found.created)} by its owner's clock"),
-        ("labels", labels_text(found.labels)),
-        ("once", "" if found.once is None else _once(found.once, found.once_retention_ms)),
-        ("lease", "" if found.lease_ms is None else duration_text(found.lease_ms)),
-        ("last beat", "" if found.beat is None else time_text(found.beat)),
-        ("committed at", "" if found.timestamp is None else _timestamp(found.timestamp)),
-        ("aborted because", found.reason or ""),
-        ("does not decode", error_text(found.corrupt or "")),
-        *(
-            ("asserts", f"{assertion_text(assertion)}  [{verdict.value}]")
-            for assertion, verdict in zip(found.assertions, found.verdicts, strict=True)
-        ),
-        ("ranges", "looked at again before it is decided" if found.has_ranges else ""),
+        ("created", f"{time_text(created_ms(row.row_key))} by its owner's clock"),
+        ("labels", labels_text(request.labels)),
+        ("once", "" if request.once is None else _once(request.once, found.once_retention_ms)),
+        ("lease", duration_text(row.buffer.lease_ms) if row.buffer else ""),
+        ("last beat", time_text(row.beat) if row.beat else ""),
+        ("committed at", _timestamp(row.plan.timestamp) if row.plan else ""),
+        ("aborted because", row.reason or ""),
+        ("does not decode", error_text(row.cause or "")),
+        *(("asserts", f"{assertion_text(each)}  [{verdict.value}]") for each, verdict in asserted),
+        ("ranges", "looked at again before it is decided" if row.has_ranges else ""),
         ("locks held now", _locks(found)),
         ("fsck", found.advice),
     ]
     return [(name, text) for name, text in facts if text]
 
 
-def _status(found: Explanation) -> str:
-    status = str(found.status) if found.status else "none"
-    return f"{status}, as its transaction has it" if found.follows else status
+def _status(row: TransactionRow) -> str:
+    status = str(row.status) if row.status else "none"
+    return f"{status}, as its transaction has it" if row.follows else status
 
 
 def _parts(found: Explanation) -> str:
-    if found.parts is None:
+    parts = found.row.parts
+    if parts is None:
         return ""
-    total, tasks = sum(found.parts), count_text(len(found.parts), "task")
-    counted = f"{total:,} of {tasks}" if found.parts else "not counted before the decision"
+    counted = "not counted before the decision"
+    if parts:
+        counted = f"{sum(parts):,} of {count_text(len(parts), 'task')}"
     one = f": txn show {escape(found.first_part)} shows the first" if found.first_part else ""
     return f"{counted}, {count_text(found.part_rows or 0, 'row')}{one}"
 
@@ -124,8 +125,8 @@ def _locks(found: Explanation) -> str:
     """How many keys it has locked; those that it only asserts by name, the others stand below."""
     mutated = {change.key for change in found.changes}
     others = [key_text(key) for key in found.held if key not in mutated]
-    of = f"{len(found.held)} of {len(found.keys)}"
-    if found.keys_read < len(found.keys):
+    of = f"{len(found.held)} of {len(found.request.keys)}"
+    if found.keys_read < len(found.request.keys):
         of += f", of the first {found.keys_read:,} that were looked at"
     return ", ".join([of, *others])
 

@@ -13,7 +13,6 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
 from recovery.console.access import name_way_back
-from recovery.inspect import Explanation
 from recovery.text import count_text, duration_text, labels_text, time_text
 from txn.model import Key
 from txn.protocol.phases import Status
@@ -65,7 +64,7 @@ def name_transaction(row_key: bytes) -> str:
     return uid[:ID_LETTERS] + (f"….{part}" if part else "")
 
 
-def name_tone(row: TransactionRow | Explanation) -> str:
+def name_tone(row: TransactionRow) -> str:
     """Return the class of a transaction's state: that of RowState, or `aborted`."""
     return "aborted" if row.status is Status.ABORTED else row.state.value
 
