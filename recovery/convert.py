@@ -1,13 +1,12 @@
-"""A database to another protocol, and a table to another database: what stands in the way, and the
-change.
+"""Convert a database to another protocol, and let a table belong to another database.
 
-The name of a database's protocol is changed while nobody is connected, no transaction has a row and
-no lock is held: so nothing of the old protocol can be late, or be met. Then what the old one keeps
-beside values is deleted; a conversion that stopped before that end is begun again by the same call.
+A conversion changes the recorded name of the protocol. No client may be connected, no transaction
+may have a row and no lock may be held: so no request of the old protocol can arrive later. Then it
+deletes what the old protocol keeps beside values. If that is interrupted, the same call resumes it.
 
 Two databases, each with its transaction table, do not see each other's transactions. So a family
-names the database that it belongs to, and clients of any other are refused. A table changes hands
-while nobody uses it, and no key of it is locked.
+names the database that it belongs to, and clients of any other are refused. A table changes its
+database while no client uses it and none of its keys is locked.
 """
 
 from __future__ import annotations
@@ -46,6 +45,9 @@ from txn.stores.hbase.schema import make_assign_command
 from txn.text import key_text
 
 BATCH = 500
+HELD = "locks or tags in {table}: {cells}: txn fsck --repair --scan {table}"
+YOUNG = "locks or tags of {table} are younger than the retention: {cells}: wait for it"
+AHEAD = "cells of {table} lie ahead of the clock: {cells}: set it, or wait for it"
 
 
 def find_obstacles(
@@ -55,7 +57,7 @@ def find_obstacles(
     retention_ms: int = RETENTION_MS,
     looked: Looked = lambda table: None,
 ) -> Iterator[str]:
-    """Yield why a database cannot be converted now, each with what to do about it.
+    """Yield the reasons why a database cannot be converted now, each with a remedy.
 
     tables: all data tables that transactions write to. retention_ms: for how long none of their
     locks may have changed, since not every transaction has a row; longer than any request can be
@@ -87,34 +89,33 @@ def _list_row_obstacles(context: Context) -> Iterator[str]:
 def _list_cell_obstacles(
     context: Context, span: Span, retention_ms: int, looked: Looked
 ) -> Iterator[str]:
-    """Yield what is wrong with a table: keys that are held or written, locks and tags that changed
-    not long ago, cells from the future."""
-    name, held, young, ahead = (
-        span.table.decode(errors="replace"),
-        _CellCount(),
-        _CellCount(),
-        _CellCount(),
-    )
+    """Yield what is wrong with a table: keys that are locked or being written, locks and tags that
+    changed recently, cells from the future."""
+    counts: Counter[str] = Counter()
+    examples: dict[str, Key] = {}
     for row in list_rows(context, span, looked):
         now_ms = context.clock.wall_ms()
         old_ms = newest_old_ms(now_ms, retention_ms)
         for key, cell in row.cells.items():
-            guards = _is_guard(key)
-            held.note(key, guards and holder_of(key, cell) != FREE)
-            young.note(key, guards and cell.timestamp > old_ms)
-            ahead.note(key, cell.timestamp >= now_ms)
-    if held.count:
-        yield f"locks or tags in {name}: {held}: txn fsck --repair --scan {name}"
-    if young.count:
-        yield f"locks or tags of {name} are younger than the retention: {young}: wait for it"
-    if ahead.count:
-        yield f"cells of {name} lie ahead of the clock: {ahead}: set it, or wait for it"
+            is_guard = _is_guard(key)
+            obstacles = {
+                HELD: is_guard and holder_of(key, cell) != FREE,
+                YOUNG: is_guard and cell.timestamp > old_ms,
+                AHEAD: cell.timestamp >= now_ms,
+            }
+            for obstacle in (each for each, is_met in obstacles.items() if is_met):
+                counts[obstacle] += 1
+                examples[obstacle] = key
+    table = span.table.decode(errors="replace")
+    for obstacle in filter(counts.__getitem__, (HELD, YOUNG, AHEAD)):
+        cells = f"{counts[obstacle]}, such as {key_text(examples[obstacle])}"
+        yield obstacle.format(table=table, cells=cells)
 
 
 def convert(context: Context, wanted: ProtocolName, tables: Collection[bytes] = ()) -> int:
-    """Change the protocol of a database in whose way nothing stands, and delete what the other one
-    has left beside values; return how many cells that were. Where it has the protocol already, only
-    that is done.
+    """Change the protocol of a database without obstacles, and delete what the old protocol left
+    beside values; return how many cells that were. If the database has the protocol already, only
+    these cells are deleted.
 
     No client may be connected. Raises InvalidRequestError where the store cannot do the protocol,
     or somebody else has changed it meanwhile, and AbortedError where this machine's clock is wrong,
@@ -140,26 +141,9 @@ def _rename_protocol(context: Context, wanted: ProtocolName) -> None:
         )
 
 
-@dataclass(slots=True)
-class _CellCount:
-    """How many cells there are of a kind, and one of them."""
-
-    count: int = 0
-    last: Key | None = None
-
-    def note(self, key: Key, is_one: bool) -> None:
-        """Count a cell if it is one."""
-        if is_one:
-            self.count += 1
-            self.last = key
-
-    def __str__(self) -> str:
-        return f"{self.count}, such as {key_text(self.last)}" if self.last else "none"
-
-
 def _delete_leftovers(context: Context, rules: Rules, tables: Iterable[bytes]) -> int:
-    """Delete the free locks and empty tags that a protocol does not know; what the other one never
-    writes there stays, it may be somebody's data."""
+    """Delete the free locks and empty tags that a protocol does not know. All other values in such
+    cells stay: they may be an application's data."""
     count = 0
     for span in _list_spans(context, tables):
         cells = (
@@ -193,9 +177,9 @@ def _list_spans(context: Context, tables: Iterable[bytes]) -> list[Span]:
 
 @dataclass(frozen=True, slots=True)
 class TableFacts:
-    """What a table is like. databases: the transaction tables of those that its families belong to,
-    None for a family of none. protocol: that of its database, if it has one. refusals: why no
-    transaction may write to a family; None where the store does not show its settings."""
+    """A table. databases: the transaction tables of the databases that its families belong to, None
+    for a family without one. protocol: that of its database. refusals: the reasons why no
+    transaction may write to a family; None if the store does not show its settings."""
 
     name: bytes
     families: Sequence[bytes]
@@ -205,12 +189,12 @@ class TableFacts:
 
 
 def list_tables(context: Context) -> Iterator[TableFacts]:
-    """Yield what each table of the store is like, in the order of their names."""
+    """Yield the tables of the store in the order of their names."""
     is_shown = "describe" in context.store.features
     find_protocol = cache(partial(_find_protocol, context))
     for name in call_store(context, context.store.list_tables):
         families = call_store(context, partial(context.store.describe, name))
-        if families is None:  # it has just been dropped
+        if families is None:  # it was dropped meanwhile
             continue
         databases = frozenset(family.database for family in families.values())
         protocols = {find_protocol(each) for each in databases if each}
@@ -240,13 +224,13 @@ def find_databases(context: Context, table: bytes) -> set[bytes | None]:
 def find_table_obstacles(
     context: Context, table: bytes, looked: Looked = lambda table: None
 ) -> Iterator[str]:
-    """Yield why a table cannot change hands now, each with what to do about it. All of the table is
-    read."""
+    """Yield the reasons why a table cannot change its database now, each with a remedy. The whole
+    table is read."""
     yield from _list_cell_obstacles(context, Span(table), 0, looked)
 
 
 def take_over(context: Context, table: bytes) -> int:
-    """Let a table that nobody uses, and in whose way nothing stands, belong to this database.
+    """Let a table that no client uses, and that has no obstacles, belong to this database.
     Delete what another protocol left beside values, and return how many cells that were.
 
     Raises InvalidRequestError, with the command for HBase's shell, where the store cannot, and

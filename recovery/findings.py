@@ -24,10 +24,10 @@ may have been stopped. A shorter retention is right only where no client is at w
 
 
 class Severity(Enum):
-    """What a finding asks for."""
+    """What a finding requires."""
 
     CLEAN = "clean"  # nothing is wrong: garbage that repair removes
-    REPAIRABLE = "repairable"  # somebody stopped half-way: repair finishes or undoes it
+    REPAIRABLE = "repairable"  # a client stopped half-way: repair finishes or undoes it
     REPORT_ONLY = "report-only"  # a person has to look: repair leaves it as it is
 
 
@@ -136,7 +136,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is not as a finished transaction leaves it.
+    """One deviation from what finished transactions leave.
 
     transaction: the row key of the transaction, or of a lock's holder; None where there is none.
     key: the data key; None for findings in the transaction table.
@@ -151,11 +151,10 @@ class Finding:
 
 @dataclass(slots=True)
 class Young:
-    """What is unfinished and was left alone, since something happened to it within the grace: live
-    clients look like this, and those that have just died.
+    """Unfinished items that changed within the grace, and so are no findings: live clients leave
+    such items, and clients that have just died.
 
-    counts: how many there are of each kind that they would be findings of. oldest_ms: how long the
-    most silent of them has been so.
+    counts: by the kind of finding that they would be. oldest_ms: the longest silence among them.
     """
 
     counts: Counter[Kind] = field(default_factory=Counter)
@@ -167,7 +166,7 @@ class Young:
         self.oldest_ms = max(self.oldest_ms, silent_ms)
 
     def merge(self, other: Young) -> None:
-        """Count what another look has counted."""
+        """Add the counts of another check."""
         self.counts.update(other.counts)
         self.oldest_ms = max(self.oldest_ms, other.oldest_ms)
 
@@ -181,7 +180,7 @@ class Ages(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CheckOptions:
-    """How a check judges, and what it tells meanwhile: see `fsck.check`."""
+    """The ages by which a check judges, and its callbacks: see `fsck.check`."""
 
     ages: Ages
     looked: Looked = lambda table: None
@@ -192,7 +191,7 @@ class CheckOptions:
 def judge(
     row: TransactionRow, now_ms: int, grace_ms: int = GRACE_MS, retention_ms: int = RETENTION_MS
 ) -> Finding | None:
-    """Return what is to be said of a transaction row at this time, or None if nothing is."""
+    """Return the finding that a transaction row is at this time, or None."""
     at, age_ms, facts = find_alive_ms(row, now_ms, grace_ms), grace_ms, list_facts(row)
     match row.state:
         case RowState.FINISHED:
@@ -248,7 +247,7 @@ Result = Repaired | NothingToDo | LeftAlone
 
 @dataclass(slots=True)
 class Tally:
-    """What a check, or a repair, came to.
+    """The totals of a check or repair.
 
     rows: how many rows were looked at. counts: how many findings there are of each kind, by what
     became of them; None: nothing was to be repaired. young: what was left alone since it is young.

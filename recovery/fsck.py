@@ -1,7 +1,7 @@
-"""Find what crashed clients left behind, and finish or undo it, with the protocol's own steps.
+"""Find what crashed clients left behind, and finish or undo it with the protocol's own steps.
 
-`check` never writes. `repair` acts on one finding and looks again first, so a finding may be old,
-repairs may run twice at once, and clients may be at work: whatever has moved on is left alone.
+`check` never writes. `repair` reads again before it acts on a finding. So a finding may be old,
+several repairs may run at once, and clients may be at work: what has changed is left alone.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ from txn.protocol.row import (
 from txn.protocol.row_cells import read_rows
 from txn.spans import Span
 
-CROWDS = frozenset({Kind.EXPIRED, Kind.DEBRIS, Kind.EXPIRED_MARKER, Kind.VACANT_KEY})
+BATCHED = frozenset({Kind.EXPIRED, Kind.DEBRIS, Kind.EXPIRED_MARKER, Kind.VACANT_KEY})
 UNCHANGED = "it does not change, since a cell of it has a timestamp that the protocol never writes"
 BRING_BACK = (
     "it waits for its table: enable it, or make it again with its families, repair, and drop it "
@@ -89,8 +89,8 @@ def check(
     retention_ms: how long finished rows are kept; below LONGEST_REQUEST_MS only where no client is
     at work.
     young: counts what is unfinished and no finding, since it is younger than the grace.
-    between: is told now and then how far the check has come, also while no row is looked at; what
-    it raises ends the check.
+    between: receives the position of the check now and then, also while it reads no row; an
+    exception that it raises ends the check.
     Memory is bounded, and nothing is written. Raises StoreError, or InvalidRequestError for an
     absent table.
     """
@@ -111,7 +111,7 @@ def require_tables(context: Context, scan: Collection[bytes]) -> None:
 
 
 def list_data(context: Context, scan: Collection[bytes]) -> Iterator[Span]:
-    """Yield what is data: the tables to scan, and with them the markers of `once`."""
+    """Yield the spans of data: the tables to scan, and with them the markers of `once`."""
     if scan and context.table not in scan:
         yield Span(context.table, *MARKERS)
     yield from map(Span, dict.fromkeys(scan))
@@ -119,8 +119,8 @@ def list_data(context: Context, scan: Collection[bytes]) -> Iterator[Span]:
 
 def check_transactions(context: Context, span: Span, options: CheckOptions) -> Iterator[Finding]:
     """Yield what `check` finds in a part of the transaction table. Finished rows that are younger
-    than the retention are not looked at: see `list_suspects`."""
-    is_over = lru_cache(1)(partial(_is_over, context))  # parts stand behind each other
+    than the retention are skipped: see `list_suspects`."""
+    is_over = lru_cache(1)(partial(_is_over, context))  # the parts of a transaction are neighbours
     retention_ms = options.ages.retention_ms
     for row in list_suspects(context, span, retention_ms, options.looked, options.between):
         if is_row_key(row.row):
@@ -149,8 +149,8 @@ def check_data(context: Context, span: Span, options: CheckOptions) -> Iterator[
 
 
 def find_future(context: Context, row: Row) -> Iterator[Finding]:
-    """Yield the finding of a row with cells from the future, by this machine's clock: the one that
-    lies furthest ahead, and how many there are. Of a transaction the row key has a time as well."""
+    """Yield the finding of a row with cells from the future, by this machine's clock. It names the
+    one that lies furthest ahead, and their number. A transaction's row key has a time, too."""
     now_ms = context.clock.wall_ms()
     times = {key: cell.timestamp for key, cell in row.cells.items() if cell.timestamp > now_ms}
     last = max(times, key=times.__getitem__, default=None)
@@ -167,7 +167,7 @@ def compact(
     context: Context, *, retention_ms: int = RETENTION_MS, tables: Collection[bytes] = ()
 ) -> None:
     """Drop the delete markers that no request can need any more, in the transaction table and in
-    these. A store that does so by itself is left to it. AbortedError: see `check_clock`."""
+    these tables, unless the store does so by itself. AbortedError: see `check_clock`."""
     check_clock(context)
     purge_before_ms = context.clock.wall_ms() - retention_ms
     for table in dict.fromkeys((context.table, *tables)):
@@ -175,24 +175,25 @@ def compact(
 
 
 def repair(context: Context, finding: Finding) -> Result:
-    """Act on one finding, and look whether it is no more. It is LeftAlone where it stays, as is one
-    whose table is gone or disabled, and all while this machine's clock is wrong.
+    """Repair one finding, and check that it is gone. The result is LeftAlone if it is still there,
+    if its table is gone or disabled, or if this machine's clock is wrong.
 
-    Raises StoreError where the store does not answer; then anybody can repair it again.
+    Raises StoreError if the store does not answer; then the repair can be run again.
     """
     return _repair_batch(context, finding.kind, [finding])[0]
 
 
 def repair_all(context: Context, findings: Iterable[Finding]) -> Iterator[tuple[Finding, Result]]:
-    """Act on findings as they come; yield each with its result. What comes in crowds, rows to
-    delete and keys to retire, is done some hundreds at a time, which saves requests."""
+    """Repair findings as they come; yield each with its result. Rows to delete and keys to retire
+    are handled some hundreds at a time, which saves requests."""
     for kind, alike in groupby(findings, lambda finding: finding.kind):
-        while part := list(islice(alike, BATCH if kind in CROWDS else 1)):
+        while part := list(islice(alike, BATCH if kind in BATCHED else 1)):
             yield from zip(part, _repair_batch(context, kind, part), strict=True)
 
 
 def _repair_batch(context: Context, kind: Kind, findings: Sequence[Finding]) -> list[Result]:
-    """Repair them; where a table is gone, leave alone those that need it, and no others."""
+    """Repair findings of one kind. If a table is gone, leave alone those that need it, and no
+    others."""
     try:
         if kind.severity is not Severity.REPORT_ONLY:
             check_clock(context)  # by which they were found to be old
@@ -276,7 +277,7 @@ def _end_transaction(context: Context, finding: Finding) -> Result:
 
 
 def _confirm_end(context: Context, row: TransactionRow, t: Transaction) -> Result:
-    """Return whether a transaction that was found in a row, and was taken to its end, has ended."""
+    """Return the result of a repair that took a transaction to its end."""
     if t.unread is not None:
         return LeftAlone(str(t.unread))
     if t.status is not None and not t.status.is_finished:

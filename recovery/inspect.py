@@ -1,7 +1,7 @@
-"""One transaction explained for a person: what it wanted, how far it got, and what is to be done.
+"""Explain one transaction to a person: its request, its progress, and what fsck does about it.
 
-The row is read first and the data cells after it, so on a running transaction the two may differ by
-what happened between. Nothing here writes.
+The row is read before the data cells. So those of a running transaction may be newer. Nothing here
+writes.
 """
 
 from __future__ import annotations
@@ -39,17 +39,18 @@ from txn.text import LONGEST_REASON, assertion_text
 
 T = TypeVar("T")
 
-VERSIONS = 10  # of a key, among which the one that was replaced is looked for
+VERSIONS = 10  # of a key, among which the replaced one is searched
 COUNTS = (2, 4, VERSIONS)
-"""How many are read of a key, one after the other, until it is found: each may be large."""
+"""How many versions of a key are read, in turn, until it is found: each may be large."""
 
 LIMITS = LookLimits(rows=1_000, bytes_=64_000_000, ms=30_000)
-"""What is read of a transaction's keys. It may have 100,000, and each a value of any size."""
+"""Limits of reading a transaction's keys: it may have 100,000, each with a value of any size."""
 
 
 @dataclass(frozen=True, slots=True)
 class StatusTime:
-    """Since when a row has a status, by the server's time (ms), and how long after the last one."""
+    """A status of a row: its begin by the server's time, and how long after the one before it
+    (ms)."""
 
     status: Status
     since: int
@@ -149,9 +150,8 @@ def explain(
     limits: LookLimits = LIMITS,
     most_parts: int | None = None,
 ) -> Explanation | None:
-    """Return the transaction explained, or None if it has no row. limits: of the first so many of
-    its keys cells are read, and no more bytes, and for no longer. most_parts: no more rows of parts
-    are counted; it may have 100,000."""
+    """Return the transaction explained, or None if it has no row. limits: of reading its keys.
+    most_parts: how many rows of parts are counted at most; there may be 100,000."""
     row = find_transaction(context, row_key)
     if row is None:
         return None
@@ -178,7 +178,7 @@ def explain(
 
 
 def _list_parts(context: Context, whole: bytes, most: int | None) -> list[bytes]:
-    """Return the row keys of a transaction's parts, of which nothing else is read."""
+    """Return the row keys of a transaction's parts, reading nothing else of them."""
     span = Span(context.table, *rows_of_parts(whole))
     rows = stored_rows(context, span, cells=[(FAMILY, STATUS)])
     return [row.row for row in islice(rows, most)]
@@ -214,7 +214,7 @@ def _read_keys(
 
 def _spend(budget: Budget, key: Key, cells: Sequence[Cell]) -> None:
     for cell in cells:
-        budget.spend(Row(key.row, {key: cell}), again=True)  # keys are counted by who asks
+        budget.spend(Row(key.row, {key: cell}), again=True)  # the caller counts keys
 
 
 def _read_tables(

@@ -1,11 +1,10 @@
-"""What is deleted for good: transaction rows, and the markers of `once` tokens.
+"""Delete transaction rows, and the markers of `once` tokens.
 
-fsck deletes what nobody can miss: what has expired. With `txn purge` a person decides about one row
-or token at a time.
+fsck deletes what has expired. With `txn purge` a person decides about one row or token at a time.
 
-A marker goes in one step of its row, if nothing of it has changed; so that a request with its token
-either finds it or comes after it. In the six-phase protocol it goes under its key's lock, with its
-lock and tag. In the fenced protocol the lock stays, and counts that something has changed.
+A marker is deleted in one atomic step of its row, if it has not changed. So a request with its
+token either finds it or comes after it. In the six-phase protocol it is deleted under its key's
+lock, with its lock and tag. In the fenced protocol the lock stays, and its count increases.
 """
 
 from __future__ import annotations
@@ -37,20 +36,20 @@ LOST = {
     RowState.ABORTING: "its outcome becomes unknown; nothing of it was written",
     RowState.DECIDED: "it is committed: what it was to write, and is not yet in place",
 }
-"""What is lost with the row of a transaction in each state."""
+"""By the state of a transaction: what is lost with its row."""
 
 UNFINISHED = frozenset({RowState.UNDECIDED, RowState.ABORTING, RowState.DECIDED})
-"""The states from which fsck takes a transaction to its end, without loss."""
+"""The states from which fsck finishes or undoes a transaction, without loss."""
 
 BOUND = frozenset({RowState.UNDECIDED, RowState.DECIDED})
 PART = "without it that one would be committed by halves; fsck --repair ends both"
 
 
 def purge_row(context: Context, seen: Row, *, unfinished: bool = False) -> Result:
-    """Delete a transaction row that is as it was seen. Its locks, if it has any, are then orphans,
-    which any client that meets them frees, and fsck where it scans their tables.
+    """Delete a transaction row if it is as it was seen. Its locks are then orphans: any client that
+    meets one frees it, and so does fsck if it scans the table.
 
-    unfinished: also one that fsck could still finish or undo. Raises StoreError.
+    unfinished: delete even a row that fsck could finish or undo. Raises StoreError.
     """
     row = find_transaction(context, seen.row)
     state = row.state if row is not None else decode_row(seen).state
@@ -65,9 +64,11 @@ def purge_row(context: Context, seen: Row, *, unfinished: bool = False) -> Resul
 
 
 def delete_cells(context: Context, rows: Iterable[Row]) -> None:
-    """Delete the cells of rows, so that what comes later stays, and what is late does not. A crash
-    in between leaves no row that tells of a decision and not of its end: each goes at once, or what
-    tells of its end goes last."""
+    """Delete the cells of rows. Later writes stay; late requests of these transactions do not.
+
+    A crash in between leaves no row that shows a decision without its end: each row is deleted
+    atomically, or the cells that show its end are deleted last.
+    """
     cells = [item for row in rows for item in row.cells.items()]
     edits = [Edit(key, None, context.rules.gone_until(key, cell)) for key, cell in cells]
     by_row = "row_mutations" in context.store.features
@@ -91,7 +92,7 @@ def purge_token(context: Context, token: bytes) -> Result:
 
 
 class StoredMarker(NamedTuple):
-    """A token's marker and the cells that guard it, as of one instant."""
+    """A token's marker and the cells that guard it, read at one instant."""
 
     key: Key
     value: Cell | None
@@ -111,8 +112,8 @@ class StoredMarker(NamedTuple):
 
 
 def find_expired_marker(context: Context, row: Row, retention_ms: int) -> Finding | None:
-    """Return the finding of a marker's row in the transaction table, if it is no marker, or its
-    promise has run out and nothing has touched it for the retention."""
+    """Return the finding of a marker's row in the transaction table, if its cell is not a marker,
+    or if its promise has expired and nothing has changed it for the retention."""
     key = marker_key(context.table, row.row.removeprefix(MARKERS[0]))
     if not row.row.startswith(MARKERS[0]) or (value := row.cells.get(key)) is None:
         return None
@@ -157,8 +158,8 @@ def retire_keys(
 
 def _delete_fenced(context: Context, wanted: Mapping[Key, Cell | None], newest: int) -> set[Key]:
     """Delete markers of the fenced protocol; return those that are gone. The lock is compared with
-    the value that was read, and counts one more: so whoever has read the marker and has no lock of
-    it yet is refused. It never starts anew, since what is late would find it as it was."""
+    the value that was read, and its count increases: so a transaction that has read the marker, and
+    has not locked it yet, is refused. The count never restarts: a late request would match it."""
     due = [
         item
         for item in _read_markers(context, wanted)

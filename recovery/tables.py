@@ -40,7 +40,7 @@ class FamilyLock(NamedTuple):
 
     @property
     def holder(self) -> bytes:
-        """Who has the lock, or what else its cell says; empty where it is free."""
+        """The row key of the holder, or other content of the cell; empty if the lock is free."""
         return holder_of(self.lock, self.cell)
 
 
@@ -100,8 +100,8 @@ def list_family_locks(row: Row) -> Iterator[FamilyLock]:
 
 
 def _is_suspect(item: Item, vacant_ms: int) -> bool:
-    """Whether an item is other than a finished transaction leaves it, or may be retired. Free locks
-    of families stay for ever: they count."""
+    """Whether an item differs from what a finished transaction leaves, or may be retired. Free
+    locks of families stay for ever, since they count."""
     if isinstance(item, FamilyLock):
         return bool(item.holder or item.newer)
     is_used = bool(item.holder or item.tagged)
@@ -213,7 +213,7 @@ def _judge_lock(
         facts = {"since": since, "status": str(holder.status) if holder.status else "no row"}
         yield since, Finding(Kind.ORPHAN_LOCK, holder.row_key, key, facts)
     elif holder.state is RowState.UNREADABLE and holder.said in FINISHED:
-        # The rows of those that say that they are finished are not looked at while they are young.
+        # The check of transaction rows skips young ones whose status says that they are finished.
         yield since, Finding(Kind.UNREADABLE, holder.row_key, key, {"cause": holder.cause})
 
 

@@ -1,7 +1,4 @@
-"""What the commands share: their options, opening a store, and printing.
-
-A command that only looks never makes a store or a table: a mistyped path is an error.
-"""
+"""Options, questions and printing that the commands share."""
 
 from __future__ import annotations
 
@@ -36,8 +33,8 @@ from txn.text import escape, unescape
 FOUND, COULD_NOT_RUN = 1, 2
 WIDE = 240
 CANDIDATES = 5
-PARTS = 50  # of a table, whose ends are where progress shows
-SHOWN_EVERY = 100  # rows: to show each would take longer than to look at it
+PARTS = 50  # of a table: progress shows at the end of each
+SHOWN_EVERY = 100  # rows: showing each would take longer than reading it
 
 StoreOption = Annotated[
     str,
@@ -86,7 +83,7 @@ GRACE, RETENTION = Duration(GRACE_MS), Duration(RETENTION_MS)
 
 
 def parse_age(text: str | Duration) -> Duration:
-    """Return the duration that an option's text means, or tell typer what is wrong with it."""
+    """Return the duration that an option's text means; typer.BadParameter for other text."""
     try:
         return text if isinstance(text, Duration) else Duration(parse_duration(text))
     except InvalidRequestError as error:
@@ -99,21 +96,21 @@ def time_option(name: str, text: str) -> Any:
 
 
 def ask_person(question: str, refusal: str) -> None:
-    """Go on only where a person says yes; InvalidRequestError where there is nobody to ask."""
+    """Return if a person says yes; InvalidRequestError if standard input is no terminal."""
     if not sys.stdin.isatty():
         raise InvalidRequestError(refusal)
     typer.confirm(question, abort=True, err=True)
 
 
 def confirm_stopped(change: str, yes: bool) -> None:
-    """Go on with a change only where a person, or `--yes`, says that no client is connected."""
+    """Return if a person, or `--yes`, confirms that no client is connected."""
     if not yes:
         text = f"{change}: no client may be connected meanwhile"
         ask_person(f"{text}. Is that so?", f"{text}. Say --yes if that is so")
 
 
 def report_change(as_json: bool, document: Document, obstacles: Sequence[str], line: str) -> None:
-    """Print what became of a change, or what stands in its way: exit code 1."""
+    """Print the result of a change, or the obstacles to it, with exit code 1."""
     if as_json:
         print_json(document | {"obstacles": list(obstacles)})
     elif not obstacles:
@@ -126,7 +123,7 @@ def report_change(as_json: bool, document: Document, obstacles: Sequence[str], l
 
 
 def find_row_key(context: Context, part: str) -> bytes:
-    """Return the row key of the transaction that a person means, by all of it or a part."""
+    """Return the row key of the transaction that a whole key, or a piece of it, names."""
     with row_bar(console(), "looking", hidden=False) as looked:
         candidates = list(islice(find(context, unescape(part), looked), CANDIDATES + 1))
     if not candidates:
@@ -140,7 +137,7 @@ def find_row_key(context: Context, part: str) -> bytes:
 
 
 def _explain_absence(context: Context, part: str) -> InvalidRequestError:
-    """Return the error that no transaction is meant; there may be a row that is none."""
+    """Return the error for a name of no transaction; it may name another row."""
     row = unescape(part)
     if not row or whole_row(context, row) is None:
         return InvalidRequestError("no such transaction", id=part)
@@ -151,7 +148,7 @@ def _explain_absence(context: Context, part: str) -> InvalidRequestError:
 
 
 def console() -> Console:
-    """Return where text for people goes; a pipe gets long lines rather than cut ones."""
+    """Return the console for text; a pipe gets long lines rather than cut ones."""
     return Console(width=None if sys.stdout.isatty() else WIDE, highlight=False)
 
 
@@ -216,7 +213,7 @@ class RowBar:
 
 @contextmanager
 def row_bar(out: Console, about: str, *, unit: str = "rows", hidden: bool) -> Iterator[RowBar]:
-    """Count the rows of a long look, or what else it goes by; hidden: show nothing of it."""
+    """Count the rows, or other units, of long work; hidden: show nothing."""
     bar = RowBar(out, about, unit=unit, hidden=hidden)
     with bar.progress:
         yield bar
@@ -228,7 +225,7 @@ def print_json(document: Any, *, pretty: bool = False) -> None:
 
 
 def print_result(as_json: bool, document: Any, line: str) -> None:
-    """Print what a command came to: as JSON, or as a line for people."""
+    """Print the result of a command, as JSON or as a line of text."""
     if as_json:
         print_json(document)
     else:
@@ -246,7 +243,7 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 
 
 def parse_setting(text: str) -> tuple[str, str]:
-    """Return the name and the value of `NAME=VALUE`, or tell typer that it is none."""
+    """Return the name and the value of `NAME=VALUE`; typer.BadParameter for other text."""
     name, equals, value = text.partition("=")
     if not (equals and name.strip()):
         raise typer.BadParameter(f"write NAME=VALUE, not {text}", param_hint="'--set'")
@@ -273,7 +270,7 @@ def complain(error: BaseException | str) -> None:
 def report_refusal(
     *errors: type[TxnError], text: Callable[[Any], str] = error_text
 ) -> Iterator[None]:
-    """Report these errors as something that was found, not as a failure: exit code 1."""
+    """Print these errors as findings, not as failures: exit code 1."""
     try:
         yield
     except errors as error:

@@ -78,6 +78,6 @@ def console(
 
 
 def _announce(address: str, token: str | None, as_json: bool) -> None:
-    """Say where it is, in one line that can be waited for."""
+    """Print the address, in one line that a script can wait for."""
     line = f"console  {address}" + (f"  token {token}" if token else "")
     print_result(as_json, {"url": address, "token": token}, line)

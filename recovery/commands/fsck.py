@@ -175,12 +175,12 @@ class MasterCommand(TyperCommand):
     """A command whose option --spark may stand without its value, a master of Spark's."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Say which master is meant where none is named."""
+        """Insert the default master where none is named."""
         return super().parse_args(ctx, name_master(args))
 
 
 def name_master(args: list[str]) -> list[str]:
-    """Return arguments in which `--spark` has its value; no other stands by itself."""
+    """Return arguments in which `--spark` has a value."""
     named: list[str] = []
     for given, following in zip(args, [*args, "--"][1:], strict=True):
         named.append(given)
@@ -196,7 +196,7 @@ def check_on_executors(
     bar: RowBar,
     tally: Tally,
 ) -> Generator[Found]:
-    """Do as `check_here` on executors of Spark; findings come once all of them have ended.
+    """Do as `check_here` on executors of Spark, and yield the findings once all have ended.
 
     inspected: the store's URI, the transaction table, the ages, and whether to repair.
     """
@@ -229,7 +229,7 @@ def _require_clock(context: Context, is_right: bool) -> None:
 
 
 def _confirm(retention_ms: int) -> None:
-    """Ask a person whether no client is at work, where the retention takes that for granted."""
+    """Ask a person to confirm that no client is at work, if the retention requires it."""
     if retention_ms >= LONGEST_REQUEST_MS:
         return
     least = duration_text(LONGEST_REQUEST_MS)
@@ -298,13 +298,13 @@ def _print_end(out: Console, tally: Tally, grace_ms: int, as_json: bool) -> None
 
 
 def print_tally(out: Console, tally: Tally, grace_ms: int) -> None:
-    """Print what each kind of the findings is, and a summary of them all."""
+    """Explain each kind of the findings, and print a summary."""
     print_kinds(out, tally)
     print_summary(out, tally, grace_ms)
 
 
 def print_kinds(out: Console, tally: Tally) -> None:
-    """Print of each kind how many findings there are, what it is, and what repair does."""
+    """Print the number of findings of each kind, its meaning, and its repair."""
     kinds = tally.count_kinds()
     table = Table.grid(padding=(0, 2))
     table.add_column(justify="right")
@@ -316,7 +316,7 @@ def print_kinds(out: Console, tally: Tally) -> None:
 
 
 def print_summary(out: Console, tally: Tally, grace_ms: int) -> None:
-    """Print how many findings there were, and what became of them."""
+    """Print the number of findings, and the results of repairs."""
     rows = f"{count_text(tally.rows, 'row')} checked"
     if not tally.found and not tally.young.counts:
         out.print(f"clean: nothing was left behind; {rows} besides finished transactions")
@@ -334,8 +334,7 @@ def print_summary(out: Console, tally: Tally, grace_ms: int) -> None:
 
 
 def _print_young(out: Console, young: Young, grace_ms: int) -> None:
-    """Say what is unfinished and no finding yet: a quiet store is not to be told from this by the
-    exit code."""
+    """Print what is unfinished and no finding yet, which the exit code does not show."""
     if not young.counts:
         return
     kinds = ", ".join(f"{young.counts[kind]:,} {kind.value}" for kind in Kind if young.counts[kind])

@@ -199,7 +199,7 @@ def status_command(*, data: DataOption, as_json: JsonOption = False) -> None:
 
 
 def _print_cluster(cluster: Cluster, as_json: bool) -> bool:
-    """Print what runs, and return whether all of it does and answers."""
+    """Print the processes; return whether all of them run and answer."""
     alive = {name: process.is_alive for name, process in cluster.processes.items()}
     ready = all(alive.values()) and cluster.is_ready()
     if as_json:
@@ -224,7 +224,7 @@ def _print_cluster(cluster: Cluster, as_json: bool) -> bool:
 
 
 def _name_stores(cluster: Cluster) -> dict[str, str]:
-    """The stores' names by the process that they lead to; standalone, ZooKeeper is the master's."""
+    """Return the URIs by process; in standalone clusters the master runs ZooKeeper."""
     place = "zookeeper" if cluster.settings.distributed else "master"
     return {place: cluster.uris[NATIVE], **cluster.uris}
 
@@ -246,12 +246,12 @@ def _document(cluster: Cluster, alive: dict[str, bool], ready: bool) -> dict[str
 
 
 def _exit_by_signal(number: int, _: object) -> NoReturn:
-    """End as by an exception, so that what was started is ended, too."""
+    """Raise SystemExit, so that what was started is stopped."""
     raise SystemExit(128 + number)
 
 
 def _note_signals() -> list[int]:
-    """Return where from now on the signals are noted that ask for the end."""
+    """Return a list that will receive the signals that ask for the end."""
     asked: list[int] = []
     for number in ENDS_FOR:
         signal.signal(number, lambda number, _: asked.append(number))

@@ -192,8 +192,8 @@ def open_service(url: str | None, *, is_new: bool = False) -> Iterator[LeaseServ
 
 
 def _choose_leases(url: str | None) -> str:
-    """Return which leases are meant, and say so if they are of one user and nobody has named them:
-    its holder may believe that others are kept out."""
+    """Return the URL of the leases; warn if these are the default ones of one user, since they keep
+    no other user out."""
     if url is not None:
         return url
     found = default_url()

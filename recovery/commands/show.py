@@ -122,7 +122,7 @@ def _once(token: bytes, retention_ms: int | None) -> str:
 
 
 def _locks(found: Explanation) -> str:
-    """How many keys it has locked; those that it only asserts by name, the others stand below."""
+    """Return how many keys it has locked, and the names of those that it only asserts."""
     mutated = {change.key for change in found.changes}
     others = [key_text(key) for key in found.held if key not in mutated]
     of = f"{len(found.held)} of {len(found.request.keys)}"
