@@ -82,21 +82,17 @@ def examine(context: Context, tables: Sequence[bytes] = ()) -> Iterator[Diagnosi
             yield from _check_table(context, table, families)
             if families is not None:
                 yield from _check_future(context, table)
-    except StoreError as error:
-        yield Diagnosis(
-            "store", Verdict.WRONG, error_text(error), "see that it runs and can be reached"
-        )
-    except InvalidRequestError as error:
-        yield Diagnosis("store", Verdict.WRONG, error_text(error), "open it by another URI")
+    except (StoreError, InvalidRequestError) as error:
+        is_away = isinstance(error, StoreError)
+        mend = "see that it runs and can be reached" if is_away else "open it by another URI"
+        yield Diagnosis("store", Verdict.WRONG, error_text(error), mend)
 
 
 def _list_versions() -> Diagnosis:
     found = []
     for package in PACKAGES:
-        try:
+        with suppress(PackageNotFoundError):
             found.append(f"{package} {version(package)}")
-        except PackageNotFoundError:
-            continue
     return Diagnosis("versions", Verdict.FINE, ", ".join(found))
 
 

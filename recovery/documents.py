@@ -8,7 +8,6 @@ place in the document.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
 from recovery.findings import Finding, Kind, Result, Tally
@@ -156,12 +155,14 @@ def _request(given: object) -> Request:
     )
     mutations = read_list(parts.get("mutations", []), "mutations")
     assertions = read_list(parts.get("assertions", []), "assertions")
-    once = parts.get("once")
+    once, labels = parts.get("once"), parts.get("labels", {})
+    if not isinstance(labels, dict):
+        raise refuse_part("an object is needed", "labels", labels)
     return Request(
         tuple(_mutation(item, f"mutations[{i}]") for i, item in enumerate(mutations)),
         tuple(parse_assertion(item, f"assertions[{i}]") for i, item in enumerate(assertions)),
         None if once is None else read_bytes(once, "once"),
-        _mapping(parts.get("labels", {}), "labels"),
+        labels,
         parts.get("once_retention_ms"),
     )
 
@@ -186,9 +187,3 @@ def _mutation(item: Any, place: str) -> Mutation | Delete:
         case {"delete": key} if len(item) == 1:
             return Delete(read_key(key, place))
     raise refuse_part('a mutation is {"put": key, "value": value} or {"delete": key}', place, item)
-
-
-def _mapping(given: object, place: str) -> Mapping[str, str]:
-    if not isinstance(given, dict):
-        raise refuse_part("an object is needed", place, given)
-    return given

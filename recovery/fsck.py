@@ -120,7 +120,11 @@ def list_data(context: Context, scan: Collection[bytes]) -> Iterator[Span]:
 def check_transactions(context: Context, span: Span, options: CheckOptions) -> Iterator[Finding]:
     """Yield what `check` finds in a part of the transaction table. Finished rows that are younger
     than the retention are skipped: see `list_suspects`."""
-    is_over = lru_cache(1)(partial(_is_over, context))  # the parts of a transaction are neighbours
+
+    @lru_cache(1)  # the parts of a transaction are neighbours
+    def is_over(row_key: bytes) -> bool:
+        return read_rows(context, [row_key])[row_key].is_over
+
     retention_ms = options.ages.retention_ms
     for row in list_suspects(context, span, retention_ms, options.looked, options.between):
         if is_row_key(row.row):
@@ -248,10 +252,6 @@ def _check_transaction(
             options.young.add(Kind(state.value), now_ms - alive_ms)
 
 
-def _is_over(context: Context, row_key: bytes) -> bool:
-    return read_rows(context, [row_key])[row_key].is_over
-
-
 def _end_transaction(context: Context, finding: Finding) -> Result:
     """Finish or undo a transaction. One that was undecided must be exactly as it was found: its
     owner may have come back to life."""
@@ -290,11 +290,6 @@ def _confirm_end(context: Context, row: TransactionRow, t: Transaction) -> Resul
 
 def _is_as_found(row: TransactionRow, finding: Finding) -> bool:
     return list_facts(row).items() <= finding.facts.items()
-
-
-def _is_same(cell: Cell, finding: Finding) -> bool:
-    facts = finding.facts
-    return (cell.value, cell.timestamp) == (facts.get("value"), facts.get("timestamp"))
 
 
 def _delete_rows(context: Context, findings: Sequence[Finding]) -> list[Result]:
@@ -354,7 +349,8 @@ def _free_lock(context: Context, finding: Finding) -> Result:
 def _empty_tag(context: Context, finding: Finding) -> Result:
     assert finding.key is not None
     found = look_at_keys(context, [finding.key])[finding.key]
-    if found.tag is None or not _is_same(found.tag, finding):
+    seen = (finding.facts.get("value"), finding.facts.get("timestamp"))
+    if found.tag is None or found.tag != seen:
         return NothingToDo("the tag has changed")
     holder = found.holder if is_row_key(found.holder) else None
     row = read_rows(context, [holder])[holder] if holder else None

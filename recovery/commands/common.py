@@ -95,18 +95,17 @@ def time_option(name: str, text: str) -> Any:
     return typer.Option(name, parser=parse_age, metavar="TIME", help=text)
 
 
-def ask_person(question: str, refusal: str) -> None:
-    """Return if a person says yes; InvalidRequestError if standard input is no terminal."""
-    if not sys.stdin.isatty():
-        raise InvalidRequestError(refusal)
-    typer.confirm(question, abort=True, err=True)
+def confirm(statement: str, question: str, yes: bool) -> None:
+    """Return if a person, or `--yes`, confirms; InvalidRequestError without a terminal."""
+    if not yes and not sys.stdin.isatty():
+        raise InvalidRequestError(f"{statement}: say --yes if that is right")
+    if not yes:
+        typer.confirm(f"{statement}. {question}", abort=True, err=True)
 
 
 def confirm_stopped(change: str, yes: bool) -> None:
     """Return if a person, or `--yes`, confirms that no client is connected."""
-    if not yes:
-        text = f"{change}: no client may be connected meanwhile"
-        ask_person(f"{text}. Is that so?", f"{text}. Say --yes if that is so")
+    confirm(f"{change}: no client may be connected meanwhile", "Is that so?", yes)
 
 
 def report_change(as_json: bool, document: Document, obstacles: Sequence[str], line: str) -> None:

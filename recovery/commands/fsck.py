@@ -25,7 +25,7 @@ from recovery.commands.common import (
     RowBar,
     StoreOption,
     TransactionsOption,
-    ask_person,
+    confirm,
     console,
     find_width,
     print_json,
@@ -114,8 +114,10 @@ def fsck(
     """
     if clock_is_right and not do_repair:
         raise InvalidRequestError("--accept-clock goes with --repair")
-    if do_repair and not yes:
-        _confirm(retention)
+    if do_repair and retention < LONGEST_REQUEST_MS:
+        least = duration_text(LONGEST_REQUEST_MS)
+        statement = f"a retention below {least} is safe only while no client is at work"
+        confirm(statement, "Is every client stopped?", yes)
     out, tables = console(), [table.encode() for table in scan or ()]
     ages, tally = Ages(grace, retention), Tally()
     with ExitStack() as stack:
@@ -226,17 +228,6 @@ def _require_clock(context: Context, is_right: bool) -> None:
     if is_right:
         accept_clock(context)
     check_clock(context)
-
-
-def _confirm(retention_ms: int) -> None:
-    """Ask a person to confirm that no client is at work, if the retention requires it."""
-    if retention_ms >= LONGEST_REQUEST_MS:
-        return
-    least = duration_text(LONGEST_REQUEST_MS)
-    ask_person(
-        f"a retention below {least}: is every client stopped?",
-        f"a retention below {least} is safe only while no client is at work: then say --yes",
-    )
 
 
 def _print_json(found: Iterator[Found]) -> None:

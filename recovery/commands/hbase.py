@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+import sys
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.table import Table
 
 from recovery.commands.common import (
     FOUND,
@@ -20,6 +20,7 @@ from recovery.commands.common import (
     console,
     parse_setting,
     print_json,
+    print_table,
     row_bar,
 )
 from txn.clock import SystemClock
@@ -138,10 +139,15 @@ def start_command(
         java_options=tuple(java_options or ()),
         version=version or "",
     )
-    signal.signal(signal.SIGTERM, _exit_by_signal)
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # stops what it started
     screen = Console(stderr=True) if as_json else console()
-    with _log_shown(), row_bar(screen, "fetching jars", unit="jars", hidden=False) as bar:
-        cluster = start(settings, on_step=bar.say, on_progress=bar.reach)
+    try:
+        with row_bar(screen, "fetching jars", unit="jars", hidden=False) as bar:
+            cluster = start(settings, on_step=bar.say, on_progress=bar.reach)
+    except ClusterError as error:
+        if error.log:  # the end of a server's log, above the error that it explains
+            typer.echo(error.log, err=True)
+        raise
     asked = _note_signals() if foreground else None  # before anybody can know that it is up
     _print_cluster(cluster, as_json)
     if asked is not None:
@@ -205,28 +211,18 @@ def _print_cluster(cluster: Cluster, as_json: bool) -> bool:
     if as_json:
         print_json(_document(cluster, alive, ready), pretty=True)
         return ready
-    title = f"HBase {cluster.settings.version} in {cluster.settings.folder}"
-    table = Table("process", "state", title=title)
-    table.title_justify = "left"
-    for name in ("pid", "port"):
-        table.add_column(name, justify="right")
-    table.add_column("store")
-    stores = _name_stores(cluster)
+    store_of = {"zookeeper" if cluster.settings.distributed else "master": cluster.uris[NATIVE]}
+    store_of |= cluster.uris
+    typer.echo(f"HBase {cluster.settings.version} in {cluster.settings.folder}")
+    rows = []
     for name, process in cluster.processes.items():
-        state = "[green]up[/]" if alive[name] else "[red]ended[/]"
-        table.add_row(name, state, str(process.pid), str(process.port), stores.get(name, ""))
-    screen = console()
-    screen.print(table)
-    screen.print(f"logs: {cluster.log_folder}")
+        state = "up" if alive[name] else "ended"
+        rows.append((name, state, str(process.pid), str(process.port), store_of.get(name, "")))
+    print_table(("process", "state", "pid", "port", "store"), rows)
+    typer.echo(f"logs: {cluster.log_folder}")
     if all(alive.values()) and not ready:
-        screen.print("[red]the processes run, but a gateway does not answer[/]")
+        console().print("[red]the processes run, but a gateway does not answer[/]")
     return ready
-
-
-def _name_stores(cluster: Cluster) -> dict[str, str]:
-    """Return the URIs by process; in standalone clusters the master runs ZooKeeper."""
-    place = "zookeeper" if cluster.settings.distributed else "master"
-    return {place: cluster.uris[NATIVE], **cluster.uris}
 
 
 def _document(cluster: Cluster, alive: dict[str, bool], ready: bool) -> dict[str, object]:
@@ -243,11 +239,6 @@ def _document(cluster: Cluster, alive: dict[str, bool], ready: bool) -> dict[str
             for name, process in cluster.processes.items()
         ],
     }
-
-
-def _exit_by_signal(number: int, _: object) -> NoReturn:
-    """Raise SystemExit, so that what was started is stopped."""
-    raise SystemExit(128 + number)
 
 
 def _note_signals() -> list[int]:
@@ -267,14 +258,3 @@ def _stay(cluster: Cluster, asked: Sequence[int]) -> None:
     cluster.stop()
     if ended:
         raise ClusterError("a process has ended", names=ended)
-
-
-@contextmanager
-def _log_shown() -> Iterator[None]:
-    """Show the end of a server's log above the error that it explains."""
-    try:
-        yield
-    except ClusterError as error:
-        if error.log:
-            typer.echo(error.log, err=True)
-        raise

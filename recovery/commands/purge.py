@@ -12,8 +12,8 @@ from recovery.commands.common import (
     JsonOption,
     StoreOption,
     TransactionsOption,
-    ask_person,
     complain,
+    confirm,
     find_row_key,
     print_json,
 )
@@ -82,7 +82,11 @@ def _row(context: Context, part: str, unfinished: bool, yes: bool) -> tuple[Docu
     if unfinished or state not in UNFINISHED:
         is_recent = context.clock.wall_ms() - row.newest < LONGEST_REQUEST_MS
         stopped = f"{RECENT} {duration_text(LONGEST_REQUEST_MS)}. " if is_recent else ""
-        _confirm(f"{escape(row_key)} is at {status}. {stopped}Lost with it: {LOST[state]}", yes)
+        confirm(
+            f"{escape(row_key)} is at {status}. {stopped}Lost with it: {LOST[state]}",
+            "Delete it?",
+            yes,
+        )
     told = {"transaction": escape(row_key), "state": state.value, "lost": LOST[state]}
     return told, purge_row(context, seen, unfinished=unfinished)
 
@@ -103,10 +107,5 @@ def _token(context: Context, token: bytes, yes: bool) -> tuple[Document, Result]
     }
     kept = "for ever" if marker.retention_ms is None else duration_text(marker.retention_ms)
     when = f"was committed at {time_text(cell.timestamp)} by {told['transaction']}, kept {kept}"
-    _confirm(f"{told['once']} {when}. Lost with it: {told['lost']}", yes)
+    confirm(f"{told['once']} {when}. Lost with it: {told['lost']}", "Delete it?", yes)
     return told, purge_token(context, token)
-
-
-def _confirm(text: str, yes: bool) -> None:
-    if not yes:
-        ask_person(f"{text}. Delete it?", f"{text}: say --yes if that is right")

@@ -71,13 +71,15 @@ def print_explanation(out: Console, found: Explanation) -> None:
         undecided = found.row.state is RowState.UNDECIDED
         for change in found.changes:
             held = "held" if change.held else ""
-            row = (key_text(change.key), _old(change, undecided), _new(change), held)
+            new = "deleted" if change.new is None else shorten(change.new)
+            row = (key_text(change.key), _old(change, undecided), new, held)
             changes.add_row(*(Text(cell, overflow="fold") for cell in row))
         out.print(changes)
 
 
 def _facts(found: Explanation) -> list[tuple[str, str]]:
     row, request, whole = found.row, found.request, found.whole
+    committed = row.plan.timestamp if row.plan else None
     asserted = zip(request.assertions, found.verdicts, strict=True)
     facts = [
         ("transaction", escape(row.row_key)),
@@ -89,7 +91,7 @@ def _facts(found: Explanation) -> list[tuple[str, str]]:
         ("once", "" if request.once is None else _once(request.once, found.once_retention_ms)),
         ("lease", duration_text(row.buffer.lease_ms) if row.buffer else ""),
         ("last beat", time_text(row.beat) if row.beat else ""),
-        ("committed at", _timestamp(row.plan.timestamp) if row.plan else ""),
+        ("committed at", f"{committed} ({time_text(committed)})" if committed else ""),
         ("aborted because", row.reason or ""),
         ("does not decode", error_text(row.cause or "")),
         *(("asserts", f"{assertion_text(each)}  [{verdict.value}]") for each, verdict in asserted),
@@ -131,10 +133,6 @@ def _locks(found: Explanation) -> str:
     return ", ".join([of, *others])
 
 
-def _timestamp(timestamp: int) -> str:
-    return f"{timestamp} ({time_text(timestamp)})"
-
-
 def _old(change: ValueChange, undecided: bool) -> str:
     if change.old is not None:
         return shorten(change.old.value)
@@ -142,7 +140,3 @@ def _old(change: ValueChange, undecided: bool) -> str:
         version = f"version {change.replaced}, " if change.replaced else ""
         return version + change.unseen.value
     return "none" if change.replaced == 0 or undecided else ""
-
-
-def _new(change: ValueChange) -> str:
-    return "deleted" if change.new is None else shorten(change.new)

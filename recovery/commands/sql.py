@@ -85,8 +85,14 @@ def sql(
     if not asked:
         raise InvalidRequestError("no statement to run", given=statements)
     waiting = from_hive(settings, waiting_for(wait))
+
+    def open_manager() -> LockManager:
+        if not locks:
+            raise InvalidRequestError("name a lock manager: --locks or TXN_LOCKS")
+        return stack.enter_context(open_locks(locks))
+
     with ExitStack() as stack:
-        manager = cache(lambda: stack.enter_context(open_locks(_name_locks(locks))))
+        manager = cache(open_manager)
         service = cache(lambda: stack.enter_context(open_service(leases)))
         # All that they need is opened before the first of them is run.
         runs: list[Callable[[], None]] = []
@@ -99,12 +105,6 @@ def sql(
                 runs.append(partial(_run_on_locks, each, manager(), waiting, force, as_json))
         for run in runs:
             run()
-
-
-def _name_locks(uri: str | None) -> str:
-    if not uri:
-        raise InvalidRequestError("name a lock manager: --locks or TXN_LOCKS")
-    return uri
 
 
 def _run_on_leases(statement: about_leases.Statement, service: LeaseService, as_json: bool) -> None:

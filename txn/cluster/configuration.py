@@ -83,12 +83,11 @@ def _names(settings: Settings) -> dict[str, object]:
 
 
 def _properties(settings: Settings, *, of_hadoop: bool) -> str:
-    given = settings.properties.items()
-    return "\n".join(_property(*item) for item in given if item[0].startswith(HADOOP) == of_hadoop)
-
-
-def _property(name: str, value: str) -> str:
-    return f"  <property><name>{escape(name)}</name><value>{escape(value)}</value></property>"
+    return "\n".join(
+        f"  <property><name>{escape(name)}</name><value>{escape(value)}</value></property>"
+        for name, value in settings.properties.items()
+        if name.startswith(HADOOP) == of_hadoop
+    )
 
 
 # --------------------------------------------------------------------------------------- processes
