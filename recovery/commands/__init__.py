@@ -16,9 +16,8 @@ import typer
 
 from recovery.commands.common import COULD_NOT_RUN, complain
 from recovery.commands.console import console
-from recovery.commands.database import convert, init, ping, table_app
+from recovery.commands.database import convert, doctor, init, ping, table_app
 from recovery.commands.demo import app as demo_app
-from recovery.commands.doctor import doctor
 from recovery.commands.fsck import MasterCommand, fsck
 from recovery.commands.hbase import app as hbase_app
 from recovery.commands.leases import app as leases_app

@@ -1,13 +1,16 @@
-"""`txn init`, `ping`, `convert` and `table`: the protocol and the tables of a database."""
+"""`txn init`, `ping`, `convert`, `doctor` and `table`: a database and its tables."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
+from rich.text import Text
 
 from recovery.commands.common import (
     DEFAULT_TRANSACTIONS,
+    FOUND,
     RETENTION,
     Duration,
     JsonOption,
@@ -32,6 +35,7 @@ from recovery.convert import (
 )
 from recovery.convert import convert as convert_database
 from recovery.convert import take_over as take_over_table
+from recovery.doctor import Diagnosis, Verdict, examine
 from recovery.opening import open_any_store, open_store_of
 from recovery.text import error_text
 from txn.client.connect import connect
@@ -39,6 +43,8 @@ from txn.documents import Document
 from txn.errors import InvalidRequestError
 from txn.protocol.attempt import ProtocolName
 from txn.text import escape
+
+STYLES = {Verdict.FINE: "green", Verdict.CAUTION: "yellow", Verdict.WRONG: "red"}
 
 TableArgument = Annotated[str, typer.Argument(metavar="TABLE", help="The name of the table.")]
 
@@ -135,6 +141,41 @@ def convert(
     was = "had it already" if found == protocol else f"was {found}"
     line = f"{transactions} is {protocol} ({was}); leftover cells deleted: {deleted}"
     report_change(as_json, document, obstacles, line)
+
+
+def doctor(
+    tables: Annotated[
+        list[str] | None, typer.Argument(help="Data tables to examine.", metavar="TABLE")
+    ] = None,
+    *,
+    store: StoreOption,
+    transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
+    as_json: JsonOption = False,
+) -> None:
+    """Examine the store, its clock and its tables, and say how to mend what is wrong.
+
+    It writes to the transaction table, and deletes what it wrote. Exit code 1: something is wrong.
+
+    Example: txn doctor accounts
+    """
+    wrong = False
+    with open_any_store(store, transactions) as context:
+        for diagnosis in examine(context, [table.encode() for table in tables or ()]):
+            wrong = wrong or diagnosis.verdict is Verdict.WRONG
+            if as_json:
+                print_json(asdict(diagnosis) | {"verdict": diagnosis.verdict.value})
+            else:
+                console().print(_diagnosis_text(diagnosis))
+    if wrong:
+        raise typer.Exit(FOUND)
+
+
+def _diagnosis_text(diagnosis: Diagnosis) -> Text:
+    verdict = diagnosis.verdict
+    text = Text.assemble(
+        (f"{verdict.value:8} ", STYLES[verdict]), f"{diagnosis.about}: {diagnosis.seen}"
+    )
+    return text.append(f"\n{'':8} {diagnosis.mend}") if diagnosis.mend else text
 
 
 @table_app.command("ls")

@@ -19,14 +19,13 @@ from recovery.commands.common import (
     report_refusal,
     time_option,
 )
-from recovery.commands.locks import PathArgument
+from recovery.commands.locks import ExclusiveOption, PathArgument, WaitOption, make_requests
 from recovery.opening import SQLITE, require_leases
 from recovery.text import count_text, duration_text, time_text
 from txn.errors import InvalidRequestError
 from txn.host.extras import require_extra
 from txn.leases import Lease, LeaseAlreadyExistsError, LeaseNotFoundError, open_leases
 from txn.leases.opening import default_url, user_url
-from txn.locks.requests import LockRequest, Mode, path
 
 if TYPE_CHECKING:
     from txn.leases.service import LeaseService
@@ -76,17 +75,11 @@ def grab(
     paths: PathArgument,
     *,
     leases: MaybeLeasesOption = None,
-    exclusive: Annotated[
-        bool,
-        typer.Option("--exclusive", "-x", help="Exclude others; by default, leases are shared."),
-    ] = False,
+    exclusive: ExclusiveOption = False,
     length: Annotated[
         Duration, time_option("--for", "How long the lease lasts, such as 90s or 2h.")
     ],
-    wait: Annotated[
-        Duration | None,
-        time_option("--wait", "How long to wait for others, such as 30s."),
-    ] = None,
+    wait: WaitOption = None,
     user: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="The owner of the lease; by default, the login name."),
@@ -97,8 +90,7 @@ def grab(
 
     Example: txn leases grab sales/orders/day=1 --for 2h --wait 30s
     """
-    mode = Mode.EXCLUSIVE if exclusive else Mode.SHARED
-    wanted = [LockRequest(path(each), mode) for each in paths]
+    wanted = make_requests(paths, exclusive)
     with open_service(leases, is_new=True) as service, report_refusal(*REFUSALS):
         lease_id = service.grab_lease(wanted, length / 1000, (wait or 0) / 1000, user=user)
     print_result(as_json, {"lease_id": lease_id}, str(lease_id))

@@ -41,6 +41,9 @@ WaitOption = Annotated[
     Duration | None,
     time_option("--wait", "How long to wait for others, such as 30s; by default, not at all."),
 ]
+ExclusiveOption = Annotated[
+    bool, typer.Option("--exclusive", "-x", help="Exclude others; by default, others may share.")
+]
 ForceOption = Annotated[
     bool, typer.Option("--force", help="Release explicit locks of other users, too.")
 ]
@@ -98,10 +101,7 @@ def acquire(
     paths: PathArgument,
     *,
     locks: LocksOption,
-    exclusive: Annotated[
-        bool,
-        typer.Option("--exclusive", "-x", help="Exclude others; by default, the locks are shared."),
-    ] = False,
+    exclusive: ExclusiveOption = False,
     wait: WaitOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -109,8 +109,7 @@ def acquire(
 
     Example: txn locks acquire sales/orders/day=1 --exclusive --wait 30s
     """
-    mode = Mode.EXCLUSIVE if exclusive else Mode.SHARED
-    wanted = [LockRequest(path(each), mode) for each in paths]
+    wanted = make_requests(paths, exclusive)
     with open_locks(locks) as manager, report_refusal(LockDenied):
         held = manager.hold(wanted, query="txn locks", explicit=True, waiting=waiting_for(wait))
     show_requests(held.requests, as_json)
@@ -143,6 +142,12 @@ def open_locks(uri: str) -> Iterator[LockManager]:
         open_store(uri, SystemClock(), create=False).close()
     with closing(open_manager(uri)) as manager:
         yield manager
+
+
+def make_requests(paths: Iterable[str], exclusive: bool) -> list[LockRequest]:
+    """Return the requests for these objects."""
+    mode = Mode.EXCLUSIVE if exclusive else Mode.SHARED
+    return [LockRequest(path(each), mode) for each in paths]
 
 
 def waiting_for(wait_ms: int | None) -> Waiting:
