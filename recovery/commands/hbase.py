@@ -219,7 +219,7 @@ def _print_cluster(cluster: Cluster, as_json: bool) -> bool:
         state = "up" if alive[name] else "ended"
         rows.append((name, state, str(process.pid), str(process.port), store_of.get(name, "")))
     print_table(("process", "state", "pid", "port", "store"), rows)
-    typer.echo(f"logs: {cluster.log_folder}")
+    typer.echo(f"logs: {cluster.settings.logs}")
     if all(alive.values()) and not ready:
         console().print("[red]the processes run, but a gateway does not answer[/]")
     return ready
@@ -230,7 +230,7 @@ def _document(cluster: Cluster, alive: dict[str, bool], ready: bool) -> dict[str
         "ready": ready,
         "version": cluster.settings.version,
         "data": str(cluster.settings.folder),
-        "logs": str(cluster.log_folder),
+        "logs": str(cluster.settings.logs),
         "distributed": cluster.settings.distributed,
         "uris": cluster.uris,
         "ports": cluster.settings.ports,

@@ -60,13 +60,8 @@ class Cluster:
         self, settings: Settings, processes: Mapping[str, Process], clock: Clock | None = None
     ) -> None:
         self.settings = settings
-        self._processes = dict(processes)
+        self.processes = dict(processes)  # by name, in the order of starting
         self._clock = clock or SystemClock()
-
-    @property
-    def processes(self) -> Mapping[str, Process]:
-        """What was started, by name, in the order of starting."""
-        return dict(self._processes)
 
     @property
     def uris(self) -> dict[str, str]:
@@ -74,10 +69,6 @@ class Cluster:
         ports = self.settings.ports
         gateways = {name: f"hbase+{name}://127.0.0.1:{ports[name]}" for name in GATEWAYS}
         return {NATIVE: f"hbase://127.0.0.1:{ports['zookeeper']}", **gateways}
-
-    @property
-    def log_folder(self) -> Path:
-        return self.settings.logs
 
     def is_ready(self) -> bool:
         """Return whether both gateways get answers from the master."""
@@ -103,8 +94,8 @@ class Cluster:
         """
         killed = []
         with _lock_folder(self.settings.folder):
-            self._processes = _read_record(self.settings.folder)[1]  # others may have begun some
-            for group in _group_by_end(list(self._processes.values())):
+            self.processes = _read_record(self.settings.folder)[1]  # others may have begun some
+            for group in _group_by_end(list(self.processes.values())):
                 killed += end(group, self._clock, grace_ms=grace_ms)
             # What was found by its mark may have been the shell that had just started it.
             killed += end(_read_record(self.settings.folder)[1].values(), self._clock, grace_ms=0)
@@ -112,9 +103,9 @@ class Cluster:
 
     def _process(self, name: str) -> Process:
         try:
-            return self._processes[name]
+            return self.processes[name]
         except KeyError:
-            raise ClusterError("no such process", name=name, names=list(self._processes)) from None
+            raise ClusterError("no such process", name=name, names=list(self.processes)) from None
 
     def start_processes(self, java: Path, jars: Sequence[Path], on_step: OnStep) -> None:
         """Start all of them, and return once the cluster answers. Raises ClusterError."""
@@ -144,14 +135,14 @@ class Cluster:
 
     def _launch(self, role: Role, java: Path, jars: Sequence[Path]) -> None:
         mark, port = secrets.token_hex(8), self.settings.ports[role.name]
-        self._processes[role.name] = Process(role.name, 0, mark, port)
+        self.processes[role.name] = Process(role.name, 0, mark, port)
         self._write()
-        self._processes[role.name] = launch(
+        self.processes[role.name] = launch(
             role.name,
             make_command(role, self.settings, java, mark),
             port=port,
             mark=mark,
-            logs=self.log_folder,
+            logs=self.settings.logs,
             env=self._environ(jars),
         )
         self._write()
@@ -160,7 +151,7 @@ class Cluster:
         return {**os.environ, "CLASSPATH": make_class_path(self.settings, jars)}
 
     def _answers(self, name: str) -> bool:
-        port = self._processes[name].port
+        port = self.processes[name].port
         return gateway_answers(name, port) if name in GATEWAYS else port_answers(port)
 
     def _wait_for(
@@ -173,7 +164,7 @@ class Cluster:
         """Wait until something is there; the end of a watched process, or of any, is an error."""
         deadline = self._clock.monotonic_ms() + within_ms
         while not is_there():
-            for process in map(self._process, watched or self._processes):
+            for process in map(self._process, watched or self.processes):
                 if not process.is_alive:
                     self._fail("a process has ended", process.name)
             if self._clock.monotonic_ms() > deadline:
@@ -181,13 +172,13 @@ class Cluster:
             self._clock.sleep_ms(POLL_EACH_MS)
 
     def _fail(self, reason: str, name: str) -> None:
-        tail = log_tail(name, self.log_folder)
-        raise ClusterError(reason, tail, name=name, log=str(self.log_folder / f"{name}.log"))
+        tail = log_tail(name, self.settings.logs)
+        raise ClusterError(reason, tail, name=name, log=str(self.settings.logs / f"{name}.log"))
 
     def _write(self) -> None:
         document = {
             "settings": self.settings.document(),
-            "processes": [asdict(process) for process in self._processes.values()],
+            "processes": [asdict(process) for process in self.processes.values()],
         }
         path = self.settings.folder / RECORD
         temporary = path.with_suffix(".new")
