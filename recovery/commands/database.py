@@ -8,24 +8,8 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from recovery.commands.common import (
-    DEFAULT_TRANSACTIONS,
-    FOUND,
-    RETENTION,
-    Duration,
-    JsonOption,
-    StoreOption,
-    TransactionsOption,
-    YesOption,
-    confirm_stopped,
-    console,
-    print_json,
-    print_result,
-    print_table,
-    report_change,
-    row_bar,
-    time_option,
-)
+from recovery.commands import common
+from recovery.commands.common import Duration, time_option
 from recovery.convert import (
     TableFacts,
     find_databases,
@@ -56,9 +40,9 @@ def init(
     protocol: Annotated[
         ProtocolName | None, typer.Option(help="A new database gets six-phase by default.")
     ] = None,
-    store: StoreOption,
-    transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
-    as_json: JsonOption = False,
+    store: common.StoreOption,
+    transactions: common.TransactionsOption = common.DEFAULT_TRANSACTIONS,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Make the transaction table, and the store itself if it is new, and choose the protocol.
 
@@ -70,14 +54,14 @@ def init(
     with connect(store, transactions=transactions, protocol=protocol) as engine:
         name = engine.context.rules.name
     line = f"transaction table {transactions} has the protocol {name}"
-    print_result(as_json, {"transactions": transactions, "protocol": name}, line)
+    common.print_result(as_json, {"transactions": transactions, "protocol": name}, line)
 
 
 def ping(
     *,
-    store: StoreOption,
-    transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
-    as_json: JsonOption = False,
+    store: common.StoreOption,
+    transactions: common.TransactionsOption = common.DEFAULT_TRANSACTIONS,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Read one row of the store, which names the protocol of its database: for health checks.
 
@@ -90,7 +74,7 @@ def ping(
         protocol = context.rules.name if is_there else None
     about = f"has the protocol {protocol}" if protocol else "is not there yet"
     line = f"the store answers; transaction table {transactions} {about}"
-    print_result(as_json, {"transactions": transactions, "protocol": protocol}, line)
+    common.print_result(as_json, {"transactions": transactions, "protocol": protocol}, line)
 
 
 def convert(
@@ -107,11 +91,11 @@ def convert(
         time_option(
             "--retention", "How long no lock may have changed; longer than any request can live."
         ),
-    ] = RETENTION,
-    yes: YesOption = False,
-    store: StoreOption,
-    transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
-    as_json: JsonOption = False,
+    ] = common.RETENTION,
+    yes: common.YesOption = False,
+    store: common.StoreOption,
+    transactions: common.TransactionsOption = common.DEFAULT_TRANSACTIONS,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Change the protocol of a database that no client uses and that has no transaction rows left.
 
@@ -129,18 +113,20 @@ def convert(
     with open_store_of(store, transactions) as context:
         found = context.rules.name
         if found != protocol:
-            with row_bar(console(), "looking", hidden=as_json) as looked:
+            with common.row_bar(common.console(), "looking", hidden=as_json) as looked:
                 obstacles = list(
                     find_obstacles(context, tables, retention_ms=retention, looked=looked)
                 )
         if not obstacles:
             if found != protocol:
-                confirm_stopped(f"from {found} to {protocol}, in every table that is written", yes)
+                common.confirm_stopped(
+                    f"from {found} to {protocol}, in every table that is written", yes
+                )
             deleted = convert_database(context, protocol, tables)
     document = {"found": found, "protocol": found if obstacles else protocol, "deleted": deleted}
     was = "had it already" if found == protocol else f"was {found}"
     line = f"{transactions} is {protocol} ({was}); leftover cells deleted: {deleted}"
-    report_change(as_json, document, obstacles, line)
+    common.report_change(as_json, document, obstacles, line)
 
 
 def doctor(
@@ -148,9 +134,9 @@ def doctor(
         list[str] | None, typer.Argument(help="Data tables to examine.", metavar="TABLE")
     ] = None,
     *,
-    store: StoreOption,
-    transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
-    as_json: JsonOption = False,
+    store: common.StoreOption,
+    transactions: common.TransactionsOption = common.DEFAULT_TRANSACTIONS,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Examine the store, its clock and its tables, and say how to mend what is wrong.
 
@@ -163,11 +149,11 @@ def doctor(
         for diagnosis in examine(context, [table.encode() for table in tables or ()]):
             wrong = wrong or diagnosis.verdict is Verdict.WRONG
             if as_json:
-                print_json(asdict(diagnosis) | {"verdict": diagnosis.verdict.value})
+                common.print_json(asdict(diagnosis) | {"verdict": diagnosis.verdict.value})
             else:
-                console().print(_diagnosis_text(diagnosis))
+                common.console().print(_diagnosis_text(diagnosis))
     if wrong:
-        raise typer.Exit(FOUND)
+        raise typer.Exit(common.FOUND)
 
 
 def _diagnosis_text(diagnosis: Diagnosis) -> Text:
@@ -179,7 +165,7 @@ def _diagnosis_text(diagnosis: Diagnosis) -> Text:
 
 
 @table_app.command("ls")
-def list_command(store: StoreOption, as_json: JsonOption = False) -> None:
+def list_command(store: common.StoreOption, as_json: common.JsonOption = False) -> None:
     """List the tables of the store, the database that each belongs to, and whether it is safe for
     transactions.
 
@@ -187,13 +173,13 @@ def list_command(store: StoreOption, as_json: JsonOption = False) -> None:
 
     Example: txn table ls
     """
-    with open_any_store(store, DEFAULT_TRANSACTIONS) as context:
+    with open_any_store(store, common.DEFAULT_TRANSACTIONS) as context:
         tables = list(list_tables(context))
     if as_json:
         for table in tables:
-            print_json(_document(table))
+            common.print_json(_document(table))
     else:
-        print_table(("table", "families", "database", "protocol", "safe"), map(_row, tables))
+        common.print_table(("table", "families", "database", "protocol", "safe"), map(_row, tables))
 
 
 def _document(found: TableFacts) -> Document:
@@ -222,9 +208,9 @@ def _row(found: TableFacts) -> list[str]:
 def create(
     table: TableArgument,
     families: Annotated[list[str], typer.Argument(metavar="FAMILY", help="Its families.")],
-    store: StoreOption,
-    transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
-    as_json: JsonOption = False,
+    store: common.StoreOption,
+    transactions: common.TransactionsOption = common.DEFAULT_TRANSACTIONS,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Create a table, families that it lacks, and the store itself if it is new.
 
@@ -233,16 +219,16 @@ def create(
     with connect(store, transactions=transactions) as engine:
         engine.ensure_table(table, families)
     line = f"table {table} has the families {', '.join(families)}"
-    print_result(as_json, {"table": table, "families": families}, line)
+    common.print_result(as_json, {"table": table, "families": families}, line)
 
 
 @table_app.command("take-over")
 def take_over(
     table: TableArgument,
-    store: StoreOption,
-    transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
-    yes: YesOption = False,
-    as_json: JsonOption = False,
+    store: common.StoreOption,
+    transactions: common.TransactionsOption = common.DEFAULT_TRANSACTIONS,
+    yes: common.YesOption = False,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Let a table belong to the database with this transaction table, whatever it belonged to.
 
@@ -254,13 +240,13 @@ def take_over(
     is_own = table != transactions  # else this is what mends it
     with open_store_of(store, transactions, mends=True, is_own=is_own) as context:
         before = sorted(each.decode() if each else "none" for each in find_databases(context, name))
-        with row_bar(console(), "looking", hidden=as_json) as looked:
+        with common.row_bar(common.console(), "looking", hidden=as_json) as looked:
             obstacles = list(find_table_obstacles(context, name, looked))
         deleted = 0
         if not obstacles:
-            confirm_stopped(f"{table} from {', '.join(before)} to {transactions}", yes)
+            common.confirm_stopped(f"{table} from {', '.join(before)} to {transactions}", yes)
             deleted = take_over_table(context, name)
     was = ", ".join(before)
     line = f"{table} belongs to {transactions} (before: {was}); leftover cells deleted: {deleted}"
     document = {"table": table, "before": before, "transactions": transactions}
-    report_change(as_json, document | {"deleted": deleted}, obstacles, line)
+    common.report_change(as_json, document | {"deleted": deleted}, obstacles, line)

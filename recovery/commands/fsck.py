@@ -15,23 +15,8 @@ from rich.table import Table
 from rich.text import Text
 from typer.core import TyperCommand
 
-from recovery.commands.common import (
-    DEFAULT_TRANSACTIONS,
-    FOUND,
-    GRACE,
-    RETENTION,
-    Duration,
-    JsonOption,
-    RowBar,
-    StoreOption,
-    TransactionsOption,
-    confirm,
-    console,
-    find_width,
-    print_json,
-    row_bar,
-    time_option,
-)
+from recovery.commands import common
+from recovery.commands.common import Duration, time_option
 from recovery.documents import finding_document, result_document, tally_document
 from recovery.findings import (
     LONGEST_REQUEST_MS,
@@ -62,21 +47,22 @@ TIMES = ("since", "beat", "newest", "until")
 
 def fsck(
     *,
-    store: StoreOption,
+    store: common.StoreOption,
     do_repair: Annotated[bool, typer.Option("--repair", help="Repair what is found.")] = False,
     scan: Annotated[
         list[str] | None,
         typer.Option(metavar="TABLE", help="Check this data table for leftovers, too; repeatable."),
     ] = None,
     grace: Annotated[
-        Duration, time_option("--grace", "How long a transaction must have been silent.")
-    ] = GRACE,
+        Duration,
+        time_option("--grace", "How long a transaction must have been silent."),
+    ] = common.GRACE,
     retention: Annotated[
         Duration,
         time_option(
             "--retention", "How long finished rows are kept; longer than any request can live."
         ),
-    ] = RETENTION,
+    ] = common.RETENTION,
     yes: Annotated[
         bool, typer.Option("--yes", help="Confirm that no client is at work: see --retention.")
     ] = False,
@@ -87,8 +73,8 @@ def fsck(
             help="Confirm that this machine's clock, which was set, is right (embedded stores).",
         ),
     ] = False,
-    transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
-    as_json: JsonOption = False,
+    transactions: common.TransactionsOption = common.DEFAULT_TRANSACTIONS,
+    as_json: common.JsonOption = False,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Print findings and errors, and no summary.")
     ] = False,
@@ -117,15 +103,15 @@ def fsck(
     if do_repair and retention < LONGEST_REQUEST_MS:
         least = duration_text(LONGEST_REQUEST_MS)
         statement = f"a retention below {least} is safe only while no client is at work"
-        confirm(statement, "Is every client stopped?", yes)
-    out, tables = console(), [table.encode() for table in scan or ()]
+        common.confirm(statement, "Is every client stopped?", yes)
+    out, tables = common.console(), [table.encode() for table in scan or ()]
     ages, tally = Ages(grace, retention), Tally()
     with ExitStack() as stack:
         context = stack.enter_context(open_store_of(store, transactions, mends=do_repair))
         if do_repair:
             _require_clock(context, clock_is_right)
         unit = "rows" if spark is None else "parts"
-        bar = stack.enter_context(row_bar(out, "fsck", unit=unit, hidden=as_json or quiet))
+        bar = stack.enter_context(common.row_bar(out, "fsck", unit=unit, hidden=as_json or quiet))
         if spark is None:
             found = check_here(context, tables, ages, bar, tally, do_repair=do_repair)
         else:
@@ -139,14 +125,14 @@ def fsck(
     if not quiet:
         _print_end(out, tally, grace, as_json)
     if tally.left:
-        raise typer.Exit(FOUND)
+        raise typer.Exit(common.FOUND)
 
 
 def check_here(
     context: Context,
     tables: Sequence[bytes],
     ages: Ages,
-    bar: RowBar,
+    bar: common.RowBar,
     tally: Tally,
     *,
     do_repair: bool,
@@ -195,7 +181,7 @@ def check_on_executors(
     master: str,
     inspected: tuple[str, str, Ages, bool],
     tables: Sequence[bytes],
-    bar: RowBar,
+    bar: common.RowBar,
     tally: Tally,
 ) -> Generator[Found]:
     """Do as `check_here` on executors of Spark, and yield the findings once all have ended.
@@ -233,7 +219,7 @@ def _require_clock(context: Context, is_right: bool) -> None:
 def _print_json(found: Iterator[Found]) -> None:
     for finding, result in found:
         repaired = {"repair": result_document(result)} if result else {}
-        print_json(finding_document(finding) | repaired)
+        common.print_json(finding_document(finding) | repaired)
 
 
 def _print(out: Console, now_ms: int, found: Iterator[Found]) -> None:
@@ -267,7 +253,7 @@ def _row(finding: Finding, result: Result | None, now_ms: int) -> Group:
 
 def _name(row_key: bytes) -> str:
     """Return the name of a transaction as `txn ls` prints it: on a terminal, its short id."""
-    return short_id(row_key) if find_width() else escape(row_key)
+    return short_id(row_key) if common.find_width() else escape(row_key)
 
 
 def _fact(name: str, fact: object, now_ms: int) -> str:
@@ -283,7 +269,7 @@ def _fact(name: str, fact: object, now_ms: int) -> str:
 
 def _print_end(out: Console, tally: Tally, grace_ms: int, as_json: bool) -> None:
     if as_json:
-        print_json(tally_document(tally, grace_ms))
+        common.print_json(tally_document(tally, grace_ms))
     else:
         print_tally(out, tally, grace_ms)
 

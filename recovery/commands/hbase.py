@@ -13,16 +13,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from recovery.commands.common import (
-    FOUND,
-    BindOption,
-    JsonOption,
-    console,
-    parse_setting,
-    print_json,
-    print_table,
-    row_bar,
-)
+from recovery.commands import common
 from txn.clock import SystemClock
 from txn.cluster.cluster import Cluster, open_cluster, start
 from txn.cluster.jars import HBASE_VERSION, fetch, read_locked
@@ -90,7 +81,7 @@ def start_command(
     zookeeper_port: PortOption = None,
     master_port: PortOption = None,
     region_port: PortOption = None,
-    bind: BindOption = "127.0.0.1",
+    bind: common.BindOption = "127.0.0.1",
     properties: Annotated[
         list[str] | None,
         typer.Option(
@@ -111,7 +102,7 @@ def start_command(
         bool,
         typer.Option("--foreground", help="Keep running, and stop HBase at the end."),
     ] = False,
-    as_json: JsonOption = False,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Start HBase with both Thrift gateways, and return once it answers.
 
@@ -135,14 +126,14 @@ def start_command(
         gateway_memory_mb=gateway_memory,
         bind=bind,
         ports={name: port for name, port in ports.items() if port is not None},
-        properties=dict(map(parse_setting, properties or [])),
+        properties=dict(map(common.parse_setting, properties or [])),
         java_options=tuple(java_options or ()),
         version=version or "",
     )
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # stops what it started
-    screen = Console(stderr=True) if as_json else console()
+    screen = Console(stderr=True) if as_json else common.console()
     try:
-        with row_bar(screen, "fetching jars", unit="jars", hidden=False) as bar:
+        with common.row_bar(screen, "fetching jars", unit="jars", hidden=False) as bar:
             cluster = start(settings, on_step=bar.say, on_progress=bar.reach)
     except ClusterError as error:
         if error.log:  # the end of a server's log, above the error that it explains
@@ -160,8 +151,8 @@ def fetch_command(*, version: VersionOption = None) -> None:
 
     Example: txn hbase fetch --version 2.5
     """
-    screen, version = console(), find_version(version or HBASE_VERSION)
-    with row_bar(screen, "fetching jars", unit="jars", hidden=False) as bar:
+    screen, version = common.console(), find_version(version or HBASE_VERSION)
+    with common.row_bar(screen, "fetching jars", unit="jars", hidden=False) as bar:
         jars = fetch(on_progress=bar.reach, jars=read_locked(version))
     screen.print(f"HBase {version}: {len(jars)} jars in {jars[0].parent}")
 
@@ -173,7 +164,7 @@ def stop_command(
     now: Annotated[
         bool, typer.Option("--now", help="Kill the processes; the last writes may be lost.")
     ] = False,
-    as_json: JsonOption = False,
+    as_json: common.JsonOption = False,
 ) -> None:
     """End exactly the processes that `start` started; the data stays.
 
@@ -181,11 +172,11 @@ def stop_command(
     """
     cluster = open_cluster(data.expanduser().absolute())
     running = [each.name for each in cluster.processes.values() if each.is_alive]
-    screen = Console(stderr=True) if as_json else console()
+    screen = Console(stderr=True) if as_json else common.console()
     with screen.status("stopping HBase") if screen.is_terminal else nullcontext():
         killed = [each.name for each in (cluster.stop(grace_ms=0) if now else cluster.stop())]
     if as_json:
-        print_json({"stopped": running, "killed": killed}, pretty=True)
+        common.print_json({"stopped": running, "killed": killed}, pretty=True)
     elif running:
         screen.print(f"stopped: {', '.join(running)}")
         if killed:
@@ -195,13 +186,13 @@ def stop_command(
 
 
 @app.command("status")
-def status_command(*, data: DataOption, as_json: JsonOption = False) -> None:
+def status_command(*, data: DataOption, as_json: common.JsonOption = False) -> None:
     """Show the processes, their ports and the URIs of the stores; exit code 1 if not all are up.
 
     Example: txn hbase status
     """
     if not _print_cluster(open_cluster(data.expanduser().absolute()), as_json):
-        raise typer.Exit(FOUND)
+        raise typer.Exit(common.FOUND)
 
 
 def _print_cluster(cluster: Cluster, as_json: bool) -> bool:
@@ -209,7 +200,7 @@ def _print_cluster(cluster: Cluster, as_json: bool) -> bool:
     alive = {name: process.is_alive for name, process in cluster.processes.items()}
     ready = all(alive.values()) and cluster.is_ready()
     if as_json:
-        print_json(_document(cluster, alive, ready), pretty=True)
+        common.print_json(_document(cluster, alive, ready), pretty=True)
         return ready
     store_of = {"zookeeper" if cluster.settings.distributed else "master": cluster.uris[NATIVE]}
     store_of |= cluster.uris
@@ -218,10 +209,10 @@ def _print_cluster(cluster: Cluster, as_json: bool) -> bool:
     for name, process in cluster.processes.items():
         state = "up" if alive[name] else "ended"
         rows.append((name, state, str(process.pid), str(process.port), store_of.get(name, "")))
-    print_table(("process", "state", "pid", "port", "store"), rows)
+    common.print_table(("process", "state", "pid", "port", "store"), rows)
     typer.echo(f"logs: {cluster.settings.logs}")
     if all(alive.values()) and not ready:
-        console().print("[red]the processes run, but a gateway does not answer[/]")
+        common.console().print("[red]the processes run, but a gateway does not answer[/]")
     return ready
 
 

@@ -9,16 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from recovery.commands.common import (
-    FOUND,
-    Duration,
-    JsonOption,
-    print_json,
-    print_result,
-    print_table,
-    report_refusal,
-    time_option,
-)
+from recovery.commands import common
+from recovery.commands.common import Duration, time_option
 from recovery.commands.locks import ExclusiveOption, PathArgument, WaitOption, make_requests
 from recovery.opening import SQLITE, require_leases
 from recovery.text import count_text, duration_text, time_text
@@ -60,7 +52,7 @@ def ls(
     ] = None,
     *,
     leases: MaybeLeasesOption = None,
-    as_json: JsonOption = False,
+    as_json: common.JsonOption = False,
 ) -> None:
     """List the leases that have not ended, in the order of their objects.
 
@@ -84,16 +76,16 @@ def grab(
         str | None,
         typer.Option(metavar="NAME", help="The owner of the lease; by default, the login name."),
     ] = None,
-    as_json: JsonOption = False,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Lease all of these objects or none, and print the lease's id.
 
     Example: txn leases grab sales/orders/day=1 --for 2h --wait 30s
     """
     wanted = make_requests(paths, exclusive)
-    with open_service(leases, is_new=True) as service, report_refusal(*REFUSALS):
+    with open_service(leases, is_new=True) as service, common.report_refusal(*REFUSALS):
         lease_id = service.grab_lease(wanted, length / 1000, (wait or 0) / 1000, user=user)
-    print_result(as_json, {"lease_id": lease_id}, str(lease_id))
+    common.print_result(as_json, {"lease_id": lease_id}, str(lease_id))
 
 
 @app.command("extend")
@@ -106,17 +98,17 @@ def extend(
         Duration | None,
         time_option("--for", "How long from now; by default, as long as it was grabbed for."),
     ] = None,
-    as_json: JsonOption = False,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Let a lease end later, and print when.
 
     Example: txn leases extend 17 --for 1h
     """
     duration_s = None if length is None else length / 1000
-    with open_service(leases) as service, report_refusal(*REFUSALS):
+    with open_service(leases) as service, common.report_refusal(*REFUSALS):
         end = service.extend_lease(lease, paths or (), duration_s)
     document = {"lease_id": lease, "end_utc": end.isoformat()}
-    print_result(as_json, document, f"lease {lease} ends at {_moment(end)}")
+    common.print_result(as_json, document, f"lease {lease} ends at {_moment(end)}")
 
 
 @app.command("drop")
@@ -125,7 +117,7 @@ def drop(
     paths: OfLeaseArgument = None,
     *,
     leases: MaybeLeasesOption = None,
-    as_json: JsonOption = False,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Give a lease back, or some of its objects.
 
@@ -145,7 +137,7 @@ def force_drop(
     *,
     leases: MaybeLeasesOption = None,
     everything: Annotated[bool, typer.Option("--all", help="Drop every lease.")] = False,
-    as_json: JsonOption = False,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Drop leases of any user, without asking their holders.
 
@@ -159,7 +151,7 @@ def force_drop(
 
 
 @app.command("where")
-def where(*, leases: MaybeLeasesOption = None, as_json: JsonOption = False) -> None:
+def where(*, leases: MaybeLeasesOption = None, as_json: common.JsonOption = False) -> None:
     """Print the database of leases that commands use, without its password.
 
     It is what --leases or TXN_LEASES names. Otherwise it is the machine's, or else the user's.
@@ -171,7 +163,7 @@ def where(*, leases: MaybeLeasesOption = None, as_json: JsonOption = False) -> N
         from txn.leases.databases import hide_password  # noqa: PLC0415
         from txn.leases.opening import parse_url  # noqa: PLC0415
     name = hide_password(parse_url(url))
-    print_result(as_json, {"url": name}, name)
+    common.print_result(as_json, {"url": name}, name)
 
 
 @contextmanager
@@ -199,7 +191,7 @@ def show_leases(leases: Sequence[Lease], now: datetime, as_json: bool) -> None:
     """Print leases: a line of JSON each, or a table."""
     if as_json:
         for lease in leases:
-            print_json(_document(lease))
+            common.print_json(_document(lease))
         return
     rows = []
     for lease in leases:
@@ -207,16 +199,16 @@ def show_leases(leases: Sequence[Lease], now: datetime, as_json: bool) -> None:
         row = [str(lease.path), lease.request.mode.name.lower(), str(lease.lease_id), lease.user]
         row += [_moment(lease.start_utc), _moment(lease.end_utc), duration_text(max(0, left_ms))]
         rows.append(row)
-    print_table(("object", "mode", "lease", "user", "since", "until", "left"), rows)
+    common.print_table(("object", "mode", "lease", "user", "since", "until", "left"), rows)
 
 
 def show_dropped(name: str, count: int, as_json: bool) -> None:
     """Print how many objects are free now; end with 1 if there were none. name: empty for all."""
     what = count_text(count, "claim") if count else "no claim"
     line = f"dropped {what}" + (f" of {name}" if name else "")
-    print_result(as_json, {"dropped": count}, line)
+    common.print_result(as_json, {"dropped": count}, line)
     if not count:
-        raise typer.Exit(FOUND)
+        raise typer.Exit(common.FOUND)
 
 
 def _moment(at: datetime) -> str:

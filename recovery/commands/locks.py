@@ -8,18 +8,8 @@ from typing import Annotated
 
 import typer
 
-from recovery.commands.common import (
-    FOUND,
-    Duration,
-    JsonOption,
-    LocksOption,
-    print_json,
-    print_line,
-    print_result,
-    print_table,
-    report_refusal,
-    time_option,
-)
+from recovery.commands import common
+from recovery.commands.common import Duration, time_option
 from recovery.text import count_text, duration_text, time_text
 from txn.clock import SystemClock
 from txn.errors import InvalidRequestError
@@ -63,11 +53,11 @@ def ls(
         typer.Argument(metavar="PATH", help="List only the locks on this object and within it."),
     ] = None,
     *,
-    locks: LocksOption,
+    locks: common.LocksOption,
     extended: Annotated[
         bool, typer.Option("--extended", help="List waiting requests, too, with hosts and times.")
     ] = False,
-    as_json: JsonOption = False,
+    as_json: common.JsonOption = False,
 ) -> None:
     """List the locks, in the order of their objects and of the queue at each.
 
@@ -84,7 +74,7 @@ def explain(
     *,
     database: DatabaseOption = "default",
     partitioned: PartitionedOption = None,
-    as_json: JsonOption = False,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Print which locks a statement needs, with their parents, without taking them.
 
@@ -100,17 +90,17 @@ def explain(
 def acquire(
     paths: PathArgument,
     *,
-    locks: LocksOption,
+    locks: common.LocksOption,
     exclusive: ExclusiveOption = False,
     wait: WaitOption = None,
-    as_json: JsonOption = False,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Take all of these locks or none. They stay until they are released.
 
     Example: txn locks acquire sales/orders/day=1 --exclusive --wait 30s
     """
     wanted = make_requests(paths, exclusive)
-    with open_locks(locks) as manager, report_refusal(LockDenied):
+    with open_locks(locks) as manager, common.report_refusal(LockDenied):
         held = manager.hold(wanted, query="txn locks", explicit=True, waiting=waiting_for(wait))
     show_requests(held.requests, as_json)
 
@@ -119,9 +109,9 @@ def acquire(
 def release(
     paths: PathArgument,
     *,
-    locks: LocksOption,
+    locks: common.LocksOption,
     force: ForceOption = False,
-    as_json: JsonOption = False,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Release our explicit locks on exactly these objects.
 
@@ -132,7 +122,7 @@ def release(
     for at, count in counts.items():
         show_released(str(at), count, as_json)
     if not all(counts.values()):
-        raise typer.Exit(FOUND)
+        raise typer.Exit(common.FOUND)
 
 
 @contextmanager
@@ -174,7 +164,7 @@ def show_requests(requests: Iterable[LockRequest], as_json: bool) -> None:
     for request in requests:
         mode = request.mode.name.lower()
         document = {"path": str(request.path), "mode": mode}
-        print_result(as_json, document, f"{mode:9} {request.path}")
+        common.print_result(as_json, document, f"{mode:9} {request.path}")
 
 
 def show_needed(requests: Sequence[LockRequest], as_json: bool) -> None:
@@ -182,7 +172,7 @@ def show_needed(requests: Sequence[LockRequest], as_json: bool) -> None:
     show_requests(requests, as_json)
     note_open_tables(requests)
     if not requests and not as_json:
-        print_line("no locks are needed")
+        common.print_line("no locks are needed")
 
 
 def note_open_tables(requests: Sequence[LockRequest]) -> None:
@@ -196,7 +186,7 @@ def note_open_tables(requests: Sequence[LockRequest]) -> None:
 def show_released(name: str, count: int, as_json: bool) -> None:
     """Print how many locks on an object were released."""
     what = count_text(count, "lock") if count else "no lock of ours"
-    print_result(as_json, {"path": name, "released": count}, f"released {what} on {name}")
+    common.print_result(as_json, {"path": name, "released": count}, f"released {what} on {name}")
 
 
 def show_locks(locks: Sequence[Lock], extended: bool, as_json: bool) -> None:
@@ -204,11 +194,11 @@ def show_locks(locks: Sequence[Lock], extended: bool, as_json: bool) -> None:
     places = queue_places(locks)
     if as_json:
         for lock, place in zip(locks, places, strict=True):
-            print_json(_document(lock, place))
+            common.print_json(_document(lock, place))
         return
     extras = ("host", "since", "for", "kind", "token", "query") if extended else ()
     rows = (_row(lock, place, extended) for lock, place in zip(locks, places, strict=True))
-    print_table(("object", "mode", "state", "holder", *extras), rows)
+    common.print_table(("object", "mode", "state", "holder", *extras), rows)
 
 
 def queue_places(locks: Sequence[Lock]) -> list[int]:

@@ -6,17 +6,7 @@ from typing import Annotated
 
 import typer
 
-from recovery.commands.common import (
-    DEFAULT_TRANSACTIONS,
-    FOUND,
-    JsonOption,
-    StoreOption,
-    TransactionsOption,
-    complain,
-    confirm,
-    find_row_key,
-    print_json,
-)
+from recovery.commands import common
 from recovery.documents import result_document
 from recovery.findings import LONGEST_REQUEST_MS, Repaired, Result
 from recovery.opening import open_store_of
@@ -44,9 +34,9 @@ def purge(
         bool, typer.Option("--unfinished", help="Delete even a row that fsck could finish or undo.")
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    store: StoreOption,
-    transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
-    as_json: JsonOption = False,
+    store: common.StoreOption,
+    transactions: common.TransactionsOption = common.DEFAULT_TRANSACTIONS,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Delete the row of a transaction, or the marker of a `once` token, and say what is lost.
 
@@ -63,17 +53,17 @@ def purge(
         else:
             told, result = _row(context, str(transaction), unfinished, yes)
     if as_json:
-        print_json(told | result_document(result))
+        common.print_json(told | result_document(result))
     elif isinstance(result, Repaired):
         typer.echo(f"deleted  {told.get('once') or told['transaction']}")
     else:
-        complain(result.why)
+        common.complain(result.why)
     if not isinstance(result, Repaired):
-        raise typer.Exit(FOUND)
+        raise typer.Exit(common.FOUND)
 
 
 def _row(context: Context, part: str, unfinished: bool, yes: bool) -> tuple[Document, Result]:
-    row_key = find_row_key(context, part)
+    row_key = common.find_row_key(context, part)
     seen = whole_row(context, row_key)
     if seen is None:
         raise InvalidRequestError("the row has just gone", transaction=row_key)
@@ -82,7 +72,7 @@ def _row(context: Context, part: str, unfinished: bool, yes: bool) -> tuple[Docu
     if unfinished or state not in UNFINISHED:
         is_recent = context.clock.wall_ms() - row.newest < LONGEST_REQUEST_MS
         stopped = f"{RECENT} {duration_text(LONGEST_REQUEST_MS)}. " if is_recent else ""
-        confirm(
+        common.confirm(
             f"{escape(row_key)} is at {status}. {stopped}Lost with it: {LOST[state]}",
             "Delete it?",
             yes,
@@ -107,5 +97,5 @@ def _token(context: Context, token: bytes, yes: bool) -> tuple[Document, Result]
     }
     kept = "for ever" if marker.retention_ms is None else duration_text(marker.retention_ms)
     when = f"was committed at {time_text(cell.timestamp)} by {told['transaction']}, kept {kept}"
-    confirm(f"{told['once']} {when}. Lost with it: {told['lost']}", "Delete it?", yes)
+    common.confirm(f"{told['once']} {when}. Lost with it: {told['lost']}", "Delete it?", yes)
     return told, purge_token(context, token)

@@ -8,15 +8,7 @@ from typing import Annotated
 
 import typer
 
-from recovery.commands.common import (
-    DEFAULT_TRANSACTIONS,
-    JsonOption,
-    StoreOption,
-    TransactionsOption,
-    print_json,
-    print_result,
-    report_refusal,
-)
+from recovery.commands import common
 from recovery.documents import cell_document, parse_request
 from txn.client.connect import connect
 from txn.errors import AbortedError
@@ -28,9 +20,9 @@ def get(
         list[str],
         typer.Argument(metavar="KEY", help="table/row/family:column; \\xNN stands for a byte."),
     ],
-    store: StoreOption,
-    transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
-    as_json: JsonOption = False,
+    store: common.StoreOption,
+    transactions: common.TransactionsOption = common.DEFAULT_TRANSACTIONS,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Print cells as of one instant: each transaction is seen wholly or not at all.
 
@@ -42,7 +34,7 @@ def get(
     for key in wanted:
         cell = cells[key]
         if as_json:
-            print_json(cell_document(key, cell))
+            common.print_json(cell_document(key, cell))
         elif cell is None:
             typer.echo(f"{key_text(key)}  absent")
         else:
@@ -53,9 +45,9 @@ def commit(
     file: Annotated[
         str, typer.Argument(metavar="FILE", help="A JSON document; - reads the standard input.")
     ],
-    store: StoreOption,
-    transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
-    as_json: JsonOption = False,
+    store: common.StoreOption,
+    transactions: common.TransactionsOption = common.DEFAULT_TRANSACTIONS,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Commit the mutations of a document if all its assertions hold.
 
@@ -67,7 +59,7 @@ def commit(
     request = parse_request(sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes())
     with (
         connect(store, transactions=transactions, create=False) as engine,
-        report_refusal(AbortedError, text=reason_text),
+        common.report_refusal(AbortedError, text=reason_text),
     ):
         done = engine.commit(
             request.mutations,
@@ -78,7 +70,7 @@ def commit(
         )
     row_key = escape(done.transaction)
     repeated = "  (had been committed before)" if done.repeated else ""
-    print_result(
+    common.print_result(
         as_json,
         {"transaction": row_key, "timestamp": done.timestamp, "repeated": done.repeated},
         f"committed  {row_key}  at {done.timestamp}{repeated}",

@@ -10,18 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from recovery.commands.common import (
-    DEFAULT_TRANSACTIONS,
-    BindOption,
-    CertificateOption,
-    Duration,
-    JsonOption,
-    KeyOption,
-    StoreOption,
-    TransactionsOption,
-    print_result,
-    time_option,
-)
+from recovery.commands import common
+from recovery.commands.common import Duration, time_option
 from txn.host.extras import require_extra
 from txn.host.tokens import read_token
 from txn.protocol.attempt import ProtocolName
@@ -29,7 +19,10 @@ from txn.server.options import MEGABYTE, Limits, Options
 
 DEFAULTS = Limits()
 IDLE, REQUEST = Duration(DEFAULTS.idle_ms), Duration(DEFAULTS.request_ms)
-STOP_GRACE, KEEP_DELETES = Duration(DEFAULTS.grace_ms), Duration(Options().keep_deletes_ms)
+STOP_GRACE, KEEP_DELETES = (
+    Duration(DEFAULTS.grace_ms),
+    Duration(Options().keep_deletes_ms),
+)
 URIS = {
     "thrift1": "hbase+thrift1://{host}:{port}",
     "thrift2": "hbase+thrift2://{host}:{port}",
@@ -45,17 +38,17 @@ def _port(service: str) -> Any:
 
 def serve(
     *,
-    store: StoreOption,
+    store: common.StoreOption,
     thrift1: Annotated[int | None, _port("HBase's Thrift 1")] = None,
     thrift2: Annotated[int | None, _port("HBase's Thrift 2")] = None,
     transactional: Annotated[int | None, _port("clients of txn://host:port")] = None,
     metrics: Annotated[int | None, _port("Prometheus, at /metrics")] = None,
-    bind: BindOption = "127.0.0.1",
+    bind: common.BindOption = "127.0.0.1",
     workers: Annotated[
         int, typer.Option(min=1, max=64, metavar="N", help="Processes that share the ports.")
     ] = 1,
-    tls_cert: CertificateOption = None,
-    tls_key: KeyOption = None,
+    tls_cert: common.CertificateOption = None,
+    tls_key: common.KeyOption = None,
     token_file: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="The token that clients of --transactional must show."),
@@ -70,13 +63,15 @@ def serve(
         int, typer.Option(min=1, help="All requests that a worker has in memory.", metavar="MB")
     ] = DEFAULTS.memory_bytes // MEGABYTE,
     idle: Annotated[
-        Duration, time_option("--idle", "Close a connection that was silent for so long.")
+        Duration,
+        time_option("--idle", "Close a connection that was silent for so long."),
     ] = IDLE,
     request: Annotated[
         Duration, time_option("--request", "How long a request may take to arrive.")
     ] = REQUEST,
     stop_grace: Annotated[
-        Duration, time_option("--stop-grace", "How long a stop waits for running requests.")
+        Duration,
+        time_option("--stop-grace", "How long a stop waits for running requests."),
     ] = STOP_GRACE,
     keep_deletes: Annotated[
         Duration,
@@ -87,8 +82,8 @@ def serve(
     protocol: Annotated[
         ProtocolName | None, typer.Option(help="The protocol of a new database.")
     ] = None,
-    transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
-    as_json: JsonOption = False,
+    transactions: common.TransactionsOption = common.DEFAULT_TRANSACTIONS,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Serve a store on ports of this machine until it is told to stop.
 
@@ -127,4 +122,4 @@ def _announce(bind: str, ports: Mapping[str, int], as_json: bool) -> None:
     host = f"[{bind}]" if ":" in bind else bind
     uris = {name: URIS[name].format(host=host, port=port) for name, port in ports.items()}
     line = "serving  " + "  ".join(uris.values())
-    print_result(as_json, {"ports": dict(ports), "uris": uris}, line)
+    common.print_result(as_json, {"ports": dict(ports), "uris": uris}, line)

@@ -9,15 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from recovery.commands.common import (
-    DEFAULT_TRANSACTIONS,
-    JsonOption,
-    StoreOption,
-    TransactionsOption,
-    console,
-    find_row_key,
-    print_json,
-)
+from recovery.commands import common
 from recovery.documents import explanation_document
 from recovery.inspect import Explanation, ValueChange, explain
 from recovery.opening import open_store_of
@@ -35,23 +27,23 @@ def show(
             help="What `txn ls` prints: a row key, or the end of it, or its first random digits.",
         ),
     ],
-    store: StoreOption,
-    transactions: TransactionsOption = DEFAULT_TRANSACTIONS,
-    as_json: JsonOption = False,
+    store: common.StoreOption,
+    transactions: common.TransactionsOption = common.DEFAULT_TRANSACTIONS,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Explain one transaction: its statuses, keys and values, its locks, and what fsck would do.
 
     Example: txn show 7dd8fcaf
     """
     with open_store_of(store, transactions) as context:
-        row_key = find_row_key(context, transaction)
+        row_key = common.find_row_key(context, transaction)
         found = explain(context, row_key)
         if found is None:
             raise InvalidRequestError("the row has just gone", transaction=row_key)
         if as_json:
-            print_json(explanation_document(found), pretty=True)
+            common.print_json(explanation_document(found), pretty=True)
         else:
-            print_explanation(console(), found)
+            print_explanation(common.console(), found)
 
 
 def print_explanation(out: Console, found: Explanation) -> None:

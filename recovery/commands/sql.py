@@ -9,27 +9,9 @@ from typing import TYPE_CHECKING, Annotated, assert_never
 
 import typer
 
-from recovery.commands.common import (
-    FOUND,
-    JsonOption,
-    MaybeLocksOption,
-    parse_setting,
-    report_refusal,
-)
-from recovery.commands.leases import MaybeLeasesOption, open_service, show_dropped, show_leases
-from recovery.commands.locks import (
-    DatabaseOption,
-    ForceOption,
-    PartitionedOption,
-    WaitOption,
-    open_locks,
-    read_tables,
-    show_locks,
-    show_needed,
-    show_released,
-    show_requests,
-    waiting_for,
-)
+from recovery.commands import common
+from recovery.commands import leases as lease_commands
+from recovery.commands import locks as lock_commands
 from txn.errors import InvalidRequestError
 from txn.host.extras import require_extra
 from txn.locks import LockManager, Waiting
@@ -51,9 +33,9 @@ def sql(
         ),
     ],
     *,
-    locks: MaybeLocksOption = None,
-    leases: MaybeLeasesOption = None,
-    database: DatabaseOption = "default",
+    locks: common.MaybeLocksOption = None,
+    leases: lease_commands.MaybeLeasesOption = None,
+    database: lock_commands.DatabaseOption = "default",
     setting: Annotated[
         list[str] | None,
         typer.Option(
@@ -62,10 +44,10 @@ def sql(
             help="A setting of Hive, such as hive.lock.numretries=3; repeatable.",
         ),
     ] = None,
-    partitioned: PartitionedOption = None,
-    wait: WaitOption = None,
-    force: ForceOption = False,
-    as_json: JsonOption = False,
+    partitioned: lock_commands.PartitionedOption = None,
+    wait: lock_commands.WaitOption = None,
+    force: lock_commands.ForceOption = False,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Run statements about locks and leases.
 
@@ -77,30 +59,30 @@ def sql(
     with require_extra("locks"):
         from txn.leases import statements as spoken  # noqa: PLC0415
         from txn.locks.statements import ExplainLocks  # noqa: PLC0415
-    settings = dict(map(parse_setting, setting or ()))
-    known = read_tables(partitioned or (), database)
+    settings = dict(map(common.parse_setting, setting or ()))
+    known = lock_commands.read_tables(partitioned or (), database)
     asked = spoken.parse_lease_statement(
         statements, {**settings, DATABASE_SETTING: database}, known
     )
     if not asked:
         raise InvalidRequestError("no statement to run", given=statements)
-    waiting = from_hive(settings, waiting_for(wait))
+    waiting = from_hive(settings, lock_commands.waiting_for(wait))
 
     def open_manager() -> LockManager:
         if not locks:
             raise InvalidRequestError("name a lock manager: --locks or TXN_LOCKS")
-        return stack.enter_context(open_locks(locks))
+        return stack.enter_context(lock_commands.open_locks(locks))
 
     with ExitStack() as stack:
         manager = cache(open_manager)
-        service = cache(lambda: stack.enter_context(open_service(leases)))
+        service = cache(lambda: stack.enter_context(lease_commands.open_service(leases)))
         # All that they need is opened before the first of them is run.
         runs: list[Callable[[], None]] = []
         for each in asked:
             if isinstance(each, spoken.Statement):
                 runs.append(partial(_run_on_leases, each, service(), as_json))
             elif isinstance(each, ExplainLocks):
-                runs.append(partial(show_needed, each.requests, as_json))
+                runs.append(partial(lock_commands.show_needed, each.requests, as_json))
             else:
                 runs.append(partial(_run_on_locks, each, manager(), waiting, force, as_json))
         for run in runs:
@@ -113,9 +95,9 @@ def _run_on_leases(statement: about_leases.Statement, service: LeaseService, as_
     result = run_lease_statement(statement, service)
     match result:
         case ShownLeases(leases):
-            show_leases(leases, service.now(), as_json)
+            lease_commands.show_leases(leases, service.now(), as_json)
         case Dropped(within, count):
-            show_dropped("" if within is None else str(within), count, as_json)
+            lease_commands.show_dropped("" if within is None else str(within), count, as_json)
         case _:
             assert_never(result)
 
@@ -135,18 +117,18 @@ def _run_on_locks(
         run_lock_statement,
     )
 
-    with report_refusal(LockDenied):
+    with common.report_refusal(LockDenied):
         result = run_lock_statement(statement, manager, waiting=waiting, force=force)
     match result:
         case ShownLocks(locks, extended):
-            show_locks(locks, extended, as_json)
+            lock_commands.show_locks(locks, extended, as_json)
         case ExplainedLocks(requests):
-            show_needed(requests, as_json)
+            lock_commands.show_needed(requests, as_json)
         case Taken(requests):
-            show_requests(requests, as_json)
+            lock_commands.show_requests(requests, as_json)
         case GivenBack(path, count):
-            show_released(str(path), count, as_json)
+            lock_commands.show_released(str(path), count, as_json)
             if not count:
-                raise typer.Exit(FOUND)
+                raise typer.Exit(common.FOUND)
         case _:
             assert_never(result)
